@@ -1,0 +1,172 @@
+//! Names of nodes and of words in their memory.
+
+use std::fmt;
+
+/// What a node is for. The role is part of the node's id, so that nobody needs a table to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// Much memory, next to no CPU.
+    Memory,
+    /// Many cores, little memory.
+    Compute,
+}
+
+/// A node of the cluster: 16 bits, of which the highest is set for compute nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(u16);
+
+impl NodeId {
+    const COMPUTE: u16 = 0x8000;
+    /// How many nodes of one role can exist.
+    pub const MAX_PER_ROLE: usize = 0x8000;
+
+    /// The `n`-th memory node.
+    pub const fn memory(n: u16) -> Self {
+        assert!(n < Self::COMPUTE, "at most 32768 memory nodes");
+        Self(n)
+    }
+
+    /// The `n`-th compute node.
+    pub const fn compute(n: u16) -> Self {
+        assert!(n < Self::COMPUTE, "at most 32768 compute nodes");
+        Self(n | Self::COMPUTE)
+    }
+
+    /// The node with these raw 16 bits, as they stand in a [`GlobalAddr`].
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+
+    /// The raw 16 bits.
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// What the node is for.
+    pub const fn role(self) -> Role {
+        if self.0 & Self::COMPUTE == 0 { Role::Memory } else { Role::Compute }
+    }
+
+    /// Its number among the nodes of its role.
+    pub const fn index(self) -> usize {
+        (self.0 & !Self::COMPUTE) as usize
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.role() {
+            Role::Memory => write!(f, "mn{}", self.index()),
+            Role::Compute => write!(f, "cn{}", self.index()),
+        }
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// An address in the memory of some node: node 16 bits, space 4 bits, byte offset 44 bits; packed into the 8 bytes that a
+/// compare-and-swap can exchange. The first line of every region is reserved, so 0 is null.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct GlobalAddr(u64);
+
+impl GlobalAddr {
+    /// No address.
+    pub const NULL: Self = Self(0);
+    const OFFSET_BITS: u32 = 44;
+    const OFFSET_MASK: u64 = (1 << Self::OFFSET_BITS) - 1;
+    /// The largest offset plus one.
+    pub const MAX_OFFSET: u64 = 1 << Self::OFFSET_BITS;
+
+    /// Byte `offset` of `node`'s main memory.
+    ///
+    /// # Panics
+    /// When the offset does not fit 44 bits; offsets come from allocators, never from remote bytes.
+    pub const fn new(node: NodeId, offset: u64) -> Self {
+        assert!(offset < Self::MAX_OFFSET, "an offset has 44 bits");
+        Self((node.bits() as u64) << 48 | offset)
+    }
+
+    /// Byte `offset` of `node`'s on-chip (device) memory.
+    pub const fn on_chip(node: NodeId, offset: u64) -> Self {
+        Self(Self::new(node, offset).0 | 1 << Self::OFFSET_BITS)
+    }
+
+    /// The address with these bits, which may come from remote memory: using it can fail, never panic.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The packed form.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether this is [`GlobalAddr::NULL`].
+    pub const fn is_null(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The node that owns the memory.
+    pub const fn node(self) -> NodeId {
+        NodeId::from_bits((self.0 >> 48) as u16)
+    }
+
+    /// Whether the address lies in on-chip memory.
+    pub const fn is_on_chip(self) -> bool {
+        (self.0 >> Self::OFFSET_BITS) & 0xf == 1
+    }
+
+    /// The 4 bits that name the kind of memory: 0 main, 1 on-chip.
+    pub const fn space(self) -> u8 {
+        ((self.0 >> Self::OFFSET_BITS) & 0xf) as u8
+    }
+
+    /// Byte offset in the node's region.
+    pub const fn offset(self) -> u64 {
+        self.0 & Self::OFFSET_MASK
+    }
+
+    /// The address `bytes` further on. Wraps inside the 44 bits, so that an address made of garbage stays harmless.
+    #[must_use]
+    pub const fn plus(self, bytes: u64) -> Self {
+        Self(self.0 & !Self::OFFSET_MASK | self.offset().wrapping_add(bytes) & Self::OFFSET_MASK)
+    }
+}
+
+impl fmt::Display for GlobalAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let chip = if self.is_on_chip() { "!" } else { "" };
+        write!(f, "{}{}+{:#x}", self.node(), chip, self.offset())
+    }
+}
+
+impl fmt::Debug for GlobalAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packs_and_unpacks() {
+        let a = GlobalAddr::new(NodeId::compute(7), 0x1234);
+        assert_eq!((a.node(), a.offset(), a.is_on_chip()), (NodeId::compute(7), 0x1234, false));
+        assert_eq!(GlobalAddr::from_bits(a.bits()), a);
+        let chip = GlobalAddr::on_chip(NodeId::memory(1), 64);
+        assert!(chip.is_on_chip() && chip.plus(8).is_on_chip() && chip.plus(8).offset() == 72);
+        assert_eq!(format!("{a} {chip}"), "cn7+0x1234 mn1!+0x40");
+    }
+
+    #[test]
+    fn garbage_wraps_inside_its_node() {
+        let a = GlobalAddr::from_bits(u64::MAX).plus(8);
+        assert_eq!((a.node().bits(), a.offset()), (0xffff, 7));
+    }
+}

@@ -1,0 +1,493 @@
+//! The executor's shared part: postings in flight, ready slots, timers, and the mailbox through which other threads wake
+//! slots. The same code runs in production and in simulation; only the policy and the source of completions differ.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::slab::{Buf, Slab};
+use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
+
+/// What a client waits for, for reports of stalls and for error messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitReason {
+    /// In words: "leaf lock", "turn for a table", ...
+    pub what: &'static str,
+    /// Which one: an address or a number.
+    pub at: u64,
+}
+
+impl std::fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({:#x})", self.what, self.at)
+    }
+}
+
+/// Called when a detached list has finished, successfully or not: passes a local turn on, say.
+pub trait DetachedHook {
+    /// The list posted with this argument has finished.
+    fn finished(&self, arg: u64);
+}
+
+/// A list of verbs from staging to collection.
+#[derive(Default)]
+pub(crate) struct Posting {
+    generation: u32,
+    state: State,
+    slot: u32,
+    /// The awaiting future is gone; the completion frees the buffers.
+    dropped: bool,
+    hook: Option<(Rc<dyn DetachedHook>, u64)>,
+    pub(crate) requests: Vec<WorkRequest>,
+    pub(crate) bufs: Vec<Option<Buf>>,
+    pub(crate) words: Option<Buf>,
+    pub(crate) reply: Vec<u8>,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Free,
+    InFlight,
+    Detached,
+    Done(Result<()>),
+}
+
+struct Mailbox {
+    flag: AtomicBool,
+    slots: std::sync::Mutex<Vec<u32>>,
+    thread: std::thread::Thread,
+}
+
+struct SlotWaker {
+    mailbox: Arc<Mailbox>,
+    slot: u32,
+}
+
+impl Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.mailbox.slots.lock().expect("no panic under this lock").push(self.slot);
+        self.mailbox.flag.store(true, Ordering::SeqCst);
+        self.mailbox.thread.unpark();
+    }
+}
+
+struct Slot {
+    queued: bool,
+    waiting: Option<WaitReason>,
+    waker: Waker,
+}
+
+static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
+
+/// One executor's state; lives on one thread.
+pub struct Core {
+    slab: Slab,
+    postings: RefCell<Vec<Posting>>,
+    free: RefCell<Vec<u32>>,
+    slots: RefCell<Vec<Slot>>,
+    ready: RefCell<VecDeque<u32>>,
+    timers: RefCell<BinaryHeap<Reverse<(Nanos, u64, u32)>>>,
+    timer_sequence: Cell<u64>,
+    detached: Cell<u32>,
+    detached_error: RefCell<Option<Error>>,
+    mailbox: Arc<Mailbox>,
+    driver: Rc<dyn Transport>,
+    client: u64,
+    rng: Cell<u64>,
+}
+
+impl Core {
+    /// An executor driven by `driver`, with at most `slab_bytes` of buffers in use at a time.
+    pub fn new(driver: Rc<dyn Transport>, slab_bytes: u64) -> Rc<Self> {
+        let client = NEXT_CLIENT.fetch_add(1, Ordering::Relaxed);
+        Rc::new(Self {
+            slab: Slab::new(slab_bytes),
+            postings: RefCell::default(),
+            free: RefCell::default(),
+            slots: RefCell::default(),
+            ready: RefCell::default(),
+            timers: RefCell::default(),
+            timer_sequence: Cell::new(0),
+            detached: Cell::new(0),
+            detached_error: RefCell::default(),
+            mailbox: Arc::new(Mailbox {
+                flag: AtomicBool::new(false),
+                slots: std::sync::Mutex::default(),
+                thread: std::thread::current(),
+            }),
+            driver,
+            client,
+            rng: Cell::new(0x9e37_79b9_7f4a_7c15),
+        })
+    }
+
+    /// Seeds the generator that spreads back-off. It influences timing only; simulators seed it from their own seed.
+    pub fn seed(&self, seed: u64) {
+        self.rng.set(seed | 1);
+    }
+
+    /// A draw for back-off (xorshift64).
+    pub(crate) fn draw(&self) -> u64 {
+        let mut x = self.rng.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.rng.set(x);
+        x
+    }
+
+    /// The registered buffers.
+    pub fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    /// This executor as a client of remote calls; unique in the process.
+    pub fn client(&self) -> u64 {
+        self.client
+    }
+
+    /// The clock.
+    pub fn now(&self) -> Nanos {
+        self.driver.now()
+    }
+
+    /// A new slot for one client.
+    pub fn add_slot(&self) -> u32 {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.len() as u32;
+        let waker = Waker::from(Arc::new(SlotWaker { mailbox: self.mailbox.clone(), slot }));
+        slots.push(Slot { queued: false, waiting: None, waker });
+        slot
+    }
+
+    /// Puts a slot on the ready ring, once.
+    pub fn wake(&self, slot: u32) {
+        let mut slots = self.slots.borrow_mut();
+        let s = &mut slots[slot as usize];
+        if !s.queued {
+            s.queued = true;
+            self.ready.borrow_mut().push_back(slot);
+        }
+    }
+
+    /// Wakes a slot at a time of the fabric's clock.
+    pub fn wake_at(&self, slot: u32, at: Nanos) {
+        let sequence = self.timer_sequence.get();
+        self.timer_sequence.set(sequence + 1);
+        self.timers.borrow_mut().push(Reverse((at, sequence, slot)));
+    }
+
+    /// Notes what a slot waits for.
+    pub(crate) fn waiting(&self, slot: u32, reason: Option<WaitReason>) {
+        self.slots.borrow_mut()[slot as usize].waiting = reason;
+    }
+
+    // ---- postings -------------------------------------------------------------------------------------------------
+
+    pub(crate) fn open_posting(&self, slot: u32) -> Ticket {
+        let mut postings = self.postings.borrow_mut();
+        let posting = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            postings.push(Posting::default());
+            postings.len() as u32 - 1
+        });
+        let p = &mut postings[posting as usize];
+        p.slot = slot;
+        p.dropped = false;
+        Ticket { posting, generation: p.generation }
+    }
+
+    pub(crate) fn with_posting<R>(&self, t: Ticket, f: impl FnOnce(&mut Posting) -> R) -> R {
+        f(&mut self.postings.borrow_mut()[t.posting as usize])
+    }
+
+    pub(crate) fn mark_in_flight(&self, t: Ticket) {
+        self.with_posting(t, |p| p.state = State::InFlight);
+    }
+
+    pub(crate) fn mark_detached(&self, t: Ticket, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
+        self.detached.set(self.detached.get() + 1);
+        self.with_posting(t, |p| {
+            p.state = State::Detached;
+            p.hook = hook;
+        });
+    }
+
+    /// The outcome of a posting that has completed.
+    pub(crate) fn take_done(&self, t: Ticket) -> Option<Result<()>> {
+        self.with_posting(t, |p| match std::mem::take(&mut p.state) {
+            State::Done(result) => Some(result),
+            other => {
+                p.state = other;
+                None
+            }
+        })
+    }
+
+    /// Frees a posting and whatever buffers it still owns.
+    pub(crate) fn close_posting(&self, t: Ticket) {
+        let mut postings = self.postings.borrow_mut();
+        let p = &mut postings[t.posting as usize];
+        p.generation = p.generation.wrapping_add(1);
+        p.state = State::Free;
+        p.requests.clear();
+        p.bufs.clear();
+        p.words = None;
+        p.reply.clear();
+        self.free.borrow_mut().push(t.posting);
+    }
+
+    /// The awaiting future was dropped: a posting in flight keeps its buffers until it completes.
+    pub(crate) fn abandon(&self, t: Ticket) {
+        let in_flight = self.with_posting(t, |p| {
+            p.dropped = true;
+            matches!(p.state, State::InFlight)
+        });
+        if !in_flight {
+            self.close_posting(t);
+        }
+    }
+
+    /// A transport reports the completion of a list. Stale tickets are ignored.
+    pub fn complete(&self, t: Ticket, result: Result<()>) {
+        let (dropped, detached, slot) = {
+            let mut postings = self.postings.borrow_mut();
+            let p = &mut postings[t.posting as usize];
+            if p.generation != t.generation || matches!(p.state, State::Free | State::Done(_)) {
+                return;
+            }
+            let detached = matches!(p.state, State::Detached);
+            if !detached && !p.dropped {
+                p.state = State::Done(result.clone());
+            }
+            (p.dropped, detached, p.slot)
+        };
+        if detached {
+            self.finish_detached(t, result);
+            self.wake(slot);
+        } else if dropped {
+            self.close_posting(t);
+        } else {
+            self.wake(slot);
+        }
+    }
+
+    /// A detached list has finished: its hook runs, its error is kept for the next [`Core::take_detached_error`].
+    pub(crate) fn finish_detached(&self, t: Ticket, result: Result<()>) {
+        self.detached.set(self.detached.get() - 1);
+        if let Err(e) = result {
+            self.detached_error.borrow_mut().get_or_insert(e);
+        }
+        let hook = self.with_posting(t, |p| p.hook.take());
+        self.close_posting(t);
+        if let Some((hook, arg)) = hook {
+            hook.finished(arg);
+        }
+    }
+
+    /// The reply of a remote call; [`Core::complete`] follows.
+    pub fn complete_rpc(&self, t: Ticket, reply: Vec<u8>) {
+        self.with_posting(t, |p| {
+            if p.generation == t.generation {
+                p.reply = reply;
+            }
+        });
+    }
+
+    /// Detached lists still in flight.
+    pub fn detached_in_flight(&self) -> u32 {
+        self.detached.get()
+    }
+
+    /// The first error of a detached list since the last call.
+    pub fn take_detached_error(&self) -> Option<Error> {
+        self.detached_error.borrow_mut().take()
+    }
+
+    // ---- the loop -------------------------------------------------------------------------------------------------
+
+    fn drain_mailbox(&self) {
+        if self.mailbox.flag.swap(false, Ordering::SeqCst) {
+            let woken =
+                std::mem::take(&mut *self.mailbox.slots.lock().expect("no panic under this lock"));
+            woken.into_iter().for_each(|slot| self.wake(slot));
+        }
+    }
+
+    /// Moves due timers to the ready ring; returns when the next one is due.
+    fn fire_timers(&self) -> Option<Nanos> {
+        if self.timers.borrow().is_empty() {
+            return None;
+        }
+        let now = self.driver.now();
+        loop {
+            let next = self.timers.borrow().peek().map(|Reverse((at, _, slot))| (*at, *slot));
+            match next {
+                Some((at, slot)) if at <= now => {
+                    self.timers.borrow_mut().pop();
+                    self.wake(slot);
+                }
+                Some((at, _)) => return Some(at),
+                None => return None,
+            }
+        }
+    }
+
+    /// Waits until some slot is ready.
+    fn gather(&self, spins: &mut u32) -> Result<(), Stalled> {
+        loop {
+            self.drain_mailbox();
+            if self.driver.poll(self) == Progress::Made {
+                *spins = 0;
+            }
+            if !self.ready.borrow().is_empty() {
+                return Ok(());
+            }
+            let timer = self.fire_timers();
+            if !self.ready.borrow().is_empty() {
+                return Ok(());
+            }
+            let event = match self.driver.poll(self) {
+                Progress::Made => continue,
+                Progress::Idle(next) => next,
+            };
+            let due = match (timer, event) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            if self.driver.idle(self, due, *spins) == Idle::Never {
+                return Err(self.stalled());
+            }
+            *spins = spins.saturating_add(1);
+        }
+    }
+
+    fn stalled(&self) -> Stalled {
+        let slots = self.slots.borrow();
+        let waiting = slots.iter().enumerate();
+        Stalled { waiting: waiting.filter_map(|(i, s)| Some((i as u32, s.waiting?))).collect() }
+    }
+
+    pub(crate) fn pop_ready(&self, policy: &mut dyn crate::exec::Policy) -> Option<u32> {
+        let mut ready = self.ready.borrow_mut();
+        if ready.is_empty() {
+            return None;
+        }
+        let slot = if policy.is_fifo() {
+            ready.pop_front()?
+        } else {
+            let pick = policy.pick(ready.make_contiguous()).min(ready.len() - 1);
+            ready.remove(pick)?
+        };
+        self.slots.borrow_mut()[slot as usize].queued = false;
+        Some(slot)
+    }
+
+    /// The next slot to poll; waits for one.
+    pub(crate) fn next_ready(
+        &self,
+        policy: &mut dyn crate::exec::Policy,
+        spins: &mut u32,
+    ) -> Result<u32, Stalled> {
+        self.drain_mailbox();
+        loop {
+            if let Some(slot) = self.pop_ready(policy) {
+                *spins = 0;
+                return Ok(slot);
+            }
+            self.gather(spins)?;
+        }
+    }
+
+    /// Delivers completions and timers between two polls of a busy executor.
+    pub(crate) fn pump(&self) {
+        self.driver.poll(self);
+        self.fire_timers();
+    }
+
+    pub(crate) fn waker(&self, slot: u32) -> Waker {
+        self.slots.borrow()[slot as usize].waker.clone()
+    }
+
+    /// Runs one future of `slot` to its end on this thread.
+    ///
+    /// # Errors
+    /// `TimedOut` when nothing can ever wake it (simulators only), naming what everybody waits for.
+    pub fn block_on<T>(&self, slot: u32, future: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut future = pin!(future);
+        let waker = self.waker(slot);
+        let mut cx = Context::from_waker(&waker);
+        let mut spins = 0;
+        loop {
+            if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+                return out;
+            }
+            loop {
+                match self.next_ready(&mut crate::exec::Fifo, &mut spins) {
+                    Ok(woken) if woken == slot => break,
+                    Ok(_) => {}
+                    Err(stalled) => return Err(stalled.into()),
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Core({} slots, {:?})", self.slots.borrow().len(), self.slab)
+    }
+}
+
+/// No client can make progress any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    /// Slots and what each waits for.
+    pub waiting: Vec<(u32, WaitReason)>,
+}
+
+impl std::fmt::Display for Stalled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("no client can make progress;")?;
+        for (slot, reason) in &self.waiting {
+            write!(f, " client {slot} waits for {reason};")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Stalled {}
+
+impl From<Stalled> for Error {
+    fn from(s: Stalled) -> Self {
+        Self::new(ErrorKind::TimedOut, s.to_string()).effect_unknown()
+    }
+}
+
+impl Core {
+    /// Posts the requests of a staged list after checking what every transport would have to check.
+    pub(crate) fn post_on(&self, transport: &dyn Transport, t: Ticket) -> Poll<Result<()>> {
+        let requests = self.with_posting(t, |p| std::mem::take(&mut p.requests));
+        let posted =
+            match requests.windows(2).find(|w| w[0].chained && w[0].at.node() != w[1].at.node()) {
+                Some(w) => Poll::Ready(Err(Error::invalid(format!(
+                    "a chain goes to one node, not to {} and {}",
+                    w[0].at.node(),
+                    w[1].at.node()
+                )))),
+                None => transport.post(self, t, &requests),
+            };
+        self.with_posting(t, |p| p.requests = requests);
+        posted
+    }
+}

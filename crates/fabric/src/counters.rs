@@ -1,0 +1,329 @@
+//! Exact counts of what operations cost: they do not depend on the machine's speed.
+
+use std::cell::{Cell, RefCell};
+
+use crate::addr::{NodeId, Role};
+use crate::scope::{OpKind, OpOutcome};
+use crate::transport::{Opcode, WorkRequest};
+
+/// Verbs and bytes towards one side (all memory nodes, all compute nodes, or one node).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SideCounts {
+    /// READs.
+    pub read: u64,
+    /// WRITEs.
+    pub write: u64,
+    /// Compare-and-swaps and fetch-and-adds.
+    pub atomic: u64,
+    /// Remote calls.
+    pub rpc: u64,
+    /// Payload bytes fetched by READs.
+    pub bytes_read: u64,
+    /// Payload bytes sent by WRITEs.
+    pub bytes_written: u64,
+}
+
+impl SideCounts {
+    fn count(&mut self, wr: &WorkRequest) {
+        match wr.op {
+            Opcode::Read => {
+                self.read += 1;
+                self.bytes_read += u64::from(wr.len);
+            }
+            Opcode::Write | Opcode::WriteWord => {
+                self.write += 1;
+                self.bytes_written += u64::from(wr.len);
+            }
+            Opcode::Cas | Opcode::Faa => self.atomic += 1,
+        }
+    }
+
+    /// Adds another count to this one.
+    pub fn add(&mut self, o: &Self) {
+        self.read += o.read;
+        self.write += o.write;
+        self.atomic += o.atomic;
+        self.rpc += o.rpc;
+        self.bytes_read += o.bytes_read;
+        self.bytes_written += o.bytes_written;
+    }
+
+    /// All one-sided verbs: what a NIC serves as target.
+    pub fn verbs(&self) -> u64 {
+        self.read + self.write + self.atomic
+    }
+}
+
+/// Cost of one operation, or the sum over several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpCounts {
+    /// Towards memory nodes, detached verbs included.
+    pub mn: SideCounts,
+    /// Towards compute nodes, detached verbs included.
+    pub cn: SideCounts,
+    /// Dependent round trips up to the acknowledgement.
+    pub round_trips: u64,
+    /// Lists posted without waiting (unlocks).
+    pub detached: u64,
+    /// Doorbells rung: one per queue pair of a posted list.
+    pub doorbells: u64,
+}
+
+impl OpCounts {
+    /// Adds another count to this one.
+    pub fn add(&mut self, o: &Self) {
+        self.mn.add(&o.mn);
+        self.cn.add(&o.cn);
+        self.round_trips += o.round_trips;
+        self.detached += o.detached;
+        self.doorbells += o.doorbells;
+    }
+}
+
+/// Operations with this many round trips or more share the last bucket.
+pub const ROUND_TRIP_BUCKETS: usize = 64;
+
+/// Sum over the operations of one kind and outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// How many operations.
+    pub ops: u64,
+    /// What they cost together.
+    pub counts: OpCounts,
+    /// How many took exactly `i` round trips.
+    pub round_trip_histogram: [u64; ROUND_TRIP_BUCKETS],
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self { ops: 0, counts: OpCounts::default(), round_trip_histogram: [0; ROUND_TRIP_BUCKETS] }
+    }
+}
+
+impl Totals {
+    /// Adds another sum to this one.
+    pub fn add(&mut self, o: &Self) {
+        self.ops += o.ops;
+        self.counts.add(&o.counts);
+        for (a, b) in self.round_trip_histogram.iter_mut().zip(&o.round_trip_histogram) {
+            *a += b;
+        }
+    }
+
+    /// The smallest number of round trips that at least `share` (0 to 1) of the operations did not exceed.
+    pub fn round_trips_quantile(&self, share: f64) -> u64 {
+        let need = (self.ops as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (trips, n) in self.round_trip_histogram.iter().enumerate() {
+            seen += n;
+            if seen >= need {
+                return trips as u64;
+            }
+        }
+        ROUND_TRIP_BUCKETS as u64 - 1
+    }
+}
+
+const CELLS: usize = OpKind::ALL.len() * OpOutcome::ALL.len();
+
+/// Everything one endpoint counted; sums of several endpoints have the same form.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// By operation kind and outcome, only those that occurred.
+    pub ops: Vec<(OpKind, OpOutcome, Totals)>,
+    /// By target node, only those that were reached.
+    pub nodes: Vec<(NodeId, SideCounts)>,
+    /// Verbs outside any operation.
+    pub loose: OpCounts,
+}
+
+impl Snapshot {
+    /// Adds another snapshot to this one.
+    pub fn add(&mut self, other: &Self) {
+        for (kind, outcome, totals) in &other.ops {
+            match self.ops.binary_search_by_key(&(*kind, *outcome), |(k, o, _)| (*k, *o)) {
+                Ok(i) => self.ops[i].2.add(totals),
+                Err(i) => self.ops.insert(i, (*kind, *outcome, totals.clone())),
+            }
+        }
+        for (node, counts) in &other.nodes {
+            match self.nodes.binary_search_by_key(node, |(n, _)| *n) {
+                Ok(i) => self.nodes[i].1.add(counts),
+                Err(i) => self.nodes.insert(i, (*node, *counts)),
+            }
+        }
+        self.loose.add(&other.loose);
+    }
+
+    /// Sum over all outcomes of some kinds.
+    pub fn total(&self, kinds: &[OpKind]) -> Totals {
+        let mut sum = Totals::default();
+        for (kind, _, totals) in &self.ops {
+            if kinds.contains(kind) {
+                sum.add(totals);
+            }
+        }
+        sum
+    }
+
+    /// The sum for one kind and outcome.
+    pub fn cell(&self, kind: OpKind, outcome: OpOutcome) -> Totals {
+        let at = self.ops.binary_search_by_key(&(kind, outcome), |(k, o, _)| (*k, *o));
+        at.map(|i| self.ops[i].2.clone()).unwrap_or_default()
+    }
+}
+
+/// The live counters of one endpoint.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    current: RefCell<OpCounts>,
+    in_op: Cell<bool>,
+    loose: RefCell<OpCounts>,
+    totals: RefCell<Vec<Option<Box<Totals>>>>,
+    memory: RefCell<Vec<SideCounts>>,
+    compute: RefCell<Vec<SideCounts>>,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self {
+            current: RefCell::default(),
+            in_op: Cell::new(false),
+            loose: RefCell::default(),
+            totals: RefCell::new(vec![None; CELLS]),
+            memory: RefCell::default(),
+            compute: RefCell::default(),
+        }
+    }
+
+    fn with_node(&self, node: NodeId, f: impl FnOnce(&mut SideCounts)) {
+        let side = match node.role() {
+            Role::Memory => &self.memory,
+            Role::Compute => &self.compute,
+        };
+        let mut nodes = side.borrow_mut();
+        let i = node.index();
+        if nodes.len() <= i {
+            nodes.resize(i + 1, SideCounts::default());
+        }
+        f(&mut nodes[i]);
+    }
+
+    fn with_current(&self, f: impl FnOnce(&mut OpCounts)) {
+        if self.in_op.get() {
+            f(&mut self.current.borrow_mut());
+        } else {
+            f(&mut self.loose.borrow_mut());
+        }
+    }
+
+    /// Counts a posted list.
+    pub(crate) fn posted(&self, list: &[WorkRequest], detached: bool) {
+        self.with_current(|c| {
+            for (i, wr) in list.iter().enumerate() {
+                let node = wr.at.node();
+                match node.role() {
+                    Role::Memory => c.mn.count(wr),
+                    Role::Compute => c.cn.count(wr),
+                }
+                self.with_node(node, |n| n.count(wr));
+                // One queue pair per node: a doorbell for each node that the list did not name before.
+                if list[..i].iter().all(|earlier| earlier.at.node() != node) {
+                    c.doorbells += 1;
+                }
+            }
+            if detached {
+                c.detached += 1;
+            } else {
+                c.round_trips += 1;
+            }
+        });
+    }
+
+    /// Counts a remote call.
+    pub(crate) fn called(&self, to: NodeId) {
+        self.with_current(|c| {
+            match to.role() {
+                Role::Memory => c.mn.rpc += 1,
+                Role::Compute => c.cn.rpc += 1,
+            }
+            c.round_trips += 1;
+        });
+        self.with_node(to, |n| n.rpc += 1);
+    }
+
+    pub(crate) fn begin(&self) {
+        *self.current.borrow_mut() = OpCounts::default();
+        self.in_op.set(true);
+    }
+
+    pub(crate) fn current(&self) -> OpCounts {
+        *self.current.borrow()
+    }
+
+    pub(crate) fn end(&self, kind: OpKind, outcome: OpOutcome) {
+        self.in_op.set(false);
+        let c = self.current.borrow();
+        let mut totals = self.totals.borrow_mut();
+        let cell = kind as usize * OpOutcome::ALL.len() + outcome as usize;
+        let t = totals[cell].get_or_insert_default();
+        t.ops += 1;
+        t.counts.add(&c);
+        t.round_trip_histogram[(c.round_trips as usize).min(ROUND_TRIP_BUCKETS - 1)] += 1;
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let totals = self.totals.borrow();
+        let mut ops = Vec::new();
+        for kind in OpKind::ALL {
+            for outcome in OpOutcome::ALL {
+                let cell = kind as usize * OpOutcome::ALL.len() + outcome as usize;
+                if let Some(t) = &totals[cell] {
+                    ops.push((kind, outcome, (**t).clone()));
+                }
+            }
+        }
+        let mut nodes = Vec::new();
+        for (i, counts) in self.memory.borrow().iter().enumerate() {
+            nodes.push((NodeId::memory(i as u16), *counts));
+        }
+        for (i, counts) in self.compute.borrow().iter().enumerate() {
+            nodes.push((NodeId::compute(i as u16), *counts));
+        }
+        nodes.retain(|(_, c)| *c != SideCounts::default());
+        Snapshot { ops, nodes, loose: *self.loose.borrow() }
+    }
+
+    /// Forgets everything counted so far.
+    pub(crate) fn reset(&self) {
+        *self.loose.borrow_mut() = OpCounts::default();
+        self.totals.borrow_mut().iter_mut().for_each(|t| *t = None);
+        self.memory.borrow_mut().clear();
+        self.compute.borrow_mut().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_of_round_trips() {
+        let mut t = Totals { ops: 100, ..Totals::default() };
+        t.round_trip_histogram[1] = 98;
+        t.round_trip_histogram[7] = 2;
+        assert_eq!((t.round_trips_quantile(0.5), t.round_trips_quantile(0.99)), (1, 7));
+    }
+
+    #[test]
+    fn snapshots_add_up() {
+        let c = Counters::new();
+        c.begin();
+        c.called(NodeId::memory(1));
+        c.end(OpKind::Get, OpOutcome::Hit);
+        let mut sum = c.snapshot();
+        sum.add(&c.snapshot());
+        assert_eq!(sum.cell(OpKind::Get, OpOutcome::Hit).counts.mn.rpc, 2);
+        assert_eq!(sum.nodes, [(NodeId::memory(1), SideCounts { rpc: 2, ..Default::default() })]);
+    }
+}

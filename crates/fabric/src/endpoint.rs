@@ -1,0 +1,561 @@
+//! An endpoint: one client's way to memory.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use crate::addr::{GlobalAddr, NodeId};
+use crate::caps::Capabilities;
+use crate::core::{Core, DetachedHook, WaitReason};
+use crate::counters::{Counters, OpCounts, Snapshot};
+use crate::error::{Error, ErrorKind, Result};
+use crate::rpc::{MAX_RPC_BYTES, ServiceId};
+use crate::scope::{OpKind, OpOutcome, Stage};
+use crate::slab::Buf;
+use crate::transport::{Nanos, Ticket, Transport};
+use crate::verb::{self, Collector, List, Ordered, Single, Stager};
+
+/// How long an operation may wait for others when nobody says otherwise: 10 s.
+pub const DEFAULT_TIMEOUT_NS: Nanos = 10_000_000_000;
+
+struct Inner {
+    core: Rc<Core>,
+    transport: Rc<dyn Transport>,
+    slot: u32,
+    node: NodeId,
+    counters: Counters,
+    timeout_ns: Cell<Nanos>,
+    /// When the present operation must end; 0 while it has not waited for anybody yet.
+    deadline: Cell<Nanos>,
+    charges: bool,
+    /// Detached lists are awaited, for the ablation switch and for fabrics without them.
+    attached_only: Cell<bool>,
+}
+
+/// One client's way to memory: posts verbs, counts them, knows the time. Cheap to clone inside its thread.
+#[derive(Clone)]
+pub struct Endpoint(Rc<Inner>);
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Endpoint({} slot {})", self.0.node, self.0.slot)
+    }
+}
+
+impl Endpoint {
+    /// An endpoint of slot `slot` of an executor over a transport.
+    pub fn new(core: Rc<Core>, transport: Rc<dyn Transport>, slot: u32) -> Self {
+        let (node, charges) = (transport.node(), transport.charges());
+        Self(Rc::new(Inner {
+            core,
+            transport,
+            slot,
+            node,
+            counters: Counters::new(),
+            timeout_ns: Cell::new(DEFAULT_TIMEOUT_NS),
+            deadline: Cell::new(0),
+            charges,
+            attached_only: Cell::new(false),
+        }))
+    }
+
+    /// The executor.
+    pub fn core(&self) -> &Rc<Core> {
+        &self.0.core
+    }
+
+    /// The slot whose client this is.
+    pub fn slot(&self) -> u32 {
+        self.0.slot
+    }
+
+    /// The node whose client this is.
+    pub fn node(&self) -> NodeId {
+        self.0.node
+    }
+
+    /// What the fabric grants.
+    pub fn caps(&self) -> Capabilities {
+        self.0.transport.caps()
+    }
+
+    /// Reads a word of this node's own region without a verb. A hint: it is ordered with nothing.
+    pub fn peek(&self, offset: u64) -> Option<u64> {
+        self.0.transport.peek(offset)
+    }
+
+    // ---- verbs ----------------------------------------------------------------------------------------------------
+
+    /// READ of `len` bytes: one round trip.
+    pub fn read(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
+        self.post(verb::read(at, len), true)
+    }
+
+    /// WRITE of a buffer: one round trip.
+    pub fn write(&self, at: GlobalAddr, buf: Buf) -> Post<'_, verb::Write> {
+        self.post(verb::write(at, buf), true)
+    }
+
+    /// WRITE of one word: one round trip.
+    pub fn write_word(&self, at: GlobalAddr, word: u64) -> Post<'_, verb::WriteWord> {
+        self.post(verb::write_word(at, word), true)
+    }
+
+    /// Compare-and-swap; the previous word.
+    pub fn cas(&self, at: GlobalAddr, old: u64, new: u64) -> Post<'_, verb::Cas> {
+        self.post(verb::cas(at, old, new), true)
+    }
+
+    /// Fetch-and-add; the previous word.
+    pub fn faa(&self, at: GlobalAddr, add: u64) -> Post<'_, verb::Faa> {
+        self.post(verb::faa(at, add), true)
+    }
+
+    /// Verbs to one node with one doorbell, in order: one round trip.
+    pub fn chain<L: Ordered>(&self, list: L) -> Post<'_, L> {
+        self.post(list, true)
+    }
+
+    /// Independent verbs (or chains) to any nodes, posted together: one round trip.
+    pub fn batch<L: List>(&self, list: L) -> Post<'_, L> {
+        self.post(list, false)
+    }
+
+    fn post<L: List>(&self, list: L, chained: bool) -> Post<'_, L> {
+        Post { ep: self, list: Some(list), chained, ticket: None }
+    }
+
+    /// Posts a chain that nobody waits for: an unlock, say. The endpoint keeps the buffers and finishes it; `hook` runs when it
+    /// has. An error surfaces at the end of the operation, or of the next one.
+    pub fn detach<L: Ordered>(&self, list: L, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
+        let core = &self.0.core;
+        let (ticket, _) = self.stage(list, true, true);
+        core.mark_detached(ticket, hook);
+        let posted = core.post_on(&*self.0.transport, ticket);
+        if let Poll::Ready(result) = posted {
+            core.finish_detached(ticket, result);
+        }
+    }
+
+    /// Like [`Endpoint::detach`], but waits: for the ablation switch.
+    ///
+    /// # Errors
+    /// Those of the verbs.
+    pub async fn attach<L: Ordered>(
+        &self,
+        list: L,
+        hook: Option<(Rc<dyn DetachedHook>, u64)>,
+    ) -> Result<()> {
+        let result = self.chain(list).await.map(|_| ());
+        if let Some((hook, arg)) = hook {
+            hook.finished(arg);
+        }
+        result
+    }
+
+    /// Waits until no detached list of this executor is in flight.
+    ///
+    /// # Errors
+    /// The first error of one of them; `TimedOut` at the deadline.
+    pub async fn drain(&self) -> Result<()> {
+        while self.0.core.detached_in_flight() > 0 {
+            self.check_deadline("detached verbs", 0)?;
+            self.sleep(1_000).await;
+        }
+        self.0.core.take_detached_error().map_or(Ok(()), Err)
+    }
+
+    fn stage<L: List>(&self, mut list: L, chained: bool, detached: bool) -> (Ticket, L) {
+        let core = &self.0.core;
+        let ticket = core.open_posting(self.0.slot);
+        core.with_posting(ticket, |p| {
+            let mut stager = Stager::new(p, core.slab(), chained, list.atomics());
+            list.stage(&mut stager);
+            if let Some(last) = p.requests.last_mut() {
+                last.chained = false;
+            }
+            self.0.counters.posted(&p.requests, detached);
+        });
+        (ticket, list)
+    }
+
+    /// A registered buffer of `len` bytes, contents undefined. Waits while the slab is dry.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline of the operation.
+    pub async fn buf(&self, len: u32) -> Result<Buf> {
+        while !self.0.core.slab().has_room(crate::slab::Slab::cost(len)) {
+            self.check_deadline("a registered buffer", u64::from(len))?;
+            self.sleep(2_000).await;
+        }
+        Ok(self.0.core.slab().alloc(len))
+    }
+
+    /// A remote call: one round trip. The reply is written over `reply`.
+    ///
+    /// # Errors
+    /// Those of the service; `InvalidArgument` for a request over 64 KiB; `Unreachable`, `Unsupported` from the fabric.
+    pub async fn rpc(
+        &self,
+        to: NodeId,
+        service: ServiceId,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<()> {
+        if request.len() > MAX_RPC_BYTES {
+            return Err(Error::invalid(format!(
+                "a remote call carries at most {MAX_RPC_BYTES} bytes, not {}",
+                request.len()
+            )));
+        }
+        self.0.counters.called(to);
+        let core = &self.0.core;
+        let ticket = core.open_posting(self.0.slot);
+        core.mark_in_flight(ticket);
+        let mut waiting = InFlight { ep: self, ticket: Some(ticket) };
+        match self.0.transport.rpc(core, ticket, to, service, request) {
+            Poll::Ready(result) => {
+                waiting.close();
+                *reply = result?;
+            }
+            Poll::Pending => {
+                let why = WaitReason { what: "reply of a remote call", at: u64::from(to.bits()) };
+                core.waiting(self.0.slot, Some(why));
+                let done = std::future::poll_fn(|_| match core.take_done(ticket) {
+                    Some(result) => Poll::Ready(result),
+                    None => Poll::Pending,
+                });
+                let result = done.await;
+                core.waiting(self.0.slot, None);
+                core.with_posting(ticket, |p| std::mem::swap(&mut p.reply, reply));
+                waiting.close();
+                result?;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- time -----------------------------------------------------------------------------------------------------
+
+    /// The fabric's clock, ns.
+    pub fn now(&self) -> Nanos {
+        self.0.transport.now()
+    }
+
+    /// Waits for `ns` of the fabric's clock.
+    pub fn sleep(&self, ns: Nanos) -> Sleep<'_> {
+        Sleep { ep: self, until: None, ns }
+    }
+
+    /// Lets the other clients of this executor run.
+    pub fn yield_now(&self) -> Yield<'_> {
+        Yield { ep: self, yielded: false }
+    }
+
+    /// An interleaving point in code shared by the clients of a compute node: nothing in production, a scheduling choice in a
+    /// simulator.
+    pub async fn point(&self) {
+        if self.0.transport.interleave() {
+            self.yield_now().await;
+        }
+    }
+
+    /// Charges CPU time for a step.
+    pub fn stage_cost(&self, stage: Stage, units: u32) {
+        if self.0.charges {
+            self.0.transport.charge(stage, units);
+        }
+    }
+
+    /// How long operations may wait for others, ns.
+    pub fn set_timeout(&self, ns: Nanos) {
+        self.0.timeout_ns.set(ns);
+    }
+
+    /// When the present operation must end. The clock is read when an operation waits for the first time, not before.
+    pub fn deadline(&self) -> Nanos {
+        if self.0.deadline.get() == 0 {
+            self.0.deadline.set((self.now() + self.0.timeout_ns.get()).max(1));
+        }
+        self.0.deadline.get()
+    }
+
+    /// Sets the deadline of the present operation.
+    pub fn set_deadline(&self, at: Nanos) {
+        self.0.deadline.set(at.max(1));
+    }
+
+    /// Fails when the deadline of the operation has passed.
+    ///
+    /// # Errors
+    /// `TimedOut`, naming what was waited for.
+    pub fn check_deadline(&self, what: &'static str, at: u64) -> Result<()> {
+        let deadline = self.deadline();
+        if self.now() >= deadline {
+            return Err(Error::new(
+                ErrorKind::TimedOut,
+                format!(
+                    "gave up after {} ms waiting for {what} ({at:#x}); try again, or raise the operation timeout",
+                    self.0.timeout_ns.get() / 1_000_000
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Bounded, growing pauses for waiting on somebody who will not wake us: a remote lock holder, a writer in the middle of an
+    /// image.
+    pub fn backoff(&self, what: &'static str, at: GlobalAddr) -> Backoff<'_> {
+        Backoff { ep: self, what, at, step: 0 }
+    }
+
+    /// Notes what this client waits for (in reports of stalls).
+    pub(crate) fn waiting(&self, reason: Option<WaitReason>) {
+        self.0.core.waiting(self.0.slot, reason);
+    }
+
+    // ---- counting -------------------------------------------------------------------------------------------------
+
+    /// Begins an operation: round trips and verbs from here to [`OpScope::end`] count for it, and its deadline starts with its
+    /// first wait.
+    pub fn begin(&self, kind: OpKind) -> OpScope<'_> {
+        self.0.counters.begin();
+        self.0.deadline.set(0);
+        self.stage_cost(Stage::Operation, 1);
+        OpScope { ep: self, kind, ended: false }
+    }
+
+    /// What this endpoint has counted.
+    pub fn snapshot(&self) -> Snapshot {
+        self.0.counters.snapshot()
+    }
+
+    /// Forgets what it has counted.
+    pub fn reset_counters(&self) {
+        self.0.counters.reset();
+    }
+}
+
+/// A list on its way. Dropping it leaves the buffers to the endpoint until the verbs have completed.
+#[derive(Debug)]
+pub struct Post<'e, L: List> {
+    ep: &'e Endpoint,
+    list: Option<L>,
+    chained: bool,
+    ticket: Option<Ticket>,
+}
+
+impl<L: List> Unpin for Post<'_, L> {}
+
+impl<L: List> Post<'_, L> {
+    fn finish(&mut self, ticket: Ticket, result: Result<()>) -> Result<L::Out> {
+        let core = &self.ep.0.core;
+        self.ticket = None;
+        let list = self.list.take().expect("a list is collected once");
+        let out =
+            result.map(|()| core.with_posting(ticket, |p| list.collect(&mut Collector::new(p))));
+        core.close_posting(ticket);
+        out
+    }
+}
+
+impl<L: List> Future for Post<'_, L> {
+    type Output = Result<L::Out>;
+
+    fn poll(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let ep = self.ep;
+        let core = &ep.0.core;
+        if let Some(ticket) = self.ticket {
+            return match core.take_done(ticket) {
+                Some(result) => Poll::Ready(self.finish(ticket, result)),
+                None => Poll::Pending,
+            };
+        }
+        let list = self.list.take().expect("not polled after completion");
+        if !core.slab().has_room(list.room()) {
+            self.list = Some(list);
+            if let Err(e) = ep.check_deadline("a registered buffer", 0) {
+                return Poll::Ready(Err(e));
+            }
+            core.wake_at(ep.0.slot, ep.now() + 2_000);
+            return Poll::Pending;
+        }
+        let (ticket, list) = ep.stage(list, self.chained, false);
+        self.list = Some(list);
+        self.ticket = Some(ticket);
+        core.mark_in_flight(ticket);
+        match core.post_on(&*ep.0.transport, ticket) {
+            Poll::Ready(result) => Poll::Ready(self.finish(ticket, result)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<L: List> Drop for Post<'_, L> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.ep.0.core.abandon(ticket);
+        }
+    }
+}
+
+/// Abandons a posting when a future is dropped in the middle.
+struct InFlight<'e> {
+    ep: &'e Endpoint,
+    ticket: Option<Ticket>,
+}
+
+impl InFlight<'_> {
+    fn close(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.ep.0.core.close_posting(ticket);
+        }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.ep.0.core.abandon(ticket);
+        }
+    }
+}
+
+/// See [`Endpoint::sleep`].
+#[derive(Debug)]
+pub struct Sleep<'e> {
+    ep: &'e Endpoint,
+    until: Option<Nanos>,
+    ns: Nanos,
+}
+
+impl Future for Sleep<'_> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<()> {
+        let now = self.ep.now();
+        match self.until {
+            Some(until) if now >= until => Poll::Ready(()),
+            Some(_) => Poll::Pending,
+            None => {
+                let until = now + self.ns;
+                self.until = Some(until);
+                self.ep.0.core.wake_at(self.ep.0.slot, until);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// See [`Endpoint::yield_now`].
+#[derive(Debug)]
+pub struct Yield<'e> {
+    ep: &'e Endpoint,
+    yielded: bool,
+}
+
+impl Future for Yield<'_> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<()> {
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        self.ep.0.core.wake(self.ep.0.slot);
+        Poll::Pending
+    }
+}
+
+/// See [`Endpoint::backoff`].
+#[derive(Debug)]
+pub struct Backoff<'e> {
+    ep: &'e Endpoint,
+    what: &'static str,
+    at: GlobalAddr,
+    step: u32,
+}
+
+impl Backoff<'_> {
+    /// Pauses: 0.5 us doubling to 64 us, spread by half; gives way to other clients first.
+    ///
+    /// # Errors
+    /// `TimedOut` when the deadline of the operation has passed.
+    pub async fn step(&mut self) -> Result<()> {
+        let step = self.step;
+        self.step += 1;
+        if step == 0 {
+            self.ep.yield_now().await;
+            return Ok(());
+        }
+        self.ep.check_deadline(self.what, self.at.bits())?;
+        let base = 500u64 << step.min(7);
+        let pause = base / 2 + self.ep.0.core.draw() % (base / 2 + 1);
+        self.ep.waiting(Some(WaitReason { what: self.what, at: self.at.bits() }));
+        self.ep.sleep(pause).await;
+        self.ep.waiting(None);
+        Ok(())
+    }
+
+    /// How often it has paused.
+    pub fn steps(&self) -> u32 {
+        self.step
+    }
+}
+
+/// An operation in progress, for the counters. Dropped without [`OpScope::end`], it counts as failed.
+#[derive(Debug)]
+pub struct OpScope<'e> {
+    ep: &'e Endpoint,
+    kind: OpKind,
+    ended: bool,
+}
+
+impl OpScope<'_> {
+    /// What the operation has cost so far.
+    pub fn counts(&self) -> OpCounts {
+        self.ep.0.counters.current()
+    }
+
+    /// Ends the operation.
+    pub fn end(mut self, outcome: OpOutcome) {
+        self.ended = true;
+        self.ep.0.counters.end(self.kind, outcome);
+    }
+}
+
+impl Drop for OpScope<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.ep.0.counters.end(self.kind, OpOutcome::Failed);
+        }
+    }
+}
+
+impl Endpoint {
+    /// Whether detached lists shall be awaited instead.
+    pub fn set_attached_only(&self, on: bool) {
+        self.0.attached_only.set(on);
+    }
+
+    /// Posts an unlock (or the like): detached, or awaited where detaching is switched off.
+    ///
+    /// # Errors
+    /// Those of the verbs, where they are awaited.
+    pub async fn release<L: Ordered>(
+        &self,
+        list: L,
+        hook: Option<(Rc<dyn DetachedHook>, u64)>,
+    ) -> Result<()> {
+        if self.0.attached_only.get() {
+            return self.attach(list, hook).await;
+        }
+        self.detach(list, hook);
+        Ok(())
+    }
+}
+
+const _: fn() = || {
+    fn single<V: Single>() {}
+    single::<verb::Read>();
+};

@@ -1,0 +1,157 @@
+//! One error type for the fabric and everything above it: a kind to branch on, a context to read, and whether the effect of
+//! a failed write is known.
+
+use std::fmt;
+
+/// Result of anything that may touch the fabric.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, to branch on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The caller passed something that cannot be right.
+    InvalidArgument,
+    /// No memory is left where it was needed; what is stored stays usable.
+    Full,
+    /// Others held what was needed until the deadline passed.
+    Contended,
+    /// The deadline passed.
+    TimedOut,
+    /// A node cannot be reached.
+    Unreachable,
+    /// This node, or the target, has lost its membership.
+    Fenced,
+    /// Remote bytes that no correct execution leaves behind.
+    Corrupt,
+    /// Versions, formats or options that do not fit together.
+    Incompatible,
+    /// The fabric or the index cannot do this.
+    Unsupported,
+    /// Something with this name exists already.
+    Exists,
+    /// Nothing with this name exists.
+    NotFound,
+    /// Too much is in flight; try again later.
+    Busy,
+    /// The index, session or pool was closed.
+    Closed,
+}
+
+/// After a failed write: may it have happened?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// It did not and will not happen.
+    None,
+    /// It may have happened, or may still happen.
+    Unknown,
+}
+
+/// An error with a kind, an effect and a one-line context that names a way out.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    effect: Effect,
+    message: String,
+    trail: Vec<String>,
+}
+
+impl Error {
+    /// A new error without effect.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            effect: Effect::None,
+            message: message.into(),
+            trail: Vec::new(),
+        }))
+    }
+
+    /// An [`ErrorKind::InvalidArgument`].
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// An [`ErrorKind::Corrupt`].
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+
+    /// The same error, saying that a write may have happened.
+    #[must_use]
+    pub fn effect_unknown(mut self) -> Self {
+        self.0.effect = Effect::Unknown;
+        self
+    }
+
+    /// The same error with one more line on where it arose.
+    #[must_use]
+    pub fn context(mut self, what: impl Into<String>) -> Self {
+        self.0.trail.push(what.into());
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether a write may have happened.
+    pub fn effect(&self) -> Effect {
+        self.0.effect
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self.0.kind,
+            ErrorKind::Contended | ErrorKind::TimedOut | ErrorKind::Unreachable | ErrorKind::Busy
+        )
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in self.0.trail.iter().rev() {
+            write!(f, "{line}: ")?;
+        }
+        f.write_str(&self.0.message)?;
+        if self.0.effect == Effect::Unknown {
+            f.write_str(" (the effect is unknown: it may have happened)")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:?}, effect {:?}: {}", self.0.kind, self.0.effect, self.0.message)?;
+        for line in &self.0.trail {
+            writeln!(f, "  in {line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_with_context_and_effect() {
+        let e = Error::new(ErrorKind::TimedOut, "no answer from mn0 within 10 ms")
+            .context("put")
+            .effect_unknown();
+        assert_eq!(
+            e.to_string(),
+            "put: no answer from mn0 within 10 ms (the effect is unknown: it may have happened)"
+        );
+        assert!(e.is_retryable() && e.effect() == Effect::Unknown);
+        assert_eq!(size_of::<Error>(), 8);
+    }
+}

@@ -1,0 +1,108 @@
+//! Running many clients on one thread: slots with one future each, and the policy that picks the next ready one.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::core::{Core, Stalled};
+
+/// Picks the next ready slot. Production takes the oldest; simulators and tests take any.
+pub trait Policy {
+    /// Index into `ready`, which is not empty.
+    fn pick(&mut self, ready: &[u32]) -> usize;
+    /// Whether the oldest is always picked; spares the executor a rearrangement.
+    fn is_fifo(&self) -> bool {
+        false
+    }
+}
+
+/// First in, first out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fifo;
+
+impl Policy for Fifo {
+    fn pick(&mut self, _ready: &[u32]) -> usize {
+        0
+    }
+    fn is_fifo(&self) -> bool {
+        true
+    }
+}
+
+/// Any ready slot, drawn from a seed (xorshift64*).
+#[derive(Clone, Copy, Debug)]
+pub struct SeededRandom(u64);
+
+impl SeededRandom {
+    /// A policy that makes the same choices for the same seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+}
+
+impl Policy for SeededRandom {
+    fn pick(&mut self, ready: &[u32]) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let draw = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+        (draw as usize * ready.len()) >> 32
+    }
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Client loops, boxed once each, run to their ends on the present thread.
+pub struct Worker {
+    core: Rc<Core>,
+    tasks: Vec<Option<(Task, Waker)>>,
+    live: usize,
+}
+
+impl Worker {
+    /// A worker without clients.
+    pub fn new(core: Rc<Core>) -> Self {
+        Self { core, tasks: Vec::new(), live: 0 }
+    }
+
+    /// Adds the future of a slot made by [`Core::add_slot`]; it is ready at once.
+    pub fn spawn(&mut self, slot: u32, task: impl Future<Output = ()> + 'static) {
+        let at = slot as usize;
+        if self.tasks.len() <= at {
+            self.tasks.resize_with(at + 1, || None);
+        }
+        self.tasks[at] = Some((Box::pin(task), self.core.waker(slot)));
+        self.live += 1;
+        self.core.wake(slot);
+    }
+
+    /// Runs until every future has ended.
+    ///
+    /// # Errors
+    /// [`Stalled`] when none can ever be woken again; says who waits for what.
+    pub fn run(&mut self, policy: &mut dyn Policy) -> Result<(), Stalled> {
+        let mut spins = 0;
+        let mut polls = 0u32;
+        while self.live > 0 {
+            let slot = self.core.next_ready(policy, &mut spins)?;
+            let Some(entry) = self.tasks.get_mut(slot as usize) else { continue };
+            let Some((task, waker)) = entry else { continue };
+            if let Poll::Ready(()) = task.as_mut().poll(&mut Context::from_waker(waker)) {
+                *entry = None;
+                self.live -= 1;
+            }
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(16) {
+                self.core.pump();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Worker({} live clients)", self.live)
+    }
+}

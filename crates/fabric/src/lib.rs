@@ -1,0 +1,49 @@
+//! One-sided memory verbs for indexes on disaggregated memory.
+//!
+//! Memory nodes and compute nodes expose regions of memory. A client reaches them through an [`Endpoint`] with READ, WRITE,
+//! compare-and-swap and fetch-and-add, posted as single verbs, as chains (one node, ordered, one doorbell) or as batches (any
+//! nodes, unordered). Index code is `async` over an endpoint and knows no transport; a transport knows no index.
+//!
+//! The contract, which every transport keeps and code above may rely on, nothing more:
+//!
+//! - only an aligned 8-byte word is atomic; a READ that races a WRITE may see any mix of old and new words;
+//! - inside a chain only WRITE->WRITE, WRITE->READ, WRITE->atomic and atomic->READ are ordered; nothing is ordered across chains
+//!   or queue pairs unless awaited;
+//! - a WRITE that completed, or that precedes an executed atomic of its chain, is visible to every verb executed later;
+//! - an error is returned only when the verb can no longer execute; the effect of a failed WRITE or atomic is unknown;
+//! - what a platform grants beyond this is named in [`Capabilities`].
+#![deny(clippy::undocumented_unsafe_blocks)]
+
+pub mod addr;
+pub mod caps;
+mod core;
+mod counters;
+mod endpoint;
+mod error;
+mod exec;
+pub mod local;
+mod membership;
+mod region;
+mod rpc;
+mod sampled;
+mod scope;
+mod slab;
+pub mod sync;
+mod transport;
+pub mod verb;
+pub mod wait;
+
+pub use crate::addr::{GlobalAddr, NodeId, Role};
+pub use crate::caps::Capabilities;
+pub use crate::core::{Core, DetachedHook, Stalled, WaitReason};
+pub use crate::counters::{OpCounts, ROUND_TRIP_BUCKETS, SideCounts, Snapshot, Totals};
+pub use crate::endpoint::{Backoff, DEFAULT_TIMEOUT_NS, Endpoint, OpScope, Post, Sleep, Yield};
+pub use crate::error::{Effect, Error, ErrorKind, Result};
+pub use crate::exec::{Fifo, Policy, SeededRandom, Worker};
+pub use crate::membership::{MemberChange, MemberEvent};
+pub use crate::region::Region;
+pub use crate::rpc::{MAX_RPC_BYTES, RequestId, RpcFuture, RpcHandler, RpcHost, ServiceId};
+pub use crate::sampled::{Sampled, Verified};
+pub use crate::scope::{OpKind, OpOutcome, Stage};
+pub use crate::slab::{Buf, MAX_BUF_BYTES, Slab};
+pub use crate::transport::{Fabric, Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};

@@ -1,0 +1,105 @@
+//! One node of the in-process fabric: its region, its services, and who may reach it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::addr::NodeId;
+use crate::region::Region;
+use crate::rpc::RpcHost;
+
+/// A node.
+pub(crate) struct Host {
+    pub(crate) node: NodeId,
+    pub(crate) incarnation: u32,
+    pub(crate) region: Region,
+    pub(crate) rpc: RpcHost,
+    /// Held while a service runs: one at a time, as on a node with one core for them.
+    pub(crate) rpc_core: Mutex<()>,
+    fenced: AtomicBool,
+    /// Bumped by every revocation: connections look at `revoked` again.
+    pub(crate) revocations: AtomicU32,
+    /// Highest incarnation of each node that may not reach this one any more.
+    revoked: Mutex<BTreeMap<NodeId, u32>>,
+    /// This node's own connections, to wait for verbs in execution.
+    links: Mutex<Vec<Weak<Link>>>,
+}
+
+/// A client thread's mark: odd while it executes verbs.
+#[derive(Default)]
+pub(crate) struct Link {
+    busy: AtomicU64,
+}
+
+impl Link {
+    /// Marks the beginning of an execution. The exchange is a full barrier: a revocation that this thread does not see
+    /// afterwards will see the mark.
+    pub(crate) fn enter(&self) {
+        self.busy.swap(self.busy.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn leave(&self) {
+        self.busy.store(self.busy.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// Waits until what is being executed now has ended.
+    fn quiesce(&self) {
+        let seen = self.busy.load(Ordering::SeqCst);
+        while seen % 2 == 1 && self.busy.load(Ordering::SeqCst) == seen {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Host {
+    pub(crate) fn new(node: NodeId, incarnation: u32, region: Region) -> Self {
+        Self {
+            node,
+            incarnation,
+            region,
+            rpc: RpcHost::default(),
+            rpc_core: Mutex::default(),
+            fenced: AtomicBool::new(false),
+            revocations: AtomicU32::new(0),
+            revoked: Mutex::default(),
+            links: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn alive(&self) -> bool {
+        !self.fenced.load(Ordering::SeqCst)
+    }
+
+    /// True the first time.
+    pub(crate) fn mark_fenced(&self) -> bool {
+        !self.fenced.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn add_link(&self) -> Arc<Link> {
+        let link = Arc::new(Link::default());
+        let mut links = self.links.lock().expect("no panic under this lock");
+        links.retain(|l| l.strong_count() > 0);
+        links.push(Arc::downgrade(&link));
+        link
+    }
+
+    pub(crate) fn revoke(&self, node: NodeId, incarnation: u32) {
+        let mut revoked = self.revoked.lock().expect("no panic under this lock");
+        let highest = revoked.entry(node).or_default();
+        *highest = (*highest).max(incarnation);
+        self.revocations.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_revoked(&self, node: NodeId, incarnation: u32) -> bool {
+        let revoked = self.revoked.lock().expect("no panic under this lock");
+        revoked.get(&node).is_some_and(|r| *r >= incarnation)
+    }
+
+    /// Waits until no verb of this node's clients that began before is being executed.
+    pub(crate) fn quiesce(&self) {
+        let links: Vec<_> = self.links.lock().expect("no panic under this lock").clone();
+        for link in links.iter().filter_map(Weak::upgrade) {
+            link.quiesce();
+        }
+    }
+}

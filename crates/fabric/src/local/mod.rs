@@ -1,0 +1,170 @@
+//! The in-process fabric: every node's region in this process's memory, real threads on top.
+//!
+//! Verbs execute at once, on the posting thread, with the tearing that two threads copying words really have. It holds no lock
+//! and allocates nothing per verb. Nothing survives the process.
+
+mod host;
+mod transport;
+
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, RwLock};
+
+use crate::addr::NodeId;
+use crate::caps::Capabilities;
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::{MemberChange, MemberEvent};
+use crate::region::Region;
+use crate::rpc::{RpcHandler, ServiceId};
+use crate::transport::{Fabric, Transport};
+
+use host::Host;
+use transport::LocalTransport;
+
+/// Test knobs of the in-process fabric.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Knobs {
+    /// Suspends one in this many posted lists (0: none), so that the clients of one thread interleave; half of those execute
+    /// before the suspension, half after it.
+    pub suspend_one_in: u32,
+    /// Seed of those draws.
+    pub seed: u64,
+}
+
+/// The in-process fabric. Clone it freely; all clones are the same fabric.
+#[derive(Clone)]
+pub struct LocalFabric(Arc<Shared>);
+
+pub(crate) struct Shared {
+    hosts: RwLock<Vec<Arc<Host>>>,
+    log: Mutex<Vec<MemberEvent>>,
+    knobs: Knobs,
+    /// Start of the fabric's clock.
+    epoch: std::time::Instant,
+}
+
+impl Default for LocalFabric {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for LocalFabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LocalFabric{:?}", self.nodes())
+    }
+}
+
+impl LocalFabric {
+    /// A fabric without nodes.
+    pub fn new() -> Self {
+        Self::with_knobs(Knobs::default())
+    }
+
+    /// A fabric with test knobs.
+    #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
+    pub fn with_knobs(knobs: Knobs) -> Self {
+        Self(Arc::new(Shared {
+            hosts: RwLock::default(),
+            log: Mutex::default(),
+            knobs,
+            epoch: std::time::Instant::now(),
+        }))
+    }
+
+    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new incarnation and a new region.
+    ///
+    /// # Errors
+    /// `Exists` when the node is a member already.
+    pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
+        let mut hosts = self.0.hosts.write().expect("no panic under this lock");
+        let old = hosts.iter().position(|h| h.node == node);
+        let incarnation = match old {
+            Some(i) if hosts[i].alive() => {
+                return Err(Error::new(ErrorKind::Exists, format!("{node} is a member already")));
+            }
+            Some(i) => hosts[i].incarnation + 1,
+            None => 1,
+        };
+        let host = Arc::new(Host::new(node, incarnation, Region::new(bytes)));
+        match old {
+            Some(i) => hosts[i] = host,
+            None => hosts.push(host),
+        }
+        hosts.sort_by_key(|h| h.node);
+        drop(hosts);
+        self.log(node, incarnation, MemberChange::Joined);
+        Ok(())
+    }
+
+    fn log(&self, node: NodeId, incarnation: u32, change: MemberChange) {
+        let mut log = self.0.log.lock().expect("no panic under this lock");
+        let number = log.len() as u64;
+        log.push(MemberEvent { number, node, incarnation, change });
+    }
+}
+
+impl Shared {
+    pub(crate) fn host(&self, node: NodeId) -> Option<Arc<Host>> {
+        let hosts = self.hosts.read().expect("no panic under this lock");
+        hosts.binary_search_by_key(&node, |h| h.node).ok().map(|i| hosts[i].clone())
+    }
+}
+
+impl Fabric for LocalFabric {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn nodes(&self) -> Vec<NodeId> {
+        let hosts = self.0.hosts.read().expect("no panic under this lock");
+        hosts.iter().filter(|h| h.alive()).map(|h| h.node).collect()
+    }
+
+    fn region_bytes(&self, node: NodeId) -> Option<u64> {
+        self.0.host(node).map(|h| h.region.len())
+    }
+
+    fn attach(&self, node: NodeId) -> Result<Rc<dyn Transport>> {
+        let host = self.0.host(node).ok_or_else(|| unknown(node))?;
+        if !host.alive() {
+            return Err(Error::new(ErrorKind::Fenced, format!("{node} has lost its membership")));
+        }
+        Ok(Rc::new(LocalTransport::new(self.0.clone(), host)))
+    }
+
+    fn caps(&self) -> Capabilities {
+        transport::CAPS
+    }
+
+    fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()> {
+        let host = self.0.host(node).ok_or_else(|| unknown(node))?;
+        host.rpc.install(service, handler);
+        Ok(())
+    }
+
+    fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
+        let target = self.0.host(host).ok_or_else(|| unknown(host))?;
+        let issuer = self.0.host(node).ok_or_else(|| unknown(node))?;
+        target.revoke(node, incarnation);
+        if issuer.incarnation <= incarnation {
+            if issuer.mark_fenced() {
+                self.log(node, incarnation, MemberChange::Fenced);
+            }
+            issuer.quiesce();
+        }
+        Ok(())
+    }
+
+    fn incarnation(&self, node: NodeId) -> Option<u32> {
+        self.0.host(node).map(|h| h.incarnation)
+    }
+
+    fn events(&self, since: u64) -> Vec<MemberEvent> {
+        let log = self.0.log.lock().expect("no panic under this lock");
+        log.get(since as usize..).unwrap_or(&[]).to_vec()
+    }
+}
+
+fn unknown(node: NodeId) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{node} is no node of this fabric"))
+}

@@ -1,0 +1,318 @@
+//! A client thread's connections to all nodes of the in-process fabric.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use super::Shared;
+use super::host::{Host, Link};
+use crate::addr::{GlobalAddr, NodeId, Role};
+use crate::caps::Capabilities;
+use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::rpc::{MAX_RPC_BYTES, RequestId, ServiceId};
+use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
+
+/// Verbs execute on the posting thread: a WRITE is whole unless the process dies, and then everything is gone.
+pub(super) const CAPS: Capabilities =
+    Capabilities { whole_write_bytes: u32::MAX, cas_fail_is_readonly: true, ..Capabilities::NONE };
+
+/// A connection: bound to the target's incarnation.
+struct Connection {
+    host: Arc<Host>,
+    /// `host.revocations` when the right to reach it was last checked.
+    checked: Cell<u32>,
+}
+
+pub(super) struct LocalTransport {
+    shared: Arc<Shared>,
+    own: Arc<Host>,
+    link: Arc<Link>,
+    memory: RefCell<Vec<Option<Rc<Connection>>>>,
+    compute: RefCell<Vec<Option<Rc<Connection>>>>,
+    /// Lists suspended by the test knob: executed already, or not yet.
+    suspended: RefCell<VecDeque<(Ticket, Option<Vec<WorkRequest>>, Result<()>)>>,
+    rng: Cell<u64>,
+    calls: Cell<u64>,
+}
+
+impl LocalTransport {
+    pub(super) fn new(shared: Arc<Shared>, own: Arc<Host>) -> Self {
+        let link = own.add_link();
+        let seed = shared.knobs.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ u64::from(own.node.bits()).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        Self {
+            shared,
+            own,
+            link,
+            memory: RefCell::default(),
+            compute: RefCell::default(),
+            suspended: RefCell::default(),
+            rng: Cell::new(seed | 1),
+            calls: Cell::new(0),
+        }
+    }
+
+    fn connection(&self, node: NodeId) -> Result<Rc<Connection>> {
+        let side = match node.role() {
+            Role::Memory => &self.memory,
+            Role::Compute => &self.compute,
+        };
+        if let Some(Some(c)) = side.borrow().get(node.index()) {
+            return Ok(c.clone());
+        }
+        let host = self.shared.host(node).ok_or_else(|| {
+            Error::new(ErrorKind::Unreachable, format!("{node} is no node of this fabric"))
+        })?;
+        let mut side = side.borrow_mut();
+        if side.len() <= node.index() {
+            side.resize(node.index() + 1, None);
+        }
+        let c = Rc::new(Connection { host, checked: Cell::new(u32::MAX) });
+        side[node.index()] = Some(c.clone());
+        Ok(c)
+    }
+
+    fn may_reach(&self, c: &Connection) -> Result<()> {
+        let revocations = c.host.revocations.load(Ordering::SeqCst);
+        if c.checked.get() == revocations {
+            return Ok(());
+        }
+        if c.host.is_revoked(self.own.node, self.own.incarnation) {
+            return Err(Error::new(
+                ErrorKind::Fenced,
+                format!("{} refuses {}: it has lost its membership", c.host.node, self.own.node),
+            ));
+        }
+        c.checked.set(revocations);
+        Ok(())
+    }
+
+    fn execute(&self, list: &[WorkRequest]) -> Result<()> {
+        self.link.enter();
+        let result = list.iter().try_for_each(|wr| self.execute_one(wr));
+        self.link.leave();
+        result.map_err(Error::effect_unknown)
+    }
+
+    fn execute_one(&self, wr: &WorkRequest) -> Result<()> {
+        let side = match wr.at.node().role() {
+            Role::Memory => &self.memory,
+            Role::Compute => &self.compute,
+        };
+        let known = side.borrow();
+        let known = match known.get(wr.at.node().index()) {
+            Some(Some(c)) => c,
+            _ => {
+                drop(known);
+                self.connection(wr.at.node())?;
+                return self.execute_one(wr);
+            }
+        };
+        self.may_reach(known)?;
+        let region = &known.host.region;
+        let at = wr.at.offset();
+        if wr.at.space() != 0 || at < 64 || !region.contains(at, u64::from(wr.len)) {
+            return Err(out_of_bounds(wr.at, wr.len));
+        }
+        match wr.op {
+            Opcode::Read => {
+                // SAFETY: `local` is a buffer of at least `len` bytes owned by the posting that is being executed; nobody
+                // else has access to it before the completion.
+                let out = unsafe { std::slice::from_raw_parts_mut(wr.local, wr.len as usize) };
+                region.read(at, out);
+            }
+            Opcode::Write => {
+                // SAFETY: as above; the posting keeps the source alive and unchanged until the completion.
+                let src = unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) };
+                region.write(at, src);
+            }
+            Opcode::WriteWord | Opcode::Cas | Opcode::Faa if !at.is_multiple_of(8) => {
+                return Err(Error::invalid(format!("{} is not aligned to a word", wr.at)));
+            }
+            Opcode::WriteWord => region.store(at, wr.a),
+            Opcode::Cas => put_word(wr, region.cas(at, wr.a, wr.b)),
+            Opcode::Faa => put_word(wr, region.faa(at, wr.a)),
+        }
+        Ok(())
+    }
+
+    /// Whether the test knob says to suspend now, and whether to execute before.
+    fn suspend(&self) -> Option<bool> {
+        let one_in = self.shared.knobs.suspend_one_in;
+        if one_in == 0 {
+            return None;
+        }
+        let mut x = self.rng.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.rng.set(x);
+        let draw = x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+        draw.is_multiple_of(u64::from(one_in)).then_some(draw & (1 << 20) == 0)
+    }
+
+    fn call(
+        &self,
+        to: NodeId,
+        service: ServiceId,
+        request: &[u8],
+        id: RequestId,
+    ) -> Result<Vec<u8>> {
+        let c = self.connection(to)?;
+        self.may_reach(&c)?;
+        let handler = c.host.rpc.handler(to, service)?;
+        if let Some(reply) = c.host.rpc.repeated(id) {
+            return Ok(reply);
+        }
+        let _core = c.host.rpc_core.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let transport: Rc<dyn Transport> =
+            Rc::new(Service(LocalTransport::new(self.shared.clone(), c.host.clone())));
+        let core = Core::new(transport.clone(), 0);
+        let slot = core.add_slot();
+        let ep = Endpoint::new(core.clone(), transport, slot);
+        let reply = core.block_on(slot, handler.call(&ep, self.own.node, request))?;
+        if reply.len() > MAX_RPC_BYTES {
+            return Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len())));
+        }
+        c.host.rpc.remember(id, &reply);
+        Ok(reply)
+    }
+}
+
+fn put_word(wr: &WorkRequest, word: u64) {
+    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting that is being executed.
+    unsafe { wr.local.cast::<u64>().write(word.to_le()) };
+}
+
+#[cold]
+fn out_of_bounds(at: GlobalAddr, len: u32) -> Error {
+    Error::corrupt(format!("{len} bytes at {at} are outside the region"))
+}
+
+impl Transport for LocalTransport {
+    fn post(&self, _core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
+        match self.suspend() {
+            None => Poll::Ready(self.execute(list)),
+            Some(true) => {
+                let result = self.execute(list);
+                self.suspended.borrow_mut().push_back((ticket, None, result));
+                Poll::Pending
+            }
+            Some(false) => {
+                let later = Some(list.to_vec());
+                self.suspended.borrow_mut().push_back((ticket, later, Ok(())));
+                Poll::Pending
+            }
+        }
+    }
+
+    fn rpc(
+        &self,
+        core: &Core,
+        _ticket: Ticket,
+        to: NodeId,
+        service: ServiceId,
+        request: &[u8],
+    ) -> Poll<Result<Vec<u8>>> {
+        self.calls.set(self.calls.get() + 1);
+        let id = RequestId { client: core.client(), sequence: self.calls.get() };
+        Poll::Ready(self.call(to, service, request, id))
+    }
+
+    fn poll(&self, core: &Core) -> Progress {
+        let Some((ticket, later, result)) = self.suspended.borrow_mut().pop_front() else {
+            return Progress::Idle(None);
+        };
+        let result = later.map_or(result, |list| self.execute(&list));
+        core.complete(ticket, result);
+        Progress::Made
+    }
+
+    fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
+        let wait = due.map_or(1_000_000, |due| due.saturating_sub(self.now()));
+        if spins < 32 {
+            std::hint::spin_loop();
+        } else if wait < 20_000 || spins < 64 {
+            std::thread::yield_now();
+        } else {
+            std::thread::park_timeout(std::time::Duration::from_nanos(wait.min(1_000_000)));
+        }
+        Idle::Again
+    }
+
+    fn now(&self) -> Nanos {
+        self.shared.epoch.elapsed().as_nanos() as Nanos
+    }
+
+    fn caps(&self) -> Capabilities {
+        CAPS
+    }
+
+    fn node(&self) -> NodeId {
+        self.own.node
+    }
+
+    fn interleave(&self) -> bool {
+        self.suspend().is_some()
+    }
+
+    fn peek(&self, offset: u64) -> Option<u64> {
+        let inside = offset.is_multiple_of(8) && self.own.region.contains(offset, 8);
+        inside.then(|| self.own.region.load(offset))
+    }
+}
+
+impl Drop for LocalTransport {
+    fn drop(&mut self) {
+        // Lists that the knob held back must still execute: their buffers die with the executor, not before.
+        let held: Vec<_> = self.suspended.borrow_mut().drain(..).collect();
+        drop(held);
+    }
+}
+
+/// What a service's coroutine runs on: the same, without the test knob and without further calls.
+struct Service(LocalTransport);
+
+impl Transport for Service {
+    fn post(&self, _core: &Core, _ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
+        Poll::Ready(self.0.execute(list))
+    }
+    fn rpc(
+        &self,
+        _core: &Core,
+        _ticket: Ticket,
+        to: NodeId,
+        _service: ServiceId,
+        _request: &[u8],
+    ) -> Poll<Result<Vec<u8>>> {
+        Poll::Ready(Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "a service cannot call another service (of {to}): two nodes could wait for each other"
+            ),
+        )))
+    }
+    fn poll(&self, _core: &Core) -> Progress {
+        Progress::Idle(None)
+    }
+    fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
+        self.0.idle(core, due, spins)
+    }
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+    fn caps(&self) -> Capabilities {
+        CAPS
+    }
+    fn node(&self) -> NodeId {
+        self.0.node()
+    }
+    fn peek(&self, offset: u64) -> Option<u64> {
+        self.0.peek(offset)
+    }
+}

@@ -1,0 +1,154 @@
+//! What an operation is, for counting: its kind, its outcome, its steps.
+
+/// The operations of an index, as counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum OpKind {
+    /// Point read.
+    Get,
+    /// Unconditional write.
+    Put,
+    /// Write of a key that must be absent.
+    Insert,
+    /// Write of a key that must be present.
+    Update,
+    /// Removal.
+    Delete,
+    /// Conditional write.
+    CompareAndSet,
+    /// Range read, counted per page.
+    Scan,
+    /// Several point reads together.
+    GetMany,
+    /// Several writes together.
+    WriteMany,
+    /// Bulk load.
+    Load,
+    /// Merging, reclaiming, refreshing: nobody waits for it.
+    Maintain,
+    /// Opening, formatting, joining.
+    Admin,
+}
+
+impl OpKind {
+    /// All kinds in order.
+    pub const ALL: [Self; 12] = [
+        Self::Get,
+        Self::Put,
+        Self::Insert,
+        Self::Update,
+        Self::Delete,
+        Self::CompareAndSet,
+        Self::Scan,
+        Self::GetMany,
+        Self::WriteMany,
+        Self::Load,
+        Self::Maintain,
+        Self::Admin,
+    ];
+
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Put => "put",
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::CompareAndSet => "compare_and_set",
+            Self::Scan => "scan",
+            Self::GetMany => "get_many",
+            Self::WriteMany => "write_many",
+            Self::Load => "load",
+            Self::Maintain => "maintain",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// How an operation went, for the tables that list costs by outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum OpOutcome {
+    /// The key was there (a read found it, a write replaced or removed it), on the first attempt.
+    Hit,
+    /// The key was not there, on the first attempt.
+    Absent,
+    /// A new key without structure change.
+    InsertPlain,
+    /// A new key that split a leaf (or relocated it).
+    InsertSplit,
+    /// Somebody else's verb served it (delegated or combined).
+    Shared,
+    /// A stale cache, a held lock or a torn image forced at least one repetition.
+    Retried,
+    /// A page of a scan, a batch, maintenance.
+    Other,
+    /// It ended in an error, or its future was dropped.
+    Failed,
+}
+
+impl OpOutcome {
+    /// All outcomes in order.
+    pub const ALL: [Self; 8] = [
+        Self::Hit,
+        Self::Absent,
+        Self::InsertPlain,
+        Self::InsertSplit,
+        Self::Shared,
+        Self::Retried,
+        Self::Other,
+        Self::Failed,
+    ];
+
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Absent => "absent",
+            Self::InsertPlain => "insert_plain",
+            Self::InsertSplit => "insert_split",
+            Self::Shared => "shared",
+            Self::Retried => "retried",
+            Self::Other => "other",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Steps of an operation on the compute node. In a simulator each costs CPU time, a constant of the profile; a step that code
+/// forgets to charge is free there and looks fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Stage {
+    /// Fixed cost of an operation: argument checks, scope, hand-over to the caller.
+    Operation,
+    /// Looking up a cached inner node.
+    CacheLookup,
+    /// Scanning fingerprints.
+    FingerprintScan,
+    /// Checking an entry: checksum and key.
+    EntryCheck,
+    /// Checking or building a whole node image; charged per slot.
+    NodeImage,
+    /// Local queues: delegation, combining, turn for a lock.
+    LocalQueue,
+    /// Inserting into or evicting from the cache.
+    CacheFill,
+    /// Sorting and copying scan results; charged per pair.
+    ScanCollect,
+}
+
+impl Stage {
+    /// All stages in order.
+    pub const ALL: [Self; 8] = [
+        Self::Operation,
+        Self::CacheLookup,
+        Self::FingerprintScan,
+        Self::EntryCheck,
+        Self::NodeImage,
+        Self::LocalQueue,
+        Self::CacheFill,
+        Self::ScanCollect,
+    ];
+}

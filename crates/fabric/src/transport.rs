@@ -1,0 +1,153 @@
+//! The seam between index code and a transport: one hot, object-safe call per doorbell.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::addr::{GlobalAddr, NodeId};
+use crate::caps::Capabilities;
+use crate::core::Core;
+use crate::error::Result;
+use crate::membership::MemberEvent;
+use crate::rpc::{RpcHandler, ServiceId};
+use crate::scope::Stage;
+
+/// Nanoseconds of the fabric's clock: real time since start-up, or virtual time.
+pub type Nanos = u64;
+
+/// A posted list of verbs. The generation makes stale completions harmless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    pub(crate) posting: u32,
+    pub(crate) generation: u32,
+}
+
+/// The four one-sided verbs. A WRITE of one word carries it in the request (inline).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opcode {
+    /// Copies remote memory into the local buffer.
+    Read,
+    /// Copies the local buffer into remote memory.
+    Write,
+    /// Writes the 8 bytes of `a`.
+    WriteWord,
+    /// Compare-and-swap `a -> b`; the previous word lands in the local buffer.
+    Cas,
+    /// Fetch-and-add of `a`; the previous word lands in the local buffer.
+    Faa,
+}
+
+impl Opcode {
+    /// Whether it is an atomic.
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Self::Cas | Self::Faa)
+    }
+}
+
+/// One verb as a transport sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkRequest {
+    /// Which verb.
+    pub op: Opcode,
+    /// Waits for all earlier verbs of the chain to complete first.
+    pub fenced: bool,
+    /// The next request of the list belongs to the same chain: same queue pair, ordered as the contract says.
+    pub chained: bool,
+    /// Bytes.
+    pub len: u32,
+    /// Remote address.
+    pub at: GlobalAddr,
+    /// Compare value, addend or inline word.
+    pub a: u64,
+    /// Swap value.
+    pub b: u64,
+    /// Local buffer, owned by the posting until it completes; null for [`Opcode::WriteWord`].
+    pub(crate) local: *mut u8,
+}
+
+/// What a call of [`Transport::poll`] achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Completions were delivered.
+    Made,
+    /// Nothing to do; something is due at this time, if anything is.
+    Idle(Option<Nanos>),
+}
+
+/// Why an idle executor woke up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Look again.
+    Again,
+    /// Nothing can ever happen: no event, no timer, no other thread.
+    Never,
+}
+
+/// One client thread's way to memory.
+pub trait Transport {
+    /// Posts a list of verbs with one doorbell per queue pair. `Ready` means that all effects and results are in place;
+    /// `Pending` that [`Core::complete`] follows, once per list.
+    fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>>;
+    /// Calls a service; the reply goes to [`Core::complete_rpc`], or is returned when `Ready`.
+    fn rpc(
+        &self,
+        core: &Core,
+        ticket: Ticket,
+        to: NodeId,
+        service: ServiceId,
+        request: &[u8],
+    ) -> Poll<Result<Vec<u8>>>;
+    /// Delivers completions that are there.
+    fn poll(&self, core: &Core) -> Progress;
+    /// Nothing is ready: waits for something, until `due` at the latest. `spins` counts calls without progress.
+    fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle;
+    /// The fabric's clock.
+    fn now(&self) -> Nanos;
+    /// What the fabric grants.
+    fn caps(&self) -> Capabilities;
+    /// The node whose client this is.
+    fn node(&self) -> NodeId;
+    /// Charges CPU time for a step of an operation; only a simulator does.
+    fn charge(&self, _stage: Stage, _units: u32) {}
+    /// Whether [`Transport::charge`] does anything.
+    fn charges(&self) -> bool {
+        false
+    }
+    /// Whether an interleaving point shall suspend now; only simulators and test knobs say yes.
+    fn interleave(&self) -> bool {
+        false
+    }
+    /// Reads a word of this node's own region without a verb: a hint only.
+    fn peek(&self, offset: u64) -> Option<u64>;
+}
+
+/// A fabric: nodes, their memory, and the ways to attach to them.
+pub trait Fabric: Send + Sync {
+    /// A name for reports: `local`, `sim`, ...
+    fn name(&self) -> &'static str;
+    /// Nodes that are members now, in id order.
+    fn nodes(&self) -> Vec<NodeId>;
+    /// Bytes of a node's region; `None` for a node that does not exist.
+    fn region_bytes(&self, node: NodeId) -> Option<u64>;
+    /// A client thread's transport on compute (or, for services, memory) node `node`.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown node, `Fenced` for one that lost its membership.
+    fn attach(&self, node: NodeId) -> Result<Rc<dyn Transport>>;
+    /// What the fabric grants to everybody.
+    fn caps(&self) -> Capabilities;
+    /// Installs the handler of a service on a node. Later registrations replace earlier ones.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown node.
+    fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()>;
+    /// Returns when no verb of `node` in `incarnation` (or an earlier one) can execute at `host` any more.
+    ///
+    /// # Errors
+    /// `NotFound` for unknown nodes.
+    fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()>;
+    /// The present incarnation of a node; `None` for a node that does not exist.
+    fn incarnation(&self, node: NodeId) -> Option<u32>;
+    /// Membership events from number `since` on.
+    fn events(&self, since: u64) -> Vec<MemberEvent>;
+}

@@ -1,0 +1,508 @@
+//! Verbs as values; chains and batches are tuples of them. Results are typed, and an order that no fabric keeps does not
+//! compile.
+
+use crate::addr::GlobalAddr;
+use crate::core::Posting;
+use crate::sampled::Sampled;
+use crate::slab::{Buf, Slab};
+use crate::transport::{Opcode, WorkRequest};
+
+/// READ; yields [`Sampled`].
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    at: GlobalAddr,
+    len: u32,
+}
+
+/// WRITE of a buffer; gives it back for reuse.
+#[derive(Debug)]
+pub struct Write {
+    at: GlobalAddr,
+    buf: Option<Buf>,
+}
+
+/// WRITE of one word, sent inline.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteWord {
+    at: GlobalAddr,
+    word: u64,
+}
+
+/// Compare-and-swap; yields the previous word.
+#[derive(Clone, Copy, Debug)]
+pub struct Cas {
+    at: GlobalAddr,
+    old: u64,
+    new: u64,
+}
+
+/// Fetch-and-add; yields the previous word.
+#[derive(Clone, Copy, Debug)]
+pub struct Faa {
+    at: GlobalAddr,
+    add: u64,
+}
+
+/// A verb that waits for all earlier verbs of its chain to complete. Costs a round trip.
+#[derive(Clone, Copy, Debug)]
+pub struct Fenced<V>(V);
+
+/// Verbs to one node, in order, as one element of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain<L>(L);
+
+/// READ of `len` bytes.
+pub const fn read(at: GlobalAddr, len: u32) -> Read {
+    Read { at, len }
+}
+/// WRITE of a whole buffer.
+pub const fn write(at: GlobalAddr, buf: Buf) -> Write {
+    Write { at, buf: Some(buf) }
+}
+/// WRITE of one aligned word.
+pub const fn write_word(at: GlobalAddr, word: u64) -> WriteWord {
+    WriteWord { at, word }
+}
+/// Compare-and-swap of one aligned word.
+pub const fn cas(at: GlobalAddr, old: u64, new: u64) -> Cas {
+    Cas { at, old, new }
+}
+/// Fetch-and-add on one aligned word.
+pub const fn faa(at: GlobalAddr, add: u64) -> Faa {
+    Faa { at, add }
+}
+/// The same verb, fenced.
+pub const fn fenced<V: Single>(verb: V) -> Fenced<V> {
+    Fenced(verb)
+}
+/// A chain as an element of a batch.
+pub const fn chain<L: Ordered>(list: L) -> Chain<L> {
+    Chain(list)
+}
+
+/// Fills a posting with requests and the buffers they use.
+pub struct Stager<'a> {
+    posting: &'a mut Posting,
+    slab: &'a Slab,
+    /// The next request continues the chain of the previous one.
+    chained: bool,
+    words_used: u32,
+    fenced: bool,
+}
+
+impl std::fmt::Debug for Stager<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stager({} requests)", self.posting.requests.len())
+    }
+}
+
+impl<'a> Stager<'a> {
+    pub(crate) fn new(
+        posting: &'a mut Posting,
+        slab: &'a Slab,
+        chained: bool,
+        atomics: u32,
+    ) -> Self {
+        if atomics > 0 {
+            posting.words = Some(slab.alloc(atomics * 8));
+        }
+        let mut s = Self { posting, slab, chained: false, words_used: 0, fenced: false };
+        s.chained = chained;
+        s
+    }
+
+    fn push(&mut self, op: Opcode, at: GlobalAddr, len: u32, words: (u64, u64), local: *mut u8) {
+        let fenced = std::mem::take(&mut self.fenced);
+        let (a, b) = words;
+        let chained = self.chained;
+        self.posting.requests.push(WorkRequest { op, fenced, chained, len, at, a, b, local });
+    }
+
+    fn push_read(&mut self, at: GlobalAddr, len: u32) {
+        let buf = self.slab.alloc(len);
+        self.push(Opcode::Read, at, len, (0, 0), buf.raw());
+        self.posting.bufs.push(Some(buf));
+    }
+
+    fn push_write(&mut self, at: GlobalAddr, buf: Option<Buf>) {
+        let buf = buf.expect("a list is staged once");
+        self.push(Opcode::Write, at, buf.len() as u32, (0, 0), buf.raw());
+        self.posting.bufs.push(Some(buf));
+    }
+
+    fn push_atomic(&mut self, op: Opcode, at: GlobalAddr, a: u64, b: u64) {
+        let words = self.posting.words.as_ref().expect("room for every atomic was made");
+        assert!((self.words_used + 1) * 8 <= words.len() as u32, "room for every atomic was made");
+        let local = words.raw().wrapping_add(self.words_used as usize * 8);
+        self.words_used += 1;
+        self.push(op, at, 8, (a, b), local);
+    }
+
+    /// Runs `f` with all requests it pushes in one chain.
+    fn in_chain(&mut self, f: impl FnOnce(&mut Self)) {
+        let outer = std::mem::replace(&mut self.chained, true);
+        f(self);
+        self.chained = outer;
+        if !outer && let Some(last) = self.posting.requests.last_mut() {
+            last.chained = false;
+        }
+    }
+}
+
+/// Hands the results of a completed posting out, in the order of staging.
+#[derive(Debug)]
+pub struct Collector<'a> {
+    bufs: std::slice::IterMut<'a, Option<Buf>>,
+    words: Option<&'a Buf>,
+    word: usize,
+}
+
+impl<'a> Collector<'a> {
+    pub(crate) fn new(posting: &'a mut Posting) -> Self {
+        Self { bufs: posting.bufs.iter_mut(), words: posting.words.as_ref(), word: 0 }
+    }
+
+    fn buf(&mut self) -> Buf {
+        self.bufs.next().and_then(Option::take).expect("one buffer for each READ and WRITE")
+    }
+
+    fn word(&mut self) -> u64 {
+        let words = self.words.expect("one word for each atomic");
+        let at = self.word * 8;
+        self.word += 1;
+        u64::from_le_bytes(words[at..at + 8].try_into().expect("8 bytes"))
+    }
+}
+
+/// A verb, or a tuple of lists.
+pub trait List {
+    /// What it yields.
+    type Out;
+    /// Bytes of buffers that staging will take from the slab.
+    fn room(&self) -> u64;
+    /// How many atomics it holds.
+    fn atomics(&self) -> u32;
+    /// Turns it into requests.
+    fn stage(&mut self, s: &mut Stager<'_>);
+    /// Takes the results.
+    fn collect(self, c: &mut Collector<'_>) -> Self::Out;
+}
+
+/// One verb, not a tuple.
+pub trait Single: List {}
+
+/// Says that a fabric executes `Self` after `Prev` when both stand in this order in a chain.
+#[diagnostic::on_unimplemented(
+    message = "a fabric does not order `{Self}` after `{Prev}` in a chain",
+    note = "ordered are WRITE->WRITE, WRITE->READ, WRITE->atomic and atomic->READ; fence the second or await the first"
+)]
+pub trait After<Prev> {}
+
+/// A tuple whose neighbours satisfy [`After`]; order is transitive, so neighbours suffice.
+pub trait Ordered: List {}
+
+impl List for Read {
+    type Out = Sampled;
+    fn room(&self) -> u64 {
+        Slab::cost(self.len)
+    }
+    fn atomics(&self) -> u32 {
+        0
+    }
+    fn stage(&mut self, s: &mut Stager<'_>) {
+        s.push_read(self.at, self.len);
+    }
+    fn collect(self, c: &mut Collector<'_>) -> Sampled {
+        Sampled::new(c.buf())
+    }
+}
+
+impl List for Write {
+    type Out = Buf;
+    fn room(&self) -> u64 {
+        0
+    }
+    fn atomics(&self) -> u32 {
+        0
+    }
+    fn stage(&mut self, s: &mut Stager<'_>) {
+        s.push_write(self.at, self.buf.take());
+    }
+    fn collect(self, c: &mut Collector<'_>) -> Buf {
+        c.buf()
+    }
+}
+
+impl List for WriteWord {
+    type Out = ();
+    fn room(&self) -> u64 {
+        0
+    }
+    fn atomics(&self) -> u32 {
+        0
+    }
+    fn stage(&mut self, s: &mut Stager<'_>) {
+        s.push(Opcode::WriteWord, self.at, 8, (self.word, 0), std::ptr::null_mut());
+    }
+    fn collect(self, _c: &mut Collector<'_>) {}
+}
+
+impl List for Cas {
+    type Out = u64;
+    fn room(&self) -> u64 {
+        64
+    }
+    fn atomics(&self) -> u32 {
+        1
+    }
+    fn stage(&mut self, s: &mut Stager<'_>) {
+        s.push_atomic(Opcode::Cas, self.at, self.old, self.new);
+    }
+    fn collect(self, c: &mut Collector<'_>) -> u64 {
+        c.word()
+    }
+}
+
+impl List for Faa {
+    type Out = u64;
+    fn room(&self) -> u64 {
+        64
+    }
+    fn atomics(&self) -> u32 {
+        1
+    }
+    fn stage(&mut self, s: &mut Stager<'_>) {
+        s.push_atomic(Opcode::Faa, self.at, self.add, 0);
+    }
+    fn collect(self, c: &mut Collector<'_>) -> u64 {
+        c.word()
+    }
+}
+
+impl<V: Single> List for Fenced<V> {
+    type Out = V::Out;
+    fn room(&self) -> u64 {
+        self.0.room()
+    }
+    fn atomics(&self) -> u32 {
+        self.0.atomics()
+    }
+    fn stage(&mut self, s: &mut Stager<'_>) {
+        s.fenced = true;
+        self.0.stage(s);
+    }
+    fn collect(self, c: &mut Collector<'_>) -> V::Out {
+        self.0.collect(c)
+    }
+}
+
+impl<L: Ordered> List for Chain<L> {
+    type Out = L::Out;
+    fn room(&self) -> u64 {
+        self.0.room()
+    }
+    fn atomics(&self) -> u32 {
+        self.0.atomics()
+    }
+    fn stage(&mut self, s: &mut Stager<'_>) {
+        s.in_chain(|s| self.0.stage(s));
+    }
+    fn collect(self, c: &mut Collector<'_>) -> L::Out {
+        self.0.collect(c)
+    }
+}
+
+impl Single for Read {}
+impl Single for Write {}
+impl Single for WriteWord {}
+impl Single for Cas {}
+impl Single for Faa {}
+impl<V: Single> Single for Fenced<V> {}
+
+macro_rules! after {
+    ($($next:ty: $($prev:ty),+;)+) => {$($(
+        impl After<$prev> for $next {}
+        impl After<Fenced<$prev>> for $next {}
+    )+)+};
+}
+after! {
+    Write: Write, WriteWord;
+    WriteWord: Write, WriteWord;
+    Read: Write, WriteWord, Cas, Faa;
+    Cas: Write, WriteWord;
+    Faa: Write, WriteWord;
+}
+impl<V: Single, P> After<P> for Fenced<V> {}
+
+impl<V: Single> Ordered for V {}
+
+macro_rules! tuples {
+    ($($name:ident.$i:tt),+; $($next:ident after $prev:ident),*) => {
+        impl<$($name: List),+> List for ($($name,)+) {
+            type Out = ($($name::Out,)+);
+            fn room(&self) -> u64 { 0 $(+ self.$i.room())+ }
+            fn atomics(&self) -> u32 { 0 $(+ self.$i.atomics())+ }
+            fn stage(&mut self, s: &mut Stager<'_>) { $(self.$i.stage(s);)+ }
+            fn collect(self, c: &mut Collector<'_>) -> Self::Out { ($(self.$i.collect(c),)+) }
+        }
+        impl<$($name: Single),+> Ordered for ($($name,)+) where $($next: After<$prev>),* {}
+    };
+}
+tuples!(A.0, B.1; B after A);
+tuples!(A.0, B.1, C.2; B after A, C after B);
+tuples!(A.0, B.1, C.2, D.3; B after A, C after B, D after C);
+tuples!(A.0, B.1, C.2, D.3, E.4; B after A, C after B, D after C, E after D);
+tuples!(A.0, B.1, C.2, D.3, E.4, F.5; B after A, C after B, D after C, E after D, F after E);
+
+/// One element of a [`VerbVec`], before or after it has run.
+#[derive(Debug)]
+enum Item {
+    Read { at: GlobalAddr, len: u32 },
+    Write { at: GlobalAddr, buf: Option<Buf> },
+    WriteWord { at: GlobalAddr, word: u64 },
+    Cas { at: GlobalAddr, old: u64, new: u64 },
+    Sampled(Option<Sampled>),
+    Buffer(Option<Buf>),
+    Word(u64),
+    Done,
+}
+
+/// A batch whose length is known only at run time: chains of verbs to any nodes, posted together. Inside a chain only the
+/// ordered pairs may follow each other; that is checked when it is built. Reusable: running it turns verbs into results, and
+/// [`VerbVec::clear`] keeps the memory.
+#[derive(Debug, Default)]
+pub struct VerbVec {
+    items: Vec<(Item, bool)>,
+    room: u64,
+    atomics: u32,
+}
+
+impl VerbVec {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets verbs and results, keeps the memory.
+    pub fn clear(&mut self) {
+        self.items.clear();
+        (self.room, self.atomics) = (0, 0);
+    }
+
+    /// How many verbs (or results).
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    fn push(&mut self, item: Item) -> usize {
+        self.items.push((item, false));
+        self.items.len() - 1
+    }
+
+    /// Adds a READ; the number under which its result is found.
+    pub fn read(&mut self, at: GlobalAddr, len: u32) -> usize {
+        self.room += Slab::cost(len);
+        self.push(Item::Read { at, len })
+    }
+
+    /// Adds a WRITE.
+    pub fn write(&mut self, at: GlobalAddr, buf: Buf) -> usize {
+        self.push(Item::Write { at, buf: Some(buf) })
+    }
+
+    /// Adds an inline WRITE of one word.
+    pub fn write_word(&mut self, at: GlobalAddr, word: u64) -> usize {
+        self.push(Item::WriteWord { at, word })
+    }
+
+    /// Adds a compare-and-swap.
+    pub fn cas(&mut self, at: GlobalAddr, old: u64, new: u64) -> usize {
+        self.atomics += 1;
+        self.push(Item::Cas { at, old, new })
+    }
+
+    /// The verb added next belongs to the chain of the verb added last.
+    ///
+    /// # Panics
+    /// When nothing was added yet, or when the last verb orders nothing behind it (a READ).
+    pub fn then(&mut self) -> &mut Self {
+        let (item, chained) = self.items.last_mut().expect("a chain begins with a verb");
+        assert!(!matches!(item, Item::Read { .. }), "nothing is ordered behind a READ");
+        *chained = true;
+        self
+    }
+
+    /// Takes the bytes that READ number `i` yielded.
+    ///
+    /// # Panics
+    /// When `i` is not a READ that has run, or was taken before.
+    pub fn take_sampled(&mut self, i: usize) -> Sampled {
+        match &mut self.items[i].0 {
+            Item::Sampled(s) => s.take().expect("a result is taken once"),
+            other => panic!("verb {i} is no finished READ but {other:?}"),
+        }
+    }
+
+    /// The previous word that atomic number `i` yielded.
+    ///
+    /// # Panics
+    /// When `i` is not an atomic that has run.
+    pub fn word(&self, i: usize) -> u64 {
+        match &self.items[i].0 {
+            Item::Word(w) => *w,
+            other => panic!("verb {i} is no finished atomic but {other:?}"),
+        }
+    }
+
+    /// Takes back the buffer of WRITE number `i`.
+    pub fn take_buf(&mut self, i: usize) -> Option<Buf> {
+        match &mut self.items[i].0 {
+            Item::Buffer(b) => b.take(),
+            _ => None,
+        }
+    }
+}
+
+impl List for VerbVec {
+    type Out = Self;
+
+    fn room(&self) -> u64 {
+        self.room + if self.atomics > 0 { Slab::cost(self.atomics * 8) } else { 0 }
+    }
+
+    fn atomics(&self) -> u32 {
+        self.atomics
+    }
+
+    fn stage(&mut self, s: &mut Stager<'_>) {
+        for (item, chained) in &mut self.items {
+            match item {
+                Item::Read { at, len } => s.push_read(*at, *len),
+                Item::Write { at, buf } => s.push_write(*at, buf.take()),
+                Item::WriteWord { at, word } => {
+                    s.push(Opcode::WriteWord, *at, 8, (*word, 0), std::ptr::null_mut());
+                }
+                Item::Cas { at, old, new } => s.push_atomic(Opcode::Cas, *at, *old, *new),
+                _ => panic!("clear() a batch before it is used again"),
+            }
+            s.posting.requests.last_mut().expect("just pushed").chained = *chained;
+        }
+    }
+
+    fn collect(mut self, c: &mut Collector<'_>) -> Self {
+        for (item, _) in &mut self.items {
+            *item = match item {
+                Item::Read { .. } => Item::Sampled(Some(Sampled::new(c.buf()))),
+                Item::Write { .. } => Item::Buffer(Some(c.buf())),
+                Item::Cas { .. } => Item::Word(c.word()),
+                _ => Item::Done,
+            };
+        }
+        self
+    }
+}

@@ -1,0 +1,326 @@
+//! Waits between the clients of one compute node: a fair turn ([`Turnstile`]) and a place to wait for news ([`WaitQueue`]).
+//!
+//! They wake clients of this compute node only; whoever waits for a remote holder backs off instead. A mutex is held for a few
+//! instructions and never over an await. Every wait has a deadline and a reason.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use crate::core::WaitReason;
+use crate::endpoint::Endpoint;
+use crate::error::Result;
+use crate::sync::{Arc, Mutex};
+
+/// One client in a queue.
+#[derive(Debug)]
+struct Waiter {
+    state: Mutex<WaiterState>,
+}
+
+#[derive(Debug)]
+enum WaiterState {
+    Waiting(Option<Waker>),
+    Granted,
+    Gone,
+}
+
+impl Waiter {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(WaiterState::Waiting(None)) })
+    }
+
+    /// Grants; false when the waiter has gone.
+    fn grant(&self) -> bool {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        match &mut *state {
+            WaiterState::Gone => false,
+            WaiterState::Granted => true,
+            WaiterState::Waiting(waker) => {
+                let waker = waker.take();
+                *state = WaiterState::Granted;
+                drop(state);
+                if let Some(w) = waker {
+                    w.wake();
+                }
+                true
+            }
+        }
+    }
+
+    fn poll(&self, waker: &Waker) -> Poll<()> {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        match &mut *state {
+            WaiterState::Granted => Poll::Ready(()),
+            WaiterState::Waiting(slot) => {
+                *slot = Some(waker.clone());
+                Poll::Pending
+            }
+            WaiterState::Gone => unreachable!("only its owner leaves"),
+        }
+    }
+
+    /// Leaves the queue; true when the grant had come already.
+    fn leave(&self) -> bool {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        let granted = matches!(*state, WaiterState::Granted);
+        *state = WaiterState::Gone;
+        granted
+    }
+}
+
+/// A fair lock between clients of one compute node: first come, first served; the turn is handed over, never raced for.
+#[derive(Debug, Default)]
+pub struct Turnstile {
+    inner: Mutex<TurnState>,
+}
+
+#[derive(Debug, Default)]
+struct TurnState {
+    held: bool,
+    queue: VecDeque<Arc<Waiter>>,
+}
+
+/// A place in the queue of a [`Turnstile`]. Dropped after the grant, it passes the turn on.
+#[derive(Debug)]
+pub struct Place<'t> {
+    turnstile: &'t Turnstile,
+    waiter: Arc<Waiter>,
+    done: bool,
+}
+
+impl Place<'_> {
+    /// Ready once the turn has come; from then the caller holds it and must [`Turnstile::release`] it.
+    pub fn poll(&mut self, waker: &Waker) -> Poll<()> {
+        let polled = self.waiter.poll(waker);
+        self.done |= polled.is_ready();
+        polled
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.done && self.waiter.leave() {
+            self.turnstile.release();
+        }
+    }
+}
+
+impl Turnstile {
+    /// A free one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the turn when nobody has it.
+    pub fn try_acquire(&self) -> bool {
+        let mut inner = self.inner.lock().expect("no panic under this lock");
+        !std::mem::replace(&mut inner.held, true)
+    }
+
+    /// Takes the turn or queues for it.
+    pub fn enter(&self) -> Option<Place<'_>> {
+        let mut inner = self.inner.lock().expect("no panic under this lock");
+        if !std::mem::replace(&mut inner.held, true) {
+            return None;
+        }
+        let waiter = Waiter::new();
+        inner.queue.push_back(waiter.clone());
+        Some(Place { turnstile: self, waiter, done: false })
+    }
+
+    /// Passes the turn to the oldest client that still waits.
+    pub fn release(&self) {
+        loop {
+            let next = {
+                let mut inner = self.inner.lock().expect("no panic under this lock");
+                match inner.queue.pop_front() {
+                    Some(w) => w,
+                    None => {
+                        inner.held = false;
+                        return;
+                    }
+                }
+            };
+            if next.grant() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the turn.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline of the operation.
+    pub async fn acquire(&self, ep: &Endpoint, why: WaitReason) -> Result<()> {
+        match self.enter() {
+            None => Ok(()),
+            Some(mut place) => wait(ep, why, |w| place.poll(w)).await,
+        }
+    }
+}
+
+/// A place to wait for news. Listening begins before the condition is tested, so that no news is missed.
+#[derive(Debug, Default)]
+pub struct WaitQueue {
+    queue: Mutex<VecDeque<Arc<Waiter>>>,
+}
+
+/// A place in a [`WaitQueue`]. Dropped after it was woken by [`WaitQueue::wake_one`] but before it noticed, it passes the wake
+/// on.
+#[derive(Debug)]
+pub struct Listener<'q> {
+    queue: &'q WaitQueue,
+    waiter: Arc<Waiter>,
+    done: bool,
+}
+
+impl Listener<'_> {
+    /// Ready once woken.
+    pub fn poll(&mut self, waker: &Waker) -> Poll<()> {
+        let polled = self.waiter.poll(waker);
+        self.done |= polled.is_ready();
+        polled
+    }
+
+    /// Waits to be woken.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline of the operation.
+    pub async fn wait(mut self, ep: &Endpoint, why: WaitReason) -> Result<()> {
+        wait(ep, why, |w| self.poll(w)).await
+    }
+}
+
+impl Drop for Listener<'_> {
+    fn drop(&mut self) {
+        if !self.done && self.waiter.leave() {
+            self.queue.wake_one();
+        }
+    }
+}
+
+impl WaitQueue {
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a place now; test the condition after this, then wait.
+    pub fn listen(&self) -> Listener<'_> {
+        let waiter = Waiter::new();
+        self.queue.lock().expect("no panic under this lock").push_back(waiter.clone());
+        Listener { queue: self, waiter, done: false }
+    }
+
+    /// Wakes the oldest listener.
+    pub fn wake_one(&self) {
+        loop {
+            let next = self.queue.lock().expect("no panic under this lock").pop_front();
+            match next {
+                Some(w) if !w.grant() => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Wakes all who listen now.
+    pub fn wake_all(&self) {
+        let all = std::mem::take(&mut *self.queue.lock().expect("no panic under this lock"));
+        for w in all {
+            w.grant();
+        }
+    }
+}
+
+async fn wait(
+    ep: &Endpoint,
+    why: WaitReason,
+    mut poll: impl FnMut(&Waker) -> Poll<()>,
+) -> Result<()> {
+    let deadline = ep.deadline();
+    ep.core().wake_at(ep.slot(), deadline);
+    ep.waiting(Some(why));
+    let outcome = poll_fn(|cx| match poll(cx.waker()) {
+        Poll::Ready(()) => Poll::Ready(Ok(())),
+        Poll::Pending => match ep.check_deadline(why.what, why.at) {
+            Ok(()) => Poll::Pending,
+            Err(e) => Poll::Ready(Err(e)),
+        },
+    })
+    .await;
+    ep.waiting(None);
+    outcome
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    struct Count(AtomicU32);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn waker() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count(AtomicU32::new(0)));
+        (count.clone(), Waker::from(count))
+    }
+
+    #[test]
+    fn turns_are_handed_over_in_order() {
+        let t = Turnstile::new();
+        let (count, w) = waker();
+        assert!(t.enter().is_none());
+        let mut first = t.enter().expect("held");
+        let mut second = t.enter().expect("held");
+        assert!(first.poll(&w).is_pending() && second.poll(&w).is_pending());
+        t.release();
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        assert!(first.poll(&w).is_ready() && second.poll(&w).is_pending());
+        assert!(!t.try_acquire(), "handed over, not free");
+        t.release();
+        assert!(second.poll(&w).is_ready());
+        t.release();
+        assert!(t.try_acquire());
+    }
+
+    #[test]
+    fn a_dropped_waiter_passes_its_turn_on() {
+        let t = Turnstile::new();
+        let (_, w) = waker();
+        assert!(t.enter().is_none());
+        let mut first = t.enter().expect("held");
+        let mut second = t.enter().expect("held");
+        assert!(first.poll(&w).is_pending() && second.poll(&w).is_pending());
+        t.release();
+        drop(first);
+        assert!(second.poll(&w).is_ready(), "the grant of a dropped waiter is not lost");
+        let third = t.enter().expect("held");
+        drop(third);
+        t.release();
+        assert!(t.try_acquire(), "a waiter that left before its grant is skipped");
+    }
+
+    #[test]
+    fn news_between_listening_and_waiting_are_not_missed() {
+        let q = WaitQueue::new();
+        let (_, w) = waker();
+        let mut l = q.listen();
+        q.wake_all();
+        assert!(l.poll(&w).is_ready());
+        let mut a = q.listen();
+        let mut b = q.listen();
+        q.wake_one();
+        drop(a.poll(&w));
+        assert!(b.poll(&w).is_pending());
+        let mut c = q.listen();
+        q.wake_one();
+        drop(b);
+        assert!(c.poll(&w).is_ready(), "a wake of a dropped listener goes to the next");
+    }
+}

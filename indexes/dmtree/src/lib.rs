@@ -1,0 +1,2 @@
+//! The DMTree index.
+#![forbid(unsafe_code)]
