@@ -1,0 +1,631 @@
+//! The compute node's cache of inner nodes, with mirrors of fingerprint tables, under one byte budget.
+//!
+//! Cached nodes are immutable once inserted and are replaced whole; readers take no lock. Each level is a two-step directory:
+//! pages of nodes in key order under a top array. A mirror is a copy of a child's fingerprints; it is read without a lock or a
+//! checksum and is only ever a hint. When the budget is spent, nodes are visited in the order of their insertion with a second
+//! chance for those used since; first their mirrors go, then they.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use dmtree_fabric::GlobalAddr;
+
+use crate::contract::CacheStats;
+use crate::hash::positions;
+use crate::keys::KeyArray;
+
+/// Levels a tree can have: a fan-out of 8 at half fill reaches 10^9 leaves with 15.
+pub const MAX_LEVELS: usize = 16;
+/// Nodes of one page of a directory; a page is split at twice as many.
+const PAGE_NODES: usize = 48;
+
+/// A child as a parent's record names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Where it is.
+    pub child: GlobalAddr,
+    /// Its life: grows each time the address is used anew.
+    pub life: u16,
+    /// Its table's id (leaves), 0 otherwise.
+    pub table: u64,
+    /// Its slots.
+    pub capacity: u16,
+    /// Tag of its upper fence, as the parent implies it.
+    pub fence: u32,
+    /// Where its mirror begins, in words.
+    mirror_at: u32,
+}
+
+impl Record {
+    /// A record; the cache places its mirror.
+    pub fn new(child: GlobalAddr, life: u16, table: u64, capacity: u16, fence: u32) -> Self {
+        Self { child, life, table, capacity, fence, mirror_at: 0 }
+    }
+
+    /// Whether both name the same child in the same life.
+    pub fn same_child(&self, other: &Self) -> bool {
+        (self.child, self.life) == (other.child, other.life)
+    }
+}
+
+/// An inner node as cached.
+#[derive(Debug)]
+pub struct CachedNode {
+    /// Where it is.
+    pub addr: GlobalAddr,
+    /// Its life.
+    pub life: u16,
+    /// Unique among all cached nodes: says which copy a route came from.
+    pub stamp: u64,
+    lo: Box<[u8]>,
+    hi: Option<Box<[u8]>>,
+    keys: KeyArray,
+    records: Box<[Record]>,
+    mirror_words: u32,
+    mirrors: ArcSwapOption<Mirrors>,
+    used: AtomicBool,
+    gone: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Mirrors {
+    words: Box<[AtomicU64]>,
+    /// One bit per record: filled.
+    filled: Box<[AtomicU64]>,
+}
+
+impl CachedNode {
+    /// The lower fence.
+    pub fn lo(&self) -> &[u8] {
+        &self.lo
+    }
+    /// The upper fence.
+    pub fn hi(&self) -> Option<&[u8]> {
+        self.hi.as_deref()
+    }
+    /// The lower fences of the children.
+    pub fn keys(&self) -> &KeyArray {
+        &self.keys
+    }
+    /// The children, in key order.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+    /// Whether the node covers a key.
+    pub fn covers(&self, key: &[u8]) -> bool {
+        *self.lo <= *key && self.hi.as_deref().is_none_or(|hi| key < hi)
+    }
+    /// The upper fence of child `i`, as the node implies it.
+    pub fn child_hi(&self, i: usize) -> Option<&[u8]> {
+        if i + 1 < self.keys.len() { Some(self.keys.get(i + 1)) } else { self.hi() }
+    }
+
+    fn node_bytes(&self) -> u64 {
+        (size_of::<Self>()
+            + self.lo.len()
+            + self.hi.as_ref().map_or(0, |h| h.len())
+            + self.keys.memory_bytes()
+            + self.records.len() * size_of::<Record>()
+            + 2 * size_of::<usize>()) as u64
+    }
+
+    fn mirror_bytes(&self) -> u64 {
+        let filled = self.records.len().div_ceil(64);
+        (self.mirror_words as usize + filled) as u64 * 8 + 64
+    }
+
+    /// The fingerprints of child `i` as mirrored: calls `f` with each slot that has `fp` until it says false. `None` when there
+    /// is no mirror.
+    pub fn mirror_slots(&self, i: usize, fp: u8, mut f: impl FnMut(usize) -> bool) -> Option<()> {
+        let mirrors = self.mirrors.load();
+        let mirrors = mirrors.as_ref()?;
+        if mirrors.filled[i / 64].load(Relaxed) & (1 << (i % 64)) == 0 {
+            return None;
+        }
+        let r = &self.records[i];
+        let at = r.mirror_at as usize;
+        let mut stop = false;
+        for (w, word) in mirrors.words[at..at + usize::from(r.capacity).div_ceil(8)].iter().enumerate() {
+            positions(&word.load(Relaxed).to_le_bytes(), fp, |b| {
+                stop = !f(w * 8 + b);
+                !stop
+            });
+            if stop {
+                break;
+            }
+        }
+        Some(())
+    }
+
+    /// How many slots child `i` uses according to its mirror.
+    pub fn mirror_live(&self, i: usize) -> Option<u32> {
+        let mut free = 0;
+        self.mirror_slots(i, 0, |_| {
+            free += 1;
+            true
+        })?;
+        Some(u32::from(self.records[i].capacity) - free)
+    }
+}
+
+type Nodes = Vec<Arc<CachedNode>>;
+
+#[derive(Debug)]
+struct PageDir {
+    keys: KeyArray,
+    nodes: Nodes,
+}
+
+impl PageDir {
+    fn new(nodes: Nodes) -> Arc<Self> {
+        Arc::new(Self { keys: KeyArray::new(nodes.iter().map(|n| n.lo())), nodes })
+    }
+}
+
+#[derive(Debug)]
+struct TopDir {
+    /// Lower bound of each page; the first is empty.
+    keys: KeyArray,
+    pages: Vec<Arc<ArcSwap<PageDir>>>,
+}
+
+#[derive(Debug)]
+struct Level {
+    top: ArcSwap<TopDir>,
+    changing: Mutex<()>,
+}
+
+impl Level {
+    fn new() -> Self {
+        let page = Arc::new(ArcSwap::new(PageDir::new(Vec::new())));
+        let top = TopDir { keys: KeyArray::new([&[][..]].into_iter()), pages: vec![page] };
+        Self { top: ArcSwap::from_pointee(top), changing: Mutex::new(()) }
+    }
+
+    fn floor<R>(&self, key: &[u8], f: impl FnOnce(&Arc<CachedNode>) -> R) -> Option<R> {
+        let top = self.top.load();
+        let page = top.keys.floor(key)?;
+        let page = top.pages[page].load();
+        let at = page.keys.floor(key)?;
+        Some(f(&page.nodes[at]))
+    }
+
+    /// The last node that begins below `key`, for descending walks.
+    fn below(&self, key: Option<&[u8]>) -> Option<Arc<CachedNode>> {
+        let top = self.top.load();
+        let mut page = top.keys.below(key)?;
+        loop {
+            let nodes = top.pages[page].load();
+            if let Some(at) = nodes.keys.below(key) {
+                return Some(nodes.nodes[at].clone());
+            }
+            page = page.checked_sub(1)?;
+        }
+    }
+
+    /// Replaces all nodes that begin inside the new one's range by it; returns those that went.
+    fn insert(&self, node: &Arc<CachedNode>) -> Nodes {
+        let _changing = self.changing.lock().expect("no panic under this lock");
+        let top = self.top.load_full();
+        let first = top.keys.floor(node.lo()).expect("the first page begins at the bottom");
+        let mut gone = Nodes::new();
+        let mut last = first;
+        for page in first..top.pages.len() {
+            if page > first && node.hi().is_some_and(|hi| top.keys.get(page) >= hi) {
+                break;
+            }
+            last = page;
+        }
+        for page in first..=last {
+            let old = top.pages[page].load_full();
+            let mut nodes: Nodes = Vec::with_capacity(old.nodes.len() + 1);
+            for n in &old.nodes {
+                let inside = n.lo() >= node.lo() && node.hi().is_none_or(|hi| n.lo() < hi);
+                if inside { gone.push(n.clone()) } else { nodes.push(n.clone()) }
+            }
+            if page == first {
+                let at = nodes.partition_point(|n| n.lo() < node.lo());
+                nodes.insert(at, node.clone());
+            }
+            if nodes.len() > 2 * PAGE_NODES {
+                self.split_page(&top, page, nodes);
+            } else {
+                top.pages[page].store(PageDir::new(nodes));
+            }
+        }
+        gone
+    }
+
+    fn split_page(&self, top: &TopDir, page: usize, mut nodes: Nodes) {
+        let upper = nodes.split_off(nodes.len() / 2);
+        let mut keys: Vec<Vec<u8>> = top.keys.iter().map(<[u8]>::to_vec).collect();
+        keys.insert(page + 1, upper[0].lo().to_vec());
+        let mut pages = top.pages.clone();
+        pages[page] = Arc::new(ArcSwap::new(PageDir::new(nodes)));
+        pages.insert(page + 1, Arc::new(ArcSwap::new(PageDir::new(upper))));
+        let keys = KeyArray::new(keys.iter().map(Vec::as_slice));
+        self.top.store(Arc::new(TopDir { keys, pages }));
+    }
+
+    /// Removes exactly this copy; false when it is not there (any more).
+    fn remove(&self, node: &CachedNode) -> bool {
+        let _changing = self.changing.lock().expect("no panic under this lock");
+        let top = self.top.load();
+        let Some(page) = top.keys.floor(node.lo()) else { return false };
+        let old = top.pages[page].load_full();
+        let Some(at) = old.nodes.iter().position(|n| n.stamp == node.stamp) else { return false };
+        let mut nodes = old.nodes.clone();
+        nodes.remove(at);
+        top.pages[page].store(PageDir::new(nodes));
+        true
+    }
+}
+
+/// What a node to be cached consists of.
+#[derive(Debug)]
+pub struct NodeParts<'a> {
+    /// Its address.
+    pub addr: GlobalAddr,
+    /// Its life.
+    pub life: u16,
+    /// Its lower fence.
+    pub lo: &'a [u8],
+    /// Its upper fence.
+    pub hi: Option<&'a [u8]>,
+    /// Lower fences of the children, ascending strictly.
+    pub keys: KeyArray,
+    /// The children, in the same order.
+    pub records: Vec<Record>,
+}
+
+/// The cache of one index on one compute node.
+#[derive(Debug)]
+pub struct NodeCache {
+    levels: Vec<Level>,
+    budget: u64,
+    used: AtomicU64,
+    mirror_bytes: AtomicU64,
+    nodes: AtomicU64,
+    evictions: AtomicU64,
+    mirror_evictions: AtomicU64,
+    next_stamp: AtomicU64,
+    /// Nodes in order of insertion, with their levels.
+    clock: Mutex<VecDeque<(u8, Arc<CachedNode>)>>,
+}
+
+impl NodeCache {
+    /// An empty cache of `budget` bytes.
+    pub fn new(budget: u64) -> Self {
+        Self {
+            levels: (0..MAX_LEVELS).map(|_| Level::new()).collect(),
+            budget,
+            used: AtomicU64::new(0),
+            mirror_bytes: AtomicU64::new(0),
+            nodes: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+            mirror_evictions: AtomicU64::new(0),
+            next_stamp: AtomicU64::new(1),
+            clock: Mutex::default(),
+        }
+    }
+
+    /// Looks for the cached node that covers `key` on `level`, and calls `f` with it and the number of the child that covers the
+    /// key. No lock, no allocation.
+    pub fn lookup<R>(
+        &self,
+        level: u8,
+        key: &[u8],
+        f: impl FnOnce(&Arc<CachedNode>, usize) -> R,
+    ) -> Option<R> {
+        let found = self.levels[usize::from(level)].floor(key, |node| {
+            if node.hi().is_some_and(|hi| key >= hi) {
+                return None;
+            }
+            if !node.used.load(Relaxed) {
+                node.used.store(true, Relaxed);
+            }
+            node.keys.floor(key).map(|i| f(node, i))
+        });
+        found.flatten()
+    }
+
+    /// The cached node of `level` that covers the largest key below `key` (below the right end when `None`).
+    pub fn lookup_below(&self, level: u8, key: Option<&[u8]>) -> Option<Arc<CachedNode>> {
+        let node = self.levels[usize::from(level)].below(key)?;
+        node.used.store(true, Relaxed);
+        let reaches = match (node.hi(), key) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(hi), Some(key)) => key <= hi,
+        };
+        reaches.then_some(node)
+    }
+
+    /// Inserts (or replaces) a node. Mirrors of children that stay the same are carried over.
+    pub fn insert(&self, level: u8, parts: NodeParts<'_>) -> Arc<CachedNode> {
+        let mut words = 0;
+        let mut records = parts.records;
+        for r in &mut records {
+            r.mirror_at = words;
+            words += u32::from(r.capacity).div_ceil(8);
+        }
+        let node = Arc::new(CachedNode {
+            addr: parts.addr,
+            life: parts.life,
+            stamp: self.next_stamp.fetch_add(1, Relaxed),
+            lo: parts.lo.into(),
+            hi: parts.hi.map(Into::into),
+            keys: parts.keys,
+            records: records.into(),
+            mirror_words: words,
+            mirrors: ArcSwapOption::empty(),
+            used: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+        });
+        self.used.fetch_add(node.node_bytes(), Relaxed);
+        self.nodes.fetch_add(1, Relaxed);
+        let gone = self.levels[usize::from(level)].insert(&node);
+        for old in &gone {
+            self.carry_mirrors(old, &node);
+            self.dropped(old);
+        }
+        self.clock.lock().expect("no panic under this lock").push_back((level, node.clone()));
+        self.make_room();
+        node
+    }
+
+    fn carry_mirrors(&self, old: &CachedNode, new: &CachedNode) {
+        if old.mirrors.load().is_none() {
+            return;
+        }
+        let mut fps = [0u8; 256];
+        for (i, r) in new.records.iter().enumerate() {
+            let Some(j) = old.keys.floor(new.keys.get(i)) else { continue };
+            if !old.records[j].same_child(r) {
+                continue;
+            }
+            let n = usize::from(r.capacity).min(fps.len());
+            if self.mirror_copy(old, j, &mut fps[..n]) {
+                self.fill_mirror(new, i, &fps[..n]);
+            }
+        }
+    }
+
+    fn mirror_copy(&self, node: &CachedNode, i: usize, out: &mut [u8]) -> bool {
+        let mirrors = node.mirrors.load();
+        let Some(mirrors) = mirrors.as_ref() else { return false };
+        if mirrors.filled[i / 64].load(Relaxed) & (1 << (i % 64)) == 0 {
+            return false;
+        }
+        let at = node.records[i].mirror_at as usize;
+        for (chunk, word) in out.chunks_mut(8).zip(&mirrors.words[at..]) {
+            let bytes = word.load(Relaxed).to_le_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+        true
+    }
+
+    /// Bookkeeping for a node that left its directory.
+    fn dropped(&self, node: &CachedNode) {
+        if !node.gone.swap(true, Relaxed) {
+            self.nodes.fetch_sub(1, Relaxed);
+            self.used.fetch_sub(node.node_bytes(), Relaxed);
+            self.drop_mirrors(node);
+        }
+    }
+
+    fn drop_mirrors(&self, node: &CachedNode) -> bool {
+        let had = node.mirrors.swap(None).is_some();
+        if had {
+            self.used.fetch_sub(node.mirror_bytes(), Relaxed);
+            self.mirror_bytes.fetch_sub(node.mirror_bytes(), Relaxed);
+        }
+        had
+    }
+
+    /// Drops exactly this copy: it has proved stale.
+    pub fn invalidate(&self, level: u8, node: &CachedNode) {
+        if self.levels[usize::from(level)].remove(node) {
+            self.dropped(node);
+        }
+    }
+
+    /// Stores the fingerprints of child `i`. A hint: racing calls may mix.
+    pub fn fill_mirror(&self, node: &CachedNode, i: usize, fps: &[u8]) {
+        if node.gone.load(Relaxed) {
+            return;
+        }
+        if node.mirrors.load().is_none() {
+            let words = (0..node.mirror_words).map(|_| AtomicU64::new(0)).collect();
+            let filled = (0..node.records.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+            let fresh = Arc::new(Mirrors { words, filled });
+            // Counted before it can be dropped by somebody else.
+            self.used.fetch_add(node.mirror_bytes(), Relaxed);
+            self.mirror_bytes.fetch_add(node.mirror_bytes(), Relaxed);
+            let previous = node.mirrors.compare_and_swap(&None::<Arc<Mirrors>>, Some(fresh));
+            if previous.is_some() {
+                self.used.fetch_sub(node.mirror_bytes(), Relaxed);
+                self.mirror_bytes.fetch_sub(node.mirror_bytes(), Relaxed);
+            } else {
+                if node.gone.load(Relaxed) {
+                    self.drop_mirrors(node);
+                    return;
+                }
+                self.make_room();
+            }
+        }
+        let mirrors = node.mirrors.load();
+        let Some(mirrors) = mirrors.as_ref() else { return };
+        let at = node.records[i].mirror_at as usize;
+        for (chunk, word) in fps.chunks(8).zip(&mirrors.words[at..]) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(bytes), Relaxed);
+        }
+        mirrors.filled[i / 64].fetch_or(1 << (i % 64), Relaxed);
+    }
+
+    /// Notes one fingerprint of child `i`, when it is mirrored.
+    pub fn note_fingerprint(&self, node: &CachedNode, i: usize, slot: usize, fp: u8) {
+        let mirrors = node.mirrors.load();
+        let Some(mirrors) = mirrors.as_ref() else { return };
+        let word = &mirrors.words[node.records[i].mirror_at as usize + slot / 8];
+        let shift = slot % 8 * 8;
+        let _ = word.fetch_update(Relaxed, Relaxed, |w| {
+            Some(w & !(0xff << shift) | u64::from(fp) << shift)
+        });
+    }
+
+    fn make_room(&self) {
+        // Two rounds give every node its second chance; a cache that is still over its budget holds only what is in use now.
+        let mut visits = 2 * self.nodes.load(Relaxed) + 2;
+        while self.used.load(Relaxed) > self.budget && visits > 0 {
+            visits -= 1;
+            let Some((level, node)) = self.clock.lock().expect("no panic under this lock").pop_front()
+            else {
+                return;
+            };
+            if node.gone.load(Relaxed) {
+                continue;
+            }
+            if node.used.swap(false, Relaxed) {
+                self.clock.lock().expect("no panic under this lock").push_back((level, node));
+            } else if self.drop_mirrors(&node) {
+                self.mirror_evictions.fetch_add(1, Relaxed);
+                self.clock.lock().expect("no panic under this lock").push_back((level, node));
+            } else if self.levels[usize::from(level)].remove(&node) {
+                self.dropped(&node);
+                self.evictions.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// Whether more than `percent` of the budget is in use.
+    pub fn is_tight(&self, percent: u64) -> bool {
+        self.used.load(Relaxed) * 100 > self.budget * percent
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        let all = std::mem::take(&mut *self.clock.lock().expect("no panic under this lock"));
+        for (level, node) in all {
+            self.invalidate(level, &node);
+        }
+    }
+
+    /// Numbers for stats; hits and misses are the index's to add.
+    pub fn stats(&self) -> CacheStats {
+        CacheStats {
+            budget_bytes: self.budget,
+            used_bytes: self.used.load(Relaxed),
+            nodes: self.nodes.load(Relaxed),
+            mirror_bytes: self.mirror_bytes.load(Relaxed),
+            evictions: self.evictions.load(Relaxed),
+            mirror_evictions: self.mirror_evictions.load(Relaxed),
+            hits: 0,
+            misses: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(cache: &NodeCache, lo: u32, hi: u32, children: &[u32]) -> Arc<CachedNode> {
+        let keys: Vec<_> = children.iter().map(|k| k.to_be_bytes()).collect();
+        let records = children
+            .iter()
+            .map(|k| Record::new(GlobalAddr::from_bits(u64::from(*k) << 8), 1, 7, 32, 0))
+            .collect();
+        let (lo, hi) = (lo.to_be_bytes(), hi.to_be_bytes());
+        let keys = KeyArray::new(keys.iter().map(|k| &k[..]));
+        let addr = GlobalAddr::from_bits(64);
+        cache.insert(1, NodeParts { addr, life: 1, lo: &lo, hi: Some(&hi), keys, records })
+    }
+
+    fn child(cache: &NodeCache, key: u32) -> Option<u64> {
+        cache.lookup(1, &key.to_be_bytes(), |n, i| n.records()[i].child.bits() >> 8)
+    }
+
+    #[test]
+    fn finds_the_covering_child_and_nothing_else() {
+        let cache = NodeCache::new(1 << 20);
+        for i in 0..1000u32 {
+            put(&cache, i * 100, i * 100 + 90, &[i * 100, i * 100 + 50]);
+        }
+        assert_eq!(child(&cache, 12_349), Some(12_300));
+        assert_eq!(child(&cache, 12_350), Some(12_350));
+        assert_eq!(child(&cache, 12_395), None, "between two cached nodes");
+        let below = cache.lookup_below(1, Some(&12_300u32.to_be_bytes()));
+        assert!(below.is_none(), "the node before ends at 12290");
+        let below = cache.lookup_below(1, Some(&12_310u32.to_be_bytes())).expect("cached");
+        assert_eq!(below.lo(), 12_300u32.to_be_bytes());
+    }
+
+    /// Digest 8.5 #20 and #21: a newer image always replaces an older one, and what went is not counted twice.
+    #[test]
+    fn a_newer_image_replaces_what_it_covers_and_keeps_mirrors() {
+        let cache = NodeCache::new(1 << 20);
+        let old = put(&cache, 0, 100, &[0, 50]);
+        cache.fill_mirror(&old, 1, &[9; 32]);
+        put(&cache, 100, 200, &[100]);
+        let new = put(&cache, 0, 200, &[0, 50, 70, 100]);
+        assert_eq!(cache.stats().nodes, 1);
+        assert_eq!(new.mirror_live(1), Some(32), "the mirror of an unchanged child is kept");
+        assert_eq!(new.mirror_live(2), None);
+        cache.invalidate(1, &old);
+        assert_eq!(child(&cache, 75), Some(70), "dropping an old copy leaves the new one");
+        cache.invalidate(1, &new);
+        let s = cache.stats();
+        assert_eq!((s.nodes, s.used_bytes, s.mirror_bytes), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_budget_holds_mirrors_go_first() {
+        let one = NodeCache::new(1 << 20);
+        let node = put(&one, 0, 100, &[0, 50]);
+        let size = node.node_bytes();
+        let cache = NodeCache::new(size * 3 + node.mirror_bytes());
+        let nodes: Vec<_> = (0..3).map(|i| put(&cache, i * 100, i * 100 + 100, &[i * 100])).collect();
+        nodes.iter().for_each(|n| cache.fill_mirror(n, 0, &[1; 32]));
+        for i in 3..50 {
+            put(&cache, i * 100, i * 100 + 100, &[i * 100]);
+            assert!(cache.stats().used_bytes <= size * 3 + node.mirror_bytes());
+        }
+        let s = cache.stats();
+        assert!(s.mirror_evictions > 0 && s.evictions > 0 && s.nodes >= 2, "{s:?}");
+    }
+
+    #[test]
+    fn readers_and_writers_together() {
+        let cache = NodeCache::new(40_000);
+        let rounds = if cfg!(miri) { 50 } else { 5_000 };
+        std::thread::scope(|s| {
+            for t in 0..2u32 {
+                let cache = &cache;
+                s.spawn(move || {
+                    for i in 0..rounds {
+                        let at = (i * 7 + t * 3) % 300 * 100;
+                        let node = put(cache, at, at + 100, &[at, at + 40]);
+                        cache.fill_mirror(&node, 0, &[t as u8 + 1; 32]);
+                    }
+                });
+                s.spawn(move || {
+                    for i in 0..rounds {
+                        let key = (i * 13 + t) % 30_000;
+                        if let Some(c) = child(cache, key) {
+                            let base = u64::from(key / 100 * 100);
+                            assert!(c == base || c == base + 40);
+                        }
+                    }
+                });
+            }
+        });
+        cache.clear();
+        let s = cache.stats();
+        assert_eq!((s.nodes, s.used_bytes, s.mirror_bytes), (0, 0, 0));
+    }
+}

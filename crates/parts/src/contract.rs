@@ -1,0 +1,410 @@
+//! What every range index offers, and under which rules.
+//!
+//! Point operations are linearizable across threads, coroutines and compute nodes. A scan yields keys in order, each at most
+//! once; each pair was current at some instant of the scan; a key present during the whole scan is never missed.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, Result};
+use dmtree_pool::PoolNode;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Longest key, bytes. The shortest has one.
+pub const MAX_KEY_BYTES: usize = 1 << 10;
+/// Longest value, bytes. The shortest is empty.
+pub const MAX_VALUE_BYTES: usize = 1 << 20;
+
+/// Refuses keys that no index takes.
+///
+/// # Errors
+/// `InvalidArgument` for an empty key and one over [`MAX_KEY_BYTES`].
+pub fn check_key(key: &[u8]) -> Result<()> {
+    match key.len() {
+        0 => Err(Error::invalid("the empty key is not a key: use at least one byte")),
+        1..=MAX_KEY_BYTES => Ok(()),
+        n => Err(Error::invalid(format!("a key of {n} bytes is over the limit of {MAX_KEY_BYTES}"))),
+    }
+}
+
+/// Refuses values that no index takes.
+///
+/// # Errors
+/// `InvalidArgument` for one over [`MAX_VALUE_BYTES`].
+pub fn check_value(value: &[u8]) -> Result<()> {
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(Error::invalid(format!(
+            "a value of {} bytes is over the limit of {MAX_VALUE_BYTES}: store it in parts",
+            value.len()
+        )));
+    }
+    Ok(())
+}
+
+/// A point write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write<'a> {
+    /// Sets the value, whether the key exists or not.
+    Put(&'a [u8]),
+    /// Sets the value of a key that must be absent.
+    Insert(&'a [u8]),
+    /// Sets the value of a key that must be present.
+    Update(&'a [u8]),
+    /// Removes the key.
+    Delete,
+    /// Sets (or, with `None`, removes) the value when the present one equals `expected`.
+    CompareAndSet {
+        /// The value that must be there.
+        expected: &'a [u8],
+        /// The value to be there afterwards.
+        new: Option<&'a [u8]>,
+    },
+}
+
+impl Write<'_> {
+    /// Refuses values that are too long.
+    ///
+    /// # Errors
+    /// As [`check_value`].
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::Put(v) | Self::Insert(v) | Self::Update(v) => check_value(v),
+            Self::Delete => Ok(()),
+            Self::CompareAndSet { expected, new } => {
+                check_value(expected)?;
+                new.map_or(Ok(()), check_value)
+            }
+        }
+    }
+}
+
+/// How a write ended. These are not errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It took effect.
+    Done,
+    /// Nothing was changed: the key exists (insert).
+    Exists,
+    /// Nothing was changed: the key is absent (update, delete, compare-and-set).
+    NotFound,
+    /// Nothing was changed: the value differs (compare-and-set).
+    Mismatch,
+}
+
+/// What to scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanRequest<'a> {
+    /// Lower end.
+    pub low: Bound<&'a [u8]>,
+    /// Upper end.
+    pub high: Bound<&'a [u8]>,
+    /// From the upper end downwards.
+    pub reverse: bool,
+    /// At most this many pairs in this page.
+    pub limit: usize,
+}
+
+impl ScanRequest<'_> {
+    /// Whether a key lies inside.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        let above = match self.low {
+            Bound::Included(low) => key >= low,
+            Bound::Excluded(low) => key > low,
+            Bound::Unbounded => true,
+        };
+        let below = match self.high {
+            Bound::Included(high) => key <= high,
+            Bound::Excluded(high) => key < high,
+            Bound::Unbounded => true,
+        };
+        above && below
+    }
+}
+
+/// Where the next page of a scan begins: the lower end of an ascending one, the upper end of a descending one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resume(pub Bound<Vec<u8>>);
+
+/// A page of a scan ends at about this many bytes even when its limit is not reached.
+pub const PAGE_BYTES: usize = 4 << 20;
+
+/// Pairs in one reused piece of memory.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    data: Vec<u8>,
+    spans: Vec<(u32, u32, u32)>,
+}
+
+impl Page {
+    /// An empty page.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Empties it, keeps the memory.
+    pub fn clear(&mut self) {
+        self.data.clear();
+        self.spans.clear();
+    }
+
+    /// Adds a pair.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        let at = self.data.len() as u32;
+        self.data.extend_from_slice(key);
+        self.data.extend_from_slice(value);
+        self.spans.push((at, key.len() as u32, value.len() as u32));
+    }
+
+    /// How many pairs.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Bytes of keys and values.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Pair number `i`.
+    pub fn get(&self, i: usize) -> Option<(&[u8], &[u8])> {
+        let (at, k, v) = *self.spans.get(i)?;
+        let (at, k, v) = (at as usize, k as usize, v as usize);
+        Some((&self.data[at..at + k], &self.data[at + k..at + k + v]))
+    }
+
+    /// All pairs in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> + ExactSizeIterator {
+        (0..self.len()).map(|i| self.get(i).expect("inside"))
+    }
+}
+
+/// Values of several keys in one reused piece of memory.
+#[derive(Clone, Debug, Default)]
+pub struct Values {
+    data: Vec<u8>,
+    spans: Vec<Option<(u32, u32)>>,
+}
+
+impl Values {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes room for `n` keys, all absent so far.
+    pub fn reset(&mut self, n: usize) {
+        self.data.clear();
+        self.spans.clear();
+        self.spans.resize(n, None);
+    }
+
+    /// Sets the value of key number `i`.
+    pub fn set(&mut self, i: usize, value: &[u8]) {
+        self.spans[i] = Some((self.data.len() as u32, value.len() as u32));
+        self.data.extend_from_slice(value);
+    }
+
+    /// How many keys.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The value of key number `i`; `None` when it is absent.
+    pub fn get(&self, i: usize) -> Option<&[u8]> {
+        let (at, len) = (*self.spans.get(i)?)?;
+        Some(&self.data[at as usize..(at + len) as usize])
+    }
+}
+
+/// The operations an index has. A published design may lack some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpSet {
+    /// Removal.
+    pub delete: bool,
+    /// Conditional write.
+    pub compare_and_set: bool,
+    /// Descending scans.
+    pub reverse_scan: bool,
+    /// Keys and values of any length the contract allows.
+    pub any_length: bool,
+}
+
+impl OpSet {
+    /// Everything the contract has.
+    pub const ALL: Self =
+        Self { delete: true, compare_and_set: true, reverse_scan: true, any_length: true };
+}
+
+/// What a compute node gives to an index.
+#[derive(Clone, Debug)]
+pub struct NodeContext {
+    /// Its share in the pool.
+    pub pool: Arc<PoolNode>,
+    /// Bytes for caches (inner nodes and mirrors together) on this node.
+    pub cache_bytes: u64,
+}
+
+/// Where an index begins: what its format made, or what the catalog says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The index's number in the pool.
+    pub index: u32,
+    /// A word on a memory node that names the root; changed by compare-and-swap only.
+    pub word: GlobalAddr,
+}
+
+/// What maintenance found to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Nothing.
+    None,
+    /// Something was done, and more may be waiting.
+    Some,
+}
+
+/// What a bulk load did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Pairs stored.
+    pub pairs: u64,
+    /// Whole leaves written (0 when the index was not empty and every pair was put).
+    pub leaves: u64,
+}
+
+/// Numbers about an index's structure, for stats and for reports.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shape {
+    /// Keys present.
+    pub keys: u64,
+    /// Leaves by capacity: (slots, how many).
+    pub leaves: Vec<(u32, u64)>,
+    /// Inner nodes.
+    pub inner_nodes: u64,
+    /// Inner levels.
+    pub levels: u32,
+    /// Bytes of leaves and inner nodes on memory nodes.
+    pub structure_bytes: u64,
+    /// Bytes of blocks (long keys and values) on memory nodes.
+    pub block_bytes: u64,
+    /// Bytes of tables, wherever they are.
+    pub table_bytes: u64,
+    /// Leaf fill: `fill[n]` leaves have `n` live slots.
+    pub fill: Vec<u64>,
+}
+
+/// What a compute node keeps in memory for an index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Budget, bytes.
+    pub budget_bytes: u64,
+    /// Bytes in use: cached inner nodes and mirrors.
+    pub used_bytes: u64,
+    /// Cached inner nodes.
+    pub nodes: u64,
+    /// Bytes of mirrors (part of `used_bytes`).
+    pub mirror_bytes: u64,
+    /// Cached nodes dropped for room.
+    pub evictions: u64,
+    /// Mirrors dropped for room.
+    pub mirror_evictions: u64,
+    /// Lookups that found their bottom node.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+}
+
+/// A range index: `Self` is the client of one slot, made by [`RangeIndex::client`].
+#[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
+pub trait RangeIndex: Sized + 'static {
+    /// The operations it has.
+    const OPS: OpSet;
+    /// What it needs beyond the contract of the fabric.
+    const NEEDS: Capabilities;
+    /// Creation options and ablation switches; stored in the catalog.
+    type Options: Serialize + DeserializeOwned + Clone + Send + Sync + std::fmt::Debug + 'static;
+    /// What the clients of one compute node share.
+    type Node: Send + Sync + 'static;
+
+    /// Refuses options that contradict each other or the pool.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the option and the allowed range.
+    fn check_options(o: &Self::Options, cx: &NodeContext) -> Result<()>;
+    /// Writes an empty index; the root word is set last.
+    async fn format(ep: &Endpoint, cx: &NodeContext, o: &Self::Options, root: Root) -> Result<()>;
+    /// The shared state of one compute node.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a cache budget below one node, `Incompatible` for options of another version.
+    fn node(cx: &NodeContext, o: &Self::Options, root: Root) -> Result<Arc<Self::Node>>;
+    /// The client of one slot.
+    fn client(ep: Endpoint, node: Arc<Self::Node>) -> Self;
+    /// Its endpoint.
+    fn endpoint(&self) -> &Endpoint;
+
+    /// Reads a key; the value replaces the contents of `out`. False when the key is absent (`out` is then empty).
+    async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;
+    /// Writes a key.
+    async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome>;
+    /// Fills a page; `None` when the range is exhausted.
+    async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>>;
+
+    /// Reads several keys with fewer round trips than one by one. Each read is linearizable by itself.
+    async fn get_many(&mut self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
+        out.reset(keys.len());
+        let mut value = Vec::new();
+        for (i, key) in keys.iter().enumerate() {
+            if self.get(key, &mut value).await? {
+                out.set(i, &value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies several writes, in order per key, not atomically: outcome `i` belongs to write `i`.
+    async fn write_many(
+        &mut self,
+        writes: &[(&[u8], Write<'_>)],
+        outcomes: &mut Vec<Result<Outcome>>,
+    ) -> Result<()> {
+        outcomes.clear();
+        for (key, w) in writes {
+            outcomes.push(self.write(key, *w).await);
+        }
+        Ok(())
+    }
+
+    /// Stores many pairs; the last of equal keys wins. Into an empty index whole leaves are written, `fill` (0 to 1) of their
+    /// slots used; otherwise the pairs are put. `sorted` says that keys ascend strictly; if they do not, that is an error.
+    async fn load(
+        &mut self,
+        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+        sorted: bool,
+        fill: f64,
+    ) -> Result<Loaded>;
+
+    /// Does one bounded piece of merging or reclaiming, if any is due.
+    async fn maintain(&mut self) -> Result<Work> {
+        Ok(Work::None)
+    }
+
+    /// Walks the whole structure and checks what must hold when nobody writes.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming the invariant and the address.
+    async fn walk(&mut self) -> Result<Shape>;
+
+    /// The caches of this compute node.
+    fn cache_stats(node: &Self::Node) -> CacheStats;
+}

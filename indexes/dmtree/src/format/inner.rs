@@ -1,0 +1,157 @@
+//! An inner node: the shared header, a lock word, and unsorted records that are each valid alone.
+//!
+//! A record: word0 (bits 0-1 state, 2-3 key mode, 8-31 life of the child 16 and range of this node 8, 32-63 CRC-32C over this
+//! node's address and life, the record's number, bits 0-31 and the rest), key K, child 8, {table id 48, slots 8} 8.
+
+use dmtree_fabric::GlobalAddr;
+use dmtree_pool::TableId;
+
+use super::area::{self, Mode, Stored};
+use super::leaf::{Header, check_header};
+use super::{Geometry, Ver, put_u64, u64_at};
+
+/// A child as a record names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// Its address.
+    pub addr: GlobalAddr,
+    /// Its life.
+    pub life: u16,
+    /// Its table (leaves).
+    pub table: TableId,
+    /// Its slots or records.
+    pub slots: usize,
+}
+
+/// A checked record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Where in the node.
+    pub index: usize,
+    /// Lower fence of the child.
+    pub key: Stored<'a>,
+    /// Key area as stored.
+    pub area: &'a [u8],
+    /// How to read it.
+    pub mode: Mode,
+    /// The child.
+    pub child: Child,
+}
+
+fn crc(node: GlobalAddr, life: u16, index: usize, low: u32, rest: &[u8]) -> u32 {
+    let mut head = [0x3c; 16];
+    head[..8].copy_from_slice(&node.bits().to_le_bytes());
+    head[8..10].copy_from_slice(&life.to_le_bytes());
+    head[10..12].copy_from_slice(&(index as u16).to_le_bytes());
+    head[12..].copy_from_slice(&low.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c(&head), rest)
+}
+
+/// word0 of a free record.
+pub fn free_word(node: GlobalAddr, ver: Ver, index: usize) -> u64 {
+    let low = u32::from(ver.range) << 8;
+    u64::from(crc(node, ver.life, index, low, &[])) << 32 | u64::from(low)
+}
+
+/// Writes record `index` of a node of version `ver` into its bytes.
+pub fn put_record(
+    g: &Geometry,
+    node: GlobalAddr,
+    ver: Ver,
+    index: usize,
+    out: &mut [u8],
+    key: (&[u8], Mode),
+    child: &Child,
+) {
+    out[8..8 + g.k].copy_from_slice(key.0);
+    put_u64(out, 8 + g.k, child.addr.bits());
+    put_u64(out, 16 + g.k, child.table.bits() | (child.slots as u64) << 48);
+    let ver_bits = u32::from(child.life) << 8 | u32::from(ver.range);
+    let low = 1 | (key.1 as u32) << 2 | ver_bits << 8;
+    let sum = crc(node, ver.life, index, low, &out[8..g.record()]);
+    put_u64(out, 0, u64::from(sum) << 32 | u64::from(low));
+}
+
+/// Checks a whole node: header, level and every record, all of one range. `None` when anything is torn.
+pub fn check<'a>(
+    g: &Geometry,
+    node: GlobalAddr,
+    bytes: &'a [u8],
+) -> Option<(Header<'a>, Vec<Record<'a>>)> {
+    let header = check_header(g, node, bytes)?;
+    if header.level == 0 || header.slots != g.fanout {
+        return None;
+    }
+    let mut records = Vec::with_capacity(g.fanout);
+    for index in 0..g.fanout {
+        let at = g.record_at(index);
+        let raw = &bytes[at..at + g.record()];
+        let word = u64_at(raw, 0);
+        let low = word as u32;
+        let live = match low & 3 {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let covered = if live { &raw[8..] } else { &[] };
+        let sum = crc(node, header.ver.life, index, low, covered);
+        let stamp = Ver::from_bits(low >> 8);
+        if sum != (word >> 32) as u32 || stamp.range != header.ver.range {
+            return None;
+        }
+        if !live {
+            continue;
+        }
+        let mode = Mode::from_bits(u64::from(low >> 2));
+        let area = &raw[8..8 + g.k];
+        let last = u64_at(raw, 16 + g.k);
+        let child = Child {
+            addr: GlobalAddr::from_bits(u64_at(raw, 8 + g.k)),
+            life: stamp.life,
+            table: TableId::from_bits(last & 0xffff_ffff_ffff),
+            slots: (last >> 48 & 0xff) as usize,
+        };
+        let key = area::get_key(area, mode).filter(|k| *k != Stored::Infinite)?;
+        records.push(Record { index, key, area, mode, child });
+    }
+    Some((header, records))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::leaf::{FenceArea, HeaderParts, put_header};
+    use super::*;
+
+    #[test]
+    fn nodes_come_back_and_mixed_ranges_are_refused() {
+        let g = Geometry { k: 24, v: 8, fanout: 32 };
+        let node = GlobalAddr::from_bits(0x8000);
+        let ver = Ver { life: 2, range: 0 };
+        let mut image = vec![0; g.inner_image()];
+        let (lo, hi) = (FenceArea::inline(&g, b"").expect("fits"), FenceArea::infinite(&g));
+        let parts = HeaderParts {
+            ver,
+            table: TableId::from_bits(0),
+            slots: 32,
+            level: 1,
+            lo: &lo,
+            hi: &hi,
+            next: GlobalAddr::NULL,
+            into: GlobalAddr::NULL,
+        };
+        put_header(&g, node, &mut image, &parts);
+        for i in 0..32 {
+            put_u64(&mut image, g.record_at(i), free_word(node, ver, i));
+        }
+        let addr = GlobalAddr::from_bits(0x9000);
+        let child = Child { addr, life: 9, table: TableId::from_bits(4), slots: 64 };
+        let at = g.record_at(3);
+        let key = FenceArea::inline(&g, b"kk").expect("fits");
+        put_record(&g, node, ver, 3, &mut image[at..at + g.record()], (&key.bytes, key.mode), &child);
+        let (_, records) = check(&g, node, &image).expect("whole");
+        assert_eq!(records.len(), 1);
+        assert_eq!((records[0].key, records[0].child), (Stored::Inline(b"kk"), child));
+        put_u64(&mut image, g.record_at(5), free_word(node, ver.bumped(), 5));
+        assert!(check(&g, node, &image).is_none());
+    }
+}

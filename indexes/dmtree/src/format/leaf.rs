@@ -1,0 +1,217 @@
+//! The header that leaves and inner nodes share, and the image of a leaf.
+//!
+//! | offset (K inline key bytes) | field |
+//! |---|---|
+//! | 0 | h0: modes of lo and hi 4 bits, spare 4, version 24, CRC-32C over address, h0's low half, id, lo, hi |
+//! | 8 | id: table id 48 (leaves), slots 8, level 8 (0: leaf) |
+//! | 16 | lo, inclusive, constant in a life |
+//! | 16 + K | hi, exclusive |
+//! | 16 + 2K | next: right sibling; the commit word of splits; outside the CRC |
+//! | 24 + 2K | into: 0 = alive, else who took over the range; the commit word of merges and relocations; outside the CRC |
+
+use dmtree_fabric::GlobalAddr;
+use dmtree_pool::TableId;
+
+use super::area::{self, Mode, Stored};
+use super::slot::{self, Place, Slot, State};
+use super::{Geometry, Ver, put_u64, u64_at};
+
+/// A checked header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// Version.
+    pub ver: Ver,
+    /// The leaf's table; none for inner nodes.
+    pub table: TableId,
+    /// Slots or records.
+    pub slots: usize,
+    /// 0 for leaves.
+    pub level: u8,
+    /// Lower fence, inclusive; never infinite.
+    pub lo: Stored<'a>,
+    /// Upper fence, exclusive.
+    pub hi: Stored<'a>,
+    /// Right sibling.
+    pub next: GlobalAddr,
+    /// Who took over the range; null while alive.
+    pub into: GlobalAddr,
+}
+
+fn crc(g: &Geometry, addr: GlobalAddr, bytes: &[u8], low: u32) -> u32 {
+    let mut head = [0xa5; 16];
+    head[..8].copy_from_slice(&addr.bits().to_le_bytes());
+    head[8..12].copy_from_slice(&low.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c(&head), &bytes[8..g.next_at()])
+}
+
+/// Checks a header; `None` when it is torn, of another place, or garbage.
+pub fn check_header<'a>(g: &Geometry, addr: GlobalAddr, bytes: &'a [u8]) -> Option<Header<'a>> {
+    let h0 = u64_at(bytes, 0);
+    if crc(g, addr, bytes, h0 as u32) != (h0 >> 32) as u32 {
+        return None;
+    }
+    let id = u64_at(bytes, 8);
+    let lo = area::get_key(&bytes[g.lo_at()..g.hi_at()], Mode::from_bits(h0))?;
+    let hi = area::get_key(&bytes[g.hi_at()..g.next_at()], Mode::from_bits(h0 >> 2))?;
+    if lo == Stored::Infinite {
+        return None;
+    }
+    Some(Header {
+        ver: Ver::from_bits(h0 as u32 >> 8),
+        table: TableId::from_bits(id & 0xffff_ffff_ffff),
+        slots: (id >> 48 & 0xff) as usize,
+        level: (id >> 56) as u8,
+        lo,
+        hi,
+        next: GlobalAddr::from_bits(u64_at(bytes, g.next_at())),
+        into: GlobalAddr::from_bits(u64_at(bytes, g.into_at())),
+    })
+}
+
+/// A fence ready to be stored: its area and how to read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceArea {
+    /// The area, K bytes.
+    pub bytes: Vec<u8>,
+    /// How to read it.
+    pub mode: Mode,
+}
+
+impl FenceArea {
+    /// A fence that fits its area; `None` when it needs a block.
+    pub fn inline(g: &Geometry, key: &[u8]) -> Option<Self> {
+        let mut bytes = vec![0; g.k];
+        let mode = area::put_inline(&mut bytes, key)?;
+        Some(Self { bytes, mode })
+    }
+
+    /// The right end.
+    pub fn infinite(g: &Geometry) -> Self {
+        Self { bytes: vec![0; g.k], mode: Mode::Infinite }
+    }
+
+    /// The area of `lo` as it stands in an image.
+    pub fn lo_of(g: &Geometry, image: &[u8]) -> Self {
+        let bytes = image[g.lo_at()..g.hi_at()].to_vec();
+        Self { bytes, mode: Mode::from_bits(u64_at(image, 0)) }
+    }
+
+    /// The area of `hi` as it stands in an image.
+    pub fn hi_of(g: &Geometry, image: &[u8]) -> Self {
+        let bytes = image[g.hi_at()..g.next_at()].to_vec();
+        Self { bytes, mode: Mode::from_bits(u64_at(image, 0) >> 2) }
+    }
+}
+
+/// What a header is written from.
+#[derive(Clone, Debug)]
+pub struct HeaderParts<'a> {
+    /// Version.
+    pub ver: Ver,
+    /// The leaf's table; none for inner nodes.
+    pub table: TableId,
+    /// Slots or records.
+    pub slots: usize,
+    /// 0 for leaves.
+    pub level: u8,
+    /// Lower fence.
+    pub lo: &'a FenceArea,
+    /// Upper fence.
+    pub hi: &'a FenceArea,
+    /// Right sibling.
+    pub next: GlobalAddr,
+    /// Who took over the range.
+    pub into: GlobalAddr,
+}
+
+/// Writes a header into an image.
+pub fn put_header(g: &Geometry, addr: GlobalAddr, image: &mut [u8], p: &HeaderParts<'_>) {
+    put_u64(image, 8, p.table.bits() | (p.slots as u64) << 48 | u64::from(p.level) << 56);
+    image[g.lo_at()..g.hi_at()].copy_from_slice(&p.lo.bytes);
+    image[g.hi_at()..g.next_at()].copy_from_slice(&p.hi.bytes);
+    put_u64(image, g.next_at(), p.next.bits());
+    put_u64(image, g.into_at(), p.into.bits());
+    let low = p.lo.mode as u32 | (p.hi.mode as u32) << 2 | p.ver.bits() << 8;
+    let sum = crc(g, addr, image, low);
+    put_u64(image, 0, u64::from(sum) << 32 | u64::from(low));
+}
+
+/// Checks header and first `n` slots of a leaf, all of one version; calls `f` for each slot. `None` when anything is torn.
+pub fn check_leaf<'a>(
+    g: &Geometry,
+    leaf: GlobalAddr,
+    bytes: &'a [u8],
+    n: usize,
+    mut f: impl FnMut(usize, Slot<'a>),
+) -> Option<Header<'a>> {
+    let header = check_header(g, leaf, bytes)?;
+    if header.level != 0 {
+        return None;
+    }
+    for i in 0..n {
+        let at = g.slot_at(i);
+        let s = slot::check(g, Place { leaf, slot: i }, &bytes[at..at + g.entry()])?;
+        if s.ver != header.ver {
+            return None;
+        }
+        f(i, s);
+    }
+    Some(header)
+}
+
+/// Writes slot `i` of an image from another entry's areas (same geometry, any place).
+pub fn put_slot(
+    g: &Geometry,
+    leaf: GlobalAddr,
+    image: &mut [u8],
+    i: usize,
+    entry: &Slot<'_>,
+    state: State,
+    ver: Ver,
+) {
+    let at = g.slot_at(i);
+    let bytes = &mut image[at..at + g.entry()];
+    bytes[8..8 + g.k].copy_from_slice(entry.key);
+    bytes[8 + g.k..8 + g.k + g.v].copy_from_slice(entry.value);
+    slot::seal(g, Place { leaf, slot: i }, bytes, state, ver, (entry.key_mode, entry.value_mode));
+}
+
+/// Writes slot `i` of an image as free.
+pub fn put_free(g: &Geometry, leaf: GlobalAddr, image: &mut [u8], i: usize, ver: Ver) {
+    put_u64(image, g.slot_at(i), slot::free_word(Place { leaf, slot: i }, ver));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_come_back_and_mixed_versions_are_refused() {
+        let g = Geometry { k: 24, v: 8, fanout: 32 };
+        let leaf = GlobalAddr::from_bits(0x4000);
+        let ver = Ver { life: 1, range: 4 };
+        let mut image = vec![0; g.leaf_image(32)];
+        let lo = FenceArea::inline(&g, b"").expect("fits");
+        let hi = FenceArea::infinite(&g);
+        let parts = HeaderParts {
+            ver,
+            table: TableId::from_bits(5),
+            slots: 32,
+            level: 0,
+            lo: &lo,
+            hi: &hi,
+            next: GlobalAddr::NULL,
+            into: GlobalAddr::NULL,
+        };
+        put_header(&g, leaf, &mut image, &parts);
+        (0..32).for_each(|i| put_free(&g, leaf, &mut image, i, ver));
+        let header = check_leaf(&g, leaf, &image, 32, |_, s| assert_eq!(s.state, State::Free));
+        let header = header.expect("whole");
+        assert_eq!((header.lo, header.hi), (Stored::Inline(b""), Stored::Infinite));
+        assert_eq!((header.ver, header.slots, header.table.bits()), (ver, 32, 5));
+        put_free(&g, leaf, &mut image, 9, ver.bumped());
+        assert!(check_leaf(&g, leaf, &image, 32, |_, _| ()).is_none(), "digest 8.1 #4");
+        assert!(check_leaf(&g, leaf, &image, 9, |_, _| ()).is_some());
+        assert!(check_header(&g, leaf.plus(64), &image).is_none(), "another place's bytes");
+    }
+}

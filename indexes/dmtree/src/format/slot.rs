@@ -1,0 +1,165 @@
+//! A slot of a leaf: word0, key area, value area, and for wide values a tail.
+//!
+//! word0: bits 0-1 state, 2-3 key mode, 4-5 value mode, 8-31 version, 32-63 CRC-32C over the leaf's address, the slot's number,
+//! bits 0-31 and, unless the slot is free, the areas. Wide entries add 64 bits of XXH3 in the tail: a mix of two versions of one
+//! wide value must not pass, while with 8 bytes of value every mix of one key's versions is one of them.
+
+use dmtree_fabric::GlobalAddr;
+use dmtree_parts::hash::check64;
+
+use super::area::Mode;
+use super::{Geometry, Ver, put_u64, u64_at};
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing.
+    Free,
+    /// A pair.
+    Live,
+    /// A pair on its way in by a merge that is not committed; nobody may see it.
+    Staged,
+}
+
+/// Which slot of which leaf: part of what the checksums cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The leaf.
+    pub leaf: GlobalAddr,
+    /// The slot.
+    pub slot: usize,
+}
+
+/// A slot that passed its checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot<'a> {
+    /// What it holds.
+    pub state: State,
+    /// Version of the leaf when it was written.
+    pub ver: Ver,
+    /// How to read the key area.
+    pub key_mode: Mode,
+    /// How to read the value area.
+    pub value_mode: Mode,
+    /// Key area.
+    pub key: &'a [u8],
+    /// Value area.
+    pub value: &'a [u8],
+}
+
+fn crc(place: Place, low: u32, areas: &[u8]) -> u32 {
+    let mut head = [0; 16];
+    head[..8].copy_from_slice(&place.leaf.bits().to_le_bytes());
+    head[8..12].copy_from_slice(&(place.slot as u32 + 1).to_le_bytes());
+    head[12..].copy_from_slice(&low.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c(&head), areas)
+}
+
+fn tail_seed(place: Place, low: u32) -> u64 {
+    place.leaf.bits() ^ (place.slot as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(low) << 20
+}
+
+/// word0 of a free slot.
+pub fn free_word(place: Place, ver: Ver) -> u64 {
+    let low = ver.bits() << 8;
+    u64::from(crc(place, low, &[])) << 32 | u64::from(low)
+}
+
+/// Checks the slot in `bytes`; `None` when it is torn (or garbage).
+pub fn check<'a>(g: &Geometry, place: Place, bytes: &'a [u8]) -> Option<Slot<'a>> {
+    let word = u64_at(bytes, 0);
+    let low = word as u32;
+    let state = match low & 3 {
+        0 => State::Free,
+        1 => State::Live,
+        2 => State::Staged,
+        _ => return None,
+    };
+    let areas = &bytes[8..8 + g.k + g.v];
+    let covered = if state == State::Free { &[][..] } else { areas };
+    if crc(place, low, covered) != (word >> 32) as u32 {
+        return None;
+    }
+    if state != State::Free
+        && g.v > 8
+        && u64_at(bytes, 8 + g.k + g.v) != check64(areas, tail_seed(place, low))
+    {
+        return None;
+    }
+    Some(Slot {
+        state,
+        ver: Ver::from_bits(low >> 8),
+        key_mode: Mode::from_bits(u64::from(low >> 2)),
+        value_mode: Mode::from_bits(u64::from(low >> 4)),
+        key: &areas[..g.k],
+        value: &areas[g.k..],
+    })
+}
+
+/// Seals the areas already in `bytes` under a state and a version.
+pub fn seal(
+    g: &Geometry,
+    place: Place,
+    bytes: &mut [u8],
+    state: State,
+    ver: Ver,
+    modes: (Mode, Mode),
+) {
+    let bits = match state {
+        State::Free => 0,
+        State::Live => 1,
+        State::Staged => 2,
+    };
+    let low = bits | (modes.0 as u32) << 2 | (modes.1 as u32) << 4 | ver.bits() << 8;
+    let areas = &bytes[8..8 + g.k + g.v];
+    let covered = if state == State::Free { &[][..] } else { areas };
+    let sum = crc(place, low, covered);
+    let tail = check64(areas, tail_seed(place, low));
+    put_u64(bytes, 0, u64::from(sum) << 32 | u64::from(low));
+    if g.v > 8 {
+        put_u64(bytes, 8 + g.k + g.v, tail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn place(slot: usize) -> Place {
+        Place { leaf: GlobalAddr::from_bits(0x1000), slot }
+    }
+
+    #[test]
+    fn sealed_slots_pass_and_belong_to_their_place() {
+        let g = Geometry { k: 24, v: 8, fanout: 32 };
+        let ver = Ver { life: 3, range: 9 };
+        let mut bytes = vec![7; g.entry()];
+        seal(&g, place(5), &mut bytes, State::Live, ver, (Mode::Full, Mode::Full));
+        let s = check(&g, place(5), &bytes).expect("sealed");
+        assert_eq!((s.state, s.ver, s.key.len(), s.value), (State::Live, ver, 24, &[7; 8][..]));
+        assert!(check(&g, place(6), &bytes).is_none(), "another slot's bytes do not pass here");
+        put_u64(&mut bytes, 0, free_word(place(5), ver));
+        assert_eq!(check(&g, place(5), &bytes).expect("free").state, State::Free);
+        assert!(check(&g, place(5), &vec![0; g.entry()]).is_none(), "zeros are no slot");
+    }
+
+    proptest! {
+        /// Digest 8.1 #3, a torn entry: any mix of the words of two different pairs in one slot is refused.
+        #[test]
+        fn a_mix_of_two_keys_is_refused(a: [u8; 32], b: [u8; 32], mask in 1u8..31) {
+            let g = Geometry { k: 24, v: 8, fanout: 32 };
+            let ver = Ver { life: 1, range: 0 };
+            let make = |areas: &[u8; 32]| {
+                let mut bytes = vec![0; 40];
+                bytes[8..].copy_from_slice(areas);
+                seal(&g, place(0), &mut bytes, State::Live, ver, (Mode::Full, Mode::Full));
+                bytes
+            };
+            let (a, b) = (make(&a), make(&b));
+            let mix: Vec<u8> = (0..40).map(|i| if mask >> (i / 8) & 1 == 1 { a[i] } else { b[i] }).collect();
+            prop_assume!(mix != a && mix != b);
+            prop_assert!(check(&g, place(0), &mix).is_none());
+        }
+    }
+}

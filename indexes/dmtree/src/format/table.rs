@@ -1,0 +1,157 @@
+//! A fingerprint table at its home: one byte per slot of a leaf, its lock, and what tells whose table it is.
+//!
+//! | offset | field |
+//! |---|---|
+//! | 0 | lock: 0, or the holder's tag; touched by atomics only |
+//! | 8 | leaf address |
+//! | 16 | version 24 bits, flags 8 (1: dead), fence tag 32 |
+//! | 24 | fingerprints, one byte per slot, 0 = not live |
+//! | 24 + C | CRC-32C over the table's id and all of the above but the lock, and the write count; write count 32 |
+
+use dmtree_fabric::GlobalAddr;
+use dmtree_pool::TableId;
+
+use super::{Ver, put_u64, u64_at};
+
+/// Offset of what a WRITE of the table covers: everything but the lock.
+pub const BODY_AT: usize = 8;
+const FPS_AT: usize = 24;
+
+/// Bytes of a table.
+pub const fn bytes(capacity: usize) -> usize {
+    FPS_AT + capacity + 8
+}
+
+/// Who holds a lock: node 16, incarnation 16, client 16, acquisition 16 bits. Unique, so that reading one's own tag back means
+/// holding the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockTag(pub u64);
+
+/// A table as its owner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// The leaf.
+    pub leaf: GlobalAddr,
+    /// The leaf's version.
+    pub ver: Ver,
+    /// Tag of the leaf's upper fence.
+    pub fence: u32,
+    /// The leaf is gone.
+    pub dead: bool,
+    /// Counts the WRITEs of the table.
+    pub writes: u32,
+    fps: [u8; 128],
+    capacity: usize,
+}
+
+/// What a READ of a table shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum View {
+    /// A whole table.
+    Whole(Table),
+    /// Never written since its cell was zeroed.
+    Unbuilt,
+    /// A mix of two writes.
+    Torn,
+}
+
+impl Table {
+    /// An empty table of a leaf.
+    pub fn new(leaf: GlobalAddr, ver: Ver, fence: u32, capacity: usize) -> Self {
+        Self { leaf, ver, fence, dead: false, writes: 0, fps: [0; 128], capacity }
+    }
+
+    /// The fingerprints.
+    pub fn fps(&self) -> &[u8] {
+        &self.fps[..self.capacity]
+    }
+
+    /// Sets the fingerprint of a slot; 0 frees it.
+    pub fn set(&mut self, slot: usize, fp: u8) {
+        self.fps[..self.capacity][slot] = fp;
+    }
+
+    /// Live slots.
+    pub fn live(&self) -> usize {
+        self.fps().iter().filter(|fp| **fp != 0).count()
+    }
+
+    /// The lowest free slot.
+    pub fn free_slot(&self) -> Option<usize> {
+        self.fps().iter().position(|fp| *fp == 0)
+    }
+
+    /// One more than the highest used slot.
+    pub fn used(&self) -> usize {
+        self.fps().iter().rposition(|fp| *fp != 0).map_or(0, |i| i + 1)
+    }
+
+    /// Length of [`Table::body`].
+    pub fn body_len(capacity: usize) -> usize {
+        bytes(capacity) - BODY_AT
+    }
+
+    /// Writes everything but the lock, one write count on.
+    pub fn body(&mut self, id: TableId, out: &mut [u8]) {
+        self.writes = self.writes.wrapping_add(1);
+        put_u64(out, 0, self.leaf.bits());
+        let flags = u64::from(self.dead);
+        put_u64(out, 8, u64::from(self.ver.bits()) | flags << 24 | u64::from(self.fence) << 32);
+        let fps_end = FPS_AT - BODY_AT + self.capacity;
+        out[FPS_AT - BODY_AT..fps_end].copy_from_slice(self.fps());
+        let sum = sum(id, &out[..fps_end], self.writes);
+        put_u64(out, fps_end, u64::from(sum) | u64::from(self.writes) << 32);
+    }
+
+    /// Reads a table of `capacity` slots from its body.
+    pub fn view(id: TableId, capacity: usize, body: &[u8]) -> View {
+        let fps_end = FPS_AT - BODY_AT + capacity;
+        let last = u64_at(body, fps_end);
+        let writes = (last >> 32) as u32;
+        if sum(id, &body[..fps_end], writes) != last as u32 {
+            let zero = body[..fps_end + 8].iter().all(|b| *b == 0);
+            return if zero { View::Unbuilt } else { View::Torn };
+        }
+        let meta = u64_at(body, 8);
+        let mut fps = [0; 128];
+        fps[..capacity].copy_from_slice(&body[FPS_AT - BODY_AT..fps_end]);
+        View::Whole(Self {
+            leaf: GlobalAddr::from_bits(u64_at(body, 0)),
+            ver: Ver::from_bits(meta as u32 & 0xff_ffff),
+            dead: meta >> 24 & 1 == 1,
+            fence: (meta >> 32) as u32,
+            writes,
+            fps,
+            capacity,
+        })
+    }
+}
+
+fn sum(id: TableId, body: &[u8], writes: u32) -> u32 {
+    let mut head = [0x5a; 16];
+    head[..8].copy_from_slice(&id.bits().to_le_bytes());
+    head[8..12].copy_from_slice(&writes.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c(&head), body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_come_back_and_belong_to_their_id() {
+        let id = TableId::from_bits(77);
+        for capacity in [32, 64, 128] {
+            let mut t = Table::new(GlobalAddr::from_bits(0x40), Ver { life: 2, range: 1 }, 99, capacity);
+            t.set(capacity - 1, 7);
+            let mut all = vec![0; Table::body_len(capacity)];
+            assert_eq!(Table::view(id, capacity, &all), View::Unbuilt);
+            t.body(id, &mut all);
+            assert_eq!(Table::view(id, capacity, &all), View::Whole(t.clone()));
+            assert_eq!(Table::view(TableId::from_bits(78), capacity, &all), View::Torn);
+            all[30] ^= 1;
+            assert_eq!(Table::view(id, capacity, &all), View::Torn);
+            assert_eq!((t.live(), t.used(), t.free_slot()), (1, capacity, Some(0)));
+        }
+    }
+}

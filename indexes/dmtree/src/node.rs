@@ -1,0 +1,138 @@
+//! What the clients of one compute node share.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use dmtree_fabric::{Error, GlobalAddr, Result};
+use dmtree_parts::cache::NodeCache;
+use dmtree_parts::combine::Combiner;
+use dmtree_parts::turns::TurnTable;
+use dmtree_parts::{NodeContext, Root};
+use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
+
+use crate::format::Geometry;
+use crate::options::Options;
+
+/// Kinds of arenas: what a chunk holds.
+const KIND_INNER: u8 = 1;
+const KIND_LEAF: u8 = 2;
+/// Turnstiles for leaf locks, and as many for inner locks.
+const TURNS: usize = 4096;
+/// Slots for groups of readers, and as many for groups of writers.
+const GROUPS: usize = 4096;
+/// Operations of one group.
+const GROUP_BOUND: u32 = 64;
+/// Chores that wait; further ones are forgotten, and found again by whoever meets the same leaf.
+const MAX_CHORES: usize = 1024;
+
+/// Work that nobody waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Chore {
+    /// The leaf of this key has become small: merge it with its neighbour.
+    Merge(Vec<u8>),
+    /// The parent level lacks the record of the leaf that covers this key.
+    Publish(Vec<u8>),
+    /// This dead leaf is still linked by its left sibling; its lower fence finds that one.
+    Unlink { lo: Vec<u8>, leaf: GlobalAddr, life: u16, capacity: usize, table: TableId },
+    /// This inner node (by a key it covers, and its level) has few records left.
+    MergeInner(Vec<u8>, u8),
+}
+
+/// The shared state of one index on one compute node.
+#[derive(Debug)]
+pub struct DmNode {
+    pub(crate) pool: Arc<PoolNode>,
+    pub(crate) o: Options,
+    pub(crate) g: Geometry,
+    pub(crate) root: Root,
+    pub(crate) cache: NodeCache,
+    pub(crate) leaf_turns: Arc<TurnTable>,
+    pub(crate) inner_turns: Arc<TurnTable>,
+    pub(crate) readers: Arc<Combiner>,
+    pub(crate) writers: Arc<Combiner>,
+    pub(crate) inner_arena: Arc<Arena>,
+    leaf_arenas: [Arc<Arena>; 3],
+    chores: Mutex<VecDeque<Chore>>,
+    pub(crate) chores_waiting: AtomicU32,
+    clients: AtomicU32,
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+}
+
+impl DmNode {
+    /// The shared state of a compute node.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options or a budget that cannot be.
+    pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
+        o.check()?;
+        let g = Geometry::new(o);
+        let least = Self::least_cache_bytes(&g);
+        if cx.cache_bytes < least {
+            return Err(Error::invalid(format!(
+                "a cache of {} bytes cannot hold one inner node: give it {least} at least",
+                cx.cache_bytes
+            )));
+        }
+        let arena = |kind, bytes: usize| {
+            let object_bytes = bytes as u32;
+            cx.pool.arena(ArenaKey { index: root.index, kind, object_bytes })
+        };
+        Ok(Self {
+            pool: cx.pool.clone(),
+            o: o.clone(),
+            g,
+            root,
+            cache: NodeCache::new(cx.cache_bytes),
+            leaf_turns: TurnTable::new(TURNS),
+            inner_turns: TurnTable::new(TURNS / 8),
+            readers: Combiner::new(GROUPS, GROUP_BOUND),
+            writers: Combiner::new(GROUPS, GROUP_BOUND),
+            inner_arena: arena(KIND_INNER, g.inner_bytes()),
+            leaf_arenas: [32, 64, 128].map(|c| arena(KIND_LEAF, g.leaf_bytes(c))),
+            chores: Mutex::default(),
+            chores_waiting: AtomicU32::new(0),
+            clients: AtomicU32::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        })
+    }
+
+    /// The smallest budget that holds one inner node with its mirrors.
+    pub fn least_cache_bytes(g: &Geometry) -> u64 {
+        (g.fanout * (g.k + 16 + 48 + 32) + 2 * g.k + 512) as u64
+    }
+
+    pub(crate) fn leaf_arena(&self, capacity: usize) -> &Arc<Arena> {
+        match capacity {
+            32 => &self.leaf_arenas[0],
+            64 => &self.leaf_arenas[1],
+            _ => &self.leaf_arenas[2],
+        }
+    }
+
+    /// A number for a new client: 16 bits of a lock tag.
+    pub(crate) fn next_client(&self) -> u16 {
+        self.clients.fetch_add(1, Ordering::Relaxed) as u16
+    }
+
+    pub(crate) fn push_chore(&self, chore: Chore) {
+        let mut chores = self.chores.lock().expect("no panic under this lock");
+        let wanted = matches!(chore, Chore::Unlink { .. });
+        if wanted || (chores.len() < MAX_CHORES && !chores.contains(&chore)) {
+            chores.push_back(chore);
+            self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn pop_chore(&self) -> Option<Chore> {
+        if self.chores_waiting.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut chores = self.chores.lock().expect("no panic under this lock");
+        let chore = chores.pop_front();
+        self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);
+        chore
+    }
+}

@@ -1,0 +1,106 @@
+//! Creation options and ablation switches.
+
+use dmtree_fabric::{Error, Result};
+use dmtree_parts::MAX_KEY_BYTES;
+use serde::{Deserialize, Serialize};
+
+/// Where the fingerprint tables (and so the leaf locks) live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tables {
+    /// Spread over the compute nodes.
+    Compute,
+    /// On the memory nodes.
+    Memory,
+}
+
+/// How an index is laid out, and which techniques it uses. Stored in the catalog; the layout cannot change later, every switch
+/// is sound in every position.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// Bytes of a key kept inside its entry; longer keys go to blocks of their own. A multiple of 8, 8 to 256.
+    pub key_inline_bytes: u32,
+    /// Bytes of a value kept inside its entry; longer values go to blocks of their own. A multiple of 8, 0 to 1024.
+    pub value_inline_bytes: u32,
+    /// Slots of a new leaf: 32, 64 or 128.
+    pub leaf_capacity: u32,
+    /// Records of an inner node, 8 to 64.
+    pub fanout: u32,
+    /// Copies of fingerprint tables in the cache.
+    pub mirrors: bool,
+    /// Where tables live.
+    pub tables: Tables,
+    /// Readers of one key share a READ.
+    pub delegation: bool,
+    /// Writers of one key share a WRITE.
+    pub combining: bool,
+    /// Leaves grow to 128 slots instead of splitting while the cache is short of room.
+    pub adaptive_capacity: bool,
+    /// Lock and table in one round trip; unlocks are not waited for.
+    pub round_trip_combining: bool,
+    /// Longest wait of one operation for others, ms.
+    pub timeout_ms: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            key_inline_bytes: 24,
+            value_inline_bytes: 8,
+            leaf_capacity: 32,
+            fanout: 32,
+            mirrors: true,
+            tables: Tables::Compute,
+            delegation: true,
+            combining: true,
+            adaptive_capacity: true,
+            round_trip_combining: true,
+            timeout_ms: 10_000,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses what cannot be.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the option and its range.
+    pub fn check(&self) -> Result<()> {
+        let range = |name: &str, value: u32, low: u32, high: u32, step: u32| {
+            if value < low || value > high || !value.is_multiple_of(step) {
+                let of = if step > 1 { format!(", a multiple of {step}") } else { String::new() };
+                return Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}{of}")));
+            }
+            Ok(())
+        };
+        debug_assert!(256 <= MAX_KEY_BYTES);
+        range("key_inline_bytes", self.key_inline_bytes, 8, 256, 8)?;
+        range("value_inline_bytes", self.value_inline_bytes, 0, 1024, 8)?;
+        range("fanout", self.fanout, 8, 64, 1)?;
+        if ![32, 64, 128].contains(&self.leaf_capacity) {
+            return Err(Error::invalid(format!(
+                "leaf_capacity is {}; it must be 32, 64 or 128",
+                self.leaf_capacity
+            )));
+        }
+        if self.timeout_ms == 0 {
+            return Err(Error::invalid("timeout_ms is 0; every wait needs some time, 1 at least"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions_are_named() {
+        assert!(Options::default().check().is_ok());
+        let bad = Options { key_inline_bytes: 12, ..Options::default() };
+        assert!(bad.check().expect_err("not a multiple").to_string().contains("multiple of 8"));
+        let bad = Options { leaf_capacity: 48, ..Options::default() };
+        assert!(bad.check().expect_err("unknown").to_string().contains("leaf_capacity is 48"));
+    }
+}

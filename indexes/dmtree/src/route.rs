@@ -1,0 +1,364 @@
+//! Finding the leaf of a key: the cache, and the descent that fills it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dmtree_fabric::{Error, GlobalAddr, Result, Stage};
+use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeParts, Record};
+use dmtree_parts::hash::fence_tag;
+use dmtree_parts::keys::KeyArray;
+
+use crate::client::{DmTree, Route};
+use crate::format::area::Stored;
+use crate::format::inner;
+
+/// An inner node read from its memory node.
+pub(crate) struct InnerCopy {
+    pub node: Arc<CachedNode>,
+    pub level: u8,
+    pub next: GlobalAddr,
+}
+
+/// What reading an inner node can show.
+pub(crate) enum InnerRead {
+    Whole(InnerCopy),
+    /// Another life: whoever named this address was stale.
+    OtherLife,
+    /// The node is gone; this one took over its range.
+    Dead(GlobalAddr),
+}
+
+/// Slots whose fingerprints match, as far as they fit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Candidates {
+    slots: [u8; 24],
+    len: u8,
+}
+
+impl Candidates {
+    pub fn push(&mut self, slot: usize) -> bool {
+        if usize::from(self.len) == self.slots.len() {
+            return false;
+        }
+        self.slots[usize::from(self.len)] = slot as u8;
+        self.len += 1;
+        true
+    }
+    pub fn as_slice(&self) -> &[u8] {
+        &self.slots[..usize::from(self.len)]
+    }
+}
+
+/// The route to child `i` of a bottom node.
+pub(crate) fn route_of(r: &Record) -> Route {
+    Route {
+        leaf: r.child,
+        life: r.life,
+        table: dmtree_pool::TableId::from_bits(r.table),
+        capacity: usize::from(r.capacity),
+        fence: r.fence,
+    }
+}
+
+impl DmTree {
+    /// The route of a key from the cache alone, and the slots that its mirror names; `None` for the slots when there is no
+    /// mirror. No verb, no lock, no allocation.
+    pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Candidates>)> {
+        let mirrors = self.node.o.mirrors;
+        self.ep.stage_cost(Stage::CacheLookup, 1);
+        let found = self.node.cache.lookup(1, key, |node, i| {
+            let mut candidates = Candidates::default();
+            let mirrored = mirrors
+                .then(|| node.mirror_slots(i, fp, |slot| candidates.push(slot)))
+                .flatten()
+                .map(|()| candidates);
+            (route_of(&node.records()[i]), mirrored)
+        });
+        self.ep.stage_cost(Stage::FingerprintScan, 1);
+        found
+    }
+
+    /// The route of a key.
+    pub(crate) async fn route(&self, key: &[u8]) -> Result<Route> {
+        if let Some((route, _)) = self.cached_route(key, 0) {
+            self.node.hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(route);
+        }
+        self.node.misses.fetch_add(1, Ordering::Relaxed);
+        let node = self.descend(key, 1).await?;
+        Ok(route_in(&node, key))
+    }
+
+    /// The route of a key from its bottom node as it is now: one READ when the node is cached.
+    pub(crate) async fn fresh_route(&self, key: &[u8]) -> Result<Route> {
+        self.retried.set(true);
+        let cached = self.node.cache.lookup(1, key, |node, _| node.clone());
+        if let Some(old) = cached {
+            match self.read_inner(old.addr, Some(old.life), Some(1)).await? {
+                InnerRead::Whole(copy) => {
+                    if let Some(node) = self.hop_right(copy, key).await? {
+                        return Ok(route_in(&node, key));
+                    }
+                }
+                InnerRead::OtherLife | InnerRead::Dead(_) => {}
+            }
+            self.node.cache.invalidate(1, &old);
+        }
+        let node = self.descend(key, 1).await?;
+        Ok(route_in(&node, key))
+    }
+
+    /// From a node of the right level to the one that covers `key`; `None` when the key lies to the left.
+    pub(crate) async fn hop_right(
+        &self,
+        copy: InnerCopy,
+        key: &[u8],
+    ) -> Result<Option<Arc<CachedNode>>> {
+        let mut copy = copy;
+        let mut backoff = self.ep.backoff("right sibling", copy.node.addr);
+        loop {
+            if key < copy.node.lo() {
+                return Ok(None);
+            }
+            if copy.node.covers(key) {
+                return Ok(Some(copy.node));
+            }
+            if copy.next.is_null() {
+                return Ok(None);
+            }
+            let mut at = copy.next;
+            copy = loop {
+                match self.read_inner(at, None, Some(copy.level)).await? {
+                    InnerRead::Whole(next) => break next,
+                    InnerRead::Dead(into) => at = into,
+                    InnerRead::OtherLife => return Ok(None),
+                }
+                backoff.step().await?;
+            };
+        }
+    }
+
+    /// The node of `level` that covers `key`, read along the way and cached.
+    pub(crate) async fn descend(&self, key: &[u8], level: u8) -> Result<Arc<CachedNode>> {
+        match self.descend_to(key, level).await? {
+            Some(node) => Ok(node),
+            None => Err(Error::corrupt(format!("the tree has no level {level}"))),
+        }
+    }
+
+    /// As [`DmTree::descend`]; `None` when the tree does not reach up to `level`.
+    pub(crate) async fn descend_to(&self, key: &[u8], level: u8) -> Result<Option<Arc<CachedNode>>> {
+        let mut backoff = self.ep.backoff("a path to the key", self.node.root.word);
+        'restart: loop {
+            let mut parent = None;
+            for above in level + 1..MAX_LEVELS as u8 {
+                parent = self.node.cache.lookup(above, key, |n, i| (n.clone(), i, above));
+                if parent.is_some() {
+                    break;
+                }
+            }
+            let (mut at, mut life, mut expect) = match &parent {
+                Some((n, i, above)) => {
+                    let r = &n.records()[*i];
+                    (r.child, Some(r.life), Some(above - 1))
+                }
+                None => (self.read_root().await?, None, None),
+            };
+            loop {
+                let copy = match self.read_inner(at, life, expect).await? {
+                    InnerRead::Whole(copy) => copy,
+                    InnerRead::Dead(into) => {
+                        (at, life) = (into, None);
+                        self.drop_parent(&parent);
+                        backoff.step().await?;
+                        continue;
+                    }
+                    InnerRead::OtherLife => {
+                        self.drop_parent(&parent);
+                        self.retried.set(true);
+                        backoff.step().await?;
+                        continue 'restart;
+                    }
+                };
+                if copy.level < level {
+                    return Ok(None);
+                }
+                let at_level = copy.level;
+                let Some(node) = self.hop_right(copy, key).await? else {
+                    self.drop_parent(&parent);
+                    backoff.step().await?;
+                    continue 'restart;
+                };
+                if at_level == level {
+                    return Ok(Some(node));
+                }
+                let i = node.keys().floor(key).ok_or_else(|| {
+                    Error::corrupt(format!("inner node {} has no record for a key it covers", node.addr))
+                })?;
+                let r = &node.records()[i];
+                (at, life, expect) = (r.child, Some(r.life), Some(at_level - 1));
+                parent = Some((node, i, at_level));
+            }
+        }
+    }
+
+    fn drop_parent(&self, parent: &Option<(Arc<CachedNode>, usize, u8)>) {
+        if let Some((node, _, level)) = parent {
+            self.node.cache.invalidate(*level, node);
+        }
+    }
+
+    /// The root's address.
+    pub(crate) async fn read_root(&self) -> Result<GlobalAddr> {
+        let word = self.ep.read(self.node.root.word, 8).await?.word(0);
+        let root = GlobalAddr::from_bits(word);
+        if root.is_null() {
+            return Err(Error::corrupt("the index has no root: it was never formatted, or was dropped"));
+        }
+        Ok(root)
+    }
+
+    /// READs an inner node until its image is whole, and caches it. A wanted life or level that differs means that whoever named
+    /// the address was stale.
+    pub(crate) async fn read_inner(
+        &self,
+        addr: GlobalAddr,
+        life: Option<u16>,
+        level: Option<u8>,
+    ) -> Result<InnerRead> {
+        let g = &self.node.g;
+        let mut backoff = self.ep.backoff("inner node being written", addr);
+        loop {
+            let bytes = self.ep.read(addr, g.inner_image() as u32).await?;
+            self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
+            let early = bytes.extract(|b| {
+                let h = crate::format::leaf::check_header(g, addr, b)?;
+                let other = life.is_some_and(|l| l != h.ver.life)
+                    || level.is_some_and(|l| l != h.level);
+                Some(if other { Some(InnerRead::OtherLife) } else { None })
+            });
+            if let Some(Some(other)) = early {
+                return Ok(other);
+            }
+            if let Ok((_, bytes)) = bytes.check(|b| inner::check(g, addr, b).map(|_| ()).ok_or(()))
+                && let Some(read) = self.cache_inner(addr, &bytes).await?
+            {
+                return Ok(read);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// Caches an accepted image. `None` when two records claim the same key: a relocation is half done, read again.
+    pub(crate) async fn cache_inner(&self, addr: GlobalAddr, bytes: &[u8]) -> Result<Option<InnerRead>> {
+        let (header, records) = inner::check(&self.node.g, addr, bytes).expect("accepted");
+        if !header.into.is_null() {
+            return Ok(Some(InnerRead::Dead(header.into)));
+        }
+        let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
+        let hi = self.fence_bytes(header.hi).await?;
+        let mut long = Vec::new();
+        for r in &records {
+            long.push(match r.key {
+                Stored::Block(_) => self.fence_bytes(r.key).await?.unwrap_or_default(),
+                _ => Vec::new(),
+            });
+        }
+        let mut sorted: Vec<(&[u8], &inner::Record<'_>)> = records
+            .iter()
+            .zip(&long)
+            .map(|(r, long)| match r.key {
+                Stored::Inline(key) => (key, r),
+                _ => (&long[..], r),
+            })
+            .collect();
+        sorted.sort_unstable_by(|a, b| a.0.cmp(b.0));
+        if sorted.windows(2).any(|w| w[0].0 == w[1].0) {
+            return Ok(None);
+        }
+        if sorted.first().is_none_or(|(key, _)| **key > *lo) {
+            return Err(Error::corrupt(format!("inner node {addr} lacks its first record")));
+        }
+        let keys = KeyArray::new(sorted.iter().map(|(key, _)| *key));
+        let tag = |i: usize| match sorted.get(i + 1) {
+            Some((key, _)) => fence_tag(Some(key)),
+            None => fence_tag(hi.as_deref()),
+        };
+        let records = sorted
+            .iter()
+            .enumerate()
+            .map(|(i, (_, r))| {
+                let c = &r.child;
+                Record::new(c.addr, c.life, c.table.bits(), c.slots as u16, tag(i))
+            })
+            .collect();
+        self.ep.stage_cost(Stage::CacheFill, 1);
+        let parts = NodeParts {
+            addr,
+            life: header.ver.life,
+            lo: &lo,
+            hi: hi.as_deref(),
+            keys,
+            records,
+        };
+        let node = self.node.cache.insert(header.level, parts);
+        Ok(Some(InnerRead::Whole(InnerCopy { node, level: header.level, next: header.next })))
+    }
+
+    /// Copies a table into the mirror of its leaf, when the leaf's record is cached.
+    pub(crate) fn fill_mirror(&self, key: &[u8], route: &Route, fps: &[u8]) {
+        if !self.node.o.mirrors {
+            return;
+        }
+        self.node.cache.lookup(1, key, |node, i| {
+            let r = &node.records()[i];
+            if (r.child, r.life) == (route.leaf, route.life) && usize::from(r.capacity) == fps.len() {
+                self.node.cache.fill_mirror(node, i, fps);
+            }
+        });
+    }
+
+    /// Notes one fingerprint in the mirror of a leaf.
+    pub(crate) fn note_mirror(&self, key: &[u8], route: &Route, slot: usize, fp: u8) {
+        if !self.node.o.mirrors {
+            return;
+        }
+        self.node.cache.lookup(1, key, |node, i| {
+            let r = &node.records()[i];
+            if (r.child, r.life) == (route.leaf, route.life) && slot < usize::from(r.capacity) {
+                self.node.cache.note_fingerprint(node, i, slot, fp);
+            }
+        });
+    }
+
+    /// The route of a key by walking right from a leaf whose parent lacks a record (its splitter found no memory for the
+    /// parent): headers tell everything. `None` when the walk shows that the route is stale in another way.
+    pub(crate) async fn walk_route(&self, key: &[u8], from: &Route) -> Result<Option<Route>> {
+        let mut leaf = self.read_leaf(from.leaf, from.capacity).await?;
+        if leaf.header(self).ver.life != from.life {
+            return Ok(None);
+        }
+        loop {
+            let h = leaf.header(self);
+            let (life, table, next) = (h.ver.life, h.table, h.next);
+            if !h.into.is_null() {
+                return Ok(None);
+            }
+            let hi = self.fence_bytes(h.hi).await?;
+            if hi.as_deref().is_none_or(|hi| key < hi) {
+                let fence = fence_tag(hi.as_deref());
+                let capacity = leaf.capacity;
+                return Ok(Some(Route { leaf: leaf.addr, life, table, capacity, fence }));
+            }
+            self.ep.check_deadline("the end of a walk", next.bits())?;
+            leaf = self.read_leaf(next, leaf.capacity).await?;
+        }
+    }
+}
+
+/// The route of a key that a bottom node covers.
+pub(crate) fn route_in(node: &CachedNode, key: &[u8]) -> Route {
+    let i = node.keys().floor(key).expect("the first record begins where the node does");
+    route_of(&node.records()[i])
+}
