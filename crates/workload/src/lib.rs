@@ -3,7 +3,7 @@
 //!
 //! * [`WorkloadSpec`] holds the settings of a run (serde, text forms everywhere), [`Plan`] is the
 //!   same made ready, and each client draws its operations from an [`OpStream`].
-
+//! * [`trace`] replays what the real YCSB client printed with its `basic` binding.
 //!
 //! Everything drawn comes from one [`Seed`]; the generator and what hangs on it are frozen, see
 //! [`rng`](Seed).
@@ -43,6 +43,7 @@ mod scan_len;
 mod spec;
 mod stream;
 mod text;
+pub mod trace;
 mod values;
 
 pub use dist::{Chooser, Distribution, MAX_NOMINAL, THETA, ZipfExact, ZipfYcsb, zeta};
