@@ -189,6 +189,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::property_config())]
         #[test]
         fn any_bytes_parse_or_say_why(bytes: Vec<u8>) {
             if let Ok(file) = KeyFile::parse("t", bytes) {

@@ -59,3 +59,10 @@ pub use scan_len::{MAX_SCAN, ScanLength};
 pub use spec::WorkloadSpec;
 pub use stream::{Exhausted, Op, OpStream};
 pub use values::{MAX_VALUE, Mismatch, ValueMaker, ValueSize};
+
+/// Property tests draw from a fixed seed, so that a failure repeats by itself.
+#[cfg(test)]
+fn property_config() -> proptest::test_runner::Config {
+    use proptest::test_runner::{Config, RngSeed};
+    Config { rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..Config::default() }
+}

@@ -152,6 +152,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::property_config())]
         #[test]
         fn any_domain_and_seed(n in 1u64..5000, seed: u64) {
             prop_assert!(is_bijection(n, seed));

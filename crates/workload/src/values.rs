@@ -228,6 +228,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::property_config())]
         #[test]
         fn every_version_passes_for_its_key(key: Vec<u8>, version: u32, len in 0usize..200) {
             let v = value(&key, version, len);

@@ -381,6 +381,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::property_config())]
         /// Any values that do not hold a field start come back, brackets and spaces included.
         #[test]
         fn what_the_client_prints_comes_back(values in prop::collection::btree_map(any::<u32>(), "[ -~]{0,40}", 0..5)) {

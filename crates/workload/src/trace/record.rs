@@ -244,6 +244,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::property_config())]
         #[test]
         fn encodings_come_back(fields: BTreeMap<u32, Vec<u8>>) {
             let r = Record { fields };
