@@ -5,8 +5,8 @@
 //!   same made ready, and each client draws its operations from an [`OpStream`].
 //! * [`trace`] replays what the real YCSB client printed with its `basic` binding.
 //!
-//! Everything drawn comes from one [`Seed`]; the generator and what hangs on it are frozen, see
-//! [`rng`](Seed).
+//! Everything drawn comes from one [`Seed`]; the generator and what hangs on it are frozen,
+//! so that a published seed replays.
 //!
 //! ```
 //! use dmtree_workload::{Op, Workload, WorkloadSpec};

@@ -9,7 +9,7 @@
 //!
 //! Integer draws are the same on every machine. Draws that go through `exp` or `ln` (the exact zipf
 //! above its table size, YCSB's formula) use the platform's mathematics library, whose last bit may
-//! differ from another platform's: two machines may then disagree on about one draw in 10^14.
+//! differ from another platform's: two platforms may then, very rarely, disagree on a draw.
 
 use serde::{Deserialize, Serialize};
 
