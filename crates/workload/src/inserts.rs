@@ -1,0 +1,165 @@
+//! Record numbers for inserts, shared by all clients.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// How many inserts may finish after one that does not, before that one is taken as lost.
+const WINDOW: u64 = 1 << 14;
+
+/// Hands out fresh record numbers, each once, and knows up to where they are stored.
+///
+/// Several processes can share a run as `part` of `parts`: part p takes the numbers `first + p`,
+/// `first + p + parts`, and so on, so no two ever insert the same record, without talking to each
+/// other.
+///
+/// "Stored" is the highest count such that this and all earlier inserts were acknowledged, so that
+/// `latest` does not read what is still on its way. An insert whose client gave up holds this back
+/// until 16 384 later ones have finished.
+#[derive(Debug)]
+pub struct InsertCounter {
+    first: u64,
+    end: u64,
+    part: u64,
+    parts: u64,
+    next: AtomicU64,
+    acknowledged: AtomicU64,
+    /// Slot `t % WINDOW` holds the largest acknowledged ticket that falls there, plus one. Tickets
+    /// only grow, so a slot is never cleared.
+    window: Box<[AtomicU64]>,
+}
+
+/// One insert: the count of inserts before it in this part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+impl InsertCounter {
+    /// Numbers from `first` up to, not including, `end`; of them those of `part` of `parts`.
+    #[must_use]
+    pub fn new(first: u64, end: u64, part: u32, parts: u32) -> Self {
+        InsertCounter {
+            first,
+            end,
+            part: u64::from(part),
+            parts: u64::from(parts.max(1)),
+            next: AtomicU64::new(0),
+            acknowledged: AtomicU64::new(0),
+            window: (0..WINDOW).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// The next insert; `None` when the numbers are used up.
+    pub fn take(&self) -> Option<Ticket> {
+        let room = |ticket: u64| {
+            let at =
+                ticket.checked_mul(self.parts)?.checked_add(self.part)?.checked_add(self.first)?;
+            (at < self.end).then_some(ticket + 1)
+        };
+        self.next.fetch_update(SeqCst, SeqCst, room).ok().map(Ticket)
+    }
+
+    /// The record number of an insert.
+    #[must_use]
+    pub fn record(&self, ticket: Ticket) -> u64 {
+        self.number(ticket.0)
+    }
+
+    /// The record number of this part's insert `count` (from 0).
+    pub(crate) fn number(&self, count: u64) -> u64 {
+        self.first + self.part + count * self.parts
+    }
+
+    /// Says that an insert is stored.
+    pub fn acknowledge(&self, ticket: Ticket) {
+        self.slot(ticket.0).fetch_max(ticket.0 + 1, SeqCst);
+        // Whoever stores last sees all that was stored before it, and moves the mark over it.
+        loop {
+            let mark = self.acknowledged.load(SeqCst);
+            if self.slot(mark).load(SeqCst) <= mark {
+                return;
+            }
+            let _ = self.acknowledged.compare_exchange(mark, mark + 1, SeqCst, SeqCst);
+        }
+    }
+
+    fn slot(&self, ticket: u64) -> &AtomicU64 {
+        &self.window[(ticket % WINDOW) as usize]
+    }
+
+    /// How many inserts of this part are stored, counted without a gap.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(SeqCst)
+    }
+
+    /// How many inserts of this part were handed out.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.next.load(SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_waits_for_gaps() {
+        let c = InsertCounter::new(100, 1000, 0, 1);
+        let t: Vec<Ticket> = (0..5).map(|_| c.take().unwrap()).collect();
+        assert_eq!(t.iter().map(|&t| c.record(t)).collect::<Vec<_>>(), [100, 101, 102, 103, 104]);
+        c.acknowledge(t[1]);
+        c.acknowledge(t[2]);
+        assert_eq!(c.acknowledged(), 0);
+        c.acknowledge(t[0]);
+        assert_eq!(c.acknowledged(), 3);
+        c.acknowledge(t[4]);
+        assert_eq!((c.acknowledged(), c.taken()), (3, 5));
+    }
+
+    #[test]
+    fn a_lost_insert_is_passed_in_the_end() {
+        let c = InsertCounter::new(0, u64::MAX, 0, 1);
+        let _lost = c.take().unwrap();
+        for _ in 0..WINDOW {
+            c.acknowledge(c.take().unwrap());
+        }
+        assert_eq!(c.acknowledged(), WINDOW + 1);
+    }
+
+    #[test]
+    fn parts_are_disjoint_and_end() {
+        let mut all = Vec::new();
+        for part in 0..3 {
+            let c = InsertCounter::new(10, 31, part, 3);
+            while let Some(t) = c.take() {
+                all.push(c.record(t));
+            }
+        }
+        all.sort_unstable();
+        assert_eq!(all, (10..31).collect::<Vec<_>>());
+        assert!(InsertCounter::new(u64::MAX, u64::MAX, 0, 1).take().is_none());
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods)] // threads are what is tested
+    fn threads_never_share_a_number_and_the_mark_arrives() {
+        let c = std::sync::Arc::new(InsertCounter::new(0, u64::MAX, 0, 1));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let c = c.clone();
+                std::thread::spawn(move || {
+                    let mut mine = Vec::new();
+                    for _ in 0..20_000 {
+                        let t = c.take().unwrap();
+                        c.acknowledge(t);
+                        mine.push(c.record(t));
+                    }
+                    mine
+                })
+            })
+            .collect();
+        let mut all: Vec<u64> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..80_000).collect::<Vec<_>>());
+        assert_eq!(c.acknowledged(), 80_000);
+    }
+}

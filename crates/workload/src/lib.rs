@@ -1,0 +1,68 @@
+//! Workloads for range indexes on disaggregated memory: which operation, on which key, with which
+//! value.
+//!
+//! * [`WorkloadSpec`] holds the settings of a run (serde, text forms everywhere), [`Plan`] is the
+//!   same made ready, and each client draws its operations from an [`OpStream`].
+//! * [`trace`] replays what the real YCSB client printed with its `basic` binding.
+//!
+//! Everything drawn comes from one [`Seed`]; the generator and what hangs on it are frozen,
+//! so that a published seed replays.
+//!
+//! ```
+//! use dmtree_workload::{Op, Workload, WorkloadSpec};
+//!
+//! let spec = WorkloadSpec {
+//!     workload: Workload::named("ycsb-a")?,
+//!     distribution: "zipfian-exact(0.99)".parse()?,
+//!     nominal: Some(1_000_000_000),
+//!     records: 10_000,
+//!     ..Default::default()
+//! };
+//! let plan = spec.build()?;
+//! let mut stream = plan.stream(0);
+//! for _ in 0..100 {
+//!     match stream.next() {
+//!         Some(Op::Read { key, .. }) => assert_eq!(key.len(), 24),
+//!         Some(Op::Update { key, value, .. }) => plan.check_value(key, value).unwrap(),
+//!         other => panic!("not in this mix: {other:?}"),
+//!     }
+//! }
+//! # Ok::<(), dmtree_workload::Error>(())
+//! ```
+
+mod dist;
+mod error;
+mod inserts;
+mod key_file;
+mod keys;
+mod mix;
+mod permute;
+mod plan;
+mod rng;
+mod scan_len;
+mod spec;
+mod stream;
+mod text;
+pub mod trace;
+mod values;
+
+pub use dist::{Chooser, Distribution, MAX_NOMINAL, THETA, ZipfExact, ZipfYcsb, zeta};
+pub use error::{Error, ErrorKind, Result, TraceError};
+pub use inserts::{InsertCounter, Ticket};
+pub use key_file::KeyFile;
+pub use keys::{KeyForm, KeySpace, MAX_KEY};
+pub use mix::{Mix, OpKind, Workload};
+pub use permute::Permutation;
+pub use plan::{LOADED, Load, LoadOrder, Plan};
+pub use rng::{Rng, Seed, fnv1a, mix64};
+pub use scan_len::{MAX_SCAN, ScanLength};
+pub use spec::WorkloadSpec;
+pub use stream::{Exhausted, Op, OpStream};
+pub use values::{MAX_VALUE, Mismatch, ValueMaker, ValueSize};
+
+/// Property tests draw from a fixed seed, so that a failure repeats by itself.
+#[cfg(test)]
+fn property_config() -> proptest::test_runner::Config {
+    use proptest::test_runner::{Config, RngSeed};
+    Config { rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..Config::default() }
+}

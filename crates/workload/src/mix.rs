@@ -1,0 +1,390 @@
+//! What share of the operations is of which kind, by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::dist::{Distribution, THETA};
+use crate::error::{Error, Result};
+use crate::rng::Rng;
+
+/// A kind of operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OpKind {
+    /// Search of a key that is stored.
+    Read,
+    /// Search of a key that is not.
+    ReadAbsent,
+    /// Insert of a new key.
+    Insert,
+    /// Write to a key that is stored (an upsert in the published systems).
+    Update,
+    /// Removal of a key that is stored.
+    Delete,
+    /// Entries in ascending order from a key that is stored, without an upper bound.
+    Scan,
+    /// A search and then a write of the same key; not atomic.
+    ReadModifyWrite,
+}
+
+impl OpKind {
+    /// Every kind, in the order in which [`Mix`] draws them.
+    pub const ALL: [OpKind; 7] = [
+        OpKind::Read,
+        OpKind::ReadAbsent,
+        OpKind::Insert,
+        OpKind::Update,
+        OpKind::Delete,
+        OpKind::Scan,
+        OpKind::ReadModifyWrite,
+    ];
+
+    /// The name in files and results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            OpKind::Read => "read",
+            OpKind::ReadAbsent => "read-absent",
+            OpKind::Insert => "insert",
+            OpKind::Update => "update",
+            OpKind::Delete => "delete",
+            OpKind::Scan => "scan",
+            OpKind::ReadModifyWrite => "read-modify-write",
+        }
+    }
+
+    /// Whether the operation is about a record that must already be loaded.
+    #[must_use]
+    pub const fn needs_records(self) -> bool {
+        !matches!(self, OpKind::Insert)
+    }
+}
+
+impl fmt::Display for OpKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Weights of the operation kinds. Only their ratio counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[allow(missing_docs)] // the fields are the kinds
+pub struct Mix {
+    pub read: u32,
+    pub read_absent: u32,
+    pub insert: u32,
+    pub update: u32,
+    pub delete: u32,
+    pub scan: u32,
+    pub read_modify_write: u32,
+}
+
+impl Mix {
+    const NONE: Mix = Mix {
+        read: 0,
+        read_absent: 0,
+        insert: 0,
+        update: 0,
+        delete: 0,
+        scan: 0,
+        read_modify_write: 0,
+    };
+
+    /// The weight of one kind.
+    #[must_use]
+    pub const fn weight(&self, kind: OpKind) -> u32 {
+        match kind {
+            OpKind::Read => self.read,
+            OpKind::ReadAbsent => self.read_absent,
+            OpKind::Insert => self.insert,
+            OpKind::Update => self.update,
+            OpKind::Delete => self.delete,
+            OpKind::Scan => self.scan,
+            OpKind::ReadModifyWrite => self.read_modify_write,
+        }
+    }
+
+    /// The sum of the weights.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        OpKind::ALL.iter().map(|&kind| u64::from(self.weight(kind))).sum()
+    }
+
+    /// Whether any operation needs a loaded record.
+    #[must_use]
+    pub fn needs_records(&self) -> bool {
+        OpKind::ALL.iter().any(|&kind| kind.needs_records() && self.weight(kind) > 0)
+    }
+
+    /// Draws a kind. A mix without any weight gives reads; [`Workload`] refuses it before.
+    #[inline]
+    pub fn draw(&self, rng: &mut Rng) -> OpKind {
+        let mut at = rng.below(self.total().max(1));
+        for kind in OpKind::ALL {
+            let weight = u64::from(self.weight(kind));
+            if at < weight {
+                return kind;
+            }
+            at -= weight;
+        }
+        OpKind::Read
+    }
+}
+
+/// A named mix, and the law that belongs to it if it has one of its own.
+///
+/// In an experiment file either a name, or a table for a mix of your own:
+///
+/// ```toml
+/// workload = "ycsb-a"
+/// ```
+/// ```toml
+/// workload = { name = "mostly-scans", mix = { scan = 80, insert = 20 } }
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    name: String,
+    csv_name: String,
+    mix: Mix,
+    distribution: Option<Distribution>,
+}
+
+/// Name, name in the published tables, mix, own law.
+type Builtin = (&'static str, &'static str, Mix, Option<Distribution>);
+
+const LATEST: Option<Distribution> = Some(Distribution::Latest { theta: THETA });
+
+/// Each workload once. The published artifact's table names of the micro workloads (`ycsb-c` for
+/// search, `insert-only`, `update-only`, `scan-only`) are accepted as names too.
+const BUILTIN: [Builtin; 12] = [
+    ("search", "ycsb-c", Mix { read: 100, ..Mix::NONE }, None),
+    ("search-absent", "search-absent", Mix { read_absent: 100, ..Mix::NONE }, None),
+    ("insert", "insert-only", Mix { insert: 100, ..Mix::NONE }, None),
+    ("update", "update-only", Mix { update: 100, ..Mix::NONE }, None),
+    ("delete", "delete", Mix { delete: 100, ..Mix::NONE }, None),
+    ("scan", "scan-only", Mix { scan: 100, ..Mix::NONE }, None),
+    ("ycsb-a", "ycsb-a", Mix { read: 50, update: 50, ..Mix::NONE }, None),
+    ("ycsb-b", "ycsb-b", Mix { read: 95, update: 5, ..Mix::NONE }, None),
+    ("ycsb-c", "ycsb-c", Mix { read: 100, ..Mix::NONE }, None),
+    ("ycsb-d", "ycsb-d", Mix { read: 95, insert: 5, ..Mix::NONE }, LATEST),
+    ("ycsb-e", "ycsb-e", Mix { scan: 95, insert: 5, ..Mix::NONE }, None),
+    ("ycsb-f", "ycsb-f", Mix { read: 50, read_modify_write: 50, ..Mix::NONE }, None),
+];
+
+impl Workload {
+    /// A workload by its name, or by its name in the published tables.
+    ///
+    /// # Errors
+    /// A name that is neither; the message lists the valid ones.
+    pub fn named(name: &str) -> Result<Self> {
+        let by = |pick: fn(&Builtin) -> &'static str| BUILTIN.iter().find(|b| pick(b) == name);
+        let Some(&(name, csv_name, mix, distribution)) = by(|b| b.0).or_else(|| by(|b| b.1)) else {
+            return Err(Error::unknown(
+                "workload",
+                name,
+                &Self::names().collect::<Vec<_>>().join(", "),
+            ));
+        };
+        Ok(Workload { name: name.to_owned(), csv_name: csv_name.to_owned(), mix, distribution })
+    }
+
+    /// A mix of your own; `name` goes into results.
+    ///
+    /// # Errors
+    /// A name that is empty, has anything but letters, digits, `-`, `_` and `.`, or is a built-in
+    /// one's; weights that are all 0.
+    pub fn custom(name: &str, mix: Mix, distribution: Option<Distribution>) -> Result<Self> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+            return Err(Error::bad_value(format!(
+                "{name:?} cannot name a workload: give 1 to 64 letters, digits, '-', '_' and '.'"
+            )));
+        }
+        if Self::named(name).is_ok() {
+            return Err(Error::bad_value(format!(
+                "workload {name:?} is built in: give your own mix another name"
+            )));
+        }
+        if mix.total() == 0 {
+            return Err(Error::bad_value(format!(
+                "workload {name:?} has no operations: give at least one kind a weight above 0"
+            )));
+        }
+        Ok(Workload { name: name.to_owned(), csv_name: name.to_owned(), mix, distribution })
+    }
+
+    /// The names of the built-in workloads, and then the other names that the published tables have
+    /// for them.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        let published = BUILTIN.iter().map(|b| b.1).filter(|n| BUILTIN.iter().all(|b| b.0 != *n));
+        BUILTIN.iter().map(|b| b.0).chain(published)
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The name in the published tables' `Workload` column: `search` is `ycsb-c` there, `insert`
+    /// `insert-only`, and so on.
+    #[must_use]
+    pub fn csv_name(&self) -> &str {
+        &self.csv_name
+    }
+
+    /// The shares of the operations.
+    #[must_use]
+    pub fn mix(&self) -> &Mix {
+        &self.mix
+    }
+
+    /// The law that this workload always has, whatever else is asked for: `latest` for YCSB D.
+    #[must_use]
+    pub fn own_distribution(&self) -> Option<Distribution> {
+        self.distribution
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl FromStr for Workload {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Workload::named(text.trim())
+    }
+}
+
+/// The table form of a workload.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Custom {
+    name: String,
+    mix: Mix,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    distribution: Option<Distribution>,
+}
+
+impl Serialize for Workload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        if Workload::named(&self.name).is_ok() {
+            serializer.serialize_str(&self.name)
+        } else {
+            let Workload { name, mix, distribution, .. } = self.clone();
+            Custom { name, mix, distribution }.serialize(serializer)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Workload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct NameOrTable;
+        impl<'de> serde::de::Visitor<'de> for NameOrTable {
+            type Value = Workload;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a workload's name, or a table with name and mix")
+            }
+            fn visit_str<E: serde::de::Error>(
+                self,
+                text: &str,
+            ) -> std::result::Result<Workload, E> {
+                text.parse().map_err(E::custom)
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                map: A,
+            ) -> std::result::Result<Workload, A::Error> {
+                let custom = Custom::deserialize(MapAccessDeserializer::new(map))?;
+                Workload::custom(&custom.name, custom.mix, custom.distribution)
+                    .map_err(serde::de::Error::custom)
+            }
+        }
+        deserializer.deserialize_any(NameOrTable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Seed;
+
+    #[test]
+    fn the_mixes_are_ycsbs() {
+        let mix = |name| *Workload::named(name).unwrap().mix();
+        let share = |name, kind| mix(name).weight(kind) as f64 / mix(name).total() as f64;
+        for (name, shares) in [
+            ("ycsb-a", [(OpKind::Read, 0.5), (OpKind::Update, 0.5)]),
+            ("ycsb-b", [(OpKind::Read, 0.95), (OpKind::Update, 0.05)]),
+            ("ycsb-d", [(OpKind::Read, 0.95), (OpKind::Insert, 0.05)]),
+            ("ycsb-e", [(OpKind::Scan, 0.95), (OpKind::Insert, 0.05)]),
+            ("ycsb-f", [(OpKind::Read, 0.5), (OpKind::ReadModifyWrite, 0.5)]),
+        ] {
+            for (kind, due) in shares {
+                assert!((share(name, kind) - due).abs() < 1e-9, "{name} {kind}");
+            }
+        }
+        for (name, kind) in [
+            ("ycsb-c", OpKind::Read),
+            ("search", OpKind::Read),
+            ("search-absent", OpKind::ReadAbsent),
+            ("insert", OpKind::Insert),
+            ("update", OpKind::Update),
+            ("delete", OpKind::Delete),
+            ("scan", OpKind::Scan),
+        ] {
+            assert!((share(name, kind) - 1.0).abs() < 1e-9, "{name}");
+        }
+        assert_eq!(Workload::named("ycsb-d").unwrap().own_distribution().unwrap().name(), "latest");
+    }
+
+    #[test]
+    fn drawn_kinds_have_their_share() {
+        let mix = Mix { read: 50, insert: 10, delete: 5, scan: 35, ..Mix::default() };
+        let mut rng = Seed(1).rng();
+        let mut hits = [0.0f64; 7];
+        for _ in 0..100_000 {
+            hits[mix.draw(&mut rng) as usize] += 1.0;
+        }
+        for kind in OpKind::ALL {
+            let due = f64::from(mix.weight(kind)) * 1000.0;
+            assert!((hits[kind as usize] - due).abs() <= 5.0 * due.sqrt(), "{kind}: {hits:?}");
+        }
+    }
+
+    #[test]
+    fn published_names_go_both_ways() {
+        for (ours, theirs) in [
+            ("search", "ycsb-c"),
+            ("insert", "insert-only"),
+            ("update", "update-only"),
+            ("scan", "scan-only"),
+        ] {
+            assert_eq!(Workload::named(ours).unwrap().csv_name(), theirs);
+            assert_eq!(Workload::named(theirs).unwrap().csv_name(), theirs);
+        }
+        assert_eq!(Workload::named("insert-only").unwrap().name(), "insert");
+        let message = Workload::named("ycsb-g").unwrap_err().to_string();
+        for name in Workload::names() {
+            assert!(message.contains(name) && Workload::named(name).is_ok(), "{message}");
+        }
+    }
+
+    #[test]
+    fn own_mixes_are_checked() {
+        let mix = Mix { scan: 1, ..Mix::default() };
+        assert!(Workload::custom("mine", mix, None).is_ok());
+        for bad in ["", "a,b", "a\nb", "search", "insert-only"] {
+            assert!(Workload::custom(bad, mix, None).is_err(), "{bad}");
+        }
+        assert!(Workload::custom("mine", Mix::default(), None).is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! A workload made ready to run: what all its clients share.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::dist::{Chooser, Distribution};
+use crate::error::{Error, Result};
+use crate::inserts::InsertCounter;
+use crate::keys::KeySpace;
+use crate::mix::Workload;
+use crate::permute::Permutation;
+use crate::rng::Seed;
+use crate::scan_len::ScanLengths;
+use crate::spec::WorkloadSpec;
+use crate::stream::OpStream;
+use crate::values::{Mismatch, ValueMaker};
+
+/// The version of the value that is loaded; writes in the run have others.
+pub const LOADED: u32 = 0;
+
+/// A checked [`WorkloadSpec`] with its tables and counters. Shared by the clients of a process;
+/// every client takes its own [`OpStream`] from it.
+#[derive(Debug)]
+pub struct Plan {
+    spec: WorkloadSpec,
+    keys: KeySpace,
+    /// None for inserts only into an empty index.
+    chooser: Option<Chooser>,
+    scans: ScanLengths,
+    part: u32,
+    parts: u32,
+    inserts: InsertCounter,
+    delete_order: Permutation,
+    deletes: AtomicU64,
+    value_lengths: Seed,
+}
+
+impl Plan {
+    pub(crate) fn new(mut spec: WorkloadSpec, part: u32, parts: u32) -> Result<Self> {
+        if part >= parts {
+            return Err(Error::bad_value(format!(
+                "part {part} of {parts} does not exist: give a part below the number of parts"
+            )));
+        }
+        spec.distribution = spec.workload.own_distribution().unwrap_or(spec.distribution);
+        spec.value_size.checked()?;
+        let scans = ScanLengths::new(spec.scan_length)?;
+        let seed = spec.seed;
+        let keys = KeySpace::new(&spec.keys, seed.child("keys"))?;
+        if spec.records > keys.capacity() {
+            return Err(Error::bad_value(format!(
+                "{} records are more than the {} that keys of form {} can name: load fewer, or take another form",
+                spec.records,
+                keys.capacity(),
+                spec.keys
+            )));
+        }
+        let chooser = if spec.records > 0 || spec.workload.mix().needs_records() {
+            let scatter = seed.child("scatter");
+            Some(Chooser::new(spec.distribution, spec.records, spec.nominal, scatter)?)
+        } else {
+            None
+        };
+        Ok(Plan {
+            inserts: InsertCounter::new(spec.records, keys.capacity(), part, parts),
+            delete_order: Permutation::new(spec.records, seed.child("deletes")),
+            deletes: AtomicU64::new(0),
+            value_lengths: seed.child("value lengths"),
+            keys,
+            chooser,
+            scans,
+            part,
+            parts,
+            spec,
+        })
+    }
+
+    /// The settings in effect.
+    #[must_use]
+    pub fn spec(&self) -> &WorkloadSpec {
+        &self.spec
+    }
+
+    /// What is done.
+    #[must_use]
+    pub fn workload(&self) -> &Workload {
+        &self.spec.workload
+    }
+
+    /// The law in effect, which may be the workload's own.
+    #[must_use]
+    pub fn distribution(&self) -> Distribution {
+        self.spec.distribution
+    }
+
+    /// The key count that the law is taken over.
+    #[must_use]
+    pub fn nominal(&self) -> u64 {
+        self.chooser.as_ref().map_or(0, Chooser::nominal)
+    }
+
+    /// How many records are loaded.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.spec.records
+    }
+
+    /// How many records can be loaded and inserted in all.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.keys.capacity()
+    }
+
+    /// The keys.
+    #[must_use]
+    pub fn keys(&self) -> &KeySpace {
+        &self.keys
+    }
+
+    /// The counter behind inserts; a driver that knows better when an insert is stored may
+    /// acknowledge there.
+    #[must_use]
+    pub fn inserts(&self) -> &InsertCounter {
+        &self.inserts
+    }
+
+    /// The operations of client `client` of this process. The same client of the same plan settings
+    /// draws the same; what clients share is the numbers of inserts and deletes, whose assignment
+    /// to clients is the order of arrival.
+    #[must_use]
+    pub fn stream(self: &Arc<Self>, client: u32) -> OpStream {
+        let number = u64::from(self.part) << 32 | u64::from(client);
+        OpStream::new(self.clone(), self.spec.seed.numbered("client", number))
+    }
+
+    /// Replaces the content of `out` by the key of `record`.
+    pub fn key(&self, record: u64, out: &mut Vec<u8>) {
+        self.keys.key(record, out);
+    }
+
+    /// Replaces the content of `out` by version `version` of the value of `record`, whose key is
+    /// `key`. Load with version [`LOADED`].
+    pub fn value(&self, record: u64, key: &[u8], version: u32, out: &mut Vec<u8>) {
+        let len = self.spec.value_size.of(self.value_lengths, record, version);
+        ValueMaker.fill(key, version, len, out);
+    }
+
+    /// Whether `value` can have been written for `key`, by any version, in one piece.
+    ///
+    /// # Errors
+    /// [`Mismatch`] when it cannot.
+    pub fn check_value(&self, key: &[u8], value: &[u8]) -> std::result::Result<(), Mismatch> {
+        ValueMaker.check(key, value)
+    }
+
+    /// The records to load, in order.
+    #[must_use]
+    pub fn load(&self, order: LoadOrder) -> Load {
+        let n = self.spec.records;
+        let by = match order {
+            LoadOrder::Random => By::Permutation(Permutation::new(n, self.spec.seed.child("load"))),
+            LoadOrder::Sorted => {
+                let mut records: Vec<u64> = (0..n).collect();
+                records.sort_by_cached_key(|&record| self.keys.rank(record));
+                By::Table(records.into())
+            }
+        };
+        Load { n, by }
+    }
+
+    pub(crate) fn chooser(&self) -> Option<&Chooser> {
+        self.chooser.as_ref()
+    }
+
+    pub(crate) fn scans(&self) -> &ScanLengths {
+        &self.scans
+    }
+
+    /// The next loaded record to delete; each is given once. `None` when this part's are used up.
+    pub(crate) fn take_delete(&self) -> Option<u64> {
+        let mine = |count: u64| {
+            let at = count.checked_mul(u64::from(self.parts))?.checked_add(u64::from(self.part))?;
+            (at < self.spec.records).then_some(at)
+        };
+        let step = |count| mine(count).map(|_| count + 1);
+        let count = self.deletes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).ok()?;
+        mine(count).map(|at| self.delete_order.apply(at))
+    }
+}
+
+/// In which order records are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoadOrder {
+    /// A seeded permutation, whatever the key form: fills nodes as random inserts do.
+    #[default]
+    Random,
+    /// Ascending by key: for bulk loads. Takes about 32 bytes of memory per record while it sorts, 8 after.
+    Sorted,
+}
+
+/// The records to load, each once. Cheap to clone; clients share one and take a range of positions
+/// each.
+///
+/// ```
+/// use dmtree_workload::{LOADED, LoadOrder, WorkloadSpec};
+/// let plan = WorkloadSpec { records: 1000, ..Default::default() }.build()?;
+/// let load = plan.load(LoadOrder::Random);
+/// let (mut key, mut value) = (Vec::new(), Vec::new());
+/// for record in load.records(0..500) {
+///     plan.key(record, &mut key);
+///     plan.value(record, &key, LOADED, &mut value);
+///     // insert key and value
+/// }
+/// # Ok::<(), dmtree_workload::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Load {
+    n: u64,
+    by: By,
+}
+
+#[derive(Debug, Clone)]
+enum By {
+    Permutation(Permutation),
+    Table(Arc<[u64]>),
+}
+
+impl Load {
+    /// How many records there are to load.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.n
+    }
+
+    /// Whether there is nothing to load.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.n == 0
+    }
+
+    /// The records at a range of positions of the order; what lies beyond the end is left out.
+    pub fn records(&self, positions: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        (positions.start..positions.end.min(self.n)).map(|at| match &self.by {
+            By::Permutation(order) => order.apply(at),
+            By::Table(records) => records[at as usize],
+        })
+    }
+}

@@ -1,0 +1,203 @@
+//! The random numbers of every workload: one seed, named children, one generator.
+//!
+//! **Frozen.** A result names its seed, and a seed must replay for as long as the result is quoted.
+//! So the generator stands here and is not a dependency: xoshiro256** 1.0 (D. Blackman, S. Vigna,
+//! "Scrambled linear pseudorandom number generators", ACM TOMS 47(4), 2021), its state filled by
+//! SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+//! The tests hold the first outputs; a change of any of them is a change of every published
+//! workload.
+//!
+//! Integer draws are the same on every machine. Draws that go through `exp` or `ln` (the exact zipf
+//! above its table size, YCSB's formula) use the platform's mathematics library, whose last bit may
+//! differ from another platform's: two platforms may then, very rarely, disagree on a draw.
+
+use serde::{Deserialize, Serialize};
+
+/// SplitMix64's output function, a bijection of 64 bits with good avalanche. Frozen.
+#[must_use]
+pub const fn mix64(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// SplitMix64's increment, 2^64 over the golden ratio.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// FNV-1a over bytes, 64 bits. Frozen: it names child seeds and makes the published keys.
+#[must_use]
+pub const fn fnv1a(bytes: &[u8]) -> u64 {
+    let mut hash: u64 = 0xCBF2_9CE4_8422_2325;
+    let mut i = 0;
+    while i < bytes.len() {
+        hash = (hash ^ bytes[i] as u64).wrapping_mul(1_099_511_628_211);
+        i += 1;
+    }
+    hash
+}
+
+/// A seed from which independent generators and further seeds are named.
+///
+/// ```
+/// use dmtree_workload::Seed;
+/// let seed = Seed(42);
+/// assert_eq!(seed.child("keys"), Seed(42).child("keys"));
+/// assert_ne!(seed.child("keys"), seed.child("values"));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Seed(pub u64);
+
+impl Seed {
+    /// The seed of the part called `name`.
+    #[must_use]
+    pub const fn child(self, name: &str) -> Seed {
+        Seed(mix64(self.0.wrapping_add(GOLDEN) ^ mix64(fnv1a(name.as_bytes()))))
+    }
+
+    /// The seed of item `number` of the part called `name`, say of one client of many.
+    #[must_use]
+    pub const fn numbered(self, name: &str, number: u64) -> Seed {
+        let named = self.child(name);
+        Seed(mix64(named.0 ^ mix64(number.wrapping_add(GOLDEN))))
+    }
+
+    /// A generator that starts at this seed.
+    #[must_use]
+    pub const fn rng(self) -> Rng {
+        Rng::new(self)
+    }
+}
+
+/// xoshiro256**. 32 bytes, never allocates, not for cryptography.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rng {
+    s: [u64; 4],
+}
+
+impl Rng {
+    /// A generator whose state is the first four outputs of SplitMix64 from `seed`.
+    #[must_use]
+    pub const fn new(seed: Seed) -> Self {
+        let g1 = seed.0.wrapping_add(GOLDEN);
+        let g2 = g1.wrapping_add(GOLDEN);
+        let g3 = g2.wrapping_add(GOLDEN);
+        let g4 = g3.wrapping_add(GOLDEN);
+        Rng { s: [mix64(g1), mix64(g2), mix64(g3), mix64(g4)] }
+    }
+
+    /// 64 random bits.
+    #[inline]
+    pub const fn next_u64(&mut self) -> u64 {
+        let s = &mut self.s;
+        let out = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
+        let t = s[1] << 17;
+        s[2] ^= s[0];
+        s[3] ^= s[1];
+        s[1] ^= s[2];
+        s[0] ^= s[3];
+        s[2] ^= t;
+        s[3] = s[3].rotate_left(45);
+        out
+    }
+
+    /// The upper half of the next 64 bits.
+    #[inline]
+    pub const fn next_u32(&mut self) -> u32 {
+        (self.next_u64() >> 32) as u32
+    }
+
+    /// Uniform in `0..n`, exactly (D. Lemire, "Fast random integer generation in an interval", ACM
+    /// TOMACS 29(1), 2019). `n` = 0 means the whole range of 64 bits.
+    #[inline]
+    pub const fn below(&mut self, n: u64) -> u64 {
+        if n == 0 {
+            return self.next_u64();
+        }
+        let mut wide = self.next_u64() as u128 * n as u128;
+        if (wide as u64) < n {
+            let reject = n.wrapping_neg() % n;
+            while (wide as u64) < reject {
+                wide = self.next_u64() as u128 * n as u128;
+            }
+        }
+        (wide >> 64) as u64
+    }
+
+    /// Uniform in `low..=high`; `low` when the range is empty.
+    #[inline]
+    pub const fn between(&mut self, low: u64, high: u64) -> u64 {
+        if high <= low { low } else { low + self.below((high - low).wrapping_add(1)) }
+    }
+
+    /// Uniform in [0, 1), a multiple of 2^-53.
+    #[inline]
+    pub const fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xoshiro_is_the_published_generator() {
+        // The reference sequence of xoshiro256** from the state 1, 2, 3, 4.
+        let mut rng = Rng { s: [1, 2, 3, 4] };
+        let first: Vec<u64> = (0..5).map(|_| rng.next_u64()).collect();
+        assert_eq!(first, [11520, 0, 1509978240, 1215971899390074240, 1216172134540287360]);
+    }
+
+    #[test]
+    fn splitmix_is_the_published_generator() {
+        // The reference sequence of SplitMix64 from 1234567.
+        let rng = Rng::new(Seed(1_234_567));
+        assert_eq!(
+            rng.s,
+            [
+                6_457_827_717_110_365_317,
+                3_203_168_211_198_807_973,
+                9_817_491_932_198_370_423,
+                4_593_380_528_125_082_431
+            ]
+        );
+    }
+
+    #[test]
+    fn seeds_are_frozen() {
+        // Changing these numbers changes every workload ever published with a seed.
+        let got = [
+            Seed(1).child("a").0,
+            Seed(1).child("b").0,
+            Seed(1).numbered("client", 0).0,
+            Seed(1).numbered("client", 1).0,
+            Seed(1).rng().next_u64(),
+        ];
+        assert_eq!(got, FROZEN);
+    }
+    const FROZEN: [u64; 5] = [
+        16_560_185_994_610_610_332,
+        7_498_099_014_157_151_991,
+        18_285_387_530_883_557_027,
+        10_389_228_323_259_696_803,
+        12_966_619_160_104_079_557,
+    ];
+
+    #[test]
+    fn bounds_hold() {
+        let mut rng = Seed(7).rng();
+        for n in [1, 2, 3, 1000, u64::MAX] {
+            for _ in 0..1000 {
+                assert!(rng.below(n) < n);
+            }
+        }
+        for _ in 0..1000 {
+            let unit = rng.unit();
+            assert!((0.0..1.0).contains(&unit));
+            assert!((5..=9).contains(&rng.between(5, 9)));
+        }
+        assert_eq!(rng.between(9, 5), 9);
+        let _ = rng.between(0, u64::MAX);
+    }
+}

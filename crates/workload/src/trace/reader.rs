@@ -1,0 +1,271 @@
+//! Traces from files.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::parse::{Action, TraceOp, parse_line};
+use crate::error::TraceError;
+use crate::values::key_hash;
+
+/// The longest line, bytes: 16 MiB.
+pub const MAX_LINE: usize = 16 << 20;
+
+/// Buffer per open file, bytes.
+const BUFFER: usize = 64 << 10;
+
+/// How many operations of each kind were read, and how many lines of the client were skipped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // the fields are described above
+pub struct TraceCounts {
+    pub reads: u64,
+    pub inserts: u64,
+    pub updates: u64,
+    pub scans: u64,
+    pub deletes: u64,
+    pub client_lines: u64,
+}
+
+impl TraceCounts {
+    /// All operations.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.reads + self.inserts + self.updates + self.scans + self.deletes
+    }
+
+    fn add(&mut self, action: &Action) {
+        match action {
+            Action::Read(_) => self.reads += 1,
+            Action::Insert(_) => self.inserts += 1,
+            Action::Update(_) => self.updates += 1,
+            Action::Scan { .. } => self.scans += 1,
+            Action::Delete => self.deletes += 1,
+        }
+    }
+}
+
+/// The operations of one or more files, one after the other. Plain and gzipped files (told by their
+/// first bytes, not their names) may be mixed. Memory does not grow with the files. After an error
+/// there is nothing more.
+pub struct TraceReader {
+    waiting: std::vec::IntoIter<PathBuf>,
+    now: Option<Source>,
+    /// The table of the first operation.
+    table: Option<Vec<u8>>,
+    line: Vec<u8>,
+    limit: usize,
+    counts: TraceCounts,
+}
+
+struct Source {
+    name: PathBuf,
+    from: Box<dyn BufRead + Send>,
+    line: u64,
+}
+
+impl std::fmt::Debug for TraceReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TraceReader")
+            .field("now", &self.now.as_ref().map(|s| (&s.name, s.line)))
+            .field("waiting", &self.waiting.as_slice())
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TraceReader {
+    /// Reads these files in this order as one trace.
+    ///
+    /// # Errors
+    /// No files, or one that cannot be opened: better now than after an hour of replay.
+    pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<Self, TraceError> {
+        let paths: Vec<PathBuf> = paths.iter().map(|p| p.as_ref().to_path_buf()).collect();
+        if paths.is_empty() {
+            return Err(failed(
+                Path::new("trace"),
+                0,
+                "no trace files were given: name at least one".to_owned(),
+            ));
+        }
+        for path in &paths {
+            let dir = File::open(path).and_then(|file| file.metadata()).map(|meta| meta.is_dir());
+            match dir {
+                Ok(false) => {}
+                Ok(true) => {
+                    return Err(failed(path, 0, "a directory: name the files in it".to_owned()));
+                }
+                Err(e) => return Err(failed(path, 0, format!("cannot open the trace: {e}"))),
+            }
+        }
+        Ok(TraceReader::over(paths, None))
+    }
+
+    /// Reads a stream as a trace, plain or gzipped; `name` is for messages.
+    ///
+    /// # Errors
+    /// A stream whose first bytes cannot be read.
+    pub fn from_reader(name: &str, from: impl Read + Send + 'static) -> Result<Self, TraceError> {
+        let name = PathBuf::from(name);
+        match unzipped(from) {
+            Ok(from) => Ok(TraceReader::over(Vec::new(), Some(Source { name, from, line: 0 }))),
+            Err(e) => Err(failed(&name, 0, format!("cannot read the trace: {e}"))),
+        }
+    }
+
+    fn over(waiting: Vec<PathBuf>, now: Option<Source>) -> Self {
+        TraceReader {
+            waiting: waiting.into_iter(),
+            now,
+            table: None,
+            line: Vec::new(),
+            limit: MAX_LINE,
+            counts: TraceCounts::default(),
+        }
+    }
+
+    /// Sets the longest line, bytes; the default is [`MAX_LINE`].
+    #[must_use]
+    pub fn with_line_limit(mut self, bytes: usize) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// What was read so far.
+    #[must_use]
+    pub fn counts(&self) -> TraceCounts {
+        self.counts
+    }
+
+    fn advance(&mut self) -> Result<Option<TraceOp>, TraceError> {
+        loop {
+            let Some(source) = &mut self.now else {
+                let Some(name) = self.waiting.next() else { return Ok(None) };
+                let opened = File::open(&name).and_then(unzipped);
+                let from =
+                    opened.map_err(|e| failed(&name, 0, format!("cannot open the trace: {e}")))?;
+                self.now = Some(Source { name, from, line: 0 });
+                continue;
+            };
+            let more = read_line(&mut source.from, &mut self.line, self.limit);
+            source.line += 1;
+            let fail = |why| Err(failed(&source.name, source.line, why));
+            match more {
+                Ok(Found::Line) => {}
+                Ok(Found::End) => {
+                    self.now = None;
+                    continue;
+                }
+                Ok(Found::TooLong) => {
+                    return fail(format!("longer than {} bytes: is this a trace?", self.limit));
+                }
+                Err(e) => return fail(format!("cannot read on: {e}")),
+            }
+            match parse_line(&self.line) {
+                Ok(None) => self.counts.client_lines += 1,
+                Ok(Some(op)) => {
+                    let table = self.table.get_or_insert_with(|| op.table.clone());
+                    if *table != op.table {
+                        return fail(format!(
+                            "table {:?} after table {:?}: an index has one key space, so replay each table by itself",
+                            String::from_utf8_lossy(&op.table),
+                            String::from_utf8_lossy(table)
+                        ));
+                    }
+                    self.counts.add(&op.action);
+                    return Ok(Some(op));
+                }
+                Err(why) => return fail(why),
+            }
+        }
+    }
+}
+
+impl Iterator for TraceReader {
+    type Item = Result<TraceOp, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.advance();
+        if next.is_err() {
+            self.now = None;
+            self.waiting = Vec::new().into_iter();
+        }
+        next.transpose()
+    }
+}
+
+fn failed(file: &Path, line: u64, why: String) -> TraceError {
+    TraceError { file: file.to_path_buf(), line, why }
+}
+
+/// The text of a stream that may be gzipped.
+fn unzipped(mut from: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + Send>> {
+    const GZIP: [u8; 2] = [0x1F, 0x8B];
+    let mut start = Vec::with_capacity(GZIP.len());
+    from.by_ref().take(GZIP.len() as u64).read_to_end(&mut start)?;
+    let zipped = start == GZIP;
+    let whole = BufReader::with_capacity(BUFFER, Cursor::new(start).chain(from));
+    Ok(if zipped {
+        Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(whole)))
+    } else {
+        Box::new(whole)
+    })
+}
+
+enum Found {
+    Line,
+    End,
+    TooLong,
+}
+
+/// Replaces the content of `line` by the next line without its newline. Never holds more than
+/// `limit` bytes.
+fn read_line(from: &mut dyn BufRead, line: &mut Vec<u8>, limit: usize) -> io::Result<Found> {
+    line.clear();
+    let mut any = false;
+    loop {
+        let ready = match from.fill_buf() {
+            Ok(ready) => ready,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        if ready.is_empty() {
+            return Ok(if any { Found::Line } else { Found::End });
+        }
+        any = true;
+        let newline = ready.iter().position(|&b| b == b'\n');
+        let part = newline.unwrap_or(ready.len());
+        if line.len() + part > limit {
+            return Ok(Found::TooLong);
+        }
+        line.extend_from_slice(&ready[..part]);
+        let used = newline.map_or(part, |at| at + 1);
+        from.consume(used);
+        if newline.is_some() {
+            return Ok(Found::Line);
+        }
+    }
+}
+
+/// The thread, of `threads`, that runs the operations on `key`: always the same one, on every
+/// machine, so that their order is that of the trace. Scans go by their start key.
+#[must_use]
+pub fn shard(key: &[u8], threads: usize) -> usize {
+    let wide = u128::from(key_hash(key)) * threads.max(1) as u128;
+    (wide >> 64) as usize
+}
+
+/// Reads a whole trace into memory, one list per thread, each in the order of the trace.
+///
+/// # Errors
+/// The first error of the trace.
+pub fn split(trace: TraceReader, threads: usize) -> Result<Vec<Vec<TraceOp>>, TraceError> {
+    let threads = threads.max(1);
+    let mut lists = vec![Vec::new(); threads];
+    for op in trace {
+        let op = op?;
+        lists[shard(&op.key, threads)].push(op);
+    }
+    Ok(lists)
+}

@@ -1,0 +1,345 @@
+//! Whole workloads: what their clients draw, together and again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use dmtree_workload::{
+    Exhausted, KeyForm, LOADED, LoadOrder, Mix, Op, OpKind, OpStream, Plan, Seed, ValueSize,
+    Workload, WorkloadSpec,
+};
+
+fn spec(workload: &str, records: u64) -> WorkloadSpec {
+    WorkloadSpec { workload: Workload::named(workload).unwrap(), records, ..Default::default() }
+}
+
+type Owned = (OpKind, u64, Vec<u8>, Option<Vec<u8>>, u32);
+
+fn owned(op: Op<'_>) -> Owned {
+    let len = if let Op::Scan { len, .. } = op { len } else { 0 };
+    (op.kind(), op.record(), op.key().to_vec(), op.value().map(<[u8]>::to_vec), len)
+}
+
+fn take(stream: &mut OpStream, count: usize) -> Vec<Owned> {
+    (0..count).map_while(|_| stream.next().map(owned)).collect()
+}
+
+#[test]
+fn the_same_seed_draws_the_same_and_another_does_not() {
+    for name in Workload::names() {
+        let mut spec = spec(name, 5000);
+        spec.distribution = "zipfian-ycsb".parse().unwrap();
+        spec.value_size = ValueSize::Uniform { min: 0, max: 40 };
+        let run =
+            |spec: &WorkloadSpec, client| take(&mut spec.build().unwrap().stream(client), 300);
+        let first = run(&spec, 1);
+        assert_eq!(first.len(), 300);
+        assert_eq!(first, run(&spec, 1), "{name}");
+        spec.seed = Seed(43);
+        assert_ne!(first, run(&spec, 1), "{name}");
+        spec.seed = Seed(42);
+        if name != "insert" && name != "insert-only" && name != "delete" {
+            assert_ne!(first, run(&spec, 2), "{name}");
+        }
+    }
+}
+
+/// Operation by operation, so that a change of any part shows. A failure here means that published
+/// seeds no longer replay.
+#[test]
+fn streams_are_frozen() {
+    let mut hash = Vec::new();
+    for name in ["ycsb-a", "ycsb-d", "ycsb-e", "delete", "search-absent"] {
+        for form in ["hashed24", "u64", "random(9..=20)"] {
+            let mut spec = spec(name, 2000);
+            spec.keys = form.parse().unwrap();
+            spec.value_size = "8..=20".parse().unwrap();
+            for op in take(&mut spec.build().unwrap().stream(3), 500) {
+                hash.extend_from_slice(&op.1.to_le_bytes());
+                hash.extend_from_slice(&op.2);
+                hash.extend_from_slice(op.3.as_deref().unwrap_or_default());
+                hash.extend_from_slice(&op.4.to_le_bytes());
+            }
+        }
+    }
+    assert_eq!(dmtree_workload::fnv1a(&hash), FROZEN);
+}
+const FROZEN: u64 = 16_973_428_252_772_818_436;
+
+#[test]
+fn clients_and_processes_never_insert_the_same_record() {
+    let spec = spec("ycsb-e", 1000);
+    let mut seen = BTreeSet::new();
+    for part in 0..3 {
+        let plan = spec.build_part(part, 3).unwrap();
+        let mut streams: Vec<OpStream> = (0..4).map(|c| plan.stream(c)).collect();
+        for _ in 0..2000 {
+            for stream in &mut streams {
+                if let Some(Op::Insert { record, key, value, .. }) = stream.next() {
+                    assert!(record >= 1000);
+                    assert!(seen.insert(record), "{record} twice");
+                    assert_eq!(plan.check_value(key, value), Ok(()));
+                }
+            }
+        }
+    }
+    assert!((1000..1400).contains(&seen.len()), "{}", seen.len());
+}
+
+#[test]
+fn each_record_is_deleted_once_and_then_the_stream_ends() {
+    let spec = spec("delete", 1000);
+    let mut seen = BTreeSet::new();
+    for part in 0..2 {
+        let plan = spec.build_part(part, 2).unwrap();
+        let (mut a, mut b) = (plan.stream(0), plan.stream(1));
+        for _ in 0..250 {
+            seen.insert(a.next().unwrap().record());
+            seen.insert(b.next().unwrap().record());
+        }
+        assert_eq!(a.next(), None);
+        assert_eq!(a.exhausted(), Some(Exhausted::Deletes));
+        assert_eq!((b.exhausted(), b.next()), (None, None));
+    }
+    assert_eq!(seen, (0..1000).collect());
+}
+
+#[test]
+fn operations_have_the_keys_and_values_of_their_records() {
+    let mix = Mix {
+        read: 1,
+        read_absent: 1,
+        insert: 1,
+        update: 1,
+        delete: 1,
+        scan: 1,
+        read_modify_write: 1,
+    };
+    for form in ["hashed24", "u64", "sequential", "random(4..=30)"] {
+        let spec = WorkloadSpec {
+            workload: Workload::custom("all", mix, None).unwrap(),
+            distribution: "zipfian".parse().unwrap(),
+            keys: form.parse().unwrap(),
+            records: 4000,
+            value_size: ValueSize::Uniform { min: 8, max: 64 },
+            scan_length: "zipfian(5..=9)".parse().unwrap(),
+            ..Default::default()
+        };
+        let plan = spec.build().unwrap();
+        let stored = stored_keys(&plan, 8000);
+        let mut stream = plan.stream(0);
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut kinds = BTreeMap::new();
+        for _ in 0..7000 {
+            let op = stream.next().unwrap();
+            *kinds.entry(op.kind()).or_insert(0) += 1;
+            plan.key(op.record(), &mut key);
+            match op {
+                Op::ReadAbsent { key: absent, .. } => assert!(!stored.contains_key(absent)),
+                Op::Insert { record, version, .. } => {
+                    assert!((4000..8000).contains(&record));
+                    assert_ne!(version, LOADED);
+                }
+                Op::Scan { len, .. } => assert!((5..=9).contains(&len)),
+                _ => assert!(op.record() < 4000),
+            }
+            if op.kind() != OpKind::ReadAbsent {
+                assert_eq!(op.key(), key);
+            }
+            if let Op::Insert { record, version, value: got, .. }
+            | Op::Update { record, version, value: got, .. }
+            | Op::ReadModifyWrite { record, version, value: got, .. } = op
+            {
+                plan.value(record, &key, version, &mut value);
+                assert_eq!(got, value);
+                assert_eq!(plan.check_value(&key, got), Ok(()));
+                assert!(plan.check_value(b"another", got).is_err());
+            }
+        }
+        assert_eq!(kinds.len(), 7);
+        assert!(kinds.values().all(|&count| (850..1150).contains(&count)), "{kinds:?}");
+    }
+}
+
+fn stored_keys(plan: &Plan, records: u64) -> BTreeMap<Vec<u8>, u64> {
+    let mut key = Vec::new();
+    (0..records)
+        .map(|record| {
+            plan.key(record, &mut key);
+            (key.clone(), record)
+        })
+        .collect()
+}
+
+#[test]
+fn streams_do_not_grow_their_buffers() {
+    let mut spec = spec("ycsb-a", 1000);
+    spec.keys = "random(1..=60)".parse::<KeyForm>().unwrap();
+    spec.records = 100;
+    spec.value_size = "0..=500".parse().unwrap();
+    let plan = spec.build().unwrap();
+    let mut stream = plan.stream(0);
+    let mut places = BTreeSet::new();
+    for _ in 0..5000 {
+        places.insert(stream.next().unwrap().key().as_ptr() as usize);
+    }
+    assert_eq!(places.len(), 1);
+}
+
+#[test]
+fn latest_reads_what_was_inserted() {
+    let spec = spec("ycsb-d", 1000);
+    let plan = spec.build().unwrap();
+    assert_eq!(plan.distribution().name(), "latest");
+    let mut stream = plan.stream(0);
+    let mut stored = 1000;
+    let mut recent = 0;
+    let mut reads = 0;
+    for _ in 0..20_000 {
+        match stream.next().unwrap() {
+            Op::Insert { record, .. } => {
+                assert_eq!(record, stored);
+                stored += 1;
+            }
+            Op::Read { record, .. } => {
+                assert!(record < stored, "{record} is not stored yet");
+                reads += 1;
+                recent += u32::from(record + 10 >= stored);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // The ten latest of 1000: the sum of k^-0.99 to 10 over that to 1000 is 0.39.
+    let share = f64::from(recent) / f64::from(reads);
+    assert!((0.37..0.41).contains(&share), "{share}");
+}
+
+#[test]
+fn loads_are_complete_in_either_order() {
+    for form in ["hashed24", "u64", "sequential", "random(2..=9)"] {
+        let spec = WorkloadSpec { keys: form.parse().unwrap(), records: 3000, ..spec("search", 0) };
+        let plan = spec.build().unwrap();
+        let random = plan.load(LoadOrder::Random);
+        let halves: Vec<u64> = random.records(0..1500).chain(random.records(1500..9999)).collect();
+        assert_eq!(halves.iter().copied().collect::<BTreeSet<_>>(), (0..3000).collect());
+        assert!(!halves.is_sorted());
+        let sorted = plan.load(LoadOrder::Sorted);
+        assert_eq!(sorted.len(), 3000);
+        let keys: Vec<Vec<u8>> = sorted
+            .records(0..3000)
+            .map(|record| {
+                let mut key = Vec::new();
+                plan.key(record, &mut key);
+                key
+            })
+            .collect();
+        assert!(keys.is_sorted_by(|a, b| a < b), "{form}");
+    }
+}
+
+#[test]
+fn a_key_file_is_loaded_then_inserted_then_used_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.txt");
+    let lines: String = (0..50).map(|i| format!("city-{:02}\n", (i * 7) % 50)).collect();
+    std::fs::write(&path, lines).unwrap();
+    let mut spec = spec("insert", 40);
+    spec.keys = KeyForm::File(path);
+    let plan = spec.build().unwrap();
+    let mut stream = plan.stream(0);
+    let inserted: Vec<Vec<u8>> =
+        std::iter::from_fn(|| stream.next().map(|op| op.key().to_vec())).collect();
+    let due: Vec<Vec<u8>> =
+        (40..50).map(|i| format!("city-{:02}", (i * 7) % 50).into_bytes()).collect();
+    assert_eq!(inserted, due);
+    assert_eq!(stream.exhausted(), Some(Exhausted::Inserts));
+    spec.records = 51;
+    let why = spec.build().unwrap_err().to_string();
+    assert!(why.contains("51 records are more than the 50"), "{why}");
+}
+
+#[test]
+fn an_empty_index_takes_inserts_only() {
+    let empty = spec("insert", 0).build().unwrap();
+    assert_eq!(empty.stream(0).next().map(|op| op.record()), Some(0));
+    assert!(empty.load(LoadOrder::Random).is_empty());
+    assert!(spec("ycsb-e", 0).build().unwrap_err().to_string().contains("no records"));
+}
+
+#[test]
+fn settings_survive_files_and_bad_ones_are_refused() {
+    let text = r#"
+        workload = { name = "mine", mix = { read = 1, scan = 3 }, distribution = "latest" }
+        distribution = "zipfian-ycsb(0.9)"
+        nominal = 1000000
+        keys = "random(16..=32)"
+        records = 5000
+        value-size = 100
+        scan-length = 7
+        seed = 9
+    "#;
+    let read: WorkloadSpec = toml::from_str(text).unwrap();
+    assert_eq!(read.value_size, ValueSize::Fixed(100));
+    assert_eq!(read.workload.mix().scan, 3);
+    assert_eq!(read.build().unwrap().distribution().name(), "latest");
+    for again in [read, WorkloadSpec::default()] {
+        let toml: WorkloadSpec = toml::from_str(&toml::to_string(&again).unwrap()).unwrap();
+        let json: WorkloadSpec =
+            serde_json::from_str(&serde_json::to_string(&again).unwrap()).unwrap();
+        assert_eq!((&toml, &json), (&again, &again));
+    }
+    for (bad, why) in [
+        ("workload = \"ycsb-z\"", "ycsb-f"),
+        ("record = 5", "unknown field"),
+        ("workload = { name = \"m\", mix = { reads = 5 } }", "unknown field"),
+        ("workload = { name = \"m\", mix = { } }", "no operations"),
+        ("distribution = \"zipf\"", "zipfian-exact"),
+        ("value-size = -1", "value size"),
+        ("keys = 5", "key form"),
+    ] {
+        let message = toml::from_str::<WorkloadSpec>(bad).unwrap_err().to_string();
+        assert!(message.contains(why), "{bad}: {message}");
+    }
+    let refused = |change: fn(&mut WorkloadSpec)| {
+        let mut spec = spec("search", 100);
+        change(&mut spec);
+        spec.build().unwrap_err().to_string()
+    };
+    assert!(refused(|s| s.nominal = Some(99)).contains("nominal"));
+    assert!(refused(|s| s.keys = KeyForm::Random { min: 0, max: 4 }).contains("key lengths"));
+    assert!(
+        refused(|s| {
+            s.keys = KeyForm::Random { min: 1, max: 4 };
+            s.records = 129;
+        })
+        .contains("more than the 128")
+    );
+    assert!(
+        refused(|s| s.value_size = ValueSize::Uniform { min: 9, max: 8 }).contains("value size")
+    );
+    assert!(spec("search", 1).build_part(2, 2).is_err());
+}
+
+/// Clients on threads share a plan.
+#[test]
+#[allow(clippy::disallowed_methods)] // threads are what is tested
+fn plans_are_shared_between_threads() {
+    let plan = spec("ycsb-d", 1000).build().unwrap();
+    let threads: Vec<_> = (0..3)
+        .map(|client| {
+            let plan: Arc<Plan> = plan.clone();
+            std::thread::spawn(move || {
+                let mut stream = plan.stream(client);
+                let ops = take(&mut stream, 5000);
+                stream.acknowledge();
+                ops.into_iter()
+                    .filter(|op| op.0 == OpKind::Insert)
+                    .map(|op| op.1)
+                    .collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let mut inserted: Vec<u64> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
+    inserted.sort_unstable();
+    assert_eq!(inserted, (1000..1000 + inserted.len() as u64).collect::<Vec<_>>());
+    assert_eq!(plan.inserts().acknowledged(), inserted.len() as u64);
+}
