@@ -1,0 +1,166 @@
+//! Type-stable arenas: objects of one kind and size, whose addresses never become anything else.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+
+use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::{GlobalAddr, NodeId};
+
+use crate::chunks::RunRequest;
+use crate::layout::ChunkUse;
+use crate::node::Source;
+use crate::usage::ArenaUsage;
+use crate::wire::locked;
+
+/// Names an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ArenaKey {
+    /// The index.
+    pub index: u32,
+    /// What the objects are, to the index.
+    pub kind: u8,
+    /// Bytes of an object; rounded up to whole lines of 64.
+    pub object_bytes: u32,
+}
+
+/// An object that was granted, or that was read back and unlinked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grant {
+    /// Where it is.
+    pub addr: GlobalAddr,
+    /// Which life of that address: at least 1, and larger than any granted there before.
+    pub life: u16,
+}
+
+#[derive(Debug, Default)]
+struct PerNode {
+    /// Reusable objects with the last life of each, oldest first: a life that comes late wears an address out late.
+    free: VecDeque<Grant>,
+    /// Never granted yet: next byte, end.
+    fresh: Vec<(u64, u64)>,
+}
+
+#[derive(Debug)]
+struct State {
+    nodes: Vec<PerNode>,
+    turn: usize,
+    chunks: u64,
+    worn_out: u64,
+}
+
+/// One compute node's share of an arena.
+#[derive(Debug)]
+pub struct Arena {
+    key: ArenaKey,
+    chunk_bytes: u64,
+    max_life: u16,
+    state: Mutex<State>,
+    refill: Turnstile,
+    cursor: AtomicUsize,
+}
+
+impl Arena {
+    pub(crate) fn new(
+        key: ArenaKey,
+        nodes: usize,
+        chunk_bytes: u64,
+        max_life: u16,
+        start: usize,
+    ) -> Self {
+        let nodes = (0..nodes).map(|_| PerNode::default()).collect();
+        Self {
+            key,
+            chunk_bytes,
+            max_life,
+            state: Mutex::new(State { nodes, turn: 0, chunks: 0, worn_out: 0 }),
+            refill: Turnstile::new(),
+            cursor: AtomicUsize::new(start),
+        }
+    }
+
+    /// Which arena; `object_bytes` as rounded.
+    pub fn key(&self) -> ArenaKey {
+        self.key
+    }
+
+    fn object(&self) -> u64 {
+        u64::from(self.key.object_bytes)
+    }
+
+    /// Takes an object back whose life is used up. Worn-out ones are set aside.
+    pub(crate) fn put(&self, g: Grant) {
+        let mut s = locked(&self.state);
+        if g.life >= self.max_life {
+            s.worn_out += 1;
+        } else if let Some(n) = s.nodes.get_mut(g.addr.node().index()) {
+            n.free.push_back(g);
+        }
+    }
+
+    /// What it holds here.
+    pub fn usage(&self) -> ArenaUsage {
+        let s = locked(&self.state);
+        let fresh = s.nodes.iter().flat_map(|n| &n.fresh);
+        ArenaUsage {
+            key: self.key,
+            chunk_bytes: s.chunks * self.chunk_bytes,
+            fresh_objects: fresh.map(|(at, end)| (end - at) / self.object()).sum(),
+            free_objects: s.nodes.iter().map(|n| n.free.len() as u64).sum(),
+            worn_out: s.worn_out,
+        }
+    }
+}
+
+impl PerNode {
+    fn take(&mut self, node: usize, object: u64) -> Option<Grant> {
+        if let Some(g) = self.free.pop_front() {
+            return Some(Grant { addr: g.addr, life: g.life + 1 });
+        }
+        let (at, end) = self.fresh.last_mut()?;
+        let addr = GlobalAddr::new(NodeId::memory(node as u16), *at);
+        *at += object;
+        if *at + object > *end {
+            self.fresh.pop();
+        }
+        Some(Grant { addr, life: 1 })
+    }
+}
+
+impl Source for Arena {
+    type Item = Grant;
+
+    fn take(&self, only: Option<usize>) -> Option<Grant> {
+        let mut s = locked(&self.state);
+        let object = self.object();
+        if let Some(n) = only {
+            return s.nodes.get_mut(n)?.take(n, object);
+        }
+        let (count, first) = (s.nodes.len(), s.turn);
+        let turns = (0..count).map(|k| (first + k) % count);
+        let (n, g) = turns.filter_map(|n| Some((n, s.nodes[n].take(n, object)?))).next()?;
+        s.turn = (n + 1) % count;
+        Some(g)
+    }
+
+    fn add(&self, node: usize, offset: u64) -> Option<Grant> {
+        let mut s = locked(&self.state);
+        s.chunks += 1;
+        s.nodes[node].fresh.push((offset, offset + self.chunk_bytes));
+        let object = self.object();
+        s.nodes[node].take(node, object)
+    }
+
+    fn request(&self) -> RunRequest {
+        let ArenaKey { index, kind, object_bytes } = self.key;
+        RunRequest { used_for: ChunkUse::Arena, kind, index, object_bytes, count: 1 }
+    }
+
+    fn refill(&self) -> &Turnstile {
+        &self.refill
+    }
+
+    fn cursor(&self) -> &AtomicUsize {
+        &self.cursor
+    }
+}

@@ -1,0 +1,168 @@
+//! Blocks of any size: values and keys that do not fit in place. One space per index and compute node; small blocks share
+//! chunks, a block larger than a chunk is a run of its own.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+
+use dmtree_fabric::NodeId;
+use dmtree_fabric::wait::Turnstile;
+
+use crate::chunks::RunRequest;
+use crate::extents::Extents;
+use crate::ids::{BlockPtr, block_class_bytes};
+use crate::layout::{ChunkUse, NodeLayout};
+use crate::node::Source;
+use crate::wire::locked;
+
+#[derive(Debug, Default)]
+struct PerNode {
+    extents: Extents,
+    /// Free runs of more than one chunk: offset, chunks.
+    runs: Vec<(u64, u32)>,
+}
+
+#[derive(Debug)]
+struct State {
+    nodes: Vec<PerNode>,
+    turn: usize,
+}
+
+/// One index's free block memory on one compute node.
+#[derive(Debug)]
+pub(crate) struct BlockSpace {
+    index: u32,
+    chunk_bytes: u64,
+    state: Mutex<State>,
+    refill: Turnstile,
+    cursor: AtomicUsize,
+}
+
+/// How many chunks a block of `bytes` needs.
+pub(crate) fn chunks_for(bytes: u32, chunk_bytes: u64) -> u32 {
+    u64::from(bytes).div_ceil(chunk_bytes) as u32
+}
+
+impl BlockSpace {
+    pub(crate) fn new(index: u32, nodes: usize, chunk_bytes: u64, start: usize) -> Self {
+        let nodes = (0..nodes).map(|_| PerNode::default()).collect();
+        Self {
+            index,
+            chunk_bytes,
+            state: Mutex::new(State { nodes, turn: start }),
+            refill: Turnstile::new(),
+            cursor: AtomicUsize::new(start),
+        }
+    }
+
+    /// Takes a block back; false when it is no block of these nodes, or free already.
+    pub(crate) fn put(&self, b: BlockPtr, layout: &NodeLayout) -> bool {
+        let (offset, count) = (b.addr().offset(), chunks_for(b.capacity(), self.chunk_bytes));
+        let (Some(first), Some(last)) =
+            (layout.chunk_of(offset), layout.chunk_of(offset + u64::from(b.capacity()) - 1))
+        else {
+            return false;
+        };
+        let mut s = locked(&self.state);
+        let Some(n) = s.nodes.get_mut(layout.node.index()) else { return false };
+        if count > 1 {
+            let ok = layout.chunk(first) == offset
+                && !n.runs.iter().any(|(at, c)| {
+                    offset < at + u64::from(*c) * self.chunk_bytes
+                        && *at < offset + u64::from(count) * self.chunk_bytes
+                });
+            if ok {
+                n.runs.push((offset, count));
+            }
+            return ok;
+        }
+        first == last
+            && n.extents.put(offset, u64::from(b.capacity()), layout.chunk0, self.chunk_bytes)
+    }
+
+    /// Takes out what can go back to the memory nodes: node, offset, chunks. `keep` chunks stay for the next blocks.
+    pub(crate) fn take_whole(&self, keep: usize) -> Vec<(usize, u64, u32)> {
+        let mut out = Vec::new();
+        for (i, n) in locked(&self.state).nodes.iter_mut().enumerate() {
+            out.extend(n.runs.drain(..).map(|(at, count)| (i, at, count)));
+            let whole = n.extents.take_whole(self.chunk_bytes, keep);
+            out.extend(whole.into_iter().map(|at| (i, at, 1)));
+        }
+        out
+    }
+
+    /// Bytes free here.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let s = locked(&self.state);
+        let runs = s.nodes.iter().flat_map(|n| &n.runs).map(|(_, c)| u64::from(*c)).sum::<u64>();
+        s.nodes.iter().map(|n| n.extents.bytes()).sum::<u64>() + runs * self.chunk_bytes
+    }
+}
+
+/// A wish for a block of one class.
+pub(crate) struct BlockWish<'a> {
+    pub(crate) space: &'a BlockSpace,
+    pub(crate) class: u8,
+    pub(crate) layouts: &'a [NodeLayout],
+}
+
+impl BlockWish<'_> {
+    fn bytes(&self) -> u32 {
+        block_class_bytes(self.class)
+    }
+
+    fn count(&self) -> u32 {
+        chunks_for(self.bytes(), self.space.chunk_bytes)
+    }
+
+    fn take_at(&self, n: &mut PerNode, node: usize) -> Option<BlockPtr> {
+        let count = self.count();
+        let offset = if count > 1 {
+            let at = n.runs.iter().position(|(_, c)| *c == count)?;
+            n.runs.swap_remove(at).0
+        } else {
+            n.extents.take(u64::from(self.bytes()))?
+        };
+        Some(BlockPtr::new(NodeId::memory(node as u16), offset, self.class))
+    }
+}
+
+impl Source for BlockWish<'_> {
+    type Item = BlockPtr;
+
+    fn take(&self, only: Option<usize>) -> Option<BlockPtr> {
+        let mut s = locked(&self.space.state);
+        if let Some(n) = only {
+            return self.take_at(s.nodes.get_mut(n)?, n);
+        }
+        let count = s.nodes.len();
+        let first = s.turn;
+        let turns = (0..count).map(|k| (first + k) % count);
+        let (n, b) = turns.filter_map(|n| Some((n, self.take_at(&mut s.nodes[n], n)?))).next()?;
+        s.turn = (n + 1) % count;
+        Some(b)
+    }
+
+    fn add(&self, node: usize, offset: u64) -> Option<BlockPtr> {
+        let chunk_bytes = self.space.chunk_bytes;
+        let mut s = locked(&self.space.state);
+        let n = s.nodes.get_mut(node)?;
+        match self.count() {
+            1 => _ = n.extents.put(offset, chunk_bytes, self.layouts[node].chunk0, chunk_bytes),
+            count => n.runs.push((offset, count)),
+        }
+        self.take_at(n, node)
+    }
+
+    fn request(&self) -> RunRequest {
+        let (index, count) = (self.space.index, self.count());
+        RunRequest { used_for: ChunkUse::Blocks, kind: 0, index, object_bytes: 0, count }
+    }
+
+    fn refill(&self) -> &Turnstile {
+        &self.space.refill
+    }
+
+    fn cursor(&self) -> &AtomicUsize {
+        &self.space.cursor
+    }
+}

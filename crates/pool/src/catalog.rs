@@ -1,0 +1,356 @@
+//! The catalog of named indexes, on memory node 0. A service creates and drops entries, so that names stay unique; everybody
+//! reads them with one READ.
+
+use std::sync::Mutex;
+
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, GlobalAddr, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
+};
+
+use crate::layout::{CATALOG, INDEX_IDS_WORD, SLOT_BYTES, SLOTS, first_node};
+use crate::node::PoolNode;
+use crate::wire::{Fields, locked, seal, sealed};
+
+/// The catalog, on memory node 0.
+pub(crate) const CATALOG_SERVICE: ServiceId = ServiceId(0x13);
+
+/// Most indexes of one pool.
+pub const MAX_INDEXES: usize = SLOTS as usize;
+/// Longest name of an index, bytes.
+pub const MAX_NAME_BYTES: usize = 64;
+/// Longest name of a system, bytes.
+pub const MAX_SYSTEM_BYTES: usize = 64;
+/// Longest options, bytes.
+pub const MAX_OPTIONS_BYTES: usize = 2048;
+
+/// The body of a slot, behind the line of words.
+const BODY: u64 = 64;
+const BODY_BYTES: usize = (SLOT_BYTES - BODY) as usize;
+const NAME_AT: usize = 8;
+const SYSTEM_AT: usize = NAME_AT + MAX_NAME_BYTES;
+const OPTIONS_AT: usize = SYSTEM_AT + MAX_SYSTEM_BYTES;
+const ROOT_WORD: u64 = 8;
+const AUX_WORD: u64 = 16;
+
+const CREATE: u8 = 1;
+const DROP: u8 = 2;
+
+/// How far an index has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexState {
+    /// Its creator is at work; nobody else uses it.
+    Creating,
+    /// It can be opened.
+    Ready,
+}
+
+impl IndexState {
+    fn word(self, id: u32) -> u64 {
+        let state = match self {
+            Self::Creating => 1,
+            Self::Ready => 2,
+        };
+        u64::from(id) << 8 | state
+    }
+
+    fn of(word: u64) -> Option<(Self, u32)> {
+        let state = match word & 0xff {
+            1 => Self::Creating,
+            2 => Self::Ready,
+            _ => return None,
+        };
+        Some((state, u32::try_from(word >> 8).ok()?))
+    }
+}
+
+/// One index in the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// Its number; never given again.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Which kind of index it is.
+    pub system: String,
+    /// Its options, in the index's own encoding.
+    pub options: Vec<u8>,
+    /// A word that belongs to the index: 0 at creation, changed by compare-and-swap only.
+    pub root_word: GlobalAddr,
+    /// How far it has come.
+    pub state: IndexState,
+    /// Another word like that.
+    pub aux_word: GlobalAddr,
+}
+
+fn slot_at(slot: u64) -> GlobalAddr {
+    first_node(CATALOG + slot * SLOT_BYTES)
+}
+
+fn encode_body(id: u32, name: &str, system: &str, options: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; BODY_BYTES];
+    out[0..4].copy_from_slice(&id.to_le_bytes());
+    out[4] = name.len() as u8;
+    out[5] = system.len() as u8;
+    out[6..8].copy_from_slice(&(options.len() as u16).to_le_bytes());
+    out[NAME_AT..][..name.len()].copy_from_slice(name.as_bytes());
+    out[SYSTEM_AT..][..system.len()].copy_from_slice(system.as_bytes());
+    out[OPTIONS_AT..][..options.len()].copy_from_slice(options);
+    seal(&mut out);
+    out
+}
+
+/// `Ok(None)`: free. `Err(())`: torn.
+fn decode_slot(slot: u64, bytes: &[u8]) -> Result<Option<IndexEntry>, ()> {
+    let word = Fields(bytes).u64().map_err(|_| ())?;
+    if word == 0 {
+        return Ok(None);
+    }
+    let (state, id) = IndexState::of(word).ok_or(())?;
+    let body = bytes.get(BODY as usize..).ok_or(())?;
+    if body.len() != BODY_BYTES || !sealed(body) || body[0..4] != id.to_le_bytes() {
+        return Err(());
+    }
+    let text = |at: usize, len: u8, max: usize| {
+        let len = usize::from(len);
+        let bytes = body[at..].get(..len).filter(|_| len <= max).ok_or(())?;
+        String::from_utf8(bytes.to_vec()).map_err(|_| ())
+    };
+    let name = text(NAME_AT, body[4], MAX_NAME_BYTES)?;
+    let system = text(SYSTEM_AT, body[5], MAX_SYSTEM_BYTES)?;
+    let length = usize::from(u16::from_le_bytes([body[6], body[7]]));
+    let options = body[OPTIONS_AT..].get(..length).filter(|_| length <= MAX_OPTIONS_BYTES);
+    let options = options.ok_or(())?.to_vec();
+    let (root_word, aux_word) = (slot_at(slot).plus(ROOT_WORD), slot_at(slot).plus(AUX_WORD));
+    Ok(Some(IndexEntry { id, name, system, options, root_word, state, aux_word }))
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        return Err(Error::invalid(format!(
+            "the name of an index has 1 to {MAX_NAME_BYTES} bytes, not {}",
+            name.len()
+        )));
+    }
+    Ok(())
+}
+
+fn not_found(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no index {name:?} in this pool"))
+}
+
+async fn read_all(ep: &Endpoint) -> Result<Vec<(u64, IndexEntry)>> {
+    let at = first_node(CATALOG);
+    let mut pause = ep.backoff("the catalog", at);
+    loop {
+        let bytes = ep.read(at, (SLOTS * SLOT_BYTES) as u32).await?;
+        let slots = bytes.extract(|b| -> Result<Vec<_>, ()> {
+            let slots = b.chunks_exact(SLOT_BYTES as usize).zip(0..);
+            let entries = slots.map(|(b, i)| Ok(decode_slot(i, b)?.map(|e| (i, e))));
+            entries.filter_map(Result::transpose).collect()
+        });
+        match slots {
+            Ok(slots) => return Ok(slots),
+            // Somebody creates or drops.
+            Err(()) => pause.step().await?,
+        }
+    }
+}
+
+/// Creates and drops. Calls run one at a time, so what it reads stays true until it writes.
+#[derive(Default)]
+pub(crate) struct CatalogService {
+    /// Slots are used in turn: a verb of a client that does not know of a drop yet seldom meets the next index.
+    next: Mutex<u64>,
+}
+
+impl CatalogService {
+    async fn create(
+        &self,
+        ep: &Endpoint,
+        name: &str,
+        system: &str,
+        options: &[u8],
+    ) -> Result<(u64, u32)> {
+        let taken = read_all(ep).await?;
+        if let Some((_, e)) = taken.iter().find(|(_, e)| e.name == name) {
+            let doing = match e.state {
+                IndexState::Creating => " (its creation has not ended)",
+                IndexState::Ready => "",
+            };
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!(
+                    "there is an index {name:?} already{doing}: open it, drop it, or choose another name"
+                ),
+            ));
+        }
+        let first = *locked(&self.next);
+        let slot = (0..SLOTS)
+            .map(|k| (first + k) % SLOTS)
+            .find(|s| taken.iter().all(|(t, _)| t != s))
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Full,
+                    format!("the catalog on mn0 is full ({SLOTS} indexes): drop one"),
+                )
+            })?;
+        let before = ep.faa(first_node(INDEX_IDS_WORD), 1).await?;
+        let id = u32::try_from(before + 1)
+            .map_err(|_| Error::new(ErrorKind::Full, "the pool has no index numbers left"))?;
+        let at = slot_at(slot);
+        let body = encode_body(id, name, system, options);
+        let mut buf = ep.buf(body.len() as u32).await?;
+        buf.copy_from_slice(&body);
+        ep.write(at.plus(BODY), buf).await?;
+        ep.write_word(at.plus(ROOT_WORD), 0).await?;
+        ep.write_word(at.plus(AUX_WORD), 0).await?;
+        // The state comes last: before it the slot is free.
+        ep.write_word(at, IndexState::Creating.word(id)).await?;
+        *locked(&self.next) = (slot + 1) % SLOTS;
+        Ok((slot, id))
+    }
+
+    async fn remove(&self, ep: &Endpoint, name: &str) -> Result<()> {
+        let taken = read_all(ep).await?;
+        let found = taken.iter().find(|(_, e)| e.name == name);
+        let (slot, _) = found.ok_or_else(|| not_found(name))?;
+        ep.write_word(slot_at(*slot), 0).await
+    }
+
+    async fn answer(&self, ep: &Endpoint, request: &[u8]) -> Result<Vec<u8>> {
+        let mut f = Fields(request);
+        let (call, name, system) = (f.u8()?, f.u8()?, f.u8()?);
+        let bad = |_| Error::invalid("names are UTF-8");
+        let name = str::from_utf8(f.bytes(usize::from(name))?).map_err(bad)?;
+        let system = str::from_utf8(f.bytes(usize::from(system))?).map_err(bad)?;
+        check(name, system, f.0)?;
+        match call {
+            CREATE => {
+                let (slot, id) = self.create(ep, name, system, f.0).await?;
+                let mut out = slot.to_le_bytes().to_vec();
+                out.extend(id.to_le_bytes());
+                Ok(out)
+            }
+            DROP => self.remove(ep, name).await.map(|()| Vec::new()),
+            other => Err(Error::invalid(format!("the catalog has no call {other}"))),
+        }
+    }
+}
+
+impl RpcHandler for CatalogService {
+    fn call<'a>(&'a self, ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(self.answer(ep, request))
+    }
+}
+
+fn check(name: &str, system: &str, options: &[u8]) -> Result<()> {
+    check_name(name)?;
+    if system.len() > MAX_SYSTEM_BYTES {
+        return Err(Error::invalid(format!(
+            "the name of a system has at most {MAX_SYSTEM_BYTES} bytes, not {}",
+            system.len()
+        )));
+    }
+    if options.len() > MAX_OPTIONS_BYTES {
+        return Err(Error::invalid(format!(
+            "the options of an index have at most {MAX_OPTIONS_BYTES} bytes, not {}",
+            options.len()
+        )));
+    }
+    Ok(())
+}
+
+async fn call(
+    ep: &Endpoint,
+    call: u8,
+    name: &str,
+    system: &str,
+    options: &[u8],
+) -> Result<Vec<u8>> {
+    check(name, system, options)?;
+    let mut request = vec![call, name.len() as u8, system.len() as u8];
+    request.extend(name.as_bytes());
+    request.extend(system.as_bytes());
+    request.extend(options);
+    let mut reply = Vec::new();
+    ep.rpc(NodeId::memory(0), CATALOG_SERVICE, &request, &mut reply).await?;
+    Ok(reply)
+}
+
+impl PoolNode {
+    /// Registers a name. The entry is `Creating` and the caller's: it fills the index and publishes it, or drops it.
+    ///
+    /// # Errors
+    /// `Exists`, `Full` when the catalog is, `InvalidArgument` for names and options of impossible length; those of the fabric.
+    pub async fn create_index(
+        &self,
+        ep: &Endpoint,
+        name: &str,
+        system: &str,
+        options: &[u8],
+    ) -> Result<IndexEntry> {
+        let reply = call(ep, CREATE, name, system, options).await?;
+        let mut f = Fields(&reply);
+        let (slot, id) = (f.u64()?, f.u32()?);
+        if slot >= SLOTS {
+            return Err(Error::corrupt(format!("mn0 granted slot {slot} of {SLOTS}")));
+        }
+        Ok(IndexEntry {
+            id,
+            name: name.to_owned(),
+            system: system.to_owned(),
+            options: options.to_vec(),
+            root_word: slot_at(slot).plus(ROOT_WORD),
+            state: IndexState::Creating,
+            aux_word: slot_at(slot).plus(AUX_WORD),
+        })
+    }
+
+    /// Makes an index that was being created ready for everybody. Publishing twice is no error.
+    ///
+    /// # Errors
+    /// `NotFound` when it was dropped meanwhile; those of the fabric.
+    pub async fn publish_index(&self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
+        let at = e.root_word.offset().checked_sub(CATALOG + ROOT_WORD);
+        let slot = at.filter(|at| at.is_multiple_of(SLOT_BYTES) && at / SLOT_BYTES < SLOTS);
+        let Some(slot) = slot.filter(|_| e.root_word.node() == NodeId::memory(0)) else {
+            return Err(Error::invalid(format!("{} is no root word of the catalog", e.root_word)));
+        };
+        let word = slot_at(slot / SLOT_BYTES);
+        let ready = IndexState::Ready.word(e.id);
+        let before = ep.cas(word, IndexState::Creating.word(e.id), ready).await?;
+        if before == ready || before == IndexState::Creating.word(e.id) {
+            return Ok(());
+        }
+        Err(not_found(&e.name))
+    }
+
+    /// Looks a name up.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an impossible name; those of the fabric.
+    pub async fn find_index(&self, ep: &Endpoint, name: &str) -> Result<Option<IndexEntry>> {
+        check_name(name)?;
+        let all = read_all(ep).await?;
+        Ok(all.into_iter().map(|(_, e)| e).find(|e| e.name == name))
+    }
+
+    /// All indexes, by name.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn list_indexes(&self, ep: &Endpoint) -> Result<Vec<IndexEntry>> {
+        let mut all: Vec<_> = read_all(ep).await?.into_iter().map(|(_, e)| e).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// Unregisters a name; its number is never given again. Nobody may use the index any more. Its chunks stay recorded as the
+    /// index's and are not reused: giving them to others takes an acknowledged purge of every node's caches.
+    ///
+    /// # Errors
+    /// `NotFound`; those of the fabric.
+    pub async fn drop_index(&self, ep: &Endpoint, name: &str) -> Result<()> {
+        call(ep, DROP, name, "", &[]).await.map(|_| ())
+    }
+}

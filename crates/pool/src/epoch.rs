@@ -1,0 +1,165 @@
+//! Epochs of running operations: how long retired memory must wait.
+//!
+//! A client's slot holds the epoch its node knew when its operation began, 0 while it runs none. Entering is one store and one
+//! fence. The scan that answers a reclaimer holds a lock that entering never takes.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex};
+
+use dmtree_fabric::{Endpoint, Error, NodeId, Result, RpcFuture, RpcHandler, ServiceId};
+
+use crate::wire::{Fields, locked};
+
+/// Epochs, on every compute node.
+pub(crate) const EPOCH_SERVICE: ServiceId = ServiceId(0x12);
+/// The first epoch; 0 means idle.
+pub(crate) const FIRST_EPOCH: u64 = 1;
+
+/// A slot on a line of its own: clients of one node enter without disturbing each other.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Slot(AtomicU64);
+
+/// The epochs of one compute node.
+#[derive(Debug)]
+pub(crate) struct Epochs {
+    known: AtomicU64,
+    slots: Mutex<Vec<Arc<Slot>>>,
+}
+
+impl Epochs {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { known: AtomicU64::new(FIRST_EPOCH), slots: Mutex::default() })
+    }
+
+    pub(crate) fn register(self: &Arc<Self>) -> EpochHandle {
+        let slot = Arc::new(Slot::default());
+        locked(&self.slots).push(slot.clone());
+        EpochHandle { slot, epochs: self.clone() }
+    }
+
+    /// Learns an epoch, then looks at what runs: the smallest epoch in which a running operation began, `u64::MAX` when none
+    /// runs.
+    pub(crate) fn adopt(&self, epoch: u64) -> u64 {
+        self.known.fetch_max(epoch, Ordering::SeqCst);
+        // Pairs with the fence of `enter`: either this scan sees the slot, or the operation's first READ comes after the scan.
+        fence(Ordering::SeqCst);
+        let slots = locked(&self.slots);
+        let running = slots.iter().map(|s| s.0.load(Ordering::SeqCst)).filter(|e| *e != 0);
+        running.min().unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn clients(&self) -> usize {
+        locked(&self.slots).len()
+    }
+}
+
+/// Answers reclaimers of other nodes. Holds no fabric: a service that did would keep its own host alive.
+pub(crate) struct EpochService(pub(crate) Arc<Epochs>);
+
+impl RpcHandler for EpochService {
+    fn call<'a>(&'a self, _ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(async move {
+            let epoch = Fields(request).u64()?;
+            Ok(self.0.adopt(epoch).to_le_bytes().to_vec())
+        })
+    }
+}
+
+/// Asks another compute node.
+pub(crate) async fn ask_epoch(ep: &Endpoint, node: NodeId, epoch: u64) -> Result<u64> {
+    let mut reply = Vec::new();
+    ep.rpc(node, EPOCH_SERVICE, &epoch.to_le_bytes(), &mut reply).await?;
+    match Fields(&reply).u64()? {
+        0 => Err(Error::corrupt(format!("{node} says that an operation runs in epoch 0"))),
+        oldest => Ok(oldest),
+    }
+}
+
+/// One client's announcement of its running operation; a client runs one at a time. Dropped, it is deregistered.
+#[derive(Debug)]
+pub struct EpochHandle {
+    slot: Arc<Slot>,
+    epochs: Arc<Epochs>,
+}
+
+impl EpochHandle {
+    /// An operation begins: nothing that is reachable from now on is reused before [`EpochHandle::leave`].
+    pub fn enter(&self) {
+        let known = self.epochs.known.load(Ordering::SeqCst);
+        self.slot.0.store(known, Ordering::SeqCst);
+        // The operation's READs come after the announcement, whatever carries them.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The operation has ended: it holds no address any more.
+    pub fn leave(&self) {
+        self.slot.0.store(0, Ordering::SeqCst);
+    }
+
+    /// A long operation goes on from here holding only what it reads again after this call: as leaving and entering, without a
+    /// moment in between. A scan that keeps one leaf while it reads the next must not call it in between.
+    pub fn renew(&self) {
+        self.enter();
+    }
+
+    /// Enters, and leaves when the guard is dropped, so that a dropped future leaves too.
+    pub fn guard(&self) -> EpochGuard<'_> {
+        self.enter();
+        EpochGuard(self)
+    }
+
+    /// Whether an operation runs.
+    pub fn is_entered(&self) -> bool {
+        self.slot.0.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Drop for EpochHandle {
+    fn drop(&mut self) {
+        locked(&self.epochs.slots).retain(|s| !Arc::ptr_eq(s, &self.slot));
+    }
+}
+
+/// See [`EpochHandle::guard`].
+#[derive(Debug)]
+pub struct EpochGuard<'h>(&'h EpochHandle);
+
+impl EpochGuard<'_> {
+    /// See [`EpochHandle::renew`].
+    pub fn renew(&self) {
+        self.0.renew();
+    }
+}
+
+impl Drop for EpochGuard<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_running_operation_counts() {
+        let e = Epochs::new();
+        let (a, b) = (e.register(), e.register());
+        assert_eq!(e.adopt(2), u64::MAX);
+        a.enter();
+        assert_eq!(e.adopt(5), 2);
+        b.enter();
+        assert_eq!(e.adopt(3), 2, "an old epoch is not unlearned");
+        a.leave();
+        assert_eq!(e.adopt(5), 5);
+        b.renew();
+        drop(b);
+        assert_eq!((e.adopt(6), e.clients()), (u64::MAX, 1));
+        {
+            let _in = a.guard();
+            assert!(a.is_entered());
+        }
+        assert!(!a.is_entered());
+    }
+}

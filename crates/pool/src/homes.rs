@@ -1,0 +1,227 @@
+//! The cell service of a home node: cuts cells of fingerprint tables out of the partitions that live there.
+
+use std::sync::{Arc, Mutex};
+
+use dmtree_fabric::{
+    Endpoint, Error, GlobalAddr, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId,
+};
+
+use crate::chunks::{ChunkService, RunRequest};
+use crate::ids::{
+    COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS, SEGMENTS, TableId, segment_bytes,
+    segment_of, segment_start,
+};
+use crate::layout::{ChunkUse, Partition, compute_base};
+use crate::wire::{Fields, locked};
+
+/// Cells of tables, on every compute and every memory node.
+pub(crate) const CELL_SERVICE: ServiceId = ServiceId(0x11);
+/// Most cells of one call.
+pub(crate) const MAX_CELLS: u16 = 256;
+
+/// The node a partition lives on at first.
+pub(crate) fn first_home(partition: u16, compute_nodes: u16, memory_nodes: u16) -> NodeId {
+    match partition.checked_sub(COMPUTE_PARTITIONS) {
+        None => NodeId::compute(partition % compute_nodes),
+        Some(p) => NodeId::memory(p % memory_nodes),
+    }
+}
+
+/// How many nodes of a side are homes at all.
+pub(crate) fn homes_of(side: Role, compute_nodes: u16, memory_nodes: u16) -> u16 {
+    match side {
+        Role::Compute => compute_nodes.min(COMPUTE_PARTITIONS),
+        Role::Memory => memory_nodes.min(MEMORY_PARTITIONS),
+    }
+}
+
+/// Where a home takes segments from. All of it is zero when taken, and none of it comes back.
+pub(crate) enum Space {
+    /// The rest of a compute node's region: next byte, end.
+    Region(Mutex<(u64, u64)>),
+    /// Chunks of a memory node: rests of chunks taken before.
+    Chunks { service: Arc<ChunkService>, chunk_bytes: u64, rests: Mutex<Vec<(u64, u64)>> },
+}
+
+impl Space {
+    pub(crate) fn region(bytes: u64) -> Self {
+        Self::Region(Mutex::new((compute_base(), bytes)))
+    }
+
+    async fn take(&self, ep: &Endpoint, bytes: u64) -> Result<Option<u64>> {
+        match self {
+            Self::Region(rest) => {
+                let mut rest = locked(rest);
+                Ok(cut(&mut rest, bytes))
+            }
+            Self::Chunks { service, chunk_bytes, rests } => {
+                if let Some(at) = locked(rests).iter_mut().find_map(|r| cut(r, bytes)) {
+                    return Ok(Some(at));
+                }
+                let count = bytes.div_ceil(*chunk_bytes) as u32;
+                let (used_for, owner) = (ChunkUse::Tables, ep.node());
+                let r = RunRequest { used_for, kind: 0, index: 0, object_bytes: 0, count };
+                let Some(at) = service.take(ep, owner, 0, r).await? else { return Ok(None) };
+                let end = at + u64::from(count) * chunk_bytes;
+                let mut rests = locked(rests);
+                rests.retain(|(next, end)| next < end);
+                rests.push((at + bytes, end));
+                Ok(Some(at))
+            }
+        }
+    }
+}
+
+fn cut(rest: &mut (u64, u64), bytes: u64) -> Option<u64> {
+    let at = rest.0;
+    (at + bytes <= rest.1).then(|| rest.0 += bytes)?;
+    Some(at)
+}
+
+struct State {
+    partitions: Vec<Partition>,
+    cursor: usize,
+}
+
+/// The service.
+pub(crate) struct HomeService {
+    node: NodeId,
+    space: Space,
+    state: Mutex<State>,
+}
+
+impl HomeService {
+    pub(crate) fn new(node: NodeId, compute_nodes: u16, memory_nodes: u16, space: Space) -> Self {
+        let homed = |p: &u16| first_home(*p, compute_nodes, memory_nodes) == node;
+        let partitions = (0..PARTITIONS).filter(homed).map(|p| Partition::new(p, node)).collect();
+        Self { node, space, state: Mutex::new(State { partitions, cursor: 0 }) }
+    }
+
+    /// Cuts up to `count` cells. It fills a segment before it goes on to the next partition, so that partitions grow evenly and
+    /// a small pool does not open them all. An empty answer: full.
+    async fn cells(&self, ep: &Endpoint, lines: u8, count: u16) -> Result<Vec<TableId>> {
+        let mut out = Vec::new();
+        let (n, first) = {
+            let s = locked(&self.state);
+            (s.partitions.len(), s.cursor)
+        };
+        for step in 0..n {
+            let i = (first + step) % n;
+            let wanted = usize::from(count) - out.len();
+            match self.cut_from(ep, i, lines, wanted, &mut out).await {
+                Ok(()) => {}
+                // What is published already is granted; the error shows again on the next call.
+                Err(_) if !out.is_empty() => return Ok(out),
+                Err(e) => return Err(e),
+            }
+            let mut s = locked(&self.state);
+            let done = out.len() == usize::from(count);
+            let more = done && !s.partitions[i].is_exhausted();
+            s.cursor = if more { i } else { (i + 1) % n };
+            if done {
+                break;
+            }
+        }
+        Ok(out)
+    }
+
+    async fn cut_from(
+        &self,
+        ep: &Endpoint,
+        i: usize,
+        lines: u8,
+        wanted: usize,
+        out: &mut Vec<TableId>,
+    ) -> Result<()> {
+        let mut p = locked(&self.state).partitions[i].clone();
+        let mut cells = p.cut(lines, wanted);
+        if cells.is_empty() {
+            let grown = p.grown();
+            if grown == SEGMENTS {
+                return Ok(());
+            }
+            let Some(at) = self.space.take(ep, segment_bytes(grown)).await? else {
+                return Ok(());
+            };
+            let base = GlobalAddr::new(self.node, at).bits();
+            // The segment stays with the partition even if the record cannot be written now.
+            locked(&self.state).partitions[i].segments[grown] = base;
+            p.segments[grown] = base;
+            cells = p.cut(lines, wanted);
+        }
+        // The directory knows a cell before anybody gets it.
+        let bytes = p.encode();
+        let mut buf = ep.buf(bytes.len() as u32).await?;
+        buf.copy_from_slice(&bytes);
+        ep.write(Partition::record(p.number), buf).await?;
+        locked(&self.state).partitions[i] = p;
+        out.append(&mut cells);
+        Ok(())
+    }
+
+    async fn answer(&self, ep: &Endpoint, request: &[u8]) -> Result<Vec<u8>> {
+        let mut f = Fields(request);
+        let (lines, count) = (f.u8()?, f.u16()?);
+        if !(1..=4).contains(&lines) || count == 0 || count > MAX_CELLS {
+            return Err(Error::invalid(format!(
+                "{count} cells of {lines} lines: a call grants 1 to {MAX_CELLS} cells of 1 to 4 lines"
+            )));
+        }
+        let cells = self.cells(ep, lines, count).await?;
+        Ok(cells.iter().flat_map(|t| t.bits().to_le_bytes()).collect())
+    }
+}
+
+impl RpcHandler for HomeService {
+    fn call<'a>(&'a self, ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(self.answer(ep, request))
+    }
+}
+
+impl Partition {
+    fn is_exhausted(&self) -> bool {
+        self.lines == segment_start(self.grown())
+    }
+
+    /// Cuts cells from the segments that are there; a cell never straddles two.
+    fn cut(&mut self, lines: u8, wanted: usize) -> Vec<TableId> {
+        let mut out = Vec::new();
+        let end = segment_start(self.grown());
+        while out.len() < wanted {
+            let mut first = self.lines;
+            let segment_end = segment_start(segment_of(first) + 1);
+            if first + u64::from(lines) > segment_end {
+                first = segment_end;
+            }
+            if first + u64::from(lines) > end {
+                break;
+            }
+            out.push(TableId::new(self.number, lines, first));
+            self.lines = first + u64::from(lines);
+        }
+        out
+    }
+}
+
+/// Asks a home for cells; empty: it is full.
+pub(crate) async fn ask_cells(
+    ep: &Endpoint,
+    home: NodeId,
+    lines: u8,
+    count: u16,
+) -> Result<Vec<TableId>> {
+    let mut request = vec![lines];
+    request.extend(count.to_le_bytes());
+    let mut reply = Vec::new();
+    ep.rpc(home, CELL_SERVICE, &request, &mut reply).await?;
+    let mut f = Fields(&reply);
+    let mut out = Vec::new();
+    while !f.0.is_empty() {
+        let t = TableId::from_bits(f.u64()?);
+        if t.place().is_none() || t.lines() != lines || out.len() >= usize::from(count) {
+            return Err(Error::corrupt(format!("{home} granted {t:?}, which cannot exist")));
+        }
+        out.push(t);
+    }
+    Ok(out)
+}

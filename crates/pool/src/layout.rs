@@ -1,0 +1,332 @@
+//! Byte maps: the head of a memory node, chunk owner records, the partition directory. All little endian; `DESIGN.md` has the
+//! tables.
+
+use dmtree_fabric::{Error, GlobalAddr, NodeId, Result, Role};
+
+use crate::ids::{LINE, PARTITIONS, SEGMENTS, segment_bytes, segment_start};
+use crate::wire::{Fields, seal, sealed};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"dmtpool\x01");
+const VERSION: u32 = 1;
+/// The superblock's line.
+pub(crate) const SUPERBLOCK: u64 = 64;
+/// Bytes of an encoded superblock.
+pub(crate) const SUPERBLOCK_BYTES: u64 = 64;
+/// Memory node 0: the global epoch.
+pub(crate) const EPOCH_WORD: u64 = 128;
+/// Memory node 0: how many index ids were ever given.
+pub(crate) const INDEX_IDS_WORD: u64 = 192;
+/// Memory node 0: catalog slots; the other nodes' chunk records begin here.
+pub(crate) const CATALOG: u64 = 4096;
+/// Bytes of a catalog slot.
+pub(crate) const SLOT_BYTES: u64 = 2304;
+/// How many slots.
+pub(crate) const SLOTS: u64 = 64;
+/// Memory node 0: one record per partition.
+pub(crate) const DIRECTORY: u64 = CATALOG + SLOTS * SLOT_BYTES;
+/// Bytes of a directory record.
+pub(crate) const DIRECTORY_BYTES: u64 = 256;
+const FIRST_RECORDS: u64 = DIRECTORY + PARTITIONS as u64 * DIRECTORY_BYTES;
+/// Bytes of a chunk record.
+pub(crate) const RECORD_BYTES: u64 = 32;
+const CHUNK_ALIGN: u64 = 4096;
+
+/// Where the node with the catalog keeps an offset.
+pub(crate) fn first_node(offset: u64) -> GlobalAddr {
+    GlobalAddr::new(NodeId::memory(0), offset)
+}
+
+/// First byte of a compute node's region that tables may use.
+pub(crate) const fn compute_base() -> u64 {
+    1024
+}
+
+/// Where things are on one memory node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeLayout {
+    pub(crate) node: NodeId,
+    pub(crate) region_bytes: u64,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) chunks: u32,
+    /// Offset of the chunk records.
+    pub(crate) records: u64,
+    /// Offset of chunk 0.
+    pub(crate) chunk0: u64,
+}
+
+impl NodeLayout {
+    fn records_at(node: NodeId) -> u64 {
+        if node.index() == 0 { FIRST_RECORDS } else { CATALOG }
+    }
+
+    /// Bytes before chunk 0 when there are `chunks` chunks.
+    pub(crate) fn head_bytes(node: NodeId, chunks: u64) -> u64 {
+        (Self::records_at(node) + chunks * RECORD_BYTES).next_multiple_of(CHUNK_ALIGN)
+    }
+
+    /// As many chunks as fit.
+    pub(crate) fn new(node: NodeId, region_bytes: u64, chunk_bytes: u64) -> Self {
+        let mut chunks = region_bytes / chunk_bytes;
+        while chunks > 0 && Self::head_bytes(node, chunks) + chunks * chunk_bytes > region_bytes {
+            chunks -= 1;
+        }
+        let chunks = chunks.min(u64::from(u32::MAX));
+        let chunk0 = Self::head_bytes(node, chunks);
+        let records = Self::records_at(node);
+        Self { node, region_bytes, chunk_bytes, chunks: chunks as u32, records, chunk0 }
+    }
+
+    /// Offset of chunk `i`.
+    pub(crate) fn chunk(&self, i: u32) -> u64 {
+        self.chunk0 + u64::from(i) * self.chunk_bytes
+    }
+
+    /// The chunk that holds an offset.
+    pub(crate) fn chunk_of(&self, offset: u64) -> Option<u32> {
+        let i = offset.checked_sub(self.chunk0)? / self.chunk_bytes;
+        (i < u64::from(self.chunks)).then_some(i as u32)
+    }
+
+    /// Where the record of chunk `i` is.
+    pub(crate) fn record(&self, i: u32) -> GlobalAddr {
+        GlobalAddr::new(self.node, self.records + u64::from(i) * RECORD_BYTES)
+    }
+
+    pub(crate) fn encode(&self) -> [u8; SUPERBLOCK_BYTES as usize] {
+        let mut out = [0; SUPERBLOCK_BYTES as usize];
+        out[0..8].copy_from_slice(&MAGIC.to_le_bytes());
+        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        out[12..14].copy_from_slice(&self.node.bits().to_le_bytes());
+        out[16..24].copy_from_slice(&self.region_bytes.to_le_bytes());
+        out[24..32].copy_from_slice(&self.chunk_bytes.to_le_bytes());
+        out[32..40].copy_from_slice(&self.chunk0.to_le_bytes());
+        out[40..48].copy_from_slice(&self.records.to_le_bytes());
+        out[48..52].copy_from_slice(&self.chunks.to_le_bytes());
+        seal(&mut out);
+        out
+    }
+
+    /// Reads a superblock back; it must describe the layout that follows from the node's region.
+    pub(crate) fn check(&self, bytes: &[u8]) -> Result<()> {
+        if bytes == self.encode() {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!(
+            "the superblock of {} does not describe this pool: was its region formatted with other options?",
+            self.node
+        )))
+    }
+}
+
+/// What a chunk is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChunkUse {
+    /// Objects of one type-stable arena.
+    Arena,
+    /// Blocks of any size.
+    Blocks,
+    /// Segments of table partitions homed at the memory node itself.
+    Tables,
+}
+
+/// Who owns a run of chunks, as the memory node records it before it hands the run out: what a sweep after a crash starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkRecord {
+    /// What it is used for.
+    pub used_for: ChunkUse,
+    /// The arena's kind; 0 for other uses.
+    pub kind: u8,
+    /// The index; 0 for tables.
+    pub index: u32,
+    /// Bytes of an object; 0 for other uses.
+    pub object_bytes: u32,
+    /// Who got it.
+    pub owner: NodeId,
+    /// In which life of that node.
+    pub incarnation: u32,
+    /// How many chunks the run has; 0 for those behind its first.
+    pub run: u32,
+}
+
+impl ChunkRecord {
+    /// The bytes of a record. A free chunk is all zero, as fresh memory is.
+    pub(crate) fn encode(this: Option<&Self>) -> [u8; RECORD_BYTES as usize] {
+        let mut out = [0; RECORD_BYTES as usize];
+        let Some(r) = this else { return out };
+        out[0] = 1 + r.used_for as u8;
+        out[1] = r.kind;
+        out[2..4].copy_from_slice(&r.owner.bits().to_le_bytes());
+        out[4..8].copy_from_slice(&r.index.to_le_bytes());
+        out[8..12].copy_from_slice(&r.object_bytes.to_le_bytes());
+        out[12..16].copy_from_slice(&r.incarnation.to_le_bytes());
+        out[16..20].copy_from_slice(&r.run.to_le_bytes());
+        seal(&mut out);
+        out
+    }
+
+    /// `Ok(None)` for a free chunk.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>> {
+        if bytes.iter().all(|b| *b == 0) {
+            return Ok(None);
+        }
+        let torn = || Error::corrupt("a chunk record fails its checksum");
+        if bytes.len() != RECORD_BYTES as usize || !sealed(bytes) {
+            return Err(torn());
+        }
+        let mut f = Fields(bytes);
+        let used_for = match f.u8()? {
+            1 => ChunkUse::Arena,
+            2 => ChunkUse::Blocks,
+            3 => ChunkUse::Tables,
+            _ => return Err(torn()),
+        };
+        let kind = f.u8()?;
+        let owner = NodeId::from_bits(f.u16()?);
+        let (index, object_bytes, incarnation, run) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+        Ok(Some(Self { used_for, kind, index, object_bytes, owner, incarnation, run }))
+    }
+}
+
+/// One partition of the table space, as memory node 0 lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Partition {
+    pub(crate) number: u16,
+    pub(crate) home: NodeId,
+    /// How often the home has changed.
+    pub(crate) moves: u32,
+    /// Lines handed out, or skipped at the end of a segment: all cells lie below.
+    pub(crate) lines: u64,
+    /// Segments, packed addresses; 0 is not there yet.
+    pub(crate) segments: [u64; SEGMENTS],
+}
+
+impl Partition {
+    pub(crate) fn new(number: u16, home: NodeId) -> Self {
+        Self { number, home, moves: 0, lines: 0, segments: [0; SEGMENTS] }
+    }
+
+    /// Where its record is.
+    pub(crate) fn record(number: u16) -> GlobalAddr {
+        first_node(DIRECTORY + u64::from(number) * DIRECTORY_BYTES)
+    }
+
+    /// How many segments it has.
+    pub(crate) fn grown(&self) -> usize {
+        self.segments.iter().take_while(|s| **s != 0).count()
+    }
+
+    pub(crate) fn encode(&self) -> [u8; DIRECTORY_BYTES as usize] {
+        let mut out = [0; DIRECTORY_BYTES as usize];
+        out[0..2].copy_from_slice(&(self.number + 1).to_le_bytes());
+        out[2..4].copy_from_slice(&self.home.bits().to_le_bytes());
+        out[4..8].copy_from_slice(&self.moves.to_le_bytes());
+        out[8..16].copy_from_slice(&self.lines.to_le_bytes());
+        for (dst, s) in out[16..16 + SEGMENTS * 8].chunks_exact_mut(8).zip(&self.segments) {
+            dst.copy_from_slice(&s.to_le_bytes());
+        }
+        seal(&mut out);
+        out
+    }
+
+    /// `Ok(None)` while nobody has written it; `Err(())` for a torn or foreign image.
+    pub(crate) fn decode(bytes: &[u8], number: u16) -> Result<Option<Self>, ()> {
+        if bytes.iter().all(|b| *b == 0) {
+            return Ok(None);
+        }
+        if bytes.len() != DIRECTORY_BYTES as usize || !sealed(bytes) {
+            return Err(());
+        }
+        let mut f = Fields(bytes);
+        let mut fields = || -> Result<Self> {
+            let number = f.u16()?.wrapping_sub(1);
+            let (home, moves, lines) = (NodeId::from_bits(f.u16()?), f.u32()?, f.u64()?);
+            let mut segments = [0; SEGMENTS];
+            for s in &mut segments {
+                *s = f.u64()?;
+            }
+            Ok(Self { number, home, moves, lines, segments })
+        };
+        let p = fields().map_err(|_| ())?;
+        if p.number != number || p.lines > segment_start(p.grown()) {
+            return Err(());
+        }
+        Ok(Some(p))
+    }
+
+    /// Whether every segment lies inside the home's region.
+    pub(crate) fn inside(&self, region_bytes: Option<u64>) -> bool {
+        let Some(region) = region_bytes else { return false };
+        self.segments[..self.grown()].iter().enumerate().all(|(j, s)| {
+            let at = GlobalAddr::from_bits(*s);
+            at.node() == self.home
+                && at.space() == 0
+                && at.offset().is_multiple_of(LINE)
+                && at.offset() >= LINE
+                && at.offset() + segment_bytes(j) <= region
+        })
+    }
+}
+
+/// The whole pool's geometry, the same on every node.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    pub(crate) memory: Vec<NodeLayout>,
+    pub(crate) compute_nodes: u16,
+    pub(crate) compute_bytes: u64,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) max_life: u16,
+}
+
+impl Shape {
+    /// The layout of the memory node that `addr` names, when the bytes lie inside its chunks.
+    pub(crate) fn holds(&self, addr: GlobalAddr, bytes: u64) -> Option<&NodeLayout> {
+        if addr.node().role() != Role::Memory
+            || addr.space() != 0
+            || !addr.offset().is_multiple_of(64)
+        {
+            return None;
+        }
+        let layout = self.memory.get(addr.node().index())?;
+        layout.chunk_of(addr.offset())?;
+        layout.chunk_of(addr.offset() + bytes - 1)?;
+        Some(layout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn chunks_fill_the_region_behind_the_head() {
+        for node in [NodeId::memory(0), NodeId::memory(1)] {
+            for region in [600 << 10, 2 << 20, 16 << 20, (256 << 20) + 64] {
+                let l = NodeLayout::new(node, region, 64 << 10);
+                assert!(l.chunks > 0 && l.chunk(l.chunks) <= region, "{l:?}");
+                assert!(l.records + u64::from(l.chunks) * RECORD_BYTES <= l.chunk0);
+                assert!(l.chunk(l.chunks) + (64 << 10) + 4096 + 32 > region, "no chunk is lost");
+                l.check(&l.encode()).expect("describes itself");
+                let other = NodeLayout::new(node, region + (64 << 10), 64 << 10);
+                other.check(&l.encode()).expect_err("another geometry");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn records_come_back_or_are_refused(kind: u8, index: u32, object_bytes: u32, owner: u16, run: u32, flip in 0usize..256) {
+            let owner = NodeId::from_bits(owner);
+            let r = ChunkRecord { used_for: ChunkUse::Blocks, kind, index, object_bytes, owner, incarnation: 3, run };
+            let mut bytes = ChunkRecord::encode(Some(&r));
+            prop_assert_eq!(ChunkRecord::decode(&bytes).ok().flatten(), Some(r));
+            bytes[flip / 8] ^= 1 << (flip % 8);
+            prop_assert!(ChunkRecord::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn garbage_partitions_are_refused(bytes in proptest::collection::vec(1u8.., 256)) {
+            prop_assert!(Partition::decode(&bytes, 5).is_err());
+        }
+    }
+}

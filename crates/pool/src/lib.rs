@@ -1,0 +1,46 @@
+//! Memory of many nodes as one pool, for indexes that reach it with one-sided verbs.
+//!
+//! A memory node's region has a small head and chunks behind it. Chunks are handed out by a service of the node that owns them;
+//! a compute node cuts what it got into type-stable objects ([`Arena`]) or into blocks of any size ([`BlockPtr`]) without
+//! talking to anybody. Fingerprint-table cells live on *home* nodes and are named by a [`TableId`] that survives a move.
+//!
+//! Memory is reused safely although readers cannot be seen: an object's *life* number grows with every grant of its address, and
+//! what was unlinked waits in quarantine until every operation that ran at that time has ended ([`PoolNode::retire`],
+//! [`PoolNode::reclaim`]). Whatever runs out ends in an [`ErrorKind::Full`](dmtree_fabric::ErrorKind::Full) that names the
+//! nodes; everything stays usable.
+//!
+//! `DESIGN.md` beside this crate has the byte maps and the invariants.
+#![forbid(unsafe_code)]
+
+mod arena;
+mod blocks;
+mod catalog;
+mod chunks;
+mod cluster;
+mod epoch;
+mod extents;
+mod homes;
+mod ids;
+mod layout;
+mod node;
+mod options;
+mod reclaim;
+mod stock;
+mod usage;
+mod wire;
+
+pub use crate::arena::{Arena, ArenaKey, Grant};
+pub use crate::catalog::{
+    IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
+};
+pub use crate::cluster::Cluster;
+pub use crate::epoch::{EpochGuard, EpochHandle};
+pub use crate::ids::{
+    BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
+    TableId, TableSide, block_class_bytes,
+};
+pub use crate::layout::{ChunkRecord, ChunkUse};
+pub use crate::node::PoolNode;
+pub use crate::options::PoolOptions;
+pub use crate::reclaim::Reclaimed;
+pub use crate::usage::{ArenaUsage, MemoryUsage, NodeUsage, PoolUsage, RecordUsage};

@@ -1,0 +1,390 @@
+//! One compute node's share in the pool: what its clients allocate from.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::{Core, Endpoint, Error, ErrorKind, Fabric, NodeId, Result, Role, WaitReason};
+
+use crate::arena::{Arena, ArenaKey, Grant};
+use crate::blocks::{BlockSpace, BlockWish};
+use crate::chunks::{RunRequest, ask_run, return_run};
+use crate::epoch::{EpochHandle, Epochs};
+use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
+use crate::layout::Shape;
+use crate::reclaim::{Quarantine, Retired};
+use crate::stock::Tables;
+use crate::usage::NodeUsage;
+use crate::wire::locked;
+
+/// What takes chunks from memory nodes and hands out pieces of them.
+pub(crate) trait Source {
+    type Item;
+    /// A piece that is here already, of one memory node or of any.
+    fn take(&self, only: Option<usize>) -> Option<Self::Item>;
+    /// Adds a run and takes its first piece, in one step, so that nobody else empties it in between.
+    fn add(&self, node: usize, offset: u64) -> Option<Self::Item>;
+    /// The run to ask for.
+    fn request(&self) -> RunRequest;
+    /// Held by the one client that asks.
+    fn refill(&self) -> &Turnstile;
+    /// The memory node to ask next, for turns.
+    fn cursor(&self) -> &AtomicUsize;
+}
+
+/// Passes a turn on when dropped, also with a dropped future.
+pub(crate) struct Turn<'t>(&'t Turnstile);
+
+impl<'t> Turn<'t> {
+    pub(crate) async fn acquire(t: &'t Turnstile, ep: &Endpoint, why: WaitReason) -> Result<Self> {
+        t.acquire(ep, why).await?;
+        Ok(Self(t))
+    }
+
+    pub(crate) fn try_acquire(t: &'t Turnstile) -> Option<Self> {
+        t.try_acquire().then_some(Self(t))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// One compute node's share in the pool. All clients of the node share it, from any thread.
+pub struct PoolNode {
+    pub(crate) fabric: Arc<dyn Fabric>,
+    pub(crate) cn: NodeId,
+    incarnation: u32,
+    pub(crate) shape: Arc<Shape>,
+    pub(crate) arenas: Mutex<BTreeMap<ArenaKey, Arc<Arena>>>,
+    pub(crate) blocks: Mutex<BTreeMap<u32, Arc<BlockSpace>>>,
+    pub(crate) tables: Tables,
+    pub(crate) epochs: Arc<Epochs>,
+    pub(crate) quarantine: Quarantine,
+    /// Things given back or retired that cannot have been granted: counted, and left alone.
+    pub(crate) refused: AtomicUsize,
+}
+
+impl std::fmt::Debug for PoolNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PoolNode({})", self.cn)
+    }
+}
+
+impl PoolNode {
+    pub(crate) fn new(
+        fabric: Arc<dyn Fabric>,
+        cn: NodeId,
+        shape: Arc<Shape>,
+        epochs: Arc<Epochs>,
+    ) -> Self {
+        let incarnation = fabric.incarnation(cn).unwrap_or(0);
+        let tables = Tables::new(cn, &shape);
+        Self {
+            fabric,
+            cn,
+            incarnation,
+            shape,
+            arenas: Mutex::default(),
+            blocks: Mutex::default(),
+            tables,
+            epochs,
+            quarantine: Quarantine::default(),
+            refused: AtomicUsize::new(0),
+        }
+    }
+
+    /// The fabric.
+    pub fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.fabric
+    }
+
+    /// Which compute node this is.
+    pub fn cn(&self) -> NodeId {
+        self.cn
+    }
+
+    /// An endpoint of this node for the present thread, with an executor of its own.
+    ///
+    /// # Errors
+    /// `Fenced` when the node has lost its membership.
+    pub fn endpoint(&self, slab_bytes: u64) -> Result<Endpoint> {
+        let transport = self.fabric.attach(self.cn)?;
+        let core = Core::new(transport.clone(), slab_bytes);
+        let slot = core.add_slot();
+        Ok(Endpoint::new(core, transport, slot))
+    }
+
+    /// A client's announcement of its operations; one per client.
+    pub fn register(&self) -> EpochHandle {
+        self.epochs.register()
+    }
+
+    // ---- objects ----------------------------------------------------------------------------------------------------
+
+    /// An arena, made when it is first asked for.
+    pub fn arena(&self, key: ArenaKey) -> Arc<Arena> {
+        let object_bytes = key.object_bytes.clamp(1, 1 << 30).next_multiple_of(64);
+        let key = ArenaKey { object_bytes, ..key };
+        let mut arenas = locked(&self.arenas);
+        let arena = arenas.entry(key).or_insert_with(|| {
+            let (chunk, max_life) = (self.shape.chunk_bytes, self.shape.max_life);
+            let start = self.cn.index() + usize::from(key.kind);
+            Arc::new(Arena::new(key, self.shape.memory.len(), chunk, max_life, start))
+        });
+        arena.clone()
+    }
+
+    /// A new object, near a memory node if it has room, elsewhere if not. Memory that no object of the arena used yet is zero
+    /// and has life 1.
+    ///
+    /// # Errors
+    /// `Full` when no memory node has room, `InvalidArgument` for objects larger than a chunk; those of the fabric.
+    pub async fn alloc(&self, ep: &Endpoint, arena: &Arena, near: Option<NodeId>) -> Result<Grant> {
+        let bytes = u64::from(arena.key().object_bytes);
+        if bytes > self.shape.chunk_bytes {
+            return Err(Error::invalid(format!(
+                "an object of {bytes} bytes does not fit a chunk of {}: create the pool with larger chunks",
+                self.shape.chunk_bytes
+            )));
+        }
+        self.obtain(ep, arena, near).await
+    }
+
+    /// Returns an object that nobody else can ever have reached: reusable at once, in its next life.
+    pub fn give_back(&self, arena: &Arena, g: Grant) {
+        let bytes = u64::from(arena.key().object_bytes);
+        if g.life == 0 || self.shape.holds(g.addr, bytes).is_none() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        arena.put(g);
+    }
+
+    /// Returns an object that nobody can reach from now on: reusable in its next life when every operation that runs now has
+    /// ended. The caller has awaited the verb that unlinked it. Any node may retire any node's objects.
+    pub fn retire(&self, arena: &Arena, g: Grant) {
+        let bytes = u64::from(arena.key().object_bytes);
+        self.quarantine.push(Retired::Object(arena.key(), g), bytes);
+    }
+
+    // ---- blocks -----------------------------------------------------------------------------------------------------
+
+    pub(crate) fn space(&self, index: u32) -> Arc<BlockSpace> {
+        let mut blocks = locked(&self.blocks);
+        let space = blocks.entry(index).or_insert_with(|| {
+            let (nodes, chunk) = (self.shape.memory.len(), self.shape.chunk_bytes);
+            Arc::new(BlockSpace::new(index, nodes, chunk, self.cn.index() % nodes))
+        });
+        space.clone()
+    }
+
+    /// A new block of at least `bytes`, contents undefined.
+    ///
+    /// # Errors
+    /// `Full` when no memory node has room, `InvalidArgument` for 0 bytes or more than [`BLOCK_MAX_BYTES`]; those of the fabric.
+    pub async fn alloc_block(
+        &self,
+        ep: &Endpoint,
+        index: u32,
+        bytes: u32,
+        near: Option<NodeId>,
+    ) -> Result<BlockPtr> {
+        let class = block_class_of(bytes).filter(|_| bytes > 0).ok_or_else(|| {
+            Error::invalid(format!("a block has 1 to {BLOCK_MAX_BYTES} bytes, not {bytes}"))
+        })?;
+        let space = self.space(index);
+        let wish = BlockWish { space: &space, class, layouts: &self.shape.memory };
+        self.obtain(ep, &wish, near).await
+    }
+
+    /// Returns a block that nobody else can ever have reached: reusable at once.
+    pub fn give_back_block(&self, index: u32, b: BlockPtr) {
+        let layout = b
+            .plausible()
+            .and_then(|b| self.shape.holds(b.addr(), u64::from(b.capacity())))
+            .filter(|layout| self.space(index).put(b, layout));
+        if layout.is_none() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns a block that nobody can reach from now on: reusable when every operation that runs now has ended.
+    pub fn retire_block(&self, index: u32, b: BlockPtr) {
+        self.quarantine.push(Retired::Block(index, b), u64::from(b.capacity()));
+    }
+
+    // ---- obtaining ----------------------------------------------------------------------------------------------------
+
+    /// Takes a piece of `source`, from a chunk that is here, else from a new one. What is near comes before what is here.
+    async fn obtain<S: Source>(
+        &self,
+        ep: &Endpoint,
+        source: &S,
+        near: Option<NodeId>,
+    ) -> Result<S::Item> {
+        let near = near
+            .filter(|n| n.role() == Role::Memory && n.index() < self.shape.memory.len())
+            .map(NodeId::index);
+        if let Some(item) = source.take(near) {
+            return Ok(item);
+        }
+        let why = WaitReason { what: "a chunk", at: u64::from(source.request().index) };
+        let _turn = Turn::acquire(source.refill(), ep, why).await?;
+        if let Some(item) = source.take(near) {
+            return Ok(item);
+        }
+        let mut trouble = None;
+        if let Some(n) = near {
+            if let Some(item) = self.refill_from(ep, source, n, &mut trouble).await {
+                return Ok(item);
+            }
+            if let Some(item) = source.take(None) {
+                return Ok(item);
+            }
+        }
+        if let Some(item) = self.refill_any(ep, source, &mut trouble).await {
+            return Ok(item);
+        }
+        // All full: what waits in quarantine or lies idle here may still help. Boxed, being rare and large.
+        self.quarantine.press();
+        let freed = Box::pin(self.reclaim_all(ep)).await;
+        if let Some(item) = source.take(None) {
+            return Ok(item);
+        }
+        if freed.is_ok()
+            && let Some(item) = self.refill_any(ep, source, &mut trouble).await
+        {
+            return Ok(item);
+        }
+        Err(trouble.unwrap_or_else(|| self.full(source.request())))
+    }
+
+    async fn refill_any<S: Source>(
+        &self,
+        ep: &Endpoint,
+        source: &S,
+        trouble: &mut Option<Error>,
+    ) -> Option<S::Item> {
+        let nodes = self.shape.memory.len();
+        let first = source.cursor().load(Ordering::Relaxed);
+        for n in (0..nodes).map(|k| (first + k) % nodes) {
+            if let Some(item) = self.refill_from(ep, source, n, trouble).await {
+                source.cursor().store(n + 1, Ordering::Relaxed);
+                return Some(item);
+            }
+        }
+        None
+    }
+
+    /// A node that cannot be asked is as good as full, as long as another one helps.
+    async fn refill_from<S: Source>(
+        &self,
+        ep: &Endpoint,
+        source: &S,
+        node: usize,
+        trouble: &mut Option<Error>,
+    ) -> Option<S::Item> {
+        match ask_run(ep, &self.shape.memory[node], self.incarnation, source.request()).await {
+            Ok(Some(offset)) => source.add(node, offset),
+            Ok(None) => None,
+            Err(e) => {
+                trouble.get_or_insert(e);
+                None
+            }
+        }
+    }
+
+    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return fails is lost until a sweep.
+    pub(crate) async fn return_idle(&self, ep: &Endpoint, keep: usize) -> Result<()> {
+        let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
+        let mut outcome = Ok(());
+        for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep)) {
+            let returned = return_run(ep, self.shape.memory[node].node, offset, count).await;
+            outcome = outcome.and(returned);
+        }
+        outcome
+    }
+
+    fn full(&self, r: RunRequest) -> Error {
+        let names: Vec<_> = self.shape.memory.iter().take(8).map(|l| l.node.to_string()).collect();
+        let more = self.shape.memory.len() - names.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let (verb, noun) =
+            if self.shape.memory.len() == 1 { ("is", "node") } else { ("are", "nodes") };
+        let mib = self.shape.memory[0].region_bytes as f64 / f64::from(1 << 20);
+        let chunks = match r.count {
+            1 => "no free chunk".to_owned(),
+            n => format!("no {n} free chunks in a row"),
+        };
+        Error::new(
+            ErrorKind::Full,
+            format!(
+                "memory {noun} {}{more} {verb} full ({mib} MiB each, {chunks}): delete keys, or create the pool with more memory",
+                names.join(", ")
+            ),
+        )
+    }
+
+    // ---- tables -----------------------------------------------------------------------------------------------------
+
+    /// A new table cell of 1 to 4 lines. A fresh one is all zero; a reused one is as it was left.
+    ///
+    /// # Errors
+    /// `Full` when no node of the side (compute nodes: nor any memory node) has room, `InvalidArgument` for other sizes; those of
+    /// the fabric.
+    pub async fn alloc_table(&self, ep: &Endpoint, lines: u8, side: TableSide) -> Result<TableId> {
+        self.tables.alloc(ep, lines, side).await
+    }
+
+    /// Returns a cell that nobody else can ever have reached. Its lock word is 0.
+    pub fn give_back_table(&self, t: TableId) {
+        if !self.tables.put(t) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns a cell that nobody can reach from now on: reusable, for cells of as many lines, when every operation that runs now
+    /// has ended. Its lock word is 0 by then.
+    pub fn retire_table(&self, t: TableId) {
+        self.quarantine.push(Retired::Table(t), u64::from(t.lines()) * 64);
+    }
+
+    /// Where a cell is, if this node knows. Atomic loads only.
+    pub fn resolve_cached(&self, t: TableId) -> Option<dmtree_fabric::GlobalAddr> {
+        self.tables.resolve_cached(t)
+    }
+
+    /// Where a cell is; one READ of the directory when this node does not know.
+    ///
+    /// # Errors
+    /// `Corrupt` when no such cell can exist; those of the fabric.
+    pub async fn resolve(&self, ep: &Endpoint, t: TableId) -> Result<dmtree_fabric::GlobalAddr> {
+        match self.tables.resolve_cached(t) {
+            Some(at) => Ok(at),
+            None => self.tables.refresh(ep, &*self.fabric, t).await,
+        }
+    }
+
+    // ---- usage ------------------------------------------------------------------------------------------------------
+
+    /// What this node holds.
+    pub fn usage(&self) -> NodeUsage {
+        let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
+        let blocks: Vec<_> = locked(&self.blocks).values().cloned().collect();
+        let (retired, retired_bytes) = self.quarantine.waiting();
+        NodeUsage {
+            node: self.cn,
+            clients: self.epochs.clients(),
+            arenas: arenas.iter().map(|a| a.usage()).collect(),
+            free_block_bytes: blocks.iter().map(|b| b.free_bytes()).sum(),
+            free_tables: self.tables.stocked(),
+            retired,
+            retired_bytes,
+            refused: self.refused.load(Ordering::Relaxed) as u64,
+        }
+    }
+}

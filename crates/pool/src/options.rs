@@ -1,0 +1,159 @@
+//! What a pool is made of.
+
+use dmtree_fabric::local::Knobs;
+use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
+
+use crate::ids::COMPUTE_PARTITIONS;
+use crate::layout::{NodeLayout, compute_base};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// Smallest chunk.
+const MIN_CHUNK: u64 = 64 * KIB;
+/// Largest chunk that is chosen without being asked for.
+const DEFAULT_CHUNK: u64 = 32 * MIB;
+/// More memory nodes than this have no use for one pool yet.
+const MAX_MEMORY_NODES: u16 = 4096;
+
+/// Options of an embedded pool.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    /// How many memory nodes.
+    pub memory_nodes: u16,
+    /// How many compute nodes.
+    pub compute_nodes: u16,
+    /// Bytes of every memory node's region.
+    pub memory_bytes_per_node: u64,
+    /// Bytes of every compute node's region, where fingerprint tables live; 0 chooses 1/32 of all memory, 4 MiB at least.
+    pub compute_bytes_per_node: u64,
+    /// Bytes of a chunk, a power of two; `None` chooses 1/64 of a region, 64 KiB to 32 MiB.
+    pub chunk_bytes: Option<u64>,
+    /// Bits of a life number, 1 to 16. Small values wear addresses out quickly, for tests.
+    pub life_bits: u8,
+    /// Test knobs of the in-process fabric.
+    pub knobs: Knobs,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            memory_nodes: 1,
+            compute_nodes: 1,
+            memory_bytes_per_node: 256 * MIB,
+            compute_bytes_per_node: 0,
+            chunk_bytes: None,
+            life_bits: 16,
+            knobs: Knobs::default(),
+        }
+    }
+}
+
+impl PoolOptions {
+    /// Bytes of a chunk: as given, or chosen.
+    pub fn chosen_chunk_bytes(&self) -> u64 {
+        self.chunk_bytes.unwrap_or_else(|| {
+            let share = (self.memory_bytes_per_node / 64).max(1);
+            let floor = 1u64 << share.ilog2();
+            floor.clamp(MIN_CHUNK, DEFAULT_CHUNK)
+        })
+    }
+
+    /// Bytes of a compute node's region: as given, or chosen.
+    pub fn chosen_compute_bytes(&self) -> u64 {
+        if self.compute_bytes_per_node != 0 {
+            return self.compute_bytes_per_node;
+        }
+        let total = self.memory_bytes_per_node.saturating_mul(u64::from(self.memory_nodes));
+        (total.div_ceil(32).next_multiple_of(64)).max(4 * MIB)
+    }
+
+    /// Tells whether a pool can be made of this, and if not, what to change.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::invalid(what));
+        if self.memory_nodes == 0 || self.memory_nodes > MAX_MEMORY_NODES {
+            return refuse(format!(
+                "memory_nodes is {}; a pool has 1 to {MAX_MEMORY_NODES}",
+                self.memory_nodes
+            ));
+        }
+        if self.compute_nodes == 0 || self.compute_nodes > COMPUTE_PARTITIONS {
+            return refuse(format!(
+                "compute_nodes is {}; a pool has 1 to {COMPUTE_PARTITIONS}",
+                self.compute_nodes
+            ));
+        }
+        if !(1..=16).contains(&self.life_bits) {
+            return refuse(format!("life_bits is {}; choose 1 to 16", self.life_bits));
+        }
+        let chunk = self.chosen_chunk_bytes();
+        if !chunk.is_power_of_two() || !(MIN_CHUNK..=1 << 30).contains(&chunk) {
+            return refuse(format!(
+                "chunk_bytes is {chunk}; choose a power of two from 64 KiB to 1 GiB"
+            ));
+        }
+        let (memory, compute) = (self.memory_bytes_per_node, self.chosen_compute_bytes());
+        if memory >= GlobalAddr::MAX_OFFSET || compute >= GlobalAddr::MAX_OFFSET {
+            return refuse("a region has less than 16 TiB; use more nodes".into());
+        }
+        for node in 0..self.memory_nodes.min(2) {
+            let node = NodeId::memory(node);
+            if NodeLayout::new(node, memory, chunk).chunks == 0 {
+                let need = NodeLayout::head_bytes(node, 1) + chunk;
+                return refuse(format!(
+                    "memory_bytes_per_node is {memory}, too little for the head of {node} and one chunk of {chunk} bytes: give it {need} at least, or choose smaller chunks"
+                ));
+            }
+        }
+        if compute < compute_base() + KIB {
+            return refuse(format!(
+                "compute_bytes_per_node is {compute}, too little for one segment of tables: give it {} at least, or 0 to have it chosen",
+                compute_base() + KIB
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_sound() {
+        let o = PoolOptions::default();
+        o.validate().expect("the default is valid");
+        assert_eq!((o.chosen_chunk_bytes(), o.chosen_compute_bytes()), (4 * MIB, 8 * MIB));
+        let large = PoolOptions { memory_bytes_per_node: 64 << 30, ..o.clone() };
+        assert_eq!(large.chosen_chunk_bytes(), 32 * MIB);
+        let small = PoolOptions { memory_bytes_per_node: 2 * MIB, ..o };
+        assert_eq!(small.chosen_chunk_bytes(), 64 * KIB);
+        small.validate().expect("2 MiB hold the head and some chunks");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_a_way_out() {
+        let ok = PoolOptions::default();
+        let bad = [
+            PoolOptions { memory_nodes: 0, ..ok.clone() },
+            PoolOptions { memory_nodes: u16::MAX, ..ok.clone() },
+            PoolOptions { compute_nodes: 0, ..ok.clone() },
+            PoolOptions { compute_nodes: 1025, ..ok.clone() },
+            PoolOptions { life_bits: 0, ..ok.clone() },
+            PoolOptions { life_bits: 17, ..ok.clone() },
+            PoolOptions { chunk_bytes: Some(100_000), ..ok.clone() },
+            PoolOptions { chunk_bytes: Some(4096), ..ok.clone() },
+            PoolOptions { memory_bytes_per_node: 0, ..ok.clone() },
+            PoolOptions { memory_bytes_per_node: 400 * KIB, ..ok.clone() },
+            PoolOptions { memory_bytes_per_node: u64::MAX, ..ok.clone() },
+            PoolOptions { compute_bytes_per_node: 512, ..ok },
+        ];
+        for o in bad {
+            let e = o.validate().expect_err("refused");
+            assert_eq!(e.kind(), dmtree_fabric::ErrorKind::InvalidArgument, "{o:?}");
+            assert!(e.to_string().len() > 20, "{e}");
+        }
+    }
+}

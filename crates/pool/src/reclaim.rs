@@ -1,0 +1,205 @@
+//! The quarantine: what was unlinked waits until every operation that ran at that time has ended.
+//!
+//! *Claim.* An item taken out of quarantine is held by no running operation of any member.
+//!
+//! *Argument.* Its unlinking verb was awaited before [`PoolNode::retire`]. A reclaimer notes which items are there, and only then
+//! adds 1 to the global epoch; the items get the sum, `s`, as their stamp. So the word shows `s` or more only after every one of
+//! them was unlinked. An operation's slot holds an epoch that its node knew when the operation began, and a node knows only what
+//! the word has shown. Hence **a slot that holds `s` or more belongs to an operation that began after the unlinking**: it cannot
+//! have found the item. The item is released when every member node, asked after the unlinking, has answered that its smallest
+//! running slot is `s` or more, or that nothing runs. An operation that such a scan did not see announced itself after the scan
+//! (both sides have a sequentially consistent fence between announcement and first READ, and before the scan), so it began
+//! after the unlinking too. A slot may hold an older epoch than its operation deserves; that delays, and never harms.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::{Endpoint, Result, Role};
+
+use crate::arena::{ArenaKey, Grant};
+use crate::epoch::ask_epoch;
+use crate::ids::{BlockPtr, TableId};
+use crate::layout::{EPOCH_WORD, first_node};
+use crate::node::{PoolNode, Turn};
+use crate::wire::locked;
+
+/// So many fresh items are worth a round of questions.
+const DUE_ITEMS: u64 = 64;
+/// So many fresh bytes are, too.
+const DUE_BYTES: u64 = 4 << 20;
+
+/// Something unlinked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Retired {
+    Object(ArenaKey, Grant),
+    Block(u32, BlockPtr),
+    Table(TableId),
+}
+
+#[derive(Debug)]
+struct Stamped {
+    stamp: u64,
+    items: Vec<(Retired, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct Wards {
+    /// Not stamped yet, in the order of retirement.
+    fresh: Vec<(Retired, u64)>,
+    stamped: VecDeque<Stamped>,
+}
+
+/// One node's retired memory.
+#[derive(Debug, Default)]
+pub(crate) struct Quarantine {
+    wards: Mutex<Wards>,
+    fresh: AtomicU64,
+    fresh_bytes: AtomicU64,
+    /// Somebody found the pool full since the last round.
+    pressure: AtomicBool,
+    turn: Turnstile,
+}
+
+impl Quarantine {
+    pub(crate) fn push(&self, item: Retired, bytes: u64) {
+        let mut wards = locked(&self.wards);
+        wards.fresh.push((item, bytes));
+        self.fresh.fetch_add(1, Ordering::Relaxed);
+        self.fresh_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The pool is full: the next round shall not wait for more.
+    pub(crate) fn press(&self) {
+        self.pressure.store(true, Ordering::Relaxed);
+    }
+
+    /// Items and bytes that wait.
+    pub(crate) fn waiting(&self) -> (u64, u64) {
+        let wards = locked(&self.wards);
+        let stamped = wards.stamped.iter().flat_map(|s| &s.items);
+        let all = wards.fresh.iter().chain(stamped);
+        all.fold((0, 0), |(n, bytes), (_, b)| (n + 1, bytes + b))
+    }
+
+    fn fresh_now(&self) -> usize {
+        locked(&self.wards).fresh.len()
+    }
+
+    fn newest_stamp(&self) -> Option<u64> {
+        locked(&self.wards).stamped.back().map(|s| s.stamp)
+    }
+
+    fn stamp(&self, count: usize, stamp: u64) {
+        let mut wards = locked(&self.wards);
+        let items: Vec<_> = wards.fresh.drain(..count).collect();
+        let bytes = items.iter().map(|(_, b)| b).sum();
+        self.fresh.fetch_sub(count as u64, Ordering::Relaxed);
+        self.fresh_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        wards.stamped.push_back(Stamped { stamp, items });
+    }
+
+    /// Everything stamped `oldest` or earlier.
+    fn release(&self, oldest: u64) -> Vec<(Retired, u64)> {
+        let mut wards = locked(&self.wards);
+        let n = wards.stamped.iter().take_while(|s| s.stamp <= oldest).count();
+        wards.stamped.drain(..n).flat_map(|s| s.items).collect()
+    }
+}
+
+/// What a round of reclamation achieved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// Objects put on free lists (or set aside, worn out).
+    pub objects: u64,
+    /// Blocks made free.
+    pub blocks: u64,
+    /// Table cells put on free lists.
+    pub tables: u64,
+    /// Bytes of all of these.
+    pub bytes: u64,
+    /// Items that still wait for running operations.
+    pub waiting: u64,
+}
+
+impl PoolNode {
+    /// Whether a round of reclamation is worth its verbs now. Cheap: two loads.
+    pub fn reclaim_due(&self) -> bool {
+        let q = &self.quarantine;
+        q.fresh.load(Ordering::Relaxed) >= DUE_ITEMS
+            || q.fresh_bytes.load(Ordering::Relaxed) >= DUE_BYTES
+            || q.pressure.load(Ordering::Relaxed)
+    }
+
+    /// One round: stamps what was retired, asks every compute node what runs, and frees what nobody can hold any more. Call it
+    /// between operations: the caller's own running operation counts too. While another client of this node is at it, it does
+    /// nothing.
+    ///
+    /// # Errors
+    /// Those of the fabric: a member that does not answer keeps everything in quarantine until it answers or is fenced.
+    pub async fn reclaim(&self, ep: &Endpoint) -> Result<Reclaimed> {
+        let out = self.round(ep).await?;
+        if out.blocks > 0 {
+            self.return_idle(ep, 1).await?;
+        }
+        Ok(out)
+    }
+
+    /// The same for a full pool: keeps no idle chunk.
+    pub(crate) async fn reclaim_all(&self, ep: &Endpoint) -> Result<()> {
+        let round = self.round(ep).await;
+        self.return_idle(ep, 0).await?;
+        round.map(|_| ())
+    }
+
+    async fn round(&self, ep: &Endpoint) -> Result<Reclaimed> {
+        let q = &self.quarantine;
+        let Some(_turn) = Turn::try_acquire(&q.turn) else { return Ok(Reclaimed::default()) };
+        q.pressure.store(false, Ordering::Relaxed);
+        let fresh = q.fresh_now();
+        if fresh > 0 {
+            // Nothing moves before the sum is known, so a future dropped here loses nothing. Only the holder of the turn stamps:
+            // the first `fresh` items are those that were there before the addition.
+            let before = ep.faa(first_node(EPOCH_WORD), 1).await?;
+            q.stamp(fresh, before.wrapping_add(1));
+        }
+        let Some(newest) = q.newest_stamp() else { return Ok(Reclaimed::default()) };
+        let oldest = self.oldest_running(ep, newest).await?;
+        let mut out = Reclaimed::default();
+        for (item, bytes) in q.release(oldest) {
+            out.bytes += bytes;
+            match item {
+                Retired::Object(key, g) => {
+                    out.objects += 1;
+                    self.give_back(&self.arena(key), g);
+                }
+                Retired::Block(index, b) => {
+                    out.blocks += 1;
+                    self.give_back_block(index, b);
+                }
+                Retired::Table(t) => {
+                    out.tables += 1;
+                    self.give_back_table(t);
+                }
+            }
+        }
+        out.waiting = q.waiting().0;
+        Ok(out)
+    }
+
+    /// Tells every member the epoch, and returns the smallest one in which an operation runs.
+    async fn oldest_running(&self, ep: &Endpoint, epoch: u64) -> Result<u64> {
+        let mut oldest = self.epochs.adopt(epoch);
+        let others = |n: &dmtree_fabric::NodeId| n.role() == Role::Compute && *n != self.cn;
+        for node in self.fabric.nodes().into_iter().filter(others) {
+            match ask_epoch(ep, node, epoch).await {
+                Ok(e) => oldest = oldest.min(e),
+                // What a fenced node's operations read, nobody will ever hear of.
+                Err(_) if !self.fabric.nodes().contains(&node) => {}
+                Err(e) => return Err(e.context(format!("asking {node} what it still reads"))),
+            }
+        }
+        Ok(oldest)
+    }
+}

@@ -1,0 +1,238 @@
+//! Table cells on the client's side: a small stock per home and size, and the directory as far as this node knows it.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, WaitReason,
+};
+
+use crate::homes::{MAX_CELLS, ask_cells, first_home, homes_of};
+use crate::ids::{COMPUTE_PARTITIONS, PARTITIONS, SEGMENTS, TableId, TableSide};
+use crate::layout::{DIRECTORY_BYTES, Partition, Shape};
+use crate::node::Turn;
+use crate::wire::locked;
+
+/// Most cells asked for at a time.
+const BATCH: u64 = 32;
+
+/// Cells of one size on one home.
+#[derive(Debug, Default)]
+struct Stock {
+    cells: Vec<TableId>,
+    /// The home had none; homes never get room back.
+    full: bool,
+}
+
+#[derive(Debug)]
+struct Home {
+    node: NodeId,
+    refill: Turnstile,
+    /// By lines - 1.
+    stocks: Mutex<[Stock; 4]>,
+}
+
+#[derive(Debug)]
+struct Side {
+    homes: Vec<Home>,
+    /// Turns are kept by size: cells of each size spread by themselves.
+    cursors: [AtomicUsize; 4],
+    batch: u16,
+}
+
+/// One compute node's tables.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    /// Segment bases by partition; 0 is unknown.
+    directory: Box<[AtomicU64]>,
+    compute: Side,
+    memory: Side,
+    shape: (u16, u16),
+}
+
+impl Tables {
+    pub(crate) fn new(cn: NodeId, shape: &Shape) -> Self {
+        let (c, m) = (shape.compute_nodes, shape.memory.len() as u16);
+        let side = |role: Role, bytes: u64| {
+            let n = homes_of(role, c, m);
+            let home = |i: u16| match role {
+                Role::Compute => NodeId::compute(i),
+                Role::Memory => NodeId::memory(i),
+            };
+            let home =
+                |i: u16| Home { node: home(i), refill: Turnstile::new(), stocks: Mutex::default() };
+            // Stocks of all nodes together hold a small part of a home.
+            let batch = (bytes / 64 / 256 / u64::from(c)).clamp(1, BATCH);
+            Side {
+                homes: (0..n).map(home).collect(),
+                cursors: std::array::from_fn(|_| AtomicUsize::new(cn.index())),
+                batch: batch.min(u64::from(MAX_CELLS)) as u16,
+            }
+        };
+        let smallest = shape.memory.iter().map(|l| l.region_bytes).min().unwrap_or(0);
+        Self {
+            directory: (0..usize::from(PARTITIONS) * SEGMENTS).map(|_| AtomicU64::new(0)).collect(),
+            compute: side(Role::Compute, shape.compute_bytes),
+            memory: side(Role::Memory, smallest / 8),
+            shape: (c, m),
+        }
+    }
+
+    pub(crate) async fn alloc(&self, ep: &Endpoint, lines: u8, side: TableSide) -> Result<TableId> {
+        if !(1..=4).contains(&lines) {
+            return Err(Error::invalid(format!("a table has 1 to 4 lines, not {lines}")));
+        }
+        let mut trouble = None;
+        if side == TableSide::Compute
+            && let Some(t) = self.compute.alloc(ep, lines, &mut trouble).await?
+        {
+            return Ok(t);
+        }
+        if let Some(t) = self.memory.alloc(ep, lines, &mut trouble).await? {
+            return Ok(t);
+        }
+        Err(trouble.unwrap_or_else(|| {
+            let names = |s: &Side| {
+                let names: Vec<_> = s.homes.iter().take(8).map(|h| h.node.to_string()).collect();
+                names.join(", ")
+            };
+            let compute = match side {
+                TableSide::Compute => {
+                    format!("the table memory of {} is used up, and ", names(&self.compute))
+                }
+                TableSide::Memory => String::new(),
+            };
+            Error::new(
+                ErrorKind::Full,
+                format!(
+                    "{compute}{} cannot hold more tables (no free chunk): delete keys, or create the pool with more memory",
+                    names(&self.memory)
+                ),
+            )
+        }))
+    }
+
+    fn home(&self, t: TableId) -> Option<&Home> {
+        let (partition, ..) = t.place()?;
+        // Where the cell is now, if known: what was moved is not stocked under its old home.
+        let node = match self.resolve_cached(t) {
+            Some(at) => at.node(),
+            None => first_home(partition, self.shape.0, self.shape.1),
+        };
+        let side = if node.role() == Role::Compute { &self.compute } else { &self.memory };
+        side.homes.get(node.index())
+    }
+
+    /// Takes a cell back; false when no such cell can exist.
+    pub(crate) fn put(&self, t: TableId) -> bool {
+        let Some(home) = self.home(t) else { return false };
+        locked(&home.stocks)[usize::from(t.lines()) - 1].cells.push(t);
+        true
+    }
+
+    pub(crate) fn stocked(&self) -> u64 {
+        let homes = self.compute.homes.iter().chain(&self.memory.homes);
+        homes.map(|h| locked(&h.stocks).iter().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
+    }
+
+    pub(crate) fn resolve_cached(&self, t: TableId) -> Option<GlobalAddr> {
+        let (partition, segment, offset) = t.place()?;
+        let base = &self.directory[usize::from(partition) * SEGMENTS + segment];
+        match base.load(Ordering::Acquire) {
+            0 => None,
+            base => Some(GlobalAddr::from_bits(base).plus(offset)),
+        }
+    }
+
+    /// Reads the partition's record and remembers its segments.
+    pub(crate) async fn refresh(
+        &self,
+        ep: &Endpoint,
+        fabric: &dyn Fabric,
+        t: TableId,
+    ) -> Result<GlobalAddr> {
+        let none = || Error::corrupt(format!("{t:?} cannot exist: no such cell was ever granted"));
+        let (number, segment, offset) = t.place().ok_or_else(none)?;
+        let record = Partition::record(number);
+        let mut pause = ep.backoff("the directory of tables", record);
+        let p = loop {
+            let bytes = ep.read(record, DIRECTORY_BYTES as u32).await?;
+            match bytes.extract(|b| Partition::decode(b, number)) {
+                Ok(p) => break p,
+                // Its home is writing it.
+                Err(()) => pause.step().await?,
+            }
+        };
+        let p = p.filter(|p| t.first_line() + u64::from(t.lines()) <= p.lines).ok_or_else(none)?;
+        let side = if number < COMPUTE_PARTITIONS { Role::Compute } else { Role::Memory };
+        if p.home.role() != side || !p.inside(fabric.region_bytes(p.home)) {
+            return Err(Error::corrupt(format!(
+                "the directory places partition {number} outside the region of {}",
+                p.home
+            )));
+        }
+        let known = &self.directory[usize::from(number) * SEGMENTS..][..SEGMENTS];
+        for (known, base) in known.iter().zip(&p.segments) {
+            if *base != 0 {
+                known.store(*base, Ordering::Release);
+            }
+        }
+        Ok(GlobalAddr::from_bits(p.segments[segment]).plus(offset))
+    }
+}
+
+impl Side {
+    /// A cell of the next home in turn that has one. `None`: all are full, or `trouble` says why they cannot be asked.
+    async fn alloc(
+        &self,
+        ep: &Endpoint,
+        lines: u8,
+        trouble: &mut Option<Error>,
+    ) -> Result<Option<TableId>> {
+        let size = usize::from(lines) - 1;
+        let n = self.homes.len();
+        let first = self.cursors[size].fetch_add(1, Ordering::Relaxed);
+        for home in (0..n).map(|k| &self.homes[(first.wrapping_add(k)) % n]) {
+            if let Some(t) = home.pop(size) {
+                return Ok(Some(t));
+            }
+            if home.is_full(size) {
+                continue;
+            }
+            let why = WaitReason { what: "table cells", at: u64::from(home.node.bits()) };
+            let _turn = Turn::acquire(&home.refill, ep, why).await?;
+            if let Some(t) = home.pop(size) {
+                return Ok(Some(t));
+            }
+            if home.is_full(size) {
+                continue;
+            }
+            match ask_cells(ep, home.node, lines, self.batch).await {
+                Ok(mut cells) => {
+                    let mut stocks = locked(&home.stocks);
+                    // Chunks of memory nodes come back, regions of compute nodes do not.
+                    stocks[size].full = cells.is_empty() && home.node.role() == Role::Compute;
+                    cells.reverse();
+                    let taken = cells.pop();
+                    stocks[size].cells.extend(cells);
+                    if taken.is_some() {
+                        return Ok(taken);
+                    }
+                }
+                Err(e) => _ = trouble.get_or_insert(e),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Home {
+    fn pop(&self, size: usize) -> Option<TableId> {
+        locked(&self.stocks)[size].cells.pop()
+    }
+
+    fn is_full(&self, size: usize) -> bool {
+        locked(&self.stocks)[size].full
+    }
+}
