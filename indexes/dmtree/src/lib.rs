@@ -1,2 +1,29 @@
-//! The DMTree index.
+//! DMTree: a range index whose entries live on memory nodes while fingerprints and locks live on compute nodes.
+//!
+//! The design is that of "DMTree: Towards Efficient Tree Indexing on Disaggregated Memory via Compute-side Collaborative
+//! Design" (FAST'26), made correct and general: see DESIGN.md for layouts, invariants and linearization points.
 #![forbid(unsafe_code)]
+
+mod batch;
+mod client;
+pub mod format;
+mod get;
+mod index;
+mod load;
+mod lock;
+mod maintain;
+mod merge;
+mod node;
+mod options;
+mod parent;
+mod probe;
+mod relocate;
+mod route;
+mod scan;
+mod split;
+mod walk;
+mod write;
+
+pub use client::DmTree;
+pub use node::DmNode;
+pub use options::{Options, Tables};

@@ -342,17 +342,62 @@ impl DmTree {
         loop {
             let h = leaf.header(self);
             let (life, table, next) = (h.ver.life, h.table, h.next);
-            if !h.into.is_null() {
-                return Ok(None);
-            }
+            let into = h.into;
             let hi = self.fence_bytes(h.hi).await?;
-            if hi.as_deref().is_none_or(|hi| key < hi) {
+            if into.is_null() && hi.as_deref().is_none_or(|hi| key < hi) {
                 let fence = fence_tag(hi.as_deref());
                 let capacity = leaf.capacity;
                 return Ok(Some(Route { leaf: leaf.addr, life, table, capacity, fence }));
             }
             self.ep.check_deadline("the end of a walk", next.bits())?;
-            leaf = self.read_leaf(next, leaf.capacity).await?;
+            let on = if into.is_null() { next } else { into };
+            if on.is_null() {
+                return Ok(None);
+            }
+            leaf = self.read_leaf(on, leaf.capacity).await?;
+        }
+    }
+
+    /// The bottom node that covers the largest keys below `key` (below the right end when `None`): it begins below `key` and
+    /// reaches it.
+    pub(crate) async fn descend_below(&self, key: Option<&[u8]>) -> Result<Arc<CachedNode>> {
+        if let Some(node) = self.node.cache.lookup_below(1, key) {
+            return Ok(node);
+        }
+        let mut backoff = self.ep.backoff("a path to the key", self.node.root.word);
+        'restart: loop {
+            let (mut at, mut life, mut expect) = (self.read_root().await?, None, None);
+            loop {
+                match self.read_inner(at, life, expect).await? {
+                    InnerRead::Dead(into) => (at, life) = (into, None),
+                    InnerRead::OtherLife => {
+                        backoff.step().await?;
+                        continue 'restart;
+                    }
+                    InnerRead::Whole(copy) => {
+                        let node = &copy.node;
+                        let reaches = match (node.hi(), key) {
+                            (None, _) => true,
+                            (Some(_), None) => false,
+                            (Some(hi), Some(key)) => key <= hi,
+                        };
+                        if !reaches && !copy.next.is_null() {
+                            (at, life, expect) = (copy.next, None, Some(copy.level));
+                            continue;
+                        }
+                        if copy.level == 1 {
+                            return Ok(copy.node);
+                        }
+                        let Some(i) = node.keys().below(key) else {
+                            backoff.step().await?;
+                            continue 'restart;
+                        };
+                        let r = &node.records()[i];
+                        (at, life, expect) = (r.child, Some(r.life), Some(copy.level - 1));
+                    }
+                }
+                self.ep.check_deadline("a path to the key", at.bits())?;
+            }
         }
     }
 }

@@ -1,0 +1,249 @@
+//! Several operations with fewer round trips than one by one. Not atomic: each is linearizable by itself.
+
+use dmtree_fabric::verb::{VerbVec, cas};
+use dmtree_fabric::{OpKind, OpOutcome, Result};
+use dmtree_parts::hash::{KeyHash, positions};
+use dmtree_parts::{Outcome, Values, Write, check_key};
+
+use crate::client::{DmTree, Route};
+use crate::format::slot::Place;
+use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::lock::Locked;
+use crate::probe::Probe;
+
+/// Writes that are under way together: as many locks are held at most.
+const MAX_TOGETHER: usize = 16;
+
+impl DmTree {
+    /// One batch of READs for all keys whose mirrors name a slot; the rest one by one.
+    pub(crate) async fn get_many_op(&self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
+        for key in keys {
+            check_key(key)?;
+        }
+        out.reset(keys.len());
+        let scope = self.ep.begin(OpKind::GetMany);
+        let _pin = self.pin();
+        let mut value = Vec::new();
+        for (n, chunk) in keys.chunks(64).enumerate() {
+            let mut batch = VerbVec::new();
+            let mut posted = Vec::with_capacity(chunk.len());
+            for key in chunk {
+                let fp = KeyHash::of(key).fingerprint();
+                let first = self.cached_route(key, fp).and_then(|(route, candidates)| {
+                    Some((route, usize::from(*candidates?.as_slice().first()?)))
+                });
+                if let Some((route, slot)) = first {
+                    let at = route.leaf.plus(self.node.g.slot_at(slot) as u64);
+                    batch.read(at, self.node.g.entry() as u32);
+                }
+                posted.push(first);
+            }
+            let mut results = if batch.is_empty() { batch } else { self.ep.batch(batch).await? };
+            let mut taken = 0;
+            for (i, key) in chunk.iter().enumerate() {
+                let hash = KeyHash::of(key);
+                let mut done = false;
+                if let Some((route, slot)) = posted[i] {
+                    let bytes = results.take_sampled(taken);
+                    taken += 1;
+                    let place = Place { leaf: route.leaf, slot };
+                    let probe = self.judge(place, &bytes, key, hash, &mut value).await?;
+                    done = matches!(probe, Some(Probe::Hit { ver, .. }) if ver.life == route.life);
+                }
+                if done || self.get_pinned(key, hash, &mut value).await? {
+                    out.set(n * 64 + i, &value);
+                }
+            }
+        }
+        scope.end(OpOutcome::Other);
+        Ok(())
+    }
+
+    /// Rounds of writes to distinct leaves: locks and tables in one round trip, candidates in one, entries in one. What a round
+    /// cannot do (a held lock, a stale route, a split, a block) is done alone. Writes of one key keep their order.
+    pub(crate) async fn write_many_op(
+        &self,
+        writes: &[(&[u8], Write<'_>)],
+        outcomes: &mut Vec<Result<Outcome>>,
+    ) -> Result<()> {
+        for (key, w) in writes {
+            check_key(key)?;
+            w.check()?;
+        }
+        outcomes.clear();
+        outcomes.resize_with(writes.len(), || Ok(Outcome::Done));
+        let scope = self.ep.begin(OpKind::WriteMany);
+        let mut pending: std::collections::VecDeque<usize> = (0..writes.len()).collect();
+        while !pending.is_empty() {
+            let mut round = Round::default();
+            let mut later = std::collections::VecDeque::new();
+            {
+                let _pin = self.pin();
+                while let Some(i) = pending.pop_front() {
+                    let route = self.route(writes[i].0).await?;
+                    let other = round.routes.iter().any(|r: &Route| r.table == route.table)
+                        || round.members.iter().any(|m: &usize| writes[*m].0 == writes[i].0);
+                    if other || round.members.len() == MAX_TOGETHER {
+                        later.push_back(i);
+                        if round.members.len() == MAX_TOGETHER {
+                            break;
+                        }
+                    } else {
+                        round.members.push(i);
+                        round.routes.push(route);
+                    }
+                }
+                later.append(&mut pending);
+                self.run_round(writes, &mut round, outcomes).await?;
+            }
+            for i in round.alone {
+                let (key, w) = writes[i];
+                outcomes[i] = self.write_one(key, w).await;
+            }
+            pending = later;
+        }
+        scope.end(OpOutcome::Other);
+        Ok(())
+    }
+
+    async fn write_one(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        let _pin = self.pin();
+        loop {
+            let l = self.lock_leaf(key).await?;
+            let hash = KeyHash::of(key);
+            if let Some((outcome, _)) = self.write_locked(l, key, hash, w, &mut None).await? {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    async fn run_round(
+        &self,
+        writes: &[(&[u8], Write<'_>)],
+        round: &mut Round,
+        outcomes: &mut [Result<Outcome>],
+    ) -> Result<()> {
+        let mut locked = self.lock_round(round).await?;
+        // Candidates of all, together.
+        let g = &self.node.g;
+        let mut batch = VerbVec::new();
+        let mut probes = Vec::new();
+        for (n, (i, l)) in locked.iter().enumerate() {
+            positions(l.table.fps(), KeyHash::of(writes[*i].0).fingerprint(), |slot| {
+                batch.read(l.route.leaf.plus(g.slot_at(slot) as u64), g.entry() as u32);
+                probes.push((n, slot));
+                true
+            });
+        }
+        let mut results = if batch.is_empty() { batch } else { self.ep.batch(batch).await? };
+        let mut present: Vec<Option<usize>> = vec![None; locked.len()];
+        let mut unclear = vec![false; locked.len()];
+        let mut old = Vec::new();
+        for (at, (n, slot)) in probes.iter().enumerate() {
+            let (i, l) = &locked[*n];
+            let place = Place { leaf: l.route.leaf, slot: *slot };
+            let (key, bytes) = (writes[*i].0, results.take_sampled(at));
+            match self.judge(place, &bytes, key, KeyHash::of(key), &mut old).await? {
+                Some(Probe::Hit { block, .. }) if block.is_null() => present[*n] = Some(*slot),
+                Some(Probe::Other { .. }) => {}
+                _ => unclear[*n] = true,
+            }
+        }
+        // Plain puts, inserts and updates of inline pairs are written together; everything else alone.
+        let mut batch = VerbVec::new();
+        let mut written = Vec::new();
+        for (n, (i, mut l)) in locked.drain(..).enumerate() {
+            let (key, w) = writes[i];
+            let (value, wanted) = match w {
+                Write::Put(v) => (v, None),
+                Write::Insert(v) => (v, Some(false)),
+                Write::Update(v) => (v, Some(true)),
+                _ => (&[][..], None),
+            };
+            let simple = matches!(w, Write::Put(_) | Write::Insert(_) | Write::Update(_))
+                && key.len() <= g.k
+                && value.len() <= g.v
+                && !unclear[n]
+                && wanted.is_none_or(|there| there == present[n].is_some())
+                && self.ep.caps().whole_write_bytes as usize >= g.entry();
+            let slot = present[n].or_else(|| l.table.free_slot());
+            let (true, Some(slot)) = (simple, slot) else {
+                self.unlock(l).await?;
+                round.alone.push(i);
+                continue;
+            };
+            let place = Place { leaf: l.route.leaf, slot };
+            let mut entry = self.ep.buf(g.entry() as u32).await?;
+            let hash = KeyHash::of(key);
+            self.encode(place, l.table.ver, (key, hash, value), &mut entry).await?;
+            batch.write(l.route.leaf.plus(g.slot_at(slot) as u64), entry);
+            let fresh = present[n].is_none();
+            if fresh {
+                l.table.set(slot, hash.fingerprint());
+                self.note_mirror(key, &l.route, slot, hash.fingerprint());
+            }
+            outcomes[i] = Ok(Outcome::Done);
+            written.push((l, fresh));
+        }
+        if !batch.is_empty() {
+            self.ep.batch(batch).await?;
+        }
+        for (l, fresh) in written {
+            if fresh { self.unlock_with_table(l).await? } else { self.unlock(l).await? }
+        }
+        round.alone.sort_unstable();
+        Ok(())
+    }
+
+    /// Tries the locks of a round, together; who fails goes alone. Nobody waits while holding a lock.
+    async fn lock_round(&self, round: &mut Round) -> Result<Vec<(usize, Locked)>> {
+        let mut batch = VerbVec::new();
+        let mut tried = Vec::new();
+        for (i, route) in round.members.iter().zip(&round.routes) {
+            let Some(turn) = self.node.leaf_turns.try_turn(route.table.bits()) else {
+                round.alone.push(*i);
+                continue;
+            };
+            let at = self.node.pool.resolve(&self.ep, route.table).await?;
+            let tag = self.next_tag();
+            let len = Table::body_len(route.capacity) as u32;
+            batch.cas(at, 0, tag.0);
+            batch.then().read(at.plus(BODY_AT as u64), len);
+            tried.push((*i, *route, at, tag, turn));
+        }
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut results = self.ep.batch(batch).await?;
+        let mut locked = Vec::with_capacity(tried.len());
+        for (n, (i, route, at, tag, turn)) in tried.into_iter().enumerate() {
+            let bytes = results.take_sampled(2 * n + 1);
+            if results.word(2 * n) != 0 {
+                round.alone.push(i);
+                continue;
+            }
+            match bytes.extract(|b| Table::view(route.table, route.capacity, b)) {
+                View::Whole(table) if route.matches(&table) => {
+                    locked.push((i, Locked { route, at, tag, table, turn }));
+                }
+                _ => {
+                    self.give_back_lock(at, tag).await?;
+                    round.alone.push(i);
+                }
+            }
+        }
+        Ok(locked)
+    }
+
+    async fn give_back_lock(&self, at: dmtree_fabric::GlobalAddr, tag: LockTag) -> Result<()> {
+        self.ep.release(cas(at, tag.0, 0), None).await
+    }
+}
+
+#[derive(Default)]
+struct Round {
+    members: Vec<usize>,
+    routes: Vec<Route>,
+    /// Who has to be written alone.
+    alone: Vec<usize>,
+}

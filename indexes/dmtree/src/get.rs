@@ -1,0 +1,262 @@
+//! Point reads.
+//!
+//! (1) Entries that the mirror names are READ one by one: a valid, live entry of the route's life with this key is the answer,
+//! current at its sample. (2) No hit: `[CAS lock 0->0, READ table]` at the home; when the lock was free, the table is exact: its
+//! candidates are READ, and if none has the key, it was absent. (3) Lock held: the whole leaf is READ, and answers alone. So a
+//! read waits neither for a lock nor for a home.
+
+use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
+use dmtree_parts::check_key;
+use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
+use dmtree_parts::hash::{KeyHash, positions};
+
+use crate::client::{Confirmed, DmTree, Route};
+use crate::probe::{Pair, Probe, pair_of};
+use crate::route::Candidates;
+
+/// What a look at one place says about a key.
+pub(crate) enum Answer {
+    Found,
+    Absent,
+    /// The route was stale.
+    Stale,
+}
+
+impl DmTree {
+    pub(crate) async fn get_op(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        check_key(key)?;
+        let hash = KeyHash::of(key);
+        let scope = self.ep.begin(OpKind::Get);
+        out.clear();
+        let (found, outcome) = if self.node.o.delegation {
+            self.get_shared(key, hash, out).await?
+        } else {
+            let found = self.get_alone(key, hash, out).await?;
+            (found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent }))
+        };
+        scope.end(outcome);
+        Ok(found)
+    }
+
+    async fn get_shared(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<(bool, OpOutcome)> {
+        self.ep.stage_cost(Stage::LocalQueue, 1);
+        let lease = match self.node.readers.arrive(key, hash, &Intent::Read) {
+            Arrival::Join(group) => {
+                let shared = group.share(&self.ep, out).await?;
+                let found = matches!(shared, Shared::Found(true));
+                return Ok((found, OpOutcome::Shared));
+            }
+            Arrival::Lead(mut lease) => {
+                lease.begin(&self.ep).await?;
+                lease.seal(out);
+                Some(lease)
+            }
+            Arrival::Alone => None,
+        };
+        let result = self.get_alone(key, hash, out).await;
+        if let Some(lease) = lease {
+            finish_read(lease, &result, out);
+        }
+        let found = result?;
+        Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
+    }
+
+    pub(crate) async fn get_alone(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Result<bool> {
+        let _pin = self.pin();
+        self.get_pinned(key, hash, out).await
+    }
+
+    /// A point read by somebody whose operation is pinned.
+    pub(crate) async fn get_pinned(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Result<bool> {
+        let fp = hash.fingerprint();
+        let mut route = match self.cached_route(key, fp) {
+            Some((route, Some(candidates))) => {
+                match self.try_candidates(&route, candidates.as_slice(), key, hash, out).await? {
+                    Answer::Found => return Ok(true),
+                    Answer::Absent => route,
+                    Answer::Stale => self.fresh_route(key).await?,
+                }
+            }
+            Some((route, None)) => route,
+            None => self.route(key).await?,
+        };
+        let mut backoff = self.ep.backoff("a consistent view of a leaf", route.leaf);
+        loop {
+            match self.get_confirmed(&route, key, hash, out).await? {
+                Answer::Found => return Ok(true),
+                Answer::Absent => {
+                    out.clear();
+                    return Ok(false);
+                }
+                Answer::Stale => {}
+            }
+            let fresh = self.fresh_route(key).await?;
+            route = if fresh == route {
+                backoff.step().await?;
+                self.walk_route(key, &fresh).await?.unwrap_or(fresh)
+            } else {
+                fresh
+            };
+        }
+    }
+
+    /// Step (1): `Absent` means only that none of these entries is the key's.
+    async fn try_candidates(
+        &self,
+        route: &Route,
+        slots: &[u8],
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        for slot in slots {
+            let probe = self.probe(route.leaf, usize::from(*slot), key, hash, out).await?;
+            if probe.ver().life != route.life {
+                return Ok(Answer::Stale);
+            }
+            if matches!(probe, Probe::Hit { .. }) {
+                return Ok(Answer::Found);
+            }
+        }
+        Ok(Answer::Absent)
+    }
+
+    /// Steps (2) and (3).
+    async fn get_confirmed(
+        &self,
+        route: &Route,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        let table = match self.confirm(route.table, route.capacity).await? {
+            Confirmed::Exact(table) if route.matches(&table) => table,
+            Confirmed::Exact(_) => return Ok(Answer::Stale),
+            Confirmed::Odd | Confirmed::Locked => {
+                self.retried.set(true);
+                return self.get_by_leaf(route, key, hash, out).await;
+            }
+        };
+        self.ep.stage_cost(Stage::FingerprintScan, 1);
+        self.fill_mirror(key, route, table.fps());
+        let mut candidates = Candidates::default();
+        let mut all = true;
+        positions(table.fps(), hash.fingerprint(), |slot| {
+            all = candidates.push(slot);
+            all
+        });
+        if !all {
+            return self.get_by_leaf(route, key, hash, out).await;
+        }
+        for slot in candidates.as_slice() {
+            let probe = self.probe(route.leaf, usize::from(*slot), key, hash, out).await?;
+            if matches!(probe, Probe::Hit { .. }) && probe.ver().life == route.life {
+                return Ok(Answer::Found);
+            }
+            // The same version throughout: the key was not moved, so if the table named it, it was deleted since.
+            if probe.ver() != table.ver {
+                return Ok(Answer::Stale);
+            }
+        }
+        Ok(Answer::Absent)
+    }
+
+    /// Step (3): the answer from whole leaves, starting at the route's and following `into` and `next`.
+    async fn get_by_leaf(
+        &self,
+        route: &Route,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        let mut leaf = self.read_leaf(route.leaf, route.capacity).await?;
+        if leaf.header(self).ver.life != route.life {
+            return Ok(Answer::Stale);
+        }
+        let mut backoff = self.ep.backoff("a structure change", route.leaf);
+        loop {
+            let h = leaf.header(self);
+            let (into, next) = (h.into, h.next);
+            let on = if !into.is_null() {
+                into
+            } else {
+                if self.fence_bytes(h.lo).await?.is_some_and(|lo| key < &lo[..]) {
+                    return Ok(Answer::Stale);
+                }
+                match self.fence_bytes(h.hi).await? {
+                    Some(hi) if key >= &hi[..] => next,
+                    _ => return self.search_leaf(&leaf, key, hash, out).await,
+                }
+            };
+            if on.is_null() {
+                return Ok(Answer::Stale);
+            }
+            backoff.step().await?;
+            leaf = self.read_leaf(on, leaf.capacity).await?;
+        }
+    }
+
+    async fn search_leaf(
+        &self,
+        leaf: &crate::client::LeafCopy,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        for (_, slot) in leaf.live(self) {
+            match pair_of(&slot) {
+                Some(Pair::Inline(k, v)) if k == key => {
+                    out.clear();
+                    out.extend_from_slice(v);
+                    return Ok(Answer::Found);
+                }
+                Some(Pair::ValueIn(k, block)) if k == key => {
+                    let whole = self
+                        .read_block(block, |_, v| {
+                            out.clear();
+                            out.extend_from_slice(v);
+                        })
+                        .await?;
+                    return Ok(if whole { Answer::Found } else { Answer::Stale });
+                }
+                Some(Pair::BothIn(block)) => {
+                    let short = slot.value.is_empty() && key.len() <= slot.key.len();
+                    if !short && !crate::format::area::may_be(slot.key, key, hash) {
+                        continue;
+                    }
+                    let mut hit = false;
+                    let whole = self
+                        .read_block(block, |k, v| {
+                            hit = k == key;
+                            if hit {
+                                out.clear();
+                                out.extend_from_slice(v);
+                            }
+                        })
+                        .await?;
+                    if !whole {
+                        return Ok(Answer::Stale);
+                    }
+                    if hit {
+                        return Ok(Answer::Found);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(Answer::Absent)
+    }
+}
+
+fn finish_read(lease: Lease, result: &Result<bool>, value: &[u8]) {
+    let shared = match result {
+        Ok(found) => Ok(Shared::Found(*found)),
+        Err(e) => Err(e.clone()),
+    };
+    lease.finish(&shared, Some(value));
+}

@@ -1,0 +1,179 @@
+//! The contract, fulfilled.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dmtree_fabric::{Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::hash::fence_tag;
+use dmtree_parts::{
+    CacheStats, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root, ScanRequest,
+    Shape, Values, Work, Write,
+};
+
+use crate::client::DmTree;
+use crate::format::Geometry;
+use crate::format::inner::{free_word, put_record};
+use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header};
+use crate::format::put_u64;
+use crate::format::table::{BODY_AT, Table};
+use crate::node::DmNode;
+use crate::options::Options;
+
+impl RangeIndex for DmTree {
+    const OPS: OpSet = OpSet::ALL;
+    const NEEDS: Capabilities = Capabilities::NONE;
+    type Options = Options;
+    type Node = DmNode;
+
+    fn check_options(o: &Options, cx: &NodeContext) -> Result<()> {
+        let root = Root { index: 0, word: GlobalAddr::NULL };
+        o.check()?;
+        let least = DmNode::least_cache_bytes(&Geometry::new(o));
+        if cx.cache_bytes < least {
+            return DmNode::new(cx, o, root).map(|_| ());
+        }
+        Ok(())
+    }
+
+    async fn format(ep: &Endpoint, cx: &NodeContext, o: &Options, root: Root) -> Result<()> {
+        let mut cx = cx.clone();
+        cx.cache_bytes = cx.cache_bytes.max(DmNode::least_cache_bytes(&Geometry::new(o)));
+        let client = Self::new(ep.clone(), Arc::new(DmNode::new(&cx, o, root)?));
+        let scope = client.ep.begin(OpKind::Admin);
+        client.format_empty().await?;
+        scope.end(OpOutcome::Other);
+        Ok(())
+    }
+
+    fn node(cx: &NodeContext, o: &Options, root: Root) -> Result<Arc<DmNode>> {
+        DmNode::new(cx, o, root).map(Arc::new)
+    }
+
+    fn client(ep: Endpoint, node: Arc<DmNode>) -> Self {
+        Self::new(ep, node)
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        &self.ep
+    }
+
+    async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        self.get_op(key, out).await
+    }
+
+    async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        let mut outcome = self.write_op(key, w).await;
+        // Memory that deletes have freed may only be waiting to be asked for.
+        if outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full) && self.make_free().await? {
+            outcome = self.write_op(key, w).await;
+        }
+        outcome
+    }
+
+    async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        self.scan_op(r, page).await
+    }
+
+    async fn get_many(&mut self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
+        self.get_many_op(keys, out).await
+    }
+
+    async fn write_many(
+        &mut self,
+        writes: &[(&[u8], Write<'_>)],
+        outcomes: &mut Vec<Result<Outcome>>,
+    ) -> Result<()> {
+        self.write_many_op(writes, outcomes).await
+    }
+
+    async fn load(
+        &mut self,
+        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+        sorted: bool,
+        fill: f64,
+    ) -> Result<Loaded> {
+        if !(fill > 0.0 && fill <= 1.0) {
+            return Err(Error::invalid(format!("a fill of {fill} is not above 0 and at most 1")));
+        }
+        self.load_op(pairs, sorted, fill).await
+    }
+
+    async fn maintain(&mut self) -> Result<Work> {
+        self.maintain_op().await
+    }
+
+    async fn walk(&mut self) -> Result<Shape> {
+        self.walk_op().await
+    }
+
+    fn cache_stats(node: &DmNode) -> CacheStats {
+        CacheStats {
+            hits: node.hits.load(Ordering::Relaxed),
+            misses: node.misses.load(Ordering::Relaxed),
+            ..node.cache.stats()
+        }
+    }
+}
+
+impl DmTree {
+    /// Does what maintenance waits, so that freed memory can be reused; whether any came free.
+    async fn make_free(&self) -> Result<bool> {
+        for _ in 0..256 {
+            if self.maintain_op().await? == Work::None {
+                break;
+            }
+        }
+        let scope = self.ep.begin(OpKind::Maintain);
+        let reclaimed = self.node.pool.reclaim(&self.ep).await?;
+        scope.end(OpOutcome::Other);
+        Ok(reclaimed.bytes > 0)
+    }
+
+    /// One empty leaf under one inner node; the root word last.
+    async fn format_empty(&self) -> Result<()> {
+        let g = self.node.g;
+        let s = self.new_leaf(self.node.o.leaf_capacity as usize).await?;
+        let bottom = FenceArea::inline(&g, &[]).expect("nothing fits anywhere");
+        let top = FenceArea::infinite(&g);
+        let header = |ver, table, slots, level| HeaderParts {
+            ver,
+            table,
+            slots,
+            level,
+            lo: &bottom,
+            hi: &top,
+            next: GlobalAddr::NULL,
+            into: GlobalAddr::NULL,
+        };
+        let (addr, ver) = (s.grant.addr, s.ver());
+        let mut image = self.ep.buf(g.leaf_bytes(s.capacity) as u32).await?;
+        image.fill(0);
+        put_header(&g, addr, &mut image, &header(ver, s.table, s.capacity, 0));
+        (0..s.capacity).for_each(|i| put_free(&g, addr, &mut image, i, ver));
+        self.ep.write(addr, image).await?;
+        let mut table = Table::new(addr, ver, fence_tag(None), s.capacity);
+        let body = self.table_body(&mut table, s.table).await?;
+        self.ep.write(s.table_at.plus(BODY_AT as u64), body).await?;
+
+        let grant = self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
+        let ver = crate::format::Ver { life: grant.life, range: 0 };
+        let mut image = self.ep.buf(g.inner_image() as u32).await?;
+        image.fill(0);
+        let none = dmtree_pool::TableId::from_bits(0);
+        put_header(&g, grant.addr, &mut image, &header(ver, none, g.fanout, 1));
+        for i in 1..g.fanout {
+            put_u64(&mut image, g.record_at(i), free_word(grant.addr, ver, i));
+        }
+        let at = g.record_at(0);
+        let raw = &mut image[at..at + g.record()];
+        put_record(&g, grant.addr, ver, 0, raw, (&bottom.bytes, bottom.mode), &s.child());
+        self.ep.write(grant.addr, image).await?;
+        let was = self.ep.cas(self.node.root.word, 0, grant.addr.bits()).await?;
+        if was != 0 {
+            self.forget_leaf(&s);
+            self.node.pool.give_back(&self.node.inner_arena, grant);
+            return Err(Error::new(ErrorKind::Exists, "the index has a root already"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,327 @@
+//! Bulk load: whole leaves and inner nodes are written into an empty index.
+//!
+//! The only leaf L and the only inner node R0 are locked; the new tree is built beside them; `L.into` and `R0.into` commit, the
+//! root word is swung, and the old pair is retired. Until the commit a failure gives everything back.
+
+use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::hash::{KeyHash, fence_tag};
+use dmtree_parts::{Loaded, Outcome, Write, check_key, check_value};
+use dmtree_pool::{BlockPtr, Grant, TableId};
+
+use crate::client::DmTree;
+use crate::format::inner::{Child, free_word, put_record};
+use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header};
+use crate::format::slot::Place;
+use crate::format::table::{BODY_AT, Table};
+use crate::format::{Ver, put_u64};
+use crate::lock::Locked;
+use crate::parent::LockedInner;
+use crate::split::{NewLeaf, separator};
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Everything a load has taken, to be given back when it fails.
+#[derive(Default)]
+struct Taken {
+    leaves: Vec<NewLeaf>,
+    inners: Vec<Grant>,
+    blocks: Vec<BlockPtr>,
+}
+
+impl DmTree {
+    pub(crate) async fn load_op(
+        &self,
+        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+        sorted: bool,
+        fill: f64,
+    ) -> Result<Loaded> {
+        let mut all = Pairs::new();
+        for (key, value) in pairs {
+            check_key(&key).map_err(|e| e.context(format!("pair {}", all.len() + 1)))?;
+            check_value(&value).map_err(|e| e.context(format!("pair {}", all.len() + 1)))?;
+            if sorted && all.last().is_some_and(|(last, _)| *last >= key) {
+                return Err(Error::invalid(format!(
+                    "pair {}: its key is not above the one before; load it as unsorted",
+                    all.len() + 1
+                )));
+            }
+            all.push((key, value));
+        }
+        if !sorted {
+            // Stable, so that of equal keys the last stays last; then only that one is kept.
+            all.sort_by(|a, b| a.0.cmp(&b.0));
+            all.dedup_by(|later, earlier| {
+                let same = later.0 == earlier.0;
+                if same {
+                    std::mem::swap(&mut later.1, &mut earlier.1);
+                }
+                same
+            });
+        }
+        let scope = self.ep.begin(OpKind::Load);
+        let loaded = self.load_sorted(&all, fill).await?;
+        scope.end(OpOutcome::Other);
+        Ok(loaded)
+    }
+
+    async fn load_sorted(&self, all: &Pairs, fill: f64) -> Result<Loaded> {
+        let pairs = all.len() as u64;
+        if all.is_empty() {
+            return Ok(Loaded::default());
+        }
+        // Deadlines are for waiting on others; a load is long by itself.
+        let pin = self.pin();
+        if let Some((l, r0)) = self.lock_empty().await? {
+            let leaves = self.replace_empty(l, r0, all, fill).await?;
+            return Ok(Loaded { pairs, leaves });
+        }
+        drop(pin);
+        let mut outcomes = Vec::new();
+        for chunk in all.chunks(256) {
+            let writes: Vec<(&[u8], Write<'_>)> =
+                chunk.iter().map(|(k, v)| (&k[..], Write::Put(&v[..]))).collect();
+            self.write_many_op(&writes, &mut outcomes).await?;
+            for outcome in outcomes.drain(..) {
+                debug_assert_eq!(outcome?, Outcome::Done);
+            }
+        }
+        Ok(Loaded { pairs, leaves: 0 })
+    }
+
+    /// Locks the only leaf and the only inner node of an index without keys; `None` when it is anything else.
+    async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
+        let l = self.lock_leaf(&[0]).await?;
+        let leaf = self.read_leaf(l.route.leaf, l.route.capacity).await?;
+        let h = leaf.header(self);
+        let whole = h.lo == crate::format::area::Stored::Inline(&[])
+            && h.hi == crate::format::area::Stored::Infinite;
+        if !whole || l.table.live() > 0 {
+            self.unlock(l).await?;
+            return Ok(None);
+        }
+        let Some(r0) = self.lock_inner(1, &[0]).await? else {
+            self.unlock(l).await?;
+            return Ok(None);
+        };
+        let root = self.read_root().await?;
+        if root != r0.addr || r0.records.len() != 1 || r0.hi.is_some() {
+            self.unlock_inner(r0).await?;
+            self.unlock(l).await?;
+            return Ok(None);
+        }
+        Ok(Some((l, r0)))
+    }
+
+    async fn replace_empty(
+        &self,
+        l: Locked,
+        r0: LockedInner,
+        all: &Pairs,
+        fill: f64,
+    ) -> Result<u64> {
+        let mut taken = Taken::default();
+        let built = self.build(all, fill, &mut taken).await;
+        let (root, first_bottom) = match built {
+            Ok(built) => built,
+            Err(e) => {
+                self.give_all_back(taken);
+                self.unlock_inner(r0).await?;
+                self.unlock(l).await?;
+                return Err(e);
+            }
+        };
+        let first_leaf = taken.leaves[0].grant.addr;
+        self.commit_into(l.route.leaf, first_leaf).await?;
+        self.commit_into(r0.addr, first_bottom).await?;
+        let was = self.ep.cas(self.node.root.word, r0.addr.bits(), root.bits()).await?;
+        if was != r0.addr.bits() {
+            return Err(Error::corrupt("the root moved while its only node was locked").effect_unknown());
+        }
+        let dead_inner = Grant { addr: r0.addr, life: r0.ver.life };
+        self.node.cache.clear();
+        self.unlock_inner(r0).await?;
+        let dead = l.route;
+        self.bury_table(l).await?;
+        let pool = &self.node.pool;
+        pool.retire(&self.node.inner_arena, dead_inner);
+        pool.retire(self.node.leaf_arena(dead.capacity), Grant { addr: dead.leaf, life: dead.life });
+        pool.retire_table(dead.table);
+        Ok(taken.leaves.len() as u64)
+    }
+
+    fn give_all_back(&self, taken: Taken) {
+        taken.leaves.iter().for_each(|s| self.forget_leaf(s));
+        for grant in taken.inners {
+            self.node.pool.give_back(&self.node.inner_arena, grant);
+        }
+        for at in taken.blocks {
+            self.node.pool.give_back_block(self.node.root.index, at);
+        }
+    }
+
+    /// Builds leaves and inner nodes; the root and the first bottom node.
+    async fn build(
+        &self,
+        all: &Pairs,
+        fill: f64,
+        taken: &mut Taken,
+    ) -> Result<(GlobalAddr, GlobalAddr)> {
+        let capacity = self.node.o.leaf_capacity as usize;
+        let per_leaf = ((capacity as f64 * fill).round() as usize).clamp(1, capacity);
+        let chunks: Vec<_> = all.chunks(per_leaf).collect();
+        for _ in 0..chunks.len() {
+            taken.leaves.push(self.new_leaf(capacity).await?);
+        }
+        // Level by level: lower fences and children.
+        let mut lows: Vec<Vec<u8>> = vec![Vec::new()];
+        for pair in chunks.windows(2) {
+            let last = &pair[0][pair[0].len() - 1].0;
+            lows.push(separator(last, &pair[1][0].0).to_vec());
+        }
+        for i in 0..chunks.len() {
+            let hi = lows.get(i + 1).map(Vec::as_slice);
+            let next = taken.leaves.get(i + 1).map_or(GlobalAddr::NULL, |s| s.grant.addr);
+            let mut blocks = Vec::new();
+            let written = self.build_leaf(&taken.leaves[i], chunks[i], (&lows[i], hi), next, &mut blocks);
+            let written = written.await;
+            taken.blocks.extend(blocks.iter().map(|(at, _)| *at));
+            let (image, body) = written?;
+            self.write_blocks(&mut blocks).await?;
+            let s = &taken.leaves[i];
+            let table_at = s.table_at.plus(BODY_AT as u64);
+            self.ep.batch((write_verb(s.grant.addr, image), write_verb(table_at, body))).await?;
+        }
+        let mut children: Vec<Child> = taken.leaves.iter().map(NewLeaf::child).collect();
+        let per_node = ((self.node.g.fanout as f64 * fill).round() as usize)
+            .clamp(2, self.node.g.fanout);
+        let mut level = 1;
+        let mut first_bottom = GlobalAddr::NULL;
+        loop {
+            let (upper_lows, upper) =
+                self.build_level(level, per_node, &lows, &children, taken).await?;
+            if level == 1 {
+                first_bottom = upper[0].addr;
+            }
+            if let [root] = &upper[..] {
+                return Ok((root.addr, first_bottom));
+            }
+            (lows, children) = (upper_lows, upper);
+            level += 1;
+        }
+    }
+
+    async fn build_leaf(
+        &self,
+        s: &NewLeaf,
+        pairs: &[(Vec<u8>, Vec<u8>)],
+        fences: (&[u8], Option<&[u8]>),
+        next: GlobalAddr,
+        blocks: &mut Vec<(BlockPtr, Buf)>,
+    ) -> Result<(Buf, Buf)> {
+        let g = &self.node.g;
+        let (addr, ver) = (s.grant.addr, s.ver());
+        let lo = self.fence_area(fences.0, blocks).await?;
+        let hi = match fences.1 {
+            None => FenceArea::infinite(g),
+            Some(key) => self.fence_area(key, blocks).await?,
+        };
+        let mut image = self.ep.buf(g.leaf_bytes(s.capacity) as u32).await?;
+        image.fill(0);
+        let parts = HeaderParts {
+            ver,
+            table: s.table,
+            slots: s.capacity,
+            level: 0,
+            lo: &lo,
+            hi: &hi,
+            next,
+            into: GlobalAddr::NULL,
+        };
+        put_header(g, addr, &mut image, &parts);
+        let mut table = Table::new(addr, ver, fence_tag(fences.1), s.capacity);
+        for (i, (key, value)) in pairs.iter().enumerate() {
+            let hash = KeyHash::of(key);
+            let at = g.slot_at(i);
+            let entry = &mut image[at..at + g.entry()];
+            let place = Place { leaf: addr, slot: i };
+            blocks.extend(self.encode(place, ver, (key, hash, value), entry).await?);
+            table.set(i, hash.fingerprint());
+        }
+        (pairs.len()..s.capacity).for_each(|i| put_free(g, addr, &mut image, i, ver));
+        let body = self.table_body(&mut table, s.table).await?;
+        Ok((image, body))
+    }
+
+    async fn build_level(
+        &self,
+        level: u8,
+        per_node: usize,
+        lows: &[Vec<u8>],
+        children: &[Child],
+        taken: &mut Taken,
+    ) -> Result<(Vec<Vec<u8>>, Vec<Child>)> {
+        let g = self.node.g;
+        let count = children.len().div_ceil(per_node);
+        let mut grants = Vec::with_capacity(count);
+        for _ in 0..count {
+            let grant = self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
+            taken.inners.push(grant);
+            grants.push(grant);
+        }
+        let upper_lows: Vec<Vec<u8>> =
+            (0..count).map(|i| lows[i * per_node].clone()).collect();
+        for i in 0..count {
+            let range = i * per_node..((i + 1) * per_node).min(children.len());
+            let mut blocks = Vec::new();
+            let image = async {
+                let lo = self.fence_area(&upper_lows[i], &mut blocks).await?;
+                let hi = match upper_lows.get(i + 1) {
+                    None => FenceArea::infinite(&g),
+                    Some(key) => self.fence_area(key, &mut blocks).await?,
+                };
+                let ver = Ver { life: grants[i].life, range: 0 };
+                let addr = grants[i].addr;
+                let mut image = self.ep.buf(g.inner_image() as u32).await?;
+                image.fill(0);
+                let parts = HeaderParts {
+                    ver,
+                    table: TableId::from_bits(0),
+                    slots: g.fanout,
+                    level,
+                    lo: &lo,
+                    hi: &hi,
+                    next: grants.get(i + 1).map_or(GlobalAddr::NULL, |n| n.addr),
+                    into: GlobalAddr::NULL,
+                };
+                put_header(&g, addr, &mut image, &parts);
+                for slot in 0..g.fanout {
+                    let at = g.record_at(slot);
+                    let Some(n) = range.clone().nth(slot) else {
+                        put_u64(&mut image, at, free_word(addr, ver, slot));
+                        continue;
+                    };
+                    let key = self.fence_area(&lows[n], &mut blocks).await?;
+                    let raw = &mut image[at..at + g.record()];
+                    put_record(&g, addr, ver, slot, raw, (&key.bytes, key.mode), &children[n]);
+                }
+                Ok::<_, Error>(image)
+            }
+            .await;
+            taken.blocks.extend(blocks.iter().map(|(at, _)| *at));
+            let image = image?;
+            self.write_blocks(&mut blocks).await?;
+            self.ep.write(grants[i].addr, image).await?;
+        }
+        let upper = grants
+            .iter()
+            .map(|grant| Child {
+                addr: grant.addr,
+                life: grant.life,
+                table: TableId::from_bits(0),
+                slots: g.fanout,
+            })
+            .collect();
+        Ok((upper_lows, upper))
+    }
+}

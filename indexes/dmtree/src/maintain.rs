@@ -1,0 +1,59 @@
+//! Work that nobody waits for, one bounded piece at a time.
+
+use dmtree_fabric::{OpKind, OpOutcome, Result};
+use dmtree_parts::Work;
+use dmtree_pool::Grant;
+
+use crate::client::DmTree;
+use crate::node::Chore;
+
+impl DmTree {
+    pub(crate) async fn maintain_op(&self) -> Result<Work> {
+        if let Some(chore) = self.node.pop_chore() {
+            let scope = self.ep.begin(OpKind::Maintain);
+            let pin = self.pin();
+            self.do_chore(chore).await?;
+            drop(pin);
+            scope.end(OpOutcome::Other);
+            return Ok(Work::Some);
+        }
+        if self.node.pool.reclaim_due() {
+            let scope = self.ep.begin(OpKind::Maintain);
+            let did = self.node.pool.reclaim(&self.ep).await?;
+            scope.end(OpOutcome::Other);
+            let _ = did;
+        }
+        Ok(Work::None)
+    }
+
+    async fn do_chore(&self, chore: Chore) -> Result<()> {
+        match chore {
+            Chore::Merge(key) => Box::pin(self.merge_leaf(&key)).await,
+            Chore::MergeInner(key, level) => Box::pin(self.merge_inner(&key, level)).await,
+            Chore::Publish(key) => {
+                let from = self.route(&key).await?;
+                let Some(found) = self.walk_route(&key, &from).await? else { return Ok(()) };
+                let copy = self.read_leaf(found.leaf, found.capacity).await?;
+                let low = self.fence_bytes(copy.header(self).lo).await?.unwrap_or_default();
+                let child = crate::format::inner::Child {
+                    addr: found.leaf,
+                    life: found.life,
+                    table: found.table,
+                    slots: found.capacity,
+                };
+                // The leaf stays locked while its record is added: it cannot be merged away meanwhile.
+                let Some(l) = self.lock_route(&found).await? else { return Ok(()) };
+                let published = self.publish(&low, &child).await;
+                self.unlock(l).await?;
+                published
+            }
+            Chore::Unlink { lo, leaf, life, capacity, table } => {
+                let dead = Grant { addr: leaf, life };
+                if !self.unlink(&lo, dead, capacity, table).await? {
+                    self.node.push_chore(Chore::Unlink { lo, leaf, life, capacity, table });
+                }
+                Ok(())
+            }
+        }
+    }
+}

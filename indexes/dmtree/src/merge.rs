@@ -1,0 +1,253 @@
+//! Merging two small neighbours, A <- B, under one parent node.
+//!
+//! Locks: A, then B by try only, then the parent (so that nothing can go wrong after the commit). m1: B's entries into free
+//! slots of A, staged. m2: B.into = A commits. m3: A's image: upper fence of B, range one on, staged entries live, next still B.
+//! m4: B's slots free. m5: A.next = B.next. m6: B's record goes. m7: tables, unlock, B is retired. Each step is awaited.
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{GlobalAddr, Result};
+use dmtree_parts::hash::fence_tag;
+use dmtree_pool::Grant;
+
+use crate::client::{DmTree, LeafCopy, Route};
+use crate::format::MAX_RANGE;
+use crate::format::area::{Mode, Stored, get_key};
+use crate::format::inner::{free_word, put_record};
+use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
+use crate::format::put_u64;
+use crate::format::slot::State;
+use crate::lock::Locked;
+use crate::node::Chore;
+use crate::parent::LockedInner;
+use crate::route::route_of;
+
+impl DmTree {
+    /// Merges the leaf of a key with a neighbour, if both are small enough and nobody is at work there.
+    pub(crate) async fn merge_leaf(&self, key: &[u8]) -> Result<()> {
+        self.route(key).await?;
+        let pair = self.node.cache.lookup(1, key, |n, i| {
+            let a = if i + 1 < n.records().len() { i } else { i.checked_sub(1)? };
+            let (ra, rb) = (n.records()[a], n.records()[a + 1]);
+            Some((route_of(&ra), route_of(&rb), n.keys().get(a + 1).to_vec()))
+        });
+        let Some(Some((ra, rb, low_b))) = pair else { return Ok(()) };
+        let Some(a) = self.lock_route(&ra).await? else {
+            self.fresh_route(key).await?;
+            return Ok(());
+        };
+        let Some(b) = self.try_lock_route(&rb).await? else { return self.unlock(a).await };
+        let (live_a, live_b) = (a.table.live(), b.table.live());
+        let worn = a.table.ver.range.max(b.table.ver.range) >= MAX_RANGE;
+        if worn || (live_a + live_b) * 2 > ra.capacity {
+            self.unlock(b).await?;
+            return self.unlock(a).await;
+        }
+        let copies = async {
+            let copy_a = self.read_leaf(ra.leaf, ra.capacity).await?;
+            let copy_b = self.read_leaf(rb.leaf, rb.capacity).await?;
+            let parent = self.lock_inner(1, &low_b).await?;
+            Ok::<_, dmtree_fabric::Error>((copy_a, copy_b, parent))
+        };
+        let (copy_a, copy_b, parent) = match copies.await {
+            Ok((a, b, Some(parent))) => (a, b, parent),
+            Ok((_, _, None)) => {
+                self.unlock(b).await?;
+                return self.unlock(a).await;
+            }
+            Err(e) => {
+                self.unlock(b).await?;
+                return self.fail_locked(a, e).await;
+            }
+        };
+        // B must be A's neighbour, and not the first child of its parent (whose record says where the parent begins).
+        let at = parent.records.iter().position(|r| r.child.addr == rb.leaf);
+        let neighbours = copy_a.header(self).next == rb.leaf;
+        let Some(at) = at.filter(|at| *at > 0 && neighbours) else {
+            self.unlock_inner(parent).await?;
+            self.unlock(b).await?;
+            return self.unlock(a).await;
+        };
+        self.merge_locked(a, b, (&copy_a, &copy_b), parent, at).await
+    }
+
+    async fn merge_locked(
+        &self,
+        a: Locked,
+        b: Locked,
+        copies: (&LeafCopy, &LeafCopy),
+        parent: LockedInner,
+        at: usize,
+    ) -> Result<()> {
+        let g = self.node.g;
+        let mut a = a;
+        let (copy_a, copy_b) = copies;
+        let ver = a.table.ver;
+        let new_ver = ver.bumped();
+        let mut image = self.ep.buf(g.leaf_image(copy_a.capacity) as u32).await?;
+        image.copy_from_slice(&copy_a.bytes);
+        let mut staged = VerbVec::new();
+        let mut taken = Vec::new();
+        for (from, slot) in copy_b.live(self) {
+            let to = a.table.free_slot().expect("both are small");
+            let mut entry = self.ep.buf(g.leaf_image(copy_a.capacity) as u32).await?;
+            put_slot(&g, copy_a.addr, &mut entry, to, &slot, State::Staged, ver);
+            let range = g.slot_at(to)..g.slot_at(to) + g.entry();
+            entry.copy_within(range, 0);
+            entry.truncate(g.entry() as u32);
+            staged.write(copy_a.addr.plus(g.slot_at(to) as u64), entry);
+            a.table.set(to, b.table.fps()[from]);
+            taken.push((from, to));
+        }
+        if !staged.is_empty() {
+            self.ep.batch(staged).await?; // m1
+        }
+        for (i, slot) in copy_a.live(self) {
+            put_slot(&g, copy_a.addr, &mut image, i, &slot, State::Live, new_ver);
+        }
+        for i in (0..copy_a.capacity).filter(|i| a.table.fps()[*i] == 0) {
+            put_free(&g, copy_a.addr, &mut image, i, new_ver);
+        }
+        for (from, to) in &taken {
+            let slot = copy_b.slot(self, *from);
+            put_slot(&g, copy_a.addr, &mut image, *to, &slot, State::Live, new_ver);
+        }
+        let (header_a, header_b) = (copy_a.header(self), copy_b.header(self));
+        let parts = HeaderParts {
+            ver: new_ver,
+            table: a.route.table,
+            slots: copy_a.capacity,
+            level: 0,
+            lo: &FenceArea::lo_of(&g, &copy_a.bytes),
+            hi: &FenceArea::hi_of(&g, &copy_b.bytes),
+            next: copy_b.addr,
+            into: GlobalAddr::NULL,
+        };
+        put_header(&g, copy_a.addr, &mut image, &parts);
+        self.commit_into(copy_b.addr, copy_a.addr).await?; // m2
+        self.ep.write(copy_a.addr, image).await?; // m3
+        self.blank(copy_b, &b.table, copy_a.addr).await?; // m4
+        let next = copy_a.addr.plus(g.next_at() as u64);
+        self.ep.write_word(next, header_b.next.bits()).await?; // m5
+        let (record_key, few) = (parent.records[at].area.clone(), parent.records.len() * 4 <= g.fanout);
+        let (index, low_b) = (parent.records[at].index, parent.records[at].key.clone());
+        let low_a = self.fence_bytes(header_a.lo).await?.unwrap_or_default();
+        self.remove_record(parent, index).await?; // m6
+        let hi = self.fence_bytes(header_b.hi).await?;
+        a.table.ver = new_ver;
+        a.table.fence = fence_tag(hi.as_deref());
+        let route_a = Route { fence: a.table.fence, ..a.route };
+        self.fill_mirror(&low_a, &route_a, a.table.fps());
+        let dead = b.route;
+        self.unlock_with_table(a).await?; // m7
+        self.bury_table(b).await?;
+        let arena = self.node.leaf_arena(dead.capacity);
+        self.node.pool.retire(arena, Grant { addr: dead.leaf, life: dead.life });
+        self.node.pool.retire_table(dead.table);
+        self.retire_fence(&FenceArea::lo_of(&g, &copy_b.bytes));
+        self.retire_fence(&record_key);
+        if few {
+            self.node.push_chore(Chore::MergeInner(low_b, 1));
+        }
+        Ok(())
+    }
+
+    fn retire_fence(&self, area: &FenceArea) {
+        if let (Mode::Block, Some(Stored::Block(at))) = (area.mode, get_key(&area.bytes, area.mode)) {
+            self.retire_block(at);
+        }
+    }
+
+    /// Merges the inner node that covers a key with a neighbour under the same parent, if both have few records.
+    pub(crate) async fn merge_inner(&self, key: &[u8], level: u8) -> Result<()> {
+        let g = self.node.g;
+        let Some(parent) = self.lock_inner(level + 1, key).await? else { return Ok(()) };
+        let i = parent.records.partition_point(|r| r.key.as_slice() <= key) - 1;
+        let ia = if i + 1 < parent.records.len() { i } else { i.saturating_sub(1) };
+        if ia + 1 >= parent.records.len() {
+            return self.unlock_inner(parent).await;
+        }
+        let (ca, cb) = (parent.records[ia].child, parent.records[ia + 1].child);
+        let Some(a) = self.try_lock_inner(ca.addr, ca.life, level).await? else {
+            return self.unlock_inner(parent).await;
+        };
+        let b = match self.try_lock_inner(cb.addr, cb.life, level).await? {
+            Some(b) => b,
+            None => {
+                self.unlock_inner(a).await?;
+                return self.unlock_inner(parent).await;
+            }
+        };
+        let small = (a.records.len() + b.records.len()) * 2 <= g.fanout;
+        let next = crate::format::leaf::check_header(&g, a.addr, &a.bytes).map(|h| h.next);
+        let worn = a.ver.range.max(b.ver.range) >= MAX_RANGE;
+        if !small || worn || next != Some(b.addr) {
+            self.unlock_inner(b).await?;
+            self.unlock_inner(a).await?;
+            return self.unlock_inner(parent).await;
+        }
+        self.merge_inner_locked(a, b, parent, ia + 1).await
+    }
+
+    async fn merge_inner_locked(
+        &self,
+        a: LockedInner,
+        b: LockedInner,
+        parent: LockedInner,
+        at: usize,
+    ) -> Result<()> {
+        let g = self.node.g;
+        let (ver_a, ver_b) = (a.ver.bumped(), b.ver.bumped());
+        let next = crate::format::leaf::check_header(&g, b.addr, &b.bytes).expect("accepted").next;
+        let mut image_a = self.ep.buf(g.inner_image() as u32).await?;
+        image_a.copy_from_slice(&a.bytes);
+        let mut image_b = self.ep.buf(g.inner_image() as u32).await?;
+        image_b.copy_from_slice(&b.bytes);
+        let parts = |n: &LockedInner, ver, lo, hi, next, into| HeaderParts {
+            ver,
+            table: dmtree_pool::TableId::from_bits(0),
+            slots: g.fanout,
+            level: n.level,
+            lo,
+            hi,
+            next,
+            into,
+        };
+        let (lo_a, lo_b) = (FenceArea::lo_of(&g, &a.bytes), FenceArea::lo_of(&g, &b.bytes));
+        let hi = FenceArea::hi_of(&g, &b.bytes);
+        put_header(&g, a.addr, &mut image_a, &parts(&a, ver_a, &lo_a, &hi, b.addr, GlobalAddr::NULL));
+        put_header(&g, b.addr, &mut image_b, &parts(&b, ver_b, &lo_b, &hi, next, a.addr));
+        let all: Vec<_> = a.records.iter().chain(&b.records).collect();
+        for i in 0..g.fanout {
+            let at = g.record_at(i);
+            match all.get(i) {
+                Some(r) => {
+                    let raw = &mut image_a[at..at + g.record()];
+                    put_record(&g, a.addr, ver_a, i, raw, (&r.area.bytes, r.area.mode), &r.child);
+                }
+                None => put_u64(&mut image_a, at, free_word(a.addr, ver_a, i)),
+            }
+            put_u64(&mut image_b, at, free_word(b.addr, ver_b, i));
+        }
+        let into = b.addr.plus(g.into_at() as u64);
+        self.ep.write_word(into, a.addr.bits()).await?;
+        self.write_around_lock(a.addr, &image_a).await?;
+        self.write_around_lock(b.addr, &image_b).await?;
+        self.ep.write_word(a.addr.plus(g.next_at() as u64), next.bits()).await?;
+        let (index, record_key) = (parent.records[at].index, parent.records[at].area.clone());
+        let few = parent.records.len() * 4 <= g.fanout;
+        let (low, level) = (parent.records[at].key.clone(), parent.level);
+        self.remove_record(parent, index).await?;
+        put_u64(&mut image_a, g.next_at(), next.bits());
+        self.cache_inner(a.addr, &image_a).await?;
+        let dead = Grant { addr: b.addr, life: b.ver.life };
+        self.unlock_inner(a).await?;
+        self.unlock_inner(b).await?;
+        self.node.pool.retire(&self.node.inner_arena, dead);
+        self.retire_fence(&lo_b);
+        self.retire_fence(&record_key);
+        if few {
+            self.node.push_chore(Chore::MergeInner(low, level));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,412 @@
+//! Inner nodes: adding and removing records, splitting, growing a new root.
+//!
+//! A node is locked by a word of its own; one inner lock is held at a time. Readers check fences and hop right. An inner split
+//! has the form of a leaf's: image of N', N.next = N' commits, image of N, unlock, then the record of N' one level up.
+
+use dmtree_fabric::verb::{cas, write as write_verb, write_word};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage};
+use dmtree_parts::turns::Turn;
+use dmtree_pool::Grant;
+
+use crate::client::DmTree;
+use crate::format::inner::{self, Child, free_word, put_record};
+use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
+use crate::format::table::LockTag;
+use crate::format::{MAX_RANGE, Ver, put_u64};
+
+/// A locked inner node, its image as read under the lock, and its records with whole keys, sorted.
+pub(crate) struct LockedInner {
+    pub addr: GlobalAddr,
+    pub tag: LockTag,
+    pub turn: Turn,
+    pub ver: Ver,
+    pub level: u8,
+    pub hi: Option<Vec<u8>>,
+    pub bytes: Buf,
+    pub records: Vec<Held>,
+}
+
+/// A record of a locked node.
+pub(crate) struct Held {
+    pub key: Vec<u8>,
+    pub area: FenceArea,
+    pub index: usize,
+    pub child: Child,
+}
+
+impl DmTree {
+    /// Locks the node of `level` that covers `key`; `None` when the tree does not reach up to `level`.
+    pub(crate) async fn lock_inner(&self, level: u8, key: &[u8]) -> Result<Option<LockedInner>> {
+        let mut backoff = self.ep.backoff("inner node", self.node.root.word);
+        'again: loop {
+            let cached = self.node.cache.lookup(level, key, |n, _| n.clone());
+            let start = match cached {
+                Some(n) => n,
+                None => match self.descend_to(key, level).await? {
+                    Some(n) => n,
+                    None => return Ok(None),
+                },
+            };
+            let (mut addr, mut life) = (start.addr, Some(start.life));
+            loop {
+                let Some(locked) = self.lock_inner_at(addr, life, level).await? else {
+                    self.node.cache.invalidate(level, &start);
+                    backoff.step().await?;
+                    continue 'again;
+                };
+                let below = locked.records.first().is_none_or(|r| key < &r.key[..]);
+                if below {
+                    self.unlock_inner(locked).await?;
+                    self.node.cache.invalidate(level, &start);
+                    backoff.step().await?;
+                    continue 'again;
+                }
+                if locked.hi.as_deref().is_none_or(|hi| key < hi) {
+                    return Ok(Some(locked));
+                }
+                let header = check_header(&self.node.g, addr, &locked.bytes).expect("accepted");
+                (addr, life) = (header.next, None);
+                self.unlock_inner(locked).await?;
+                if addr.is_null() {
+                    self.node.cache.invalidate(level, &start);
+                    continue 'again;
+                }
+            }
+        }
+    }
+
+    /// Locks the node at an address; `None` when it is of another life or level, or dead.
+    pub(crate) async fn lock_inner_at(
+        &self,
+        addr: GlobalAddr,
+        life: Option<u16>,
+        level: u8,
+    ) -> Result<Option<LockedInner>> {
+        let g = &self.node.g;
+        let turn = self.node.inner_turns.turn(&self.ep, addr.bits()).await?;
+        let lock = addr.plus(g.inner_lock_at() as u64);
+        let mut backoff = self.ep.backoff("inner lock", lock);
+        let (tag, bytes) = loop {
+            let tag = self.next_tag();
+            let (was, bytes) =
+                self.cas_and_read(lock, (0, tag.0), addr, g.inner_image()).await?;
+            if was == 0 {
+                break (tag, bytes);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        };
+        self.open_inner(addr, life, level, tag, turn, bytes).await
+    }
+
+    /// Accepts (or gives back) a node just locked.
+    async fn open_inner(
+        &self,
+        addr: GlobalAddr,
+        life: Option<u16>,
+        level: u8,
+        tag: LockTag,
+        turn: Turn,
+        bytes: dmtree_fabric::Sampled,
+    ) -> Result<Option<LockedInner>> {
+        let g = &self.node.g;
+        let lock = addr.plus(g.inner_lock_at() as u64);
+        self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
+        let checked = bytes.check(|b| {
+            let (h, _) = inner::check(g, addr, b).ok_or(())?;
+            let right = h.level == level && life.is_none_or(|l| l == h.ver.life) && h.into.is_null();
+            if right { Ok(h.ver) } else { Err(()) }
+        });
+        let Ok((ver, bytes)) = checked else {
+            // Stale, or freed and in another's hands: give the lock back.
+            self.release_inner(lock, tag, turn).await?;
+            return Ok(None);
+        };
+        let bytes = bytes.into_buf();
+        let (header, raw) = inner::check(g, addr, &bytes).expect("accepted");
+        let hi = self.fence_bytes(header.hi).await?;
+        let mut records = Vec::with_capacity(raw.len());
+        for r in &raw {
+            let key = self.fence_bytes(r.key).await?.unwrap_or_default();
+            let area = FenceArea { bytes: r.area.to_vec(), mode: r.mode };
+            records.push(Held { key, area, index: r.index, child: r.child });
+        }
+        records.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(Some(LockedInner { addr, tag, turn, ver, level, hi, bytes, records }))
+    }
+
+    async fn release_inner(&self, lock: GlobalAddr, tag: LockTag, turn: Turn) -> Result<()> {
+        let hook = Some((self.inner_hook.clone(), turn.hand_over()));
+        self.ep.release(cas(lock, tag.0, 0), hook).await
+    }
+
+    pub(crate) async fn unlock_inner(&self, n: LockedInner) -> Result<()> {
+        let lock = n.addr.plus(self.node.g.inner_lock_at() as u64);
+        self.release_inner(lock, n.tag, n.turn).await
+    }
+
+    /// Adds the record of a child to the level above it (`level`), unless it is there. Splits what is full, up to a new root.
+    ///
+    /// # Errors
+    /// `Full` when a node must be split and there is no memory: nothing was changed on this level.
+    pub(crate) async fn insert_record(&self, level: u8, low: &[u8], child: &Child) -> Result<()> {
+        let mut backoff = self.ep.backoff("room in a parent", child.addr);
+        loop {
+            let Some(n) = self.lock_inner(level, low).await? else {
+                if self.grow_root(level, low, child).await? {
+                    return Ok(());
+                }
+                backoff.step().await?;
+                continue;
+            };
+            if n.records.iter().any(|r| r.key == low && r.child.addr == child.addr) {
+                return self.unlock_inner(n).await;
+            }
+            let used: Vec<usize> = n.records.iter().map(|r| r.index).collect();
+            match (0..self.node.g.fanout).find(|i| !used.contains(i)) {
+                Some(index) => return self.add_record(n, index, low, child).await,
+                None => self.split_inner(n).await?,
+            }
+        }
+    }
+
+    /// WRITEs one record and unlocks behind it.
+    async fn add_record(&self, n: LockedInner, index: usize, low: &[u8], child: &Child) -> Result<()> {
+        let g = self.node.g;
+        let mut blocks = Vec::new();
+        let area = match self.fence_area(low, &mut blocks).await {
+            Ok(area) => area,
+            Err(e) => {
+                self.unlock_inner(n).await?;
+                return Err(e);
+            }
+        };
+        self.write_blocks(&mut blocks).await?;
+        let mut n = n;
+        let at = g.record_at(index);
+        let mut record = self.ep.buf(g.record() as u32).await?;
+        put_record(&g, n.addr, n.ver, index, &mut record, (&area.bytes, area.mode), child);
+        n.bytes[at..at + g.record()].copy_from_slice(&record);
+        let lock = n.addr.plus(g.inner_lock_at() as u64);
+        let unlock = cas(lock, n.tag.0, 0);
+        self.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
+        drop(n.turn);
+        self.cache_inner(n.addr, &n.bytes).await?;
+        Ok(())
+    }
+
+    /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller retires what the record owned.
+    pub(crate) async fn remove_record(&self, n: LockedInner, index: usize) -> Result<()> {
+        let g = self.node.g;
+        let mut n = n;
+        let word = free_word(n.addr, n.ver, index);
+        let at = g.record_at(index);
+        put_u64(&mut n.bytes, at, word);
+        let lock = n.addr.plus(g.inner_lock_at() as u64);
+        let list = (write_word(n.addr.plus(at as u64), word), cas(lock, n.tag.0, 0));
+        self.ep.chain(list).await?;
+        drop(n.turn);
+        self.cache_inner(n.addr, &n.bytes).await?;
+        Ok(())
+    }
+
+    /// Splits a locked, full node; on return it is unlocked, and the new node's record is one level up.
+    pub(crate) async fn split_inner(&self, n: LockedInner) -> Result<()> {
+        let g = self.node.g;
+        let half = n.records.len() / 2;
+        let separator = n.records[half].key.clone();
+        let mut blocks = Vec::new();
+        let taken = async {
+            if n.ver.range >= MAX_RANGE {
+                return Err(Error::new(
+                    dmtree_fabric::ErrorKind::Full,
+                    format!("inner node {} has been split too often to be split again", n.addr),
+                ));
+            }
+            let fence = self.fence_area(&separator, &mut blocks).await?;
+            let grant = self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
+            Ok::<_, Error>((fence, grant))
+        }
+        .await;
+        let (fence, grant) = match taken {
+            Ok(taken) => taken,
+            Err(e) => {
+                self.forget_blocks(blocks);
+                self.unlock_inner(n).await?;
+                return Err(e);
+            }
+        };
+        self.write_blocks(&mut blocks).await?;
+        let header = check_header(&g, n.addr, &n.bytes).expect("accepted");
+        let upper = self.inner_image(&grant, n.level, (&fence, &FenceArea::hi_of(&g, &n.bytes)), header.next, &n.records[half..]).await?;
+        let ver = n.ver.bumped();
+        let lo = FenceArea::lo_of(&g, &n.bytes);
+        let mut lower = self.ep.buf(g.inner_image() as u32).await?;
+        lower.copy_from_slice(&n.bytes);
+        let parts = HeaderParts {
+            ver,
+            table: header.table,
+            slots: g.fanout,
+            level: n.level,
+            lo: &lo,
+            hi: &fence,
+            next: grant.addr,
+            into: GlobalAddr::NULL,
+        };
+        put_header(&g, n.addr, &mut lower, &parts);
+        for i in 0..g.fanout {
+            put_u64(&mut lower, g.record_at(i), free_word(n.addr, ver, i));
+        }
+        for r in &n.records[..half] {
+            let at = g.record_at(r.index);
+            let raw = &mut lower[at..at + g.record()];
+            put_record(&g, n.addr, ver, r.index, raw, (&r.area.bytes, r.area.mode), &r.child);
+        }
+        let upper_bytes = upper.to_vec();
+        let lower_bytes = lower.to_vec();
+        self.ep.write(grant.addr, upper).await?;
+        self.write_inner(&n, lower, grant.addr).await?;
+        drop(n.turn);
+        self.cache_inner(n.addr, &lower_bytes).await?;
+        self.cache_inner(grant.addr, &upper_bytes).await?;
+        let Grant { addr, life } = grant;
+        let table = dmtree_pool::TableId::from_bits(0);
+        let child = Child { addr, life, table, slots: g.fanout };
+        match Box::pin(self.insert_record(n.level + 1, &separator, &child)).await {
+            // Right links lead to the new node; whoever hops there can do without the record.
+            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => Ok(()),
+            other => other,
+        }
+    }
+
+    /// `[WRITE next, WRITE image around the lock word, CAS unlock]`: the lock word is touched by atomics only.
+    async fn write_inner(&self, n: &LockedInner, image: Buf, next: GlobalAddr) -> Result<()> {
+        let g = &self.node.g;
+        let lock_at = g.inner_lock_at();
+        let mut head = self.ep.buf(lock_at as u32).await?;
+        head.copy_from_slice(&image[..lock_at]);
+        let tail_at = lock_at + 8;
+        let mut tail = self.ep.buf((g.inner_image() - tail_at) as u32).await?;
+        tail.copy_from_slice(&image[tail_at..]);
+        let list = (
+            write_word(n.addr.plus(g.next_at() as u64), next.bits()),
+            write_verb(n.addr, head),
+            write_verb(n.addr.plus(tail_at as u64), tail),
+            cas(n.addr.plus(lock_at as u64), n.tag.0, 0),
+        );
+        self.ep.chain(list).await.map(|_| ())
+    }
+
+    /// The image of a new inner node; its lock word is free.
+    async fn inner_image(
+        &self,
+        grant: &Grant,
+        level: u8,
+        fences: (&FenceArea, &FenceArea),
+        next: GlobalAddr,
+        records: &[Held],
+    ) -> Result<Buf> {
+        let g = self.node.g;
+        let ver = Ver { life: grant.life, range: 0 };
+        let mut image = self.ep.buf(g.inner_image() as u32).await?;
+        image.fill(0);
+        let parts = HeaderParts {
+            ver,
+            table: dmtree_pool::TableId::from_bits(0),
+            slots: g.fanout,
+            level,
+            lo: fences.0,
+            hi: fences.1,
+            next,
+            into: GlobalAddr::NULL,
+        };
+        put_header(&g, grant.addr, &mut image, &parts);
+        for i in 0..g.fanout {
+            let at = g.record_at(i);
+            match records.get(i) {
+                Some(r) => {
+                    let raw = &mut image[at..at + g.record()];
+                    put_record(&g, grant.addr, ver, i, raw, (&r.area.bytes, r.area.mode), &r.child);
+                }
+                None => put_u64(&mut image, at, free_word(grant.addr, ver, i)),
+            }
+        }
+        Ok(image)
+    }
+
+    /// Puts a new root of `level` over the present one and a new child; false when somebody else was faster.
+    async fn grow_root(&self, level: u8, low: &[u8], child: &Child) -> Result<bool> {
+        let g = self.node.g;
+        let old = self.read_root().await?;
+        let crate::route::InnerRead::Whole(copy) = self.read_inner(old, None, None).await? else {
+            return Ok(false);
+        };
+        if copy.level + 1 != level {
+            return Ok(false);
+        }
+        let mut blocks = Vec::new();
+        let area = self.fence_area(low, &mut blocks).await?;
+        let grant = match self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await {
+            Ok(grant) => grant,
+            Err(e) => {
+                self.forget_blocks(blocks);
+                return Err(e);
+            }
+        };
+        let kept: Vec<_> = blocks.iter().map(|(at, _)| *at).collect();
+        self.write_blocks(&mut blocks).await?;
+        let bottom = FenceArea::inline(&g, &[]).expect("nothing fits anywhere");
+        let table = dmtree_pool::TableId::from_bits(0);
+        let left = Child { addr: old, life: copy.node.life, table, slots: g.fanout };
+        let records = [
+            Held { key: Vec::new(), area: bottom.clone(), index: 0, child: left },
+            Held { key: low.to_vec(), area, index: 1, child: *child },
+        ];
+        let fences = (&bottom, &FenceArea::infinite(&g));
+        let image = self.inner_image(&grant, level, fences, GlobalAddr::NULL, &records).await?;
+        let bytes = image.to_vec();
+        self.ep.write(grant.addr, image).await?;
+        let was = self.ep.cas(self.node.root.word, old.bits(), grant.addr.bits()).await?;
+        if was != old.bits() {
+            self.node.pool.give_back(&self.node.inner_arena, grant);
+            for at in kept {
+                self.node.pool.give_back_block(self.node.root.index, at);
+            }
+            return Ok(false);
+        }
+        self.cache_inner(grant.addr, &bytes).await?;
+        Ok(true)
+    }
+}
+
+impl DmTree {
+    /// As [`DmTree::lock_inner_at`], but gives up at once when anybody else has the lock, or wants it on this node.
+    pub(crate) async fn try_lock_inner(
+        &self,
+        addr: GlobalAddr,
+        life: u16,
+        level: u8,
+    ) -> Result<Option<LockedInner>> {
+        let Some(turn) = self.node.inner_turns.try_turn(addr.bits()) else { return Ok(None) };
+        let lock = addr.plus(self.node.g.inner_lock_at() as u64);
+        let tag = self.next_tag();
+        let len = self.node.g.inner_image();
+        let (was, bytes) = self.cas_and_read(lock, (0, tag.0), addr, len).await?;
+        if was != 0 {
+            return Ok(None);
+        }
+        self.open_inner(addr, Some(life), level, tag, turn, bytes).await
+    }
+
+    /// Writes an image around the lock word, which is touched by atomics only.
+    pub(crate) async fn write_around_lock(&self, addr: GlobalAddr, image: &[u8]) -> Result<()> {
+        let lock_at = self.node.g.inner_lock_at();
+        let mut head = self.ep.buf(lock_at as u32).await?;
+        head.copy_from_slice(&image[..lock_at]);
+        let tail_at = lock_at + 8;
+        let mut tail = self.ep.buf((image.len() - tail_at) as u32).await?;
+        tail.copy_from_slice(&image[tail_at..]);
+        let list = (write_verb(addr, head), write_verb(addr.plus(tail_at as u64), tail));
+        self.ep.chain(list).await.map(|_| ())
+    }
+}

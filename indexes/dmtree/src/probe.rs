@@ -1,0 +1,217 @@
+//! Looking at one entry.
+
+use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage};
+use dmtree_parts::hash::KeyHash;
+use dmtree_pool::BlockPtr;
+
+use crate::client::DmTree;
+use crate::format::area::{self, Mode, Stored};
+use crate::format::slot::{self, Place, Slot, State};
+use crate::format::{Ver, block};
+
+/// What a slot shows when one looks for a key in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Probe {
+    /// The key is there.
+    Hit {
+        /// The leaf's version.
+        ver: Ver,
+        /// The block of the entry, if it has one.
+        block: BlockPtr,
+    },
+    /// Something else is there, or nothing.
+    Other {
+        /// The leaf's version.
+        ver: Ver,
+    },
+}
+
+impl Probe {
+    pub fn ver(&self) -> Ver {
+        match self {
+            Self::Hit { ver, .. } | Self::Other { ver } => *ver,
+        }
+    }
+}
+
+/// A slot against a key, as far as the slot alone tells.
+enum Glance {
+    Torn,
+    Other(Ver),
+    /// The value was copied out.
+    Hit(Ver),
+    /// The value is in this block; the key is in the slot.
+    HitValueIn(Ver, BlockPtr),
+    /// Key and value are in this block, if the key is this one.
+    MaybeIn(Ver, BlockPtr),
+}
+
+impl DmTree {
+    /// READs slot `i` of a leaf until it is whole, and compares its key. A hit's value replaces `out`.
+    pub(crate) async fn probe(
+        &self,
+        leaf: GlobalAddr,
+        i: usize,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<Probe> {
+        let at = leaf.plus(self.node.g.slot_at(i) as u64);
+        let mut backoff = self.ep.backoff("entry being written", at);
+        loop {
+            let bytes = self.ep.read(at, self.node.g.entry() as u32).await?;
+            if let Some(probe) = self.judge(Place { leaf, slot: i }, &bytes, key, hash, out).await? {
+                return Ok(probe);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// What a sampled slot shows; `None` when it (or its block) was torn.
+    pub(crate) async fn judge(
+        &self,
+        place: Place,
+        bytes: &Sampled,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Probe>> {
+        self.ep.stage_cost(Stage::EntryCheck, 1);
+        let g = &self.node.g;
+        let glance = bytes.extract(|b| match slot::check(g, place, b) {
+            None => Glance::Torn,
+            Some(s) => glance(&s, key, hash, out),
+        });
+        Ok(match glance {
+            Glance::Torn => None,
+            Glance::Other(ver) => Some(Probe::Other { ver }),
+            Glance::Hit(ver) => Some(Probe::Hit { ver, block: BlockPtr::from_bits(0) }),
+            Glance::HitValueIn(ver, block) => {
+                let whole = self
+                    .read_block(block, |_, value| {
+                        out.clear();
+                        out.extend_from_slice(value);
+                    })
+                    .await?;
+                whole.then_some(Probe::Hit { ver, block })
+            }
+            Glance::MaybeIn(ver, block) => {
+                let mut hit = false;
+                let whole = self
+                    .read_block(block, |k, value| {
+                        hit = k == key;
+                        if hit {
+                            out.clear();
+                            out.extend_from_slice(value);
+                        }
+                    })
+                    .await?;
+                whole.then_some(if hit { Probe::Hit { ver, block } } else { Probe::Other { ver } })
+            }
+        })
+    }
+
+    /// Fills `entry` with a pair for a slot. What does not fit goes to a block, which is returned to be written first.
+    pub(crate) async fn encode(
+        &self,
+        place: Place,
+        ver: Ver,
+        pair: (&[u8], KeyHash, &[u8]),
+        entry: &mut [u8],
+    ) -> Result<Option<(BlockPtr, dmtree_fabric::Buf)>> {
+        let g = &self.node.g;
+        let (key, hash, value) = pair;
+        let (key_area, value_area) = entry[8..8 + g.k + g.v].split_at_mut(g.k);
+        let near = Some(place.leaf.node());
+        let (modes, block) = match (
+            area::put_inline(key_area, key),
+            area::put_inline(value_area, value),
+        ) {
+            (Some(k), Some(v)) => ((k, v), None),
+            (Some(k), None) if g.v >= 8 => {
+                let block = self.new_block(&[], value, near).await?;
+                ((k, area::put_value_block(value_area, block.0)), Some(block))
+            }
+            // A long key, or a value where there is no room even for a pointer: both in one block.
+            _ => {
+                let block = self.new_block(key, value, near).await?;
+                value_area.fill(0);
+                let k = if key.len() > g.k {
+                    area::put_key_block(key_area, key, hash, block.0)
+                } else {
+                    short_key_block(key_area, block.0)
+                };
+                ((k, Mode::Full), Some(block))
+            }
+        };
+        slot::seal(g, place, entry, State::Live, ver, modes);
+        Ok(block)
+    }
+}
+
+/// A key that would fit, but whose value has no place of its own: the key is in the block too. The area's first bytes say so.
+fn short_key_block(area: &mut [u8], block: BlockPtr) -> Mode {
+    area.fill(0);
+    let at = area.len() - 8;
+    area[at..].copy_from_slice(&block.bits().to_le_bytes());
+    Mode::Block
+}
+
+fn glance(s: &Slot<'_>, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Glance {
+    if s.state != State::Live {
+        return Glance::Other(s.ver);
+    }
+    match area::get_key(s.key, s.key_mode) {
+        Some(Stored::Inline(k)) if k == key => match area::get_value(s.value, s.value_mode) {
+            Some(Stored::Inline(value)) => {
+                out.clear();
+                out.extend_from_slice(value);
+                Glance::Hit(s.ver)
+            }
+            Some(Stored::Block(block)) => Glance::HitValueIn(s.ver, block),
+            _ => Glance::Torn,
+        },
+        Some(Stored::Block(block)) => {
+            // Without room for values, short keys are in blocks too, and the area has no hash.
+            let short = s.value.is_empty() && key.len() <= s.key.len();
+            if short || area::may_be(s.key, key, hash) {
+                Glance::MaybeIn(s.ver, block)
+            } else {
+                Glance::Other(s.ver)
+            }
+        }
+        Some(_) => Glance::Other(s.ver),
+        None => Glance::Torn,
+    }
+}
+
+/// The block of a slot, if it has one.
+pub(crate) fn block_of(s: &Slot<'_>) -> Option<BlockPtr> {
+    match (area::get_key(s.key, s.key_mode), area::get_value(s.value, s.value_mode)) {
+        (Some(Stored::Block(b)), _) | (_, Some(Stored::Block(b))) => Some(b),
+        _ => None,
+    }
+}
+
+/// Key and value of a slot, or the block that has (the rest of) them.
+pub(crate) enum Pair<'a> {
+    Inline(&'a [u8], &'a [u8]),
+    ValueIn(&'a [u8], BlockPtr),
+    BothIn(BlockPtr),
+}
+
+/// What a live slot holds; `None` for bytes that nobody stores.
+pub(crate) fn pair_of<'a>(s: &Slot<'a>) -> Option<Pair<'a>> {
+    match (area::get_key(s.key, s.key_mode)?, area::get_value(s.value, s.value_mode)?) {
+        (Stored::Block(b), _) => Some(Pair::BothIn(b)),
+        (Stored::Inline(k), Stored::Inline(v)) => Some(Pair::Inline(k, v)),
+        (Stored::Inline(k), Stored::Block(b)) => Some(Pair::ValueIn(k, b)),
+        _ => None,
+    }
+}
+
+/// Checks a sampled block.
+pub(crate) fn block_pair(at: BlockPtr, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    block::check(at, bytes)
+}

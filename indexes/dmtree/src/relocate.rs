@@ -1,0 +1,214 @@
+//! Moving a leaf to another address: its range is worn out, or it shall have more slots.
+//!
+//! The parent is locked before the commit, so that nothing can fail after it for want of memory. `into` commits; the old leaf
+//! stays dead and linked until its left sibling names the new one (a dangling `next` would destroy data in a recovery), and is
+//! retired only then.
+
+use dmtree_fabric::verb::{cas, write as write_verb, write_word};
+use dmtree_fabric::{ErrorKind, GlobalAddr, Result};
+use dmtree_pool::{Grant, TableId};
+
+use crate::client::{DmTree, LeafCopy};
+use crate::format::inner::{free_word, put_record};
+use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
+use crate::format::put_u64;
+use crate::format::slot::State;
+use crate::format::table::{BODY_AT, Table};
+use crate::lock::Locked;
+use crate::node::Chore;
+use crate::parent::LockedInner;
+use crate::split::NewLeaf;
+
+impl DmTree {
+    /// Moves the locked leaf to a new one of `capacity` slots. The lock comes back when there is no memory for that.
+    pub(crate) async fn relocate(&self, l: Locked, capacity: usize) -> Result<Option<Locked>> {
+        let leaf = match self.read_leaf(l.route.leaf, l.route.capacity).await {
+            Ok(leaf) => leaf,
+            Err(e) => return self.fail_locked(l, e).await,
+        };
+        let s = match self.new_leaf(capacity).await {
+            Ok(s) => s,
+            Err(e) if e.kind() == ErrorKind::Full => return Ok(Some(l)),
+            Err(e) => return self.fail_locked(l, e).await,
+        };
+        let low = self.fence_bytes(leaf.header(self).lo).await?.unwrap_or_default();
+        let parent = match self.lock_parent_with_room(&low).await {
+            Ok(parent) => parent,
+            Err(e) => {
+                self.forget_leaf(&s);
+                if e.kind() == ErrorKind::Full {
+                    return Ok(Some(l));
+                }
+                return self.fail_locked(l, e).await;
+            }
+        };
+        let Some(at) = parent.records.iter().position(|r| r.child.addr == leaf.addr) else {
+            // The record is still missing (its publication found no memory): nothing to replace.
+            self.unlock_inner(parent).await?;
+            self.forget_leaf(&s);
+            return Ok(Some(l));
+        };
+        let table = self.write_relocated(&l, &leaf, &s).await?;
+        self.commit_into(leaf.addr, s.grant.addr).await?;
+        self.blank(&leaf, &l.table, s.grant.addr).await?;
+        self.replace_record(parent, at, &s).await?;
+        self.fill_mirror(&low, &s.route(table.fence), table.fps());
+        let route = l.route;
+        self.bury_table(l).await?;
+        let chore = Chore::Unlink {
+            lo: low,
+            leaf: route.leaf,
+            life: route.life,
+            capacity: route.capacity,
+            table: route.table,
+        };
+        self.node.push_chore(chore);
+        Ok(None)
+    }
+
+    /// The locked bottom node of a key, with a free record.
+    async fn lock_parent_with_room(&self, low: &[u8]) -> Result<LockedInner> {
+        loop {
+            let Some(n) = self.lock_inner(1, low).await? else {
+                return Err(dmtree_fabric::Error::corrupt("the tree has no bottom level"));
+            };
+            if n.records.len() < self.node.g.fanout {
+                return Ok(n);
+            }
+            self.split_inner(n).await?;
+        }
+    }
+
+    /// The new leaf and its table.
+    async fn write_relocated(&self, l: &Locked, leaf: &LeafCopy, s: &NewLeaf) -> Result<Table> {
+        let g = &self.node.g;
+        let (header, ver, addr) = (leaf.header(self), s.ver(), s.grant.addr);
+        let mut image = self.ep.buf(g.leaf_bytes(s.capacity) as u32).await?;
+        image.fill(0);
+        let parts = HeaderParts {
+            ver,
+            table: s.table,
+            slots: s.capacity,
+            level: 0,
+            lo: &FenceArea::lo_of(g, &leaf.bytes),
+            hi: &FenceArea::hi_of(g, &leaf.bytes),
+            next: header.next,
+            into: GlobalAddr::NULL,
+        };
+        put_header(g, addr, &mut image, &parts);
+        let mut table = Table::new(addr, ver, l.table.fence, s.capacity);
+        let mut used = 0;
+        for (from, slot) in leaf.live(self) {
+            put_slot(g, addr, &mut image, used, &slot, State::Live, ver);
+            table.set(used, l.table.fps()[from]);
+            used += 1;
+        }
+        (used..s.capacity).for_each(|i| put_free(g, addr, &mut image, i, ver));
+        let body = self.table_body(&mut table, s.table).await?;
+        let table_at = s.table_at.plus(BODY_AT as u64);
+        self.ep.batch((write_verb(addr, image), write_verb(table_at, body))).await?;
+        Ok(table)
+    }
+
+    /// Commits: the leaf's range goes to `into`.
+    pub(crate) async fn commit_into(&self, leaf: GlobalAddr, into: GlobalAddr) -> Result<()> {
+        self.ep.write_word(leaf.plus(self.node.g.into_at() as u64), into.bits()).await
+    }
+
+    /// Frees the slots of a leaf that has gone `into` another, under the next range.
+    pub(crate) async fn blank(
+        &self,
+        leaf: &LeafCopy,
+        table: &Table,
+        into: GlobalAddr,
+    ) -> Result<()> {
+        let g = &self.node.g;
+        let (header, ver) = (leaf.header(self), table.ver.bumped());
+        let mut image = self.ep.buf(g.leaf_image(leaf.capacity) as u32).await?;
+        image.copy_from_slice(&leaf.bytes);
+        let parts = HeaderParts {
+            ver,
+            table: header.table,
+            slots: leaf.capacity,
+            level: 0,
+            lo: &FenceArea::lo_of(g, &leaf.bytes),
+            hi: &FenceArea::hi_of(g, &leaf.bytes),
+            next: header.next,
+            into,
+        };
+        put_header(g, leaf.addr, &mut image, &parts);
+        (0..leaf.capacity).for_each(|i| put_free(g, leaf.addr, &mut image, i, ver));
+        self.ep.write(leaf.addr, image).await.map(|_| ())
+    }
+
+    /// `[WRITE new record, WRITE old record free, CAS unlock]`.
+    async fn replace_record(&self, n: LockedInner, old: usize, s: &NewLeaf) -> Result<()> {
+        let g = self.node.g;
+        let mut n = n;
+        let used: Vec<usize> = n.records.iter().map(|r| r.index).collect();
+        let index = (0..g.fanout).find(|i| !used.contains(i)).expect("room was made");
+        let r = &n.records[old];
+        let mut record = self.ep.buf(g.record() as u32).await?;
+        let area = (&r.area.bytes[..], r.area.mode);
+        put_record(&g, n.addr, n.ver, index, &mut record, area, &s.child());
+        let (new_at, old_at) = (g.record_at(index), g.record_at(r.index));
+        let free = free_word(n.addr, n.ver, r.index);
+        n.bytes[new_at..new_at + g.record()].copy_from_slice(&record);
+        put_u64(&mut n.bytes, old_at, free);
+        let list = (
+            write_verb(n.addr.plus(new_at as u64), record),
+            write_word(n.addr.plus(old_at as u64), free),
+            cas(n.addr.plus(g.inner_lock_at() as u64), n.tag.0, 0),
+        );
+        self.ep.chain(list).await?;
+        drop(n.turn);
+        self.cache_inner(n.addr, &n.bytes).await?;
+        Ok(())
+    }
+
+    /// Marks the table of a dead leaf and unlocks it.
+    pub(crate) async fn bury_table(&self, l: Locked) -> Result<()> {
+        let mut l = l;
+        l.table.dead = true;
+        (0..l.route.capacity).for_each(|i| l.table.set(i, 0));
+        self.unlock_with_table(l).await
+    }
+
+    /// Lets the left sibling of a dead, relocated leaf name its heir, and retires the leaf. False when it has to be tried again.
+    pub(crate) async fn unlink(
+        &self,
+        lo: &[u8],
+        dead: Grant,
+        capacity: usize,
+        table: TableId,
+    ) -> Result<bool> {
+        let leaf = self.read_leaf(dead.addr, capacity).await?;
+        if leaf.header(self).ver.life != dead.life || leaf.header(self).into.is_null() {
+            return Err(dmtree_fabric::Error::corrupt(format!("leaf {} is not dead", dead.addr)));
+        }
+        if !lo.is_empty() {
+            let parent = self.descend_below(Some(lo)).await?;
+            let Some(i) = parent.keys().below(Some(lo)) else { return Ok(false) };
+            let route = crate::route::route_of(&parent.records()[i]);
+            let Some(left) = self.lock_route(&route).await? else {
+                self.fresh_route(parent.keys().get(i)).await?;
+                return Ok(false);
+            };
+            let copy = self.read_leaf(route.leaf, route.capacity).await?;
+            let named = copy.header(self).next == dead.addr;
+            if named {
+                let heir = leaf.header(self).into;
+                let next = route.leaf.plus(self.node.g.next_at() as u64);
+                self.ep.write_word(next, heir.bits()).await?;
+            }
+            let reaches = self.fence_bytes(copy.header(self).hi).await?.as_deref() == Some(lo);
+            self.unlock(left).await?;
+            if !named && !reaches {
+                return Ok(false);
+            }
+        }
+        self.node.pool.retire(self.node.leaf_arena(capacity), dead);
+        self.node.pool.retire_table(table);
+        Ok(true)
+    }
+}

@@ -1,0 +1,451 @@
+//! Range reads.
+//!
+//! Per leaf, `[CAS lock 0->0, READ table]` at the home tells how many slots to READ (all, when the lock is held). An image is
+//! accepted when header and slots carry one version (and the table's, when only a part was read). The next leaf must begin where
+//! this one ends. So each pair is current at its sample, and a key that is there throughout keeps its slot or changes the
+//! version. Leaves under one bottom node are fetched together: two round trips for all of them.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{OpKind, OpOutcome, Result, Sampled, Stage};
+use dmtree_parts::cache::CachedNode;
+use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, check_key};
+use dmtree_pool::BlockPtr;
+
+use crate::client::{DmTree, Route};
+use crate::format::leaf::{check_header, check_leaf};
+use crate::format::slot::State;
+use crate::format::table::{BODY_AT, Table, View};
+use crate::probe::{Pair, block_pair, pair_of};
+use crate::route::route_of;
+
+/// Leaves fetched together.
+const MAX_GROUP: usize = 16;
+/// Bytes of blocks fetched together.
+const BLOCK_BATCH_BYTES: u64 = 4 << 20;
+
+/// A pair on its way to a page.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub key: Vec<u8>,
+    pub value: ItemValue,
+}
+
+/// Its value.
+#[derive(Debug)]
+pub(crate) enum ItemValue {
+    Here(Vec<u8>),
+    In(BlockPtr),
+}
+
+/// An accepted leaf as a scan sees it.
+pub(crate) struct ScanLeaf {
+    pub lo: Vec<u8>,
+    pub hi: Option<Vec<u8>>,
+    pub next: dmtree_fabric::GlobalAddr,
+    /// Live pairs in key order.
+    pub items: Vec<Item>,
+}
+
+/// What reading a leaf for a scan shows.
+enum Seen {
+    Whole(ScanLeaf),
+    /// Torn, or more slots are in use than were read: once more, all of it.
+    Torn,
+    /// Not the leaf that the route meant, or dead.
+    Stale,
+}
+
+impl DmTree {
+    pub(crate) async fn scan_op(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        for bound in [r.low, r.high] {
+            if let Bound::Included(key) | Bound::Excluded(key) = bound {
+                if !key.is_empty() {
+                    check_key(key)?;
+                }
+            }
+        }
+        page.clear();
+        if r.limit == 0 {
+            return Err(dmtree_fabric::Error::invalid("a scan needs a limit of at least one pair"));
+        }
+        let scope = self.ep.begin(OpKind::Scan);
+        let resume = if r.reverse {
+            self.scan_down(r, page).await?
+        } else {
+            self.scan_up(r, page).await?
+        };
+        scope.end(OpOutcome::Other);
+        Ok(resume)
+    }
+
+    async fn scan_up(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        let mut cursor = match r.low {
+            Bound::Included(key) | Bound::Excluded(key) => key.to_vec(),
+            Bound::Unbounded => Vec::new(),
+        };
+        let beyond = |key: &[u8]| match r.high {
+            Bound::Included(high) => key > high,
+            Bound::Excluded(high) => key >= high,
+            Bound::Unbounded => false,
+        };
+        let mut backoff = self.ep.backoff("a consistent view of a leaf", self.node.root.word);
+        let mut pin = self.pin();
+        loop {
+            let node = self.bottom(&cursor).await?;
+            let first = node.keys().floor(&cursor).unwrap_or(0);
+            let group = self.group(&node, first, r.limit - page.len(), &beyond);
+            let leaves = self.read_group(&node, first, group).await?;
+            let mut stale = false;
+            for seen in leaves {
+                let Some(leaf) = seen.filter(|l| covers(l, &cursor)) else {
+                    stale = true;
+                    break;
+                };
+                if let Some(last) = self.emit(leaf.items.into_iter(), r, page).await? {
+                    return Ok(Some(Resume(Bound::Excluded(last))));
+                }
+                match leaf.hi {
+                    None => return Ok(None),
+                    Some(hi) if beyond(&hi) => return Ok(None),
+                    Some(hi) => cursor = hi,
+                }
+            }
+            if stale {
+                self.fresh_route(&cursor).await?;
+                backoff.step().await?;
+            }
+            if page.bytes() >= PAGE_BYTES {
+                return Ok(Some(Resume(Bound::Included(cursor))));
+            }
+            // Renewed group by group, so that a long scan does not hold up reclamation.
+            drop(pin);
+            pin = self.pin();
+        }
+    }
+
+    async fn scan_down(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        let mut cursor = match r.high {
+            Bound::Included(key) => {
+                let mut above = key.to_vec();
+                above.push(0);
+                Some(above)
+            }
+            Bound::Excluded(key) => Some(key.to_vec()),
+            Bound::Unbounded => None,
+        };
+        let below = |key: &[u8]| match r.low {
+            Bound::Included(low) | Bound::Excluded(low) => key < low,
+            Bound::Unbounded => false,
+        };
+        let mut backoff = self.ep.backoff("a consistent view of a leaf", self.node.root.word);
+        loop {
+            if cursor.as_ref().is_some_and(|c| c.is_empty()) {
+                return Ok(None);
+            }
+            let _pin = self.pin();
+            let node = self.descend_below(cursor.as_deref()).await?;
+            let found = match node.keys().below(cursor.as_deref()) {
+                Some(i) => self.read_below(&route_of(&node.records()[i]), cursor.as_deref()).await?,
+                None => None,
+            };
+            let Some(leaf) = found else {
+                self.node.cache.invalidate(1, &node);
+                backoff.step().await?;
+                continue;
+            };
+            let upper = leaf.items.partition_point(|item| {
+                cursor.as_deref().is_none_or(|c| item.key.as_slice() < c)
+            });
+            let mut items = leaf.items;
+            items.truncate(upper);
+            if let Some(last) = self.emit(items.into_iter().rev(), r, page).await? {
+                return Ok(Some(Resume(Bound::Excluded(last))));
+            }
+            if leaf.lo.is_empty() || below(&leaf.lo) {
+                return Ok(None);
+            }
+            if page.bytes() >= PAGE_BYTES {
+                return Ok(Some(Resume(Bound::Excluded(leaf.lo))));
+            }
+            cursor = Some(leaf.lo);
+        }
+    }
+
+    /// The leaf that holds the keys just below `cursor`: the route's, or one to its right whose record is not there yet.
+    async fn read_below(&self, route: &Route, cursor: Option<&[u8]>) -> Result<Option<ScanLeaf>> {
+        let mut leaf = match self.read_one(route).await? {
+            Some(leaf) => leaf,
+            None => return Ok(None),
+        };
+        loop {
+            let reaches = match (&leaf.hi, cursor) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(hi), Some(cursor)) => &hi[..] >= cursor,
+            };
+            if reaches {
+                let begins = cursor.is_none_or(|c| leaf.lo.as_slice() < c);
+                return Ok(begins.then_some(leaf));
+            }
+            if leaf.next.is_null() {
+                return Ok(None);
+            }
+            self.ep.check_deadline("the end of a walk", leaf.next.bits())?;
+            let copy = self.read_leaf(leaf.next, route.capacity).await?;
+            let seen = self.see_leaf(copy.addr, copy.capacity, copy.capacity, &copy.bytes).await?;
+            let Seen::Whole(next) = seen else { return Ok(None) };
+            leaf = next;
+        }
+    }
+
+    /// The bottom node of a key.
+    async fn bottom(&self, key: &[u8]) -> Result<Arc<CachedNode>> {
+        self.ep.stage_cost(Stage::CacheLookup, 1);
+        match self.node.cache.lookup(1, key, |n, _| n.clone()) {
+            Some(node) => Ok(node),
+            None => self.descend(key, 1).await,
+        }
+    }
+
+    /// How many leaves from `first` on are worth fetching together for `want` pairs.
+    fn group(
+        &self,
+        node: &CachedNode,
+        first: usize,
+        want: usize,
+        beyond: &impl Fn(&[u8]) -> bool,
+    ) -> usize {
+        let mut expected = 0;
+        let mut n = 0;
+        for i in first..node.records().len().min(first + MAX_GROUP) {
+            if n > 0 && (beyond(node.keys().get(i)) || expected >= want) {
+                break;
+            }
+            let live = node.mirror_live(i).unwrap_or(u32::from(node.records()[i].capacity) * 2 / 3);
+            // Of the first leaf, half lies behind the cursor on average.
+            expected += if i == first { live as usize / 2 } else { live as usize };
+            n += 1;
+        }
+        n
+    }
+
+    /// Reads leaves together. `None` for one that the route no longer names.
+    async fn read_group(
+        &self,
+        node: &CachedNode,
+        first: usize,
+        n: usize,
+    ) -> Result<Vec<Option<ScanLeaf>>> {
+        let g = &self.node.g;
+        let routes: Vec<Route> =
+            node.records()[first..first + n].iter().map(route_of).collect();
+        let mut batch = VerbVec::new();
+        for route in &routes {
+            let at = self.node.pool.resolve(&self.ep, route.table).await?;
+            batch.cas(at, 0, 0);
+            batch.then().read(at.plus(BODY_AT as u64), Table::body_len(route.capacity) as u32);
+        }
+        let mut tables = self.ep.batch(batch).await?;
+        let mut batch = VerbVec::new();
+        let mut read = Vec::with_capacity(n);
+        for (i, route) in routes.iter().enumerate() {
+            let bytes = tables.take_sampled(2 * i + 1);
+            let view = bytes.extract(|b| Table::view(route.table, route.capacity, b));
+            let known = match view {
+                View::Whole(t) if tables.word(2 * i) == 0 && route.matches(&t) => {
+                    if let Some(key) = (self.node.o.mirrors).then(|| node.keys().get(first + i)) {
+                        self.fill_mirror(key, route, t.fps());
+                    }
+                    Some((t.used(), t.ver))
+                }
+                _ => None,
+            };
+            let slots = known.map_or(route.capacity, |(used, _)| used);
+            batch.read(route.leaf, g.leaf_part(slots) as u32);
+            read.push((slots, known.map(|(_, ver)| ver)));
+        }
+        let mut images = self.ep.batch(batch).await?;
+        let mut leaves = Vec::with_capacity(n);
+        for (i, route) in routes.iter().enumerate() {
+            let (slots, ver) = read[i];
+            let bytes = images.take_sampled(i);
+            let seen = self.see_sampled(route, slots, ver, bytes).await?;
+            leaves.push(match seen {
+                Seen::Whole(leaf) => Some(leaf),
+                Seen::Stale => None,
+                Seen::Torn => {
+                    self.retried.set(true);
+                    self.read_one(route).await?
+                }
+            });
+        }
+        Ok(leaves)
+    }
+
+    /// Reads one leaf whole, until it is; `None` when the route no longer names it.
+    async fn read_one(&self, route: &Route) -> Result<Option<ScanLeaf>> {
+        let mut backoff = self.ep.backoff("leaf being written", route.leaf);
+        loop {
+            let copy = self.read_leaf(route.leaf, route.capacity).await?;
+            if copy.header(self).ver.life != route.life {
+                return Ok(None);
+            }
+            match self.see_leaf(copy.addr, copy.capacity, copy.capacity, &copy.bytes).await? {
+                Seen::Whole(leaf) => return Ok(Some(leaf)),
+                Seen::Stale => return Ok(None),
+                Seen::Torn => backoff.step().await?,
+            }
+        }
+    }
+
+    async fn see_sampled(
+        &self,
+        route: &Route,
+        slots: usize,
+        ver: Option<crate::format::Ver>,
+        bytes: Sampled,
+    ) -> Result<Seen> {
+        let g = &self.node.g;
+        self.ep.stage_cost(Stage::NodeImage, slots as u32);
+        let checked = bytes.check(|b| {
+            let h = check_header(g, route.leaf, b).ok_or(Seen::Torn)?;
+            if h.ver.life != route.life || h.slots != route.capacity || !h.into.is_null() {
+                return Err(Seen::Stale);
+            }
+            // A part is the whole only for the version that the table vouches for.
+            if ver.is_some_and(|v| v != h.ver) && slots < route.capacity {
+                return Err(Seen::Torn);
+            }
+            check_leaf(g, route.leaf, b, slots, |_, _| ()).map(|_| ()).ok_or(Seen::Torn)
+        });
+        match checked {
+            Ok(((), bytes)) => self.see_leaf(route.leaf, route.capacity, slots, &bytes).await,
+            Err(seen) => Ok(seen),
+        }
+    }
+
+    /// Collects the pairs of an accepted image.
+    async fn see_leaf(
+        &self,
+        addr: dmtree_fabric::GlobalAddr,
+        _capacity: usize,
+        slots: usize,
+        bytes: &[u8],
+    ) -> Result<Seen> {
+        let g = &self.node.g;
+        let mut items = Vec::with_capacity(slots);
+        let mut blocks = Vec::new();
+        let header = check_leaf(g, addr, bytes, slots, |_, s| {
+            if s.state != State::Live {
+                return;
+            }
+            match pair_of(&s) {
+                Some(Pair::Inline(k, v)) => {
+                    items.push(Item { key: k.to_vec(), value: ItemValue::Here(v.to_vec()) });
+                }
+                Some(Pair::ValueIn(k, at)) => {
+                    items.push(Item { key: k.to_vec(), value: ItemValue::In(at) });
+                }
+                Some(Pair::BothIn(at)) => blocks.push(at),
+                None => {}
+            }
+        })
+        .expect("accepted");
+        if !header.into.is_null() {
+            return Ok(Seen::Stale);
+        }
+        let whole = self
+            .fetch_blocks(&blocks, |_, k, v| {
+                items.push(Item { key: k.to_vec(), value: ItemValue::Here(v.to_vec()) });
+            })
+            .await?;
+        if !whole {
+            return Ok(Seen::Torn);
+        }
+        items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        self.ep.stage_cost(Stage::ScanCollect, items.len() as u32);
+        let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
+        let hi = self.fence_bytes(header.hi).await?;
+        Ok(Seen::Whole(ScanLeaf { lo, hi, next: header.next, items }))
+    }
+
+    /// READs blocks, several together; false when one was not whole (its entry has changed meanwhile).
+    pub(crate) async fn fetch_blocks(
+        &self,
+        blocks: &[BlockPtr],
+        mut f: impl FnMut(usize, &[u8], &[u8]),
+    ) -> Result<bool> {
+        let mut from = 0;
+        while from < blocks.len() {
+            let mut batch = VerbVec::new();
+            let mut bytes = 0;
+            let mut to = from;
+            while to < blocks.len() && (to == from || bytes < BLOCK_BATCH_BYTES) && to - from < 64 {
+                let at = blocks[to];
+                if at.is_null() {
+                    return Ok(false);
+                }
+                bytes += u64::from(at.capacity());
+                batch.read(at.addr(), at.capacity());
+                to += 1;
+            }
+            let mut results = self.ep.batch(batch).await?;
+            for (i, at) in blocks[from..to].iter().enumerate() {
+                let bytes = results.take_sampled(i);
+                let whole = bytes.extract(|b| block_pair(*at, b).map(|(k, v)| f(from + i, k, v)));
+                if whole.is_none() {
+                    return Ok(false);
+                }
+            }
+            from = to;
+        }
+        Ok(true)
+    }
+
+    /// Moves the items of the range into the page; the last key when the page is full before they end.
+    async fn emit(
+        &self,
+        items: impl Iterator<Item = Item>,
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut chosen: Vec<Item> = items.filter(|i| r.contains(&i.key)).collect();
+        let room = r.limit - page.len();
+        chosen.truncate(room);
+        let mut last = None;
+        let full = chosen.len() == room;
+        for item in chosen {
+            let mut value = Vec::new();
+            let value = match &item.value {
+                ItemValue::Here(v) => v,
+                ItemValue::In(at) => {
+                    let whole = self.read_block(*at, |_, v| value.extend_from_slice(v)).await?;
+                    if !whole && !self.get_alone_unpinned(&item.key, &mut value).await? {
+                        // Deleted since the leaf was read.
+                        continue;
+                    }
+                    &value
+                }
+            };
+            page.push(&item.key, value);
+            if page.bytes() >= PAGE_BYTES {
+                return Ok(Some(item.key));
+            }
+            last = Some(item.key);
+        }
+        Ok(if full { last } else { None })
+    }
+
+    /// A point read inside a scan, whose own pin covers it.
+    async fn get_alone_unpinned(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let hash = dmtree_parts::hash::KeyHash::of(key);
+        Box::pin(self.get_pinned(key, hash, out)).await
+    }
+}
+
+fn covers(leaf: &ScanLeaf, cursor: &[u8]) -> bool {
+    leaf.lo.as_slice() <= cursor && leaf.hi.as_deref().is_none_or(|hi| cursor < hi)
+}

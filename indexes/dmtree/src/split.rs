@@ -1,0 +1,362 @@
+//! Splitting a full leaf.
+//!
+//! 1. READ L. 2. WRITE the new leaf S and S's table. 3. WRITE L.next = S (the commit word), then L's image: upper fence = S.lo,
+//! range one on, moved slots free, kept slots where they are. 4, 5. The parent's record for S. 6. L's table, and unlock. L stays
+//! locked until the parent is published. All memory is taken before step 2, so a full memory node changes nothing.
+
+use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::{Buf, GlobalAddr, OpOutcome, Result, Stage};
+use dmtree_parts::hash::{KeyHash, fence_tag};
+use dmtree_parts::{MAX_KEY_BYTES, Outcome};
+use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
+
+use crate::client::{DmTree, LeafCopy, Route};
+use crate::format::inner::Child;
+use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
+use crate::format::slot::{Place, Slot, State};
+use crate::format::table::{BODY_AT, Table};
+use crate::format::{Geometry, MAX_RANGE, Ver};
+use crate::lock::Locked;
+use crate::node::Chore;
+use crate::options::Tables;
+use crate::probe::{Pair, block_pair, pair_of};
+use crate::write::Written;
+
+type Unwritten = Vec<(BlockPtr, Buf)>;
+
+/// Memory for a new leaf and its table.
+pub(crate) struct NewLeaf {
+    pub grant: Grant,
+    pub table: TableId,
+    pub table_at: GlobalAddr,
+    pub capacity: usize,
+}
+
+impl NewLeaf {
+    pub fn ver(&self) -> Ver {
+        Ver { life: self.grant.life, range: 0 }
+    }
+    pub fn child(&self) -> Child {
+        let Grant { addr, life } = self.grant;
+        Child { addr, life, table: self.table, slots: self.capacity }
+    }
+    pub fn route(&self, fence: u32) -> Route {
+        let Grant { addr, life } = self.grant;
+        Route { leaf: addr, life, table: self.table, capacity: self.capacity, fence }
+    }
+}
+
+/// The shortest string that is above `low` and at most `high`.
+pub(crate) fn separator<'a>(low: &[u8], high: &'a [u8]) -> &'a [u8] {
+    let shared = low.iter().zip(high).take_while(|(a, b)| a == b).count();
+    &high[..(shared + 1).min(high.len())]
+}
+
+impl DmTree {
+    pub(crate) async fn new_leaf(&self, capacity: usize) -> Result<NewLeaf> {
+        let node = &self.node;
+        let arena = node.leaf_arena(capacity);
+        let grant = node.pool.alloc(&self.ep, arena, None).await?;
+        let side = match node.o.tables {
+            Tables::Compute => TableSide::Compute,
+            Tables::Memory => TableSide::Memory,
+        };
+        let table = node.pool.alloc_table(&self.ep, Geometry::table_lines(capacity), side).await;
+        let resolved = match table {
+            Ok(t) => node.pool.resolve(&self.ep, t).await.map(|at| (t, at)),
+            Err(e) => Err(e),
+        };
+        match resolved {
+            Ok((table, table_at)) => Ok(NewLeaf { grant, table, table_at, capacity }),
+            Err(e) => {
+                node.pool.give_back(arena, grant);
+                Err(e)
+            }
+        }
+    }
+
+    pub(crate) fn forget_leaf(&self, s: &NewLeaf) {
+        self.node.pool.give_back(self.node.leaf_arena(s.capacity), s.grant);
+        self.node.pool.give_back_table(s.table);
+    }
+
+    /// The whole keys of a leaf's live slots, in key order.
+    pub(crate) async fn sorted_keys(&self, leaf: &LeafCopy) -> Result<Vec<(Vec<u8>, usize)>> {
+        let mut keys = Vec::with_capacity(leaf.capacity);
+        for (i, slot) in leaf.live(self) {
+            keys.push((self.whole_key(&slot, leaf.addr).await?, i));
+        }
+        keys.sort_unstable();
+        Ok(keys)
+    }
+
+    /// The key of a slot that cannot change now (its leaf is locked).
+    pub(crate) async fn whole_key(&self, slot: &Slot<'_>, leaf: GlobalAddr) -> Result<Vec<u8>> {
+        match pair_of(slot) {
+            Some(Pair::Inline(k, _) | Pair::ValueIn(k, _)) => Ok(k.to_vec()),
+            Some(Pair::BothIn(at)) => {
+                let bytes = self.ep.read(at.addr(), at.capacity()).await?;
+                let key = bytes.extract(|b| block_pair(at, b).map(|(k, _)| k.to_vec()));
+                key.filter(|k| !k.is_empty() && k.len() <= MAX_KEY_BYTES).ok_or_else(|| {
+                    dmtree_fabric::Error::corrupt(format!(
+                        "a live entry of locked leaf {leaf} points to garbage at {}",
+                        at.addr()
+                    ))
+                })
+            }
+            None => Err(dmtree_fabric::Error::corrupt(format!("leaf {leaf} holds no valid key"))),
+        }
+    }
+
+    /// Splits the locked, full leaf and stores the pair in the half where it belongs.
+    pub(crate) async fn split(&self, l: Locked, pair: (&[u8], KeyHash, &[u8])) -> Result<Written> {
+        let leaf = match self.read_leaf(l.route.leaf, l.route.capacity).await {
+            Ok(leaf) => leaf,
+            Err(e) => return self.fail_locked(l, e).await,
+        };
+        let plan = match self.plan_split(&leaf, pair.0).await {
+            Ok(plan) => plan,
+            Err(e) => return self.fail_locked(l, e).await,
+        };
+        let s = match self.new_leaf(leaf.capacity).await {
+            Ok(s) => s,
+            Err(e) => return self.fail_locked(l, e).await,
+        };
+        let mut blocks = Unwritten::new();
+        let images = self.split_images(&l, &leaf, &plan, &s, pair, &mut blocks).await;
+        let images = match images {
+            Ok(images) => images,
+            Err(e) => {
+                self.forget_leaf(&s);
+                self.forget_blocks(blocks);
+                return self.fail_locked(l, e).await;
+            }
+        };
+        // From here on, an error leaves the lock held (see `fail_locked`): the fabric failed, not the allocation.
+        self.write_blocks(&mut blocks).await?;
+        let (s_table, l_table) = (images.s_table.clone(), images.l_table.clone());
+        self.commit_split(&l, &s, images).await?;
+        let low = &plan.separator;
+        self.publish(low, &s.child()).await?;
+        let hi = self.fence_bytes(leaf.header(self).hi).await?;
+        self.fill_mirror(low, &s.route(fence_tag(hi.as_deref())), s_table.fps());
+        let mut l = l;
+        l.table = l_table;
+        l.route.fence = l.table.fence;
+        self.fill_mirror(&self.low_of(&leaf).await?, &l.route, l.table.fps());
+        self.unlock_with_table(l).await?;
+        Ok((Outcome::Done, OpOutcome::InsertSplit))
+    }
+
+    async fn low_of(&self, leaf: &LeafCopy) -> Result<Vec<u8>> {
+        Ok(self.fence_bytes(leaf.header(self).lo).await?.unwrap_or_default())
+    }
+
+    /// Makes a new child known to the parent level. When there is no memory for that the tree stays right without it (readers
+    /// walk right), and the record is added later.
+    pub(crate) async fn publish(&self, low: &[u8], child: &Child) -> Result<()> {
+        match Box::pin(self.insert_record(1, low, child)).await {
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
+                self.node.push_chore(Chore::Publish(low.to_vec()));
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn plan_split(&self, leaf: &LeafCopy, key: &[u8]) -> Result<Plan> {
+        let keys = self.sorted_keys(leaf).await?;
+        let at = keys.partition_point(|(k, _)| k.as_slice() < key);
+        let last = leaf.header(self).hi == crate::format::area::Stored::Infinite;
+        // Keys that ascend at the right end of the tree leave full leaves behind; otherwise half stays. Position `kept` in the
+        // order that includes the new key.
+        let kept = if last && at == keys.len() { keys.len() } else { (keys.len() + 1) / 2 };
+        let in_order = |i: usize| match i.cmp(&at) {
+            std::cmp::Ordering::Less => keys[i].0.as_slice(),
+            std::cmp::Ordering::Equal => key,
+            std::cmp::Ordering::Greater => keys[i - 1].0.as_slice(),
+        };
+        let separator = separator(in_order(kept - 1), in_order(kept)).to_vec();
+        let moved = keys.iter().filter(|(k, _)| *k >= separator).map(|(_, i)| *i).collect();
+        Ok(Plan { pending_moves: key >= &separator[..], separator, moved })
+    }
+
+    async fn split_images(
+        &self,
+        l: &Locked,
+        leaf: &LeafCopy,
+        plan: &Plan,
+        s: &NewLeaf,
+        pair: (&[u8], KeyHash, &[u8]),
+        blocks: &mut Unwritten,
+    ) -> Result<Images> {
+        let g = &self.node.g;
+        let fence = self.fence_area(&plan.separator, blocks).await?;
+        let header = leaf.header(self);
+        let hi = self.fence_bytes(header.hi).await?;
+        self.ep.stage_cost(Stage::NodeImage, 2 * leaf.capacity as u32);
+
+        let s_ver = s.ver();
+        let mut s_image = self.ep.buf(g.leaf_bytes(s.capacity) as u32).await?;
+        s_image.fill(0);
+        put_header(
+            g,
+            s.grant.addr,
+            &mut s_image,
+            &HeaderParts {
+                ver: s_ver,
+                table: s.table,
+                slots: s.capacity,
+                level: 0,
+                lo: &fence,
+                hi: &FenceArea::hi_of(g, &leaf.bytes),
+                next: header.next,
+                into: GlobalAddr::NULL,
+            },
+        );
+        let mut s_table = Table::new(s.grant.addr, s_ver, fence_tag(hi.as_deref()), s.capacity);
+        for (to, from) in plan.moved.iter().enumerate() {
+            let slot = leaf.slot(self, *from);
+            put_slot(g, s.grant.addr, &mut s_image, to, &slot, State::Live, s_ver);
+            s_table.set(to, l.table.fps()[*from]);
+        }
+
+        let l_ver = header.ver.bumped();
+        let addr = leaf.addr;
+        let mut l_image = self.ep.buf(g.leaf_image(leaf.capacity) as u32).await?;
+        l_image.copy_from_slice(&leaf.bytes);
+        put_header(
+            g,
+            addr,
+            &mut l_image,
+            &HeaderParts {
+                ver: l_ver,
+                table: l.route.table,
+                slots: leaf.capacity,
+                level: 0,
+                lo: &FenceArea::lo_of(g, &leaf.bytes),
+                hi: &fence,
+                next: s.grant.addr,
+                into: GlobalAddr::NULL,
+            },
+        );
+        let mut l_table = l.table.clone();
+        l_table.ver = l_ver;
+        l_table.fence = fence_tag(Some(&plan.separator));
+        for i in 0..leaf.capacity {
+            let slot = leaf.slot(self, i);
+            if plan.moved.contains(&i) || slot.state != State::Live {
+                put_free(g, addr, &mut l_image, i, l_ver);
+                l_table.set(i, 0);
+            } else {
+                put_slot(g, addr, &mut l_image, i, &slot, State::Live, l_ver);
+            }
+        }
+
+        let mut pending = None;
+        let fp = pair.1.fingerprint();
+        if plan.pending_moves {
+            let to = plan.moved.len();
+            let place = Place { leaf: s.grant.addr, slot: to };
+            let at = g.slot_at(to);
+            let entry = &mut s_image[at..at + g.entry()];
+            blocks.extend(self.encode(place, s_ver, pair, entry).await?);
+            s_table.set(to, fp);
+        } else {
+            let to = l_table.free_slot().expect("some slots moved");
+            let place = Place { leaf: addr, slot: to };
+            let mut entry = self.ep.buf(g.entry() as u32).await?;
+            blocks.extend(self.encode(place, l_ver, pair, &mut entry).await?);
+            l_table.set(to, fp);
+            pending = Some((to, entry));
+        }
+        for i in plan.moved.len() + usize::from(plan.pending_moves)..s.capacity {
+            put_free(g, s.grant.addr, &mut s_image, i, s_ver);
+        }
+        Ok(Images { s_image, s_table, l_image, l_table, pending })
+    }
+
+    /// Steps 2 and 3.
+    async fn commit_split(&self, l: &Locked, s: &NewLeaf, images: Images) -> Result<()> {
+        let g = &self.node.g;
+        let Images { s_image, mut s_table, mut l_image, pending, .. } = images;
+        let body = self.table_body(&mut s_table, s.table).await?;
+        let s_at = s.grant.addr;
+        self.ep
+            .batch((
+                write_verb(s_at, s_image),
+                write_verb(s.table_at.plus(BODY_AT as u64), body),
+            ))
+            .await?;
+        let addr = l.route.leaf;
+        if self.ep.caps().whole_write_bytes as usize >= l_image.len() {
+            // The image lands wholly or not at all: it carries the commit word and the new pair with it.
+            if let Some((slot, entry)) = pending {
+                l_image[g.slot_at(slot)..][..entry.len()].copy_from_slice(&entry);
+            }
+            self.ep.write(addr, l_image).await?;
+            return Ok(());
+        }
+        let mut next = self.ep.buf(8).await?;
+        next.copy_from_slice(&s_at.bits().to_le_bytes());
+        let next = write_verb(addr.plus(g.next_at() as u64), next);
+        let image = write_verb(addr, l_image);
+        match pending {
+            None => self.ep.chain((next, image)).await.map(|_| ()),
+            Some((slot, entry)) => {
+                let entry = write_verb(addr.plus(g.slot_at(slot) as u64), entry);
+                self.ep.chain((next, image, entry)).await.map(|_| ())
+            }
+        }
+    }
+
+    pub(crate) async fn table_body(&self, table: &mut Table, id: TableId) -> Result<Buf> {
+        let mut body = self.ep.buf(Table::body_len(table.fps().len()) as u32).await?;
+        table.body(id, &mut body);
+        Ok(body)
+    }
+
+    /// The capacity a full leaf must be relocated to instead of being split: its range is worn out, or the cache is so short that
+    /// fewer, larger leaves are better.
+    pub(crate) fn must_relocate(&self, l: &Locked) -> Option<usize> {
+        let capacity = l.route.capacity;
+        if self.node.o.adaptive_capacity && capacity < 128 && self.node.cache.is_tight(99) {
+            return Some(capacity * 2);
+        }
+        (l.table.ver.range >= MAX_RANGE).then_some(capacity)
+    }
+}
+
+struct Plan {
+    separator: Vec<u8>,
+    /// Slots that move to the new leaf, in key order.
+    moved: Vec<usize>,
+    pending_moves: bool,
+}
+
+struct Images {
+    s_image: Buf,
+    s_table: Table,
+    l_image: Buf,
+    l_table: Table,
+    /// The new pair when it stays: its slot and entry.
+    pending: Option<(usize, Buf)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn separators_separate(mut a in proptest::collection::vec(0u8..3, 0..6), mut b in proptest::collection::vec(0u8..3, 1..6)) {
+            prop_assume!(a != b);
+            if a > b { std::mem::swap(&mut a, &mut b); }
+            let s = separator(&a, &b);
+            prop_assert!(&a[..] < s && s <= &b[..]);
+            prop_assert!(s.len() == 1 || s[..s.len() - 1] <= a[..], "no shorter one would do");
+        }
+    }
+}

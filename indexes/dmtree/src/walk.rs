@@ -1,0 +1,223 @@
+//! Walking the whole structure and checking what must hold when nobody writes (invariants of DESIGN.md section 3).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::Shape;
+use dmtree_parts::hash::{KeyHash, fence_tag};
+
+use crate::client::{Confirmed, DmTree, LeafCopy};
+use crate::format::inner;
+use crate::format::table;
+use crate::probe::block_of;
+use crate::route::InnerRead;
+
+fn broken(what: &str, at: GlobalAddr) -> Error {
+    Error::corrupt(format!("{what} at {at}"))
+}
+
+/// A child as the level above names it.
+struct Named {
+    low: Vec<u8>,
+    child: inner::Child,
+}
+
+impl DmTree {
+    pub(crate) async fn walk_op(&self) -> Result<Shape> {
+        let scope = self.ep.begin(OpKind::Admin);
+        let _pin = self.pin();
+        let mut shape = Shape::default();
+        let mut seen = BTreeSet::new();
+        let root = self.read_root().await?;
+        let InnerRead::Whole(top) = self.read_inner(root, None, None).await? else {
+            return Err(broken("the root is dead", root));
+        };
+        shape.levels = u32::from(top.level);
+        let table = dmtree_pool::TableId::from_bits(0);
+        let child = inner::Child { addr: root, life: top.node.life, table, slots: self.node.g.fanout };
+        let mut named = vec![Named { low: Vec::new(), child }];
+        for level in (1..=top.level).rev() {
+            named = self.walk_level(level, &named, &mut shape, &mut seen).await?;
+        }
+        self.walk_leaves(&named, &mut shape, &mut seen).await?;
+        scope.end(OpOutcome::Other);
+        Ok(shape)
+    }
+
+    async fn walk_level(
+        &self,
+        level: u8,
+        named: &[Named],
+        shape: &mut Shape,
+        seen: &mut BTreeSet<u64>,
+    ) -> Result<Vec<Named>> {
+        let g = &self.node.g;
+        let mut below = Vec::new();
+        for (i, n) in named.iter().enumerate() {
+            let addr = n.child.addr;
+            if !seen.insert(addr.bits()) {
+                return Err(broken("an inner node is reached twice", addr));
+            }
+            let bytes = self.ep.read(addr, g.inner_image() as u32).await?;
+            let checked = bytes.check(|b| inner::check(g, addr, b).map(|_| ()).ok_or(()));
+            let Ok(((), bytes)) = checked else { return Err(broken("a torn inner node", addr)) };
+            let (h, records) = inner::check(g, addr, &bytes).expect("accepted");
+            if h.level != level || h.ver.life != n.child.life || !h.into.is_null() {
+                return Err(broken("a record names a node of another level or life, or a dead one", addr));
+            }
+            let lock = crate::format::u64_at(&bytes, g.inner_lock_at());
+            if lock != 0 {
+                return Err(broken("a held inner lock", addr));
+            }
+            let next = named.get(i + 1);
+            self.check_fences((h.lo, h.hi), &n.low, next.map(|n| &n.low[..]), addr).await?;
+            if h.next != next.map_or(GlobalAddr::NULL, |n| n.child.addr) {
+                return Err(broken("an inner node whose right sibling has no record", addr));
+            }
+            shape.inner_nodes += 1;
+            shape.structure_bytes += g.inner_bytes() as u64;
+            let mut held = Vec::new();
+            for r in &records {
+                let low = self.fence_bytes(r.key).await?.unwrap_or_default();
+                if let crate::format::area::Stored::Block(at) = r.key {
+                    shape.block_bytes += u64::from(at.capacity());
+                }
+                held.push(Named { low, child: r.child });
+            }
+            held.sort_by(|a, b| a.low.cmp(&b.low));
+            if held.first().is_none_or(|first| first.low != n.low) {
+                return Err(broken("an inner node whose first record is not at its lower fence", addr));
+            }
+            below.append(&mut held);
+        }
+        Ok(below)
+    }
+
+    async fn check_fences(
+        &self,
+        fences: (crate::format::area::Stored<'_>, crate::format::area::Stored<'_>),
+        low: &[u8],
+        high: Option<&[u8]>,
+        addr: GlobalAddr,
+    ) -> Result<()> {
+        if self.fence_bytes(fences.0).await?.as_deref() != Some(low) {
+            return Err(broken("a lower fence that is not its record's key", addr));
+        }
+        if self.fence_bytes(fences.1).await?.as_deref() != high {
+            return Err(broken("an upper fence that is not the next record's key", addr));
+        }
+        Ok(())
+    }
+
+    async fn walk_leaves(
+        &self,
+        named: &[Named],
+        shape: &mut Shape,
+        seen: &mut BTreeSet<u64>,
+    ) -> Result<()> {
+        let g = self.node.g;
+        let mut capacities: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut tables = BTreeSet::new();
+        let mut blocks = BTreeSet::new();
+        for (i, n) in named.iter().enumerate() {
+            let addr = n.child.addr;
+            if !seen.insert(addr.bits()) {
+                return Err(broken("a leaf is reached twice", addr));
+            }
+            let leaf = self.read_leaf(addr, n.child.slots).await?;
+            let h = leaf.header(self);
+            let right = h.ver.life == n.child.life
+                && h.table == n.child.table
+                && h.slots == n.child.slots
+                && h.into.is_null();
+            if !right {
+                return Err(broken("a record names another life or table, or a dead leaf", addr));
+            }
+            let next = named.get(i + 1);
+            let high = next.map(|n| &n.low[..]);
+            self.check_fences((h.lo, h.hi), &n.low, high, addr).await?;
+            let expected = next.map_or(GlobalAddr::NULL, |n| n.child.addr);
+            if h.next != expected && !self.leads_to(h.next, expected).await? {
+                return Err(broken("a leaf whose right sibling has no record", addr));
+            }
+            if !tables.insert(h.table.bits()) {
+                return Err(broken("two leaves with one table", addr));
+            }
+            let live = self.walk_leaf(&leaf, (&n.low, high), shape, &mut blocks).await?;
+            if shape.fill.len() <= live {
+                shape.fill.resize(live + 1, 0);
+            }
+            shape.fill[live] += 1;
+            shape.keys += live as u64;
+            *capacities.entry(leaf.capacity as u32).or_default() += 1;
+            shape.structure_bytes += g.leaf_bytes(leaf.capacity) as u64;
+            shape.table_bytes += table::bytes(leaf.capacity).next_multiple_of(64) as u64;
+        }
+        shape.leaves = capacities.into_iter().collect();
+        Ok(())
+    }
+
+    /// Whether a dead leaf, relocated but not unlinked yet, leads to the leaf that has its range now.
+    async fn leads_to(&self, mut at: GlobalAddr, wanted: GlobalAddr) -> Result<bool> {
+        for _ in 0..64 {
+            if at == wanted {
+                return Ok(true);
+            }
+            if at.is_null() {
+                return Ok(false);
+            }
+            let leaf = self.read_leaf(at, self.node.o.leaf_capacity as usize).await?;
+            at = leaf.header(self).into;
+        }
+        Ok(false)
+    }
+
+    /// One leaf against its table; the number of live pairs.
+    async fn walk_leaf(
+        &self,
+        leaf: &LeafCopy,
+        range: (&[u8], Option<&[u8]>),
+        shape: &mut Shape,
+        blocks: &mut BTreeSet<u64>,
+    ) -> Result<usize> {
+        let addr = leaf.addr;
+        let h = leaf.header(self);
+        let table = match self.confirm(h.table, leaf.capacity).await? {
+            Confirmed::Exact(table) => table,
+            Confirmed::Locked => return Err(broken("a held leaf lock", addr)),
+            Confirmed::Odd => return Err(broken("a leaf without a table", addr)),
+        };
+        let whose = table.leaf == addr && table.ver == h.ver && table.fence == fence_tag(range.1);
+        if !whose || table.dead {
+            return Err(broken("a table of another leaf, version or range", addr));
+        }
+        let mut keys = BTreeSet::new();
+        let mut live = 0;
+        for (i, slot) in leaf.live(self) {
+            live += 1;
+            let key = self.whole_key(&slot, addr).await?;
+            if key.as_slice() < range.0 || range.1.is_some_and(|high| key.as_slice() >= high) {
+                return Err(broken("a key outside its leaf", addr));
+            }
+            if table.fps()[i] != KeyHash::of(&key).fingerprint() {
+                return Err(broken("a wrong fingerprint", addr));
+            }
+            if !keys.insert(key) {
+                return Err(broken("a key that is in two slots", addr));
+            }
+            if let Some(at) = block_of(&slot) {
+                if !blocks.insert(at.bits()) {
+                    return Err(broken("a block with two owners", at.addr()));
+                }
+                shape.block_bytes += u64::from(at.capacity());
+                if !self.read_block(at, |_, _| ()).await? {
+                    return Err(broken("an entry whose block is garbage", at.addr()));
+                }
+            }
+        }
+        if table.live() != live {
+            return Err(broken("a table that names free slots", addr));
+        }
+        Ok(live)
+    }
+}

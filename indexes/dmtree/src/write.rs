@@ -1,0 +1,332 @@
+//! Point writes: put, insert, update, delete, compare-and-set.
+//!
+//! Under the leaf's lock: candidates are READ, the entry is WRITTEN and awaited (the linearization point), the operation is
+//! acknowledged, and a detached chain writes the table and unlocks. Entry before table on insert, so that a fingerprint never
+//! names an unwritten entry; entry before table on delete too, so that a fingerprint never outlives its entry by more than the
+//! lock.
+
+use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::{Buf, Effect, OpKind, OpOutcome, Result, Stage};
+use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
+use dmtree_parts::hash::{KeyHash, positions};
+use dmtree_parts::{Outcome, Write, check_key};
+use dmtree_pool::BlockPtr;
+
+use crate::client::DmTree;
+use crate::format::slot::{self, Place};
+use crate::lock::Locked;
+use crate::node::Chore;
+use crate::probe::Probe;
+use crate::route::Candidates;
+
+/// What a write did, for its caller and for the counters.
+pub(crate) type Written = (Outcome, OpOutcome);
+
+/// An entry found under the lock.
+struct Present {
+    slot: usize,
+    block: BlockPtr,
+}
+
+impl DmTree {
+    pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        check_key(key)?;
+        w.check()?;
+        let hash = KeyHash::of(key);
+        let (kind, intent) = match w {
+            Write::Put(v) => (OpKind::Put, Some(Intent::Put(v))),
+            Write::Update(v) => (OpKind::Update, Some(Intent::Update(v))),
+            Write::Insert(_) => (OpKind::Insert, None),
+            Write::Delete => (OpKind::Delete, None),
+            Write::CompareAndSet { .. } => (OpKind::CompareAndSet, None),
+        };
+        let scope = self.ep.begin(kind);
+        let written = match intent.filter(|_| self.node.o.combining) {
+            Some(intent) => self.write_shared(key, hash, w, &intent).await?,
+            None => self.write_alone(key, hash, w, &mut None).await?,
+        };
+        scope.end(written.1);
+        Ok(written.0)
+    }
+
+    async fn write_shared(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        w: Write<'_>,
+        intent: &Intent<'_>,
+    ) -> Result<Written> {
+        self.ep.stage_cost(Stage::LocalQueue, 1);
+        match self.node.writers.arrive(key, hash, intent) {
+            Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
+                Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
+                Shared::Found(_) => unreachable!("groups of writers share writes"),
+            },
+            Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
+            Arrival::Lead(mut lease) => {
+                lease.begin(&self.ep).await?;
+                let mut lease = Some(lease);
+                let result = self.write_alone(key, hash, w, &mut lease).await;
+                let shared = match &result {
+                    Ok((outcome, _)) => Ok(Shared::Wrote(*outcome)),
+                    Err(e) => Err(e.clone()),
+                };
+                if let Some(lease) = lease {
+                    lease.finish(&shared, None);
+                }
+                result
+            }
+        }
+    }
+
+    async fn write_alone(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        w: Write<'_>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Written> {
+        let _pin = self.pin();
+        loop {
+            let l = self.lock_leaf(key).await?;
+            if let Some(written) = self.write_locked(l, key, hash, w, lease).await? {
+                return Ok(written);
+            }
+            self.retried.set(true);
+        }
+    }
+
+    /// The write under the lock; `None` when the leaf had to be relocated first.
+    pub(crate) async fn write_locked(
+        &self,
+        l: Locked,
+        key: &[u8],
+        hash: KeyHash,
+        w: Write<'_>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Option<Written>> {
+        let mut old = Vec::new();
+        let present = match self.find_locked(&l, key, hash, &mut old).await {
+            Ok(present) => present,
+            Err(e) => return self.fail_locked(l, e).await,
+        };
+        let refuse = match (&w, &present) {
+            (Write::Insert(_), Some(_)) => Some((Outcome::Exists, OpOutcome::Hit)),
+            (Write::Update(_) | Write::Delete | Write::CompareAndSet { .. }, None) => {
+                Some((Outcome::NotFound, OpOutcome::Absent))
+            }
+            (Write::CompareAndSet { expected, .. }, Some(_)) if *expected != old => {
+                Some((Outcome::Mismatch, OpOutcome::Hit))
+            }
+            _ => None,
+        };
+        if let Some((outcome, counted)) = refuse {
+            if let Some(lease) = lease {
+                lease.seal(&mut Vec::new());
+            }
+            self.unlock(l).await?;
+            return Ok(Some((outcome, self.outcome(counted))));
+        }
+        let value = match w {
+            Write::Put(v) | Write::Insert(v) | Write::Update(v) => Some(v),
+            Write::Delete => None,
+            Write::CompareAndSet { new, .. } => new,
+        };
+        match (value, present) {
+            (None, Some(p)) => self.delete_locked(l, key, p).await.map(Some),
+            (Some(v), Some(p)) => self.update_locked(l, (key, hash, v), p, lease).await.map(Some),
+            (Some(v), None) => self.insert_locked(l, (key, hash, v), lease).await,
+            (None, None) => unreachable!("refused above"),
+        }
+    }
+
+    /// The entry of a key in a locked leaf; its value replaces `old`.
+    async fn find_locked(
+        &self,
+        l: &Locked,
+        key: &[u8],
+        hash: KeyHash,
+        old: &mut Vec<u8>,
+    ) -> Result<Option<Present>> {
+        self.ep.stage_cost(Stage::FingerprintScan, 1);
+        let mut from = 0;
+        loop {
+            let mut candidates = Candidates::default();
+            let mut rest = None;
+            positions(l.table.fps(), hash.fingerprint(), |slot| {
+                if slot >= from && !candidates.push(slot) {
+                    rest = Some(slot);
+                }
+                rest.is_none()
+            });
+            for slot in candidates.as_slice() {
+                let slot = usize::from(*slot);
+                let probe = self.probe(l.route.leaf, slot, key, hash, old).await?;
+                if let Probe::Hit { block, .. } = probe {
+                    return Ok(Some(Present { slot, block }));
+                }
+            }
+            match rest {
+                None => return Ok(None),
+                Some(next) => from = next,
+            }
+        }
+    }
+
+    /// An error under the lock: when nothing was changed the lock is given back; otherwise it is kept, because a WRITE may still
+    /// land and must not land under the next holder.
+    pub(crate) async fn fail_locked<T>(&self, l: Locked, e: dmtree_fabric::Error) -> Result<T> {
+        if e.effect() == Effect::None {
+            self.unlock(l).await?;
+        }
+        Err(e)
+    }
+
+    /// The value to be written: the lease's, sealed now, or the caller's.
+    fn final_value<'a>(
+        value: &'a [u8],
+        lease: &mut Option<Lease>,
+        combined: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        match lease {
+            None => value,
+            Some(lease) => {
+                combined.extend_from_slice(value);
+                lease.seal(combined);
+                combined
+            }
+        }
+    }
+
+    async fn update_locked(
+        &self,
+        l: Locked,
+        pair: (&[u8], KeyHash, &[u8]),
+        p: Present,
+        lease: &mut Option<Lease>,
+    ) -> Result<Written> {
+        let mut combined = Vec::new();
+        let value = Self::final_value(pair.2, lease, &mut combined);
+        let place = Place { leaf: l.route.leaf, slot: p.slot };
+        let written = self.write_entry(&l, place, (pair.0, pair.1, value), true).await;
+        if let Err(e) = written {
+            return self.fail_locked(l, e).await;
+        }
+        self.unlock(l).await?;
+        self.retire_block(p.block);
+        Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
+    }
+
+    async fn insert_locked(
+        &self,
+        l: Locked,
+        pair: (&[u8], KeyHash, &[u8]),
+        lease: &mut Option<Lease>,
+    ) -> Result<Option<Written>> {
+        let mut l = l;
+        let Some(slot) = l.table.free_slot() else {
+            if let Some(capacity) = self.must_relocate(&l) {
+                match Box::pin(self.relocate(l, capacity)).await? {
+                    // Nothing is sealed yet: the write starts over, and others may still join it.
+                    None => return Ok(None),
+                    // No memory for a larger leaf: there may be some for a smaller one.
+                    Some(locked) => l = locked,
+                }
+            }
+            let mut combined = Vec::new();
+            let value = Self::final_value(pair.2, lease, &mut combined);
+            return Box::pin(self.split(l, (pair.0, pair.1, value))).await.map(Some);
+        };
+        let mut combined = Vec::new();
+        let value = Self::final_value(pair.2, lease, &mut combined);
+        let place = Place { leaf: l.route.leaf, slot };
+        if let Err(e) = self.write_entry(&l, place, (pair.0, pair.1, value), false).await {
+            return self.fail_locked(l, e).await;
+        }
+        l.table.set(slot, pair.1.fingerprint());
+        self.note_mirror(pair.0, &l.route, slot, pair.1.fingerprint());
+        self.unlock_with_table(l).await?;
+        Ok(Some((Outcome::Done, self.outcome(OpOutcome::InsertPlain))))
+    }
+
+    async fn delete_locked(&self, mut l: Locked, key: &[u8], p: Present) -> Result<Written> {
+        let place = Place { leaf: l.route.leaf, slot: p.slot };
+        let at = place.leaf.plus(self.node.g.slot_at(p.slot) as u64);
+        let free = slot::free_word(place, l.table.ver);
+        if let Err(e) = self.ep.write_word(at, free).await {
+            return self.fail_locked(l, e).await;
+        }
+        l.table.set(p.slot, 0);
+        let small = l.table.live() * 4 <= l.route.capacity;
+        self.note_mirror(key, &l.route, p.slot, 0);
+        self.unlock_with_table(l).await?;
+        self.retire_block(p.block);
+        if small {
+            self.node.push_chore(Chore::Merge(key.to_vec()));
+        }
+        Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
+    }
+
+    /// Encodes and WRITEs an entry, its block first. Replacing a live entry without `whole_write` needs the shadow: a survivor
+    /// must be able to restore what a torn WRITE destroyed.
+    async fn write_entry(
+        &self,
+        l: &Locked,
+        place: Place,
+        pair: (&[u8], KeyHash, &[u8]),
+        replaces: bool,
+    ) -> Result<()> {
+        let g = &self.node.g;
+        let at = place.leaf.plus(g.slot_at(place.slot) as u64);
+        let mut entry = self.ep.buf(g.entry() as u32).await?;
+        let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
+        let shadow = if replaces && (self.ep.caps().whole_write_bytes as usize) < g.entry() {
+            Some(self.shadow(l, place, &entry).await?)
+        } else {
+            None
+        };
+        let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
+        match (block, shadow) {
+            (None, None) => self.ep.write(at, entry).await.map(|_| ()),
+            (None, Some(s)) => {
+                self.ep.chain((write_verb(shadow_at, s), write_verb(at, entry))).await.map(|_| ())
+            }
+            (Some((b, buf)), shadow) if b.addr().node() == place.leaf.node() => {
+                let block = write_verb(b.addr(), buf);
+                let entry = write_verb(at, entry);
+                match shadow {
+                    None => self.ep.chain((block, entry)).await.map(|_| ()),
+                    Some(s) => {
+                        let s = write_verb(shadow_at, s);
+                        self.ep.chain((block, s, entry)).await.map(|_| ())
+                    }
+                }
+            }
+            (Some((b, buf)), shadow) => {
+                self.ep.write(b.addr(), buf).await?;
+                match shadow {
+                    None => self.ep.write(at, entry).await.map(|_| ()),
+                    Some(s) => {
+                        let s = write_verb(shadow_at, s);
+                        self.ep.chain((s, write_verb(at, entry))).await.map(|_| ())
+                    }
+                }
+            }
+        }
+    }
+
+    /// The shadow of an entry about to be replaced: slot and the low 48 bits of the lock tag, then the new image.
+    async fn shadow(&self, l: &Locked, place: Place, entry: &[u8]) -> Result<Buf> {
+        let mut buf = self.ep.buf(8 + entry.len() as u32).await?;
+        let head = place.slot as u64 | l.tag.0 << 16;
+        buf[..8].copy_from_slice(&head.to_le_bytes());
+        buf[8..].copy_from_slice(entry);
+        Ok(buf)
+    }
+
+    pub(crate) fn retire_block(&self, block: BlockPtr) {
+        if !block.is_null() {
+            self.node.pool.retire_block(self.node.root.index, block);
+        }
+    }
+}
