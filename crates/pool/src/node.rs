@@ -43,7 +43,8 @@ impl<'t> Turn<'t> {
     }
 
     pub(crate) fn try_acquire(t: &'t Turnstile) -> Option<Self> {
-        t.try_acquire().then_some(Self(t))
+        // Lazily: a turn that was made and dropped would release what another client holds.
+        t.try_acquire().then(|| Self(t))
     }
 }
 
@@ -345,10 +346,14 @@ impl PoolNode {
             1 => "no free chunk".to_owned(),
             n => format!("no {n} free chunks in a row"),
         };
+        let waiting = match self.quarantine.waiting().1 {
+            0 => String::new(),
+            n => format!("; {n} bytes wait for running operations to end"),
+        };
         Error::new(
             ErrorKind::Full,
             format!(
-                "memory {noun} {}{more} {verb} full ({mib} MiB each, {chunks}): delete keys, or create the pool with more memory",
+                "memory {noun} {}{more} {verb} full ({mib} MiB each, {chunks}{waiting}): delete keys, or create the pool with more memory",
                 names.join(", ")
             ),
         )

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{LARGE, LEAF, knobbed, pool, run, small};
-use dmtree_fabric::{Endpoint, GlobalAddr, NodeId, OpCounts, OpKind, OpOutcome, Result};
+use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, OpCounts, OpKind, OpOutcome, Result};
 use dmtree_pool::{ArenaKey, Cluster, Grant, PoolNode, PoolOptions, TableSide};
 
 fn reuse(node: &PoolNode, ep: &Endpoint, old: Grant, tries: usize) -> bool {
@@ -104,6 +104,48 @@ fn reclaiming_is_due_after_enough() {
 }
 
 #[test]
+fn room_comes_when_operations_end() {
+    let (_cluster, node, ep) = pool(&small(1, 1));
+    assert!(!run(&ep, node.reclaim_for_room(&ep)).expect("nothing waits"));
+    let client = node.register();
+    client.enter();
+    let b = run(&ep, node.alloc_block(&ep, 1, 500, None)).expect("room");
+    node.retire_block(1, b);
+    ep.set_deadline(ep.now() + 2_000_000);
+    let e = run(&ep, node.reclaim_for_room(&ep)).expect_err("the operation does not end");
+    assert_eq!(e.kind(), ErrorKind::TimedOut);
+    client.leave();
+    assert!(run(&ep, node.reclaim_for_room(&ep)).expect("it has ended"));
+}
+
+/// A turn that is not got must not be released: all clients reclaim at once.
+#[test]
+fn many_reclaimers_take_turns() {
+    let (cluster, ..) = pool(&small(1, 2));
+    std::thread::scope(|s| {
+        for t in 0..6 {
+            let node = cluster.compute_node(t % 2).expect("exists");
+            s.spawn(move || {
+                let ep = node.endpoint(0).expect("a member");
+                for _ in 0..2000 {
+                    let b = run(&ep, node.alloc_block(&ep, 1, 64, None)).expect("room");
+                    node.retire_block(1, b);
+                    run(&ep, node.reclaim(&ep)).expect("answers");
+                }
+            });
+        }
+    });
+    for i in 0..2 {
+        let node = cluster.compute_node(i).expect("exists");
+        let ep = node.endpoint(0).expect("a member");
+        run(&ep, node.reclaim(&ep)).expect("answers");
+        let usage = node.usage();
+        assert_eq!((usage.retired, usage.refused), (0, 0));
+        assert_eq!(usage.free_block_bytes % (64 << 10), 0, "all merged again");
+    }
+}
+
+#[test]
 fn a_fenced_node_does_not_count_and_a_mute_member_does() {
     let (cluster, node, ep) = pool(&small(1, 3));
     let dead = cluster.compute_node(2).expect("exists").register();
@@ -190,10 +232,24 @@ fn stress(o: &PoolOptions, rounds: u64) {
                     let ep = node.endpoint(0).expect("a member");
                     let client = node.register();
                     for i in 0..rounds {
-                        {
-                            let _in = client.guard();
+                        loop {
                             let work = stage.replace(&node, &ep, (i * 7 + t) % ROOTS, t << 32 | i);
-                            run(&ep, work).expect("there is room");
+                            let done = {
+                                let _in = client.guard();
+                                run(&ep, work)
+                            };
+                            // A thread that was preempted in an operation holds back what the others retire.
+                            match done {
+                                Ok(()) => break,
+                                Err(e) => assert_eq!(e.kind(), ErrorKind::Full, "{e}"),
+                            }
+                            assert!(
+                                run(&ep, node.reclaim_for_room(&ep)).expect("in time") || {
+                                    // The other node has it all.
+                                    std::thread::yield_now();
+                                    true
+                                }
+                            );
                         }
                         if node.reclaim_due() {
                             run(&ep, node.reclaim(&ep)).expect("answers");
