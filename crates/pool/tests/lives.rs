@@ -91,7 +91,7 @@ impl World {
         let cluster = Cluster::embedded(o).expect("valid");
         let nodes = (0..cluster.compute_nodes()).map(|i| {
             let node = cluster.compute_node(i).expect("exists");
-            let ep = node.endpoint(0).expect("a member");
+            let ep = common::endpoint(&node);
             let arenas = [LEAF, INNER, LARGE].map(|k| node.arena(k)).to_vec();
             (node, ep, arenas)
         });

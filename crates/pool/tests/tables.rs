@@ -16,7 +16,7 @@ fn tables_spread_over_all_compute_nodes() {
         let mut per_node = [0u32; 5];
         for c in 0..5 {
             let node = cluster.compute_node(c).expect("exists");
-            let ep = node.endpoint(0).expect("a member");
+            let ep = common::endpoint(&node);
             // Sizes take turns: each spreads by itself.
             for i in 0..101u32 {
                 let lines = 1 + (i % 2) as u8;
@@ -53,7 +53,7 @@ fn resolving_costs_one_read_and_then_none() {
         .collect();
     assert!(tables.len() > 1, "several in one segment");
     let other = cluster.compute_node(1).expect("exists");
-    let ep = other.endpoint(0).expect("a member");
+    let ep = common::endpoint(&other);
     assert_eq!(other.resolve_cached(tables[0]), None);
     let scope = ep.begin(OpKind::Admin);
     let first = run(&ep, other.resolve(&ep, tables[0])).expect("granted");

@@ -36,7 +36,7 @@ pub fn run<T>(ep: &Endpoint, future: impl Future<Output = Result<T>>) -> Result<
 pub fn pool(o: &PoolOptions) -> (Cluster, std::sync::Arc<PoolNode>, Endpoint) {
     let cluster = Cluster::embedded(o).expect("valid options");
     let node = cluster.compute_node(0).expect("there is one");
-    let ep = node.endpoint(0).expect("a member");
+    let ep = endpoint(&node);
     (cluster, node, ep)
 }
 
@@ -44,3 +44,10 @@ pub const LEAF: ArenaKey = ArenaKey { index: 1, kind: 1, object_bytes: 1408 };
 pub const INNER: ArenaKey = ArenaKey { index: 1, kind: 2, object_bytes: 4000 };
 /// So large that a chunk of 64 KiB holds four.
 pub const LARGE: ArenaKey = ArenaKey { index: 1, kind: 3, object_bytes: 16 << 10 };
+
+/// An endpoint whose waits do not time out on a busy machine: these tests begin no operations, so one deadline covers all.
+pub fn endpoint(node: &PoolNode) -> Endpoint {
+    let ep = node.endpoint(0).expect("a member");
+    ep.set_timeout(600_000_000_000);
+    ep
+}
