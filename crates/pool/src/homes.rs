@@ -225,3 +225,33 @@ pub(crate) async fn ask_cells(
     }
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn cells_of_all_sizes_lie_in_one_segment_each(cuts in proptest::collection::vec((1u8..=4, 1usize..20), 1..60)) {
+            let mut p = Partition::new(3, NodeId::compute(3));
+            let mut end = 0;
+            for (lines, wanted) in cuts {
+                let cells = p.cut(lines, wanted);
+                if cells.is_empty() {
+                    let grown = p.grown();
+                    p.segments[grown] = GlobalAddr::new(p.home, 1024 << grown).bits();
+                }
+                for t in cells {
+                    let (partition, segment, _) = t.place().expect("inside one segment");
+                    prop_assert!(partition == 3 && segment < p.grown());
+                    prop_assert!(t.first_line() >= end && t.lines() == lines);
+                    end = t.first_line() + u64::from(lines);
+                    prop_assert!(end <= p.lines, "below the mark");
+                }
+            }
+            prop_assert_eq!(Partition::decode(&p.encode(), 3), Ok(Some(p.clone())));
+            prop_assert!(Partition::decode(&p.encode(), 4).is_err());
+        }
+    }
+}

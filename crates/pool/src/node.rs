@@ -43,7 +43,8 @@ impl<'t> Turn<'t> {
     }
 
     pub(crate) fn try_acquire(t: &'t Turnstile) -> Option<Self> {
-        t.try_acquire().then_some(Self(t))
+        // Lazily: a turn that was made and dropped would release what another client holds.
+        t.try_acquire().then(|| Self(t))
     }
 }
 
@@ -66,7 +67,12 @@ pub struct PoolNode {
     pub(crate) quarantine: Quarantine,
     /// Things given back or retired that cannot have been granted: counted, and left alone.
     pub(crate) refused: AtomicUsize,
+    /// By memory node: how many wishes for a chunk near it go elsewhere unasked, since it was found full.
+    found_full: Box<[AtomicUsize]>,
 }
+
+/// A full node is asked again after so many wishes: it may have got chunks back from others.
+const ASK_AGAIN: usize = 64;
 
 impl std::fmt::Debug for PoolNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -83,6 +89,7 @@ impl PoolNode {
     ) -> Self {
         let incarnation = fabric.incarnation(cn).unwrap_or(0);
         let tables = Tables::new(cn, &shape);
+        let found_full = shape.memory.iter().map(|_| AtomicUsize::new(0)).collect();
         Self {
             fabric,
             cn,
@@ -94,6 +101,7 @@ impl PoolNode {
             epochs,
             quarantine: Quarantine::default(),
             refused: AtomicUsize::new(0),
+            found_full,
         }
     }
 
@@ -239,7 +247,9 @@ impl PoolNode {
         }
         let mut trouble = None;
         if let Some(n) = near {
-            if let Some(item) = self.refill_from(ep, source, n, &mut trouble).await {
+            if !self.is_likely_full(n)
+                && let Some(item) = self.refill_from(ep, source, n, &mut trouble).await
+            {
                 return Ok(item);
             }
             if let Some(item) = source.take(None) {
@@ -280,6 +290,13 @@ impl PoolNode {
         None
     }
 
+    /// Spares a call for every wish near a node that is full while others are not.
+    fn is_likely_full(&self, node: usize) -> bool {
+        let left = self.found_full[node].load(Ordering::Relaxed);
+        self.found_full[node].store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
+    }
+
     /// A node that cannot be asked is as good as full, as long as another one helps.
     async fn refill_from<S: Source>(
         &self,
@@ -289,8 +306,17 @@ impl PoolNode {
         trouble: &mut Option<Error>,
     ) -> Option<S::Item> {
         match ask_run(ep, &self.shape.memory[node], self.incarnation, source.request()).await {
-            Ok(Some(offset)) => source.add(node, offset),
-            Ok(None) => None,
+            Ok(Some(offset)) => {
+                self.found_full[node].store(0, Ordering::Relaxed);
+                source.add(node, offset)
+            }
+            Ok(None) => {
+                // No long run says nothing about single chunks.
+                if source.request().count == 1 {
+                    self.found_full[node].store(ASK_AGAIN, Ordering::Relaxed);
+                }
+                None
+            }
             Err(e) => {
                 trouble.get_or_insert(e);
                 None
@@ -320,10 +346,14 @@ impl PoolNode {
             1 => "no free chunk".to_owned(),
             n => format!("no {n} free chunks in a row"),
         };
+        let waiting = match self.quarantine.waiting().1 {
+            0 => String::new(),
+            n => format!("; {n} bytes wait for running operations to end"),
+        };
         Error::new(
             ErrorKind::Full,
             format!(
-                "memory {noun} {}{more} {verb} full ({mib} MiB each, {chunks}): delete keys, or create the pool with more memory",
+                "memory {noun} {}{more} {verb} full ({mib} MiB each, {chunks}{waiting}): delete keys, or create the pool with more memory",
                 names.join(", ")
             ),
         )

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dmtree_fabric::wait::Turnstile;
-use dmtree_fabric::{Endpoint, Result, Role};
+use dmtree_fabric::{Endpoint, GlobalAddr, Result, Role, WaitReason};
 
 use crate::arena::{ArenaKey, Grant};
 use crate::epoch::ask_epoch;
@@ -57,6 +57,8 @@ pub(crate) struct Quarantine {
     wards: Mutex<Wards>,
     fresh: AtomicU64,
     fresh_bytes: AtomicU64,
+    /// Items ever released.
+    released: AtomicU64,
     /// Somebody found the pool full since the last round.
     pressure: AtomicBool,
     turn: Turnstile,
@@ -104,7 +106,13 @@ impl Quarantine {
     fn release(&self, oldest: u64) -> Vec<(Retired, u64)> {
         let mut wards = locked(&self.wards);
         let n = wards.stamped.iter().take_while(|s| s.stamp <= oldest).count();
-        wards.stamped.drain(..n).flat_map(|s| s.items).collect()
+        let out: Vec<_> = wards.stamped.drain(..n).flat_map(|s| s.items).collect();
+        self.released.fetch_add(out.len() as u64, Ordering::Relaxed);
+        out
+    }
+
+    fn released(&self) -> u64 {
+        self.released.load(Ordering::Relaxed)
     }
 }
 
@@ -139,23 +147,49 @@ impl PoolNode {
     /// # Errors
     /// Those of the fabric: a member that does not answer keeps everything in quarantine until it answers or is fenced.
     pub async fn reclaim(&self, ep: &Endpoint) -> Result<Reclaimed> {
-        let out = self.round(ep).await?;
+        let Some(turn) = Turn::try_acquire(&self.quarantine.turn) else {
+            return Ok(Reclaimed::default());
+        };
+        let out = self.round(ep, &turn).await?;
         if out.blocks > 0 {
             self.return_idle(ep, 1).await?;
         }
         Ok(out)
     }
 
-    /// The same for a full pool: keeps no idle chunk.
+    /// The same for a full pool: waits for its turn, and keeps no idle chunk.
     pub(crate) async fn reclaim_all(&self, ep: &Endpoint) -> Result<()> {
-        let round = self.round(ep).await;
+        let why = WaitReason { what: "another client's reclamation", at: 0 };
+        let turn = Turn::acquire(&self.quarantine.turn, ep, why).await?;
+        let round = self.round(ep, &turn).await;
+        drop(turn);
         self.return_idle(ep, 0).await?;
         round.map(|_| ())
     }
 
-    async fn round(&self, ep: &Endpoint) -> Result<Reclaimed> {
+    /// After a `Full`, between operations: rounds until something was freed (true: try again) or nothing waits in quarantine
+    /// (false: the pool is full indeed). An operation that is slow elsewhere can hold back all that was retired meanwhile.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline; those of the fabric.
+    pub async fn reclaim_for_room(&self, ep: &Endpoint) -> Result<bool> {
+        let mut pause = ep.backoff("operations that hold retired memory", GlobalAddr::NULL);
+        let before = self.quarantine.released();
+        loop {
+            let waits = self.quarantine.waiting().0 > 0;
+            self.reclaim_all(ep).await?;
+            if self.quarantine.released() != before {
+                return Ok(true);
+            }
+            if !waits {
+                return Ok(false);
+            }
+            pause.step().await?;
+        }
+    }
+
+    async fn round(&self, ep: &Endpoint, _turn: &Turn<'_>) -> Result<Reclaimed> {
         let q = &self.quarantine;
-        let Some(_turn) = Turn::try_acquire(&q.turn) else { return Ok(Reclaimed::default()) };
         q.pressure.store(false, Ordering::Relaxed);
         let fresh = q.fresh_now();
         if fresh > 0 {

@@ -1,0 +1,116 @@
+//! The catalog of named indexes.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{knobbed, pool, run, small};
+use dmtree_fabric::{ErrorKind, NodeId};
+use dmtree_pool::{Cluster, IndexState, MAX_INDEXES};
+
+#[test]
+fn create_publish_find_list_drop() {
+    for o in [small(1, 2), knobbed(4, small(1, 2))] {
+        let (cluster, node, ep) = pool(&o);
+        let other = cluster.compute_node(1).expect("exists");
+        let there = common::endpoint(&other);
+        assert_eq!(run(&ep, node.find_index(&ep, "orders")).expect("reads"), None);
+        let options: Vec<u8> = (0..2048u32).map(|i| i as u8).collect();
+        let e = run(&ep, node.create_index(&ep, "orders", "dmtree", &options)).expect("new");
+        let seen = run(&there, other.find_index(&there, "orders")).expect("reads");
+        assert_eq!(seen.as_ref(), Some(&e));
+        assert_eq!((e.state, e.root_word.node()), (IndexState::Creating, NodeId::memory(0)));
+        let words = run(&ep, async {
+            let words =
+                (ep.read(e.root_word, 8).await?.word(0), ep.read(e.aux_word, 8).await?.word(0));
+            assert_eq!(ep.cas(e.root_word, 0, 77).await?, 0);
+            Ok(words)
+        });
+        assert_eq!(words.expect("reads"), (0, 0));
+        run(&there, other.publish_index(&there, &e)).expect("it is there");
+        run(&there, other.publish_index(&there, &e)).expect("twice is no error");
+        let second = run(&ep, node.create_index(&ep, "abc", "other", &[])).expect("new");
+        assert!(second.id != e.id && second.root_word != e.root_word);
+        let names: Vec<_> = run(&there, other.list_indexes(&there))
+            .expect("reads")
+            .into_iter()
+            .map(|e| (e.name, e.state))
+            .collect();
+        let expected =
+            [("abc".to_owned(), IndexState::Creating), ("orders".to_owned(), IndexState::Ready)];
+        assert_eq!(names, expected);
+        let again = run(&ep, node.create_index(&ep, "orders", "dmtree", &[])).expect_err("taken");
+        assert_eq!(again.kind(), ErrorKind::Exists);
+        run(&ep, node.drop_index(&ep, "orders")).expect("it is there");
+        let gone = run(&ep, node.drop_index(&ep, "orders")).expect_err("gone");
+        assert_eq!(gone.kind(), ErrorKind::NotFound);
+        assert_eq!(
+            run(&ep, node.publish_index(&ep, &e)).expect_err("gone").kind(),
+            ErrorKind::NotFound
+        );
+        let new = run(&ep, node.create_index(&ep, "orders", "dmtree", &[])).expect("free again");
+        assert!(new.id > second.id);
+        assert_eq!(
+            run(&ep, async { Ok(ep.read(new.root_word, 8).await?.word(0)) }).expect("reads"),
+            0
+        );
+    }
+}
+
+#[test]
+fn impossible_names_are_refused() {
+    let (_cluster, node, ep) = pool(&small(1, 1));
+    let long = "é".repeat(33);
+    for name in ["", &long] {
+        let e = run(&ep, node.create_index(&ep, name, "s", &[])).expect_err("refused");
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+        assert!(run(&ep, node.find_index(&ep, name)).is_err());
+        assert!(run(&ep, node.drop_index(&ep, name)).is_err());
+    }
+    run(&ep, node.create_index(&ep, &"é".repeat(32), &"s".repeat(64), &[1; 2048]))
+        .expect("just fits");
+    for (system, options) in [("s".repeat(65), 0), ("s".to_owned(), 2049), ("s".repeat(300), 0)] {
+        let e = run(&ep, node.create_index(&ep, "x", &system, &vec![0; options]));
+        assert_eq!(e.expect_err("refused").kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn a_full_catalog_says_so_and_recovers() {
+    let (_cluster, node, ep) = pool(&small(1, 1));
+    let mut ids = BTreeSet::new();
+    for i in 0..MAX_INDEXES {
+        let e = run(&ep, node.create_index(&ep, &format!("i{i}"), "s", &[])).expect("room");
+        assert!(ids.insert(e.id));
+    }
+    let e = run(&ep, node.create_index(&ep, "more", "s", &[])).expect_err("full");
+    assert_eq!(e.kind(), ErrorKind::Full);
+    assert_eq!(run(&ep, node.list_indexes(&ep)).expect("reads").len(), MAX_INDEXES);
+    run(&ep, node.drop_index(&ep, "i17")).expect("there");
+    let e = run(&ep, node.create_index(&ep, "more", "s", &[])).expect("room again");
+    assert!(ids.insert(e.id));
+}
+
+#[test]
+fn a_name_is_created_once_however_many_try() {
+    let cluster = Cluster::embedded(&knobbed(8, small(1, 4))).expect("valid");
+    let created: usize = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..4)
+            .map(|c| {
+                let node = cluster.compute_node(c).expect("exists");
+                s.spawn(move || {
+                    let ep = common::endpoint(&node);
+                    let one = |i: usize| {
+                        let made =
+                            run(&ep, node.create_index(&ep, &format!("n{i}"), "s", &[7; 99]));
+                        run(&ep, node.list_indexes(&ep)).expect("never torn");
+                        made.is_ok()
+                    };
+                    (0..20).filter(|i| one(*i)).count()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().expect("a thread")).sum()
+    });
+    assert_eq!(created, 20);
+}

@@ -1,0 +1,151 @@
+//! Table cells: spread, resolution, garbage.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{KIB, MIB, knobbed, pool, run, small};
+use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Role};
+use dmtree_pool::{Cluster, PoolOptions, TableId, TableSide};
+use proptest::prelude::*;
+
+#[test]
+fn tables_spread_over_all_compute_nodes() {
+    for o in [small(2, 5), knobbed(3, small(2, 5))] {
+        let cluster = Cluster::embedded(&o).expect("valid");
+        let mut per_node = [0u32; 5];
+        for c in 0..5 {
+            let node = cluster.compute_node(c).expect("exists");
+            let ep = common::endpoint(&node);
+            // Sizes take turns: each spreads by itself.
+            for i in 0..101u32 {
+                let lines = 1 + (i % 2) as u8;
+                let t = run(&ep, node.alloc_table(&ep, lines, TableSide::Compute)).expect("room");
+                let at = run(&ep, node.resolve(&ep, t)).expect("granted");
+                assert_eq!(at.node().role(), Role::Compute);
+                per_node[at.node().index()] += 1;
+                let bytes = run(&ep, async { ep.read(at, u32::from(lines) * 64).await });
+                assert!(bytes.expect("read").extract(|b| b.iter().all(|b| *b == 0)));
+            }
+        }
+        let (max, min) = (per_node.iter().max(), per_node.iter().min());
+        assert!(max.zip(min).is_some_and(|(a, b)| a - b <= 10), "{per_node:?}");
+    }
+}
+
+#[test]
+fn partitions_fill_evenly() {
+    let (_cluster, node, ep) = pool(&small(1, 1));
+    let mut partitions = std::collections::BTreeMap::<u16, u32>::new();
+    for _ in 0..4096 {
+        let t = run(&ep, node.alloc_table(&ep, 1, TableSide::Compute)).expect("room");
+        *partitions.entry(t.partition().expect("granted")).or_default() += 1;
+    }
+    assert!(partitions.values().all(|n| *n == 16), "no partition grows twice before all did once");
+}
+
+#[test]
+fn resolving_costs_one_read_and_then_none() {
+    let (cluster, node, ep) = pool(&small(1, 2));
+    let tables: Vec<_> = (0..8)
+        .map(|_| run(&ep, node.alloc_table(&ep, 1, TableSide::Compute)).expect("room"))
+        .filter(|t| t.partition() == Some(0))
+        .collect();
+    assert!(tables.len() > 1, "several in one segment");
+    let other = cluster.compute_node(1).expect("exists");
+    let ep = common::endpoint(&other);
+    assert_eq!(other.resolve_cached(tables[0]), None);
+    let scope = ep.begin(OpKind::Admin);
+    let first = run(&ep, other.resolve(&ep, tables[0])).expect("granted");
+    let counts = scope.counts();
+    assert_eq!((counts.mn.read, counts.mn.verbs(), counts.cn.verbs()), (1, 1, 0));
+    for t in &tables {
+        run(&ep, other.resolve(&ep, *t)).expect("granted");
+        assert!(other.resolve_cached(*t).is_some());
+    }
+    assert_eq!((scope.counts(), other.resolve_cached(tables[0])), (counts, Some(first)));
+    scope.end(OpOutcome::Other);
+    assert_eq!(run(&ep, node.resolve(&ep, tables[0])).expect("granted"), first);
+}
+
+#[test]
+fn cells_are_distinct_and_reused_by_size() {
+    let (_cluster, node, ep) = pool(&small(1, 2));
+    let mut seen = BTreeSet::new();
+    let mut live = Vec::new();
+    for i in 0..2000u32 {
+        let lines = 1 + (i % 4) as u8;
+        let t = run(&ep, node.alloc_table(&ep, lines, TableSide::Compute)).expect("room");
+        let at = run(&ep, node.resolve(&ep, t)).expect("granted").bits();
+        for line in 0..u64::from(lines) {
+            assert!(seen.insert(at + line * 64), "{t:?} overlaps");
+        }
+        live.push(t);
+    }
+    for t in &live {
+        node.retire_table(*t);
+    }
+    run(&ep, node.reclaim(&ep)).expect("answers");
+    let old: BTreeSet<_> = live.into_iter().collect();
+    let again = (0..2000u32).map(|i| {
+        let lines = 1 + (i % 4) as u8;
+        let t = run(&ep, node.alloc_table(&ep, lines, TableSide::Compute)).expect("room");
+        assert_eq!(t.lines(), lines);
+        old.contains(&t)
+    });
+    assert!(again.filter(|b| *b).count() > 1900);
+}
+
+#[test]
+fn full_compute_nodes_fall_back_to_memory_nodes() {
+    let o =
+        PoolOptions { compute_bytes_per_node: 20 * KIB, memory_bytes_per_node: MIB, ..small(2, 2) };
+    let (_cluster, node, ep) = pool(&o);
+    let mut sides = [0u32; 2];
+    let end = loop {
+        match run(&ep, node.alloc_table(&ep, 2, TableSide::Compute)) {
+            Ok(t) => {
+                let at = run(&ep, node.resolve(&ep, t)).expect("granted");
+                sides[usize::from(at.node().role() == Role::Memory)] += 1;
+                if at.node().role() == Role::Memory {
+                    let bytes = run(&ep, async { ep.read(at, 128).await }).expect("read");
+                    assert!(bytes.extract(|b| b.iter().all(|b| *b == 0)));
+                }
+            }
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(end.kind(), ErrorKind::Full);
+    let text = end.to_string();
+    assert!(["cn0", "cn1", "mn0", "mn1"].iter().all(|n| text.contains(n)), "{text}");
+    assert!(sides[0] >= 280 && sides[1] > 5000, "{sides:?}");
+    let direct = run(&ep, node.alloc_table(&ep, 2, TableSide::Memory)).expect_err("full");
+    assert_eq!(direct.kind(), ErrorKind::Full);
+    let wrong = run(&ep, node.alloc_table(&ep, 5, TableSide::Compute)).expect_err("too large");
+    assert_eq!(wrong.kind(), ErrorKind::InvalidArgument);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn garbage_ids_are_errors(bits in proptest::collection::vec(any::<u64>(), 1..40), mask in 0u64..3) {
+        let (_cluster, node, ep) = pool(&small(1, 1));
+        let good = run(&ep, node.alloc_table(&ep, 1, TableSide::Compute)).expect("room");
+        for bits in bits {
+            // Random words, words like real ids, and ids in a partition that exists.
+            let t = TableId::from_bits(match mask {
+                0 => bits,
+                1 => bits & ((1 << 47) - 1),
+                _ => good.bits() ^ (bits & 0xffff),
+            });
+            match run(&ep, node.resolve(&ep, t)) {
+                Ok(at) => {
+                    prop_assert_eq!(t.partition(), good.partition());
+                    prop_assert_eq!(node.resolve_cached(t), Some(at));
+                }
+                Err(e) => prop_assert_eq!(e.kind(), ErrorKind::Corrupt),
+            }
+        }
+        prop_assert!(run(&ep, node.resolve(&ep, TableId::NONE)).is_err());
+    }
+}
