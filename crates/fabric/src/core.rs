@@ -102,7 +102,9 @@ pub struct Core {
     detached: Cell<u32>,
     detached_error: RefCell<Option<Error>>,
     mailbox: Arc<Mailbox>,
-    driver: Rc<dyn Transport>,
+    /// Sources of completions; the first is also the clock.
+    drivers: RefCell<Vec<Rc<dyn Transport>>>,
+    clock: Rc<dyn Transport>,
     client: u64,
     rng: Cell<u64>,
 }
@@ -126,7 +128,8 @@ impl Core {
                 slots: std::sync::Mutex::default(),
                 thread: std::thread::current(),
             }),
-            driver,
+            drivers: RefCell::new(vec![driver.clone()]),
+            clock: driver,
             client,
             rng: Cell::new(0x9e37_79b9_7f4a_7c15),
         })
@@ -159,7 +162,31 @@ impl Core {
 
     /// The clock.
     pub fn now(&self) -> Nanos {
-        self.driver.now()
+        self.clock.now()
+    }
+
+    /// Adds a source of completions, once.
+    pub(crate) fn drive(&self, transport: &Rc<dyn Transport>) {
+        let mut drivers = self.drivers.borrow_mut();
+        if drivers.iter().all(|d| !Rc::ptr_eq(d, transport)) {
+            drivers.push(transport.clone());
+        }
+    }
+
+    /// Delivers completions that are there.
+    fn poll_drivers(&self) -> Progress {
+        let mut progress = Progress::Idle(None);
+        for i in 0.. {
+            let Some(driver) = self.drivers.borrow().get(i).cloned() else { break };
+            progress = match (progress, driver.poll(self)) {
+                (Progress::Made, _) | (_, Progress::Made) => Progress::Made,
+                (Progress::Idle(Some(a)), Progress::Idle(Some(b))) => {
+                    Progress::Idle(Some(a.min(b)))
+                }
+                (Progress::Idle(a), Progress::Idle(b)) => Progress::Idle(a.or(b)),
+            };
+        }
+        progress
     }
 
     /// A new slot for one client.
@@ -329,7 +356,7 @@ impl Core {
         if self.timers.borrow().is_empty() {
             return None;
         }
-        let now = self.driver.now();
+        let now = self.clock.now();
         loop {
             let next = self.timers.borrow().peek().map(|Reverse((at, _, slot))| (*at, *slot));
             match next {
@@ -347,7 +374,7 @@ impl Core {
     fn gather(&self, spins: &mut u32) -> Result<(), Stalled> {
         loop {
             self.drain_mailbox();
-            if self.driver.poll(self) == Progress::Made {
+            if self.poll_drivers() == Progress::Made {
                 *spins = 0;
             }
             if !self.ready.borrow().is_empty() {
@@ -357,7 +384,7 @@ impl Core {
             if !self.ready.borrow().is_empty() {
                 return Ok(());
             }
-            let event = match self.driver.poll(self) {
+            let event = match self.poll_drivers() {
                 Progress::Made => continue,
                 Progress::Idle(next) => next,
             };
@@ -365,7 +392,7 @@ impl Core {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            if self.driver.idle(self, due, *spins) == Idle::Never {
+            if self.clock.idle(self, due, *spins) == Idle::Never {
                 return Err(self.stalled());
             }
             *spins = spins.saturating_add(1);
@@ -411,7 +438,7 @@ impl Core {
 
     /// Delivers completions and timers between two polls of a busy executor.
     pub(crate) fn pump(&self) {
-        self.driver.poll(self);
+        self.poll_drivers();
         self.fire_timers();
     }
 
@@ -440,6 +467,13 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+impl Drop for Core {
+    /// Detached lists are finished even when their executor goes: an unlock must not be lost.
+    fn drop(&mut self) {
+        while self.poll_drivers() == Progress::Made {}
     }
 }
 

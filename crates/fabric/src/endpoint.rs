@@ -48,6 +48,7 @@ impl Endpoint {
     /// An endpoint of slot `slot` of an executor over a transport.
     pub fn new(core: Rc<Core>, transport: Rc<dyn Transport>, slot: u32) -> Self {
         let (node, charges) = (transport.node(), transport.charges());
+        core.drive(&transport);
         Self(Rc::new(Inner {
             core,
             transport,

@@ -51,23 +51,23 @@ impl Policy for SeededRandom {
     }
 }
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
+type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// Client loops, boxed once each, run to their ends on the present thread.
-pub struct Worker {
+pub struct Worker<'a> {
     core: Rc<Core>,
-    tasks: Vec<Option<(Task, Waker)>>,
+    tasks: Vec<Option<(Task<'a>, Waker)>>,
     live: usize,
 }
 
-impl Worker {
+impl<'a> Worker<'a> {
     /// A worker without clients.
     pub fn new(core: Rc<Core>) -> Self {
         Self { core, tasks: Vec::new(), live: 0 }
     }
 
     /// Adds the future of a slot made by [`Core::add_slot`]; it is ready at once.
-    pub fn spawn(&mut self, slot: u32, task: impl Future<Output = ()> + 'static) {
+    pub fn spawn(&mut self, slot: u32, task: impl Future<Output = ()> + 'a) {
         let at = slot as usize;
         if self.tasks.len() <= at {
             self.tasks.resize_with(at + 1, || None);
@@ -101,7 +101,7 @@ impl Worker {
     }
 }
 
-impl std::fmt::Debug for Worker {
+impl std::fmt::Debug for Worker<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Worker({} live clients)", self.live)
     }

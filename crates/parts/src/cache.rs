@@ -127,7 +127,9 @@ impl CachedNode {
         let r = &self.records[i];
         let at = r.mirror_at as usize;
         let mut stop = false;
-        for (w, word) in mirrors.words[at..at + usize::from(r.capacity).div_ceil(8)].iter().enumerate() {
+        for (w, word) in
+            mirrors.words[at..at + usize::from(r.capacity).div_ceil(8)].iter().enumerate()
+        {
             positions(&word.load(Relaxed).to_le_bytes(), fp, |b| {
                 stop = !f(w * 8 + b);
                 !stop
@@ -483,7 +485,8 @@ impl NodeCache {
         let mut visits = 2 * self.nodes.load(Relaxed) + 2;
         while self.used.load(Relaxed) > self.budget && visits > 0 {
             visits -= 1;
-            let Some((level, node)) = self.clock.lock().expect("no panic under this lock").pop_front()
+            let Some((level, node)) =
+                self.clock.lock().expect("no panic under this lock").pop_front()
             else {
                 return;
             };
@@ -589,7 +592,8 @@ mod tests {
         let node = put(&one, 0, 100, &[0, 50]);
         let size = node.node_bytes();
         let cache = NodeCache::new(size * 3 + node.mirror_bytes());
-        let nodes: Vec<_> = (0..3).map(|i| put(&cache, i * 100, i * 100 + 100, &[i * 100])).collect();
+        let nodes: Vec<_> =
+            (0..3).map(|i| put(&cache, i * 100, i * 100 + 100, &[i * 100])).collect();
         nodes.iter().for_each(|n| cache.fill_mirror(n, 0, &[1; 32]));
         for i in 3..50 {
             put(&cache, i * 100, i * 100 + 100, &[i * 100]);

@@ -302,8 +302,7 @@ impl Lease {
             group.finish(result(), value);
         }
         if self.queued {
-            let mut slot =
-                self.combiner.slots[self.slot].lock().expect("no panic under this lock");
+            let mut slot = self.combiner.slots[self.slot].lock().expect("no panic under this lock");
             let own = |g: &Option<Arc<Group>>| match (g, &self.group) {
                 (Some(a), Some(b)) => Arc::ptr_eq(a, b),
                 _ => false,

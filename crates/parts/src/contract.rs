@@ -24,7 +24,9 @@ pub fn check_key(key: &[u8]) -> Result<()> {
     match key.len() {
         0 => Err(Error::invalid("the empty key is not a key: use at least one byte")),
         1..=MAX_KEY_BYTES => Ok(()),
-        n => Err(Error::invalid(format!("a key of {n} bytes is over the limit of {MAX_KEY_BYTES}"))),
+        n => {
+            Err(Error::invalid(format!("a key of {n} bytes is over the limit of {MAX_KEY_BYTES}")))
+        }
     }
 }
 

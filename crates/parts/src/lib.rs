@@ -12,5 +12,6 @@ pub mod turns;
 
 pub use contract::{
     CacheStats, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet, Outcome, PAGE_BYTES,
-    Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write, check_key, check_value,
+    Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write, check_key,
+    check_value,
 };

@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::verb::{cas, read};
-use dmtree_fabric::{DetachedHook, Endpoint, Error, GlobalAddr, OpOutcome, Result, Stage, Verified};
+use dmtree_fabric::{
+    DetachedHook, Endpoint, Error, GlobalAddr, OpOutcome, Result, Stage, Verified,
+};
 use dmtree_parts::turns::TurnHook;
 use dmtree_pool::{BlockPtr, EpochHandle, TableId};
 
@@ -196,7 +198,10 @@ impl DmTree {
                 let mut key = Vec::new();
                 match self.read_block(at, |k, _| key.extend_from_slice(k)).await? {
                     true => Ok(Some(key)),
-                    false => Err(Error::corrupt(format!("the block of a fence at {} is garbage", at.addr()))),
+                    false => Err(Error::corrupt(format!(
+                        "the block of a fence at {} is garbage",
+                        at.addr()
+                    ))),
                 }
             }
         }

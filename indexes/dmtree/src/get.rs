@@ -66,13 +66,23 @@ impl DmTree {
         Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
     }
 
-    pub(crate) async fn get_alone(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Result<bool> {
+    pub(crate) async fn get_alone(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let _pin = self.pin();
         self.get_pinned(key, hash, out).await
     }
 
     /// A point read by somebody whose operation is pinned.
-    pub(crate) async fn get_pinned(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Result<bool> {
+    pub(crate) async fn get_pinned(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let fp = hash.fingerprint();
         let mut route = match self.cached_route(key, fp) {
             Some((route, Some(candidates))) => {

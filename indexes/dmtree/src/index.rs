@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dmtree_fabric::{Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_fabric::{
+    Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result,
+};
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::{
     CacheStats, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root, ScanRequest,

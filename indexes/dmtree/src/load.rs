@@ -136,7 +136,9 @@ impl DmTree {
         self.commit_into(r0.addr, first_bottom).await?;
         let was = self.ep.cas(self.node.root.word, r0.addr.bits(), root.bits()).await?;
         if was != r0.addr.bits() {
-            return Err(Error::corrupt("the root moved while its only node was locked").effect_unknown());
+            return Err(
+                Error::corrupt("the root moved while its only node was locked").effect_unknown()
+            );
         }
         let dead_inner = Grant { addr: r0.addr, life: r0.ver.life };
         self.node.cache.clear();
@@ -145,7 +147,10 @@ impl DmTree {
         self.bury_table(l).await?;
         let pool = &self.node.pool;
         pool.retire(&self.node.inner_arena, dead_inner);
-        pool.retire(self.node.leaf_arena(dead.capacity), Grant { addr: dead.leaf, life: dead.life });
+        pool.retire(
+            self.node.leaf_arena(dead.capacity),
+            Grant { addr: dead.leaf, life: dead.life },
+        );
         pool.retire_table(dead.table);
         Ok(taken.leaves.len() as u64)
     }
@@ -183,7 +188,8 @@ impl DmTree {
             let hi = lows.get(i + 1).map(Vec::as_slice);
             let next = taken.leaves.get(i + 1).map_or(GlobalAddr::NULL, |s| s.grant.addr);
             let mut blocks = Vec::new();
-            let written = self.build_leaf(&taken.leaves[i], chunks[i], (&lows[i], hi), next, &mut blocks);
+            let written =
+                self.build_leaf(&taken.leaves[i], chunks[i], (&lows[i], hi), next, &mut blocks);
             let written = written.await;
             taken.blocks.extend(blocks.iter().map(|(at, _)| *at));
             let (image, body) = written?;
@@ -193,8 +199,8 @@ impl DmTree {
             self.ep.batch((write_verb(s.grant.addr, image), write_verb(table_at, body))).await?;
         }
         let mut children: Vec<Child> = taken.leaves.iter().map(NewLeaf::child).collect();
-        let per_node = ((self.node.g.fanout as f64 * fill).round() as usize)
-            .clamp(2, self.node.g.fanout);
+        let per_node =
+            ((self.node.g.fanout as f64 * fill).round() as usize).clamp(2, self.node.g.fanout);
         let mut level = 1;
         let mut first_bottom = GlobalAddr::NULL;
         loop {
@@ -269,8 +275,7 @@ impl DmTree {
             taken.inners.push(grant);
             grants.push(grant);
         }
-        let upper_lows: Vec<Vec<u8>> =
-            (0..count).map(|i| lows[i * per_node].clone()).collect();
+        let upper_lows: Vec<Vec<u8>> = (0..count).map(|i| lows[i * per_node].clone()).collect();
         for i in 0..count {
             let range = i * per_node..((i + 1) * per_node).min(children.len());
             let mut blocks = Vec::new();

@@ -45,9 +45,7 @@ impl DmTree {
         loop {
             if let Some(locked) = self.try_lock(route, at).await? {
                 return Ok(match locked {
-                    Tried::Got(tag, table) => {
-                        Some(Locked { route: *route, at, tag, table, turn })
-                    }
+                    Tried::Got(tag, table) => Some(Locked { route: *route, at, tag, table, turn }),
                     Tried::Stale => None,
                 });
             }

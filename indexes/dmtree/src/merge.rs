@@ -128,7 +128,8 @@ impl DmTree {
         self.blank(copy_b, &b.table, copy_a.addr).await?; // m4
         let next = copy_a.addr.plus(g.next_at() as u64);
         self.ep.write_word(next, header_b.next.bits()).await?; // m5
-        let (record_key, few) = (parent.records[at].area.clone(), parent.records.len() * 4 <= g.fanout);
+        let (record_key, few) =
+            (parent.records[at].area.clone(), parent.records.len() * 4 <= g.fanout);
         let (index, low_b) = (parent.records[at].index, parent.records[at].key.clone());
         let low_a = self.fence_bytes(header_a.lo).await?.unwrap_or_default();
         self.remove_record(parent, index).await?; // m6
@@ -152,7 +153,8 @@ impl DmTree {
     }
 
     fn retire_fence(&self, area: &FenceArea) {
-        if let (Mode::Block, Some(Stored::Block(at))) = (area.mode, get_key(&area.bytes, area.mode)) {
+        if let (Mode::Block, Some(Stored::Block(at))) = (area.mode, get_key(&area.bytes, area.mode))
+        {
             self.retire_block(at);
         }
     }
@@ -214,7 +216,12 @@ impl DmTree {
         };
         let (lo_a, lo_b) = (FenceArea::lo_of(&g, &a.bytes), FenceArea::lo_of(&g, &b.bytes));
         let hi = FenceArea::hi_of(&g, &b.bytes);
-        put_header(&g, a.addr, &mut image_a, &parts(&a, ver_a, &lo_a, &hi, b.addr, GlobalAddr::NULL));
+        put_header(
+            &g,
+            a.addr,
+            &mut image_a,
+            &parts(&a, ver_a, &lo_a, &hi, b.addr, GlobalAddr::NULL),
+        );
         put_header(&g, b.addr, &mut image_b, &parts(&b, ver_b, &lo_b, &hi, next, a.addr));
         let all: Vec<_> = a.records.iter().chain(&b.records).collect();
         for i in 0..g.fanout {

@@ -70,7 +70,9 @@ impl Options {
         let range = |name: &str, value: u32, low: u32, high: u32, step: u32| {
             if value < low || value > high || !value.is_multiple_of(step) {
                 let of = if step > 1 { format!(", a multiple of {step}") } else { String::new() };
-                return Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}{of}")));
+                return Err(Error::invalid(format!(
+                    "{name} is {value}; it must be {low} to {high}{of}"
+                )));
             }
             Ok(())
         };

@@ -88,8 +88,7 @@ impl DmTree {
         let mut backoff = self.ep.backoff("inner lock", lock);
         let (tag, bytes) = loop {
             let tag = self.next_tag();
-            let (was, bytes) =
-                self.cas_and_read(lock, (0, tag.0), addr, g.inner_image()).await?;
+            let (was, bytes) = self.cas_and_read(lock, (0, tag.0), addr, g.inner_image()).await?;
             if was == 0 {
                 break (tag, bytes);
             }
@@ -114,7 +113,8 @@ impl DmTree {
         self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
         let checked = bytes.check(|b| {
             let (h, _) = inner::check(g, addr, b).ok_or(())?;
-            let right = h.level == level && life.is_none_or(|l| l == h.ver.life) && h.into.is_null();
+            let right =
+                h.level == level && life.is_none_or(|l| l == h.ver.life) && h.into.is_null();
             if right { Ok(h.ver) } else { Err(()) }
         });
         let Ok((ver, bytes)) = checked else {
@@ -171,7 +171,13 @@ impl DmTree {
     }
 
     /// WRITEs one record and unlocks behind it.
-    async fn add_record(&self, n: LockedInner, index: usize, low: &[u8], child: &Child) -> Result<()> {
+    async fn add_record(
+        &self,
+        n: LockedInner,
+        index: usize,
+        low: &[u8],
+        child: &Child,
+    ) -> Result<()> {
         let g = self.node.g;
         let mut blocks = Vec::new();
         let area = match self.fence_area(low, &mut blocks).await {
@@ -238,7 +244,15 @@ impl DmTree {
         };
         self.write_blocks(&mut blocks).await?;
         let header = check_header(&g, n.addr, &n.bytes).expect("accepted");
-        let upper = self.inner_image(&grant, n.level, (&fence, &FenceArea::hi_of(&g, &n.bytes)), header.next, &n.records[half..]).await?;
+        let upper = self
+            .inner_image(
+                &grant,
+                n.level,
+                (&fence, &FenceArea::hi_of(&g, &n.bytes)),
+                header.next,
+                &n.records[half..],
+            )
+            .await?;
         let ver = n.ver.bumped();
         let lo = FenceArea::lo_of(&g, &n.bytes);
         let mut lower = self.ep.buf(g.inner_image() as u32).await?;

@@ -60,7 +60,8 @@ impl DmTree {
         let mut backoff = self.ep.backoff("entry being written", at);
         loop {
             let bytes = self.ep.read(at, self.node.g.entry() as u32).await?;
-            if let Some(probe) = self.judge(Place { leaf, slot: i }, &bytes, key, hash, out).await? {
+            if let Some(probe) = self.judge(Place { leaf, slot: i }, &bytes, key, hash, out).await?
+            {
                 return Ok(probe);
             }
             self.retried.set(true);
@@ -124,27 +125,25 @@ impl DmTree {
         let (key, hash, value) = pair;
         let (key_area, value_area) = entry[8..8 + g.k + g.v].split_at_mut(g.k);
         let near = Some(place.leaf.node());
-        let (modes, block) = match (
-            area::put_inline(key_area, key),
-            area::put_inline(value_area, value),
-        ) {
-            (Some(k), Some(v)) => ((k, v), None),
-            (Some(k), None) if g.v >= 8 => {
-                let block = self.new_block(&[], value, near).await?;
-                ((k, area::put_value_block(value_area, block.0)), Some(block))
-            }
-            // A long key, or a value where there is no room even for a pointer: both in one block.
-            _ => {
-                let block = self.new_block(key, value, near).await?;
-                value_area.fill(0);
-                let k = if key.len() > g.k {
-                    area::put_key_block(key_area, key, hash, block.0)
-                } else {
-                    short_key_block(key_area, block.0)
-                };
-                ((k, Mode::Full), Some(block))
-            }
-        };
+        let (modes, block) =
+            match (area::put_inline(key_area, key), area::put_inline(value_area, value)) {
+                (Some(k), Some(v)) => ((k, v), None),
+                (Some(k), None) if g.v >= 8 => {
+                    let block = self.new_block(&[], value, near).await?;
+                    ((k, area::put_value_block(value_area, block.0)), Some(block))
+                }
+                // A long key, or a value where there is no room even for a pointer: both in one block.
+                _ => {
+                    let block = self.new_block(key, value, near).await?;
+                    value_area.fill(0);
+                    let k = if key.len() > g.k {
+                        area::put_key_block(key_area, key, hash, block.0)
+                    } else {
+                        short_key_block(key_area, block.0)
+                    };
+                    ((k, Mode::Full), Some(block))
+                }
+            };
         slot::seal(g, place, entry, State::Live, ver, modes);
         Ok(block)
     }

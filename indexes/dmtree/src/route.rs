@@ -147,7 +147,11 @@ impl DmTree {
     }
 
     /// As [`DmTree::descend`]; `None` when the tree does not reach up to `level`.
-    pub(crate) async fn descend_to(&self, key: &[u8], level: u8) -> Result<Option<Arc<CachedNode>>> {
+    pub(crate) async fn descend_to(
+        &self,
+        key: &[u8],
+        level: u8,
+    ) -> Result<Option<Arc<CachedNode>>> {
         let mut backoff = self.ep.backoff("a path to the key", self.node.root.word);
         'restart: loop {
             let mut parent = None;
@@ -193,7 +197,10 @@ impl DmTree {
                     return Ok(Some(node));
                 }
                 let i = node.keys().floor(key).ok_or_else(|| {
-                    Error::corrupt(format!("inner node {} has no record for a key it covers", node.addr))
+                    Error::corrupt(format!(
+                        "inner node {} has no record for a key it covers",
+                        node.addr
+                    ))
                 })?;
                 let r = &node.records()[i];
                 (at, life, expect) = (r.child, Some(r.life), Some(at_level - 1));
@@ -213,7 +220,9 @@ impl DmTree {
         let word = self.ep.read(self.node.root.word, 8).await?.word(0);
         let root = GlobalAddr::from_bits(word);
         if root.is_null() {
-            return Err(Error::corrupt("the index has no root: it was never formatted, or was dropped"));
+            return Err(Error::corrupt(
+                "the index has no root: it was never formatted, or was dropped",
+            ));
         }
         Ok(root)
     }
@@ -233,8 +242,8 @@ impl DmTree {
             self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
             let early = bytes.extract(|b| {
                 let h = crate::format::leaf::check_header(g, addr, b)?;
-                let other = life.is_some_and(|l| l != h.ver.life)
-                    || level.is_some_and(|l| l != h.level);
+                let other =
+                    life.is_some_and(|l| l != h.ver.life) || level.is_some_and(|l| l != h.level);
                 Some(if other { Some(InnerRead::OtherLife) } else { None })
             });
             if let Some(Some(other)) = early {
@@ -251,7 +260,11 @@ impl DmTree {
     }
 
     /// Caches an accepted image. `None` when two records claim the same key: a relocation is half done, read again.
-    pub(crate) async fn cache_inner(&self, addr: GlobalAddr, bytes: &[u8]) -> Result<Option<InnerRead>> {
+    pub(crate) async fn cache_inner(
+        &self,
+        addr: GlobalAddr,
+        bytes: &[u8],
+    ) -> Result<Option<InnerRead>> {
         let (header, records) = inner::check(&self.node.g, addr, bytes).expect("accepted");
         if !header.into.is_null() {
             return Ok(Some(InnerRead::Dead(header.into)));
@@ -294,14 +307,8 @@ impl DmTree {
             })
             .collect();
         self.ep.stage_cost(Stage::CacheFill, 1);
-        let parts = NodeParts {
-            addr,
-            life: header.ver.life,
-            lo: &lo,
-            hi: hi.as_deref(),
-            keys,
-            records,
-        };
+        let parts =
+            NodeParts { addr, life: header.ver.life, lo: &lo, hi: hi.as_deref(), keys, records };
         let node = self.node.cache.insert(header.level, parts);
         Ok(Some(InnerRead::Whole(InnerCopy { node, level: header.level, next: header.next })))
     }
@@ -313,7 +320,8 @@ impl DmTree {
         }
         self.node.cache.lookup(1, key, |node, i| {
             let r = &node.records()[i];
-            if (r.child, r.life) == (route.leaf, route.life) && usize::from(r.capacity) == fps.len() {
+            if (r.child, r.life) == (route.leaf, route.life) && usize::from(r.capacity) == fps.len()
+            {
                 self.node.cache.fill_mirror(node, i, fps);
             }
         });

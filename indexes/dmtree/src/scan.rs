@@ -59,7 +59,11 @@ enum Seen {
 }
 
 impl DmTree {
-    pub(crate) async fn scan_op(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+    pub(crate) async fn scan_op(
+        &self,
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
         for bound in [r.low, r.high] {
             if let Bound::Included(key) | Bound::Excluded(key) = bound {
                 if !key.is_empty() {
@@ -72,11 +76,8 @@ impl DmTree {
             return Err(dmtree_fabric::Error::invalid("a scan needs a limit of at least one pair"));
         }
         let scope = self.ep.begin(OpKind::Scan);
-        let resume = if r.reverse {
-            self.scan_down(r, page).await?
-        } else {
-            self.scan_up(r, page).await?
-        };
+        let resume =
+            if r.reverse { self.scan_down(r, page).await? } else { self.scan_up(r, page).await? };
         scope.end(OpOutcome::Other);
         Ok(resume)
     }
@@ -148,7 +149,9 @@ impl DmTree {
             let _pin = self.pin();
             let node = self.descend_below(cursor.as_deref()).await?;
             let found = match node.keys().below(cursor.as_deref()) {
-                Some(i) => self.read_below(&route_of(&node.records()[i]), cursor.as_deref()).await?,
+                Some(i) => {
+                    self.read_below(&route_of(&node.records()[i]), cursor.as_deref()).await?
+                }
                 None => None,
             };
             let Some(leaf) = found else {
@@ -156,9 +159,9 @@ impl DmTree {
                 backoff.step().await?;
                 continue;
             };
-            let upper = leaf.items.partition_point(|item| {
-                cursor.as_deref().is_none_or(|c| item.key.as_slice() < c)
-            });
+            let upper = leaf
+                .items
+                .partition_point(|item| cursor.as_deref().is_none_or(|c| item.key.as_slice() < c));
             let mut items = leaf.items;
             items.truncate(upper);
             if let Some(last) = self.emit(items.into_iter().rev(), r, page).await? {
@@ -240,8 +243,7 @@ impl DmTree {
         n: usize,
     ) -> Result<Vec<Option<ScanLeaf>>> {
         let g = &self.node.g;
-        let routes: Vec<Route> =
-            node.records()[first..first + n].iter().map(route_of).collect();
+        let routes: Vec<Route> = node.records()[first..first + n].iter().map(route_of).collect();
         let mut batch = VerbVec::new();
         for route in &routes {
             let at = self.node.pool.resolve(&self.ep, route.table).await?;

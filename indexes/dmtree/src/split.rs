@@ -284,10 +284,7 @@ impl DmTree {
         let body = self.table_body(&mut s_table, s.table).await?;
         let s_at = s.grant.addr;
         self.ep
-            .batch((
-                write_verb(s_at, s_image),
-                write_verb(s.table_at.plus(BODY_AT as u64), body),
-            ))
+            .batch((write_verb(s_at, s_image), write_verb(s.table_at.plus(BODY_AT as u64), body)))
             .await?;
         let addr = l.route.leaf;
         if self.ep.caps().whole_write_bytes as usize >= l_image.len() {

@@ -34,7 +34,8 @@ impl DmTree {
         };
         shape.levels = u32::from(top.level);
         let table = dmtree_pool::TableId::from_bits(0);
-        let child = inner::Child { addr: root, life: top.node.life, table, slots: self.node.g.fanout };
+        let child =
+            inner::Child { addr: root, life: top.node.life, table, slots: self.node.g.fanout };
         let mut named = vec![Named { low: Vec::new(), child }];
         for level in (1..=top.level).rev() {
             named = self.walk_level(level, &named, &mut shape, &mut seen).await?;
@@ -63,7 +64,10 @@ impl DmTree {
             let Ok(((), bytes)) = checked else { return Err(broken("a torn inner node", addr)) };
             let (h, records) = inner::check(g, addr, &bytes).expect("accepted");
             if h.level != level || h.ver.life != n.child.life || !h.into.is_null() {
-                return Err(broken("a record names a node of another level or life, or a dead one", addr));
+                return Err(broken(
+                    "a record names a node of another level or life, or a dead one",
+                    addr,
+                ));
             }
             let lock = crate::format::u64_at(&bytes, g.inner_lock_at());
             if lock != 0 {
@@ -86,7 +90,10 @@ impl DmTree {
             }
             held.sort_by(|a, b| a.low.cmp(&b.low));
             if held.first().is_none_or(|first| first.low != n.low) {
-                return Err(broken("an inner node whose first record is not at its lower fence", addr));
+                return Err(broken(
+                    "an inner node whose first record is not at its lower fence",
+                    addr,
+                ));
             }
             below.append(&mut held);
         }

@@ -14,7 +14,7 @@ use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rpc::{MAX_RPC_BYTES, RequestId, ServiceId};
+use crate::rpc::{MAX_RPC_BYTES, ServiceId};
 use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
 
 /// Verbs execute on the posting thread: a WRITE is whole unless the process dies, and then everything is gone.
@@ -35,10 +35,12 @@ pub(super) struct LocalTransport {
     memory: RefCell<Vec<Option<Rc<Connection>>>>,
     compute: RefCell<Vec<Option<Rc<Connection>>>>,
     /// Lists suspended by the test knob: executed already, or not yet.
-    suspended: RefCell<VecDeque<(Ticket, Option<Vec<WorkRequest>>, Result<()>)>>,
+    suspended: RefCell<VecDeque<Suspended>>,
     rng: Cell<u64>,
-    calls: Cell<u64>,
 }
+
+/// A suspended list: with its requests when it has not been executed yet, with its result when it has.
+type Suspended = (Ticket, Option<Vec<WorkRequest>>, Result<()>);
 
 impl LocalTransport {
     pub(super) fn new(shared: Arc<Shared>, own: Arc<Host>) -> Self {
@@ -53,7 +55,6 @@ impl LocalTransport {
             compute: RefCell::default(),
             suspended: RefCell::default(),
             rng: Cell::new(seed | 1),
-            calls: Cell::new(0),
         }
     }
 
@@ -156,19 +157,11 @@ impl LocalTransport {
         draw.is_multiple_of(u64::from(one_in)).then_some(draw & (1 << 20) == 0)
     }
 
-    fn call(
-        &self,
-        to: NodeId,
-        service: ServiceId,
-        request: &[u8],
-        id: RequestId,
-    ) -> Result<Vec<u8>> {
+    /// Runs a service on this thread, in the name of its node: once, so that it takes effect once.
+    fn call(&self, to: NodeId, service: ServiceId, request: &[u8]) -> Result<Vec<u8>> {
         let c = self.connection(to)?;
         self.may_reach(&c)?;
         let handler = c.host.rpc.handler(to, service)?;
-        if let Some(reply) = c.host.rpc.repeated(id) {
-            return Ok(reply);
-        }
         let _core = c.host.rpc_core.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let transport: Rc<dyn Transport> =
             Rc::new(Service(LocalTransport::new(self.shared.clone(), c.host.clone())));
@@ -179,7 +172,6 @@ impl LocalTransport {
         if reply.len() > MAX_RPC_BYTES {
             return Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len())));
         }
-        c.host.rpc.remember(id, &reply);
         Ok(reply)
     }
 }
@@ -213,15 +205,13 @@ impl Transport for LocalTransport {
 
     fn rpc(
         &self,
-        core: &Core,
+        _core: &Core,
         _ticket: Ticket,
         to: NodeId,
         service: ServiceId,
         request: &[u8],
     ) -> Poll<Result<Vec<u8>>> {
-        self.calls.set(self.calls.get() + 1);
-        let id = RequestId { client: core.client(), sequence: self.calls.get() };
-        Poll::Ready(self.call(to, service, request, id))
+        Poll::Ready(self.call(to, service, request))
     }
 
     fn poll(&self, core: &Core) -> Progress {
@@ -264,14 +254,6 @@ impl Transport for LocalTransport {
     fn peek(&self, offset: u64) -> Option<u64> {
         let inside = offset.is_multiple_of(8) && self.own.region.contains(offset, 8);
         inside.then(|| self.own.region.load(offset))
-    }
-}
-
-impl Drop for LocalTransport {
-    fn drop(&mut self) {
-        // Lists that the knob held back must still execute: their buffers die with the executor, not before.
-        let held: Vec<_> = self.suspended.borrow_mut().drain(..).collect();
-        drop(held);
     }
 }
 

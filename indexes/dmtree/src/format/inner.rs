@@ -147,7 +147,15 @@ mod tests {
         let child = Child { addr, life: 9, table: TableId::from_bits(4), slots: 64 };
         let at = g.record_at(3);
         let key = FenceArea::inline(&g, b"kk").expect("fits");
-        put_record(&g, node, ver, 3, &mut image[at..at + g.record()], (&key.bytes, key.mode), &child);
+        put_record(
+            &g,
+            node,
+            ver,
+            3,
+            &mut image[at..at + g.record()],
+            (&key.bytes, key.mode),
+            &child,
+        );
         let (_, records) = check(&g, node, &image).expect("whole");
         assert_eq!(records.len(), 1);
         assert_eq!((records[0].key, records[0].child), (Stored::Inline(b"kk"), child));

@@ -159,9 +159,18 @@ mod tests {
     #[test]
     fn the_default_geometry_is_the_published_one() {
         let g = Geometry::new(&Options::default());
-        assert_eq!((g.entry(), g.header(), g.leaf_image(32), g.leaf_bytes(32)), (40, 80, 1360, 1408));
-        assert_eq!((g.record(), g.record_at(0), g.inner_image(), g.inner_bytes()), (48, 96, 1632, 1664));
-        assert_eq!((Geometry::table_lines(32), Geometry::table_lines(64), Geometry::table_lines(128)), (1, 2, 3));
+        assert_eq!(
+            (g.entry(), g.header(), g.leaf_image(32), g.leaf_bytes(32)),
+            (40, 80, 1360, 1408)
+        );
+        assert_eq!(
+            (g.record(), g.record_at(0), g.inner_image(), g.inner_bytes()),
+            (48, 96, 1632, 1664)
+        );
+        assert_eq!(
+            (Geometry::table_lines(32), Geometry::table_lines(64), Geometry::table_lines(128)),
+            (1, 2, 3)
+        );
     }
 
     #[test]

@@ -56,7 +56,9 @@ fn crc(place: Place, low: u32, areas: &[u8]) -> u32 {
 }
 
 fn tail_seed(place: Place, low: u32) -> u64 {
-    place.leaf.bits() ^ (place.slot as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(low) << 20
+    place.leaf.bits()
+        ^ (place.slot as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ u64::from(low) << 20
 }
 
 /// word0 of a free slot.

@@ -1,0 +1,407 @@
+//! What every index must do, against a `BTreeMap`. Each function runs on a bed of its own; an index's test file calls them with
+//! its options.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use dmtree_parts::{Outcome, Page, RangeIndex, Resume, ScanRequest, Write};
+
+use crate::bed::{Bed, Client};
+use crate::rng::Rng;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A family of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// A few bytes from a small alphabet: prefixes of each other, neighbours, repetitions.
+    Short,
+    /// The published form: 24 decimal digits, hashed.
+    Hashed24,
+    /// 8 bytes, ascending.
+    Ascending,
+    /// 40 common bytes, then a few.
+    LongPrefix,
+    /// Any length from 1 to 1024, any bytes.
+    AnyLength,
+}
+
+impl Keys {
+    /// Key number `n` of the family; the same number gives the same key.
+    pub fn key(self, n: u64) -> Vec<u8> {
+        let mut rng = Rng::new(n.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        match self {
+            Self::Short => {
+                let len = 1 + n % 5;
+                (0..len).map(|_| *rng.pick(&[0u8, 1, 0x61, 0x62, 0xff])).collect()
+            }
+            Self::Hashed24 => format!("{:024}", rng.next_u64()).into_bytes(),
+            Self::Ascending => n.to_be_bytes().to_vec(),
+            Self::LongPrefix => {
+                let mut key = vec![b'p'; 40];
+                key.extend_from_slice(&n.to_be_bytes()[5..]);
+                if n.is_multiple_of(3) {
+                    key.extend_from_slice(&[0; 3]);
+                }
+                key
+            }
+            Self::AnyLength => {
+                let len = match n % 4 {
+                    0 => 1 + rng.below(24),
+                    1 => 20 + rng.below(10),
+                    2 => 1 + rng.below(200),
+                    _ => 1 + rng.below(1024),
+                };
+                (0..len).map(|_| rng.next_u64() as u8).collect()
+            }
+        }
+    }
+}
+
+/// A value: mostly small, sometimes empty, sometimes long.
+pub fn value(rng: &mut Rng) -> Vec<u8> {
+    let len = match rng.below(20) {
+        0 => 0,
+        1 => rng.below(9),
+        2 => 9 + rng.below(60),
+        3 => 64 + rng.below(4000),
+        _ => 8,
+    };
+    let mut out = rng.next_u64().to_le_bytes().to_vec();
+    out.resize(len as usize, out[0]);
+    out
+}
+
+fn expect<T: PartialEq + std::fmt::Debug>(what: &str, step: u64, found: T, wanted: T) {
+    assert!(found == wanted, "step {step}: {what}: found {found:?}, wanted {wanted:?}");
+}
+
+/// Random operations of clients on all compute nodes, one at a time, against a model; scans and batches among them; maintenance
+/// now and then; at the end the structure is walked.
+pub fn model<I: RangeIndex>(bed: &Bed<I>, seed: u64, keys: Keys, space: u64, steps: u64) {
+    let mut rng = Rng::new(seed);
+    let mut clients: Vec<Client<I>> =
+        (0..bed.nodes.len()).map(|cn| bed.client(cn).expect("attach")).collect();
+    let mut model = Model::new();
+    for step in 0..steps {
+        let cn = rng.below(clients.len() as u64) as usize;
+        let c = &mut clients[cn];
+        let key = keys.key(rng.below(space));
+        // Waves: growing for a while, then shrinking.
+        let growing = step * 6 / steps % 2 == 0;
+        match rng.below(20) {
+            0..=5 => expect("get", step, c.get(&key).expect("get"), model.get(&key).cloned()),
+            6 => check_scan(c, &model, &mut rng, keys, space, step),
+            7 => check_get_many(c, &model, &mut rng, keys, space, step),
+            8 => check_write_many(c, &mut model, &mut rng, (keys, space), step),
+            9 => c.maintain().expect("maintain"),
+            _ => check_write(c, &mut model, &mut rng, &key, growing, step),
+        }
+    }
+    for c in &mut clients {
+        c.maintain().expect("maintain");
+    }
+    let all = scan_all(
+        &mut clients[0],
+        &ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 37 },
+    );
+    assert_eq!(all, model.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>());
+    let shape = clients[0].walk().expect("every invariant holds");
+    assert_eq!(shape.keys, model.len() as u64);
+}
+
+fn check_write<I: RangeIndex>(
+    c: &mut Client<I>,
+    model: &mut Model,
+    rng: &mut Rng,
+    key: &[u8],
+    growing: bool,
+    step: u64,
+) {
+    let v = value(rng);
+    let w = match rng.below(10) {
+        0..=2 => Write::Put(&v),
+        3 => Write::Update(&v),
+        4..=6 if growing => Write::Insert(&v),
+        4..=8 => Write::Delete,
+        _ => Write::CompareAndSet { expected: &v, new: Some(b"never") },
+    };
+    let present = model.get(key).cloned();
+    let wanted = apply(model, key, &w);
+    expect("write", step, c.write(key, w).expect("write"), wanted);
+    if let (9, Some(present)) = (step % 10, present)
+        && model.contains_key(key)
+    {
+        let now = model[key].clone();
+        let new = (step % 20 == 9).then_some(&v[..]);
+        let w = Write::CompareAndSet { expected: &now, new };
+        expect("compare_and_set", step, c.write(key, w).expect("cas"), Outcome::Done);
+        match new {
+            Some(v) => model.insert(key.to_vec(), v.to_vec()),
+            None => model.remove(key),
+        };
+        drop(present);
+    }
+}
+
+fn apply(model: &mut Model, key: &[u8], w: &Write<'_>) -> Outcome {
+    let present = model.get(key).cloned();
+    let outcome = match (w, &present) {
+        (Write::Insert(_), Some(_)) => Outcome::Exists,
+        (Write::Update(_) | Write::Delete | Write::CompareAndSet { .. }, None) => Outcome::NotFound,
+        (Write::CompareAndSet { expected, .. }, Some(now)) if *expected != &now[..] => {
+            Outcome::Mismatch
+        }
+        _ => Outcome::Done,
+    };
+    if outcome == Outcome::Done {
+        match w {
+            Write::Put(v) | Write::Insert(v) | Write::Update(v) => {
+                model.insert(key.to_vec(), v.to_vec());
+            }
+            Write::Delete | Write::CompareAndSet { new: None, .. } => {
+                model.remove(key);
+            }
+            Write::CompareAndSet { new: Some(v), .. } => {
+                model.insert(key.to_vec(), v.to_vec());
+            }
+        }
+    }
+    outcome
+}
+
+/// All pages of a scan.
+pub fn scan_all<I: RangeIndex>(c: &mut Client<I>, r: &ScanRequest<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut out = Vec::new();
+    let mut page = Page::new();
+    let mut resume = None;
+    loop {
+        let mut at = *r;
+        if let Some(Resume(bound)) = &resume {
+            let bound: Bound<&Vec<u8>> = bound.as_ref();
+            let bound = bound.map(Vec::as_slice);
+            if r.reverse {
+                at.high = bound;
+            } else {
+                at.low = bound;
+            }
+        }
+        resume = c.scan(&at, &mut page).expect("scan");
+        assert!(page.len() <= r.limit, "a page keeps its limit");
+        out.extend(page.iter().map(|(k, v)| (k.to_vec(), v.to_vec())));
+        if resume.is_none() {
+            return out;
+        }
+    }
+}
+
+fn check_scan<I: RangeIndex>(
+    c: &mut Client<I>,
+    model: &Model,
+    rng: &mut Rng,
+    keys: Keys,
+    space: u64,
+    step: u64,
+) {
+    let (mut a, mut b) = (keys.key(rng.below(space)), keys.key(rng.below(space)));
+    if a > b {
+        std::mem::swap(&mut a, &mut b);
+    }
+    let bound = |rng: &mut Rng, key: &'static mut Vec<u8>| match rng.below(4) {
+        0 => Bound::Unbounded,
+        1 => Bound::Excluded(&key[..]),
+        _ => Bound::Included(&key[..]),
+    };
+    // The scan's bounds live as long as the test: a few bytes each.
+    let (a, b) = (Box::leak(Box::new(a)), Box::leak(Box::new(b)));
+    let (low, high) = (bound(rng, a), bound(rng, b));
+    let reverse = I::OPS.reverse_scan && rng.below(2) == 0;
+    let limit = 1 + rng.below(60) as usize;
+    let r = ScanRequest { low, high, reverse, limit };
+    let found = scan_all(c, &r);
+    let mut wanted: Vec<_> =
+        model.iter().filter(|(k, _)| r.contains(k)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    if reverse {
+        wanted.reverse();
+    }
+    assert!(found == wanted, "step {step}: {r:?}: {} pairs, wanted {}", found.len(), wanted.len());
+}
+
+fn check_get_many<I: RangeIndex>(
+    c: &mut Client<I>,
+    model: &Model,
+    rng: &mut Rng,
+    keys: Keys,
+    space: u64,
+    step: u64,
+) {
+    let wanted: Vec<Vec<u8>> = (0..rng.below(70)).map(|_| keys.key(rng.below(space))).collect();
+    let refs: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
+    let values = c.get_many(&refs).expect("get_many");
+    for (i, key) in wanted.iter().enumerate() {
+        expect("get_many", step, values.get(i), model.get(key).map(Vec::as_slice));
+    }
+}
+
+fn check_write_many<I: RangeIndex>(
+    c: &mut Client<I>,
+    model: &mut Model,
+    rng: &mut Rng,
+    (keys, space): (Keys, u64),
+    step: u64,
+) {
+    let n = 1 + rng.below(40);
+    let pairs: Vec<(Vec<u8>, Vec<u8>, u64)> =
+        (0..n).map(|_| (keys.key(rng.below(space)), value(rng), rng.below(4))).collect();
+    let writes: Vec<(&[u8], Write<'_>)> = pairs
+        .iter()
+        .map(|(k, v, kind)| {
+            let w = match kind {
+                0 => Write::Put(v),
+                1 => Write::Insert(v),
+                2 => Write::Update(v),
+                _ => Write::Delete,
+            };
+            (&k[..], w)
+        })
+        .collect();
+    let outcomes = c.write_many(&writes).expect("write_many");
+    assert_eq!(outcomes.len(), writes.len());
+    for ((key, w), outcome) in writes.iter().zip(outcomes) {
+        let wanted = apply(model, key, w);
+        expect("write_many", step, outcome.expect("write"), wanted);
+    }
+}
+
+/// The empty index, the first key, every outcome of every operation.
+pub fn basics<I: RangeIndex>(bed: &Bed<I>) {
+    let c = &mut bed.client(0).expect("attach");
+    let all =
+        ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 10 };
+    assert_eq!(c.get(b"k").expect("get"), None);
+    assert_eq!(scan_all(c, &all), []);
+    assert_eq!(c.write(b"k", Write::Update(b"1")).expect("update"), Outcome::NotFound);
+    assert_eq!(c.write(b"k", Write::Delete).expect("delete"), Outcome::NotFound);
+    assert_eq!(c.write(b"k", Write::Insert(b"1")).expect("insert"), Outcome::Done);
+    assert_eq!(c.write(b"k", Write::Insert(b"2")).expect("insert"), Outcome::Exists);
+    assert_eq!(c.get(b"k").expect("get").as_deref(), Some(&b"1"[..]));
+    let cas = |expected: &'static [u8], new| Write::CompareAndSet { expected, new };
+    assert_eq!(c.write(b"k", cas(b"2", Some(b"3"))).expect("cas"), Outcome::Mismatch);
+    assert_eq!(c.write(b"k", cas(b"1", Some(b"3"))).expect("cas"), Outcome::Done);
+    assert_eq!(c.write(b"x", cas(b"1", Some(b"3"))).expect("cas"), Outcome::NotFound);
+    assert_eq!(c.write(b"k", Write::Put(b"")).expect("put"), Outcome::Done);
+    assert_eq!(c.get(b"k").expect("get").as_deref(), Some(&b""[..]), "the empty value is a value");
+    assert_eq!(c.write(b"k", cas(b"", None)).expect("cas"), Outcome::Done);
+    assert_eq!(c.get(b"k").expect("get"), None);
+    for bad in [&b""[..], &[0; 1025]] {
+        assert!(c.get(bad).is_err() && c.write(bad, Write::Put(b"")).is_err());
+    }
+    assert!(c.write(b"k", Write::Put(&vec![0; (1 << 20) + 1])).is_err());
+    assert_eq!(c.walk().expect("walk").keys, 0);
+}
+
+/// Keys of every length, values of many lengths up to the limit, rewritten with other lengths.
+pub fn lengths<I: RangeIndex>(bed: &Bed<I>) {
+    let c = &mut bed.client(0).expect("attach");
+    let mut model = Model::new();
+    for round in 0..3u64 {
+        let step = if round == 0 { 1 } else { 7 };
+        for len in (1..=1024usize).step_by(step) {
+            let mut key = vec![b'k'; len];
+            key[len - 1] = (len % 251) as u8;
+            let mut v = vec![round as u8; (len * 7 + round as usize * 13) % 100];
+            v.extend_from_slice(&(len as u32).to_le_bytes());
+            assert_eq!(c.write(&key, Write::Put(&v)).expect("put"), Outcome::Done);
+            model.insert(key, v);
+        }
+    }
+    let mut values = vec![0usize, 1, 7, 8, 9, 63, 64, 65, 4095, 4096, 65_535, 65_536, 300_000];
+    values.push(1 << 20);
+    for (i, len) in values.iter().enumerate() {
+        let key = format!("value-{i}").into_bytes();
+        let v = vec![i as u8 ^ 0x5a; *len];
+        assert_eq!(c.write(&key, Write::Put(&v)).expect("put"), Outcome::Done);
+        model.insert(key, v);
+    }
+    for (k, v) in &model {
+        assert_eq!(c.get(k).expect("get").as_ref(), Some(v), "key of {} bytes", k.len());
+    }
+    for reverse in [false, I::OPS.reverse_scan] {
+        let r = ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse, limit: 100 };
+        let mut wanted: Vec<_> = model.clone().into_iter().collect();
+        if reverse {
+            wanted.reverse();
+        }
+        assert!(scan_all(c, &r) == wanted);
+    }
+    assert_eq!(c.walk().expect("walk").keys, model.len() as u64);
+    for k in model.keys() {
+        assert_eq!(c.write(k, Write::Delete).expect("delete"), Outcome::Done);
+    }
+    c.maintain().expect("maintain");
+    assert_eq!(c.walk().expect("walk").keys, 0);
+}
+
+/// Fills with ascending or descending keys, empties, and fills again: first splits, merges, reuse.
+pub fn fill_and_empty<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64, descending: bool) {
+    let c = &mut bed.client(0).expect("attach");
+    let mut structure = Vec::new();
+    for round in 0..3u64 {
+        for i in 0..n {
+            let i = if descending { n - 1 - i } else { i };
+            let v = (i ^ round).to_le_bytes();
+            let outcome = c.write(&keys.key(i), Write::Put(&v)).expect("put");
+            assert_eq!(outcome, Outcome::Done);
+        }
+        let shape = c.walk().expect("walk");
+        let r = ScanRequest {
+            low: Bound::Unbounded,
+            high: Bound::Unbounded,
+            reverse: false,
+            limit: 1000,
+        };
+        let all = scan_all(c, &r);
+        assert_eq!(all.len() as u64, shape.keys);
+        assert!(all.windows(2).all(|w| w[0].0 < w[1].0));
+        for i in 0..n {
+            c.write(&keys.key(i), Write::Delete).expect("delete");
+            if i % 64 == 0 {
+                c.maintain().expect("maintain");
+            }
+        }
+        c.maintain().expect("maintain");
+        let empty = c.walk().expect("walk");
+        assert_eq!(empty.keys, 0);
+        structure.push((shape.structure_bytes, empty.structure_bytes));
+    }
+    let (full, empty) = structure[2];
+    assert!(empty * 4 < full || full < 200_000, "merges give memory back: {structure:?}");
+}
+
+/// Bulk load, sorted and unsorted, into an empty index and into one with keys; then everything else works on it.
+pub fn load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
+    let c = &mut bed.client(0).expect("attach");
+    let mut model = Model::new();
+    let pair = |i: u64| (keys.key(i), i.to_le_bytes().to_vec());
+    let mut pairs: Vec<_> = (0..n).map(pair).collect();
+    pairs.push((keys.key(0), b"last wins".to_vec()));
+    model.extend(pairs.iter().cloned());
+    let loaded = c.load(pairs, false, 0.7).expect("load");
+    assert_eq!(loaded.pairs, model.len() as u64);
+    assert_eq!(c.walk().expect("walk").keys, model.len() as u64);
+    let more: Model = (n..n + n / 10).map(pair).collect();
+    model.extend(more.clone());
+    c.load(more.into_iter().collect(), true, 0.7).expect("load into an index with keys");
+    let unsorted = vec![pair(1), pair(1)];
+    assert!(c.load(unsorted, true, 0.7).is_err(), "sorted means ascending strictly");
+    let mut other = bed.client(bed.nodes.len() - 1).expect("attach");
+    for (k, v) in &model {
+        assert_eq!(other.get(k).expect("get").as_ref(), Some(v));
+    }
+    for i in 0..n / 3 {
+        let key = keys.key(n * 2 + i);
+        other.write(&key, Write::Put(b"x")).expect("put");
+        model.insert(key, b"x".to_vec());
+    }
+    assert_eq!(other.walk().expect("walk").keys, model.len() as u64);
+}

@@ -1,0 +1,296 @@
+//! Histories of point operations, and whether each key's could have happened one at a time.
+//!
+//! The check is that of Wing and Gong with Lowe's memoisation, run forward: it keeps every configuration (present value, and
+//! which running operations have taken effect already) that explains the events so far. Keys are independent, so each is checked
+//! alone. An operation whose outcome is unknown stays open to the end: it may have taken effect, or not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A value's identity. Tests write each value once.
+pub type ValueId = u64;
+
+/// What was asked and answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    /// A read and what it found.
+    Get(Option<ValueId>),
+    /// An unconditional write.
+    Put(ValueId),
+    /// A write of an absent key; false: it existed.
+    Insert(ValueId, bool),
+    /// A write of a present key; false: it did not exist.
+    Update(ValueId, bool),
+    /// A removal; false: it did not exist.
+    Delete(bool),
+    /// A conditional write.
+    CompareAndSet(ValueId, ValueId, Swap),
+}
+
+/// How a conditional write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Swap {
+    /// It took effect.
+    Done,
+    /// The value differed.
+    Mismatch,
+    /// The key was absent.
+    NotFound,
+}
+
+/// One operation on one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// When it was called.
+    pub call: u64,
+    /// When it returned; `None` when its outcome is unknown.
+    pub ret: Option<u64>,
+    /// What it did.
+    pub event: Event,
+}
+
+impl Event {
+    /// The value after the operation, when its answer is right for `now`.
+    fn apply(self, now: Option<ValueId>) -> Option<Option<ValueId>> {
+        let ok = |right: bool, next| right.then_some(next);
+        match self {
+            Self::Get(found) => ok(found == now, now),
+            Self::Put(v) => Some(Some(v)),
+            Self::Insert(v, true) => ok(now.is_none(), Some(v)),
+            Self::Insert(_, false) => ok(now.is_some(), now),
+            Self::Update(v, true) => ok(now.is_some(), Some(v)),
+            Self::Update(_, false) => ok(now.is_none(), now),
+            Self::Delete(true) => ok(now.is_some(), None),
+            Self::Delete(false) => ok(now.is_none(), now),
+            Self::CompareAndSet(e, v, Swap::Done) => ok(now == Some(e), Some(v)),
+            Self::CompareAndSet(e, _, Swap::Mismatch) => ok(now.is_some() && now != Some(e), now),
+            Self::CompareAndSet(_, _, Swap::NotFound) => ok(now.is_none(), now),
+        }
+    }
+
+    /// An operation of unknown outcome, as it would have to be explained if it took effect.
+    fn effect(self) -> Option<Self> {
+        match self {
+            Self::Get(_) => None,
+            Self::Put(v) => Some(Self::Put(v)),
+            Self::Insert(v, _) => Some(Self::Insert(v, true)),
+            Self::Update(v, _) => Some(Self::Update(v, true)),
+            Self::Delete(_) => Some(Self::Delete(true)),
+            Self::CompareAndSet(e, v, _) => Some(Self::CompareAndSet(e, v, Swap::Done)),
+        }
+    }
+}
+
+/// Why a history cannot be explained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The operation at whose return no explanation was left.
+    pub op: Op,
+    /// The operations that were running then.
+    pub running: Vec<Op>,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "no order of operations explains {:?}; running with it:", self.op)?;
+        self.running.iter().try_for_each(|op| write!(f, " {op:?};"))
+    }
+}
+
+/// Checks the operations of one key, which begins with value `initial`.
+///
+/// # Errors
+/// The first operation that cannot be explained.
+pub fn check_key(ops: &[Op], initial: Option<ValueId>) -> Result<(), Violation> {
+    let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * ops.len());
+    for (i, op) in ops.iter().enumerate() {
+        events.push((op.call, false, i));
+        if let Some(ret) = op.ret {
+            events.push((ret, true, i));
+        }
+    }
+    // At one instant calls come before returns: the operations overlap.
+    events.sort_unstable();
+    let mut running: BTreeSet<usize> = BTreeSet::new();
+    let mut configs: BTreeSet<(Option<ValueId>, Vec<usize>)> = BTreeSet::new();
+    configs.insert((initial, Vec::new()));
+    for (_, is_return, i) in events {
+        if !is_return {
+            running.insert(i);
+            continue;
+        }
+        configs = explain(ops, &running, configs, i);
+        if configs.is_empty() {
+            let running = running.iter().filter(|r| **r != i).map(|r| ops[*r]).collect();
+            return Err(Violation { op: ops[i], running });
+        }
+        running.remove(&i);
+    }
+    Ok(())
+}
+
+/// All configurations in which operation `i` has taken effect, without it.
+fn explain(
+    ops: &[Op],
+    running: &BTreeSet<usize>,
+    configs: BTreeSet<(Option<ValueId>, Vec<usize>)>,
+    i: usize,
+) -> BTreeSet<(Option<ValueId>, Vec<usize>)> {
+    let mut out = BTreeSet::new();
+    let mut seen = configs.clone();
+    let mut work: Vec<_> = configs.into_iter().collect();
+    while let Some((value, done)) = work.pop() {
+        if done.contains(&i) {
+            let rest = done.into_iter().filter(|d| *d != i).collect();
+            out.insert((value, rest));
+            continue;
+        }
+        for r in running.iter().filter(|r| !done.contains(r)) {
+            let event = match ops[*r].ret {
+                Some(_) => Some(ops[*r].event),
+                None => ops[*r].event.effect(),
+            };
+            if let Some(next) = event.and_then(|e| e.apply(value)) {
+                let mut done = done.clone();
+                done.push(*r);
+                done.sort_unstable();
+                if seen.insert((next, done.clone())) {
+                    work.push((next, done));
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Histories of many keys.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    keys: BTreeMap<Vec<u8>, Vec<Op>>,
+}
+
+impl History {
+    /// Adds an operation.
+    pub fn push(&mut self, key: &[u8], op: Op) {
+        self.keys.entry(key.to_vec()).or_default().push(op);
+    }
+
+    /// Adds all operations of another history.
+    pub fn append(&mut self, other: Self) {
+        for (key, mut ops) in other.keys {
+            self.keys.entry(key).or_default().append(&mut ops);
+        }
+    }
+
+    /// How many operations.
+    pub fn len(&self) -> usize {
+        self.keys.values().map(Vec::len).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Checks every key; each begins absent.
+    ///
+    /// # Errors
+    /// The first key whose operations cannot be explained.
+    pub fn check(&self) -> Result<(), (Vec<u8>, Violation)> {
+        for (key, ops) in &self.keys {
+            check_key(ops, None).map_err(|v| (key.clone(), v))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn op(call: u64, ret: u64, event: Event) -> Op {
+        Op { call, ret: Some(ret), event }
+    }
+
+    #[test]
+    fn right_histories_pass() {
+        let h = [
+            op(0, 10, Event::Put(1)),
+            op(5, 15, Event::Get(None)),
+            op(6, 20, Event::Get(Some(1))),
+            op(30, 40, Event::CompareAndSet(1, 2, Swap::Done)),
+            op(35, 50, Event::Delete(true)),
+            op(60, 70, Event::Insert(3, true)),
+        ];
+        assert_eq!(check_key(&h, None), Ok(()));
+    }
+
+    #[test]
+    fn corrupted_histories_are_rejected() {
+        let stale =
+            [op(0, 1, Event::Put(1)), op(2, 3, Event::Put(2)), op(4, 5, Event::Get(Some(1)))];
+        assert!(check_key(&stale, None).is_err(), "a read of an overwritten value");
+        let lost = [op(0, 1, Event::Put(1)), op(2, 3, Event::Get(None))];
+        assert!(check_key(&lost, None).is_err(), "a lost acknowledged write");
+        let twice = [op(0, 5, Event::Insert(1, true)), op(1, 6, Event::Insert(2, true))];
+        assert!(check_key(&twice, None).is_err(), "two inserts of one key");
+        let back =
+            [op(0, 9, Event::Put(1)), op(1, 2, Event::Get(Some(1))), op(3, 4, Event::Get(None))];
+        assert!(check_key(&back, None).is_err(), "seen, then unseen");
+        let ghost = [op(0, 1, Event::Get(Some(7)))];
+        assert!(check_key(&ghost, None).is_err(), "a value nobody wrote");
+    }
+
+    #[test]
+    fn unknown_outcomes_may_or_may_not_have_happened() {
+        let unknown = Op { call: 0, ret: None, event: Event::Put(1) };
+        assert!(check_key(&[unknown, op(5, 6, Event::Get(None))], None).is_ok());
+        assert!(check_key(&[unknown, op(5, 6, Event::Get(Some(1)))], None).is_ok());
+        let flip = [unknown, op(5, 6, Event::Get(Some(1))), op(7, 8, Event::Get(None))];
+        assert!(check_key(&flip, None).is_err());
+    }
+
+    /// A second, independent check: try all orders.
+    fn brute(ops: &[Op], value: Option<ValueId>, left: &mut Vec<usize>) -> bool {
+        if left.is_empty() {
+            return true;
+        }
+        let first_return = left.iter().map(|i| ops[*i].ret.expect("known")).min().expect("some");
+        for n in 0..left.len() {
+            let i = left[n];
+            if ops[i].call > first_return {
+                continue;
+            }
+            if let Some(next) = ops[i].event.apply(value) {
+                left.remove(n);
+                if brute(ops, next, left) {
+                    return true;
+                }
+                left.insert(n, i);
+            }
+        }
+        false
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let v = || 0u64..3;
+        prop_oneof![
+            proptest::option::of(v()).prop_map(Event::Get),
+            v().prop_map(Event::Put),
+            (v(), any::<bool>()).prop_map(|(v, b)| Event::Insert(v, b)),
+            (v(), any::<bool>()).prop_map(|(v, b)| Event::Update(v, b)),
+            any::<bool>().prop_map(Event::Delete),
+            (v(), v()).prop_map(|(e, n)| Event::CompareAndSet(e, n, Swap::Done)),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn agrees_with_trying_all_orders(raw in proptest::collection::vec((0u64..12, 1u64..6, event()), 1..6)) {
+            let ops: Vec<Op> = raw.iter().map(|(c, d, e)| op(*c, c + d, *e)).collect();
+            let brute = brute(&ops, None, &mut (0..ops.len()).collect());
+            prop_assert_eq!(check_key(&ops, None).is_ok(), brute);
+        }
+    }
+}

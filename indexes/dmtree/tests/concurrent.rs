@@ -1,0 +1,101 @@
+//! Concurrent clients on DMTree; their histories are checked key by key.
+
+use dmtree_check::bed::Bed;
+use dmtree_check::concurrent::{Stress, coroutines, threads};
+use dmtree_check::history::History;
+use dmtree_engine::{DmTree, Options, Tables};
+use dmtree_fabric::SeededRandom;
+use dmtree_fabric::local::Knobs;
+use dmtree_pool::PoolOptions;
+
+fn stress() -> Stress {
+    Stress {
+        seed: 1,
+        threads: 4,
+        coroutines: 4,
+        ops: 1_500,
+        keys: 64,
+        value_bytes: 8,
+        scan_one_in: 40,
+    }
+}
+
+fn bed(knobs: Knobs, o: &Options) -> Bed<DmTree> {
+    let pool = PoolOptions {
+        compute_nodes: 3,
+        memory_nodes: 2,
+        memory_bytes_per_node: 32 << 20,
+        knobs,
+        ..PoolOptions::default()
+    };
+    Bed::new(&pool, 4 << 20, o).expect("a pool and an index")
+}
+
+fn judge(bed: &Bed<DmTree>, history: &History, what: &str) {
+    if let Err((key, violation)) = history.check() {
+        panic!("{what}: key {:?}: {violation}", String::from_utf8_lossy(&key));
+    }
+    let mut c = bed.client(0).expect("attach");
+    c.maintain().expect("maintain");
+    c.walk().expect("every invariant holds");
+}
+
+/// Interleaved at verbs on one thread, in orders drawn from seeds.
+#[test]
+fn interleaved_coroutines() {
+    for seed in 0..60 {
+        let knobs = Knobs { suspend_one_in: 2, seed };
+        let o = match seed % 4 {
+            0 => Options::default(),
+            1 => Options { mirrors: seed % 8 == 1, tables: Tables::Memory, ..Options::default() },
+            2 => Options { value_inline_bytes: 64, ..Options::default() },
+            _ => Options {
+                round_trip_combining: false,
+                combining: seed % 8 == 3,
+                ..Options::default()
+            },
+        };
+        let bed = bed(knobs, &o);
+        let s = Stress {
+            seed,
+            coroutines: 6,
+            ops: 250,
+            keys: 8 + seed % 100,
+            value_bytes: [8, 8, 60, 200][seed as usize % 4],
+            ..stress()
+        };
+        let history = coroutines(&bed, s, &mut SeededRandom::new(seed));
+        judge(&bed, &history, &format!("seed {seed}"));
+    }
+}
+
+/// Splits and merges under the feet of readers: many keys, small leaves.
+#[test]
+fn interleaved_structure_changes() {
+    for seed in 100..115 {
+        let bed =
+            bed(Knobs { suspend_one_in: 2, seed }, &Options { fanout: 8, ..Options::default() });
+        let s = Stress { seed, coroutines: 8, ops: 700, keys: 700, scan_one_in: 60, ..stress() };
+        let history = coroutines(&bed, s, &mut SeededRandom::new(seed));
+        judge(&bed, &history, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn real_threads_on_few_keys() {
+    for seed in 0..3 {
+        let bed = bed(Knobs::default(), &Options::default());
+        let history = threads(&bed, Stress { seed, ..stress() });
+        judge(&bed, &history, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn real_threads_with_structure_changes() {
+    let o = Options { fanout: 8, ..Options::default() };
+    let bed = bed(Knobs::default(), &o);
+    let s =
+        Stress { seed: 9, ops: 4_000, keys: 1_500, scan_one_in: 300, value_bytes: 20, ..stress() };
+    let history = threads(&bed, s);
+    judge(&bed, &history, "structure changes");
+}

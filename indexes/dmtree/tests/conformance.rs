@@ -1,0 +1,162 @@
+//! The conformance suite on DMTree, in many geometries and with every switch in every position.
+
+use dmtree_check::bed::Bed;
+use dmtree_check::conformance::{self, Keys};
+use dmtree_engine::{DmNode, DmTree, Options, Tables};
+use dmtree_fabric::local::Knobs;
+use dmtree_pool::PoolOptions;
+
+fn pool() -> PoolOptions {
+    PoolOptions {
+        memory_nodes: 1,
+        compute_nodes: 3,
+        memory_bytes_per_node: 64 << 20,
+        ..PoolOptions::default()
+    }
+}
+
+fn bed_with(pool: PoolOptions, o: &Options, cache_bytes: u64) -> Bed<DmTree> {
+    Bed::new(&pool, cache_bytes, o).expect("a pool and an index")
+}
+
+fn bed(o: &Options) -> Bed<DmTree> {
+    bed_with(pool(), o, 8 << 20)
+}
+
+/// A cache of three nodes.
+fn tiny_cache(o: &Options) -> u64 {
+    3 * DmNode::least_cache_bytes(&dmtree_engine::format::Geometry::new(o))
+}
+
+#[test]
+fn basics() {
+    conformance::basics(&bed(&Options::default()));
+}
+
+#[test]
+fn model_short_keys() {
+    conformance::model(&bed(&Options::default()), 1, Keys::Short, 2_000, 30_000);
+}
+
+#[test]
+fn model_hashed_keys() {
+    conformance::model(&bed(&Options::default()), 2, Keys::Hashed24, 3_000, 30_000);
+}
+
+#[test]
+fn model_long_prefixes() {
+    conformance::model(&bed(&Options::default()), 3, Keys::LongPrefix, 2_000, 20_000);
+}
+
+#[test]
+fn model_any_length() {
+    conformance::model(&bed(&Options::default()), 4, Keys::AnyLength, 1_000, 15_000);
+}
+
+#[test]
+fn model_capacities() {
+    for leaf_capacity in [64, 128] {
+        let o = Options { leaf_capacity, ..Options::default() };
+        conformance::model(&bed(&o), 5, Keys::Hashed24, 4_000, 15_000);
+    }
+}
+
+#[test]
+fn model_inline_sizes() {
+    for (k, v) in [(8, 0), (8, 8), (16, 16), (64, 256), (24, 0)] {
+        let o = Options { key_inline_bytes: k, value_inline_bytes: v, ..Options::default() };
+        conformance::model(&bed(&o), u64::from(k + v), Keys::AnyLength, 400, 5_000);
+    }
+}
+
+#[test]
+fn model_two_memory_nodes() {
+    let pool = PoolOptions { memory_nodes: 2, ..pool() };
+    conformance::model(
+        &bed_with(pool, &Options::default(), 8 << 20),
+        6,
+        Keys::Hashed24,
+        3_000,
+        20_000,
+    );
+}
+
+#[test]
+fn model_cache_of_three_nodes() {
+    let o = Options { fanout: 8, ..Options::default() };
+    let bed = bed_with(pool(), &o, tiny_cache(&o));
+    conformance::model(&bed, 7, Keys::Hashed24, 3_000, 15_000);
+    let o = Options { fanout: 8, adaptive_capacity: false, ..Options::default() };
+    let bed = bed_with(pool(), &o, tiny_cache(&o));
+    conformance::model(&bed, 8, Keys::LongPrefix, 2_000, 10_000);
+}
+
+#[test]
+fn model_small_fanout_makes_high_trees() {
+    let o = Options { fanout: 8, ..Options::default() };
+    conformance::model(&bed(&o), 9, Keys::Ascending, 10_000, 40_000);
+}
+
+#[test]
+fn model_lives_of_two_bits() {
+    let pool = PoolOptions { life_bits: 2, ..pool() };
+    let o = Options { fanout: 8, ..Options::default() };
+    conformance::model(&bed_with(pool, &o, 8 << 20), 10, Keys::Hashed24, 2_000, 30_000);
+}
+
+#[test]
+fn model_every_switch() {
+    let d = Options::default;
+    let positions = [
+        Options { mirrors: false, ..d() },
+        Options { tables: Tables::Memory, ..d() },
+        Options { delegation: false, ..d() },
+        Options { combining: false, ..d() },
+        Options { adaptive_capacity: false, ..d() },
+        Options { round_trip_combining: false, ..d() },
+        Options {
+            mirrors: false,
+            tables: Tables::Memory,
+            delegation: false,
+            combining: false,
+            adaptive_capacity: false,
+            round_trip_combining: false,
+            ..d()
+        },
+    ];
+    for (i, o) in positions.iter().enumerate() {
+        conformance::model(&bed(o), 20 + i as u64, Keys::Hashed24, 1_500, 8_000);
+    }
+}
+
+#[test]
+fn model_suspended_at_random_verbs() {
+    let pool = PoolOptions { knobs: Knobs { suspend_one_in: 3, seed: 11 }, ..pool() };
+    conformance::model(
+        &bed_with(pool, &Options::default(), 8 << 20),
+        11,
+        Keys::Short,
+        2_000,
+        15_000,
+    );
+}
+
+#[test]
+fn lengths() {
+    conformance::lengths(&bed(&Options::default()));
+}
+
+#[test]
+fn fill_and_empty() {
+    let o = Options { fanout: 8, ..Options::default() };
+    conformance::fill_and_empty(&bed(&o), Keys::Ascending, 6_000, false);
+    conformance::fill_and_empty(&bed(&o), Keys::Ascending, 6_000, true);
+    conformance::fill_and_empty(&bed(&o), Keys::LongPrefix, 3_000, false);
+}
+
+#[test]
+fn load() {
+    conformance::load(&bed(&Options::default()), Keys::Hashed24, 20_000);
+    conformance::load(&bed(&Options::default()), Keys::AnyLength, 500);
+    conformance::load(&bed(&Options { fanout: 8, ..Options::default() }), Keys::LongPrefix, 5_000);
+}
