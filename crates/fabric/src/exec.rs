@@ -82,6 +82,14 @@ impl<'a> Worker<'a> {
     /// # Errors
     /// [`Stalled`] when none can ever be woken again; says who waits for what.
     pub fn run(&mut self, policy: &mut dyn Policy) -> Result<(), Stalled> {
+        self.core.set_driven(true);
+        let ran = self.run_all(policy);
+        self.core.set_driven(false);
+        self.core.settle_detached();
+        ran
+    }
+
+    fn run_all(&mut self, policy: &mut dyn Policy) -> Result<(), Stalled> {
         let mut spins = 0;
         let mut polls = 0u32;
         while self.live > 0 {

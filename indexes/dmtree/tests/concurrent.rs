@@ -31,6 +31,12 @@ fn bed(knobs: Knobs, o: &Options) -> Bed<DmTree> {
     Bed::new(&pool, 4 << 20, o).expect("a pool and an index")
 }
 
+/// How many seeds a test runs: its own number, or more when `DMTREE_SEEDS` asks for more.
+fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
+    let more = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse().ok());
+    from..from + more.unwrap_or(usual)
+}
+
 fn judge(bed: &Bed<DmTree>, history: &History, what: &str) {
     if let Err((key, violation)) = history.check() {
         panic!("{what}: key {:?}: {violation}", String::from_utf8_lossy(&key));
@@ -43,7 +49,7 @@ fn judge(bed: &Bed<DmTree>, history: &History, what: &str) {
 /// Interleaved at verbs on one thread, in orders drawn from seeds.
 #[test]
 fn interleaved_coroutines() {
-    for seed in 0..60 {
+    for seed in seeds(0, 60) {
         let knobs = Knobs { suspend_one_in: 2, seed };
         let o = match seed % 4 {
             0 => Options::default(),
@@ -72,7 +78,7 @@ fn interleaved_coroutines() {
 /// Splits and merges under the feet of readers: many keys, small leaves.
 #[test]
 fn interleaved_structure_changes() {
-    for seed in 100..115 {
+    for seed in seeds(100, 15) {
         let bed =
             bed(Knobs { suspend_one_in: 2, seed }, &Options { fanout: 8, ..Options::default() });
         let s = Stress { seed, coroutines: 8, ops: 700, keys: 700, scan_one_in: 60, ..stress() };
@@ -83,7 +89,7 @@ fn interleaved_structure_changes() {
 
 #[test]
 fn real_threads_on_few_keys() {
-    for seed in 0..3 {
+    for seed in seeds(0, 3) {
         let bed = bed(Knobs::default(), &Options::default());
         let history = threads(&bed, Stress { seed, ..stress() });
         judge(&bed, &history, &format!("seed {seed}"));
