@@ -20,6 +20,8 @@ const SAMPLES: usize = 5;
 const MAX_ERRORS: u64 = 1000;
 /// Operations between two looks at the stop flag, and two yields.
 const STEP: u64 = 16;
+/// How long a cell goes on after its time to reach the least number of operations.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Operations between two pieces of maintenance.
 const MAINTAIN_EVERY: u64 = 1024;
 
@@ -244,7 +246,7 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
         }
         if let Some(deadline) = deadline
             && ended >= deadline
-            && (t.ops >= o.min_ops || ended >= deadline + (deadline - start) * 9)
+            && (t.ops >= o.min_ops || ended >= deadline + PATIENCE)
         {
             break Ended::Duration;
         }
