@@ -4,8 +4,8 @@ use dmtree_check::bed::Bed;
 use dmtree_check::concurrent::{Stress, coroutines, threads};
 use dmtree_check::history::History;
 use dmtree_engine::{DmTree, Options, Tables};
-use dmtree_fabric::SeededRandom;
 use dmtree_fabric::local::Knobs;
+use dmtree_fabric::{Policy, SeededRandom, Unfair};
 use dmtree_pool::PoolOptions;
 
 fn stress() -> Stress {
@@ -29,6 +29,15 @@ fn bed(knobs: Knobs, o: &Options) -> Bed<DmTree> {
         ..PoolOptions::default()
     };
     Bed::new(&pool, 4 << 20, o).expect("a pool and an index")
+}
+
+/// Uniform and unfair schedules in turn.
+fn policy(seed: u64) -> Box<dyn Policy> {
+    if seed.is_multiple_of(2) {
+        Box::new(SeededRandom::new(seed))
+    } else {
+        Box::new(Unfair::new(seed))
+    }
 }
 
 /// How many seeds a test runs: its own number, or more when `DMTREE_SEEDS` asks for more.
@@ -70,7 +79,7 @@ fn interleaved_coroutines() {
             value_bytes: [8, 8, 60, 200][seed as usize % 4],
             ..stress()
         };
-        let history = coroutines(&bed, s, &mut SeededRandom::new(seed));
+        let history = coroutines(&bed, s, &mut *policy(seed));
         judge(&bed, &history, &format!("seed {seed}"));
     }
 }
@@ -82,7 +91,7 @@ fn interleaved_structure_changes() {
         let bed =
             bed(Knobs { suspend_one_in: 2, seed }, &Options { fanout: 8, ..Options::default() });
         let s = Stress { seed, coroutines: 8, ops: 700, keys: 700, scan_one_in: 60, ..stress() };
-        let history = coroutines(&bed, s, &mut SeededRandom::new(seed));
+        let history = coroutines(&bed, s, &mut *policy(seed));
         judge(&bed, &history, &format!("seed {seed}"));
     }
 }

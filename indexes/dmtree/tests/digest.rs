@@ -25,7 +25,7 @@ use dmtree_check::concurrent::{Stress, coroutines};
 use dmtree_check::conformance::{Keys, scan_all};
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::local::Knobs;
-use dmtree_fabric::{ErrorKind, OpKind, SeededRandom};
+use dmtree_fabric::{ErrorKind, OpKind, Policy, SeededRandom, Unfair};
 use dmtree_parts::{Outcome, ScanRequest, Write};
 use dmtree_pool::PoolOptions;
 use std::ops::Bound;
@@ -38,13 +38,25 @@ fn bed(pool: &PoolOptions, o: &Options) -> Bed<DmTree> {
     Bed::new(pool, 4 << 20, o).expect("a pool and an index")
 }
 
+/// Uniform and unfair schedules in turn.
+fn policy(seed: u64) -> Box<dyn Policy> {
+    if seed.is_multiple_of(2) {
+        Box::new(SeededRandom::new(seed))
+    } else {
+        Box::new(Unfair::new(seed))
+    }
+}
+
 fn everything(limit: usize) -> ScanRequest<'static> {
     ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit }
 }
 
 fn fill(c: &mut Client<DmTree>, keys: Keys, range: std::ops::Range<u64>) {
     for n in range {
-        assert_eq!(c.write(&keys.key(n), Write::Put(&n.to_le_bytes())).expect("put"), Outcome::Done);
+        assert_eq!(
+            c.write(&keys.key(n), Write::Put(&n.to_le_bytes())).expect("put"),
+            Outcome::Done
+        );
     }
 }
 
@@ -65,7 +77,7 @@ fn readers_beside_splits_and_merges() {
             value_bytes: 128,
             scan_one_in: 8,
         };
-        let history = coroutines(&bed, s, &mut SeededRandom::new(seed));
+        let history = coroutines(&bed, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
     }
 }
@@ -109,7 +121,7 @@ fn roots_change_under_several_clients() {
             value_bytes: 8,
             scan_one_in: 0,
         };
-        let history = coroutines(&bed, s, &mut SeededRandom::new(seed));
+        let history = coroutines(&bed, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
         let shape = bed.client(0).expect("attach").walk().expect("every invariant holds");
         assert!(shape.levels >= 2, "the tree grew: {shape:?}");
@@ -132,7 +144,7 @@ fn what_a_scan_has_shown_a_get_finds() {
             value_bytes: 8,
             scan_one_in: 3,
         };
-        let history = coroutines(&bed, s, &mut SeededRandom::new(seed));
+        let history = coroutines(&bed, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
     }
 }
@@ -215,16 +227,26 @@ fn a_full_memory_node() {
     assert!(e.to_string().contains("mn0"), "names the node: {e}");
     assert_eq!(e.effect(), dmtree_fabric::Effect::None);
     assert!(stored > 1_000, "only {stored} keys fit");
-    assert_eq!(c.get(&Keys::Hashed24.key(stored)).expect("get"), None, "the failed key is not there");
+    assert_eq!(
+        c.get(&Keys::Hashed24.key(stored)).expect("get"),
+        None,
+        "the failed key is not there"
+    );
     for n in 0..stored {
         let found = c.get(&Keys::Hashed24.key(n)).expect("readable");
         assert_eq!(found.as_deref(), Some(&n.to_le_bytes()[..]));
     }
     assert_eq!(c.walk().expect("a failed split changes nothing").keys, stored);
     // Leaves with free slots still take keys; updates in place always work.
-    assert_eq!(c.write(&Keys::Hashed24.key(0), Write::Update(b"updated!")).expect("update"), Outcome::Done);
+    assert_eq!(
+        c.write(&Keys::Hashed24.key(0), Write::Update(b"updated!")).expect("update"),
+        Outcome::Done
+    );
     for n in 0..stored {
-        assert_eq!(c.write(&Keys::Hashed24.key(n), Write::Delete).expect("deletable"), Outcome::Done);
+        assert_eq!(
+            c.write(&Keys::Hashed24.key(n), Write::Delete).expect("deletable"),
+            Outcome::Done
+        );
         if n % 16 == 0 {
             c.maintain().expect("maintain");
         }
@@ -233,7 +255,8 @@ fn a_full_memory_node() {
     assert_eq!(c.walk().expect("walk").keys, 0);
     for n in 0..stored * 9 / 10 {
         let key = Keys::Hashed24.key(1_000_000 + n);
-        c.write(&key, Write::Insert(b"again!!!")).unwrap_or_else(|e| panic!("key {n} of {stored}: {e}"));
+        c.write(&key, Write::Insert(b"again!!!"))
+            .unwrap_or_else(|e| panic!("key {n} of {stored}: {e}"));
     }
 }
 
