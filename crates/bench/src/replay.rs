@@ -120,7 +120,7 @@ pub fn survey(files: &[PathBuf]) -> Result<Survey> {
     let mut reader = TraceReader::open(files)?;
     let mut s = Survey::default();
     let mut encoded = Vec::new();
-    while let Some(op) = reader.next() {
+    for op in reader.by_ref() {
         let op = op?;
         check_key(&op.key).map_err(|e| Failure::input(format!("the trace has {e}")))?;
         s.longest_key = s.longest_key.max(op.key.len() as u64);

@@ -12,12 +12,13 @@ use crate::clock;
 use crate::config::Resolved;
 use crate::failure::{Failure, Result};
 use crate::group::{CellPlan, Group, Host, Measured, Progress};
-use crate::opened::FOREGROUND;
+use crate::opened::{FOREGROUND, PoolSpec};
 use crate::registry;
 use crate::results::{
     Cell, KindFigures, LOCAL_NOTE, Machine, MemoryFigures, NodeFigures, OutcomeCost, Results,
     Round, SCHEMA_VERSION, Side,
 };
+use crate::sizing;
 use crate::summary::Summary;
 
 /// Who hears of a run.
@@ -82,6 +83,28 @@ pub fn groups(r: &Resolved) -> Result<Vec<Group>> {
         }
     }
     Ok(out)
+}
+
+/// Opens every system with the settings of every point, on a small pool: what options, caches and fabrics refuse is better
+/// refused before anything is done.
+///
+/// # Errors
+/// What the system refuses.
+pub fn preflight(r: &Resolved) -> Result<()> {
+    for (_, c) in r.config.sweep.points(&r.config)? {
+        let spec = PoolSpec {
+            cns: c.cns,
+            mns: c.mns,
+            memory_bytes: 16 << 20,
+            compute_bytes: 0,
+            cache_bytes: c.cache_bytes.0,
+        };
+        for system in registry::select(&c.systems)? {
+            let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
+            system.open(&spec, key, value).map_err(|e| e.context(system.name))?;
+        }
+    }
+    Ok(())
 }
 
 /// A cell over all its rounds so far.

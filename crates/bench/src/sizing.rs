@@ -95,7 +95,7 @@ pub fn available() -> u64 {
 pub fn check(c: &Config) -> Result<()> {
     let (k, v) = (longest_key(&c.key_form), u64::from(c.value_size.max()));
     // What keys take at the very least: their own bytes.
-    let least = c.keys.saturating_mul(k.min(24).max(8) + v);
+    let least = c.keys.saturating_mul(k.clamp(8, 24) + v);
     let given = c.memory_bytes.map(|b| b.0.saturating_mul(u64::from(c.mns)));
     if let Some(given) = given
         && given < least

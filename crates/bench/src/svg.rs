@@ -1,6 +1,6 @@
 //! Bar charts as SVG.
 
-use crate::results::{Results, file_stem};
+use crate::results::{Cell, Results, file_stem};
 
 /// Bars grouped by category.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -161,6 +161,9 @@ impl Chart {
     }
 }
 
+/// What a chart takes from a cell.
+type Figure = fn(&Cell) -> f64;
+
 /// Charts of results, with file names: throughput, tail latency and round trips per distribution.
 pub fn charts(r: &Results) -> Vec<(String, Chart)> {
     let all = r.distributions();
@@ -176,7 +179,7 @@ pub fn charts(r: &Results) -> Vec<(String, Chart)> {
                 labels.push(c.label());
             }
         }
-        let kinds: [(&str, &str, fn(&crate::results::Cell) -> f64); 3] = [
+        let kinds: [(&str, &str, Figure); 3] = [
             ("throughput", "million operations per second", |c| c.mops),
             ("p99", "99th percentile latency, microseconds", |c| c.p99_ns as f64 / 1e3),
             ("round_trips", "round trips per operation", |c| c.round_trips),

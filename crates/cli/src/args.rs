@@ -29,7 +29,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Measure systems under workloads, with every result checked.
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     /// Compare two results cell by cell: ratios, and whether the counters agree.
     Compare(CompareArgs),
     /// Render table, CSV, charts and a page again from a results.json.

@@ -22,6 +22,8 @@ fn resolve(name: &str, settings: Settings) -> Result<Resolved> {
 /// `bench NAME|FILE.toml`.
 pub fn experiment(name: &str, settings: Settings, o: &Output) -> Result<()> {
     let resolved = resolve(name, settings)?;
+    run::preflight(&resolved)?;
+    let fresh = o.out.as_deref().filter(|dir| !dir.exists());
     if let Some(dir) = &o.out {
         files::prepare(dir)?;
     }
@@ -43,6 +45,10 @@ pub fn experiment(name: &str, settings: Settings, o: &Output) -> Result<()> {
     if let (true, Some(failure)) = (r.cells.is_empty(), &outcome.failure)
         && *failure != Failure::Interrupted
     {
+        if let Some(dir) = fresh {
+            // It is empty, unless somebody else uses it.
+            let _ = std::fs::remove_dir(dir);
+        }
         return Err(failure.clone());
     }
     if o.json {

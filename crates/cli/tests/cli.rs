@@ -79,7 +79,7 @@ fn bad_input_is_status_2() {
     );
     refused(&["bench", "quick", "--keys", "1000000000000", "--out", o], &["need about"]);
     refused(&["bench", "quick", "--value-size", "2000000"], &["value size"]);
-    refused(&["bench", "quick", "--key-form", "random(0..=8)"], &["--key-form"]);
+    refused(&["bench", "quick", "--key-form", "random(0..=8)"], &["key lengths 0..=8"]);
     refused(&["bench", "quick", "--key-form", "random(8..=2000)"], &["1024"]);
     refused(&["bench", "quick", "--key-form", "file(/nowhere/keys)"], &["/nowhere/keys"]);
     refused(&["bench", "quick", "--scan-length", "0"], &["scan"]);
