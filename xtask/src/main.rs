@@ -8,7 +8,10 @@ use anyhow::{Context, Result, bail};
 const VERBS: &[(&str, &str)] = &[
     ("tidy", "file sizes, leftovers, number of locked crates, rust-version"),
     ("loom", "every interleaving of the shared kernels (about a minute)"),
-    ("miri", "undefined behaviour in the fabric, the cache and the formats (needs the nightly component `miri`)"),
+    (
+        "miri",
+        "undefined behaviour in the fabric, the cache and the formats (needs the nightly component `miri`)",
+    ),
     ("seeds [N]", "N seeds (default 300) of each interleaved suite in the release profile"),
 ];
 
@@ -68,7 +71,9 @@ fn miri() -> Result<()> {
         }
     }
     let flags = "-Zmiri-disable-isolation -Zmiri-ignore-leaks";
-    for (package, filter) in [("dmtree-fabric", ""), ("dmtree-parts", "cache"), ("dmtree-engine", "format")] {
+    for (package, filter) in
+        [("dmtree-fabric", ""), ("dmtree-parts", "cache"), ("dmtree-engine", "format")]
+    {
         run(Command::new("cargo")
             .env("MIRIFLAGS", flags)
             .env("PROPTEST_CASES", "4")
@@ -80,9 +85,15 @@ fn miri() -> Result<()> {
 
 fn seeds(n: &str) -> Result<()> {
     let n: u32 = n.parse().context("a number of seeds")?;
-    run(Command::new("cargo")
-        .env("DMTREE_SEEDS", n.to_string())
-        .args(["test", "--release", "-p", "dmtree-engine", "--test", "concurrent", "interleaved"]))
+    run(Command::new("cargo").env("DMTREE_SEEDS", n.to_string()).args([
+        "test",
+        "--release",
+        "-p",
+        "dmtree-engine",
+        "--test",
+        "concurrent",
+        "interleaved",
+    ]))
 }
 
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
@@ -110,7 +121,10 @@ fn tidy() -> Result<()> {
     }
     problems.extend(rust_version()?);
     if problems.is_empty() {
-        println!("tidy: {} files, {crates} locked crates without dev-dependencies", listed.lines().count());
+        println!(
+            "tidy: {} files, {crates} locked crates without dev-dependencies",
+            listed.lines().count()
+        );
         return Ok(());
     }
     bail!("{}", problems.join("\n"));
@@ -152,5 +166,9 @@ fn rust_version() -> Result<Option<String>> {
         .current_dir(root())
         .status()
         .is_ok_and(|s| s.success());
-    Ok((!checked).then(|| format!("rust-version {wanted} is not proved: rustc is {found}, and `cargo {pinned}` failed")))
+    Ok((!checked).then(|| {
+        format!(
+            "rust-version {wanted} is not proved: rustc is {found}, and `cargo {pinned}` failed"
+        )
+    }))
 }

@@ -87,10 +87,17 @@ fn interleaved_coroutines() {
 /// Splits and merges under the feet of readers: many keys, small leaves.
 #[test]
 fn interleaved_structure_changes() {
-    for seed in seeds(100, 15) {
-        let bed =
-            bed(Knobs { suspend_one_in: 2, seed }, &Options { fanout: 8, ..Options::default() });
-        let s = Stress { seed, coroutines: 8, ops: 700, keys: 700, scan_one_in: 60, ..stress() };
+    for seed in seeds(100, 40) {
+        let o = Options { fanout: 8, mirrors: !seed.is_multiple_of(3), ..Options::default() };
+        let bed = bed(Knobs { suspend_one_in: 2, seed }, &o);
+        let s = Stress {
+            seed,
+            coroutines: 8,
+            ops: 400,
+            keys: 150 + seed % 600,
+            scan_one_in: 60,
+            ..stress()
+        };
         let history = coroutines(&bed, s, &mut *policy(seed));
         judge(&bed, &history, &format!("seed {seed}"));
     }
