@@ -1,8 +1,6 @@
 //! Ranges of keys.
 
-use std::ops::{
-    Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive,
-};
+use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 type Ends<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 

@@ -40,7 +40,8 @@ fn take(handle: &Arc<Handle>) -> Option<Box<Session>> {
     // When the thread is about to end its seats may be gone: a session for this one call does it too.
     let seat = SEATS.try_with(|seats| {
         let mut seats = seats.borrow_mut();
-        let at = seats.iter().rposition(|s| std::ptr::eq(s.handle.as_ptr(), Arc::as_ptr(handle)))?;
+        let at =
+            seats.iter().rposition(|s| std::ptr::eq(s.handle.as_ptr(), Arc::as_ptr(handle)))?;
         Some(seats.swap_remove(at))
     });
     seat.ok().flatten().map(|seat| seat.session)

@@ -159,7 +159,10 @@ impl PoolInner {
         if entry.system != SYSTEM || entry.state != IndexState::Ready {
             return Err(Error::new(
                 ErrorKind::Incompatible,
-                format!("the index {:?} is a {:?} in state {:?}; this library opens ready {SYSTEM:?} indexes", entry.name, entry.system, entry.state),
+                format!(
+                    "the index {:?} is a {:?} in state {:?}; this library opens ready {SYSTEM:?} indexes",
+                    entry.name, entry.system, entry.state
+                ),
             ));
         }
         let options = stored_options(entry)?;
@@ -241,7 +244,9 @@ fn same_layout(name: &str, stored: &Options, asked: &Options) -> Result<()> {
     let refuse = |option: &str, has: String, wants: String| {
         Err(Error::new(
             ErrorKind::Incompatible,
-            format!("index {name:?} exists with {option} {has}, not {wants}: open it with that, or use another name"),
+            format!(
+                "index {name:?} exists with {option} {has}, not {wants}: open it with that, or use another name"
+            ),
         ))
     };
     if let Some((option, has, wants)) = pairs.into_iter().find(|(_, has, wants)| has != wants) {

@@ -161,8 +161,7 @@ pub struct ShapeStats {
 impl ShapeStats {
     pub(crate) fn of(open: &OpenIndex, shape: Shape) -> Self {
         let caches = open.nodes.iter().map(|n| DmTree::cache_stats(n));
-        let (nodes, bytes) =
-            caches.fold((0, 0), |(n, b), c| (n + c.nodes, b + c.used_bytes));
+        let (nodes, bytes) = caches.fold((0, 0), |(n, b), c| (n + c.nodes, b + c.used_bytes));
         Self { shape, cached_nodes: nodes, cached_bytes: bytes }
     }
 
