@@ -1,2 +1,174 @@
-//! What a developer runs.
-fn main() {}
+//! What a developer runs: `cargo xtask VERB`. Each verb is also a step of CI.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+const VERBS: &[(&str, &str)] = &[
+    ("tidy", "file sizes, leftovers, number of locked crates, rust-version"),
+    ("loom", "every interleaving of the shared kernels (about a minute)"),
+    (
+        "miri",
+        "undefined behaviour in the fabric, the cache and the formats (needs the nightly component `miri`)",
+    ),
+    ("seeds [N]", "N seeds (default 300) of each interleaved suite in the release profile"),
+];
+
+#[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let done = match args.first().map(String::as_str) {
+        Some("tidy") => tidy(),
+        Some("loom") => loom(),
+        Some("miri") => miri(),
+        Some("seeds") => seeds(args.get(1).map_or("300", String::as_str)),
+        _ => {
+            println!("cargo xtask VERB");
+            VERBS.iter().for_each(|(verb, what)| println!("  {verb:10} {what}"));
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace").into()
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.current_dir(root()).status().with_context(|| format!("{command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} failed: {status}");
+    }
+    Ok(())
+}
+
+fn loom() -> Result<()> {
+    run(Command::new("cargo")
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", "target/loom")
+        .args(["test", "--release", "-p", "dmtree-fabric", "-p", "dmtree-parts"])
+        .args(["--test", "loom_wait", "--test", "loom_shared"]))
+}
+
+#[expect(clippy::disallowed_macros, reason = "a skip is loud")]
+fn miri() -> Result<()> {
+    let there = Command::new("cargo").args(["+nightly", "miri", "--version"]).output();
+    if !there.is_ok_and(|out| out.status.success()) {
+        let added = Command::new("rustup")
+            .args(["component", "add", "miri", "rust-src", "--toolchain", "nightly"])
+            .status();
+        if !added.is_ok_and(|s| s.success()) {
+            println!("SKIPPED: miri is not installed and `rustup component add miri` failed");
+            return Ok(());
+        }
+    }
+    let flags = "-Zmiri-disable-isolation -Zmiri-ignore-leaks";
+    for (package, filter) in
+        [("dmtree-fabric", ""), ("dmtree-parts", "cache"), ("dmtree-engine", "format")]
+    {
+        run(Command::new("cargo")
+            .env("MIRIFLAGS", flags)
+            .env("PROPTEST_CASES", "4")
+            .env("CARGO_TARGET_DIR", "target/miri")
+            .args(["+nightly", "miri", "test", "-p", package, "--lib", filter]))?;
+    }
+    Ok(())
+}
+
+fn seeds(n: &str) -> Result<()> {
+    let n: u32 = n.parse().context("a number of seeds")?;
+    run(Command::new("cargo").env("DMTREE_SEEDS", n.to_string()).args([
+        "test",
+        "--release",
+        "-p",
+        "dmtree-engine",
+        "--test",
+        "concurrent",
+        "interleaved",
+    ]))
+}
+
+#[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
+fn tidy() -> Result<()> {
+    let mut problems = Vec::new();
+    let listed = Command::new("git").args(["ls-files"]).current_dir(root()).output()?;
+    let listed = String::from_utf8(listed.stdout)?;
+    for file in listed.lines().filter(|f| f.ends_with(".rs")) {
+        let Ok(text) = std::fs::read_to_string(root().join(file)) else { continue };
+        let lines = text.lines().count();
+        if lines > 800 {
+            problems.push(format!("{file}: {lines} lines; split it by role"));
+        }
+        for (n, line) in text.lines().enumerate() {
+            let leftover = ["TO", "DO"].concat();
+            let fix = ["FIX", "ME"].concat();
+            if line.contains(&leftover) || line.contains(&fix) {
+                problems.push(format!("{file}:{}: left open: {}", n + 1, line.trim()));
+            }
+        }
+    }
+    let crates = locked_crates()?;
+    if crates > 80 {
+        problems.push(format!("{crates} locked crates without dev-dependencies; the limit is 80"));
+    }
+    problems.extend(rust_version()?);
+    if problems.is_empty() {
+        println!(
+            "tidy: {} files, {crates} locked crates without dev-dependencies",
+            listed.lines().count()
+        );
+        return Ok(());
+    }
+    bail!("{}", problems.join("\n"));
+}
+
+/// Crates of others that a build without dev-dependencies needs.
+fn locked_crates() -> Result<usize> {
+    let tree = Command::new("cargo")
+        .args(["tree", "--workspace", "-e", "no-dev", "--prefix", "none", "--format", "{p}"])
+        .current_dir(root())
+        .output()?;
+    let text = String::from_utf8(tree.stdout)?;
+    let names: std::collections::BTreeSet<&str> = text
+        .lines()
+        .map(|l| l.trim_end_matches(" (*)").trim_end_matches(" (proc-macro)"))
+        .filter(|l| !l.is_empty() && !l.contains('('))
+        .collect();
+    Ok(names.len())
+}
+
+/// The workspace says which compiler it needs; this one must be that one, or CI proves nothing about it.
+fn rust_version() -> Result<Option<String>> {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml"))?;
+    let wanted = manifest
+        .lines()
+        .find_map(|l| l.strip_prefix("rust-version = "))
+        .context("the root manifest has no rust-version")?
+        .trim_matches('"')
+        .to_owned();
+    let version = Command::new("rustc").arg("--version").output()?;
+    let version = String::from_utf8(version.stdout)?;
+    let found = version.split_whitespace().nth(1).unwrap_or("").to_owned();
+    if found.starts_with(&wanted) {
+        return Ok(None);
+    }
+    let pinned = format!("+{wanted}.0");
+    let checked = Command::new("cargo")
+        .args([&pinned, "check", "--workspace"])
+        .current_dir(root())
+        .status()
+        .is_ok_and(|s| s.success());
+    Ok((!checked).then(|| {
+        format!(
+            "rust-version {wanted} is not proved: rustc is {found}, and `cargo {pinned}` failed"
+        )
+    }))
+}

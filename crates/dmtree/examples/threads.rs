@@ -20,7 +20,7 @@ fn main() -> dmtree::Result<()> {
                     for n in 0..KEYS {
                         add_one(&index, &n.to_be_bytes())?;
                     }
-                    Ok(())
+                    Ok::<(), dmtree::Error>(())
                 })
             })
             .collect();

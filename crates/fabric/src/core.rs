@@ -100,6 +100,8 @@ pub struct Core {
     timers: RefCell<BinaryHeap<Reverse<(Nanos, u64, u32)>>>,
     timer_sequence: Cell<u64>,
     detached: Cell<u32>,
+    /// Somebody keeps polling: completions of detached lists are noticed when they come.
+    driven: Cell<bool>,
     detached_error: RefCell<Option<Error>>,
     mailbox: Arc<Mailbox>,
     /// Sources of completions; the first is also the clock.
@@ -122,6 +124,7 @@ impl Core {
             timers: RefCell::default(),
             timer_sequence: Cell::new(0),
             detached: Cell::new(0),
+            driven: Cell::new(false),
             detached_error: RefCell::default(),
             mailbox: Arc::new(Mailbox {
                 flag: AtomicBool::new(false),
@@ -322,6 +325,30 @@ impl Core {
         }
     }
 
+    /// Whether somebody keeps polling (a [`crate::Worker`] runs), so that a hook of a detached list runs when it has finished. A
+    /// blocking caller may stay away for long after its call: its hooks run at the post.
+    pub(crate) fn is_driven(&self) -> bool {
+        self.driven.get()
+    }
+
+    pub(crate) fn set_driven(&self, on: bool) {
+        self.driven.set(on);
+    }
+
+    /// Reaps detached lists, waiting for them as long as the fabric makes progress (1 s at most).
+    pub(crate) fn settle_detached(&self) {
+        let until = self.now() + 1_000_000_000;
+        let mut spins = 0;
+        while self.detached.get() > 0 && self.now() < until {
+            if self.poll_drivers() != Progress::Made {
+                spins += 1;
+                if self.clock.idle(self, Some(self.now() + 1_000), spins) == Idle::Never {
+                    return;
+                }
+            }
+        }
+    }
+
     /// The reply of a remote call; [`Core::complete`] follows.
     pub fn complete_rpc(&self, t: Ticket, reply: Vec<u8>) {
         self.with_posting(t, |p| {
@@ -457,6 +484,8 @@ impl Core {
         let mut spins = 0;
         loop {
             if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+                // What was posted detached executes without us; completions that are there are reaped.
+                while self.detached.get() > 0 && self.poll_drivers() == Progress::Made {}
                 return out;
             }
             loop {

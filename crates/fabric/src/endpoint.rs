@@ -133,8 +133,12 @@ impl Endpoint {
     pub fn detach<L: Ordered>(&self, list: L, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
         let core = &self.0.core;
         let (ticket, _) = self.stage(list, true, true);
-        core.mark_detached(ticket, hook);
+        let (now, later) = if core.is_driven() { (None, hook) } else { (hook, None) };
+        core.mark_detached(ticket, later);
         let posted = core.post_on(&*self.0.transport, ticket);
+        if let Some((hook, arg)) = now {
+            hook.finished(arg);
+        }
         if let Poll::Ready(result) = posted {
             core.finish_detached(ticket, result);
         }

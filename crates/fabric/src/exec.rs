@@ -41,13 +41,59 @@ impl SeededRandom {
     }
 }
 
-impl Policy for SeededRandom {
-    fn pick(&mut self, ready: &[u32]) -> usize {
+impl SeededRandom {
+    /// 0 to `n - 1`, for `n` up to 2^32.
+    fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         let draw = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        (draw as usize * ready.len()) >> 32
+        (draw * n) >> 32
+    }
+}
+
+impl Policy for SeededRandom {
+    fn pick(&mut self, ready: &[u32]) -> usize {
+        self.below(ready.len() as u64) as usize
+    }
+}
+
+/// Unfair on purpose: for long stretches some clients are not picked while others are ready, so that whole operations of the
+/// others fall between two steps of theirs. Finds what uniform choices hardly ever reach.
+#[derive(Clone, Copy, Debug)]
+pub struct Unfair {
+    random: SeededRandom,
+    /// The clients held back now: a mask over slot numbers modulo 64.
+    held: u64,
+    /// Picks until others are held back.
+    left: usize,
+}
+
+impl Unfair {
+    /// A policy that makes the same choices for the same seed.
+    pub fn new(seed: u64) -> Self {
+        Self { random: SeededRandom::new(seed ^ 0x5deece66d), held: 0, left: 0 }
+    }
+}
+
+impl Policy for Unfair {
+    fn pick(&mut self, ready: &[u32]) -> usize {
+        if self.left == 0 {
+            let draw = |r: &mut SeededRandom, n| r.below(n);
+            self.left = 1 + (draw(&mut self.random, 12) * draw(&mut self.random, 12)) as usize * 2;
+            let bits = |r: &mut SeededRandom| (draw(r, 1 << 32) << 32) | draw(r, 1 << 32);
+            self.held = bits(&mut self.random) & bits(&mut self.random);
+        }
+        self.left -= 1;
+        let free = |slot: &u32| self.held >> (slot % 64) & 1 == 0;
+        let count = ready.iter().filter(|s| free(s)).count();
+        if count == 0 {
+            self.left = 0;
+            return self.random.pick(ready);
+        }
+        let nth = self.random.below(count as u64) as usize;
+        let mut positions = ready.iter().enumerate().filter(|(_, s)| free(s));
+        positions.nth(nth).map_or(0, |(i, _)| i)
     }
 }
 
@@ -82,6 +128,14 @@ impl<'a> Worker<'a> {
     /// # Errors
     /// [`Stalled`] when none can ever be woken again; says who waits for what.
     pub fn run(&mut self, policy: &mut dyn Policy) -> Result<(), Stalled> {
+        self.core.set_driven(true);
+        let ran = self.run_all(policy);
+        self.core.set_driven(false);
+        self.core.settle_detached();
+        ran
+    }
+
+    fn run_all(&mut self, policy: &mut dyn Policy) -> Result<(), Stalled> {
         let mut spins = 0;
         let mut polls = 0u32;
         while self.live > 0 {

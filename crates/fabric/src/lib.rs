@@ -39,7 +39,7 @@ pub use crate::core::{Core, DetachedHook, Stalled, WaitReason};
 pub use crate::counters::{OpCounts, ROUND_TRIP_BUCKETS, SideCounts, Snapshot, Totals};
 pub use crate::endpoint::{Backoff, DEFAULT_TIMEOUT_NS, Endpoint, OpScope, Post, Sleep, Yield};
 pub use crate::error::{Effect, Error, ErrorKind, Result};
-pub use crate::exec::{Fifo, Policy, SeededRandom, Worker};
+pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{MemberChange, MemberEvent};
 pub use crate::region::Region;
 pub use crate::rpc::{MAX_RPC_BYTES, RequestId, RpcFuture, RpcHandler, RpcHost, ServiceId};

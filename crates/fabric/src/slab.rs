@@ -32,8 +32,8 @@ pub struct Slab(Rc<Inner>);
 
 struct Inner {
     free: RefCell<Vec<Vec<NonNull<u64>>>>,
-    /// Every piece of memory ever carved, freed when the slab goes.
-    chunks: RefCell<Vec<Box<[u64]>>>,
+    /// Every piece of memory ever carved, freed when the slab goes. Raw, because a box would claim to be the only way to it.
+    chunks: RefCell<Vec<*mut [u64]>>,
     live_bytes: Cell<u64>,
     limit_bytes: u64,
     carved: Cell<u64>,
@@ -93,8 +93,8 @@ impl Slab {
     fn carve(&self, class: usize) -> NonNull<u64> {
         let bytes = class_bytes(class) as usize;
         let count = (CARVE_BYTES / bytes).max(1);
-        let mut chunk = vec![0u64; bytes / 8 * count].into_boxed_slice();
-        let base = chunk.as_mut_ptr();
+        let chunk = Box::into_raw(vec![0u64; bytes / 8 * count].into_boxed_slice());
+        let base = chunk.cast::<u64>();
         let mut free = self.0.free.borrow_mut();
         // SAFETY: every offset stays inside the chunk just allocated, which lives as long as the slab.
         let piece = |i: usize| unsafe { NonNull::new_unchecked(base.add(i * (bytes / 8))) };
@@ -102,6 +102,15 @@ impl Slab {
         self.0.chunks.borrow_mut().push(chunk);
         self.0.carved.set(self.0.carved.get() + 1);
         piece(0)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for chunk in self.chunks.borrow_mut().drain(..) {
+            // SAFETY: it came from a box, is freed once, and every `Buf` holds the slab, so that none is left.
+            drop(unsafe { Box::from_raw(chunk) });
+        }
     }
 }
 

@@ -1,5 +1,22 @@
 //! Verbs as values; chains and batches are tuples of them. Results are typed, and an order that no fabric keeps does not
-//! compile.
+//! compile:
+//!
+//! ```compile_fail
+//! use dmtree_fabric::{GlobalAddr, NodeId, verb::{cas, read}};
+//! # fn chain(ep: &dmtree_fabric::Endpoint) {
+//! let at = GlobalAddr::new(NodeId::memory(0), 64);
+//! let _ = ep.chain((read(at, 8), cas(at, 0, 1))); // nothing is ordered behind a READ
+//! # }
+//! ```
+//!
+//! ```
+//! use dmtree_fabric::{GlobalAddr, NodeId, verb::{cas, fenced, read}};
+//! # fn chain(ep: &dmtree_fabric::Endpoint) {
+//! let at = GlobalAddr::new(NodeId::memory(0), 64);
+//! let _ = ep.chain((cas(at, 0, 1), read(at, 8))); // atomic->READ is
+//! let _ = ep.chain((read(at, 8), fenced(cas(at, 0, 1)))); // or with a fence, which costs a round trip
+//! # }
+//! ```
 
 use crate::addr::GlobalAddr;
 use crate::core::Posting;

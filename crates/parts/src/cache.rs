@@ -6,15 +6,15 @@
 //! chance for those used since; first their mirrors go, then they.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
 use dmtree_fabric::GlobalAddr;
 
 use crate::contract::CacheStats;
 use crate::hash::positions;
 use crate::keys::KeyArray;
+use crate::sync::{ArcSwap, ArcSwapOption, AtomicBool, AtomicU64, Mutex};
 
 /// Levels a tree can have: a fan-out of 8 at half fill reaches 10^9 leaves with 15.
 pub const MAX_LEVELS: usize = 16;
@@ -533,7 +533,7 @@ impl NodeCache {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

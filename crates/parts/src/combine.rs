@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmtree_fabric::sync::{Arc, Mutex};
 use dmtree_fabric::wait::WaitQueue;
-use dmtree_fabric::{Effect, Endpoint, Error, ErrorKind, Result, WaitReason};
+use dmtree_fabric::{Endpoint, Error, ErrorKind, Result, WaitReason};
 
 use crate::contract::Outcome;
 use crate::hash::KeyHash;
@@ -265,14 +265,24 @@ impl Lease {
         while self.queued {
             let group = self.group.clone().expect("a queued lease has a group");
             let listener = group.news.listen();
-            if matches!(group.state.lock().expect("no panic under this lock").phase, Phase::Open) {
-                self.queued = false;
+            if self.try_begin() {
                 break;
             }
             let why = WaitReason { what: "the operation in front on the same key", at: 0 };
             listener.wait(ep, why).await?;
         }
         Ok(())
+    }
+
+    /// Whether nobody is in front any more.
+    pub fn try_begin(&mut self) -> bool {
+        let open = |g: &Arc<Group>| {
+            matches!(g.state.lock().expect("no panic under this lock").phase, Phase::Open)
+        };
+        if self.queued && self.group.as_ref().is_some_and(open) {
+            self.queued = false;
+        }
+        !self.queued
     }
 
     /// Closes the group to arrivals. For writes, `value` becomes what shall be written: that of the last arrival.
@@ -334,14 +344,10 @@ impl Drop for Lease {
     }
 }
 
-/// Whether an error of a leader leaves open if a member's write happened.
-pub fn leader_effect(e: &Error) -> Effect {
-    e.effect()
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use dmtree_fabric::Effect;
 
     fn lead(a: Arrival) -> Lease {
         match a {

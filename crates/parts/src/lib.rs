@@ -8,6 +8,7 @@ pub mod combine;
 pub mod contract;
 pub mod hash;
 pub mod keys;
+pub mod sync;
 pub mod turns;
 
 pub use contract::{

@@ -4,8 +4,8 @@ use dmtree_check::bed::Bed;
 use dmtree_check::concurrent::{Stress, coroutines, threads};
 use dmtree_check::history::History;
 use dmtree_engine::{DmTree, Options, Tables};
-use dmtree_fabric::SeededRandom;
 use dmtree_fabric::local::Knobs;
+use dmtree_fabric::{Policy, SeededRandom, Unfair};
 use dmtree_pool::PoolOptions;
 
 fn stress() -> Stress {
@@ -31,6 +31,21 @@ fn bed(knobs: Knobs, o: &Options) -> Bed<DmTree> {
     Bed::new(&pool, 4 << 20, o).expect("a pool and an index")
 }
 
+/// Uniform and unfair schedules in turn.
+fn policy(seed: u64) -> Box<dyn Policy> {
+    if seed.is_multiple_of(2) {
+        Box::new(SeededRandom::new(seed))
+    } else {
+        Box::new(Unfair::new(seed))
+    }
+}
+
+/// How many seeds a test runs: its own number, or more when `DMTREE_SEEDS` asks for more.
+fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
+    let more = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse().ok());
+    from..from + more.unwrap_or(usual)
+}
+
 fn judge(bed: &Bed<DmTree>, history: &History, what: &str) {
     if let Err((key, violation)) = history.check() {
         panic!("{what}: key {:?}: {violation}", String::from_utf8_lossy(&key));
@@ -43,7 +58,7 @@ fn judge(bed: &Bed<DmTree>, history: &History, what: &str) {
 /// Interleaved at verbs on one thread, in orders drawn from seeds.
 #[test]
 fn interleaved_coroutines() {
-    for seed in 0..60 {
+    for seed in seeds(0, 60) {
         let knobs = Knobs { suspend_one_in: 2, seed };
         let o = match seed % 4 {
             0 => Options::default(),
@@ -64,7 +79,7 @@ fn interleaved_coroutines() {
             value_bytes: [8, 8, 60, 200][seed as usize % 4],
             ..stress()
         };
-        let history = coroutines(&bed, s, &mut SeededRandom::new(seed));
+        let history = coroutines(&bed, s, &mut *policy(seed));
         judge(&bed, &history, &format!("seed {seed}"));
     }
 }
@@ -72,18 +87,25 @@ fn interleaved_coroutines() {
 /// Splits and merges under the feet of readers: many keys, small leaves.
 #[test]
 fn interleaved_structure_changes() {
-    for seed in 100..115 {
-        let bed =
-            bed(Knobs { suspend_one_in: 2, seed }, &Options { fanout: 8, ..Options::default() });
-        let s = Stress { seed, coroutines: 8, ops: 700, keys: 700, scan_one_in: 60, ..stress() };
-        let history = coroutines(&bed, s, &mut SeededRandom::new(seed));
+    for seed in seeds(100, 40) {
+        let o = Options { fanout: 8, mirrors: !seed.is_multiple_of(3), ..Options::default() };
+        let bed = bed(Knobs { suspend_one_in: 2, seed }, &o);
+        let s = Stress {
+            seed,
+            coroutines: 8,
+            ops: 400,
+            keys: 150 + seed % 600,
+            scan_one_in: 60,
+            ..stress()
+        };
+        let history = coroutines(&bed, s, &mut *policy(seed));
         judge(&bed, &history, &format!("seed {seed}"));
     }
 }
 
 #[test]
 fn real_threads_on_few_keys() {
-    for seed in 0..3 {
+    for seed in seeds(0, 3) {
         let bed = bed(Knobs::default(), &Options::default());
         let history = threads(&bed, Stress { seed, ..stress() });
         judge(&bed, &history, &format!("seed {seed}"));

@@ -1,0 +1,289 @@
+//! The contract, verb by verb, on the in-process fabric.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dmtree_fabric::local::{Knobs, LocalFabric};
+use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
+use dmtree_fabric::{
+    Core, DetachedHook, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, MemberChange, NodeId,
+    OpKind, OpOutcome, Result, RpcFuture, RpcHandler, SeededRandom, ServiceId, Worker,
+};
+
+const MN: NodeId = NodeId::memory(0);
+const CN: NodeId = NodeId::compute(0);
+
+fn fabric(knobs: Knobs) -> LocalFabric {
+    let f = LocalFabric::with_knobs(knobs);
+    f.add_node(MN, 1 << 16).expect("new");
+    f.add_node(NodeId::memory(1), 1 << 16).expect("new");
+    f.add_node(CN, 1 << 12).expect("new");
+    f.add_node(NodeId::compute(1), 1 << 12).expect("new");
+    f
+}
+
+fn endpoint(f: &LocalFabric, node: NodeId) -> Endpoint {
+    let transport = f.attach(node).expect("a member");
+    let core = Core::new(transport.clone(), 0);
+    let slot = core.add_slot();
+    Endpoint::new(core, transport, slot)
+}
+
+fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
+    ep.core().block_on(ep.slot(), f)
+}
+
+fn at(offset: u64) -> GlobalAddr {
+    GlobalAddr::new(MN, offset)
+}
+
+async fn put(ep: &Endpoint, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
+    let mut buf = ep.buf(bytes.len() as u32).await?;
+    buf.copy_from_slice(bytes);
+    ep.write(at, buf).await.map(|_| ())
+}
+
+#[test]
+fn verbs_chains_and_batches() {
+    for suspend_one_in in [0, 1, 2] {
+        let f = fabric(Knobs { suspend_one_in, seed: 5 });
+        let ep = &endpoint(&f, CN);
+        on(ep, async {
+            put(ep, at(100), b"hello, world").await?;
+            let (all, _) =
+                ep.read(at(100), 12).await?.check(|b| Ok::<_, ()>(b.to_vec())).expect("ok");
+            assert_eq!(all, b"hello, world");
+            assert_eq!(ep.faa(at(64), 5).await?, 0);
+            assert_eq!(ep.cas(at(64), 5, 7).await?, 5);
+            let (was, now) = ep.chain((cas(at(64), 7, 9), read(at(64), 8))).await?;
+            assert_eq!((was, now.word(0)), (7, 9));
+            let mut buf = ep.buf(8).await?;
+            buf.copy_from_slice(&1u64.to_le_bytes());
+            let list = (write(at(128), buf), write_word(at(136), 2), cas(at(64), 9, 0));
+            let (back, (), was) = ep.chain(list).await?;
+            assert_eq!((back.len(), was), (8, 9));
+            let other = GlobalAddr::new(NodeId::memory(1), 64);
+            let batch = (chain((faa(at(64), 1), read(at(128), 16))), read(other, 8));
+            let ((was, near), far) = ep.batch(batch).await?;
+            assert_eq!((was, near.word(0), near.word(1), far.word(0)), (0, 1, 2, 0));
+            let (sampled, was) = ep.chain((read(at(64), 8), fenced(faa(at(64), 1)))).await?;
+            assert_eq!((sampled.word(0), was), (1, 1));
+            Ok(())
+        })
+        .expect("all verbs work");
+    }
+}
+
+#[test]
+fn batches_of_any_length() {
+    let f = fabric(Knobs { suspend_one_in: 2, seed: 1 });
+    let ep = &endpoint(&f, CN);
+    on(ep, async {
+        let mut v = VerbVec::new();
+        for round in 0..3u64 {
+            v.clear();
+            for i in 0..20 {
+                v.cas(at(64 + i * 64), round, round + 1);
+                v.then().read(at(64 + i * 64), 8);
+            }
+            v = ep.batch(v).await?;
+            for i in 0..20 {
+                assert_eq!(v.word(2 * i), round);
+                assert_eq!(v.take_sampled(2 * i + 1).word(0), round + 1);
+            }
+        }
+        Ok(())
+    })
+    .expect("batches work");
+}
+
+#[test]
+fn errors_are_values() {
+    let f = fabric(Knobs::default());
+    let ep = &endpoint(&f, CN);
+    let kind = |r: Result<u64>| r.expect_err("an error").kind();
+    assert_eq!(kind(on(ep, ep.cas(at(1 << 20), 0, 1))), ErrorKind::Corrupt, "outside the region");
+    assert_eq!(kind(on(ep, ep.cas(at(0), 0, 1))), ErrorKind::Corrupt, "the first line is reserved");
+    assert_eq!(kind(on(ep, ep.cas(at(68), 0, 1))), ErrorKind::InvalidArgument, "not aligned");
+    let garbage = GlobalAddr::from_bits(u64::MAX);
+    assert_eq!(kind(on(ep, ep.cas(garbage, 0, 1))), ErrorKind::Unreachable);
+    let two = (cas(at(64), 0, 1), read(GlobalAddr::new(NodeId::memory(1), 64), 8));
+    let e = on(ep, ep.chain(two)).expect_err("a chain goes to one node");
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(f.add_node(MN, 64).expect_err("there").kind(), ErrorKind::Exists);
+    let stranger = f.attach(NodeId::compute(9)).map(|_| ());
+    assert_eq!(stranger.expect_err("no such node").kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn fencing_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
+    let f = fabric(Knobs::default());
+    let old = endpoint(&f, CN);
+    let other = endpoint(&f, NodeId::compute(1));
+    on(&old, old.faa(at(64), 1)).expect("a member");
+    f.fence(MN, CN, 1).expect("known nodes");
+    let e = on(&old, old.faa(at(64), 1)).expect_err("fenced");
+    assert_eq!((e.kind(), e.effect()), (ErrorKind::Fenced, Effect::Unknown));
+    assert!(f.attach(CN).is_err());
+    assert_eq!(on(&other, other.faa(at(64), 1)).expect("others go on"), 1);
+    f.add_node(CN, 1 << 12).expect("comes back");
+    let new = endpoint(&f, CN);
+    assert_eq!(on(&new, new.faa(at(64), 1)).expect("a new incarnation"), 2);
+    assert!(on(&old, old.faa(at(64), 1)).is_err(), "the old one stays fenced");
+    let changes: Vec<_> = f.events(4).iter().map(|e| (e.node, e.incarnation, e.change)).collect();
+    assert_eq!(changes, [(CN, 1, MemberChange::Fenced), (CN, 2, MemberChange::Joined)]);
+}
+
+/// Fencing waits for verbs that are being executed: afterwards the memory does not change any more.
+#[test]
+fn no_verb_executes_after_a_fence() {
+    for _ in 0..if cfg!(miri) { 1 } else { 20 } {
+        let f = fabric(Knobs::default());
+        std::thread::scope(|s| {
+            let writer = f.clone();
+            s.spawn(move || {
+                let ep = endpoint(&writer, CN);
+                while on(&ep, ep.faa(at(64), 1)).is_ok() {}
+            });
+            while on_word(&f, at(64)) < 10 {
+                std::thread::yield_now();
+            }
+            f.fence(MN, CN, 1).expect("known nodes");
+            let seen = on_word(&f, at(64));
+            for _ in 0..100 {
+                assert_eq!(on_word(&f, at(64)), seen);
+            }
+        });
+    }
+}
+
+fn on_word(f: &LocalFabric, at: GlobalAddr) -> u64 {
+    let ep = endpoint(f, NodeId::compute(1));
+    on(&ep, ep.read(at, 8)).expect("read").word(0)
+}
+
+/// A dropped future leaves its buffers to the verbs until they have completed; they go back to the slab then.
+#[test]
+fn a_dropped_future_keeps_its_buffers_until_completion() {
+    let f = fabric(Knobs { suspend_one_in: 1, seed: 3 });
+    let ep = &endpoint(&f, CN);
+    on(ep, async {
+        for i in 0..50 {
+            let mut buf = ep.buf(256).await?;
+            buf.fill(i);
+            let mut post = ep.write(at(256), buf);
+            let waker = std::task::Waker::noop();
+            let polled =
+                std::pin::Pin::new(&mut post).poll(&mut std::task::Context::from_waker(waker));
+            assert!(polled.is_pending(), "suspended");
+            drop(post);
+            assert!(ep.core().slab().live_bytes() >= 256, "still in flight");
+            ep.sleep(1).await;
+        }
+        ep.sleep(1).await;
+        let seen = ep.read(at(256), 8).await?.word(0);
+        assert_eq!(seen, u64::from_le_bytes([49; 8]), "dropped, but executed");
+        Ok(())
+    })
+    .expect("runs");
+    assert_eq!(ep.core().slab().live_bytes(), 0);
+}
+
+struct Count(Cell<u64>);
+impl DetachedHook for Count {
+    fn finished(&self, arg: u64) {
+        self.0.set(self.0.get() + arg);
+    }
+}
+
+#[test]
+fn detached_lists_are_finished_and_counted_apart() {
+    let f = fabric(Knobs { suspend_one_in: 2, seed: 9 });
+    let transport = f.attach(CN).expect("a member");
+    let core = Core::new(transport.clone(), 0);
+    let hook = Rc::new(Count(Cell::new(0)));
+    let mut worker = Worker::new(core.clone());
+    for i in 0..4u64 {
+        let slot = core.add_slot();
+        let ep = Endpoint::new(core.clone(), transport.clone(), slot);
+        let hook = hook.clone();
+        worker.spawn(slot, async move {
+            for n in 0..25 {
+                let scope = ep.begin(OpKind::Put);
+                ep.cas(at(64 + i * 64), n, n).await.expect("cas");
+                ep.detach(cas(at(64 + i * 64), n, n + 1), Some((hook.clone(), 1)));
+                assert_eq!((scope.counts().round_trips, scope.counts().detached), (1, 1));
+                scope.end(OpOutcome::Hit);
+                ep.drain().await.expect("finished");
+            }
+            let t = ep.snapshot().total(&[OpKind::Put]);
+            assert_eq!((t.ops, t.counts.round_trips, t.counts.mn.atomic), (25, 25, 50));
+        });
+    }
+    worker.run(&mut SeededRandom::new(4)).expect("all end");
+    assert_eq!(hook.0.get(), 100);
+    for i in 0..4 {
+        assert_eq!(on_word(&f, at(64 + i * 64)), 25);
+    }
+}
+
+/// An executor that goes away takes no unlock with it.
+#[test]
+fn detached_lists_outlive_their_caller() {
+    let f = fabric(Knobs { suspend_one_in: 1, seed: 2 });
+    for i in 1..=20 {
+        let ep = endpoint(&f, CN);
+        ep.detach(faa(at(64), 1), None);
+        drop(ep);
+        assert_eq!(on_word(&f, at(64)), i);
+    }
+}
+
+struct Doubler;
+impl RpcHandler for Doubler {
+    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(async move {
+            let n = ep.faa(GlobalAddr::new(ep.node(), 512), 1).await?;
+            let nested = ep.rpc(from, ServiceId(1), b"", &mut Vec::new()).await;
+            assert_eq!(nested.expect_err("refused").kind(), ErrorKind::Unsupported);
+            let mut reply = [request, request].concat();
+            reply.push(n as u8);
+            Ok(reply)
+        })
+    }
+}
+
+#[test]
+fn remote_calls() {
+    let f = fabric(Knobs::default());
+    let ep = &endpoint(&f, CN);
+    let mut reply = Vec::new();
+    let e = on(ep, ep.rpc(MN, ServiceId(1), b"x", &mut reply)).expect_err("no service yet");
+    assert_eq!(e.kind(), ErrorKind::Unsupported);
+    f.serve(MN, ServiceId(1), Arc::new(Doubler)).expect("a member");
+    for n in 0..3 {
+        on(ep, ep.rpc(MN, ServiceId(1), b"ab", &mut reply)).expect("answers");
+        assert_eq!(reply, [b"abab".as_slice(), &[n]].concat());
+    }
+    let large = vec![0; (64 << 10) + 1];
+    assert!(on(ep, ep.rpc(MN, ServiceId(1), &large, &mut reply)).is_err());
+}
+
+#[test]
+fn deadlines_name_what_was_waited_for() {
+    let f = fabric(Knobs::default());
+    let ep = &endpoint(&f, CN);
+    ep.set_timeout(2_000_000);
+    let e = on(ep, async {
+        let mut backoff = ep.backoff("a lock that never comes free", at(64));
+        loop {
+            backoff.step().await?;
+        }
+        #[allow(unreachable_code, reason = "gives the block its type")]
+        Ok(())
+    });
+    let e = e.expect_err("ends");
+    assert_eq!(e.kind(), ErrorKind::TimedOut);
+    assert!(e.to_string().contains("a lock that never comes free"), "{e}");
+}
