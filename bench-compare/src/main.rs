@@ -1,0 +1,143 @@
+//! One run that measures `get` of dmtree and of other ordered maps side by side: one thread, uniform hits, the value copied out.
+//!
+//! The rounds alternate between the engines, so that a slow minute of the machine hits all of them; medians are compared.
+
+mod engines;
+mod keys;
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use serde_json::json;
+
+use engines::{Dmtree, Engine, LockedBTree, Redb, Skiplist};
+use keys::{Uniform, key, value};
+
+/// Compares dmtree with other ordered maps on this machine.
+#[derive(Parser)]
+struct Args {
+    /// Keys of 24 bytes, values of 8.
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    /// Rounds of every engine, alternating.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Reads in a round.
+    #[arg(long, default_value_t = 500_000)]
+    reads: u64,
+    /// Prints one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+struct Measured {
+    name: &'static str,
+    put_ns: f64,
+    /// One for every round.
+    get_ns: Vec<f64>,
+}
+
+impl Measured {
+    fn median(&self) -> f64 {
+        let mut sorted = self.get_ns.clone();
+        sorted.sort_by(f64::total_cmp);
+        let mid = sorted.len() / 2;
+        if sorted.len() % 2 == 1 { sorted[mid] } else { (sorted[mid - 1] + sorted[mid]) / 2.0 }
+    }
+
+    fn range(&self) -> (f64, f64) {
+        let low = self.get_ns.iter().copied().fold(f64::INFINITY, f64::min);
+        (low, self.get_ns.iter().copied().fold(0.0, f64::max))
+    }
+}
+
+fn fill(engine: &mut dyn Engine, records: u64) -> Result<f64> {
+    let mut pairs = (0..records).map(|n| (key(n), value(n)));
+    let began = Instant::now();
+    engine.fill(&mut pairs)?;
+    Ok(began.elapsed().as_nanos() as f64 / records as f64)
+}
+
+fn round(engine: &mut dyn Engine, args: &Args, seed: u64) -> Result<f64> {
+    // Drawn before: the making of keys is not measured. All engines read the same keys in the same order.
+    let mut draws = Uniform::new(seed, args.keys);
+    let numbers: Vec<u64> = (0..args.reads).map(|_| draws.draw()).collect();
+    let wanted: Vec<_> = numbers.iter().map(|n| key(*n)).collect();
+    let mut out = Vec::with_capacity(64);
+    let (mut hits, mut sum) = (0u64, 0u64);
+    let began = Instant::now();
+    for key in &wanted {
+        hits += u64::from(engine.get(key, &mut out)?);
+        sum = sum.wrapping_add(u64::from(out[0]));
+    }
+    let ns = began.elapsed().as_nanos() as f64 / args.reads as f64;
+    let right = numbers.iter().fold(0u64, |s, n| s.wrapping_add(u64::from(value(*n)[0])));
+    ensure!(hits == args.reads && sum == right, "{} answers wrongly", engine.name());
+    Ok(ns)
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    ensure!(args.keys > 0 && args.rounds > 0 && args.reads > 0, "all numbers must be above 0");
+    let mut dmtree = Dmtree::new(args.keys)?;
+    let index = dmtree.index.clone();
+    let (mut skiplist, mut btree, mut redb) =
+        (Skiplist::default(), LockedBTree::default(), Redb::new()?);
+    let mut engines: [&mut dyn Engine; 4] = [&mut dmtree, &mut skiplist, &mut btree, &mut redb];
+    let mut results = Vec::new();
+    for engine in &mut engines {
+        let put_ns = fill(*engine, args.keys)?;
+        // Warms caches up; not counted.
+        round(*engine, &args, 0)?;
+        results.push(Measured { name: engine.name(), put_ns, get_ns: Vec::new() });
+    }
+    for n in 0..args.rounds {
+        for (engine, measured) in engines.iter_mut().zip(&mut results) {
+            measured.get_ns.push(round(*engine, &args, 1 + n as u64)?);
+        }
+    }
+    let gets = index.stats()?.of_operation(dmtree::Operation::Get).total();
+    ensure!(gets == args.reads * (args.rounds as u64 + 1), "the counters were on: {gets}");
+    report(&args, &results)
+}
+
+fn report(args: &Args, results: &[Measured]) -> Result<()> {
+    let ours = results[0].median();
+    if args.json {
+        let engines: Vec<_> = results
+            .iter()
+            .map(|m| {
+                json!({
+                    "engine": m.name, "get_ns_median": m.median(), "get_ns_rounds": m.get_ns,
+                    "put_ns": m.put_ns, "get_rate_of_dmtree_to_this": m.median() / ours,
+                })
+            })
+            .collect();
+        let all = json!({ "keys": args.keys, "reads": args.reads, "rounds": args.rounds,
+            "key_bytes": keys::KEY_BYTES, "value_bytes": 8, "threads": 1, "engines": engines });
+        println!("{all:#}");
+        return Ok(());
+    }
+    println!(
+        "{} keys of {} B, values of 8 B copied out, uniform hits, one thread, {} rounds of {} reads",
+        args.keys,
+        keys::KEY_BYTES,
+        args.rounds,
+        args.reads
+    );
+    println!("{:<20}{:>10}{:>18}{:>10}{:>20}", "engine", "get, ns", "min..max", "put, ns", "dmtree is");
+    for m in results {
+        let (low, high) = m.range();
+        let (spread, ratio) = (format!("{low:.0}..{high:.0}"), m.median() / ours);
+        println!(
+            "{:<20}{:>10.0}{:>18}{:>10.0}{:>14.2} x as fast",
+            m.name,
+            m.median(),
+            spread,
+            m.put_ns,
+            ratio
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! The queue between async callers and worker threads.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use dmtree_fabric::{Error, ErrorKind, Result};
+
+use super::worker::Coroutine;
+use crate::pool::locked;
+
+/// A request, to be run by a coroutine of a worker.
+pub(crate) type Job =
+    Box<dyn for<'c> FnOnce(&'c mut Coroutine) -> Pin<Box<dyn Future<Output = ()> + 'c>> + Send>;
+
+/// What callers and workers share.
+pub(crate) struct Mailbox {
+    state: Mutex<State>,
+    bound: usize,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    /// Coroutines without work.
+    idle: VecDeque<(u64, Waker)>,
+    coroutines: u64,
+    workers: usize,
+    closed: bool,
+}
+
+impl Mailbox {
+    fn post(&self, job: Job) -> Result<()> {
+        let mut state = locked(&self.state);
+        if state.closed {
+            return Err(Error::new(ErrorKind::Closed, "the workers of this client have ended"));
+        }
+        if state.jobs.len() >= self.bound {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "{} requests wait already: await some before posting more, or give the client a longer queue or more workers",
+                    self.bound
+                ),
+            ));
+        }
+        state.jobs.push_back(job);
+        let idle = state.idle.pop_front();
+        drop(state);
+        if let Some((_, waker)) = idle {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// The next job for coroutine `id`; `None` when there will be no more.
+    pub(super) fn poll_take(&self, id: u64, cx: &mut Context<'_>) -> Poll<Option<Job>> {
+        let mut state = locked(&self.state);
+        state.idle.retain(|(idle, _)| *idle != id);
+        if let Some(job) = state.jobs.pop_front() {
+            return Poll::Ready(Some(job));
+        }
+        if state.closed {
+            return Poll::Ready(None);
+        }
+        state.idle.push_back((id, cx.waker().clone()));
+        Poll::Pending
+    }
+
+    /// A number for a new coroutine.
+    pub(super) fn enlist(&self) -> u64 {
+        let mut state = locked(&self.state);
+        state.coroutines += 1;
+        state.coroutines
+    }
+
+    /// No more jobs are taken; those that wait are still run.
+    fn close(&self) {
+        let mut state = locked(&self.state);
+        state.closed = true;
+        let idle = std::mem::take(&mut state.idle);
+        drop(state);
+        idle.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
+
+/// A worker thread exists. When the last one ends, by a panic too, nobody waits for it in vain.
+pub(super) struct OnDuty(pub(super) Arc<Mailbox>);
+
+impl OnDuty {
+    pub(super) fn new(mailbox: &Arc<Mailbox>) -> Self {
+        locked(&mailbox.state).workers += 1;
+        Self(mailbox.clone())
+    }
+}
+
+impl Drop for OnDuty {
+    fn drop(&mut self) {
+        let mut state = locked(&self.0.state);
+        state.workers -= 1;
+        if state.workers > 0 {
+            return;
+        }
+        state.closed = true;
+        let left = std::mem::take(&mut state.jobs);
+        drop(state);
+        // Outside the lock: their callers are woken.
+        drop(left);
+    }
+}
+
+/// The callers' side: when the last clone is dropped the mailbox closes.
+pub(crate) struct Door(Arc<Mailbox>);
+
+impl Door {
+    pub(super) fn new(bound: usize) -> Self {
+        Self(Arc::new(Mailbox { state: Mutex::default(), bound }))
+    }
+
+    pub(super) fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.0
+    }
+
+    pub(super) fn post(&self, job: Job) -> Result<()> {
+        self.0.post(job)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !locked(&self.0.state).closed
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = locked(&self.0.state);
+        write!(f, "Door({} workers, {} requests wait)", state.workers, state.jobs.len())
+    }
+}

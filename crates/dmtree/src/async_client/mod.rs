@@ -1,0 +1,274 @@
+//! Async code's way to an index: requests go to worker threads of ours, so any runtime will do.
+
+mod mailbox;
+mod reply;
+mod scan;
+mod worker;
+
+use std::sync::Arc;
+
+use dmtree_fabric::{Error, Result};
+use dmtree_parts::{Loaded, Outcome, RangeIndex, Values, Write};
+
+use crate::batch::Batch;
+use crate::bounds::KeyRange;
+use crate::index::LoadOrder;
+use crate::open::OpenIndex;
+use crate::pool::{PoolInner, locked};
+use crate::scan::Cursor;
+use crate::session::{done, found, maintain};
+use crate::stats::Operation;
+
+pub(crate) use mailbox::Door;
+pub use reply::Reply;
+pub use scan::AsyncScan;
+
+/// How many threads serve an [`AsyncClient`], and how much may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncOptions {
+    workers: usize,
+    coroutines: usize,
+    queue: usize,
+}
+
+impl Default for AsyncOptions {
+    fn default() -> Self {
+        Self { workers: 1, coroutines: 16, queue: 1024 }
+    }
+}
+
+impl AsyncOptions {
+    /// One worker thread, 16 coroutines on it, 1024 requests in the queue.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Worker threads, 1 to 256.
+    #[must_use]
+    pub fn workers(self, workers: usize) -> Self {
+        Self { workers, ..self }
+    }
+
+    /// Requests that one worker has under way at a time, 1 to 1024.
+    #[must_use]
+    pub fn coroutines(self, coroutines: usize) -> Self {
+        Self { coroutines, ..self }
+    }
+
+    /// Requests that wait for a coroutine, 1 at least; further ones end in [`ErrorKind::Busy`](crate::ErrorKind::Busy).
+    #[must_use]
+    pub fn queue(self, requests: usize) -> Self {
+        Self { queue: requests, ..self }
+    }
+
+    fn check(self) -> Result<()> {
+        let range = |name, value, high| match value {
+            n if (1..=high).contains(&n) => Ok(()),
+            n => Err(Error::invalid(format!("{name} is {n}; it must be 1 to {high}"))),
+        };
+        range("workers", self.workers, 256)?;
+        range("coroutines", self.coroutines, 1024)?;
+        range("queue", self.queue, 1 << 24)
+    }
+}
+
+/// An index for async code: `Clone + Send + Sync`, on any runtime.
+///
+/// A request is posted when its future is first polled, and runs on a worker thread of this library; the caller's waker is woken
+/// when it has ended. **A future that is dropped before it is ready does not stop its request:** that runs to its end, and
+/// whether a write took effect is unknown to the caller, as after [`Effect::Unknown`](crate::Effect::Unknown). A future that is
+/// never polled does nothing.
+///
+/// When too much waits already, a request ends in [`ErrorKind::Busy`](crate::ErrorKind::Busy) at once. The workers end, after
+/// what was posted, when the last clone is dropped.
+///
+/// ```
+/// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
+/// # let index = pool.open_or_create("users", dmtree::Options::default())?;
+/// let client = index.async_client()?;
+/// futures_executor::block_on(async {
+///     client.put("ada", "1815").await?;
+///     assert_eq!(client.get("ada").await?.as_deref(), Some(&b"1815"[..]));
+///     Ok::<(), dmtree::Error>(())
+/// })?;
+/// # Ok::<(), dmtree::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct AsyncClient {
+    door: Arc<Door>,
+}
+
+impl AsyncClient {
+    pub(crate) fn shared(pool: &Arc<PoolInner>, open: &Arc<OpenIndex>) -> Result<Self> {
+        open.check_open()?;
+        let mut known = locked(&open.door);
+        if let Some(door) = known.upgrade().filter(|d| d.is_open()) {
+            return Ok(Self { door });
+        }
+        let client = Self::start(pool, open, AsyncOptions::default())?;
+        *known = Arc::downgrade(&client.door);
+        Ok(client)
+    }
+
+    pub(crate) fn start(
+        pool: &Arc<PoolInner>,
+        open: &Arc<OpenIndex>,
+        options: AsyncOptions,
+    ) -> Result<Self> {
+        options.check()?;
+        open.check_open()?;
+        let door = Arc::new(Door::new(options.queue));
+        for n in 0..options.workers {
+            worker::start(pool, open, &door, n, options.coroutines)?;
+        }
+        Ok(Self { door })
+    }
+
+    /// Reads a key.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Reply<Option<Vec<u8>>> {
+        let key = key.as_ref().to_vec();
+        Reply::new(&self.door, move |c, tx| {
+            Box::pin(async move {
+                let mut out = Vec::new();
+                let result = c.tree.get(&key, &mut out).await;
+                c.tally.count(Operation::Get, found(&result));
+                tx.send(result.map(|found| found.then_some(out)));
+            })
+        })
+    }
+
+    /// Reads several keys with fewer round trips than one by one; not a snapshot.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Reply<Vec<Option<Vec<u8>>>> {
+        let keys: Vec<Vec<u8>> = keys.iter().map(|k| k.as_ref().to_vec()).collect();
+        Reply::new(&self.door, move |c, tx| {
+            Box::pin(async move {
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                let mut out = Values::new();
+                let result = c.tree.get_many(&keys, &mut out).await;
+                c.tally.count(Operation::GetMany, done(&result));
+                let values = || (0..keys.len()).map(|i| out.get(i).map(<[u8]>::to_vec)).collect();
+                tx.send(result.map(|()| values()));
+            })
+        })
+    }
+
+    /// Sets the value of a key, whether it is there or not.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
+        let value = value.as_ref().to_vec();
+        self.write(Operation::Put, key, OwnedWrite::Put(value))
+    }
+
+    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
+        let value = value.as_ref().to_vec();
+        self.write(Operation::Insert, key, OwnedWrite::Insert(value))
+    }
+
+    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
+    pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
+        let value = value.as_ref().to_vec();
+        self.write(Operation::Update, key, OwnedWrite::Update(value))
+    }
+
+    /// Removes a key that is there; otherwise [`Outcome::NotFound`].
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Reply<Outcome> {
+        self.write(Operation::Delete, key, OwnedWrite::Delete)
+    }
+
+    /// Sets the value of a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    pub fn compare_and_set(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+        new: impl AsRef<[u8]>,
+    ) -> Reply<Outcome> {
+        let (expected, new) = (expected.as_ref().to_vec(), Some(new.as_ref().to_vec()));
+        self.write(Operation::CompareAndSet, key, OwnedWrite::CompareAndSet { expected, new })
+    }
+
+    /// Removes a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    pub fn compare_and_delete(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+    ) -> Reply<Outcome> {
+        let (expected, new) = (expected.as_ref().to_vec(), None);
+        self.write(Operation::CompareAndSet, key, OwnedWrite::CompareAndSet { expected, new })
+    }
+
+    fn write(&self, what: Operation, key: impl AsRef<[u8]>, w: OwnedWrite) -> Reply<Outcome> {
+        let key = key.as_ref().to_vec();
+        Reply::new(&self.door, move |c, tx| {
+            Box::pin(async move {
+                let result = c.tree.write(&key, w.borrowed()).await;
+                c.tally.count(what, result.as_ref().copied().map_err(drop));
+                tx.send(result);
+                maintain(&mut c.tree, &c.tally).await;
+            })
+        })
+    }
+
+    /// Applies several writes with fewer round trips than one by one. **Not atomic.** See
+    /// [`Session::write_batch`](crate::Session::write_batch).
+    pub fn write_batch(&self, batch: Batch) -> Reply<Vec<Result<Outcome>>> {
+        Reply::new(&self.door, move |c, tx| {
+            Box::pin(async move {
+                let writes: Vec<_> = batch.writes().collect();
+                let mut outcomes = Vec::with_capacity(writes.len());
+                let result = c.tree.write_many(&writes, &mut outcomes).await;
+                c.tally.count(Operation::WriteBatch, done(&result));
+                tx.send(result.map(|()| outcomes));
+                maintain(&mut c.tree, &c.tally).await;
+            })
+        })
+    }
+
+    /// Stores many pairs. See [`Session::load`](crate::Session::load). Keeps one worker busy until it has ended.
+    pub fn load(&self, pairs: Vec<(Vec<u8>, Vec<u8>)>, order: LoadOrder) -> Reply<Loaded> {
+        Reply::new(&self.door, move |c, tx| {
+            Box::pin(async move {
+                let mut pairs = pairs.into_iter();
+                let sorted = order == LoadOrder::Sorted;
+                let result = c.tree.load(&mut pairs, sorted, crate::session::LOAD_FILL).await;
+                c.tally.count(Operation::Load, done(&result));
+                tx.send(result);
+            })
+        })
+    }
+
+    /// Pairs in key order, a page at a time. See [`AsyncScan`].
+    pub fn scan(&self, range: impl KeyRange) -> AsyncScan {
+        AsyncScan::new(self.door.clone(), Cursor::new(&range))
+    }
+
+    /// Goes on where a scan (of this client, or of an [`Index`](crate::Index)) was left.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that are no cursor.
+    pub fn resume(&self, cursor: impl AsRef<[u8]>) -> Result<AsyncScan> {
+        Ok(AsyncScan::new(self.door.clone(), Cursor::decode(cursor.as_ref())?))
+    }
+}
+
+/// A write that travels to another thread.
+enum OwnedWrite {
+    Put(Vec<u8>),
+    Insert(Vec<u8>),
+    Update(Vec<u8>),
+    Delete,
+    CompareAndSet { expected: Vec<u8>, new: Option<Vec<u8>> },
+}
+
+impl OwnedWrite {
+    fn borrowed(&self) -> Write<'_> {
+        match self {
+            Self::Put(value) => Write::Put(value),
+            Self::Insert(value) => Write::Insert(value),
+            Self::Update(value) => Write::Update(value),
+            Self::Delete => Write::Delete,
+            Self::CompareAndSet { expected, new } => {
+                Write::CompareAndSet { expected, new: new.as_deref() }
+            }
+        }
+    }
+}

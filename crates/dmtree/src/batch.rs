@@ -1,0 +1,132 @@
+//! Several writes together.
+
+use std::ops::Range;
+
+use dmtree_parts::Write;
+
+/// Writes to be applied together by [`Index::write_batch`](crate::Index::write_batch): fewer round trips than one by one.
+///
+/// **Not atomic**: it is no transaction.
+///
+/// ```
+/// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
+/// # let index = pool.open_or_create("users", dmtree::Options::default())?;
+/// let mut batch = dmtree::Batch::new();
+/// batch.put("ada", "1815").insert("alan", "1912").delete("nobody");
+/// let outcomes = index.write_batch(&batch)?;
+/// assert_eq!(outcomes[2].as_ref().ok(), Some(&dmtree::Outcome::NotFound));
+/// # Ok::<(), dmtree::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    ops: Vec<Op>,
+}
+
+#[derive(Clone, Debug)]
+struct Op {
+    what: What,
+    key: Range<usize>,
+    value: Range<usize>,
+    /// The value that must be there, for compare-and-set.
+    expected: Range<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Put,
+    Insert,
+    Update,
+    Delete,
+    CompareAndSet,
+    CompareAndDelete,
+}
+
+impl Batch {
+    /// No writes yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the value of a key.
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Self {
+        self.add(What::Put, key.as_ref(), value.as_ref(), &[])
+    }
+
+    /// Sets the value of a key that must be absent.
+    pub fn insert(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Self {
+        self.add(What::Insert, key.as_ref(), value.as_ref(), &[])
+    }
+
+    /// Sets the value of a key that must be there.
+    pub fn update(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Self {
+        self.add(What::Update, key.as_ref(), value.as_ref(), &[])
+    }
+
+    /// Removes a key.
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> &mut Self {
+        self.add(What::Delete, key.as_ref(), &[], &[])
+    }
+
+    /// Sets the value of a key whose value is `expected`.
+    pub fn compare_and_set(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+        new: impl AsRef<[u8]>,
+    ) -> &mut Self {
+        self.add(What::CompareAndSet, key.as_ref(), new.as_ref(), expected.as_ref())
+    }
+
+    /// Removes a key whose value is `expected`.
+    pub fn compare_and_delete(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+    ) -> &mut Self {
+        self.add(What::CompareAndDelete, key.as_ref(), &[], expected.as_ref())
+    }
+
+    /// How many writes.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Forgets the writes, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ops.clear();
+    }
+
+    fn add(&mut self, what: What, key: &[u8], value: &[u8], expected: &[u8]) -> &mut Self {
+        let mut keep = |bytes: &[u8]| {
+            let at = self.bytes.len();
+            self.bytes.extend_from_slice(bytes);
+            at..at + bytes.len()
+        };
+        let (key, value, expected) = (keep(key), keep(value), keep(expected));
+        self.ops.push(Op { what, key, value, expected });
+        self
+    }
+
+    pub(crate) fn writes(&self) -> impl Iterator<Item = (&[u8], Write<'_>)> {
+        self.ops.iter().map(|op| {
+            let value = &self.bytes[op.value.clone()];
+            let expected = &self.bytes[op.expected.clone()];
+            let write = match op.what {
+                What::Put => Write::Put(value),
+                What::Insert => Write::Insert(value),
+                What::Update => Write::Update(value),
+                What::Delete => Write::Delete,
+                What::CompareAndSet => Write::CompareAndSet { expected, new: Some(value) },
+                What::CompareAndDelete => Write::CompareAndSet { expected, new: None },
+            };
+            (&self.bytes[op.key.clone()], write)
+        })
+    }
+}

@@ -1,0 +1,274 @@
+//! The handle that threads share.
+
+use std::sync::Arc;
+
+use dmtree_engine::Options;
+use dmtree_fabric::Result;
+use dmtree_parts::{Loaded, Outcome, Page, Resume, ScanRequest};
+
+use crate::async_client::{AsyncClient, AsyncOptions};
+use crate::batch::Batch;
+use crate::bounds::KeyRange;
+use crate::of_thread;
+use crate::open::OpenIndex;
+use crate::pool::PoolInner;
+use crate::scan::{Cursor, PageSource, Scan};
+use crate::session::Session;
+use crate::stats::{ShapeStats, Stats};
+
+/// Whether the pairs of a bulk load ascend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadOrder {
+    /// Keys ascend strictly; it is an error if they do not.
+    Sorted,
+    /// Any order, equal keys too: the last one wins. They are sorted first.
+    Unsorted,
+}
+
+/// An ordered index: keys and values are bytes. Clone it and share it between threads freely.
+///
+/// Every thread that calls it gets a [`Session`] of its own at its first call; calls block. The session of a thread stays until
+/// the thread ends, or until it makes its next call to any index after all handles of this one are gone. Hot loops make a
+/// session explicitly ([`Index::session`]); async code takes an [`AsyncClient`] ([`Index::async_client`]).
+///
+/// Point operations are linearizable across threads, sessions, clients and compute nodes. Keys have 1 byte to 1 KiB, values up
+/// to 1 MiB, any content; the empty value is a value.
+#[derive(Clone)]
+pub struct Index(Arc<Handle>);
+
+/// What the clones of one handle share; sessions of threads know it by its address and end with it.
+pub(crate) struct Handle {
+    pub(crate) pool: Arc<PoolInner>,
+    pub(crate) open: Arc<OpenIndex>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        of_thread::purge();
+    }
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Index({:?})", self.0.open.name)
+    }
+}
+
+impl Index {
+    pub(crate) fn new(pool: Arc<PoolInner>, open: Arc<OpenIndex>) -> Self {
+        Self(Arc::new(Handle { pool, open }))
+    }
+
+    /// Its name in the pool.
+    pub fn name(&self) -> &str {
+        &self.0.open.name
+    }
+
+    /// The options it was created with.
+    pub fn options(&self) -> &Options {
+        &self.0.open.options
+    }
+
+    /// A session for the present thread; every new one goes to the next compute node in turn.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) when the index was removed from its pool.
+    pub fn session(&self) -> Result<Session> {
+        Session::new(&self.0.pool, &self.0.open, self.0.open.next_node())
+    }
+
+    /// A session on compute node number `compute_node`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when there are not so many.
+    pub fn session_on(&self, compute_node: usize) -> Result<Session> {
+        Session::new(&self.0.pool, &self.0.open, compute_node)
+    }
+
+    fn here<T>(&self, f: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+        of_thread::with(&self.0, f)
+    }
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// As [`Session::get_into`].
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.here(|s| s.get(key.as_ref()))
+    }
+
+    /// Whether a key is there.
+    ///
+    /// # Errors
+    /// As [`Session::get_into`].
+    pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.here(|s| s.contains(key.as_ref()))
+    }
+
+    /// Reads several keys with fewer round trips than one by one; not a snapshot.
+    ///
+    /// ```
+    /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
+    /// # let index = pool.open_or_create("users", dmtree::Options::default())?;
+    /// index.put("ada", "1815")?;
+    /// assert_eq!(index.get_many(&["ada", "bob"])?, [Some(b"1815".to_vec()), None]);
+    /// # Ok::<(), dmtree::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::get_many`].
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.here(|s| s.get_many(keys))
+    }
+
+    /// Sets the value of a key, whether it is there or not.
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Outcome> {
+        self.here(|s| s.put(key.as_ref(), value.as_ref()))
+    }
+
+    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Outcome> {
+        self.here(|s| s.insert(key.as_ref(), value.as_ref()))
+    }
+
+    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Outcome> {
+        self.here(|s| s.update(key.as_ref(), value.as_ref()))
+    }
+
+    /// Removes a key that is there; otherwise [`Outcome::NotFound`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Outcome> {
+        self.here(|s| s.delete(key.as_ref()))
+    }
+
+    /// Sets the value of a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn compare_and_set(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+        new: impl AsRef<[u8]>,
+    ) -> Result<Outcome> {
+        self.here(|s| s.compare_and_set(key.as_ref(), expected.as_ref(), new.as_ref()))
+    }
+
+    /// Removes a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn compare_and_delete(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+    ) -> Result<Outcome> {
+        self.here(|s| s.compare_and_delete(key.as_ref(), expected.as_ref()))
+    }
+
+    /// Applies several writes with fewer round trips than one by one. **Not atomic.** See [`Session::write_batch`].
+    ///
+    /// # Errors
+    /// As [`Session::write_batch`].
+    pub fn write_batch(&self, batch: &Batch) -> Result<Vec<Result<Outcome>>> {
+        self.here(|s| s.write_batch(batch))
+    }
+
+    /// Stores many pairs. See [`Session::load`].
+    ///
+    /// # Errors
+    /// As [`Session::load`].
+    pub fn load(
+        &self,
+        pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+        order: LoadOrder,
+    ) -> Result<Loaded> {
+        self.here(|s| s.load(pairs, order))
+    }
+
+    /// The pairs of a range in key order, fetched page by page while it is iterated over; the index may be used meanwhile.
+    ///
+    /// ```
+    /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
+    /// # let index = pool.open_or_create("users", dmtree::Options::default())?;
+    /// for name in ["ada", "alan", "barbara"] {
+    ///     index.put(name, "")?;
+    /// }
+    /// let mut scan = index.scan("a".."b").rev().limit(10).pairs();
+    /// assert_eq!(scan.next().transpose()?.expect("there are two").0, b"alan");
+    /// let cursor = scan.cursor();
+    /// let rest: Vec<_> = index.resume(&cursor)?.into_iter().collect::<Result<_, _>>()?;
+    /// assert_eq!(rest, [(b"ada".to_vec(), b"".to_vec())]);
+    /// # Ok::<(), dmtree::Error>(())
+    /// ```
+    pub fn scan(&self, range: impl KeyRange) -> Scan<Self> {
+        Scan::new(self.clone(), range)
+    }
+
+    /// The pairs whose keys begin with `prefix`, in key order.
+    pub fn scan_prefix(&self, prefix: impl AsRef<[u8]>) -> Scan<Self> {
+        self.scan(..).prefix(prefix)
+    }
+
+    /// Goes on where a scan was left, by the bytes of its [`Pairs::cursor`](crate::Pairs::cursor).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that are no cursor.
+    pub fn resume(&self, cursor: impl AsRef<[u8]>) -> Result<Scan<Self>> {
+        Ok(Scan::from_cursor(self.clone(), Cursor::decode(cursor.as_ref())?))
+    }
+
+    /// A client for async code on any runtime. All clients made by this call share their worker threads.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) when the index was removed; [`ErrorKind::Full`](crate::ErrorKind::Full)
+    /// when the system gives no thread.
+    pub fn async_client(&self) -> Result<AsyncClient> {
+        AsyncClient::shared(&self.0.pool, &self.0.open)
+    }
+
+    /// A client for async code with worker threads of its own.
+    ///
+    /// # Errors
+    /// As [`Index::async_client`]; [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for options out of range.
+    pub fn async_client_with(&self, options: AsyncOptions) -> Result<AsyncClient> {
+        AsyncClient::start(&self.0.pool, &self.0.open, options)
+    }
+
+    /// What the index and its pool report about themselves, without reading the index.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub fn stats(&self) -> Result<Stats> {
+        of_thread::publish(&self.0);
+        Ok(Stats::of(&self.0.open, self.0.pool.stats()?))
+    }
+
+    /// Walks the whole structure: counts keys, measures bytes per key, and checks what must hold. Reads every leaf, and may
+    /// report a broken invariant that is none while others write: call it when nobody does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), naming the invariant and the place.
+    pub fn shape(&self) -> Result<ShapeStats> {
+        let shape = self.here(Session::walk)?;
+        Ok(ShapeStats::of(&self.0.open, shape))
+    }
+}
+
+impl PageSource for Index {
+    fn page(&mut self, request: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        self.here(|mut s| PageSource::page(&mut s, request, page))
+    }
+}

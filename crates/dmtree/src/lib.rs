@@ -1,0 +1,37 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod async_client;
+mod batch;
+mod bounds;
+mod builder;
+mod index;
+pub mod keys;
+mod of_thread;
+mod open;
+mod pool;
+mod scan;
+mod session;
+mod size;
+mod stats;
+mod tally;
+
+pub use crate::async_client::{AsyncClient, AsyncOptions, AsyncScan, Reply};
+pub use crate::batch::Batch;
+pub use crate::bounds::KeyRange;
+pub use crate::builder::PoolBuilder;
+pub use crate::index::{Index, LoadOrder};
+pub use crate::pool::Pool;
+pub use crate::scan::{PageSource, Pairs, Scan};
+pub use crate::session::Session;
+pub use crate::size::ByteSize;
+pub use crate::stats::{MemoryStats, Operation, OperationCounts, PoolStats, ShapeStats, Stats};
+
+pub use dmtree_engine::{Options, Tables};
+pub use dmtree_fabric::{
+    Effect, Error, ErrorKind, OpCounts, OpKind, OpOutcome, Result, SideCounts, Snapshot, Totals,
+};
+pub use dmtree_parts::{
+    CacheStats, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, Outcome, Page, Resume, ScanRequest, Shape,
+    Values,
+};

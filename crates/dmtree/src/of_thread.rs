@@ -1,0 +1,77 @@
+//! The sessions of a thread, one for every index it has called.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+use dmtree_fabric::Result;
+
+use crate::index::Handle;
+use crate::session::Session;
+
+struct Seat {
+    /// Dead when all handles are gone. A live one's address names the handle: it is not reused while this is there.
+    handle: Weak<Handle>,
+    session: Box<Session>,
+}
+
+thread_local! {
+    static SEATS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with the thread's session for an index. The session is out of its seat meanwhile, so that `f` may call the index
+/// again (an iterator given to `load`, say); the inner call gets another session then.
+pub(crate) fn with<T>(
+    handle: &Arc<Handle>,
+    f: impl FnOnce(&mut Session) -> Result<T>,
+) -> Result<T> {
+    let mut session = match take(handle) {
+        Some(session) => session,
+        None => {
+            purge();
+            Box::new(Session::new(&handle.pool, &handle.open, handle.open.next_node())?)
+        }
+    };
+    let result = f(&mut session);
+    give_back(handle, session);
+    result
+}
+
+fn take(handle: &Arc<Handle>) -> Option<Box<Session>> {
+    // When the thread is about to end its seats may be gone: a session for this one call does it too.
+    let seat = SEATS.try_with(|seats| {
+        let mut seats = seats.borrow_mut();
+        let at =
+            seats.iter().rposition(|s| std::ptr::eq(s.handle.as_ptr(), Arc::as_ptr(handle)))?;
+        Some(seats.swap_remove(at))
+    });
+    seat.ok().flatten().map(|seat| seat.session)
+}
+
+fn give_back(handle: &Arc<Handle>, session: Box<Session>) {
+    let mut seat = Some(Seat { handle: Arc::downgrade(handle), session });
+    let spare = SEATS.try_with(|seats| {
+        let mut seats = seats.borrow_mut();
+        let taken = seats.iter().any(|s| std::ptr::eq(s.handle.as_ptr(), Arc::as_ptr(handle)));
+        if !taken {
+            seats.extend(seat.take());
+        }
+    });
+    drop((spare, seat));
+}
+
+/// Ends the sessions of indexes that are gone. They are dropped outside the borrow.
+pub(crate) fn purge() {
+    let gone = SEATS.try_with(|seats| match seats.try_borrow_mut() {
+        Ok(mut seats) => seats.extract_if(.., |s| s.handle.strong_count() == 0).collect(),
+        Err(_) => Vec::new(),
+    });
+    drop(gone);
+}
+
+/// Lets `stats` see what this thread's session has counted.
+pub(crate) fn publish(handle: &Arc<Handle>) {
+    if let Some(session) = take(handle) {
+        session.publish();
+        give_back(handle, session);
+    }
+}

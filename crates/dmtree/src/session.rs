@@ -1,0 +1,359 @@
+//! A session: one thread's way to an index.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dmtree_engine::DmTree;
+use dmtree_fabric::{Core, Error, Result};
+use dmtree_parts::{Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Values, Write};
+
+use crate::batch::Batch;
+use crate::bounds::KeyRange;
+use crate::index::LoadOrder;
+use crate::open::OpenIndex;
+use crate::pool::PoolInner;
+use crate::scan::{Cursor, PageSource, Scan};
+use crate::stats::Operation;
+use crate::tally::Tally;
+
+/// Bytes of buffers of a session.
+pub(crate) const SLAB_BYTES: u64 = 16 << 20;
+/// After this many operations a session does one piece of maintenance, if any is due, and publishes what it has counted.
+pub(crate) const HOUSEKEEPING_OPS: u32 = 512;
+/// Share of the slots of a leaf that bulk load fills.
+pub(crate) const LOAD_FILL: f64 = 0.8;
+
+/// One thread's way to an index, for hot loops: no look-up per operation, buffers are reused.
+///
+/// Made by [`Index::session`](crate::Index::session); belongs to one compute node of the pool, and cannot leave the thread that
+/// made it:
+///
+/// ```compile_fail
+/// fn must_be_send<T: Send>() {}
+/// must_be_send::<dmtree::Session>();
+/// ```
+///
+/// ```
+/// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
+/// let index = pool.open_or_create("numbers", dmtree::Options::default())?;
+/// let mut session = index.session()?;
+/// for n in 0..100u64 {
+///     session.put(&n.to_be_bytes(), &(n * n).to_le_bytes())?;
+/// }
+/// let mut value = Vec::new();
+/// assert!(session.get_into(&7u64.to_be_bytes(), &mut value)?);
+/// assert_eq!(value, 49u64.to_le_bytes());
+/// # Ok::<(), dmtree::Error>(())
+/// ```
+pub struct Session {
+    core: Rc<Core>,
+    slot: u32,
+    tree: DmTree,
+    tally: Arc<Tally>,
+    open: Arc<OpenIndex>,
+    compute_node: usize,
+    /// Operations until the next housekeeping.
+    quiet_ops: u32,
+    values: Values,
+    _pool: Arc<PoolInner>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({:?} on cn{})", self.open.name, self.compute_node)
+    }
+}
+
+impl Session {
+    pub(crate) fn new(
+        pool: &Arc<PoolInner>,
+        open: &Arc<OpenIndex>,
+        compute_node: usize,
+    ) -> Result<Self> {
+        open.check_open()?;
+        let ep = pool.cluster.compute_node(compute_node)?.endpoint(SLAB_BYTES)?;
+        Ok(Self {
+            core: ep.core().clone(),
+            slot: ep.slot(),
+            tree: DmTree::client(ep, open.nodes[compute_node].clone()),
+            tally: open.enlist(),
+            open: open.clone(),
+            compute_node,
+            quiet_ops: HOUSEKEEPING_OPS,
+            values: Values::new(),
+            _pool: pool.clone(),
+        })
+    }
+
+    /// The number of the compute node it belongs to.
+    pub fn compute_node(&self) -> usize {
+        self.compute_node
+    }
+
+    // ---- reads ----------------------------------------------------------------------------------------------------
+
+    /// Reads a key into a buffer, whose contents are replaced; false when the key is absent (the buffer is empty then).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty key and one over 1 KiB; `TimedOut`, `Closed`.
+    #[inline]
+    pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        self.open.check_open()?;
+        let result = self.core.block_on(self.slot, self.tree.get(key, out));
+        self.tally.count(Operation::Get, found(&result));
+        self.tick();
+        result
+    }
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// As [`Session::get_into`].
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut out = Vec::new();
+        Ok(self.get_into(key, &mut out)?.then_some(out))
+    }
+
+    /// Whether a key is there.
+    ///
+    /// # Errors
+    /// As [`Session::get_into`].
+    pub fn contains(&mut self, key: &[u8]) -> Result<bool> {
+        let mut out = Vec::new();
+        self.get_into(key, &mut out)
+    }
+
+    /// Reads several keys with fewer round trips than one by one; number `i` of the answer belongs to key `i`. Each read is
+    /// linearizable by itself; they are not a snapshot.
+    ///
+    /// # Errors
+    /// As [`Session::get_into`]; an error is about all of them.
+    pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        let mut values = std::mem::take(&mut self.values);
+        let result = self.get_many_into(keys, &mut values);
+        let out = result.map(|()| (0..keys.len()).map(|i| values.get(i).map(<[u8]>::to_vec)));
+        let out = out.map(Iterator::collect);
+        self.values = values;
+        out
+    }
+
+    /// As [`Session::get_many`], into memory that is reused.
+    ///
+    /// # Errors
+    /// As [`Session::get_many`].
+    pub fn get_many_into<K: AsRef<[u8]>>(&mut self, keys: &[K], out: &mut Values) -> Result<()> {
+        self.open.check_open()?;
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        let result = self.core.block_on(self.slot, self.tree.get_many(&keys, out));
+        self.tally.count(Operation::GetMany, done(&result));
+        self.tick();
+        result
+    }
+
+    // ---- writes ---------------------------------------------------------------------------------------------------
+
+    /// Sets the value of a key, whether it is there or not.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty key, one over 1 KiB, a value over 1 MiB; `Full`; `TimedOut`, `Contended`, `Closed`. See
+    /// [`Error::effect`](crate::Error::effect).
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
+        self.write(Operation::Put, key, Write::Put(value))
+    }
+
+    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
+        self.write(Operation::Insert, key, Write::Insert(value))
+    }
+
+    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
+        self.write(Operation::Update, key, Write::Update(value))
+    }
+
+    /// Removes a key that is there; otherwise [`Outcome::NotFound`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn delete(&mut self, key: &[u8]) -> Result<Outcome> {
+        self.write(Operation::Delete, key, Write::Delete)
+    }
+
+    /// Sets the value of a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Outcome> {
+        let write = Write::CompareAndSet { expected, new: Some(new) };
+        self.write(Operation::CompareAndSet, key, write)
+    }
+
+    /// Removes a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn compare_and_delete(&mut self, key: &[u8], expected: &[u8]) -> Result<Outcome> {
+        self.write(Operation::CompareAndSet, key, Write::CompareAndSet { expected, new: None })
+    }
+
+    fn write(&mut self, what: Operation, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        self.open.check_open()?;
+        let (tree, tally) = (&mut self.tree, &self.tally);
+        let result = self.core.block_on(self.slot, async {
+            let outcome = tree.write(key, w).await?;
+            maintain(tree, tally).await;
+            Ok(outcome)
+        });
+        self.tally.count(what, result.as_ref().copied().map_err(drop));
+        self.tick();
+        result
+    }
+
+    /// Applies the writes of a batch with fewer round trips than one by one, in order per key; number `i` of the answer belongs
+    /// to write `i`. **Not atomic**: others see some of them before the rest, and some may fail while others take effect.
+    ///
+    /// # Errors
+    /// The outer result is about all of them; the inner ones are as in [`Session::put`].
+    pub fn write_batch(&mut self, batch: &Batch) -> Result<Vec<Result<Outcome>>> {
+        self.open.check_open()?;
+        let writes: Vec<_> = batch.writes().collect();
+        let mut outcomes = Vec::with_capacity(writes.len());
+        let (tree, tally) = (&mut self.tree, &self.tally);
+        let result = self.core.block_on(self.slot, async {
+            tree.write_many(&writes, &mut outcomes).await?;
+            maintain(tree, tally).await;
+            Ok(())
+        });
+        self.tally.count(Operation::WriteBatch, done(&result));
+        self.tick();
+        result.map(|()| outcomes)
+    }
+
+    /// Stores many pairs; of equal keys the last one wins. An empty index gets whole leaves, which is much faster than single
+    /// writes and fills leaves to four fifths; into any other the pairs are put. The pairs are held in memory meanwhile.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, numbering the pair, when a key or value is out of range, or when keys said to be sorted do not ascend
+    /// strictly; nothing is stored then. `Full`.
+    pub fn load(
+        &mut self,
+        pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+        order: LoadOrder,
+    ) -> Result<Loaded> {
+        self.open.check_open()?;
+        let mut pairs = pairs.into_iter();
+        let sorted = order == LoadOrder::Sorted;
+        let load = Box::pin(self.tree.load(&mut pairs, sorted, LOAD_FILL));
+        let result = self.core.block_on(self.slot, load);
+        self.tally.count(Operation::Load, done(&result));
+        self.housekeep();
+        result
+    }
+
+    // ---- scans ----------------------------------------------------------------------------------------------------
+
+    /// Pairs in key order. See [`Index::scan`](crate::Index::scan).
+    pub fn scan(&mut self, range: impl KeyRange) -> Scan<&mut Self> {
+        Scan::new(self, range)
+    }
+
+    /// Goes on where a scan was left. See [`Index::resume`](crate::Index::resume).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for bytes that are no cursor.
+    pub fn resume(&mut self, cursor: impl AsRef<[u8]>) -> Result<Scan<&mut Self>> {
+        Ok(Scan::from_cursor(self, Cursor::decode(cursor.as_ref())?))
+    }
+
+    // ---- the rest -------------------------------------------------------------------------------------------------
+
+    /// Does maintenance (merging small leaves, reclaiming memory) until none is due or `pieces` are done; sessions do it by
+    /// themselves as they write, so this is for those who want it done now.
+    ///
+    /// # Errors
+    /// Those of the fabric; nothing of the index's contents depends on it.
+    pub fn maintain(&mut self, pieces: usize) -> Result<usize> {
+        self.open.check_open()?;
+        for n in 0..pieces {
+            let work = self.core.block_on(self.slot, Box::pin(self.tree.maintain()))?;
+            if work == dmtree_parts::Work::None {
+                return Ok(n);
+            }
+        }
+        Ok(pieces)
+    }
+
+    pub(crate) fn walk(&mut self) -> Result<Shape> {
+        self.open.check_open()?;
+        self.core.block_on(self.slot, Box::pin(self.tree.walk()))
+    }
+
+    #[inline]
+    fn tick(&mut self) {
+        self.quiet_ops -= 1;
+        if self.quiet_ops == 0 {
+            self.housekeep();
+        }
+    }
+
+    #[cold]
+    fn housekeep(&mut self) {
+        self.quiet_ops = HOUSEKEEPING_OPS;
+        let (tree, tally) = (&mut self.tree, &self.tally);
+        // Its only error would be that of the executor, and that one shows up in the next operation.
+        let _ = self.core.block_on(self.slot, async {
+            maintain(tree, tally).await;
+            Ok(())
+        });
+        self.publish();
+    }
+
+    /// Lets `stats` see the costs counted up to now.
+    pub(crate) fn publish(&self) {
+        self.tally.publish(self.tree.endpoint().snapshot());
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.publish();
+        self.open.retire(&self.tally);
+    }
+}
+
+impl PageSource for &mut Session {
+    fn page(&mut self, request: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        self.open.check_open()?;
+        let result = self.core.block_on(self.slot, self.tree.scan(request, page));
+        self.tally.count(Operation::Scan, done(&result));
+        self.tick();
+        result
+    }
+}
+
+/// One piece of maintenance, if any is due. Its failure is nobody's: it is counted, and tried again later.
+pub(crate) async fn maintain(tree: &mut DmTree, tally: &Tally) {
+    if Box::pin(tree.maintain()).await.is_err() {
+        tally.maintenance_failed();
+    }
+}
+
+/// How a read is counted.
+pub(crate) fn found(result: &Result<bool>) -> Result<Outcome, ()> {
+    match result {
+        Ok(true) => Ok(Outcome::Done),
+        Ok(false) => Ok(Outcome::NotFound),
+        Err(_) => Err(()),
+    }
+}
+
+/// How anything else is counted.
+pub(crate) fn done<T>(result: &Result<T, Error>) -> Result<Outcome, ()> {
+    result.as_ref().map(|_| Outcome::Done).map_err(drop)
+}

@@ -1,0 +1,85 @@
+//! What a session counts for `stats`. One thread writes, any thread reads.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dmtree_fabric::{Result, Snapshot};
+use dmtree_parts::Outcome;
+
+use crate::pool::locked;
+use crate::stats::{Operation, OperationCounts};
+
+const KINDS: usize = Operation::ALL.len();
+/// Done, Exists, NotFound, Mismatch, error.
+const RESULTS: usize = 5;
+const ERROR: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct Tally {
+    cells: [AtomicU64; KINDS * RESULTS],
+    /// Maintenance that ended in an error; it is tried again later.
+    maintenance_errors: AtomicU64,
+    costs: Mutex<Snapshot>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            cells: [const { AtomicU64::new(0) }; KINDS * RESULTS],
+            maintenance_errors: AtomicU64::new(0),
+            costs: Mutex::default(),
+        }
+    }
+}
+
+fn bump(cell: &AtomicU64) {
+    // Only the session's own thread writes.
+    cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+impl Tally {
+    /// An operation ended with this outcome.
+    #[inline]
+    pub(crate) fn count(&self, what: Operation, result: Result<Outcome, ()>) {
+        let result = match result {
+            Ok(Outcome::Done) => 0,
+            Ok(Outcome::Exists) => 1,
+            Ok(Outcome::NotFound) => 2,
+            Ok(Outcome::Mismatch) => 3,
+            Err(()) => ERROR,
+        };
+        bump(&self.cells[what as usize * RESULTS + result]);
+    }
+
+    pub(crate) fn maintenance_failed(&self) {
+        bump(&self.maintenance_errors);
+    }
+
+    /// Lets others see what the endpoint has counted.
+    pub(crate) fn publish(&self, costs: Snapshot) {
+        *locked(&self.costs) = costs;
+    }
+}
+
+/// The sum over several sessions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TallySum {
+    cells: [[u64; RESULTS]; KINDS],
+    pub(crate) maintenance_errors: u64,
+    pub(crate) costs: Snapshot,
+}
+
+impl TallySum {
+    pub(crate) fn add(&mut self, t: &Tally) {
+        for (sum, cell) in self.cells.iter_mut().flatten().zip(&t.cells) {
+            *sum += cell.load(Ordering::Relaxed);
+        }
+        self.maintenance_errors += t.maintenance_errors.load(Ordering::Relaxed);
+        self.costs.add(&locked(&t.costs));
+    }
+
+    pub(crate) fn counts(&self, what: Operation) -> OperationCounts {
+        let [done, exists, not_found, mismatch, errors] = self.cells[what as usize];
+        OperationCounts { done, exists, not_found, mismatch, errors }
+    }
+}

@@ -1,0 +1,176 @@
+//! The async face, on two runtimes.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use dmtree::{
+    AsyncClient, AsyncOptions, Batch, ErrorKind, Index, LoadOrder, Options, Outcome, Pool,
+};
+
+fn index() -> Index {
+    let pool = Pool::embedded().memory("32MiB").compute_nodes(2).open().expect("a small pool");
+    pool.create("t", Options::default()).expect("a new index")
+}
+
+/// All operations, with futures that are sure to be `Send`.
+async fn everything(c: AsyncClient) {
+    assert_eq!(c.insert("a", "1").await.expect("insert"), Outcome::Done);
+    assert_eq!(c.insert("a", "1").await.expect("insert"), Outcome::Exists);
+    assert_eq!(c.update("b", "1").await.expect("update"), Outcome::NotFound);
+    assert_eq!(c.put("b", "2").await.expect("put"), Outcome::Done);
+    assert_eq!(c.compare_and_set("b", "1", "3").await.expect("cas"), Outcome::Mismatch);
+    assert_eq!(c.compare_and_set("b", "2", "3").await.expect("cas"), Outcome::Done);
+    assert_eq!(c.compare_and_delete("b", "3").await.expect("cad"), Outcome::Done);
+    assert_eq!(c.get("b").await.expect("get"), None);
+    let mut batch = Batch::new();
+    batch.put("c", "4").delete("a");
+    let outcomes = c.write_batch(batch).await.expect("batch");
+    assert!(outcomes.iter().all(|o| matches!(o, Ok(Outcome::Done))));
+    let many = c.get_many(&["a", "c"]).await.expect("get_many");
+    assert_eq!(many, [None, Some(b"4".to_vec())]);
+    assert_eq!(c.delete("c").await.expect("delete"), Outcome::Done);
+    let e = c.put("", "").await.expect_err("no key");
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+
+    let pairs = (0..1000u32).map(|n| (n.to_be_bytes().to_vec(), vec![n as u8])).collect();
+    assert_eq!(c.load(pairs, LoadOrder::Sorted).await.expect("load").pairs, 1000);
+    let mut keys = Vec::new();
+    let mut scan = c.scan(..900u32.to_be_bytes()).rev().limit(500).page_size(64);
+    for _ in 0..3 {
+        let page = scan.next_page().await.expect("scan").expect("more");
+        keys.extend(page.iter().map(|(k, _)| k.to_vec()));
+    }
+    let mut rest = c.resume(scan.cursor()).expect("a cursor");
+    while let Some(page) = rest.next_page().await.expect("scan") {
+        keys.extend(page.iter().map(|(k, _)| k.to_vec()));
+    }
+    let expect: Vec<_> = (400..900u32).rev().map(|n| n.to_be_bytes().to_vec()).collect();
+    assert_eq!(keys, expect);
+}
+
+fn must_be_send<F: Future + Send>(f: F) -> F {
+    f
+}
+
+#[test]
+fn on_tokio() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let client = index().async_client().expect("a client");
+    runtime.block_on(must_be_send(everything(client)));
+}
+
+#[test]
+fn on_futures_executor() {
+    let client = index().async_client().expect("a client");
+    futures_executor::block_on(must_be_send(everything(client)));
+}
+
+#[test]
+fn tasks_of_several_threads_share_workers() {
+    let i = index();
+    let options = AsyncOptions::new().workers(2).coroutines(8);
+    let client = i.async_client_with(options).expect("a client");
+    std::thread::scope(|scope| {
+        for t in 0..3u32 {
+            let client = client.clone();
+            scope.spawn(move || {
+                futures_executor::block_on(async {
+                    for n in 0..200u32 {
+                        client.put((n * 3 + t).to_be_bytes(), b"v").await.expect("put");
+                    }
+                });
+            });
+        }
+    });
+    assert_eq!(i.shape().expect("walk").shape.keys, 600);
+    assert_eq!(i.stats().expect("stats").sessions, 2 * 8 + 1);
+    drop(client);
+    wait_for(|| i.stats().expect("stats").sessions == 1, "the workers end with their clients");
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test waits for threads to end")]
+fn wait_for(done: impl Fn() -> bool, what: &str) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(10), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[derive(Default)]
+struct CountWakes(AtomicU32);
+
+impl Wake for CountWakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_dropped_future_does_not_stop_its_request() {
+    let i = index();
+    let client = i.async_client().expect("a client");
+    drop(client.put("never polled", "v"));
+    {
+        let mut put = pin!(client.put("polled", "v"));
+        let _ = put.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+    wait_for(|| i.get("polled").expect("get").is_some(), "it runs to its end");
+    assert_eq!(i.get("never polled").expect("get"), None);
+}
+
+#[test]
+fn the_callers_waker_is_woken() {
+    let client = index().async_client().expect("a client");
+    let wakes = Arc::new(CountWakes::default());
+    let waker = Waker::from(wakes.clone());
+    let mut get = pin!(client.get("k"));
+    let first = get.as_mut().poll(&mut Context::from_waker(&waker));
+    if first.is_pending() {
+        wait_for(|| wakes.0.load(Ordering::SeqCst) == 1, "woken once");
+        let second = get.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(matches!(second, Poll::Ready(Ok(None))));
+    }
+}
+
+#[test]
+fn a_full_queue_is_busy_and_a_dropped_index_closed() {
+    let pool = Pool::embedded().memory("32MiB").open().expect("a small pool");
+    let i = pool.create("t", Options::default()).expect("a new index");
+    let options = AsyncOptions::new().coroutines(1).queue(2);
+    let client = i.async_client_with(options).expect("a client");
+    let mut cx = Context::from_waker(Waker::noop());
+    // Keeps the only coroutine busy for a while.
+    let pairs = (0..100_000u32).map(|n| (n.to_be_bytes().to_vec(), vec![])).collect();
+    let mut load = client.load(pairs, LoadOrder::Sorted);
+    assert!(pin!(&mut load).poll(&mut cx).is_pending());
+    let mut gets: Vec<_> = (0..50u32).map(|n| client.get(n.to_be_bytes())).collect();
+    let polls: Vec<_> = gets.iter_mut().map(|g| pin!(g).poll(&mut cx)).collect();
+    let busy = |p: &Poll<dmtree::Result<_>>| match p {
+        Poll::Ready(Err(e)) => e.kind() == ErrorKind::Busy && e.is_retryable(),
+        _ => false,
+    };
+    assert!(polls.iter().any(busy), "{polls:?}");
+    assert_eq!(futures_executor::block_on(load).expect("load").pairs, 100_000);
+    pool.drop_index("t").expect("there");
+    let e = futures_executor::block_on(client.get("k")).expect_err("gone");
+    assert_eq!(e.kind(), ErrorKind::Closed);
+    assert_eq!(i.async_client().expect_err("gone").kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn options_out_of_range_are_named() {
+    let i = index();
+    for (name, options) in [
+        ("workers", AsyncOptions::new().workers(0)),
+        ("coroutines", AsyncOptions::new().coroutines(0)),
+        ("queue", AsyncOptions::new().queue(0)),
+    ] {
+        let e = i.async_client_with(options).expect_err(name);
+        assert!(e.to_string().contains(name), "{e}");
+    }
+}
