@@ -58,8 +58,7 @@ mod tests {
         let cache = |cn| CacheStats {
             used_bytes: if cn == 0 { 1000 } else { 0 },
             nodes: 2,
-            hits: 9,
-            misses: 1,
+
             ..CacheStats::default()
         };
         let f = figures(&shape, &serde_json::json!({"tables": "compute"}), &[3, 0], cache);
