@@ -199,12 +199,20 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
         }
         m.warmed = warmed;
         let clients = m.per_cn.iter().map(|(_, clients)| *clients).collect::<Vec<_>>();
-        m.memory =
-            Some(memory::figures(&shape, &g.system.options, &clients, |cn| opened.cache_stats(cn)));
+        let cache = |cn| opened.cache_stats(cn);
+        let mut figures = memory::figures(&shape, &g.system.options, &clients, cache);
+        figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.ops);
+        m.memory = Some(figures);
         (host.measured)(g, cell, m);
         host.cells_left = host.cells_left.saturating_sub(1);
     }
     Ok(())
+}
+
+/// Hits and misses of all compute nodes so far.
+fn lookups<I: RangeIndex>(opened: &Opened<I>) -> (u64, u64) {
+    let stats = (0..opened.compute_nodes()).map(|cn| opened.cache_stats(cn));
+    stats.fold((0, 0), |(hits, misses), s| (hits + s.hits, misses + s.misses))
 }
 
 fn name(g: &Group, cell: Option<&CellPlan>) -> String {
