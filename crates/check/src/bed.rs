@@ -73,7 +73,7 @@ impl<I: RangeIndex> Bed<I> {
     ///
     /// # Errors
     /// Those of attaching.
-    pub fn coroutines(&self, cn: usize, n: usize) -> Result<(Rc<Core>, Vec<(u32, I)>)> {
+    pub fn coroutines(&self, cn: usize, n: usize) -> Result<Coroutines<I>> {
         let transport = self.cluster.fabric().attach(self.cluster.compute_node(cn)?.cn())?;
         let core = Core::new(transport.clone(), SLAB_BYTES);
         let clients = (0..n).map(|_| {
@@ -85,6 +85,9 @@ impl<I: RangeIndex> Bed<I> {
         Ok((core, clients))
     }
 }
+
+/// An executor, and the clients of its slots.
+pub type Coroutines<I> = (Rc<Core>, Vec<(u32, I)>);
 
 /// A client whose calls block.
 pub struct Client<I: RangeIndex> {

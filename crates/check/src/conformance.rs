@@ -88,7 +88,7 @@ pub fn model<I: RangeIndex>(bed: &Bed<I>, seed: u64, keys: Keys, space: u64, ste
         let c = &mut clients[cn];
         let key = keys.key(rng.below(space));
         // Waves: growing for a while, then shrinking.
-        let growing = step * 6 / steps % 2 == 0;
+        let growing = (step * 6 / steps).is_multiple_of(2);
         match rng.below(20) {
             0..=5 => expect("get", step, c.get(&key).expect("get"), model.get(&key).cloned()),
             6 => check_scan(c, &model, &mut rng, keys, space, step),

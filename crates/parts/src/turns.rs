@@ -75,7 +75,7 @@ pub struct TurnHook(Arc<TurnTable>);
 
 impl TurnHook {
     /// A hook for the turns of one table.
-    pub fn new(table: &Arc<TurnTable>) -> Rc<dyn DetachedHook> {
+    pub fn of(table: &Arc<TurnTable>) -> Rc<dyn DetachedHook> {
         Rc::new(Self(table.clone()))
     }
 }

@@ -98,8 +98,8 @@ impl DmTree {
         ep.set_attached_only(!node.o.round_trip_combining);
         Self {
             epoch: Rc::new(node.pool.register()),
-            leaf_hook: TurnHook::new(&node.leaf_turns),
-            inner_hook: TurnHook::new(&node.inner_turns),
+            leaf_hook: TurnHook::of(&node.leaf_turns),
+            inner_hook: TurnHook::of(&node.inner_turns),
             tag_base: u64::from(ep.node().bits()) << 48
                 | u64::from(incarnation) << 32
                 | u64::from(client) << 16,

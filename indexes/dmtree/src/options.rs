@@ -1,7 +1,6 @@
 //! Creation options and ablation switches.
 
 use dmtree_fabric::{Error, Result};
-use dmtree_parts::MAX_KEY_BYTES;
 use serde::{Deserialize, Serialize};
 
 /// Where the fingerprint tables (and so the leaf locks) live.
@@ -76,7 +75,6 @@ impl Options {
             }
             Ok(())
         };
-        debug_assert!(256 <= MAX_KEY_BYTES);
         range("key_inline_bytes", self.key_inline_bytes, 8, 256, 8)?;
         range("value_inline_bytes", self.value_inline_bytes, 0, 1024, 8)?;
         range("fanout", self.fanout, 8, 64, 1)?;

@@ -65,10 +65,10 @@ impl DmTree {
         page: &mut Page,
     ) -> Result<Option<Resume>> {
         for bound in [r.low, r.high] {
-            if let Bound::Included(key) | Bound::Excluded(key) = bound {
-                if !key.is_empty() {
-                    check_key(key)?;
-                }
+            if let Bound::Included(key) | Bound::Excluded(key) = bound
+                && !key.is_empty()
+            {
+                check_key(key)?;
             }
         }
         page.clear();

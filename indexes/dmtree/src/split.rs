@@ -1,8 +1,13 @@
 //! Splitting a full leaf.
 //!
-//! 1. READ L. 2. WRITE the new leaf S and S's table. 3. WRITE L.next = S (the commit word), then L's image: upper fence = S.lo,
-//! range one on, moved slots free, kept slots where they are. 4, 5. The parent's record for S. 6. L's table, and unlock. L stays
-//! locked until the parent is published. All memory is taken before step 2, so a full memory node changes nothing.
+//! - 1: READ L.
+//! - 2: WRITE the new leaf S and S's table.
+//! - 3: WRITE L.next = S (the commit word), then L's image: upper fence = S.lo, range one on, moved slots free, kept slots where
+//!   they are.
+//! - 4, 5: the parent's record for S.
+//! - 6: L's table, and unlock.
+//!
+//! L stays locked until the parent is published. All memory is taken before step 2, so a full memory node changes nothing.
 
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, GlobalAddr, OpOutcome, Result, Stage};
@@ -171,7 +176,7 @@ impl DmTree {
         let last = leaf.header(self).hi == crate::format::area::Stored::Infinite;
         // Keys that ascend at the right end of the tree leave full leaves behind; otherwise half stays. Position `kept` in the
         // order that includes the new key.
-        let kept = if last && at == keys.len() { keys.len() } else { (keys.len() + 1) / 2 };
+        let kept = if last && at == keys.len() { keys.len() } else { keys.len().div_ceil(2) };
         let in_order = |i: usize| match i.cmp(&at) {
             std::cmp::Ordering::Less => keys[i].0.as_slice(),
             std::cmp::Ordering::Equal => key,
