@@ -126,7 +126,10 @@ fn report(args: &Args, results: &[Measured]) -> Result<()> {
         args.rounds,
         args.reads
     );
-    println!("{:<20}{:>10}{:>18}{:>10}{:>20}", "engine", "get, ns", "min..max", "put, ns", "dmtree is");
+    println!(
+        "{:<20}{:>10}{:>18}{:>10}{:>20}",
+        "engine", "get, ns", "min..max", "put, ns", "dmtree is"
+    );
     for m in results {
         let (low, high) = m.range();
         let (spread, ratio) = (format!("{low:.0}..{high:.0}"), m.median() / ours);
