@@ -340,7 +340,7 @@ impl PageSource for &mut Session {
 
 /// One piece of maintenance, if any is due. Its failure is nobody's: it is counted, and tried again later.
 pub(crate) async fn maintain(tree: &mut DmTree, tally: &Tally) {
-    if Box::pin(tree.maintain()).await.is_err() {
+    if tree.maintenance_due() && Box::pin(tree.maintain()).await.is_err() {
         tally.maintenance_failed();
     }
 }

@@ -298,3 +298,27 @@ fn a_full_pool_says_so_and_stays_usable() {
     assert_eq!(all(i.scan(..)).len() as u32, stored);
     assert_eq!(i.delete(0u32.to_be_bytes()).expect("delete"), Outcome::Done);
 }
+
+#[test]
+fn sessions_of_a_thread_end_with_their_index() {
+    let p = pool();
+    let a = p.create("t", Options::default()).expect("new");
+    a.put("k", "v").expect("put");
+    a.clone().put("k", "w").expect("a clone has the same session");
+    assert_eq!(a.stats().expect("stats").sessions, 1);
+    let b = p.open("t").expect("there");
+    drop(a);
+    let stats = b.stats().expect("stats");
+    assert_eq!((stats.sessions, stats.of_operation(Operation::Put).done), (0, 2));
+    // A session of another thread ends with the thread.
+    std::thread::scope(|s| s.spawn(|| b.get("k").expect("get")).join().expect("no panic"));
+    assert_eq!(b.stats().expect("stats").sessions, 0);
+    // A scan of an index that is dropped meanwhile reports that once, and ends.
+    b.load((0..1000u32).map(|n| (n.to_be_bytes().to_vec(), vec![])), LoadOrder::Sorted)
+        .expect("load");
+    let mut pairs = b.scan(..).page_size(10).pairs();
+    assert!(pairs.next().is_some_and(|p| p.is_ok()));
+    p.drop_index("t").expect("there");
+    let errors = pairs.filter_map(Result::err).map(|e| e.kind()).collect::<Vec<_>>();
+    assert_eq!(errors, [ErrorKind::Closed]);
+}
