@@ -1,0 +1,22 @@
+//! The one place here that reads clocks.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The monotonic clock.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+#[inline]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// Seconds since 1970, for reports.
+#[expect(clippy::disallowed_methods, reason = "a report says when it was made")]
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// Nanoseconds of a duration; those of 584 years at most.
+#[inline]
+pub fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,98 @@
+//! Two results side by side, cell by cell.
+
+use crate::results::{Cell, Results};
+use crate::table::Table;
+
+/// Ratios of one cell, second by first; nothing where the first is 0 and the second is not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ratios {
+    /// The cell.
+    pub cell: String,
+    /// Throughput.
+    pub mops: Option<f64>,
+    /// 99th percentile latency.
+    pub p99: Option<f64>,
+    /// Counters, which do not depend on the machine's speed: name, first, second.
+    pub counters: Vec<(&'static str, f64, f64)>,
+    /// Whether a counter differs by more than is tolerated.
+    pub differs: bool,
+}
+
+/// What a comparison found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// Cells that both have.
+    pub rows: Vec<Ratios>,
+    /// Cells of the first only.
+    pub only_first: Vec<String>,
+    /// Cells of the second only.
+    pub only_second: Vec<String>,
+}
+
+/// Compares; `tolerance` is a share (0.03: 3 %).
+pub fn compare(a: &Results, b: &Results, tolerance: f64) -> Comparison {
+    let mut out = Comparison::default();
+    for ca in &a.cells {
+        match b.cells.iter().find(|cb| cb.key() == ca.key()) {
+            Some(cb) => out.rows.push(ratios(ca, cb, tolerance)),
+            None => out.only_first.push(ca.key()),
+        }
+    }
+    for cb in &b.cells {
+        if a.cells.iter().all(|ca| ca.key() != cb.key()) {
+            out.only_second.push(cb.key());
+        }
+    }
+    out
+}
+
+fn ratio(a: f64, b: f64) -> Option<f64> {
+    if a == b {
+        Some(1.0)
+    } else if a == 0.0 {
+        None
+    } else {
+        Some(b / a)
+    }
+}
+
+fn ratios(a: &Cell, b: &Cell, tolerance: f64) -> Ratios {
+    let verbs = |c: &Cell| c.mn.verbs() + c.cn.verbs();
+    let bytes = |c: &Cell| c.mn.bytes() + c.cn.bytes();
+    let counters = vec![
+        ("round trips", a.round_trips, b.round_trips),
+        ("verbs", verbs(a), verbs(b)),
+        ("bytes", bytes(a), bytes(b)),
+    ];
+    // What both have next to nothing of is alike.
+    let off = |x: f64, y: f64| (x - y).abs() > tolerance * x.abs().max(y.abs()) && x.max(y) > 1e-3;
+    let differs = counters.iter().any(|(_, x, y)| off(*x, *y));
+    let p99 = ratio(a.p99_ns as f64, b.p99_ns as f64);
+    Ratios { cell: a.key(), mops: ratio(a.mops, b.mops), p99, counters, differs }
+}
+
+impl Comparison {
+    /// Whether the counters differ, or there is nothing in common.
+    pub fn differs(&self) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|r| r.differs)
+    }
+
+    /// As text.
+    pub fn text(&self) -> String {
+        let mut t = Table::new(&["cell", "Mops", "p99", "round trips", "verbs", "bytes", ""], 1);
+        let shown = |r: Option<f64>| r.map_or_else(|| "from 0".to_owned(), |r| format!("{r:.3}"));
+        for r in &self.rows {
+            let mut row = vec![r.cell.clone(), shown(r.mops), shown(r.p99)];
+            row.extend(r.counters.iter().map(|(_, a, b)| shown(ratio(*a, *b))));
+            row.push(if r.differs { "counters differ" } else { "" }.to_owned());
+            t.row(row);
+        }
+        let mut out = format!("ratios, second by first\n{}", t.text());
+        for (which, cells) in [("first", &self.only_first), ("second", &self.only_second)] {
+            for c in cells {
+                out += &format!("only in the {which}: {c}\n");
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,476 @@
+//! Cells that share one loaded pool: loading, warming up, measuring, walking.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use dmtree_fabric::Snapshot;
+use dmtree_parts::{Outcome, RangeIndex, Shape, Write};
+use dmtree_workload::{Distribution, LOADED, LoadOrder, Plan, Workload};
+
+use crate::client::{self, Ended, Orders, Tally};
+use crate::clock;
+use crate::config::{Config, LoadBy, MIN_OPS};
+use crate::failure::{Failure, Result};
+use crate::memory;
+use crate::opened::{Left, Loop, Opened, PoolSpec, Seat};
+use crate::oracle::Oracle;
+use crate::registry::System;
+use crate::results::MemoryFigures;
+use crate::sizing;
+
+/// Every how many keys, in key order, a warm-up reads one: at least one per leaf.
+const WARM_STRIDE: u64 = 8;
+
+/// One cell to measure.
+#[derive(Clone, Debug)]
+pub struct CellPlan {
+    /// Its number in the run.
+    pub number: usize,
+    /// What is done.
+    pub workload: Workload,
+    /// To which keys.
+    pub distribution: Distribution,
+}
+
+/// Cells of one system that share a pool.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The system.
+    pub system: System,
+    /// The settings.
+    pub config: Config,
+    /// The point of a sweep.
+    pub variant: Option<String>,
+    /// The cells; more than one only when none changes which keys exist.
+    pub cells: Vec<CellPlan>,
+    /// The round, from 0.
+    pub round: u32,
+}
+
+/// What a cell came to in one round.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// All clients' tallies.
+    pub tally: Tally,
+    /// All clients' counters.
+    pub counts: Snapshot,
+    /// Operations and clients by compute node.
+    pub per_cn: Vec<(u64, u32)>,
+    /// The law in effect.
+    pub law: String,
+    /// Whether scans were checked against all loaded keys.
+    pub complete_scans: bool,
+    /// Keys read by the average compute node in warm-ups.
+    pub warmed: f64,
+    /// What keys cost in memory.
+    pub memory: Option<MemoryFigures>,
+}
+
+/// What a run tells about its progress.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// The cell's or group's name.
+    pub what: &'a str,
+    /// `load`, `warm-up`, `measure`, `walk`.
+    pub phase: &'static str,
+    /// The cell's number, from 1, and how many there are.
+    pub cell: (usize, usize),
+    /// Operations done in this phase.
+    pub done: u64,
+    /// How far the phase is, 0 to 1.
+    pub share: f64,
+}
+
+/// Where a run reports to, and what limits it.
+pub struct Host<'a> {
+    /// Set when the user wants to stop.
+    pub stop: Arc<AtomicBool>,
+    /// When everything must be done; nothing when there is no budget.
+    pub deadline: Option<Instant>,
+    /// Cells left to measure, this one included.
+    pub cells_left: usize,
+    /// All cells.
+    pub cells: usize,
+    /// Hears of progress.
+    pub progress: &'a mut dyn FnMut(Progress<'_>),
+    /// Takes what a cell came to.
+    pub measured: &'a mut dyn FnMut(&Group, &CellPlan, Measured),
+}
+
+impl std::fmt::Debug for Host<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Host({} of {} cells left)", self.cells_left, self.cells)
+    }
+}
+
+impl Host<'_> {
+    fn stopped(&self) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+
+    /// This cell's share of the time that is left.
+    fn slot(&self) -> Option<Duration> {
+        let left = self.deadline?.saturating_duration_since(clock::now());
+        Some(left / self.cells_left.max(1) as u32)
+    }
+}
+
+/// Measures the cells of a group on a fresh pool.
+///
+/// # Errors
+/// Settings that cannot be, a load that does not fit or is wrong, an interrupt. What operations do wrong is counted instead.
+pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
+    let c = &g.config;
+    let Some(first) = g.cells.first() else { return Ok(()) };
+    let memory_bytes = sizing::memory(c, &first.workload);
+    let spec = PoolSpec {
+        cns: c.cns,
+        mns: c.mns,
+        memory_bytes,
+        compute_bytes: sizing::tables(c, memory_bytes),
+        cache_bytes: c.cache_bytes.0,
+    };
+    let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
+    let opened = Opened::<I>::create(g.system.name, &g.system.fitted(key, value), &spec)?;
+    let plan = c.workload(&first.workload, first.distribution).build()?;
+    let needs_order =
+        g.cells.iter().any(|cell| cell.workload.mix().scan > 0) || c.load_by == LoadBy::Bulk;
+    let oracle = if needs_order { Oracle::new(&plan) } else { None };
+    load(g, host, &opened, &plan, oracle.as_ref())?;
+    host.stopped()?;
+    let mut shape = walk(g, host, &opened)?;
+    if shape.keys != c.keys {
+        return Err(Failure::violation(format!(
+            "{}: after loading {} keys the index holds {}",
+            g.system.name, c.keys, shape.keys
+        )));
+    }
+    let mut warmed = 0.0;
+    let mut warm = false;
+    for cell in &g.cells {
+        host.stopped()?;
+        let slot = host.slot();
+        if !warm {
+            let longest = slot.map_or(c.warmup, |s| c.warmup.min(s.as_secs_f64() / 3.0));
+            let limit = Duration::from_secs_f64(longest);
+            let (reads, complete) = warm_up(g, cell, host, &opened, &plan, oracle.as_ref(), limit)?;
+            warmed += reads;
+            warm = complete;
+        }
+        host.stopped()?;
+        let plan = c.workload(&cell.workload, cell.distribution).build()?;
+        let mut m = measure(g, cell, host, &opened, &plan, oracle.as_ref())?;
+        if m.tally.ended == Ended::Interrupted {
+            return Err(Failure::Interrupted);
+        }
+        let mix = cell.workload.mix();
+        let changes = mix.insert > 0 || mix.delete > 0;
+        let last = g.cells.last().is_some_and(|l| l.number == cell.number);
+        if changes || (last && mix.update + mix.read_modify_write > 0) {
+            match walk(g, host, &opened) {
+                Ok(after) => {
+                    let due = c.keys + m.tally.inserted - m.tally.deleted;
+                    if m.tally.unknown == 0 && m.tally.errors == 0 && after.keys != due {
+                        m.tally.errors += 1;
+                        m.tally.samples.push(format!(
+                            "the index holds {} keys where {due} must be",
+                            after.keys
+                        ));
+                    }
+                    shape = after;
+                }
+                Err(e) => {
+                    m.tally.errors += 1;
+                    m.tally.samples.push(e.to_string());
+                }
+            }
+        }
+        m.warmed = warmed;
+        let clients = m.per_cn.iter().map(|(_, clients)| *clients).collect::<Vec<_>>();
+        m.memory =
+            Some(memory::figures(&shape, &g.system.options, &clients, |cn| opened.cache_stats(cn)));
+        (host.measured)(g, cell, m);
+        host.cells_left = host.cells_left.saturating_sub(1);
+    }
+    Ok(())
+}
+
+fn name(g: &Group, cell: Option<&CellPlan>) -> String {
+    let variant = g.variant.as_ref().map(|v| format!(" [{v}]")).unwrap_or_default();
+    match cell {
+        Some(c) => format!("{}{variant}, {}, {}", g.system.name, c.workload, c.distribution),
+        None => format!("{}{variant}", g.system.name),
+    }
+}
+
+fn at(host: &Host<'_>) -> (usize, usize) {
+    (host.cells - host.cells_left + 1, host.cells)
+}
+
+/// Loads the keys.
+fn load<I: RangeIndex>(
+    g: &Group,
+    host: &mut Host<'_>,
+    opened: &Opened<I>,
+    plan: &Arc<Plan>,
+    oracle: Option<&Arc<Oracle>>,
+) -> Result<()> {
+    let (c, n) = (&g.config, plan.records());
+    let what = name(g, None);
+    let cell = at(host);
+    let show = |host: &mut Host<'_>, done: u64| {
+        let share = done as f64 / n as f64;
+        (host.progress)(Progress { what: &what, phase: "load", cell, done, share });
+    };
+    show(host, 0);
+    match c.load_by {
+        LoadBy::Bulk => {
+            let mut client = opened.client(0)?;
+            let ep = client.endpoint().clone();
+            let mut done = 0;
+            // Without the order in memory the index sorts for itself.
+            let order = oracle.is_none().then(|| plan.load(LoadOrder::Random));
+            let mut pairs = (0..n).map_while(|i| {
+                done = i + 1;
+                if done.is_multiple_of(1 << 16) {
+                    show(host, done);
+                    host.stopped().ok()?;
+                }
+                let record = match (oracle, &order) {
+                    (Some(o), _) => o.record_at(i as usize),
+                    (None, Some(order)) => order.records(i..i + 1).next().unwrap_or(i),
+                    (None, None) => i,
+                };
+                let (mut key, mut value) = (Vec::new(), Vec::new());
+                plan.key(record, &mut key);
+                plan.value(record, &key, LOADED, &mut value);
+                Some((key, value))
+            });
+            let sorted = oracle.is_some();
+            let loaded = ep
+                .core()
+                .block_on(ep.slot(), client.load(&mut pairs, sorted, c.fill))
+                .map_err(fits)?;
+            host.stopped()?;
+            if loaded.pairs != n {
+                return Err(Failure::violation(format!(
+                    "{}: the load stored {} of {n} pairs",
+                    g.system.name, loaded.pairs
+                )));
+            }
+        }
+        LoadBy::Put => {
+            let clients = u64::from(c.clients());
+            let order = plan.load(LoadOrder::Random);
+            let done = Arc::new(AtomicU64::new(0));
+            let (stop, counter) = (host.stop.clone(), done.clone());
+            let body = |mut seat: Seat<I>| -> Loop<Result<(), dmtree_fabric::Error>> {
+                let (plan, order) = (plan.clone(), order.clone());
+                let (stop, done) = (stop.clone(), counter.clone());
+                Box::pin(async move {
+                    let i = u64::from(seat.number);
+                    let (mut key, mut value) = (Vec::new(), Vec::new());
+                    for (turn, record) in
+                        order.records(n * i / clients..n * (i + 1) / clients).enumerate()
+                    {
+                        plan.key(record, &mut key);
+                        plan.value(record, &key, LOADED, &mut value);
+                        let outcome = seat.client.write(&key, Write::Put(&value)).await?;
+                        if outcome != Outcome::Done {
+                            return Err(dmtree_fabric::Error::corrupt(format!(
+                                "a put while loading gives {outcome:?}"
+                            )));
+                        }
+                        if turn % 16 == 15 {
+                            done.fetch_add(16, Ordering::Relaxed);
+                            if stop.load(Ordering::Relaxed) {
+                                break;
+                            }
+                            if seat.shares_thread {
+                                seat.ep.yield_now().await;
+                            }
+                        }
+                    }
+                    seat.ep.drain().await
+                })
+            };
+            let mut tick = || show(host, done.load(Ordering::Relaxed));
+            let left = opened.run(c.threads, c.coroutines, &body, || {}, &mut tick)?;
+            for l in left {
+                l.out.map_err(fits)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A load that finds no room is bad input, and says so.
+fn fits(e: dmtree_fabric::Error) -> Failure {
+    if e.kind() == dmtree_fabric::ErrorKind::Full {
+        Failure::input(format!(
+            "the keys do not fit the memory ({e}): give more --memory-bytes or fewer --keys"
+        ))
+    } else {
+        Failure::from(e).context("loading")
+    }
+}
+
+fn walk<I: RangeIndex>(g: &Group, host: &mut Host<'_>, opened: &Opened<I>) -> Result<Shape> {
+    let what = name(g, None);
+    let cell = at(host);
+    (host.progress)(Progress { what: &what, phase: "walk", cell, done: 0, share: 0.0 });
+    let mut client = opened.client(0)?;
+    let ep = client.endpoint().clone();
+    ep.core()
+        .block_on(ep.slot(), client.walk())
+        .map_err(|e| Failure::violation(format!("{}: the structure is broken: {e}", g.system.name)))
+}
+
+/// Reads keys on every compute node that has clients. How many the average one read, and whether each came to the end.
+fn warm_up<I: RangeIndex>(
+    g: &Group,
+    cell: &CellPlan,
+    host: &mut Host<'_>,
+    opened: &Opened<I>,
+    plan: &Arc<Plan>,
+    oracle: Option<&Arc<Oracle>>,
+    limit: Duration,
+) -> Result<(f64, bool)> {
+    let c = &g.config;
+    let (cns, clients) = (u32::from(c.cns), c.clients());
+    let n = plan.records();
+    let deadline = clock::now() + limit;
+    let done = Arc::new(AtomicU64::new(0));
+    let stop = host.stop.clone();
+    let body = |mut seat: Seat<I>| -> Loop<(u64, bool, Vec<String>)> {
+        let (plan, oracle, stop, done) =
+            (plan.clone(), oracle.cloned(), stop.clone(), done.clone());
+        Box::pin(async move {
+            // The clients of a compute node share its keys.
+            let mine = u64::from(seat.number / cns);
+            let sharers = u64::from((clients - seat.cn as u32).div_ceil(cns));
+            let order = oracle.is_none().then(|| plan.load(LoadOrder::Random));
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            let (mut reads, mut wrong) = (0u64, Vec::new());
+            let mut position = mine * WARM_STRIDE;
+            while position < n {
+                let record = match (&oracle, &order) {
+                    (Some(o), _) => o.record_at(position as usize),
+                    (None, Some(o)) => o.records(position..position + 1).next().unwrap_or(0),
+                    (None, None) => position,
+                };
+                plan.key(record, &mut key);
+                match seat.client.get(&key, &mut value).await {
+                    Ok(true) => {
+                        if let Err(e) = plan.check_value(&key, &value) {
+                            wrong.push(e.to_string());
+                        }
+                    }
+                    Ok(false) => wrong.push("a loaded key is reported absent".to_owned()),
+                    Err(e) => wrong.push(e.to_string()),
+                }
+                reads += 1;
+                position += sharers * WARM_STRIDE;
+                if reads.is_multiple_of(16) {
+                    done.fetch_add(16, Ordering::Relaxed);
+                    if stop.load(Ordering::Relaxed) || clock::now() >= deadline || wrong.len() > 100
+                    {
+                        break;
+                    }
+                    if seat.shares_thread {
+                        seat.ep.yield_now().await;
+                    }
+                }
+            }
+            if let Err(e) = seat.ep.drain().await {
+                wrong.push(e.to_string());
+            }
+            (reads, position >= n, wrong)
+        })
+    };
+    let (what, place) = (name(g, Some(cell)), at(host));
+    let all = (n / WARM_STRIDE).max(1) * u64::from(cns.min(clients));
+    let mut tick = || {
+        let done = done.load(Ordering::Relaxed);
+        let share = done as f64 / all as f64;
+        (host.progress)(Progress { what: &what, phase: "warm-up", cell: place, done, share });
+    };
+    let left = opened.run(c.threads, c.coroutines, &body, || {}, &mut tick)?;
+    if let Some(wrong) = left.iter().find_map(|l| l.out.2.first()) {
+        return Err(Failure::violation(format!("{}: warming up: {wrong}", g.system.name)));
+    }
+    let reads: u64 = left.iter().map(|l| l.out.0).sum();
+    let per_node = reads as f64 / f64::from(cns.min(clients));
+    Ok((per_node, left.iter().all(|l| l.out.1)))
+}
+
+fn measure<I: RangeIndex>(
+    g: &Group,
+    cell: &CellPlan,
+    host: &mut Host<'_>,
+    opened: &Opened<I>,
+    plan: &Arc<Plan>,
+    oracle: Option<&Arc<Oracle>>,
+) -> Result<Measured> {
+    let c = &g.config;
+    let clients = c.clients();
+    // Of a budget, the time that is left of this cell's share; a walk follows.
+    let time = match (host.slot(), c.duration) {
+        (Some(slot), None) => Some(slot.mul_f64(0.9)),
+        (Some(slot), Some(d)) => Some(slot.mul_f64(0.9).min(Duration::from_secs_f64(d))),
+        (None, d) => d.map(Duration::from_secs_f64),
+    };
+    let min_ops = if host.deadline.is_some() { MIN_OPS.div_ceil(u64::from(clients)) } else { 1 };
+    let orders = Arc::new(Orders {
+        plan: plan.clone(),
+        oracle: oracle.cloned(),
+        first_stream: g.round.wrapping_mul(clients),
+        time,
+        min_ops,
+        left: c.ops.map(|n| AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX))),
+        insert_room: sizing::insert_room(c, &cell.workload),
+        stop: host.stop.clone(),
+        done: AtomicU64::new(0),
+        start: OnceLock::new(),
+    });
+    let body = |seat: Seat<I>| -> Loop<Tally> { Box::pin(client::work(seat, orders.clone())) };
+    let (what, place) = (name(g, Some(cell)), at(host));
+    let ready = || {
+        let _ = orders.start.set(clock::now());
+    };
+    let mut tick = || {
+        let done = orders.done.load(Ordering::Relaxed);
+        let by_ops = c.ops.map(|n| done as f64 / n as f64);
+        let by_time = orders.start.get().zip(time).map(|(s, t)| {
+            clock::now().saturating_duration_since(*s).as_secs_f64() / t.as_secs_f64().max(1e-9)
+        });
+        let share = by_ops.unwrap_or(0.0).max(by_time.unwrap_or(0.0)).min(1.0);
+        (host.progress)(Progress { what: &what, phase: "measure", cell: place, done, share });
+    };
+    let left = opened.run(c.threads, c.coroutines, &body, ready, &mut tick)?;
+    Ok(sum_up(&left, opened.compute_nodes(), plan, oracle.is_some()))
+}
+
+fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measured {
+    let mut tally = Tally::default();
+    let mut counts = Snapshot::default();
+    let mut per_cn = vec![(0, 0); cns];
+    for l in left {
+        tally.add(&l.out);
+        counts.add(&l.counts);
+        per_cn[l.cn].0 += l.out.ops;
+        per_cn[l.cn].1 += 1;
+    }
+    let complete_scans = ordered && plan.workload().mix().delete == 0;
+    Measured {
+        tally,
+        counts,
+        per_cn,
+        law: plan.distribution().name(),
+        complete_scans,
+        warmed: 0.0,
+        memory: None,
+    }
+}

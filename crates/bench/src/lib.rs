@@ -1,0 +1,34 @@
+//! Experiments on range indexes: which systems there are ([`registry`]), what is run ([`experiment`], [`config`]), running and
+//! checking it ([`mod@run`]), and what comes out ([`results`], [`table`], [`csv`], [`svg`], [`report`], [`compare`]).
+//!
+//! Also here, for the tools of the command line: any system behind one face ([`facade`]), replay of traces ([`replay`]), and
+//! the text form of dumps ([`dump`]).
+#![forbid(unsafe_code)]
+
+pub mod bytes;
+pub mod client;
+pub mod clock;
+pub mod compare;
+pub mod config;
+pub mod csv;
+pub mod dump;
+pub mod experiment;
+pub mod facade;
+pub mod failure;
+pub mod files;
+pub mod group;
+pub mod latency;
+pub mod memory;
+pub mod opened;
+pub mod oracle;
+pub mod registry;
+pub mod replay;
+pub mod report;
+pub mod results;
+pub mod run;
+pub mod sizing;
+pub mod summary;
+pub mod svg;
+pub mod table;
+
+pub use failure::{Failure, Result};

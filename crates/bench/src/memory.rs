@@ -1,0 +1,71 @@
+//! What keys cost in memory, on memory nodes and in caches.
+
+use dmtree_parts::{CacheStats, Shape};
+use serde_json::Value;
+
+use crate::results::MemoryFigures;
+
+/// Figures from the walked structure and the caches of the compute nodes that have clients.
+pub fn figures(
+    shape: &Shape,
+    options: &Value,
+    clients: &[u32],
+    cache: impl Fn(usize) -> CacheStats,
+) -> MemoryFigures {
+    let keys = shape.keys.max(1) as f64;
+    let on_memory = options.get("tables").and_then(Value::as_str) == Some("memory");
+    let tables = shape.table_bytes as f64;
+    let mn =
+        (shape.structure_bytes + shape.block_bytes) as f64 + if on_memory { tables } else { 0.0 };
+    let with_clients: Vec<CacheStats> =
+        clients.iter().enumerate().filter(|(_, n)| **n > 0).map(|(cn, _)| cache(cn)).collect();
+    let nodes = with_clients.len().max(1) as f64;
+    let mean =
+        |of: fn(&CacheStats) -> u64| with_clients.iter().map(|s| of(s) as f64).sum::<f64>() / nodes;
+    let used = mean(|s| s.used_bytes);
+    let cached_share = (mean(|s| s.nodes) / shape.inner_nodes.max(1) as f64).min(1.0);
+    let cached_keys = cached_share * keys;
+    let (hits, misses) = (mean(|s| s.hits), mean(|s| s.misses));
+    MemoryFigures {
+        keys: shape.keys,
+        mn_bytes_per_key: mn / keys,
+        table_bytes_per_key: tables / keys,
+        cached_share,
+        cn_bytes_per_cached_key: if cached_keys > 0.0 { used / cached_keys } else { 0.0 },
+        cache_used_bytes: used as u64,
+        cache_budget_bytes: with_clients.first().map_or(0, |s| s.budget_bytes),
+        cache_hit_rate: if hits + misses > 0.0 { hits / (hits + misses) } else { 0.0 },
+        leaves: shape.leaves.clone(),
+        inner_nodes: shape.inner_nodes,
+        levels: shape.levels,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_nodes_with_clients_count() {
+        let shape = Shape {
+            keys: 100,
+            structure_bytes: 4000,
+            block_bytes: 1000,
+            table_bytes: 300,
+            inner_nodes: 4,
+            ..Shape::default()
+        };
+        let cache = |cn| CacheStats {
+            used_bytes: if cn == 0 { 1000 } else { 0 },
+            nodes: 2,
+            hits: 9,
+            misses: 1,
+            ..CacheStats::default()
+        };
+        let f = figures(&shape, &serde_json::json!({"tables": "compute"}), &[3, 0], cache);
+        assert_eq!((f.mn_bytes_per_key, f.table_bytes_per_key), (50.0, 3.0));
+        assert_eq!((f.cached_share, f.cn_bytes_per_cached_key, f.cache_hit_rate), (0.5, 20.0, 0.9));
+        let f = figures(&shape, &serde_json::json!({"tables": "memory"}), &[3], cache);
+        assert_eq!(f.mn_bytes_per_key, 53.0);
+    }
+}

@@ -1,0 +1,208 @@
+//! The systems that can be measured and used, by name.
+
+use dmtree_engine::{DmTree, Options, Tables};
+use dmtree_parts::{OpSet, RangeIndex};
+use serde_json::Value;
+
+use crate::facade::{DynPool, open_pool};
+use crate::failure::{Failure, Result};
+use crate::group::{Group, Host, run_group};
+use crate::opened::PoolSpec;
+use crate::sizing;
+
+/// The fabrics that a system can run on here.
+pub const FABRICS: [&str; 1] = ["local"];
+
+/// A system: an index with its options.
+#[derive(Clone, Debug)]
+pub struct System {
+    /// Its name, unique.
+    pub name: &'static str,
+    /// The family it belongs to; the first of a family stands for it.
+    pub family: &'static str,
+    /// One line.
+    pub description: &'static str,
+    /// Whether it is "as published": layouts, verbs and unsoundness included.
+    pub published: bool,
+    /// The operations it has.
+    pub ops: OpSet,
+    /// Its creation options.
+    pub options: Value,
+    run: fn(&Group, &mut Host<'_>) -> Result<()>,
+    open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
+}
+
+impl System {
+    /// A system of index type `I` with these options.
+    pub fn of<I: RangeIndex>(
+        name: &'static str,
+        family: &'static str,
+        description: &'static str,
+        options: &I::Options,
+    ) -> Self {
+        Self {
+            name,
+            family,
+            description,
+            published: false,
+            ops: I::OPS,
+            options: serde_json::to_value(options).unwrap_or_default(),
+            run: run_group::<I>,
+            open: open_pool::<I>,
+        }
+    }
+
+    /// The same, marked "as published".
+    #[must_use]
+    pub fn as_published(self) -> Self {
+        Self { published: true, ..self }
+    }
+
+    /// Measures the cells of a group, which share one loaded pool.
+    ///
+    /// # Errors
+    /// Those of [`run_group`].
+    pub fn run(&self, group: &Group, host: &mut Host<'_>) -> Result<()> {
+        (self.run)(group, host)
+    }
+
+    /// Its options with inline sizes that fit keys and values of these lengths, as far as there is a choice.
+    pub fn fitted(&self, key: u64, value: u64) -> Value {
+        let mut options = self.options.clone();
+        let (k, v) = sizing::inline(key, value);
+        if let Some(map) = options.as_object_mut() {
+            for (name, bytes) in [("key_inline_bytes", k), ("value_inline_bytes", v)] {
+                if let Some(old) = map.get_mut(name) {
+                    *old = bytes.into();
+                }
+            }
+        }
+        options
+    }
+
+    /// An empty index on an embedded pool, for tools. `key` and `value` are usual lengths.
+    ///
+    /// # Errors
+    /// Sizes that cannot be.
+    pub fn open(&self, spec: &PoolSpec, key: u64, value: u64) -> Result<Box<dyn DynPool>> {
+        (self.open)(self.name, &self.fitted(key, value), spec)
+    }
+}
+
+/// Every system; one line each.
+pub fn systems() -> Vec<System> {
+    let o = Options::default;
+    vec![
+        System::of::<DmTree>("dmtree", "dmtree", "DMTree with every technique on", &o()),
+        System::of::<DmTree>(
+            "dmtree-no-mirrors",
+            "dmtree",
+            "without copies of fingerprint tables in the cache",
+            &Options { mirrors: false, ..o() },
+        ),
+        System::of::<DmTree>(
+            "dmtree-tables-on-mn",
+            "dmtree",
+            "fingerprint tables and locks on memory nodes",
+            &Options { tables: Tables::Memory, ..o() },
+        ),
+        System::of::<DmTree>(
+            "dmtree-no-delegation",
+            "dmtree",
+            "readers of one key do not share a READ",
+            &Options { delegation: false, ..o() },
+        ),
+        System::of::<DmTree>(
+            "dmtree-no-combining",
+            "dmtree",
+            "writers of one key do not share a WRITE",
+            &Options { combining: false, ..o() },
+        ),
+        System::of::<DmTree>(
+            "dmtree-fixed-capacity",
+            "dmtree",
+            "leaves never grow, whatever the cache has room for",
+            &Options { adaptive_capacity: false, ..o() },
+        ),
+        System::of::<DmTree>(
+            "dmtree-no-rtc",
+            "dmtree",
+            "lock, table and unlock in round trips of their own",
+            &Options { round_trip_combining: false, ..o() },
+        ),
+    ]
+}
+
+/// A system by name.
+///
+/// # Errors
+/// An unknown name; the message lists the valid ones.
+pub fn find(name: &str) -> Result<System> {
+    let all = systems();
+    let names: Vec<&str> = all.iter().map(|s| s.name).collect();
+    all.iter().find(|s| s.name == name).cloned().ok_or_else(|| {
+        Failure::input(format!("unknown system {name:?}: give one of {}", names.join(", ")))
+    })
+}
+
+/// Systems by names, in this order, none twice. `families` is the first of each family, `all` is all.
+///
+/// # Errors
+/// An unknown name.
+pub fn select(names: &[String]) -> Result<Vec<System>> {
+    let all = systems();
+    let mut out: Vec<System> = Vec::new();
+    let mut add = |s: System| {
+        if out.iter().all(|have| have.name != s.name) {
+            out.push(s);
+        }
+    };
+    for name in names {
+        match name.as_str() {
+            "all" => all.iter().cloned().for_each(&mut add),
+            "families" => {
+                for (i, s) in all.iter().enumerate() {
+                    if all[..i].iter().all(|earlier| earlier.family != s.family) {
+                        add(s.clone());
+                    }
+                }
+            }
+            name => add(find(name).map_err(|e| match e {
+                Failure::Input(m) => Failure::Input(format!("{m}; or families, or all")),
+                other => other,
+            })?),
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_selectable() {
+        let all = systems();
+        for (i, s) in all.iter().enumerate() {
+            assert!(all[..i].iter().all(|t| t.name != s.name), "{}", s.name);
+            assert_eq!(find(s.name).unwrap().name, s.name);
+        }
+        let names = |list: &[&str]| {
+            let list: Vec<String> = list.iter().map(|s| (*s).to_owned()).collect();
+            select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&["families"]), ["dmtree"]);
+        assert_eq!(names(&["all"]).len(), all.len());
+        assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);
+        assert!(find("x").unwrap_err().to_string().contains("dmtree-no-rtc"));
+    }
+
+    #[test]
+    fn inline_sizes_are_fitted() {
+        let fitted = find("dmtree").unwrap().fitted(8, 100);
+        assert_eq!(
+            (&fitted["key_inline_bytes"], &fitted["value_inline_bytes"]),
+            (&8.into(), &104.into())
+        );
+    }
+}

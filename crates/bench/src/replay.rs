@@ -1,0 +1,489 @@
+//! Replay of operation traces: every read is compared with what the trace itself says must be there.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use dmtree_parts::{Outcome, ScanRequest, Write, check_key};
+use dmtree_workload::OpKind;
+use dmtree_workload::trace::{Action, Record, TraceOp, TraceReader, shard};
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::facade::Session;
+use crate::failure::{Failure, Result};
+use crate::latency::ByKind;
+use crate::opened::PoolSpec;
+use crate::oracle::shown;
+use crate::registry::System;
+use crate::results::LOCAL_NOTE;
+use crate::sizing;
+use crate::table::{Table, mops, time};
+
+/// Operations that go to a thread at a time.
+const BATCH: usize = 128;
+/// Batches that wait for a thread, at most.
+const WAITING: usize = 16;
+/// Mismatches that are kept in words, per thread.
+const SAMPLES: usize = 5;
+
+/// How to replay.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions {
+    /// The files, in order.
+    pub files: Vec<PathBuf>,
+    /// The system.
+    pub system: System,
+    /// Threads.
+    pub threads: u32,
+    /// Compute nodes.
+    pub cns: u16,
+    /// Memory nodes.
+    pub mns: u16,
+    /// Bytes of each memory node; nothing computes them from the trace.
+    pub memory_bytes: Option<u64>,
+    /// Cache budget of each compute node.
+    pub cache_bytes: u64,
+}
+
+/// What a trace holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Operations.
+    pub operations: u64,
+    /// Writes of records.
+    pub writes: u64,
+    /// Longest key.
+    pub longest_key: u64,
+    /// Longest record as written by one operation.
+    pub longest_value: u64,
+    /// Lines of the client.
+    pub client_lines: u64,
+}
+
+/// One kind of operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KindReport {
+    /// How many.
+    pub ops: u64,
+    /// Of these, not as expected.
+    pub mismatches: u64,
+    /// Median latency, ns.
+    pub p50_ns: u64,
+    /// 99th percentile, ns.
+    pub p99_ns: u64,
+    /// 99.9th percentile, ns.
+    pub p999_ns: u64,
+}
+
+/// What a replay found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReplayReport {
+    /// Version of this form.
+    pub schema_version: u32,
+    /// The system.
+    pub system: String,
+    /// What kind of memory.
+    pub note: String,
+    /// The files.
+    pub files: Vec<PathBuf>,
+    /// Operations done.
+    pub ops: u64,
+    /// Lines of the client that were passed over.
+    pub client_lines: u64,
+    /// Wall time, s.
+    pub seconds: f64,
+    /// Million operations per second, reading the trace included.
+    pub mops: f64,
+    /// Results that were not as expected, and failed operations.
+    pub mismatches: u64,
+    /// The first few in words.
+    pub samples: Vec<String>,
+    /// By kind.
+    pub by_kind: BTreeMap<String, KindReport>,
+    /// Keys in the index at the end, by walking it.
+    pub keys: u64,
+    /// Keys that must be there.
+    pub keys_expected: u64,
+    /// Whether the user stopped it.
+    pub interrupted: bool,
+}
+
+/// Reads the whole trace once: sizes, and whether every line is well-formed.
+///
+/// # Errors
+/// The first malformed line; a key that no index takes.
+pub fn survey(files: &[PathBuf]) -> Result<Survey> {
+    let mut reader = TraceReader::open(files)?;
+    let mut s = Survey::default();
+    let mut encoded = Vec::new();
+    for op in reader.by_ref() {
+        let op = op?;
+        check_key(&op.key).map_err(|e| Failure::input(format!("the trace has {e}")))?;
+        s.longest_key = s.longest_key.max(op.key.len() as u64);
+        if let Action::Insert(r) | Action::Update(r) = &op.action {
+            r.encode(&mut encoded);
+            dmtree_parts::check_value(&encoded)
+                .map_err(|e| Failure::input(format!("the trace has {e}")))?;
+            s.longest_value = s.longest_value.max(encoded.len() as u64);
+            s.writes += 1;
+        }
+    }
+    s.operations = reader.counts().operations();
+    s.client_lines = reader.counts().client_lines;
+    Ok(s)
+}
+
+#[derive(Default)]
+struct Tally {
+    latency: ByKind,
+    mismatches: BTreeMap<OpKind, u64>,
+    samples: Vec<String>,
+    keys: u64,
+}
+
+impl Tally {
+    fn wrong(&mut self, kind: OpKind, key: &[u8], why: &str) {
+        *self.mismatches.entry(kind).or_default() += 1;
+        if self.samples.len() < SAMPLES {
+            self.samples.push(format!("{kind} of {}: {why}", shown(key)));
+        }
+    }
+}
+
+/// Replays a trace on a fresh pool. Operations on one key run in the order of the trace, on one thread.
+///
+/// # Errors
+/// A malformed trace (before anything is done), sizes that cannot be.
+pub fn replay(
+    o: &ReplayOptions,
+    stop: &Arc<AtomicBool>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<ReplayReport> {
+    let survey = survey(&o.files)?;
+    if o.threads == 0 || o.cns == 0 || o.mns == 0 {
+        return Err(Failure::input("--threads, --cns and --mns must be 1 at least"));
+    }
+    let (key, value) = (survey.longest_key.max(1), survey.longest_value);
+    let need = survey.writes.saturating_mul(sizing::bytes_per_key(key, value));
+    let floor = (u64::from(o.cns) * 4 + 64) << 20;
+    let memory_bytes = o.memory_bytes.unwrap_or_else(|| {
+        ((need.saturating_mul(2) + floor) / u64::from(o.mns)).next_multiple_of(1 << 20)
+    });
+    let spec = PoolSpec {
+        cns: o.cns,
+        mns: o.mns,
+        memory_bytes,
+        compute_bytes: 0,
+        cache_bytes: o.cache_bytes,
+    };
+    let pool = o.system.open(&spec, key, value.min(64))?;
+    let done = AtomicU64::new(0);
+    let mut reader = TraceReader::open(&o.files)?;
+    let began = clock::now();
+    let threads = o.threads as usize;
+    let tallies = std::thread::scope(|scope| -> Result<Vec<Tally>> {
+        let (mut to, mut running): (Vec<SyncSender<Vec<TraceOp>>>, _) = (Vec::new(), Vec::new());
+        for me in 0..threads {
+            let (sender, from) = sync_channel(WAITING);
+            to.push(sender);
+            let (pool, done) = (&pool, &done);
+            running.push(scope.spawn(move || {
+                let session = pool.client(me % pool.compute_nodes())?;
+                Ok::<_, Failure>(Shard::new(session, me, threads).work(&from, done))
+            }));
+        }
+        let mut batches: Vec<Vec<TraceOp>> = vec![Vec::new(); threads];
+        let mut read = 0u64;
+        let mut fed = Ok(());
+        for op in &mut reader {
+            let op = match op {
+                Ok(op) => op,
+                Err(e) => {
+                    fed = Err(Failure::from(e));
+                    break;
+                }
+            };
+            let at = shard(&op.key, threads);
+            batches[at].push(op);
+            // A thread that is gone has failed; it says so when it is joined.
+            if batches[at].len() == BATCH && to[at].send(std::mem::take(&mut batches[at])).is_err()
+            {
+                break;
+            }
+            read += 1;
+            if read.is_multiple_of(4096) {
+                progress(done.load(Ordering::Relaxed), survey.operations);
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        }
+        for (sender, batch) in to.into_iter().zip(batches) {
+            let _ = sender.send(batch);
+        }
+        let mut tallies = Vec::new();
+        for handle in running {
+            let tally = handle
+                .join()
+                .map_err(|_| Failure::violation("a replaying thread panicked: a defect"))??;
+            tallies.push(tally);
+        }
+        fed.map(|()| tallies)
+    })?;
+    let seconds = (clock::now() - began).as_secs_f64().max(1e-9);
+    let mut report = sum_up(o, &survey, &tallies, seconds);
+    report.interrupted = stop.load(Ordering::Relaxed);
+    match pool.client(0)?.walk() {
+        Ok(shape) => report.keys = shape.keys,
+        Err(e) => {
+            report.mismatches += 1;
+            report.samples.push(format!("the structure is broken: {e}"));
+        }
+    }
+    if report.keys != report.keys_expected {
+        report.mismatches += 1;
+        report.samples.push(format!(
+            "the index holds {} keys where {} must be",
+            report.keys, report.keys_expected
+        ));
+    }
+    Ok(report)
+}
+
+fn sum_up(o: &ReplayOptions, s: &Survey, tallies: &[Tally], seconds: f64) -> ReplayReport {
+    let mut latency = ByKind::default();
+    let mut wrong: BTreeMap<OpKind, u64> = BTreeMap::new();
+    for t in tallies {
+        latency.add(&t.latency);
+        for (kind, n) in &t.mismatches {
+            *wrong.entry(*kind).or_default() += n;
+        }
+    }
+    let by_kind: BTreeMap<String, KindReport> = latency
+        .iter()
+        .map(|(kind, l)| {
+            let report = KindReport {
+                ops: l.len(),
+                mismatches: wrong.get(&kind).copied().unwrap_or(0),
+                p50_ns: l.quantile(0.5),
+                p99_ns: l.quantile(0.99),
+                p999_ns: l.quantile(0.999),
+            };
+            (kind.name().to_owned(), report)
+        })
+        .collect();
+    let ops = by_kind.values().map(|k| k.ops).sum();
+    ReplayReport {
+        schema_version: crate::results::SCHEMA_VERSION,
+        system: o.system.name.to_owned(),
+        note: LOCAL_NOTE.to_owned(),
+        files: o.files.clone(),
+        ops,
+        client_lines: s.client_lines,
+        seconds,
+        mops: ops as f64 / seconds / 1e6,
+        mismatches: wrong.values().sum(),
+        samples: tallies.iter().flat_map(|t| t.samples.iter().cloned()).take(10).collect(),
+        by_kind,
+        keys: 0,
+        keys_expected: tallies.iter().map(|t| t.keys).sum(),
+        interrupted: false,
+    }
+}
+
+impl ReplayReport {
+    /// As text.
+    pub fn text(&self) -> String {
+        let mut t = Table::new(&["operation", "number", "mismatches", "p50", "p99", "p99.9"], 1);
+        for (kind, k) in &self.by_kind {
+            t.row(vec![
+                kind.clone(),
+                k.ops.to_string(),
+                k.mismatches.to_string(),
+                time(k.p50_ns),
+                time(k.p99_ns),
+                time(k.p999_ns),
+            ]);
+        }
+        let mut out = format!(
+            "{}: {} operations in {:.2} s, {} Mops, {} mismatches; {} keys at the end\n  {}\n{}",
+            self.system,
+            self.ops,
+            self.seconds,
+            mops(self.mops),
+            self.mismatches,
+            self.keys,
+            self.note,
+            t.text()
+        );
+        for s in &self.samples {
+            out += &format!("  {s}\n");
+        }
+        if self.interrupted {
+            out += "interrupted: the rest of the trace was not replayed\n";
+        }
+        out
+    }
+}
+
+/// One thread's part of the keys.
+struct Shard {
+    session: Session,
+    me: usize,
+    threads: usize,
+    model: BTreeMap<Vec<u8>, Record>,
+    tally: Tally,
+    encoded: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Shard {
+    fn new(session: Session, me: usize, threads: usize) -> Self {
+        Self {
+            session,
+            me,
+            threads,
+            model: BTreeMap::new(),
+            tally: Tally::default(),
+            encoded: Vec::new(),
+            value: Vec::new(),
+        }
+    }
+
+    fn work(mut self, from: &Receiver<Vec<TraceOp>>, done: &AtomicU64) -> Tally {
+        while let Ok(batch) = from.recv() {
+            for op in &batch {
+                let kind = op.action.kind();
+                let began = clock::now();
+                let result = self.one(op);
+                self.tally.latency.record(kind, clock::nanos(clock::now() - began));
+                if let Err(why) = result {
+                    self.tally.wrong(kind, &op.key, &why);
+                }
+            }
+            done.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        }
+        self.tally.keys = self.model.len() as u64;
+        self.tally
+    }
+
+    fn one(&mut self, op: &TraceOp) -> Result<(), String> {
+        let key = op.key.as_slice();
+        match &op.action {
+            Action::Read(fields) => {
+                let found = self.read(key)?;
+                let project = |r: &Record| r.project(fields);
+                let due = self.model.get(key);
+                // The whole record is compared, and so what was asked of it.
+                match (found.as_ref(), due) {
+                    (found, due) if found == due => Ok(()),
+                    (Some(f), Some(d)) if project(f) == project(d) => {
+                        Err("another field than those read differs".to_owned())
+                    }
+                    (Some(_), Some(_)) => Err("the record differs from the one written".to_owned()),
+                    (Some(_), None) => Err("a record is found where none must be".to_owned()),
+                    _ => Err("the record is missing".to_owned()),
+                }
+            }
+            Action::Insert(_) => {
+                let after = op.action.apply(None);
+                self.put(key, after)
+            }
+            Action::Update(_) => {
+                let found = self.read(key)?;
+                let same = found.as_ref() == self.model.get(key);
+                let after = op.action.apply(found);
+                self.put(key, after)?;
+                if same {
+                    Ok(())
+                } else {
+                    Err("the record to update is not the one written".to_owned())
+                }
+            }
+            Action::Delete => {
+                let was = self.model.remove(key).is_some();
+                let outcome = self.session.write(key, Write::Delete).map_err(|e| e.to_string())?;
+                let due = if was { Outcome::Done } else { Outcome::NotFound };
+                if outcome == due {
+                    Ok(())
+                } else {
+                    Err(format!("{outcome:?} where {due:?} must be"))
+                }
+            }
+            Action::Scan { count, .. } => self.scan(key, *count as usize),
+        }
+    }
+
+    fn read(&mut self, key: &[u8]) -> Result<Option<Record>, String> {
+        let mut value = std::mem::take(&mut self.value);
+        let found = self.session.get_into(key, &mut value).map_err(|e| e.to_string());
+        let record = match found {
+            Ok(true) => Record::decode(&value).map(Some).map_err(|e| e.to_string()),
+            Ok(false) => Ok(None),
+            Err(e) => Err(e),
+        };
+        self.value = value;
+        record
+    }
+
+    fn put(&mut self, key: &[u8], record: Option<Record>) -> Result<(), String> {
+        let record = record.unwrap_or_default();
+        record.encode(&mut self.encoded);
+        let outcome =
+            self.session.write(key, Write::Put(&self.encoded)).map_err(|e| e.to_string())?;
+        self.model.insert(key.to_vec(), record);
+        if outcome == Outcome::Done { Ok(()) } else { Err(format!("a put gives {outcome:?}")) }
+    }
+
+    /// Order, number and readability of all; of this thread's keys, that none is missing or other than written.
+    fn scan(&mut self, from: &[u8], count: usize) -> Result<(), String> {
+        let request = ScanRequest {
+            low: Bound::Included(from),
+            high: Bound::Unbounded,
+            reverse: false,
+            limit: count,
+        };
+        let (me, threads) = (self.me, self.threads);
+        let mut mine = self.model.range(from.to_vec()..).peekable();
+        let (mut wrong, mut pairs): (Option<String>, usize) = (None, 0);
+        let mut last: Option<Vec<u8>> = None;
+        let scanned = self.session.for_each(request, &mut |k, v| {
+            pairs += 1;
+            let mut say = |why: String| {
+                wrong.get_or_insert(why);
+            };
+            if k < from || last.as_ref().is_some_and(|l| l.as_slice() >= k) {
+                say(format!("{} is out of order", shown(k)));
+            }
+            match Record::decode(v) {
+                Err(e) => say(e.to_string()),
+                Ok(r) if shard(k, threads) == me => match mine.next() {
+                    Some((key, due)) if key.as_slice() == k && *due == r => {}
+                    Some((key, _)) if key.as_slice() == k => say(format!("{} differs", shown(k))),
+                    Some((key, _)) => say(format!("{} where {} must be", shown(k), shown(key))),
+                    None => say(format!("{} was never written, or deleted", shown(k))),
+                },
+                Ok(_) => {}
+            }
+            last = Some(k.to_vec());
+            true
+        });
+        scanned.map_err(|e| e.to_string())?;
+        if let Some(why) = wrong {
+            return Err(why);
+        }
+        if pairs > count {
+            return Err(format!("{pairs} records where {count} were asked for"));
+        }
+        match mine.next() {
+            Some((due, _)) if pairs < count || last.as_ref().is_some_and(|l| due <= l) => {
+                Err(format!("{} is missing", shown(due)))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! The form of `results.json`.
+
+use std::collections::BTreeMap;
+
+use dmtree_fabric::SideCounts;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::failure::{Failure, Result};
+use crate::summary::Summary;
+
+/// The version of the form. Readers refuse others.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// What every header and file says about numbers of the in-process fabric.
+pub const LOCAL_NOTE: &str = "fabric local: in-process memory, no statement about a NIC";
+
+/// Everything a run of an experiment found, and what is needed to repeat it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The experiment's name.
+    pub experiment: String,
+    /// What it is for.
+    pub description: String,
+    /// What kind of memory was measured.
+    pub note: String,
+    /// Version of the program.
+    pub version: String,
+    /// When it was run, seconds since 1970.
+    pub created_unix: u64,
+    /// Where.
+    pub machine: Machine,
+    /// The seed of everything drawn.
+    pub seed: u64,
+    /// The settings in effect.
+    pub config: Config,
+    /// XXH3-64 of the settings, hexadecimal.
+    pub config_hash: String,
+    /// Whether the user stopped it before all cells were finished.
+    pub interrupted: bool,
+    /// Why it ended early otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// What was measured.
+    pub cells: Vec<Cell>,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Operating system.
+    pub os: String,
+    /// Architecture.
+    pub arch: String,
+    /// Processor, as the system names it.
+    pub cpu: String,
+    /// Cores that the program may use.
+    pub cores: usize,
+    /// Bytes of memory; 0 when unknown.
+    pub memory_bytes: u64,
+}
+
+impl Machine {
+    /// This machine.
+    pub fn here() -> Self {
+        let cpu = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+            let line = text.lines().find(|l| l.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        });
+        Self {
+            os: std::env::consts::OS.to_owned(),
+            arch: std::env::consts::ARCH.to_owned(),
+            cpu: cpu.unwrap_or_else(|| "unknown".to_owned()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: meminfo("MemTotal:").unwrap_or(0),
+        }
+    }
+}
+
+/// A line of the system's memory statistics, in bytes.
+pub fn meminfo(field: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with(field))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Verbs and payload bytes per operation towards one side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    /// READs.
+    pub read: f64,
+    /// WRITEs.
+    pub write: f64,
+    /// Compare-and-swaps and fetch-and-adds.
+    pub atomic: f64,
+    /// Remote calls.
+    pub rpc: f64,
+    /// Bytes fetched.
+    pub bytes_read: f64,
+    /// Bytes sent.
+    pub bytes_written: f64,
+}
+
+impl Side {
+    /// Counts of `ops` operations, per operation.
+    pub fn per(c: &SideCounts, ops: u64) -> Self {
+        let per = |n: u64| if ops == 0 { 0.0 } else { n as f64 / ops as f64 };
+        Self {
+            read: per(c.read),
+            write: per(c.write),
+            atomic: per(c.atomic),
+            rpc: per(c.rpc),
+            bytes_read: per(c.bytes_read),
+            bytes_written: per(c.bytes_written),
+        }
+    }
+
+    /// One-sided verbs.
+    pub fn verbs(&self) -> f64 {
+        self.read + self.write + self.atomic
+    }
+
+    /// Bytes in both directions.
+    pub fn bytes(&self) -> f64 {
+        self.bytes_read + self.bytes_written
+    }
+}
+
+/// What operations that ended alike cost, per operation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OutcomeCost {
+    /// How many.
+    pub ops: u64,
+    /// Dependent round trips up to the acknowledgement.
+    pub round_trips: f64,
+    /// Their 99th percentile.
+    pub round_trips_p99: u64,
+    /// Lists posted without waiting.
+    pub detached: f64,
+    /// Towards memory nodes.
+    pub mn: Side,
+    /// Towards compute nodes.
+    pub cn: Side,
+}
+
+/// Latency and number of one kind of operation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KindFigures {
+    /// How many.
+    pub ops: u64,
+    /// Median, ns.
+    pub p50_ns: u64,
+    /// 99th percentile, ns.
+    pub p99_ns: u64,
+    /// 99.9th percentile, ns.
+    pub p999_ns: u64,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeFigures {
+    /// Its name: `mn0`, `cn0`.
+    pub node: String,
+    /// Million operations per second of its own clients; compute nodes only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mops: Option<f64>,
+    /// Its clients; compute nodes only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<u32>,
+    /// Verbs per second that it served, millions.
+    pub mverbs: f64,
+    /// What it served, per operation of all clients.
+    pub served: Side,
+}
+
+/// What keys cost in memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryFigures {
+    /// Keys present at the end.
+    pub keys: u64,
+    /// Bytes on memory nodes per key: leaves, inner nodes, blocks; tables too when they live there.
+    pub mn_bytes_per_key: f64,
+    /// Bytes of tables per key, wherever they live.
+    pub table_bytes_per_key: f64,
+    /// Share of the inner nodes that the average compute node has cached.
+    pub cached_share: f64,
+    /// Bytes of cache per key that the cached nodes lead to, on the average compute node with clients.
+    pub cn_bytes_per_cached_key: f64,
+    /// Cache in use on the average compute node with clients.
+    pub cache_used_bytes: u64,
+    /// Cache budget of one compute node.
+    pub cache_budget_bytes: u64,
+    /// Share of lookups whose bottom node was cached.
+    pub cache_hit_rate: f64,
+    /// Leaves by capacity.
+    pub leaves: Vec<(u32, u64)>,
+    /// Inner nodes.
+    pub inner_nodes: u64,
+    /// Inner levels.
+    pub levels: u32,
+}
+
+/// One round of a cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// Million operations per second.
+    pub mops: f64,
+    /// Operations acknowledged.
+    pub ops: u64,
+    /// Length of the measured phase, s.
+    pub seconds: f64,
+    /// Median latency, ns.
+    pub p50_ns: u64,
+    /// 99th percentile, ns.
+    pub p99_ns: u64,
+    /// 99.9th percentile, ns.
+    pub p999_ns: u64,
+    /// Round trips per operation.
+    pub round_trips: f64,
+    /// Why it ended: `duration`, `operations`, `used up`, `memory`.
+    pub ended: String,
+}
+
+/// One cell: a system under a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// The system.
+    pub system: String,
+    /// Its family.
+    pub family: String,
+    /// Whether it is "as published": layouts, verbs and unsoundness included.
+    pub published: bool,
+    /// The workload.
+    pub workload: String,
+    /// The workload's name in the published tables.
+    pub csv_name: String,
+    /// The distribution that was asked for.
+    pub distribution: String,
+    /// The law in effect: the workload's own, if it has one.
+    pub law: String,
+    /// The fabric.
+    pub fabric: String,
+    /// The point of a sweep, if this is one: `cache-bytes=1MiB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// Million acknowledged operations per second, combined ones too; the average over rounds.
+    pub mops: f64,
+    /// The same over rounds.
+    pub mops_summary: Summary,
+    /// Operations acknowledged in the measured phases.
+    pub ops: u64,
+    /// Of these, served by another client's verb.
+    pub combined: u64,
+    /// Wrong results and failed operations.
+    pub errors: u64,
+    /// The first few of them in words.
+    pub error_samples: Vec<String>,
+    /// Median latency, ns.
+    pub p50_ns: u64,
+    /// 99th percentile, ns.
+    pub p99_ns: u64,
+    /// 99.9th percentile, ns.
+    pub p999_ns: u64,
+    /// Round trips up to the acknowledgement, per operation.
+    pub round_trips: f64,
+    /// 99th percentile of the same (64 stands for more).
+    pub round_trips_p99: u64,
+    /// Lists posted without waiting, per operation; not in the round trips, their verbs are in `mn` and `cn`.
+    pub detached: f64,
+    /// Doorbells per operation.
+    pub doorbells: f64,
+    /// Towards memory nodes, per operation.
+    pub mn: Side,
+    /// Towards compute nodes, per operation.
+    pub cn: Side,
+    /// Verbs of maintenance and of nobody's, per operation: not in `mn` and `cn`.
+    pub background: Side,
+    /// Costs by outcome.
+    pub by_outcome: BTreeMap<String, OutcomeCost>,
+    /// Latency by kind of operation.
+    pub by_kind: BTreeMap<String, KindFigures>,
+    /// Pairs returned per scan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entries_per_scan: Option<f64>,
+    /// How scans were checked: `complete`, or `order and values`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan_check: Option<String>,
+    /// Every node.
+    pub nodes: Vec<NodeFigures>,
+    /// Memory, once the structure was walked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryFigures>,
+    /// Keys that warmed each cache on average, before the measured phase.
+    pub warmup_reads_per_node: f64,
+    /// Every round.
+    pub rounds: Vec<Round>,
+}
+
+impl Cell {
+    /// What makes it comparable with the cell of another run.
+    pub fn key(&self) -> String {
+        let variant = self.variant.as_deref().unwrap_or("");
+        format!("{} {} {} {} {variant}", self.system, self.workload, self.distribution, self.fabric)
+            .trim_end()
+            .to_owned()
+    }
+
+    /// The name for rows and legends: the system, and the point of the sweep.
+    pub fn label(&self) -> String {
+        let mark = if self.published { " (as published)" } else { "" };
+        match &self.variant {
+            Some(v) => format!("{}{mark} [{v}]", self.system),
+            None => format!("{}{mark}", self.system),
+        }
+    }
+
+    /// Million operations per second of the clients of each compute node.
+    pub fn per_compute_node(&self) -> Vec<f64> {
+        self.nodes.iter().filter_map(|n| n.mops).collect()
+    }
+}
+
+impl Results {
+    /// Reads the form; `from` names it in messages.
+    ///
+    /// # Errors
+    /// Text that is not this form, another version.
+    pub fn parse(from: &str, text: &str) -> Result<Self> {
+        let value: serde_json::Value = serde_json::from_str(text)
+            .map_err(|e| Failure::input(format!("{from} is not JSON: {e}")))?;
+        match value.get("schema_version").and_then(serde_json::Value::as_u64) {
+            Some(v) if v == u64::from(SCHEMA_VERSION) => {}
+            Some(v) => {
+                return Err(Failure::input(format!(
+                    "{from} has schema_version {v}; this program reads {SCHEMA_VERSION}"
+                )));
+            }
+            None => {
+                return Err(Failure::input(format!(
+                    "{from} has no schema_version: it is not a results.json of dmtree"
+                )));
+            }
+        }
+        serde_json::from_value(value)
+            .map_err(|e| Failure::input(format!("{from} is not a results.json of dmtree: {e}")))
+    }
+
+    /// As pretty JSON with a newline.
+    pub fn to_json(&self) -> String {
+        // Only maps with other keys than strings can fail, and there are none.
+        serde_json::to_string_pretty(self).map_or_else(
+            |e| format!("{{\"error\":\"{e}\"}}"),
+            |mut s| {
+                s.push('\n');
+                s
+            },
+        )
+    }
+
+    /// Wrong results and failed operations of all cells.
+    pub fn errors(&self) -> u64 {
+        self.cells.iter().map(|c| c.errors).sum()
+    }
+
+    /// Distributions in the order of their first cells.
+    pub fn distributions(&self) -> Vec<String> {
+        let mut out: Vec<String> = Vec::new();
+        for c in &self.cells {
+            if !out.contains(&c.distribution) {
+                out.push(c.distribution.clone());
+            }
+        }
+        out
+    }
+}
+
+/// A distribution's name in file names: `uniform`, `zipfian`, or what it is called with plain characters only. `all` are those
+/// of the same results, so that two zipf laws do not share a name.
+pub fn file_stem(distribution: &str, all: &[String]) -> String {
+    let zipfs = all.iter().filter(|d| d.starts_with("zipfian")).count();
+    if distribution.starts_with("zipfian") && zipfs <= 1 {
+        return "zipfian".to_owned();
+    }
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+    distribution.chars().map(plain).collect::<String>().trim_matches('-').to_owned()
+}

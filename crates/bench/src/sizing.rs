@@ -1,0 +1,141 @@
+//! How much memory a cell needs, and whether it can have it.
+
+use dmtree_workload::{KeyForm, OpKind, Workload};
+
+use crate::bytes::Bytes;
+use crate::config::Config;
+use crate::failure::{Failure, Result};
+use crate::results::meminfo;
+
+const MIB: u64 = 1 << 20;
+
+/// Longest key of a form, bytes; of a key file what any key may have.
+pub fn longest_key(form: &KeyForm) -> u64 {
+    match form {
+        KeyForm::Hashed24 => 24,
+        KeyForm::U64 | KeyForm::Sequential => 8,
+        KeyForm::Random { max, .. } => u64::from(*max),
+        KeyForm::File(_) => 64,
+        _ => 256,
+    }
+}
+
+/// Bytes of memory nodes that a key may take: its entry in a leaf that is half full, its share of inner nodes, and blocks for
+/// what is too long to stay inside.
+pub fn bytes_per_key(key: u64, value: u64) -> u64 {
+    let (inline_key, inline_value) = inline(key, value);
+    let entry = inline_key + inline_value + 40;
+    let key_block = if key > inline_key { 2 * (key + 64) } else { 0 };
+    let value_block = if value > inline_value { 2 * (value + 64) } else { 0 };
+    entry * 5 / 2 + 16 + key_block + value_block
+}
+
+/// Bytes of keys and values that stay inside an entry, so that they fit if they can.
+pub fn inline(key: u64, value: u64) -> (u64, u64) {
+    let key = key.next_multiple_of(8).clamp(8, 256);
+    let value = if value <= 1024 { value.next_multiple_of(8) } else { 16 };
+    (key, value)
+}
+
+/// A cache budget that holds everything: inner nodes and copies of tables.
+pub fn default_cache(keys: u64, form: &KeyForm) -> Bytes {
+    let per_key = 8 + (longest_key(form) + 96) / 8;
+    Bytes((keys.saturating_mul(per_key) + 16 * MIB).next_multiple_of(MIB))
+}
+
+/// Inserts that a cell has room for.
+pub fn insert_room(c: &Config, w: &Workload) -> u64 {
+    let mix = w.mix();
+    if mix.weight(OpKind::Insert) == 0 {
+        return 0;
+    }
+    let share = f64::from(mix.weight(OpKind::Insert)) / mix.total() as f64;
+    let by_ops = c.ops.map(|ops| (ops as f64 * share * 1.1) as u64 + 10_000);
+    let by_time = c.duration.or(c.budget).map(|s| (s * 1.5e6 * share) as u64 + 20_000);
+    let room = by_ops.or(by_time).unwrap_or(c.keys);
+    let per_key = bytes_per_key(longest_key(&c.key_form), u64::from(c.value_size.max()));
+    let half_free = available() / 3;
+    room.min(40_000_000).min((half_free / per_key).max(20_000))
+}
+
+/// Bytes that each memory node needs for some keys.
+pub fn memory_for(c: &Config, keys: u64) -> u64 {
+    let per_key = bytes_per_key(longest_key(&c.key_form), u64::from(c.value_size.max()));
+    // Every compute node holds chunks of its own.
+    let held = u64::from(c.cns) * 4 * MIB + 64 * MIB;
+    let all = keys.saturating_mul(per_key).saturating_add(held);
+    (all / u64::from(c.mns.max(1))).next_multiple_of(MIB).max(64 * MIB)
+}
+
+/// Bytes of each memory node for a cell: as given, or computed.
+pub fn memory(c: &Config, w: &Workload) -> u64 {
+    c.memory_bytes.map_or_else(|| memory_for(c, c.keys + insert_room(c, w)), |b| b.0)
+}
+
+/// Bytes of each memory node for the largest cell.
+pub fn largest(c: &Config) -> u64 {
+    c.workloads.iter().map(|w| memory(c, w)).max().unwrap_or(0)
+}
+
+/// Bytes of each compute node's region, where tables live.
+pub fn tables(c: &Config, memory: u64) -> u64 {
+    let all = memory.saturating_mul(u64::from(c.mns));
+    (all / 6 / u64::from(c.cns) + 8 * MIB).max(all / 32).next_multiple_of(64)
+}
+
+/// Bytes of memory that this machine can still give; plenty when unknown.
+pub fn available() -> u64 {
+    meminfo("MemAvailable:").unwrap_or(8 << 30)
+}
+
+/// Refuses keys that fit neither the memory nodes nor this machine.
+///
+/// # Errors
+/// Says what would fit.
+pub fn check(c: &Config) -> Result<()> {
+    let (k, v) = (longest_key(&c.key_form), u64::from(c.value_size.max()));
+    // What keys take at the very least: their own bytes.
+    let least = c.keys.saturating_mul(k.clamp(8, 24) + v);
+    let given = c.memory_bytes.map(|b| b.0.saturating_mul(u64::from(c.mns)));
+    if let Some(given) = given
+        && given < least
+    {
+        return Err(Failure::input(format!(
+            "{} keys of {k} bytes with values of {v} do not fit {} of memory: give --memory-bytes {} or fewer --keys",
+            c.keys,
+            Bytes(given),
+            Bytes(memory_for(c, c.keys)),
+        )));
+    }
+    let need = c.keys.saturating_mul(bytes_per_key(k, v) * 6 / 10);
+    let have = available();
+    if need > have {
+        return Err(Failure::input(format!(
+            "{} keys of {k} bytes with values of {v} need about {} of memory, and this machine has {} left: give fewer --keys or shorter values",
+            c.keys,
+            Bytes(need.next_multiple_of(MIB)),
+            Bytes(have / MIB * MIB)
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inline_sizes_fit_common_records() {
+        assert_eq!(inline(24, 8), (24, 8));
+        assert_eq!(inline(20, 100), (24, 104));
+        assert_eq!(inline(1000, 1 << 20), (256, 16));
+        assert_eq!(inline(1, 0), (8, 0));
+    }
+
+    #[test]
+    fn longer_records_need_more() {
+        assert!(bytes_per_key(24, 8) < bytes_per_key(24, 100));
+        assert!(bytes_per_key(24, 1000) < bytes_per_key(24, 2000));
+        assert!(default_cache(10_000_000, &KeyForm::U64) > default_cache(1000, &KeyForm::U64));
+    }
+}

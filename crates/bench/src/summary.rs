@@ -1,0 +1,98 @@
+//! Several rounds in a few numbers.
+
+use serde::{Deserialize, Serialize};
+
+/// What several rounds say together: with one the value, with two to four the average and the ends, with five and more the
+/// average and a 95 % interval of Student's t.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many rounds.
+    pub rounds: usize,
+    /// Their average.
+    pub average: f64,
+    /// The lowest; from two rounds on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+    /// The highest; from two rounds on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+    /// Half the width of the 95 % interval; from five rounds on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub half_width_95: Option<f64>,
+}
+
+/// 0.975 quantiles of Student's t for 1 to 30 degrees of freedom.
+const T975: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+];
+
+/// The 0.975 quantile of Student's t; beyond 30 degrees by Hill's expansion, good to 0.001.
+pub fn t975(degrees: usize) -> f64 {
+    match degrees {
+        0 => f64::INFINITY,
+        1..=30 => T975[degrees - 1],
+        _ => {
+            let (z, v) = (1.959_964_f64, degrees as f64);
+            z + (z.powi(3) + z) / (4.0 * v)
+                + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * v * v)
+        }
+    }
+}
+
+impl Summary {
+    /// Sums values up; nothing for none.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let n = values.len();
+        if n == 0 {
+            return None;
+        }
+        let average = values.iter().sum::<f64>() / n as f64;
+        let spread = (n >= 2).then(|| {
+            let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            (low, high)
+        });
+        let half_width_95 = (n >= 5).then(|| {
+            let squares = values.iter().map(|v| (v - average).powi(2)).sum::<f64>();
+            let deviation = (squares / (n - 1) as f64).sqrt();
+            t975(n - 1) * deviation / (n as f64).sqrt()
+        });
+        let (min, max) = (spread.map(|s| s.0), spread.map(|s| s.1));
+        Some(Self { rounds: n, average, min, max, half_width_95 })
+    }
+
+    /// As text for tables.
+    pub fn text(&self) -> String {
+        match (self.half_width_95, self.min, self.max) {
+            (Some(h), _, _) => format!("{:.3} ±{h:.3}", self.average),
+            (None, Some(low), Some(high)) => format!("{:.3} ({low:.3}..{high:.3})", self.average),
+            _ => format!("{:.3}", self.average),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_follows_the_number_of_rounds() {
+        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Summary::of(&[2.0]).unwrap().text(), "2.000");
+        assert_eq!(Summary::of(&[1.0, 2.0, 3.0]).unwrap().text(), "2.000 (1.000..3.000)");
+        let five = Summary::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        // s = sqrt(2.5), t(4) = 2.776
+        assert!((five.half_width_95.unwrap() - 2.776 * 2.5f64.sqrt() / 5f64.sqrt()).abs() < 1e-9);
+        assert_eq!(five.text(), "3.000 ±1.963");
+    }
+
+    #[test]
+    fn quantiles_are_students() {
+        for (degrees, due) in [(1, 12.706), (4, 2.776), (30, 2.042), (40, 2.021), (120, 1.980)] {
+            assert!((t975(degrees) - due).abs() < 1e-3, "{degrees}: {}", t975(degrees));
+        }
+        assert!(t975(31) < t975(30));
+    }
+}

@@ -1,0 +1,208 @@
+//! Results as text for a terminal.
+
+use crate::bytes::Bytes;
+use crate::config::Resolved;
+use crate::results::{Cell, LOCAL_NOTE, Machine, Results};
+
+/// Columns of text, the first left-aligned, the others right-aligned.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+    left: usize,
+}
+
+impl Table {
+    /// A table with this head, whose first `left` columns are left-aligned.
+    pub fn new(head: &[&str], left: usize) -> Self {
+        Self { rows: vec![head.iter().map(|s| (*s).to_owned()).collect()], left }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The text, with a line under the head.
+    pub fn text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |i: usize| {
+            self.rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut out = String::new();
+        for (n, row) in self.rows.iter().enumerate() {
+            let mut line = String::new();
+            for (i, cell) in row.iter().enumerate() {
+                let pad = " ".repeat(widths[i].saturating_sub(cell.chars().count()));
+                let gap = if i == 0 { "" } else { "  " };
+                if i < self.left {
+                    line += &format!("{gap}{cell}{pad}");
+                } else {
+                    line += &format!("{gap}{pad}{cell}");
+                }
+            }
+            out += line.trim_end();
+            out.push('\n');
+            if n == 0 {
+                out += &"-".repeat(widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1));
+                out.push('\n');
+            }
+        }
+        out
+    }
+}
+
+/// Nanoseconds as people read them.
+pub fn time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns}ns"),
+        1_000..100_000 => format!("{:.2}us", ns as f64 / 1e3),
+        100_000..10_000_000 => format!("{:.0}us", ns as f64 / 1e3),
+        _ => format!("{:.1}ms", ns as f64 / 1e6),
+    }
+}
+
+/// Millions per second with as many digits as matter.
+pub fn mops(v: f64) -> String {
+    if v >= 10.0 { format!("{v:.2}") } else { format!("{v:.3}") }
+}
+
+/// What is measured, where, and by which settings.
+pub fn header(r: &Resolved, machine: &Machine) -> String {
+    let c = &r.config;
+    let limit = match (c.ops, c.duration, c.budget) {
+        (_, _, Some(s)) => format!("{s} s for all cells"),
+        (Some(n), _, None) => format!("{n} operations per cell"),
+        (None, Some(s), None) => format!("{s} s per cell"),
+        (None, None, None) => "no limit".to_owned(),
+    };
+    let mut out = format!("{}: {}\n  {LOCAL_NOTE}\n", r.name, r.description);
+    out += &format!(
+        "  {} compute nodes, {} memory nodes; {} keys ({}), values of {} bytes; {} threads x {} coroutines; {limit}; seed {}\n",
+        c.cns, c.mns, c.keys, c.key_form, c.value_size, c.threads, c.coroutines, c.seed
+    );
+    out += &format!(
+        "  dmtree {}, config {}, {} ({} cores)\n",
+        env!("CARGO_PKG_VERSION"),
+        c.hash(),
+        machine.cpu,
+        machine.cores
+    );
+    out
+}
+
+/// All cells, a table per distribution, then memory, then what went wrong.
+pub fn render(r: &Results) -> String {
+    let mut out = String::new();
+    for d in r.distributions() {
+        let mut t = Table::new(
+            &[
+                "system", "workload", "Mops", "p50", "p99", "p99.9", "RT", "RT p99", "MN verbs",
+                "CN verbs", "MN bytes", "CN bytes", "combined", "errors",
+            ],
+            2,
+        );
+        for c in r.cells.iter().filter(|c| c.distribution == d) {
+            t.row(row(c));
+        }
+        out += &format!("{d} (per operation: round trips RT, verbs, bytes)\n{}\n", t.text());
+    }
+    let mut t = Table::new(
+        &[
+            "system",
+            "workload",
+            "keys",
+            "B/key on MN",
+            "B/key tables",
+            "B/cached key on CN",
+            "cached",
+            "hits",
+            "cache used",
+            "levels",
+        ],
+        2,
+    );
+    for c in &r.cells {
+        if let Some(m) = &c.memory {
+            t.row(vec![
+                c.label(),
+                format!("{} {}", c.workload, short(&c.distribution)),
+                m.keys.to_string(),
+                format!("{:.1}", m.mn_bytes_per_key),
+                format!("{:.1}", m.table_bytes_per_key),
+                format!("{:.1}", m.cn_bytes_per_cached_key),
+                format!("{:.0}%", m.cached_share * 100.0),
+                format!("{:.1}%", m.cache_hit_rate * 100.0),
+                Bytes(m.cache_used_bytes >> 10 << 10).to_string(),
+                m.levels.to_string(),
+            ]);
+        }
+    }
+    out += &format!("memory\n{}", t.text());
+    for c in r.cells.iter().filter(|c| c.errors > 0) {
+        out += &format!("\n{} errors in {}:\n", c.errors, c.key());
+        for s in &c.error_samples {
+            out += &format!("  {s}\n");
+        }
+    }
+    if r.interrupted {
+        out += "\ninterrupted: only finished cells are shown\n";
+    }
+    out
+}
+
+fn short(distribution: &str) -> &str {
+    distribution.split(['-', '(']).next().unwrap_or(distribution)
+}
+
+fn row(c: &Cell) -> Vec<String> {
+    let mops_text = if c.mops_summary.rounds > 1 { c.mops_summary.text() } else { mops(c.mops) };
+    vec![
+        c.label(),
+        c.workload.clone(),
+        mops_text,
+        time(c.p50_ns),
+        time(c.p99_ns),
+        time(c.p999_ns),
+        format!("{:.2}", c.round_trips),
+        c.round_trips_p99.to_string(),
+        format!("{:.2}", c.mn.verbs()),
+        format!("{:.2}", c.cn.verbs()),
+        format!("{:.0}", c.mn.bytes()),
+        format!("{:.0}", c.cn.bytes()),
+        c.combined.to_string(),
+        c.errors.to_string(),
+    ]
+}
+
+/// One line for a cell that was just measured.
+pub fn line(c: &Cell) -> String {
+    format!(
+        "{:<24} {:<10} {:<22} {:>8} Mops  p50 {:>8}  p99 {:>8}  RT {:.2}  errors {}",
+        c.label(),
+        c.workload,
+        c.distribution,
+        mops(c.mops),
+        time(c.p50_ns),
+        time(c.p99_ns),
+        c.round_trips,
+        c.errors
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut t = Table::new(&["a", "b"], 1);
+        t.row(vec!["long".into(), "1".into()]);
+        assert_eq!(t.text(), "a     b\n-------\nlong  1\n");
+        assert_eq!(time(999), "999ns");
+        assert_eq!(
+            (time(1500), time(250_000), time(12_000_000)),
+            ("1.50us".into(), "250us".into(), "12.0ms".into())
+        );
+    }
+}

@@ -1,0 +1,190 @@
+//! A small real run, and everything that is made of its results.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use dmtree_bench::compare::compare;
+use dmtree_bench::config::{self, Layer};
+use dmtree_bench::results::{Cell, Results, SCHEMA_VERSION};
+use dmtree_bench::run::{self, Observer, Silent};
+use dmtree_bench::{csv, files, report, svg, table};
+
+fn small(layer: Layer) -> Results {
+    let layer = Layer {
+        keys: Some(3000),
+        ops: Some(3000),
+        threads: Some(2),
+        coroutines: Some(1),
+        cns: Some(2),
+        ..layer
+    };
+    let resolved = config::resolve("small", &layer, &Layer::default()).unwrap();
+    let outcome = run::run(&resolved, &Arc::new(AtomicBool::new(false)), &mut Silent).unwrap();
+    assert_eq!(outcome.failure, None);
+    outcome.results
+}
+
+fn names(list: &[&str]) -> Option<Vec<String>> {
+    Some(list.iter().map(|s| (*s).to_owned()).collect())
+}
+
+#[test]
+fn the_form_holds_what_was_promised() {
+    let r = small(Layer { rounds: Some(2), ..Layer::default() });
+    assert_eq!(r.errors(), 0, "{}", table::render(&r));
+    assert_eq!(r.cells.len(), 8);
+    assert_eq!(Results::parse("x", &r.to_json()).unwrap(), r);
+    let v: serde_json::Value = serde_json::from_str(&r.to_json()).unwrap();
+    for key in ["schema_version", "seed", "config", "config_hash", "version", "machine", "cells"] {
+        assert!(!v[key].is_null(), "{key}");
+    }
+    for cell in v["cells"].as_array().unwrap() {
+        for key in [
+            "system",
+            "workload",
+            "distribution",
+            "fabric",
+            "mops",
+            "ops",
+            "combined",
+            "errors",
+            "p50_ns",
+            "p99_ns",
+            "p999_ns",
+            "round_trips",
+            "round_trips_p99",
+        ] {
+            assert!(!cell[key].is_null(), "{key}");
+        }
+        let mut sides = vec![cell["mn"].clone(), cell["cn"].clone()];
+        for outcome in ["hit", "absent", "insert_plain", "insert_split", "retried"] {
+            sides.push(cell["by_outcome"][outcome]["mn"].clone());
+            sides.push(cell["by_outcome"][outcome]["cn"].clone());
+        }
+        for side in sides {
+            for key in ["read", "write", "atomic", "rpc", "bytes_read", "bytes_written"] {
+                assert!(side[key].is_number(), "{key}");
+            }
+        }
+        assert_eq!(cell["rounds"].as_array().unwrap().len(), 2);
+        assert_eq!(cell["ops"], 6000);
+        assert!(cell["memory"]["mn_bytes_per_key"].as_f64().unwrap() > 30.0);
+        assert!(cell["memory"]["cn_bytes_per_cached_key"].as_f64().unwrap() > 0.0);
+        assert!(cell["nodes"].as_array().unwrap().len() >= 3, "mn0, cn0, cn1");
+    }
+    let one = |w: &str| r.cells.iter().find(|c| c.workload == w).unwrap();
+    assert!(one("search").by_outcome["hit"].ops > 0);
+    assert!(one("insert").by_outcome["insert_plain"].ops > 0);
+    assert_eq!(one("scan").scan_check.as_deref(), Some("complete"));
+    assert!((one("scan").entries_per_scan.unwrap() - 50.0).abs() < 10.0);
+}
+
+#[test]
+fn tables_are_the_artifacts() {
+    let r = small(Layer::default());
+    let tables = csv::tables(&r);
+    let names: Vec<&str> = tables.iter().map(|t| t.0.as_str()).collect();
+    assert_eq!(names, ["simple_results_uniform.csv", "simple_results_zipfian.csv"]);
+    for (_, text) in &tables {
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("Index,Workload,Total,Node1,Node2"));
+        let rows: Vec<Vec<&str>> = lines.map(|l| l.split(',').collect()).collect();
+        let workloads: Vec<&str> = rows.iter().map(|r| r[1]).collect();
+        assert_eq!(workloads, ["ycsb-c", "insert-only", "update-only", "scan-only"]);
+        for row in rows {
+            let n: Vec<f64> = row[2..].iter().map(|f| f.parse().unwrap()).collect();
+            assert!(n[0] > 0.0 && (n[1] + n[2] - n[0]).abs() < 0.01 * n[0] + 1e-5, "{row:?}");
+        }
+    }
+    let charts = svg::charts(&r);
+    assert_eq!(charts.len(), 6);
+    assert!(charts.iter().any(|(name, _)| name == "throughput_uniform.svg"));
+    let page = report::html(&r);
+    assert!(page.contains("<svg") && page.contains("no statement about a NIC"));
+    assert!(page.contains(&r.config_hash) && page.contains("&quot;seed&quot;"));
+    let text = table::render(&r);
+    assert!(text.contains("B/key on MN") && text.contains("p99.9"), "{text}");
+}
+
+#[test]
+fn sweeps_and_ablations_have_rows_of_their_own() {
+    let layer: Layer = toml_layer(
+        "workloads = [\"scan\"]\ndistributions = [\"uniform\"]\nsystems = [\"dmtree\", \"dmtree-no-mirrors\"]\n[sweep]\nscan-length = [\"1\", \"10\"]\n",
+    );
+    let r = small(layer);
+    let labels: Vec<String> = r.cells.iter().map(Cell::label).collect();
+    assert_eq!(
+        labels,
+        [
+            "dmtree [scan-length=1]",
+            "dmtree-no-mirrors [scan-length=1]",
+            "dmtree [scan-length=10]",
+            "dmtree-no-mirrors [scan-length=10]"
+        ]
+    );
+    assert_eq!(r.cells[0].entries_per_scan, Some(1.0));
+    assert_eq!(r.errors(), 0);
+}
+
+fn toml_layer(text: &str) -> Layer {
+    dmtree_bench::experiment::Experiment::parse("x", "x", text).unwrap().layer
+}
+
+#[test]
+fn comparisons_judge_counters_only() {
+    let layer = Layer {
+        systems: names(&["dmtree"]),
+        distributions: Some(vec!["uniform".parse().unwrap()]),
+        ..Layer::default()
+    };
+    let a = small(layer);
+    assert!(!compare(&a, &a, 0.0).differs());
+    let mut b = a.clone();
+    b.cells[0].mops *= 2.0;
+    b.cells[0].p99_ns *= 3;
+    let c = compare(&a, &b, 0.03);
+    assert!(!c.differs(), "{}", c.text());
+    assert!(c.text().contains("2.000"));
+    b.cells[0].mn.read *= 1.05;
+    assert!(compare(&a, &b, 0.03).differs());
+    assert!(!compare(&a, &b, 0.10).differs());
+    let lost = b.cells.pop().unwrap();
+    assert_eq!(compare(&a, &b, 0.10).only_first, [lost.key()]);
+    b.cells.clear();
+    assert!(compare(&a, &b, 0.1).differs(), "nothing in common");
+}
+
+#[test]
+fn files_are_written_whole_and_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let r = small(Layer { workloads: Some(vec!["search".parse().unwrap()]), ..Layer::default() });
+    let written = files::write_all(dir.path(), &r).unwrap();
+    assert_eq!(written.last().unwrap().file_name().unwrap(), "results.json");
+    let there = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(there, written.len(), "no temporary file is left");
+    assert_eq!(files::read_results(dir.path()).unwrap(), r);
+    let old = r
+        .to_json()
+        .replace(&format!("\"schema_version\": {SCHEMA_VERSION}"), "\"schema_version\": 99");
+    assert!(Results::parse("x", &old).unwrap_err().to_string().contains("99"));
+    assert!(Results::parse("x", "{}").unwrap_err().to_string().contains("no schema_version"));
+    assert!(Results::parse("x", "nope").is_err());
+}
+
+#[test]
+fn an_interrupt_keeps_what_is_finished() {
+    struct StopAfter(Arc<AtomicBool>);
+    impl Observer for StopAfter {
+        fn progress(&mut self, _: dmtree_bench::group::Progress<'_>) {}
+        fn measured(&mut self, _: &Cell) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    let layer = Layer { keys: Some(1000), ops: Some(500), cns: Some(2), ..Layer::default() };
+    let resolved = config::resolve("small", &layer, &Layer::default()).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let outcome = run::run(&resolved, &stop, &mut StopAfter(stop.clone())).unwrap();
+    assert_eq!(outcome.failure, Some(dmtree_bench::Failure::Interrupted));
+    assert!(outcome.results.interrupted);
+    assert_eq!(outcome.results.cells.len(), 1);
+}

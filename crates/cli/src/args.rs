@@ -1,0 +1,373 @@
+//! The command line.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+use dmtree_bench::bytes::Bytes;
+use dmtree_bench::config::{Layer, LoadBy};
+use dmtree_workload::{Distribution, KeyForm, ScanLength, ValueSize, Workload};
+
+/// An ordered key-value index in disaggregated memory, and a bench for such indexes.
+#[derive(Debug, Parser)]
+#[command(name = "dmtree", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Examples:
+  dmtree demo                                  a short tour
+  dmtree bench quick                           the main table, about 100 seconds
+  dmtree bench quick --budget 10 --out results
+  dmtree shell                                 put, get, scan by hand
+
+Exit status: 0 done; 1 a mismatch or violation; 2 bad input; 130 interrupted.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure systems under workloads, with every result checked.
+    Bench(Box<BenchArgs>),
+    /// Compare two results cell by cell: ratios, and whether the counters agree.
+    Compare(CompareArgs),
+    /// Render table, CSV, charts and a page again from a results.json.
+    Report(ReportArgs),
+    /// Settings.
+    Config(ConfigArgs),
+    /// A short tour of the index, in this process.
+    Demo(ToolArgs),
+    /// The operations by hand, on an embedded pool.
+    Shell(ToolArgs),
+    /// Write generated keys, or what a trace leaves behind, as a dump.
+    Dump(DumpArgs),
+    /// Load a dump into a fresh embedded pool, and verify it by scanning back.
+    Load(LoadArgs),
+    /// Print completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Parses with `FromStr`.
+fn parsed<T: FromStr>(text: &str) -> Result<T, String>
+where
+    T::Err: Display,
+{
+    text.parse().map_err(|e: T::Err| e.to_string())
+}
+
+/// `bench`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "Examples:
+  dmtree bench quick --systems all --budget 300
+  dmtree bench ycsb --workloads ycsb-a,ycsb-e --keys 200000 --duration 3
+  dmtree bench mine.toml --out results --rounds 5
+  dmtree bench list
+  dmtree bench trace load.txt.gz run.txt
+
+Fabric local is memory of this process: counts of verbs, bytes and round trips hold anywhere, times say nothing about a NIC.")]
+pub struct BenchArgs {
+    /// Other things than running an experiment.
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
+    /// A built-in experiment (see `bench list`) or a file that ends with .toml.
+    #[arg(required = true, value_name = "NAME|FILE.toml")]
+    pub experiment: Option<String>,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Where to go.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// What `bench` can do besides running experiments.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// List experiments, systems, workloads, distributions and fabrics.
+    List,
+    /// Replay traces of the YCSB client's basic binding, and verify every read.
+    Trace(TraceArgs),
+    /// Compare two results cell by cell.
+    Compare(CompareArgs),
+    /// Render table, CSV, charts and a page again from a results.json.
+    Report(ReportArgs),
+}
+
+/// Where output goes.
+#[derive(Debug, Args)]
+pub struct Output {
+    /// Write results.json, CSV tables, charts and a page here.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print results as JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Settings of an experiment; each replaces what the experiment says.
+#[derive(Debug, Args)]
+pub struct Settings {
+    /// Systems: names, `families` (one per family), or `all`.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    systems: Option<Vec<String>>,
+    /// Workloads: search, insert, update, scan, ycsb-a, ...
+    #[arg(long, value_delimiter = ',', value_parser = parsed::<Workload>, value_name = "NAME,...")]
+    workloads: Option<Vec<Workload>>,
+    /// Distributions: uniform, zipfian, zipfian-exact(0.99), zipfian-ycsb(0.99), latest.
+    #[arg(long, value_delimiter = ',', value_parser = parsed::<Distribution>, value_name = "NAME,...")]
+    distributions: Option<Vec<Distribution>>,
+    /// The fabric: local.
+    #[arg(long)]
+    fabric: Option<String>,
+    /// Keys loaded before a cell.
+    #[arg(long, value_name = "N")]
+    keys: Option<u64>,
+    /// Operations of a cell.
+    #[arg(long, value_name = "N")]
+    ops: Option<u64>,
+    /// Length of the measured phase of a cell.
+    #[arg(long, value_name = "SECONDS")]
+    duration: Option<f64>,
+    /// Longest warm-up of a cell.
+    #[arg(long, value_name = "SECONDS")]
+    warmup: Option<f64>,
+    /// Time for all cells together, loading included; 10000 operations each at least.
+    #[arg(long, value_name = "SECONDS")]
+    budget: Option<f64>,
+    /// Threads in all; the cores by default.
+    #[arg(long, value_name = "N")]
+    threads: Option<u32>,
+    /// Clients per thread; by default enough that every compute node has one.
+    #[arg(long, value_name = "N")]
+    coroutines: Option<u32>,
+    /// Compute nodes; clients are spread over them in turn.
+    #[arg(long, value_name = "N")]
+    cns: Option<u16>,
+    /// Memory nodes.
+    #[arg(long, value_name = "N")]
+    mns: Option<u16>,
+    /// How keys are made: hashed24, u64, sequential, random(MIN..=MAX), file(PATH).
+    #[arg(long, value_parser = parsed::<KeyForm>, value_name = "FORM")]
+    key_form: Option<KeyForm>,
+    /// Bytes of values: 8, or 16..=1024.
+    #[arg(long, value_parser = parsed::<ValueSize>, value_name = "BYTES")]
+    value_size: Option<ValueSize>,
+    /// Pairs that a scan asks for: 10, uniform(1..=100), zipfian(1..=100, 0.99).
+    #[arg(long, value_parser = parsed::<ScanLength>, value_name = "LENGTH")]
+    scan_length: Option<ScanLength>,
+    /// The key count that zipf laws are taken over; the keys by default.
+    #[arg(long, value_name = "N")]
+    nominal: Option<u64>,
+    /// Cache budget of a compute node, such as 8MiB.
+    #[arg(long, value_parser = parsed::<Bytes>, value_name = "SIZE")]
+    cache_bytes: Option<Bytes>,
+    /// Size of each memory node; computed by default.
+    #[arg(long, value_parser = parsed::<Bytes>, value_name = "SIZE")]
+    memory_bytes: Option<Bytes>,
+    /// How keys are loaded: bulk (whole leaves) or put.
+    #[arg(long, value_parser = parsed::<LoadBy>, value_name = "WAY")]
+    load_by: Option<LoadBy>,
+    /// Share of a leaf's slots that a bulk load uses.
+    #[arg(long, value_name = "SHARE")]
+    fill: Option<f64>,
+    /// Seed of everything drawn.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How often every cell is measured.
+    #[arg(long, value_name = "N")]
+    rounds: Option<u32>,
+}
+
+impl Settings {
+    /// As a layer over the experiment's.
+    pub fn layer(self) -> Layer {
+        Layer {
+            description: None,
+            systems: self.systems,
+            workloads: self.workloads,
+            distributions: self.distributions,
+            fabric: self.fabric,
+            keys: self.keys,
+            ops: self.ops,
+            duration: self.duration,
+            warmup: self.warmup,
+            budget: self.budget,
+            threads: self.threads,
+            coroutines: self.coroutines,
+            cns: self.cns,
+            mns: self.mns,
+            key_form: self.key_form,
+            value_size: self.value_size,
+            scan_length: self.scan_length,
+            nominal: self.nominal,
+            cache_bytes: self.cache_bytes,
+            memory_bytes: self.memory_bytes,
+            load_by: self.load_by,
+            fill: self.fill,
+            seed: self.seed,
+            rounds: self.rounds,
+            sweep: None,
+        }
+    }
+}
+
+/// `bench trace`.
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// Trace files, plain or gzipped, replayed in this order as one.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The system.
+    #[arg(long, default_value = "dmtree", value_name = "NAME")]
+    pub system: String,
+    /// Threads; the cores by default.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+    /// Compute nodes.
+    #[arg(long, default_value_t = 6, value_name = "N")]
+    pub cns: u16,
+    /// Memory nodes.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub mns: u16,
+    /// Size of each memory node; computed from the trace by default.
+    #[arg(long, value_parser = parsed::<Bytes>, value_name = "SIZE")]
+    pub memory_bytes: Option<Bytes>,
+    /// Cache budget of a compute node.
+    #[arg(long, value_parser = parsed::<Bytes>, default_value = "64MiB", value_name = "SIZE")]
+    pub cache_bytes: Bytes,
+    /// Write trace.json here.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// `compare`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 when round trips, verbs and bytes of all common cells agree within the tolerance, 1 when not, 2 when the files cannot be compared. Times are shown and never judged."
+)]
+pub struct CompareArgs {
+    /// A results.json, or the directory of one.
+    pub a: PathBuf,
+    /// Another.
+    pub b: PathBuf,
+    /// Tolerated difference of counters, percent.
+    #[arg(long, default_value_t = 3.0, value_name = "PERCENT")]
+    pub tolerance: f64,
+}
+
+/// `report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The directory of a results.json.
+    pub dir: PathBuf,
+    /// No text, only files.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// `config`.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// What `config` can do.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Show every setting in effect, with where it comes from.
+    Show {
+        /// The experiment.
+        #[arg(long, default_value = "quick", value_name = "NAME|FILE.toml")]
+        experiment: String,
+        /// Print JSON instead of text.
+        #[arg(long)]
+        json: bool,
+        /// Settings.
+        #[command(flatten)]
+        settings: Box<Settings>,
+    },
+}
+
+/// `demo` and `shell`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The pool is embedded: it lives in the memory of this process and ends with it."
+)]
+pub struct ToolArgs {
+    /// The system.
+    #[arg(long, default_value = "dmtree", value_name = "NAME")]
+    pub system: String,
+    /// Size of the memory node.
+    #[arg(long, value_parser = parsed::<Bytes>, default_value = "256MiB", value_name = "SIZE")]
+    pub memory_bytes: Bytes,
+}
+
+/// `dump`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  dmtree dump --keys 1000 keys.dump
+  dmtree dump --from-trace load.txt.gz --from-trace run.txt - | head
+
+An embedded pool lives in the memory of one process, so there is none to dump from outside: this fills one first. In the shell, `dump FILE` writes what you have put.")]
+pub struct DumpArgs {
+    /// The file; - for standard output.
+    pub to: PathBuf,
+    /// Generate this many keys.
+    #[arg(
+        long,
+        value_name = "N",
+        required_unless_present = "from_trace",
+        conflicts_with = "from_trace"
+    )]
+    pub keys: Option<u64>,
+    /// What the operations of this trace leave behind; may be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub from_trace: Vec<PathBuf>,
+    /// How generated keys are made.
+    #[arg(long, value_parser = parsed::<KeyForm>, default_value = "hashed24", value_name = "FORM")]
+    pub key_form: KeyForm,
+    /// Bytes of generated values.
+    #[arg(long, value_parser = parsed::<ValueSize>, default_value = "8", value_name = "BYTES")]
+    pub value_size: ValueSize,
+    /// Seed of generated keys and values.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// The system.
+    #[arg(long, default_value = "dmtree", value_name = "NAME")]
+    pub system: String,
+}
+
+/// `load`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "An embedded pool lives in the memory of this process and ends with it: use --then-dump, or `load` in the shell."
+)]
+pub struct LoadArgs {
+    /// The dump.
+    pub file: PathBuf,
+    /// Write the loaded index as a dump again; - for standard output.
+    #[arg(long, value_name = "OUT")]
+    pub then_dump: Option<PathBuf>,
+    /// The system.
+    #[arg(long, default_value = "dmtree", value_name = "NAME")]
+    pub system: String,
+    /// How pairs are loaded: bulk (whole leaves) or put.
+    #[arg(long, value_parser = parsed::<LoadBy>, default_value = "bulk", value_name = "WAY")]
+    pub load_by: LoadBy,
+}

@@ -1,0 +1,181 @@
+//! The commands that measure, and those about results.
+
+use std::path::{Path, PathBuf};
+
+use dmtree_bench::config::{self, Resolved};
+use dmtree_bench::experiment::{BUILTIN, Experiment};
+use dmtree_bench::replay::{ReplayOptions, replay};
+use dmtree_bench::results::Machine;
+use dmtree_bench::table::Table;
+use dmtree_bench::{Failure, Result, compare as comparison, files, registry, run, table};
+use dmtree_workload::Workload;
+
+use crate::args::{CompareArgs, Output, ReportArgs, Settings, TraceArgs};
+use crate::output;
+use crate::progress::Shown;
+
+fn resolve(name: &str, settings: Settings) -> Result<Resolved> {
+    let e = Experiment::find(name)?;
+    config::resolve(&e.name, &e.layer, &settings.layer())
+}
+
+/// `bench NAME|FILE.toml`.
+pub fn experiment(name: &str, settings: Settings, o: &Output) -> Result<()> {
+    let resolved = resolve(name, settings)?;
+    run::preflight(&resolved)?;
+    let fresh = o.out.as_deref().filter(|dir| !dir.exists());
+    if let Some(dir) = &o.out {
+        files::prepare(dir)?;
+    }
+    let header = table::header(&resolved, &Machine::here());
+    if o.json {
+        if !o.quiet {
+            output::note(header.trim_end());
+        }
+    } else {
+        output::out(&header);
+    }
+    let stop = crate::stop_flag()?;
+    let mut shown = Shown::new(o.quiet);
+    let outcome = run::run(&resolved, &stop, &mut shown);
+    shown.finish();
+    let outcome = outcome?;
+    let r = &outcome.results;
+    // Without a finished cell there is nothing to write, and nothing to show.
+    if let (true, Some(failure)) = (r.cells.is_empty(), &outcome.failure)
+        && *failure != Failure::Interrupted
+    {
+        if let Some(dir) = fresh {
+            // It is empty, unless somebody else uses it.
+            let _ = std::fs::remove_dir(dir);
+        }
+        return Err(failure.clone());
+    }
+    if o.json {
+        output::out(&r.to_json());
+    } else {
+        output::out(&format!("\n{}", table::render(r)));
+    }
+    if let Some(dir) = &o.out {
+        say_written(&files::write_all(dir, r)?, o);
+    }
+    if let Some(failure) = outcome.failure {
+        return Err(failure);
+    }
+    match r.errors() {
+        0 => Ok(()),
+        n => Err(Failure::violation(format!("{n} wrong results or failed operations, see above"))),
+    }
+}
+
+fn say_written(written: &[PathBuf], o: &Output) {
+    if o.quiet {
+        return;
+    }
+    let names: Vec<String> = written.iter().map(|p| p.display().to_string()).collect();
+    output::note(&format!("written: {}", names.join(", ")));
+}
+
+/// `bench list`.
+pub fn list() -> Result<()> {
+    let mut t = Table::new(&["experiment", "what for"], 2);
+    for (name, _) in BUILTIN {
+        let e = Experiment::find(name)?;
+        t.row(vec![name.to_owned(), e.layer.description.unwrap_or_default()]);
+    }
+    output::line(&t.text());
+    let mut t = Table::new(&["system", "family", "what"], 3);
+    for s in registry::systems() {
+        let mark = if s.published { " (as published)" } else { "" };
+        t.row(vec![s.name.to_owned(), s.family.to_owned(), format!("{}{mark}", s.description)]);
+    }
+    output::line(&t.text());
+    output::line(&format!("workloads      {}", Workload::names().collect::<Vec<_>>().join(", ")));
+    output::line("distributions  uniform, zipfian-exact(THETA), zipfian-ycsb(THETA), latest");
+    output::line(&format!("fabrics        {}", registry::FABRICS.join(", ")));
+    Ok(())
+}
+
+/// `bench trace`.
+pub fn trace(a: &TraceArgs) -> Result<()> {
+    let options = ReplayOptions {
+        files: a.files.clone(),
+        system: registry::find(&a.system)?,
+        threads: a.threads.unwrap_or_else(config::cores),
+        cns: a.cns,
+        mns: a.mns,
+        memory_bytes: a.memory_bytes.map(|b| b.0),
+        cache_bytes: a.cache_bytes.0,
+    };
+    let stop = crate::stop_flag()?;
+    let mut shown = Shown::new(a.quiet);
+    let report = replay(&options, &stop, &mut |done, of| shown.simple(&a.system, done, of));
+    shown.finish();
+    let report = report?;
+    let json = serde_json::to_string_pretty(&report).unwrap_or_default() + "\n";
+    output::out(if a.json { &json } else { "" });
+    if !a.json {
+        output::out(&report.text());
+    }
+    if let Some(dir) = &a.out {
+        files::prepare(dir)?;
+        files::write_atomically(&dir.join("trace.json"), json.as_bytes())?;
+    }
+    match (report.interrupted, report.mismatches) {
+        (true, _) => Err(Failure::Interrupted),
+        (_, 0) => Ok(()),
+        (_, n) => Err(Failure::violation(format!("{n} mismatches with the trace"))),
+    }
+}
+
+/// `compare A B`.
+pub fn compare(a: &CompareArgs) -> Result<()> {
+    if !(a.tolerance.is_finite() && a.tolerance >= 0.0) {
+        return Err(Failure::input(format!("--tolerance is {}: give a percentage", a.tolerance)));
+    }
+    let (first, second) = (files::read_results(&a.a)?, files::read_results(&a.b)?);
+    let c = comparison::compare(&first, &second, a.tolerance / 100.0);
+    if first.config_hash != second.config_hash {
+        output::note("note: the two were run with different settings");
+    }
+    output::out(&c.text());
+    if c.rows.is_empty() {
+        return Err(Failure::input("the two have no cell in common"));
+    }
+    if c.differs() {
+        return Err(Failure::violation(format!("counters differ by more than {} %", a.tolerance)));
+    }
+    Ok(())
+}
+
+/// `report DIR`.
+pub fn report(a: &ReportArgs) -> Result<()> {
+    let r = files::read_results(&a.dir)?;
+    let dir =
+        if a.dir.is_dir() { a.dir.as_path() } else { a.dir.parent().unwrap_or(Path::new(".")) };
+    if !a.quiet {
+        output::out(&table::render(&r));
+    }
+    for path in files::render_all(dir, &r)? {
+        if !a.quiet {
+            output::note(&format!("written: {}", path.display()));
+        }
+    }
+    Ok(())
+}
+
+/// `config show`.
+pub fn show_config(name: &str, settings: Settings, json: bool) -> Result<()> {
+    let r = resolve(name, settings)?;
+    if json {
+        let value = serde_json::json!({ "experiment": r.name, "config": r.config, "origins": r.origins, "config_hash": r.config.hash() });
+        output::line(&serde_json::to_string_pretty(&value).unwrap_or_default());
+        return Ok(());
+    }
+    let mut t = Table::new(&["setting", "value", "from"], 3);
+    for (key, value, origin) in r.rows() {
+        t.row(vec![key, value, origin.to_string()]);
+    }
+    output::out(&t.text());
+    Ok(())
+}

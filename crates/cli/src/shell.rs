@@ -1,0 +1,275 @@
+//! `shell`: the operations by hand.
+
+use std::io::{BufRead, IsTerminal};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use dmtree_bench::facade::{DynPool, Session};
+use dmtree_bench::opened::{FOREGROUND, PoolSpec};
+use dmtree_bench::{Failure, Result, registry};
+use dmtree_parts::{Outcome, ScanRequest, Write};
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+
+use crate::args::ToolArgs;
+use crate::dumps::{read_dump, write_dump};
+use crate::output;
+use crate::words::{shown, split};
+
+/// Pairs that a scan without a limit shows.
+const LIMIT: usize = 100;
+
+const HELP: &str = "put KEY VALUE             set, whether there or not
+get KEY                   read
+insert KEY VALUE          set if absent
+update KEY VALUE          set if present
+delete KEY                remove
+cas KEY OLD NEW           set if the value is OLD
+scan FROM TO [LIMIT]      pairs from FROM to TO, both included; * is an open end
+rscan FROM TO [LIMIT]     the same downwards
+prefix P [LIMIT]          pairs whose keys start with P
+stats                     structure, cache, and what operations have cost
+dump FILE                 write everything as a dump
+load FILE                 put all pairs of a dump
+help                      this
+quit                      leave; the index is gone then
+Keys and values: words, or \"in quotes\"; \\xNN is a byte.";
+
+/// The shell.
+struct Shell {
+    pool: Box<dyn DynPool>,
+    session: Session,
+}
+
+enum Next {
+    Go,
+    Quit,
+}
+
+/// `shell`.
+pub fn run(a: &ToolArgs) -> Result<()> {
+    let system = registry::find(&a.system)?;
+    let pool = system.open(&PoolSpec::small(2, a.memory_bytes.0), 24, 24)?;
+    let session = pool.client(0)?;
+    let mut shell = Shell { pool, session };
+    if std::io::stdin().is_terminal() { shell.interactive(&a.system) } else { shell.plain() }
+}
+
+fn history() -> Option<PathBuf> {
+    let home = std::env::var_os("HOME")?;
+    Some(Path::new(&home).join(".dmtree_history"))
+}
+
+impl Shell {
+    fn interactive(&mut self, system: &str) -> Result<()> {
+        let failed = |e: ReadlineError| Failure::input(format!("the terminal: {e}"));
+        let mut editor = DefaultEditor::new().map_err(failed)?;
+        let history = history();
+        if let Some(path) = &history {
+            // None yet is fine.
+            let _ = editor.load_history(path);
+        }
+        output::line(&format!(
+            "{system}, in memory of this process; `help` lists what can be done"
+        ));
+        loop {
+            match editor.readline("dmtree> ") {
+                Ok(line) => {
+                    let _ = editor.add_history_entry(&line);
+                    match self.line(&line) {
+                        Ok(Next::Go) => {}
+                        Ok(Next::Quit) => break,
+                        Err(e) => output::error(&e),
+                    }
+                }
+                Err(ReadlineError::Interrupted) => {}
+                Err(ReadlineError::Eof) => break,
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        if let Some(path) = &history {
+            let _ = editor.save_history(path);
+        }
+        Ok(())
+    }
+
+    /// Lines from a pipe: errors are printed with their lines, and the status says at the end that there were some.
+    fn plain(&mut self) -> Result<()> {
+        let mut bad = 0;
+        let mut from = std::io::stdin().lock();
+        let mut bytes = Vec::new();
+        for number in 1u64.. {
+            bytes.clear();
+            let got = from
+                .read_until(b'\n', &mut bytes)
+                .map_err(|e| Failure::input(format!("standard input, line {number}: {e}")))?;
+            if got == 0 {
+                break;
+            }
+            let done = match std::str::from_utf8(&bytes) {
+                Ok(line) => self.line(line.trim_end_matches(['\n', '\r'])),
+                Err(_) => Err("not UTF-8: write other bytes as \\xNN".to_owned()),
+            };
+            match done {
+                Ok(Next::Go) => {}
+                Ok(Next::Quit) => break,
+                Err(e) => {
+                    bad += 1;
+                    output::error(&format!("line {number}: {e}"));
+                }
+            }
+        }
+        match bad {
+            0 => Ok(()),
+            1 => Err(Failure::input("1 line was bad")),
+            n => Err(Failure::input(format!("{n} lines were bad"))),
+        }
+    }
+
+    fn line(&mut self, line: &str) -> Result<Next, String> {
+        let words = split(line)?;
+        let Some((command, rest)) = words.split_first() else { return Ok(Next::Go) };
+        let command = String::from_utf8_lossy(command).into_owned();
+        let rest: Vec<&[u8]> = rest.iter().map(Vec::as_slice).collect();
+        match (command.as_str(), rest.as_slice()) {
+            ("put", [k, v]) => self.write(k, Write::Put(v))?,
+            ("insert", [k, v]) => self.write(k, Write::Insert(v))?,
+            ("update", [k, v]) => self.write(k, Write::Update(v))?,
+            ("delete", [k]) => self.write(k, Write::Delete)?,
+            ("cas", [k, old, new]) => {
+                self.write(k, Write::CompareAndSet { expected: old, new: Some(new) })?;
+            }
+            ("get", [k]) => match self.session.get(k).map_err(|e| e.to_string())? {
+                Some(v) => output::line(&shown(&v)),
+                None => output::line("not found"),
+            },
+            ("scan" | "rscan", [from, to]) => self.range(&command, from, to, LIMIT)?,
+            ("scan" | "rscan", [from, to, limit]) => {
+                self.range(&command, from, to, count(limit)?)?;
+            }
+            ("prefix", [p]) => self.prefix(p, LIMIT)?,
+            ("prefix", [p, limit]) => self.prefix(p, count(limit)?)?,
+            ("stats", []) => self.stats()?,
+            ("dump", [file]) => {
+                let n = write_dump(&mut self.session, &path(file)?).map_err(|e| e.to_string())?;
+                output::line(&format!("{n} pairs written"));
+            }
+            ("load", [file]) => self.load(&path(file)?)?,
+            ("help" | "?", []) => output::line(HELP),
+            ("quit" | "exit", []) => return Ok(Next::Quit),
+            (known, _) => {
+                return Err(match HELP.lines().find(|l| l.split(' ').next() == Some(known)) {
+                    Some(usage) => {
+                        let form = usage.split("  ").next().unwrap_or(usage);
+                        format!("use it as: {form}")
+                    }
+                    None => format!("unknown command {known:?}: `help` lists what can be done"),
+                });
+            }
+        }
+        Ok(Next::Go)
+    }
+
+    fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<(), String> {
+        let outcome = self.session.write(key, w).map_err(|e| e.to_string())?;
+        output::line(match outcome {
+            Outcome::Done => "done",
+            Outcome::Exists => "exists already",
+            Outcome::NotFound => "not found",
+            Outcome::Mismatch => "the value is another",
+        });
+        Ok(())
+    }
+
+    fn range(&mut self, command: &str, from: &[u8], to: &[u8], limit: usize) -> Result<(), String> {
+        let end = |word| if word == b"*" { Bound::Unbounded } else { Bound::Included(word) };
+        let reverse = command == "rscan";
+        self.show(ScanRequest { low: end(from), high: end(to), reverse, limit })
+    }
+
+    fn prefix(&mut self, p: &[u8], limit: usize) -> Result<(), String> {
+        let mut next = p.to_vec();
+        while next.last() == Some(&0xff) {
+            next.pop();
+        }
+        let high = match next.last_mut() {
+            Some(b) => {
+                *b += 1;
+                Bound::Excluded(next.as_slice())
+            }
+            None => Bound::Unbounded,
+        };
+        let low = if p.is_empty() { Bound::Unbounded } else { Bound::Included(p) };
+        self.show(ScanRequest { low, high, reverse: false, limit })
+    }
+
+    fn show(&mut self, r: ScanRequest<'_>) -> Result<(), String> {
+        let mut pairs = 0;
+        let one_more = ScanRequest { limit: r.limit.saturating_add(1), ..r };
+        self.session
+            .for_each(one_more, &mut |k, v| {
+                pairs += 1;
+                if pairs <= r.limit {
+                    output::line(&format!("{} {}", shown(k), shown(v)));
+                }
+                pairs <= r.limit
+            })
+            .map_err(|e| e.to_string())?;
+        let more = if pairs > r.limit { ", and more" } else { "" };
+        output::line(&format!("({}{more})", pairs.min(r.limit)));
+        Ok(())
+    }
+
+    fn load(&mut self, file: &Path) -> Result<(), String> {
+        let pairs = read_dump(file).map_err(|e| e.to_string())?;
+        for (n, (k, v)) in pairs.iter().enumerate() {
+            self.session
+                .write(k, Write::Put(v))
+                .map_err(|e| format!("{n} of {} pairs were put, then: {e}", pairs.len()))?;
+        }
+        output::line(&format!("{} pairs put", pairs.len()));
+        Ok(())
+    }
+
+    fn stats(&mut self) -> Result<(), String> {
+        let shape = self.session.walk().map_err(|e| e.to_string())?;
+        let cache = self.pool.cache_stats(0);
+        let total = self.session.endpoint().snapshot().total(&FOREGROUND);
+        let leaves: Vec<String> =
+            shape.leaves.iter().map(|(slots, n)| format!("{n} of {slots} slots")).collect();
+        output::line(&format!("keys              {}", shape.keys));
+        output::line(&format!("leaves            {}", leaves.join(", ")));
+        output::line(&format!(
+            "inner nodes       {} on {} levels",
+            shape.inner_nodes, shape.levels
+        ));
+        output::line(&format!(
+            "bytes             {} structure, {} blocks, {} tables",
+            shape.structure_bytes, shape.block_bytes, shape.table_bytes
+        ));
+        output::line(&format!(
+            "cache             {} of {} bytes, {} nodes, {} hits, {} misses",
+            cache.used_bytes, cache.budget_bytes, cache.nodes, cache.hits, cache.misses
+        ));
+        output::line(&format!(
+            "operations        {}; {} round trips, {} verbs to memory nodes, {} to compute nodes",
+            total.ops,
+            total.counts.round_trips,
+            total.counts.mn.verbs(),
+            total.counts.cn.verbs()
+        ));
+        Ok(())
+    }
+}
+
+fn count(word: &[u8]) -> Result<usize, String> {
+    let text = String::from_utf8_lossy(word);
+    match text.parse::<usize>() {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err(format!("{text:?} is no number of pairs: give 1 or more")),
+    }
+}
+
+fn path(word: &[u8]) -> Result<PathBuf, String> {
+    std::str::from_utf8(word).map(PathBuf::from).map_err(|_| "a file name must be UTF-8".to_owned())
+}

@@ -1,0 +1,367 @@
+//! The binary as users run it.
+#![allow(clippy::disallowed_methods, reason = "a test waits for processes")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+fn dmtree() -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_dmtree"));
+    c.env("NO_COLOR", "1").stdin(Stdio::null());
+    c
+}
+
+fn run(args: &[&str]) -> Output {
+    dmtree().args(args).output().unwrap()
+}
+
+fn ok(args: &[&str]) -> String {
+    let o = run(args);
+    assert_eq!(o.status.code(), Some(0), "{args:?}: {}", text(&o.stderr));
+    text(&o.stdout)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Exit status 2, one error that has these words, no panic, nothing on standard output but help.
+fn refused(args: &[&str], words: &[&str]) {
+    let o = run(args);
+    let err = text(&o.stderr);
+    assert_eq!(o.status.code(), Some(2), "{args:?}: {err}{}", text(&o.stdout));
+    for word in words {
+        assert!(err.contains(word), "{args:?} lacks {word:?}: {err}");
+    }
+    assert!(!err.contains("panicked"), "{args:?}: {err}");
+}
+
+fn file(dir: &Path, name: &str, content: &[u8]) -> String {
+    let path = dir.join(name);
+    std::fs::write(&path, content).unwrap();
+    path.display().to_string()
+}
+
+fn piped(args: &[&str], input: &str) -> Output {
+    let mut child = dmtree()
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn bad_input_is_status_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let o = out.to_str().unwrap();
+    refused(&["bench", "quick", "--nope"], &["--nope"]);
+    refused(&["bench", "nope"], &["unknown experiment", "quick, ycsb, ablation, cache, scan"]);
+    refused(&["bench", "quick", "--systems", "btree"], &["unknown system", "dmtree-no-mirrors"]);
+    refused(&["bench", "quick", "--workloads", "ycsb-z"], &["unknown workload", "ycsb-a"]);
+    refused(&["bench", "quick", "--distributions", "normal"], &["unknown distribution", "uniform"]);
+    refused(&["bench", "quick", "--fabric", "ether"], &["unknown fabric", "local"]);
+    refused(&["bench", "quick", "--cns", "0", "--out", o], &["--cns is 0"]);
+    refused(&["bench", "quick", "--mns", "0", "--out", o], &["--mns is 0"]);
+    refused(&["bench", "quick", "--keys", "x"], &["x"]);
+    refused(
+        &["bench", "quick", "--cache-bytes", "100", "--keys", "1000", "--out", o],
+        &["cache of 100 bytes"],
+    );
+    refused(
+        &["bench", "quick", "--keys", "1000000", "--memory-bytes", "16MiB", "--out", o],
+        &["do not fit", "--memory-bytes"],
+    );
+    refused(&["bench", "quick", "--keys", "1000000000000", "--out", o], &["need about"]);
+    refused(&["bench", "quick", "--value-size", "2000000"], &["value size"]);
+    refused(&["bench", "quick", "--key-form", "random(0..=8)"], &["key lengths 0..=8"]);
+    refused(&["bench", "quick", "--key-form", "random(8..=2000)"], &["1024"]);
+    refused(&["bench", "quick", "--key-form", "file(/nowhere/keys)"], &["/nowhere/keys"]);
+    refused(&["bench", "quick", "--scan-length", "0"], &["scan"]);
+    refused(&["bench", "quick", "--duration", "-1"], &["duration"]);
+    refused(&["bench", "quick", "--ops", "0"], &["--ops is 0"]);
+    refused(&["bench", "/nowhere/x.toml"], &["/nowhere/x.toml"]);
+    let bad = file(dir.path(), "bad.toml", b"description = \"x\"\nkeyz = 5\n");
+    refused(&["bench", &bad], &["line 2", "keyz"]);
+    let plain = file(dir.path(), "plain", b"");
+    refused(&["bench", "quick", "--keys", "1000", "--out", &plain], &["plain"]);
+    refused(&["bench", "trace"], &["FILE"]);
+    refused(&["bench", "trace", "/nowhere/t"], &["/nowhere/t"]);
+    refused(&["report", "/nowhere"], &["/nowhere"]);
+    refused(&["compare", "/nowhere", "/nowhere"], &["/nowhere"]);
+    let other = file(dir.path(), "results.json", b"{\"schema_version\": 99}");
+    refused(&["compare", &other, &other], &["schema_version 99"]);
+    refused(&["load", "/nowhere/d"], &["/nowhere/d"]);
+    refused(&["dump", "/tmp/never"], &["--keys"]);
+    refused(&["frob"], &["frob"]);
+    assert!(!out.exists(), "nothing half-written");
+}
+
+#[test]
+fn quick_writes_valid_files_and_reports_read_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("r");
+    let o = out.to_str().unwrap();
+    let table = ok(&["bench", "quick", "--budget", "2", "--keys", "20000", "--out", o]);
+    assert!(table.contains("in-process memory, no statement about a NIC"), "{table}");
+    for word in ["search", "insert", "update", "scan", "uniform", "zipfian", "B/key on MN"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    assert!(!table.contains('\x1b'), "no colours");
+    let r: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap();
+    let cells = r["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 8);
+    for c in cells {
+        assert_eq!(c["errors"], 0);
+        assert!(c["ops"].as_u64().unwrap() >= 10_000, "{}: {}", c["workload"], c["ops"]);
+    }
+    for name in ["simple_results_uniform.csv", "simple_results_zipfian.csv"] {
+        let csv = std::fs::read_to_string(out.join(name)).unwrap();
+        assert!(csv.starts_with("Index,Workload,Total,Node1,Node2,Node3,Node4,Node5,Node6\n"));
+    }
+    assert!(
+        std::fs::read_to_string(out.join("throughput_zipfian.svg")).unwrap().contains("</svg>")
+    );
+    let report = out.join("report.html");
+    std::fs::remove_file(&report).unwrap();
+    ok(&["report", o]);
+    assert!(report.exists());
+    assert!(ok(&["compare", o, o]).contains("1.000"));
+    let mut changed = r.clone();
+    changed["cells"][0]["round_trips"] = 9.into();
+    let changed = file(dir.path(), "changed.json", changed.to_string().as_bytes());
+    assert_eq!(run(&["compare", o, &changed]).status.code(), Some(1));
+    assert_eq!(run(&["compare", o, &changed, "--tolerance", "1000"]).status.code(), Some(0));
+}
+
+#[test]
+fn json_goes_to_standard_output_alone() {
+    let text = ok(&[
+        "bench",
+        "quick",
+        "--workloads",
+        "search",
+        "--distributions",
+        "uniform",
+        "--keys",
+        "1000",
+        "--ops",
+        "1000",
+        "--json",
+        "--quiet",
+        "--seed",
+        "7",
+    ]);
+    let r: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((r["seed"].as_u64(), r["cells"][0]["ops"].as_u64()), (Some(7), Some(1000)));
+}
+
+#[test]
+fn settings_have_origins() {
+    let t = ok(&["config", "show", "--keys", "5"]);
+    let row = |key: &str| t.lines().find(|l| l.starts_with(key)).unwrap_or_default().to_owned();
+    assert!(row("keys ").contains('5') && row("keys ").ends_with("command line"), "{t}");
+    assert!(row("budget").ends_with("experiment quick") && row("seed").ends_with("default"), "{t}");
+    assert!(row("threads").ends_with("derived"), "{t}");
+    let j: serde_json::Value =
+        serde_json::from_str(&ok(&["config", "show", "--json", "--experiment", "ycsb"])).unwrap();
+    assert_eq!(j["origins"]["duration"]["experiment"], "ycsb");
+    assert!(ok(&["bench", "list"]).contains("ablation"));
+}
+
+#[test]
+fn a_file_is_an_experiment() {
+    let dir = tempfile::tempdir().unwrap();
+    let e = file(
+        dir.path(),
+        "mine.toml",
+        b"description = \"mine\"\nsystems = [\"dmtree\"]\ndistributions = [\"uniform\"]\nkeys = 500\nops = 500\ncns = 2\n\n[[workloads]]\nname = \"mostly-reads\"\nmix = { read = 9, delete = 1 }\n",
+    );
+    let text = ok(&["bench", &e, "--quiet"]);
+    assert!(text.starts_with("mine: mine") && text.contains("mostly-reads"), "{text}");
+}
+
+fn trace_of(dir: &Path) -> (String, String) {
+    let mut load = String::from("***************** properties *****************\n");
+    for i in 0..500 {
+        load += &format!("INSERT usertable user{i} [ field0=v{i} field1=w ]\n");
+    }
+    let mut run = String::new();
+    for i in 0..500 {
+        run += &format!("READ usertable user{i} [ <all fields>]\n");
+        run += &format!("UPDATE usertable user{i} [ field1=x{i} ]\n");
+        run += &format!("READ usertable user{i} [ field1 ]\n");
+        run += &format!("SCAN usertable user{i} 10 [ <all fields>]\n");
+        if i % 5 == 0 {
+            run += &format!("DELETE usertable user{i}\nREAD usertable user{i} [ <all fields>]\n");
+        }
+    }
+    let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    zipped.write_all(load.as_bytes()).unwrap();
+    (file(dir, "load.gz", &zipped.finish().unwrap()), file(dir, "run.txt", run.as_bytes()))
+}
+
+#[test]
+fn traces_are_replayed_and_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let (load, run_file) = trace_of(dir.path());
+    let out = dir.path().join("o");
+    let text = ok(&["bench", "trace", &load, &run_file, "--json", "--out", out.to_str().unwrap()]);
+    let r: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(r["mismatches"], 0, "{text}");
+    assert_eq!((r["keys"].as_u64(), r["client_lines"].as_u64()), (Some(400), Some(1)));
+    assert_eq!(r["by_kind"]["read"]["ops"], 1100);
+    assert!(out.join("trace.json").exists());
+    let bad = file(dir.path(), "bad.txt", b"INSERT usertable a [ field0=x ]\nFROB usertable a\n");
+    refused(&["bench", "trace", &load, &bad], &["bad.txt, line 2"]);
+    refused(&["bench", "trace", &load, "--system", "x"], &["unknown system"]);
+    refused(&["bench", "trace", &load, "--threads", "0"], &["--threads"]);
+    let long = file(
+        dir.path(),
+        "long.txt",
+        format!("READ usertable {} [ <all fields>]\n", "k".repeat(1025)).as_bytes(),
+    );
+    refused(&["bench", "trace", &long], &["1025"]);
+
+    let dump = dir.path().join("t.dump");
+    ok(&["dump", "--from-trace", &load, "--from-trace", &run_file, dump.to_str().unwrap()]);
+    assert!(std::fs::read_to_string(dump).unwrap().contains("\nend 400 "));
+}
+
+#[test]
+fn the_shell_reads_a_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    let dump = dir.path().join("s.dump");
+    let d = dump.display();
+    let o = piped(
+        &["shell"],
+        &format!(
+            "put a 1\nput \"b c\" \\x00\\xff\ninsert a 2\nupdate z 1\ncas a 1 one\nget a\nget nope\nget \"b c\"\nscan * *\nrscan * * 1\nprefix b\ndump {d}\ndelete a\nscan * *\nload {d}\nget a\nstats\nhelp\nquit\nget never\n"
+        ),
+    );
+    let out = text(&o.stdout);
+    assert_eq!(o.status.code(), Some(0), "{}", text(&o.stderr));
+    let lines: Vec<&str> = out.lines().take(20).collect();
+    assert_eq!(
+        lines,
+        [
+            "done",
+            "done",
+            "exists already",
+            "not found",
+            "done",
+            "one",
+            "not found",
+            "\"\\x00\\xff\"",
+            "a one",
+            "\"b c\" \"\\x00\\xff\"",
+            "(2)",
+            "\"b c\" \"\\x00\\xff\"",
+            "(1, and more)",
+            "\"b c\" \"\\x00\\xff\"",
+            "(1)",
+            "2 pairs written",
+            "done",
+            "\"b c\" \"\\x00\\xff\"",
+            "(1)",
+            "2 pairs put"
+        ]
+    );
+    assert!(out.contains("keys              2") && out.contains("rscan FROM TO"));
+    assert!(!out.contains("never"));
+}
+
+#[test]
+fn the_shell_goes_on_after_bad_lines_and_says_so() {
+    let key = "k".repeat(1025);
+    let o = piped(
+        &["shell"],
+        &format!(
+            "frob\nget\nput \"\" x\nput {key} x\nput a \"open\nscan a b 0\nload /nowhere\n# fine\n\nput a 1\nget a\n"
+        ),
+    );
+    let err = text(&o.stderr);
+    assert_eq!(o.status.code(), Some(2));
+    for word in [
+        "line 1: unknown command",
+        "line 2: use it as: get KEY",
+        "line 3: the empty key",
+        "line 4: a key of 1025",
+        "line 5: the quote",
+        "line 6: ",
+        "line 7: cannot open /nowhere",
+        "7 lines were bad",
+    ] {
+        assert!(err.contains(word), "{word}: {err}");
+    }
+    assert_eq!(text(&o.stdout), "done\n1\n");
+}
+
+#[test]
+fn dumps_round_trip_any_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    let (a, b) = (one.to_str().unwrap(), two.to_str().unwrap());
+    ok(&["dump", "--keys", "3000", "--key-form", "random(3..=300)", "--value-size", "0..=3000", a]);
+    for by in ["bulk", "put"] {
+        ok(&["load", a, "--then-dump", b, "--load-by", by]);
+        assert_eq!(std::fs::read(&one).unwrap(), std::fs::read(&two).unwrap());
+    }
+    let good = std::fs::read_to_string(&one).unwrap();
+    let cut = file(dir.path(), "cut", &good.as_bytes()[..good.len() / 2]);
+    refused(&["load", &cut, "--then-dump", "/nowhere/x"], &["cut, line "]);
+    let flipped = file(dir.path(), "flipped", good.replace("end 3000", "end 2999").as_bytes());
+    refused(&["load", &flipped], &["flipped, line 3002"]);
+    refused(&["load", a, "--then-dump", "/nowhere/x"], &["/nowhere"]);
+    refused(&["dump", "--keys", "5", "/nowhere/x"], &["/nowhere/x"]);
+    let out = ok(&["dump", "--keys", "2", "-"]);
+    assert!(out.starts_with("dmtree-dump 1\n") && out.contains("\nend 2 "), "{out}");
+    let empty = file(dir.path(), "empty", ok(&["dump", "--keys", "0", "-"]).as_bytes());
+    ok(&["load", &empty]);
+}
+
+#[test]
+fn completions_demo_help() {
+    for (shell, word) in [("bash", "complete"), ("zsh", "#compdef"), ("fish", "complete -c")] {
+        assert!(ok(&["completions", shell]).contains(word), "{shell}");
+    }
+    refused(&["completions", "tcsh"], &["bash"]);
+    let demo = ok(&["demo"]);
+    assert!(demo.contains("get nutmeg") && demo.contains("10008 keys"), "{demo}");
+    assert!(ok(&["--help"]).contains("bench quick"));
+    assert!(ok(&["bench", "--help"]).contains("--cache-bytes"));
+    assert!(ok(&["load", "--help"]).contains("lives in the memory of this process"));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_writes_what_is_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let out: PathBuf = dir.path().join("r");
+    let child: Child = dmtree()
+        .args(["bench", "quick", "--keys", "5000", "--duration", "2", "--out"])
+        .arg(&out)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first cell takes two seconds, and each after it as well.
+    std::thread::sleep(Duration::from_millis(3500));
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let o = child.wait_with_output().unwrap();
+    assert_eq!(o.status.code(), Some(130), "{}", text(&o.stderr));
+    let r: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap();
+    assert_eq!(r["interrupted"], true);
+    let n = r["cells"].as_array().unwrap().len();
+    assert!((1..8).contains(&n), "{n}");
+    assert!(out.join("simple_results_uniform.csv").exists());
+    assert!(text(&o.stdout).contains("interrupted: only finished cells are shown"));
+}
