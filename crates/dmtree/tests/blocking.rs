@@ -225,14 +225,17 @@ fn loading() {
 fn threads_share_an_index() {
     let i = index();
     std::thread::scope(|scope| {
-        for t in 0..4u32 {
+        let start = |t: u32| {
             let i = i.clone();
             scope.spawn(move || {
                 for n in 0..500u32 {
                     i.put((n * 4 + t).to_be_bytes(), [t as u8]).expect("put");
                 }
-            });
-        }
+            })
+        };
+        let threads: Vec<_> = (0..4).map(start).collect();
+        // Joined one by one: a scope alone does not wait for what a thread does when its closure has returned.
+        threads.into_iter().for_each(|t| t.join().expect("no thread panics"));
     });
     let shape = i.shape().expect("walk");
     assert_eq!(shape.shape.keys, 2000);
