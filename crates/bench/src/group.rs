@@ -93,6 +93,10 @@ pub struct Host<'a> {
     pub cells_left: usize,
     /// All cells.
     pub cells: usize,
+    /// Groups that are still to be loaded after this one.
+    pub loads_left: usize,
+    /// What the last load took.
+    pub load_cost: Duration,
     /// Hears of progress.
     pub progress: &'a mut dyn FnMut(Progress<'_>),
     /// Takes what a cell came to.
@@ -113,7 +117,9 @@ impl Host<'_> {
     /// This cell's share of the time that is left.
     fn slot(&self) -> Option<Duration> {
         let left = self.deadline?.saturating_duration_since(clock::now());
-        Some(left / self.cells_left.max(1) as u32)
+        // Loads to come take their part first, but never more than two thirds.
+        let loads = self.load_cost.saturating_mul(self.loads_left as u32).min(left * 2 / 3);
+        Some((left - loads) / self.cells_left.max(1) as u32)
     }
 }
 
@@ -125,6 +131,7 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let c = &g.config;
     let Some(first) = g.cells.first() else { return Ok(()) };
     let memory_bytes = sizing::memory(c, &first.workload);
+    let began = clock::now();
     let spec = PoolSpec {
         cns: c.cns,
         mns: c.mns,
@@ -147,6 +154,7 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
             g.system.name, c.keys, shape.keys
         )));
     }
+    host.load_cost = clock::now() - began;
     let mut warmed = 0.0;
     let mut warm = false;
     for cell in &g.cells {
@@ -161,7 +169,9 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
         }
         host.stopped()?;
         let plan = c.workload(&cell.workload, cell.distribution).build()?;
+        let before = lookups(&opened);
         let mut m = measure(g, cell, host, &opened, &plan, oracle.as_ref())?;
+        let after = lookups(&opened);
         if m.tally.ended == Ended::Interrupted {
             return Err(Failure::Interrupted);
         }
@@ -189,12 +199,20 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
         }
         m.warmed = warmed;
         let clients = m.per_cn.iter().map(|(_, clients)| *clients).collect::<Vec<_>>();
-        m.memory =
-            Some(memory::figures(&shape, &g.system.options, &clients, |cn| opened.cache_stats(cn)));
+        let cache = |cn| opened.cache_stats(cn);
+        let mut figures = memory::figures(&shape, &g.system.options, &clients, cache);
+        figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.ops);
+        m.memory = Some(figures);
         (host.measured)(g, cell, m);
         host.cells_left = host.cells_left.saturating_sub(1);
     }
     Ok(())
+}
+
+/// Hits and misses of all compute nodes so far.
+fn lookups<I: RangeIndex>(opened: &Opened<I>) -> (u64, u64) {
+    let stats = (0..opened.compute_nodes()).map(|cn| opened.cache_stats(cn));
+    stats.fold((0, 0), |(hits, misses), s| (hits + s.hits, misses + s.misses))
 }
 
 fn name(g: &Group, cell: Option<&CellPlan>) -> String {

@@ -25,7 +25,6 @@ pub fn figures(
     let used = mean(|s| s.used_bytes);
     let cached_share = (mean(|s| s.nodes) / shape.inner_nodes.max(1) as f64).min(1.0);
     let cached_keys = cached_share * keys;
-    let (hits, misses) = (mean(|s| s.hits), mean(|s| s.misses));
     MemoryFigures {
         keys: shape.keys,
         mn_bytes_per_key: mn / keys,
@@ -34,11 +33,19 @@ pub fn figures(
         cn_bytes_per_cached_key: if cached_keys > 0.0 { used / cached_keys } else { 0.0 },
         cache_used_bytes: used as u64,
         cache_budget_bytes: with_clients.first().map_or(0, |s| s.budget_bytes),
-        cache_hit_rate: if hits + misses > 0.0 { hits / (hits + misses) } else { 0.0 },
+        cache_hit_rate: 0.0,
         leaves: shape.leaves.clone(),
         inner_nodes: shape.inner_nodes,
         levels: shape.levels,
     }
+}
+
+/// Share of lookups between two readings of (hits, misses) that did not miss. Every operation looks up once at least, also
+/// where an index does not count its hits.
+pub fn hit_rate(before: (u64, u64), after: (u64, u64), ops: u64) -> f64 {
+    let misses = after.1.saturating_sub(before.1);
+    let lookups = (after.0.saturating_sub(before.0) + misses).max(ops).max(1);
+    1.0 - misses as f64 / lookups as f64
 }
 
 #[cfg(test)]
@@ -58,13 +65,14 @@ mod tests {
         let cache = |cn| CacheStats {
             used_bytes: if cn == 0 { 1000 } else { 0 },
             nodes: 2,
-            hits: 9,
-            misses: 1,
+
             ..CacheStats::default()
         };
         let f = figures(&shape, &serde_json::json!({"tables": "compute"}), &[3, 0], cache);
         assert_eq!((f.mn_bytes_per_key, f.table_bytes_per_key), (50.0, 3.0));
-        assert_eq!((f.cached_share, f.cn_bytes_per_cached_key, f.cache_hit_rate), (0.5, 20.0, 0.9));
+        assert_eq!((f.cached_share, f.cn_bytes_per_cached_key), (0.5, 20.0));
+        assert_eq!(hit_rate((10, 5), (100, 15), 50), 0.9);
+        assert_eq!(hit_rate((0, 5), (0, 15), 100), 0.9);
         let f = figures(&shape, &serde_json::json!({"tables": "memory"}), &[3], cache);
         assert_eq!(f.mn_bytes_per_key, 53.0);
     }

@@ -192,7 +192,7 @@ pub struct MemoryFigures {
     pub cache_used_bytes: u64,
     /// Cache budget of one compute node.
     pub cache_budget_bytes: u64,
-    /// Share of lookups whose bottom node was cached.
+    /// Share of lookups in the measured phase (the last round) whose bottom node was cached.
     pub cache_hit_rate: f64,
     /// Leaves by capacity.
     pub leaves: Vec<(u32, u64)>,

@@ -204,12 +204,16 @@ pub fn run(r: &Resolved, stop: &Arc<AtomicBool>, observer: &mut dyn Observer) ->
         deadline: c.budget.map(|s| begun + Duration::from_secs_f64(s)),
         cells_left: cells,
         cells,
+        loads_left: 0,
+        load_cost: Duration::ZERO,
         progress: &mut progress,
         measured: &mut measured,
     };
     'rounds: for round in 0..c.rounds {
-        for g in &groups {
+        for (i, g) in groups.iter().enumerate() {
             let g = Group { round, ..g.clone() };
+            let later = (c.rounds - round - 1) as usize * groups.len();
+            host.loads_left = later + groups.len() - i - 1;
             if let Err(e) = g.system.run(&g, &mut host) {
                 failure = Some(e);
                 break 'rounds;

@@ -33,7 +33,7 @@ fn the_form_holds_what_was_promised() {
     let r = small(Layer { rounds: Some(2), ..Layer::default() });
     assert_eq!(r.errors(), 0, "{}", table::render(&r));
     assert_eq!(r.cells.len(), 8);
-    assert_eq!(Results::parse("x", &r.to_json()).unwrap(), r);
+    assert!(Results::parse("x", &r.to_json()).unwrap() == r, "what is written reads back");
     let v: serde_json::Value = serde_json::from_str(&r.to_json()).unwrap();
     for key in ["schema_version", "seed", "config", "config_hash", "version", "machine", "cells"] {
         assert!(!v[key].is_null(), "{key}");
@@ -162,7 +162,7 @@ fn files_are_written_whole_and_read_back() {
     assert_eq!(written.last().unwrap().file_name().unwrap(), "results.json");
     let there = std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(there, written.len(), "no temporary file is left");
-    assert_eq!(files::read_results(dir.path()).unwrap(), r);
+    assert!(files::read_results(dir.path()).unwrap() == r);
     let old = r
         .to_json()
         .replace(&format!("\"schema_version\": {SCHEMA_VERSION}"), "\"schema_version\": 99");

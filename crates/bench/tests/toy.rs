@@ -205,6 +205,8 @@ fn measure(lie: Lie, workload: &str, layer: Layer, stop: bool) -> Result<Vec<Mea
         deadline: None,
         cells_left: 1,
         cells: 1,
+        loads_left: 0,
+        load_cost: std::time::Duration::ZERO,
         progress: &mut progress,
         measured: &mut measured,
     };

@@ -83,7 +83,7 @@ fn bad_input_is_status_2() {
     refused(&["bench", "quick", "--key-form", "random(8..=2000)"], &["1024"]);
     refused(&["bench", "quick", "--key-form", "file(/nowhere/keys)"], &["/nowhere/keys"]);
     refused(&["bench", "quick", "--scan-length", "0"], &["scan"]);
-    refused(&["bench", "quick", "--duration", "-1"], &["duration"]);
+    refused(&["bench", "quick", "--duration=-1"], &["duration"]);
     refused(&["bench", "quick", "--ops", "0"], &["--ops is 0"]);
     refused(&["bench", "/nowhere/x.toml"], &["/nowhere/x.toml"]);
     let bad = file(dir.path(), "bad.toml", b"description = \"x\"\nkeyz = 5\n");

@@ -29,6 +29,14 @@ pub struct DmTree {
     acquisitions: Cell<u16>,
     /// Something forced the present operation to repeat a step.
     pub(crate) retried: Cell<bool>,
+    /// Cache hits not yet added to the node's, so that clients do not share a counter per operation.
+    hits: Cell<u64>,
+}
+
+impl Drop for DmTree {
+    fn drop(&mut self) {
+        self.node.hits.fetch_add(self.hits.get(), std::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 impl std::fmt::Debug for DmTree {
@@ -97,6 +105,7 @@ impl DmTree {
                 | u64::from(client) << 16,
             acquisitions: Cell::new(0),
             retried: Cell::new(false),
+            hits: Cell::new(0),
             ep,
             node,
         }
@@ -106,6 +115,14 @@ impl DmTree {
         self.epoch.enter();
         self.retried.set(false);
         Pinned(self.epoch.clone())
+    }
+
+    /// Counts a lookup that found its bottom node.
+    pub(crate) fn count_hit(&self) {
+        self.hits.set(self.hits.get() + 1);
+        if self.hits.get() == 256 {
+            self.node.hits.fetch_add(self.hits.replace(0), std::sync::atomic::Ordering::Relaxed);
+        }
     }
 
     /// A tag never used before (in the lifetime of a lock word's memory of it): 0 is not among them.

@@ -75,13 +75,15 @@ impl DmTree {
             (route_of(&node.records()[i]), mirrored)
         });
         self.ep.stage_cost(Stage::FingerprintScan, 1);
+        if found.is_some() {
+            self.count_hit();
+        }
         found
     }
 
     /// The route of a key.
     pub(crate) async fn route(&self, key: &[u8]) -> Result<Route> {
         if let Some((route, _)) = self.cached_route(key, 0) {
-            self.node.hits.fetch_add(1, Ordering::Relaxed);
             return Ok(route);
         }
         self.node.misses.fetch_add(1, Ordering::Relaxed);
