@@ -55,7 +55,8 @@ impl Pool {
         Self(Arc::new(PoolInner { cluster, cache_bytes, opened: Mutex::default() }))
     }
 
-    /// Opens an index that exists, with the options it was created with.
+    /// Opens an index that exists, with the options it was created with. In an embedded pool that is one which this process
+    /// created: **an embedded pool lives in memory only**, see [`PoolBuilder::open`].
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when there is none of this name.

@@ -88,7 +88,7 @@ impl<S: PageSource> IntoIterator for Scan<S> {
     }
 }
 
-/// A scan that runs: an iterator over pairs. After an error it may be iterated further, which tries again.
+/// A scan that runs: an iterator over pairs. It ends after an error; [`Pairs::cursor`] then says where to go on.
 #[derive(Debug)]
 pub struct Pairs<S> {
     source: S,
@@ -150,9 +150,15 @@ impl<S: PageSource> Pairs<S> {
             true => (borrowed(&self.plan.low), borrowed(from)),
         };
         let request = ScanRequest { low, high, reverse: self.plan.reverse, limit };
-        match self.source.page(&request, &mut self.page)? {
-            Some(Resume(next)) => self.fetched = next,
-            None => self.more = false,
+        match self.source.page(&request, &mut self.page) {
+            Ok(Some(Resume(next))) => self.fetched = next,
+            Ok(None) => self.more = false,
+            Err(e) => {
+                // Whoever skips errors must not be kept for ever.
+                self.more = false;
+                self.page.clear();
+                return Err(e);
+            }
         }
         Ok(())
     }

@@ -219,7 +219,8 @@ impl Session {
     /// to write `i`. **Not atomic**: others see some of them before the rest, and some may fail while others take effect.
     ///
     /// # Errors
-    /// The outer result is about all of them; the inner ones are as in [`Session::put`].
+    /// A key or value out of range refuses the whole batch before anything is written: `InvalidArgument`. The inner results
+    /// are as in [`Session::put`].
     pub fn write_batch(&mut self, batch: &Batch) -> Result<Vec<Result<Outcome>>> {
         self.open.check_open()?;
         let writes: Vec<_> = batch.writes().collect();
@@ -339,7 +340,7 @@ impl PageSource for &mut Session {
 
 /// One piece of maintenance, if any is due. Its failure is nobody's: it is counted, and tried again later.
 pub(crate) async fn maintain(tree: &mut DmTree, tally: &Tally) {
-    if Box::pin(tree.maintain()).await.is_err() {
+    if tree.maintenance_due() && Box::pin(tree.maintain()).await.is_err() {
         tally.maintenance_failed();
     }
 }

@@ -8,6 +8,12 @@ use crate::client::DmTree;
 use crate::node::Chore;
 
 impl DmTree {
+    /// Whether maintenance would find something to do: two loads, for callers that ask after every write.
+    pub fn maintenance_due(&self) -> bool {
+        self.node.chores_waiting.load(std::sync::atomic::Ordering::Relaxed) > 0
+            || self.node.pool.reclaim_due()
+    }
+
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
         if let Some(chore) = self.node.pop_chore() {
             let scope = self.ep.begin(OpKind::Maintain);

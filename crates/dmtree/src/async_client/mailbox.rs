@@ -143,3 +143,51 @@ impl std::fmt::Debug for Door {
         write!(f, "Door({} workers, {} requests wait)", state.workers, state.jobs.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::async_client::Reply;
+
+    fn request(door: &Arc<Door>) -> Reply<u32> {
+        Reply::new(door, |_, tx| {
+            tx.send(Ok(1));
+            Box::pin(std::future::ready(()))
+        })
+    }
+
+    fn poll(reply: &mut Reply<u32>) -> Poll<Result<u32>> {
+        Pin::new(reply).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn kind(polled: Poll<Result<u32>>) -> Option<(ErrorKind, dmtree_fabric::Effect)> {
+        match polled {
+            Poll::Ready(Err(e)) => Some((e.kind(), e.effect())),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn over_the_bound_is_busy_without_effect() {
+        let door = Arc::new(Door::new(2));
+        let mut replies: Vec<_> = (0..3).map(|_| request(&door)).collect();
+        assert!(poll(&mut replies[0]).is_pending() && poll(&mut replies[1]).is_pending());
+        let refused = kind(poll(&mut replies[2]));
+        assert_eq!(refused, Some((ErrorKind::Busy, dmtree_fabric::Effect::None)));
+    }
+
+    #[test]
+    fn when_the_last_worker_goes_nobody_waits_in_vain() {
+        let door = Arc::new(Door::new(8));
+        let (one, other) = (OnDuty::new(door.mailbox()), OnDuty::new(door.mailbox()));
+        let mut waiting = request(&door);
+        assert!(poll(&mut waiting).is_pending());
+        drop(one);
+        assert!(poll(&mut waiting).is_pending() && door.is_open());
+        drop(other);
+        let told = kind(poll(&mut waiting));
+        assert_eq!(told, Some((ErrorKind::Closed, dmtree_fabric::Effect::Unknown)));
+        let refused = kind(poll(&mut request(&door)));
+        assert_eq!(refused, Some((ErrorKind::Closed, dmtree_fabric::Effect::None)));
+    }
+}
