@@ -224,13 +224,14 @@ impl Transport for LocalTransport {
     }
 
     fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
-        let wait = due.map_or(1_000_000, |due| due.saturating_sub(self.now()));
+        // Without a timer only another thread's wake (which unparks) can end the wait.
+        let wait = due.map_or(50_000_000, |due| due.saturating_sub(self.now()).min(1_000_000));
         if spins < 32 {
             std::hint::spin_loop();
         } else if wait < 20_000 || spins < 64 {
             std::thread::yield_now();
         } else {
-            std::thread::park_timeout(std::time::Duration::from_nanos(wait.min(1_000_000)));
+            std::thread::park_timeout(std::time::Duration::from_nanos(wait));
         }
         Idle::Again
     }
