@@ -45,7 +45,9 @@ impl DmTree {
         out: &mut Vec<u8>,
     ) -> Result<(bool, OpOutcome)> {
         self.ep.stage_cost(Stage::LocalQueue, 1);
-        let lease = match self.node.readers.arrive(key, hash, &Intent::Read) {
+        let arrival = self.node.readers.arrive(key, hash, &Intent::Read);
+        self.ep.point().await;
+        let lease = match arrival {
             Arrival::Join(group) => {
                 let shared = group.share(&self.ep, out).await?;
                 let found = matches!(shared, Shared::Found(true));
@@ -53,6 +55,7 @@ impl DmTree {
             }
             Arrival::Lead(mut lease) => {
                 lease.begin(&self.ep).await?;
+                self.ep.point().await;
                 lease.seal(out);
                 Some(lease)
             }
@@ -60,6 +63,7 @@ impl DmTree {
         };
         let result = self.get_alone(key, hash, out).await;
         if let Some(lease) = lease {
+            self.ep.point().await;
             finish_read(lease, &result, out);
         }
         let found = result?;

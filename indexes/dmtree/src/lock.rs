@@ -40,6 +40,7 @@ impl DmTree {
     pub(crate) async fn lock_route(&self, route: &Route) -> Result<Option<Locked>> {
         self.ep.stage_cost(Stage::LocalQueue, 1);
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
+        self.ep.point().await;
         let at = self.node.pool.resolve(&self.ep, route.table).await?;
         let mut backoff = self.ep.backoff("leaf lock", at);
         loop {

@@ -309,6 +309,7 @@ impl DmTree {
             })
             .collect();
         self.ep.stage_cost(Stage::CacheFill, 1);
+        self.ep.point().await;
         let parts =
             NodeParts { addr, life: header.ver.life, lo: &lo, hi: hi.as_deref(), keys, records };
         let node = self.node.cache.insert(header.level, parts);

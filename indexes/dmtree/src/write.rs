@@ -57,7 +57,9 @@ impl DmTree {
         intent: &Intent<'_>,
     ) -> Result<Written> {
         self.ep.stage_cost(Stage::LocalQueue, 1);
-        match self.node.writers.arrive(key, hash, intent) {
+        let arrival = self.node.writers.arrive(key, hash, intent);
+        self.ep.point().await;
+        match arrival {
             Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
                 Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
                 Shared::Found(_) => unreachable!("groups of writers share writes"),
@@ -72,6 +74,7 @@ impl DmTree {
                     Err(e) => Err(e.clone()),
                 };
                 if let Some(lease) = lease {
+                    self.ep.point().await;
                     lease.finish(&shared, None);
                 }
                 result

@@ -22,7 +22,8 @@ fn stress() -> Stress {
 
 fn bed(knobs: Knobs, o: &Options) -> Bed<DmTree> {
     let pool = PoolOptions {
-        compute_nodes: 3,
+        // On one compute node all clients meet in its queues; on several, at the locks.
+        compute_nodes: [3, 1, 2][knobs.seed as usize % 3],
         memory_nodes: 2,
         memory_bytes_per_node: 32 << 20,
         knobs,
@@ -81,6 +82,36 @@ fn interleaved_coroutines() {
         };
         let history = coroutines(&bed, s, &mut *policy(seed));
         judge(&bed, &history, &format!("seed {seed}"));
+    }
+}
+
+/// Every combination of the ablation switches, sound under interleaving.
+#[test]
+fn interleaved_with_every_combination_of_switches() {
+    for bits in 0..64u64 {
+        let on = |n: u64| bits >> n & 1 == 1;
+        let o = Options {
+            mirrors: on(0),
+            tables: if on(1) { Tables::Memory } else { Tables::Compute },
+            delegation: on(2),
+            combining: on(3),
+            adaptive_capacity: on(4),
+            round_trip_combining: on(5),
+            fanout: 8,
+            ..Options::default()
+        };
+        for seed in seeds(bits * 1_000, 2) {
+            let bed = bed(Knobs { suspend_one_in: 2, seed }, &o);
+            let s = Stress {
+                seed,
+                coroutines: 6,
+                ops: 150,
+                keys: [12, 400][seed as usize % 2],
+                ..stress()
+            };
+            let history = coroutines(&bed, s, &mut *policy(seed));
+            judge(&bed, &history, &format!("switches {bits:06b}, seed {seed}"));
+        }
     }
 }
 
