@@ -85,6 +85,8 @@ impl Wake for SlotWaker {
 struct Slot {
     queued: bool,
     waiting: Option<WaitReason>,
+    /// When the slot's deadline timer fires; 0 while none is set.
+    armed: Nanos,
     waker: Waker,
 }
 
@@ -197,14 +199,16 @@ impl Core {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.len() as u32;
         let waker = Waker::from(Arc::new(SlotWaker { mailbox: self.mailbox.clone(), slot }));
-        slots.push(Slot { queued: false, waiting: None, waker });
+        slots.push(Slot { queued: false, waiting: None, armed: 0, waker });
         slot
     }
 
     /// Puts a slot on the ready ring, once.
     pub fn wake(&self, slot: u32) {
-        let mut slots = self.slots.borrow_mut();
-        let s = &mut slots[slot as usize];
+        self.wake_slot(slot, &mut self.slots.borrow_mut()[slot as usize]);
+    }
+
+    fn wake_slot(&self, slot: u32, s: &mut Slot) {
         if !s.queued {
             s.queued = true;
             self.ready.borrow_mut().push_back(slot);
@@ -216,6 +220,21 @@ impl Core {
         let sequence = self.timer_sequence.get();
         self.timer_sequence.set(sequence + 1);
         self.timers.borrow_mut().push(Reverse((at, sequence, slot)));
+    }
+
+    /// Timers that have not fired yet.
+    pub fn timers(&self) -> usize {
+        self.timers.borrow().len()
+    }
+
+    /// Makes sure that a waiting slot is woken to look at its deadline: at `at`, or earlier when an older timer of the slot still
+    /// runs (it then calls this again). So a slot has one such timer at most, however often it waits.
+    pub(crate) fn arm(&self, slot: u32, at: Nanos) {
+        let s = &mut self.slots.borrow_mut()[slot as usize];
+        if s.armed == 0 || at < s.armed {
+            s.armed = at;
+            self.wake_at(slot, at);
+        }
     }
 
     /// Notes what a slot waits for.
@@ -389,7 +408,11 @@ impl Core {
             match next {
                 Some((at, slot)) if at <= now => {
                     self.timers.borrow_mut().pop();
-                    self.wake(slot);
+                    let s = &mut self.slots.borrow_mut()[slot as usize];
+                    if s.armed == at {
+                        s.armed = 0;
+                    }
+                    self.wake_slot(slot, s);
                 }
                 Some((at, _)) => return Some(at),
                 None => return None,

@@ -287,6 +287,11 @@ impl Endpoint {
         self.0.deadline.get()
     }
 
+    /// The next piece of a long operation begins: its deadline starts with its first wait, as an operation's does.
+    pub fn renew_deadline(&self) {
+        self.0.deadline.set(0);
+    }
+
     /// Sets the deadline of the present operation.
     pub fn set_deadline(&self, at: Nanos) {
         self.0.deadline.set(at.max(1));

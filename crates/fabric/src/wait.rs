@@ -239,12 +239,14 @@ async fn wait(
     mut poll: impl FnMut(&Waker) -> Poll<()>,
 ) -> Result<()> {
     let deadline = ep.deadline();
-    ep.core().wake_at(ep.slot(), deadline);
     ep.waiting(Some(why));
     let outcome = poll_fn(|cx| match poll(cx.waker()) {
         Poll::Ready(()) => Poll::Ready(Ok(())),
         Poll::Pending => match ep.check_deadline(why.what, why.at) {
-            Ok(()) => Poll::Pending,
+            Ok(()) => {
+                ep.core().arm(ep.slot(), deadline);
+                Poll::Pending
+            }
             Err(e) => Poll::Ready(Err(e)),
         },
     })

@@ -287,3 +287,39 @@ fn deadlines_name_what_was_waited_for() {
     assert_eq!(e.kind(), ErrorKind::TimedOut);
     assert!(e.to_string().contains("a lock that never comes free"), "{e}");
 }
+
+/// However often a client waits, it leaves one deadline timer behind at most, and its deadline still ends a wait.
+#[test]
+fn waits_leave_no_timers_behind_and_end_at_the_deadline() {
+    let f = fabric(Knobs::default());
+    let transport = f.attach(CN).expect("a member");
+    let core = Core::new(transport.clone(), 0);
+    let turnstile = dmtree_fabric::wait::Turnstile::new();
+    let why = dmtree_fabric::WaitReason { what: "a turn", at: 7 };
+    let mut worker = Worker::new(core.clone());
+    for number in 0..3 {
+        let slot = core.add_slot();
+        let ep = Endpoint::new(core.clone(), transport.clone(), slot);
+        let turnstile = &turnstile;
+        worker.spawn(slot, async move {
+            for _ in 0..2_000 {
+                let scope = ep.begin(OpKind::Put);
+                turnstile.acquire(&ep, why).await.expect("the turn comes");
+                ep.yield_now().await;
+                turnstile.release();
+                scope.end(OpOutcome::Hit);
+            }
+            if number == 0 {
+                turnstile.acquire(&ep, why).await.expect("the turn comes");
+                ep.set_timeout(3_000_000);
+                let scope = ep.begin(OpKind::Put);
+                let e = turnstile.acquire(&ep, why).await.expect_err("nobody releases");
+                assert_eq!(e.kind(), ErrorKind::TimedOut);
+                scope.end(OpOutcome::Failed);
+                turnstile.release();
+            }
+        });
+    }
+    worker.run(&mut SeededRandom::new(1)).expect("all end");
+    assert!(core.timers() <= 3 * 2, "{} timers are left", core.timers());
+}

@@ -75,6 +75,7 @@ impl DmTree {
         let scope = self.ep.begin(OpKind::WriteMany);
         let mut pending: std::collections::VecDeque<usize> = (0..writes.len()).collect();
         while !pending.is_empty() {
+            self.ep.renew_deadline();
             let mut round = Round::default();
             let mut later = std::collections::VecDeque::new();
             {

@@ -176,6 +176,7 @@ impl DmTree {
         let per_leaf = ((capacity as f64 * fill).round() as usize).clamp(1, capacity);
         let chunks: Vec<_> = all.chunks(per_leaf).collect();
         for _ in 0..chunks.len() {
+            self.ep.renew_deadline();
             taken.leaves.push(self.new_leaf(capacity).await?);
         }
         // Level by level: lower fences and children.
@@ -185,6 +186,7 @@ impl DmTree {
             lows.push(separator(last, &pair[1][0].0).to_vec());
         }
         for i in 0..chunks.len() {
+            self.ep.renew_deadline();
             let hi = lows.get(i + 1).map(Vec::as_slice);
             let next = taken.leaves.get(i + 1).map_or(GlobalAddr::NULL, |s| s.grant.addr);
             let mut blocks = Vec::new();
@@ -277,6 +279,7 @@ impl DmTree {
         }
         let upper_lows: Vec<Vec<u8>> = (0..count).map(|i| lows[i * per_node].clone()).collect();
         for i in 0..count {
+            self.ep.renew_deadline();
             let range = i * per_node..((i + 1) * per_node).min(children.len());
             let mut blocks = Vec::new();
             let image = async {

@@ -55,6 +55,7 @@ impl DmTree {
         let g = &self.node.g;
         let mut below = Vec::new();
         for (i, n) in named.iter().enumerate() {
+            self.ep.renew_deadline();
             let addr = n.child.addr;
             if !seen.insert(addr.bits()) {
                 return Err(broken("an inner node is reached twice", addr));
@@ -127,6 +128,7 @@ impl DmTree {
         let mut tables = BTreeSet::new();
         let mut blocks = BTreeSet::new();
         for (i, n) in named.iter().enumerate() {
+            self.ep.renew_deadline();
             let addr = n.child.addr;
             if !seen.insert(addr.bits()) {
                 return Err(broken("a leaf is reached twice", addr));
