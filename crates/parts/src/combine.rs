@@ -152,19 +152,60 @@ impl Group {
     }
 }
 
-#[derive(Debug, Default)]
+/// Keys up to this long are kept inside their slot, so that an operation without company touches two lines only.
+const INLINE_KEY_BYTES: usize = 48;
+
+#[derive(Debug)]
 struct Slot {
     busy: bool,
-    key: Vec<u8>,
+    /// Length of the key; beyond [`INLINE_KEY_BYTES`] it is in `long`.
+    key_len: u16,
+    key: [u8; INLINE_KEY_BYTES],
+    long: Vec<u8>,
     /// The group in progress; `None` while a read without company is.
     current: Option<Arc<Group>>,
     next: Option<Arc<Group>>,
 }
 
+impl Slot {
+    fn new() -> Self {
+        let key = [0; INLINE_KEY_BYTES];
+        Self { busy: false, key_len: 0, key, long: Vec::new(), current: None, next: None }
+    }
+
+    fn key(&self) -> &[u8] {
+        match usize::from(self.key_len) {
+            n if n <= INLINE_KEY_BYTES => &self.key[..n],
+            _ => &self.long,
+        }
+    }
+
+    fn set_key(&mut self, key: &[u8]) {
+        self.key_len = key.len() as u16;
+        if key.len() <= INLINE_KEY_BYTES {
+            self.key[..key.len()].copy_from_slice(key);
+        } else {
+            self.long.clear();
+            self.long.extend_from_slice(key);
+        }
+    }
+}
+
+/// A slot on lines of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Padded(Mutex<Slot>);
+
+impl Padded {
+    fn lock(&self) -> std::sync::LockResult<impl std::ops::DerefMut<Target = Slot> + '_> {
+        self.0.lock()
+    }
+}
+
 /// The groups of one compute node: a fixed number of slots, found by the key's hash.
 #[derive(Debug)]
 pub struct Combiner {
-    slots: Box<[Mutex<Slot>]>,
+    slots: Box<[Padded]>,
     bound: u32,
     shared: AtomicU64,
 }
@@ -195,7 +236,7 @@ impl Combiner {
     /// `slots` slots (rounded up to a power of two), groups of at most `bound` operations.
     pub fn new(slots: usize, bound: u32) -> Arc<Self> {
         let n = slots.next_power_of_two();
-        let slots = (0..n).map(|_| Mutex::new(Slot::default())).collect();
+        let slots = (0..n).map(|_| Padded(Mutex::new(Slot::new()))).collect();
         Arc::new(Self { slots, bound, shared: AtomicU64::new(0) })
     }
 
@@ -214,8 +255,7 @@ impl Combiner {
         };
         if !slot.busy {
             slot.busy = true;
-            slot.key.clear();
-            slot.key.extend_from_slice(key);
+            slot.set_key(key);
             slot.current = match intent.kind() {
                 // A read posts at once: nobody could join it.
                 Kind::Read => None,
@@ -223,7 +263,7 @@ impl Combiner {
             };
             return lease(slot.current.clone(), false);
         }
-        if slot.key != key {
+        if slot.key() != key {
             return Arrival::Alone;
         }
         for group in [&slot.current, &slot.next].into_iter().flatten() {
