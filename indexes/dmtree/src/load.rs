@@ -185,13 +185,16 @@ impl DmTree {
             let last = &pair[0][pair[0].len() - 1].0;
             lows.push(separator(last, &pair[1][0].0).to_vec());
         }
+        // A leaf's upper fence is the next one's lower, block and all: one of them owns it.
+        let areas = self.fence_areas(&lows, taken).await?;
         for i in 0..chunks.len() {
             self.ep.renew_deadline();
             let hi = lows.get(i + 1).map(Vec::as_slice);
+            let fences = (&areas[i], areas.get(i + 1));
             let next = taken.leaves.get(i + 1).map_or(GlobalAddr::NULL, |s| s.grant.addr);
             let mut blocks = Vec::new();
             let written =
-                self.build_leaf(&taken.leaves[i], chunks[i], (&lows[i], hi), next, &mut blocks);
+                self.build_leaf(&taken.leaves[i], chunks[i], fences, hi, next, &mut blocks);
             let written = written.await;
             taken.blocks.extend(blocks.iter().map(|(at, _)| *at));
             let (image, body) = written?;
@@ -219,21 +222,31 @@ impl DmTree {
         }
     }
 
+    /// Fence areas of some keys; the blocks of long ones are written.
+    async fn fence_areas(&self, keys: &[Vec<u8>], taken: &mut Taken) -> Result<Vec<FenceArea>> {
+        let mut areas = Vec::with_capacity(keys.len());
+        for key in keys {
+            let mut blocks = Vec::new();
+            let area = self.fence_area(key, &mut blocks).await;
+            taken.blocks.extend(blocks.iter().map(|(at, _)| *at));
+            areas.push(area?);
+            self.write_blocks(&mut blocks).await?;
+        }
+        Ok(areas)
+    }
+
     async fn build_leaf(
         &self,
         s: &NewLeaf,
         pairs: &[(Vec<u8>, Vec<u8>)],
-        fences: (&[u8], Option<&[u8]>),
+        fences: (&FenceArea, Option<&FenceArea>),
+        high: Option<&[u8]>,
         next: GlobalAddr,
         blocks: &mut Vec<(BlockPtr, Buf)>,
     ) -> Result<(Buf, Buf)> {
         let g = &self.node.g;
         let (addr, ver) = (s.grant.addr, s.ver());
-        let lo = self.fence_area(fences.0, blocks).await?;
-        let hi = match fences.1 {
-            None => FenceArea::infinite(g),
-            Some(key) => self.fence_area(key, blocks).await?,
-        };
+        let top = FenceArea::infinite(g);
         let mut image = self.ep.buf(g.leaf_bytes(s.capacity) as u32).await?;
         image.fill(0);
         let parts = HeaderParts {
@@ -241,13 +254,13 @@ impl DmTree {
             table: s.table,
             slots: s.capacity,
             level: 0,
-            lo: &lo,
-            hi: &hi,
+            lo: fences.0,
+            hi: fences.1.unwrap_or(&top),
             next,
             into: GlobalAddr::NULL,
         };
         put_header(g, addr, &mut image, &parts);
-        let mut table = Table::new(addr, ver, fence_tag(fences.1), s.capacity);
+        let mut table = Table::new(addr, ver, fence_tag(high), s.capacity);
         for (i, (key, value)) in pairs.iter().enumerate() {
             let hash = KeyHash::of(key);
             let at = g.slot_at(i);
@@ -278,16 +291,12 @@ impl DmTree {
             grants.push(grant);
         }
         let upper_lows: Vec<Vec<u8>> = (0..count).map(|i| lows[i * per_node].clone()).collect();
+        let (areas, top) = (self.fence_areas(&upper_lows, taken).await?, FenceArea::infinite(&g));
         for i in 0..count {
             self.ep.renew_deadline();
             let range = i * per_node..((i + 1) * per_node).min(children.len());
             let mut blocks = Vec::new();
             let image = async {
-                let lo = self.fence_area(&upper_lows[i], &mut blocks).await?;
-                let hi = match upper_lows.get(i + 1) {
-                    None => FenceArea::infinite(&g),
-                    Some(key) => self.fence_area(key, &mut blocks).await?,
-                };
                 let ver = Ver { life: grants[i].life, range: 0 };
                 let addr = grants[i].addr;
                 let mut image = self.ep.buf(g.inner_image() as u32).await?;
@@ -297,8 +306,8 @@ impl DmTree {
                     table: TableId::from_bits(0),
                     slots: g.fanout,
                     level,
-                    lo: &lo,
-                    hi: &hi,
+                    lo: &areas[i],
+                    hi: areas.get(i + 1).unwrap_or(&top),
                     next: grants.get(i + 1).map_or(GlobalAddr::NULL, |n| n.addr),
                     into: GlobalAddr::NULL,
                 };

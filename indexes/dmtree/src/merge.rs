@@ -181,8 +181,7 @@ impl DmTree {
         };
         let small = (a.records.len() + b.records.len()) * 2 <= g.fanout;
         let next = crate::format::leaf::check_header(&g, a.addr, &a.bytes).map(|h| h.next);
-        let worn = a.ver.range.max(b.ver.range) >= MAX_RANGE;
-        if !small || worn || next != Some(b.addr) {
+        if !small || next != Some(b.addr) {
             self.unlock_inner(b).await?;
             self.unlock_inner(a).await?;
             return self.unlock_inner(parent).await;

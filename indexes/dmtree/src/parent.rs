@@ -12,7 +12,7 @@ use crate::client::DmTree;
 use crate::format::inner::{self, Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
-use crate::format::{MAX_RANGE, Ver, put_u64};
+use crate::format::{Ver, put_u64};
 
 /// A locked inner node, its image as read under the lock, and its records with whole keys, sorted.
 pub(crate) struct LockedInner {
@@ -223,12 +223,6 @@ impl DmTree {
         let separator = n.records[half].key.clone();
         let mut blocks = Vec::new();
         let taken = async {
-            if n.ver.range >= MAX_RANGE {
-                return Err(Error::new(
-                    dmtree_fabric::ErrorKind::Full,
-                    format!("inner node {} has been split too often to be split again", n.addr),
-                ));
-            }
             let fence = self.fence_area(&separator, &mut blocks).await?;
             let grant = self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
             Ok::<_, Error>((fence, grant))

@@ -166,12 +166,17 @@ impl DmTree {
         Ok(())
     }
 
-    /// Marks the table of a dead leaf and unlocks it.
+    /// Marks the table of a dead leaf and unlocks it. Awaited: its cell is retired next, and a WRITE that is still under way then
+    /// could land in the hands of the next owner.
     pub(crate) async fn bury_table(&self, l: Locked) -> Result<()> {
-        let mut l = l;
-        l.table.dead = true;
-        (0..l.route.capacity).for_each(|i| l.table.set(i, 0));
-        self.unlock_with_table(l).await
+        let mut table = l.table.clone();
+        table.dead = true;
+        (0..l.route.capacity).for_each(|i| table.set(i, 0));
+        let body = self.table_body(&mut table, l.route.table).await?;
+        let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
+        self.ep.chain(list).await?;
+        drop(l.turn);
+        Ok(())
     }
 
     /// Lets the left sibling of a dead, relocated leaf name its heir, and retires the leaf. False when it has to be tried again.
@@ -195,20 +200,41 @@ impl DmTree {
                 return Ok(false);
             };
             let copy = self.read_leaf(route.leaf, route.capacity).await?;
-            let named = copy.header(self).next == dead.addr;
-            if named {
-                let heir = leaf.header(self).into;
-                let next = route.leaf.plus(self.node.g.next_at() as u64);
-                self.ep.write_word(next, heir.bits()).await?;
-            }
             let reaches = self.fence_bytes(copy.header(self).hi).await?.as_deref() == Some(lo);
+            let next = copy.header(self).next;
+            let (heir, through) = self.live_heir(next, dead.addr, capacity).await?;
+            if heir != next {
+                let at = route.leaf.plus(self.node.g.next_at() as u64);
+                self.ep.write_word(at, heir.bits()).await?;
+            }
             self.unlock(left).await?;
-            if !named && !reaches {
+            if !through && !reaches {
                 return Ok(false);
             }
         }
         self.node.pool.retire(self.node.leaf_arena(capacity), dead);
         self.node.pool.retire_table(table);
         Ok(true)
+    }
+
+    /// The live leaf that a chain of dead ones leads to, and whether the chain passes through `dead`. Leaves of one chain may be
+    /// unlinked in any order: whoever comes first lets the left sibling name the live end.
+    async fn live_heir(
+        &self,
+        first: GlobalAddr,
+        dead: GlobalAddr,
+        capacity: usize,
+    ) -> Result<(GlobalAddr, bool)> {
+        let (mut at, mut through) = (first, false);
+        while !at.is_null() {
+            through |= at == dead;
+            let into = self.read_leaf(at, capacity).await?.header(self).into;
+            if into.is_null() {
+                break;
+            }
+            at = into;
+            self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;
+        }
+        Ok((at, through))
     }
 }

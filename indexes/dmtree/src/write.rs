@@ -232,6 +232,17 @@ impl DmTree {
                 match Box::pin(self.relocate(l, capacity)).await? {
                     // Nothing is sealed yet: the write starts over, and others may still join it.
                     None => return Ok(None),
+                    Some(locked) if locked.table.ver.range == u8::MAX => {
+                        let e = dmtree_fabric::Error::new(
+                            dmtree_fabric::ErrorKind::Full,
+                            format!(
+                                "leaf {} must move to be split again, and no memory is left for that; delete keys, or \
+                                 create the pool with more memory",
+                                locked.route.leaf
+                            ),
+                        );
+                        return self.fail_locked(locked, e).await;
+                    }
                     // No memory for a larger leaf: there may be some for a smaller one.
                     Some(locked) => l = locked,
                 }

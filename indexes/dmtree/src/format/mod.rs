@@ -33,10 +33,11 @@ impl Ver {
         Self { life: (bits >> 8) as u16, range: bits as u8 }
     }
 
-    /// The next range of this life.
+    /// The next range of this life. Leaves are relocated before it wraps. Inner nodes wrap: 256 changes of one node's range take
+    /// thousands of leaf splits, several round trips each, and no READ lasts that long.
     #[must_use]
     pub fn bumped(self) -> Self {
-        Self { life: self.life, range: self.range + 1 }
+        Self { life: self.life, range: self.range.wrapping_add(1) }
     }
 }
 
