@@ -28,6 +28,9 @@ pub struct Stress {
     pub value_bytes: usize,
     /// One operation in this many is a scan; 0: none.
     pub scan_one_in: u64,
+    /// Clients fill and empty the index in turns of this many operations, so that leaves split and merge all the time; 0: an
+    /// even mix.
+    pub wave_ops: u64,
 }
 
 /// Logical time: calls and returns of all threads in one order.
@@ -76,7 +79,13 @@ async fn client<I: RangeIndex>(mut index: I, s: Stress, number: u64, clock: &Clo
         let value = encode(id, s.value_bytes);
         let expected;
         let call = clock.tick();
-        let event = match rng.below(10) {
+        let shrinking = s.wave_ops > 0 && !(i / s.wave_ops).is_multiple_of(2);
+        let draw = match rng.below(10) {
+            3..=7 if shrinking => 8,
+            8 if s.wave_ops > 0 && !shrinking => 6,
+            draw => draw,
+        };
+        let event = match draw {
             0..=2 => {
                 let found = index.get(&key(n), &mut out).await.expect("get");
                 Event::Get(found.then(|| decode(&out)))

@@ -105,7 +105,10 @@ impl DmTree {
                     stale = true;
                     break;
                 };
-                if let Some(last) = self.emit(leaf.items.into_iter(), r, page).await? {
+                // A leaf that has taken over its left neighbour's range holds keys from before the cursor.
+                let new = leaf.items.partition_point(|item| item.key < cursor);
+                let items = leaf.items.into_iter().skip(new);
+                if let Some(last) = self.emit(items, r, page).await? {
                     return Ok(Some(Resume(Bound::Excluded(last))));
                 }
                 match leaf.hi {

@@ -17,6 +17,7 @@ fn stress() -> Stress {
         keys: 64,
         value_bytes: 8,
         scan_one_in: 40,
+        wave_ops: 0,
     }
 }
 
@@ -128,6 +129,27 @@ fn interleaved_structure_changes() {
             ops: 400,
             keys: 150 + seed % 600,
             scan_one_in: 60,
+            ..stress()
+        };
+        let history = coroutines(&bed, s, &mut *policy(seed));
+        judge(&bed, &history, &format!("seed {seed}"));
+    }
+}
+
+/// Filled and emptied in waves: leaves split and merge all the time under readers and scans. (Found here: a scan repeated keys
+/// when the leaf that covers its cursor had meanwhile taken over its left neighbour's range.)
+#[test]
+fn interleaved_waves() {
+    for seed in seeds(2_000, 30) {
+        let o = Options { fanout: 8, mirrors: !seed.is_multiple_of(3), ..Options::default() };
+        let bed = bed(Knobs { suspend_one_in: 2, seed }, &o);
+        let s = Stress {
+            seed,
+            coroutines: 8,
+            ops: 500,
+            keys: 100 + seed % 300,
+            scan_one_in: 8,
+            wave_ops: 60 + seed % 60,
             ..stress()
         };
         let history = coroutines(&bed, s, &mut *policy(seed));

@@ -76,6 +76,7 @@ fn readers_beside_splits_and_merges() {
             keys: 300,
             value_bytes: 128,
             scan_one_in: 8,
+            wave_ops: 0,
         };
         let history = coroutines(&bed, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
@@ -120,6 +121,7 @@ fn roots_change_under_several_clients() {
             keys: 1_200,
             value_bytes: 8,
             scan_one_in: 0,
+            wave_ops: 0,
         };
         let history = coroutines(&bed, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
@@ -143,6 +145,7 @@ fn what_a_scan_has_shown_a_get_finds() {
             keys: 20,
             value_bytes: 8,
             scan_one_in: 3,
+            wave_ops: 0,
         };
         let history = coroutines(&bed, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
@@ -365,6 +368,7 @@ fn relocated_twice_unlinked_in_any_order() {
             keys: 1_500,
             value_bytes: 8,
             scan_one_in: 50,
+            wave_ops: 0,
         };
         let history = coroutines(&bed, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));

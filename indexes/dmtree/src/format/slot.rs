@@ -146,6 +146,18 @@ mod tests {
         assert!(check(&g, place(5), &vec![0; g.entry()]).is_none(), "zeros are no slot");
     }
 
+    /// 32 bits alone accept one torn wide value in 4 billion: the tail counts too.
+    #[test]
+    fn wide_values_need_their_tail() {
+        let g = Geometry { k: 24, v: 64, fanout: 32 };
+        let ver = Ver { life: 1, range: 0 };
+        let mut bytes = vec![3; g.entry()];
+        seal(&g, place(1), &mut bytes, State::Live, ver, (Mode::Full, Mode::Full));
+        assert!(check(&g, place(1), &bytes).is_some());
+        bytes[g.entry() - 1] ^= 1;
+        assert!(check(&g, place(1), &bytes).is_none());
+    }
+
     proptest! {
         /// Digest 8.1 #3, a torn entry: any mix of the words of two different pairs in one slot is refused.
         #[test]
