@@ -371,6 +371,8 @@ impl DmTree {
             return Ok(Seen::Torn);
         }
         items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        // A key deleted from one slot and inserted into another while the image was sampled shows twice; either was current.
+        items.dedup_by(|a, b| a.key == b.key);
         self.ep.stage_cost(Stage::ScanCollect, items.len() as u32);
         let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
         let hi = self.fence_bytes(header.hi).await?;
