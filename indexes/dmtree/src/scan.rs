@@ -431,7 +431,8 @@ impl DmTree {
                 ItemValue::In(at) => {
                     let whole = self.read_block(*at, |_, v| value.extend_from_slice(v)).await?;
                     if !whole && !self.get_alone_unpinned(&item.key, &mut value).await? {
-                        // Deleted since the leaf was read.
+                        // Deleted since the leaf was read; the page goes on behind it.
+                        last = Some(item.key);
                         continue;
                     }
                     &value
