@@ -23,8 +23,8 @@ use transport::LocalTransport;
 /// Test knobs of the in-process fabric.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Knobs {
-    /// Suspends one in this many posted lists (0: none), so that the clients of one thread interleave; half of those execute
-    /// before the suspension, half after it.
+    /// Suspends one in this many posted lists (0: none), so that the clients of one thread interleave. Of those, some execute
+    /// before the suspension, some after it, and of some the last READ or WRITE is torn: one piece before, one after.
     pub suspend_one_in: u32,
     /// Seed of those draws.
     pub seed: u64,

@@ -39,6 +39,20 @@ pub(super) struct LocalTransport {
     rng: Cell<u64>,
 }
 
+/// When a suspended list executes.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// Before the suspension.
+    Before,
+    /// After it.
+    After,
+    /// Its last READ or WRITE in two pieces, one before and one after.
+    Around {
+        /// Where it is cut.
+        cut: u64,
+    },
+}
+
 /// A suspended list: with its requests when it has not been executed yet, with its result when it has.
 type Suspended = (Ticket, Option<Vec<WorkRequest>>, Result<()>);
 
@@ -142,8 +156,8 @@ impl LocalTransport {
         Ok(())
     }
 
-    /// Whether the test knob says to suspend now, and whether to execute before.
-    fn suspend(&self) -> Option<bool> {
+    /// Whether the test knob says to suspend now, and when to execute then.
+    fn suspend(&self) -> Option<When> {
         let one_in = self.shared.knobs.suspend_one_in;
         if one_in == 0 {
             return None;
@@ -154,7 +168,34 @@ impl LocalTransport {
         x ^= x << 17;
         self.rng.set(x);
         let draw = x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        draw.is_multiple_of(u64::from(one_in)).then_some(draw & (1 << 20) == 0)
+        let when = match draw >> 20 & 3 {
+            0 => When::Before,
+            1 => When::After,
+            _ => When::Around { cut: draw >> 8 },
+        };
+        draw.is_multiple_of(u64::from(one_in)).then_some(when)
+    }
+
+    /// Executes a list but for a part of its last READ or WRITE, which is returned to be executed later: torn.
+    fn execute_torn(&self, list: &[WorkRequest], cut: u64) -> Result<Option<WorkRequest>> {
+        let Some((last, first)) = list.split_last() else { return Ok(None) };
+        let words = u64::from(last.len / 8);
+        if !matches!(last.op, Opcode::Read | Opcode::Write) || words < 2 {
+            return self.execute(list).map(|()| None);
+        }
+        let at = (1 + cut % (words - 1)) as u32 * 8;
+        let lower = WorkRequest { len: at, ..*last };
+        let upper = WorkRequest {
+            at: last.at.plus(u64::from(at)),
+            len: last.len - at,
+            local: last.local.wrapping_add(at as usize),
+            ..*last
+        };
+        // Nothing orders the bytes of one verb: either end may come first.
+        let (now, later) = if cut & (1 << 11) == 0 { (lower, upper) } else { (upper, lower) };
+        self.execute(first)?;
+        self.execute(&[now])?;
+        Ok(Some(later))
     }
 
     /// Runs a service on this thread, in the name of its node: once, so that it takes effect once.
@@ -188,19 +229,17 @@ fn out_of_bounds(at: GlobalAddr, len: u32) -> Error {
 
 impl Transport for LocalTransport {
     fn post(&self, _core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
-        match self.suspend() {
-            None => Poll::Ready(self.execute(list)),
-            Some(true) => {
-                let result = self.execute(list);
-                self.suspended.borrow_mut().push_back((ticket, None, result));
-                Poll::Pending
-            }
-            Some(false) => {
-                let later = Some(list.to_vec());
-                self.suspended.borrow_mut().push_back((ticket, later, Ok(())));
-                Poll::Pending
-            }
-        }
+        let Some(when) = self.suspend() else { return Poll::Ready(self.execute(list)) };
+        let suspended = match when {
+            When::Before => (ticket, None, self.execute(list)),
+            When::After => (ticket, Some(list.to_vec()), Ok(())),
+            When::Around { cut } => match self.execute_torn(list, cut) {
+                Ok(later) => (ticket, later.map(|wr| vec![wr]), Ok(())),
+                Err(e) => (ticket, None, Err(e)),
+            },
+        };
+        self.suspended.borrow_mut().push_back(suspended);
+        Poll::Pending
     }
 
     fn rpc(
