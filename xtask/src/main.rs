@@ -1,4 +1,5 @@
 //! What a developer runs: `cargo xtask VERB`. Each verb is also a step of CI.
+#![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -15,7 +15,7 @@ use crate::rpc::{MAX_RPC_BYTES, ServiceId};
 use crate::scope::{OpKind, OpOutcome, Stage};
 use crate::slab::Buf;
 use crate::transport::{Nanos, Ticket, Transport};
-use crate::verb::{self, Collector, List, Ordered, Single, Stager};
+use crate::verb::{self, Collector, List, Ordered, Stager};
 
 /// How long an operation may wait for others when nobody says otherwise: 10 s.
 pub const DEFAULT_TIMEOUT_NS: Nanos = 10_000_000_000;
@@ -564,8 +564,3 @@ impl Endpoint {
         Ok(())
     }
 }
-
-const _: fn() = || {
-    fn single<V: Single>() {}
-    single::<verb::Read>();
-};

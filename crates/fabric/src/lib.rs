@@ -42,7 +42,7 @@ pub use crate::error::{Effect, Error, ErrorKind, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{MemberChange, MemberEvent};
 pub use crate::region::Region;
-pub use crate::rpc::{MAX_RPC_BYTES, RequestId, RpcFuture, RpcHandler, RpcHost, ServiceId};
+pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};
 pub use crate::sampled::{Sampled, Verified};
 pub use crate::scope::{OpKind, OpOutcome, Stage};
 pub use crate::slab::{Buf, MAX_BUF_BYTES, Slab};

@@ -26,21 +26,10 @@ pub trait RpcHandler: Send + Sync {
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a>;
 }
 
-/// The services of one node, with what makes a request take effect at most once: the last reply of each client, repeated when
-/// the request comes again.
+/// The services of one node.
 #[derive(Default)]
 pub struct RpcHost {
     handlers: Mutex<BTreeMap<ServiceId, Arc<dyn RpcHandler>>>,
-    last: Mutex<BTreeMap<u64, (u64, Vec<u8>)>>,
-}
-
-/// Who asks, and which of its requests this is.
-#[derive(Clone, Copy, Debug)]
-pub struct RequestId {
-    /// The asking client, unique in the fabric.
-    pub client: u64,
-    /// Its requests, counted.
-    pub sequence: u64,
 }
 
 impl RpcHost {
@@ -61,23 +50,6 @@ impl RpcHost {
                 format!("{node} has no service {}: is it a node of this pool?", service.0),
             )
         })
-    }
-
-    /// The reply of a request that was executed already.
-    pub fn repeated(&self, id: RequestId) -> Option<Vec<u8>> {
-        let last = self.last.lock().expect("no panic under this lock");
-        last.get(&id.client).filter(|(seq, _)| *seq == id.sequence).map(|(_, reply)| reply.clone())
-    }
-
-    /// Remembers the reply of an executed request.
-    pub fn remember(&self, id: RequestId, reply: &[u8]) {
-        let mut last = self.last.lock().expect("no panic under this lock");
-        last.insert(id.client, (id.sequence, reply.to_vec()));
-    }
-
-    /// Forgets a client that is gone.
-    pub fn forget(&self, client: u64) {
-        self.last.lock().expect("no panic under this lock").remove(&client);
     }
 }
 

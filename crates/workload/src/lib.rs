@@ -29,6 +29,7 @@
 //! }
 //! # Ok::<(), dmtree_workload::Error>(())
 //! ```
+#![forbid(unsafe_code)]
 
 mod dist;
 mod error;

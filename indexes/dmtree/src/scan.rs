@@ -201,7 +201,7 @@ impl DmTree {
             }
             self.ep.check_deadline("the end of a walk", leaf.next.bits())?;
             let copy = self.read_leaf(leaf.next, route.capacity).await?;
-            let seen = self.see_leaf(copy.addr, copy.capacity, copy.capacity, &copy.bytes).await?;
+            let seen = self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await?;
             let Seen::Whole(next) = seen else { return Ok(None) };
             leaf = next;
         }
@@ -298,7 +298,7 @@ impl DmTree {
             if copy.header(self).ver.life != route.life {
                 return Ok(None);
             }
-            match self.see_leaf(copy.addr, copy.capacity, copy.capacity, &copy.bytes).await? {
+            match self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await? {
                 Seen::Whole(leaf) => return Ok(Some(leaf)),
                 Seen::Stale => return Ok(None),
                 Seen::Torn => backoff.step().await?,
@@ -327,7 +327,7 @@ impl DmTree {
             check_leaf(g, route.leaf, b, slots, |_, _| ()).map(|_| ()).ok_or(Seen::Torn)
         });
         match checked {
-            Ok(((), bytes)) => self.see_leaf(route.leaf, route.capacity, slots, &bytes).await,
+            Ok(((), bytes)) => self.see_leaf(route.leaf, slots, &bytes).await,
             Err(seen) => Ok(seen),
         }
     }
@@ -336,7 +336,6 @@ impl DmTree {
     async fn see_leaf(
         &self,
         addr: dmtree_fabric::GlobalAddr,
-        _capacity: usize,
         slots: usize,
         bytes: &[u8],
     ) -> Result<Seen> {
