@@ -10,8 +10,17 @@ use crate::group::{Group, Host, run_group};
 use crate::opened::PoolSpec;
 use crate::sizing;
 
+/// The fabric in this process's memory.
+pub const LOCAL: &str = "local";
+/// The simulated fabric.
+pub const SIM: &str = "sim";
 /// The fabrics that a system can run on here.
-pub const FABRICS: [&str; 1] = ["local"];
+pub const FABRICS: [&str; 2] = [LOCAL, SIM];
+
+/// Systems that experiments name and that are not built yet.
+const PLANNED: [&str; 10] = [
+    "dmtree-published", "fptree", "fptree-rtc", "fptree-cache", "fptree-locking", "sherman", "smart", "rolex", "chime", "dlsm",
+];
 
 /// A system: an index with its options.
 #[derive(Clone, Debug)]
@@ -174,6 +183,26 @@ pub fn select(names: &[String]) -> Result<Vec<System>> {
         }
     }
     Ok(out)
+}
+
+/// Whether a name is that of a system, built or planned.
+pub fn known(name: &str) -> bool {
+    PLANNED.contains(&name) || systems().iter().any(|s| s.name == name)
+}
+
+/// Systems by names, as [`select`], and the names of those that are not built yet; an experiment may name such, a user who is
+/// there to hear it may not (`strict`).
+///
+/// # Errors
+/// An unknown name.
+pub fn split_built(names: &[String], strict: bool) -> Result<(Vec<System>, Vec<String>)> {
+    let all = systems();
+    let planned = |name: &String| PLANNED.contains(&name.as_str()) && all.iter().all(|s| s.name != name);
+    let (missing, rest): (Vec<String>, Vec<String>) = names.iter().cloned().partition(planned);
+    if let (true, Some(name)) = (strict, missing.first()) {
+        return Err(Failure::input(format!("system {name} is not built yet")));
+    }
+    Ok((select(&rest)?, missing))
 }
 
 #[cfg(test)]

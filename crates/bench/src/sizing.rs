@@ -8,6 +8,8 @@ use crate::failure::{Failure, Result};
 use crate::results::meminfo;
 
 const MIB: u64 = 1 << 20;
+/// The least cache budget that a scaled one shrinks to, bytes.
+pub const LEAST_CACHE: u64 = 64 << 10;
 
 /// Longest key of a form, bytes; of a key file what any key may have.
 pub fn longest_key(form: &KeyForm) -> u64 {
