@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dmtree_fabric::Snapshot;
-use dmtree_parts::{Outcome, RangeIndex, Shape, Write};
+use dmtree_parts::{Fill, Outcome, RangeIndex, Shape, Write};
 use dmtree_workload::{Distribution, LOADED, LoadOrder, Plan, Workload};
 
 use crate::client::{self, Ended, Orders, Tally};
@@ -269,7 +269,7 @@ fn load<I: RangeIndex>(
             let sorted = oracle.is_some();
             let loaded = ep
                 .core()
-                .block_on(ep.slot(), client.load(&mut pairs, sorted, c.fill))
+                .block_on(ep.slot(), client.load(&mut pairs, sorted, Fill::Even(c.fill)))
                 .map_err(fits)?;
             host.stopped()?;
             if loaded.pairs != n {
