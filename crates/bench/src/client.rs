@@ -252,7 +252,9 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
             let now = seat.ep.now();
             if due > now {
                 seat.ep.sleep(due - now).await;
-                if o.window.as_ref().is_some_and(Window::closed) || deadline.is_some_and(|d| due >= d) {
+                if o.window.as_ref().is_some_and(Window::closed)
+                    || deadline.is_some_and(|d| due >= d)
+                {
                     break Ended::Duration;
                 }
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use dmtree_parts::Fill;
 use dmtree_workload::{Distribution, KeyForm, ScanLength, Seed, ValueSize, Workload, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,8 @@ pub const MIN_OPS: u64 = 10_000;
 pub const SIM_OPS: u64 = 50_000;
 
 const REUSE: &str = "cells of one system that load the same keys and do not change which keys exist share one loaded pool, reads before updates; others get a fresh one";
-const LOCAL_WARMUP: &str = "every compute node reads every 8th key in key order, once, within the warm-up time";
+const LOCAL_WARMUP: &str =
+    "every compute node reads every 8th key in key order, once, within the warm-up time";
 const SIM_WARMUP: &str = "a direct fill, equal in content to every compute node reading every key: every compute node reads every 8th key in key order (no leaf holds fewer), untimed";
 const MEMORY_RULE: &str = "computed from the keys, the longest inserts and their lengths; reserved, used only as far as it is filled";
 
@@ -54,6 +56,71 @@ impl fmt::Display for LoadBy {
             Self::Bulk => "bulk",
             Self::Put => "put",
         })
+    }
+}
+
+/// How full a bulk load leaves the leaves: a share of their slots, or `random` as after insertions in random order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FillBy {
+    /// All alike.
+    Share(f64),
+    /// As insertions in random order leave them.
+    Random,
+}
+
+impl FillBy {
+    /// As an index wants it.
+    pub fn fill(self, seed: u64) -> Fill {
+        match self {
+            Self::Share(share) => Fill::Even(share),
+            Self::Random => Fill::RandomInserts { seed },
+        }
+    }
+}
+
+impl fmt::Display for FillBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Share(share) => write!(f, "{share}"),
+            Self::Random => f.write_str("random"),
+        }
+    }
+}
+
+impl std::str::FromStr for FillBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "random" {
+            return Ok(Self::Random);
+        }
+        text.parse().map(Self::Share).map_err(|_| {
+            format!("fill {text:?}: give a share above 0, 1 at most, or random (as after insertions in random order)")
+        })
+    }
+}
+
+impl Serialize for FillBy {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Share(share) => s.serialize_f64(*share),
+            Self::Random => s.serialize_str("random"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for FillBy {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Share(f64),
+            Text(String),
+        }
+        match Either::deserialize(d)? {
+            Either::Share(share) => Ok(Self::Share(share)),
+            Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
     }
 }
 
@@ -197,8 +264,8 @@ layer! {
     memory_bytes: Bytes,
     /// How the index is filled.
     load_by: LoadBy,
-    /// Share of a leaf's slots that a bulk load uses.
-    fill: f64,
+    /// Share of a leaf's slots that a bulk load uses, or `random`: as after insertions in random order.
+    fill: FillBy,
     /// Seed of everything drawn.
     seed: u64,
     /// How often every cell is measured.
@@ -254,7 +321,7 @@ pub struct Config {
     pub cache_at_billion: Option<Bytes>,
     pub memory_bytes: Option<Bytes>,
     pub load_by: LoadBy,
-    pub fill: f64,
+    pub fill: FillBy,
     pub seed: u64,
     pub rounds: u32,
     pub sweep: Sweep,
@@ -321,7 +388,9 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
     let profile = if simulated {
         Some(ProfileText::find(l.profile.as_deref(), l.profile_set.as_deref().unwrap_or(&[]))?)
     } else if l.profile.is_some() || l.profile_set.is_some() {
-        return Err(Failure::input("a profile says how the simulated fabric behaves: give --fabric sim too"));
+        return Err(Failure::input(
+            "a profile says how the simulated fabric behaves: give --fabric sim too",
+        ));
     } else {
         None
     };
@@ -351,7 +420,7 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         nominal: l.nominal,
         memory_bytes: l.memory_bytes,
         load_by: l.load_by.unwrap_or_default(),
-        fill: l.fill.unwrap_or(0.7),
+        fill: l.fill.unwrap_or(FillBy::Share(0.7)),
         seed: l.seed.unwrap_or(42),
         rounds: l.rounds.unwrap_or(1),
         sweep: l.sweep.unwrap_or_default(),
@@ -508,7 +577,9 @@ impl Resolved {
             };
             let text = match key.as_str() {
                 "cache-bytes" => self.config.cache_bytes.to_string(),
-                "profile" => self.config.profile.as_ref().map_or_else(String::new, ProfileText::title),
+                "profile" => {
+                    self.config.profile.as_ref().map_or_else(String::new, ProfileText::title)
+                }
                 "memory-bytes" if self.config.memory_bytes.is_none() => {
                     format!("{} (largest cell)", Bytes(sizing::largest(&self.config)))
                 }

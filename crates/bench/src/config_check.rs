@@ -2,7 +2,7 @@
 
 use dmtree_workload::{Distribution, WorkloadSpec};
 
-use crate::config::Config;
+use crate::config::{Config, FillBy};
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
 use crate::published::Table;
@@ -31,7 +31,9 @@ impl Config {
             ));
         }
         if self.workloads.is_empty() || self.distributions.is_empty() || self.systems.is_empty() {
-            return refuse("nothing to run: name a system, a workload and a distribution".to_owned());
+            return refuse(
+                "nothing to run: name a system, a workload and a distribution".to_owned(),
+            );
         }
         self.check_names()?;
         for (_, point) in self.sweep.points(self)? {
@@ -84,11 +86,17 @@ impl Config {
                 return refuse(format!("{name} is {s} seconds: give {least} to 1000000"));
             }
         }
-        if !(self.fill > 0.0 && self.fill <= 1.0) {
-            return refuse(format!("--fill is {}: give a share above 0, 1 at most", self.fill));
+        if let FillBy::Share(share) = self.fill
+            && !(share > 0.0 && share <= 1.0)
+        {
+            return refuse(format!(
+                "--fill is {share}: give a share above 0, 1 at most, or random"
+            ));
         }
         if let (LoadShape::Open { .. }, Some(_)) = (self.load, self.budget) {
-            return refuse("an open load takes its own time: give --ops or --duration, no budget".to_owned());
+            return refuse(
+                "an open load takes its own time: give --ops or --duration, no budget".to_owned(),
+            );
         }
         Ok(())
     }
@@ -103,10 +111,14 @@ impl Config {
                 }
             }
             if own.keys == Some(0) || own.ops == Some(0) {
-                return refuse(format!("per-workload.{name}: 0 keys or operations: give 1 at least"));
+                return refuse(format!(
+                    "per-workload.{name}: 0 keys or operations: give 1 at least"
+                ));
             }
             if own.ops_of_keys.is_some_and(|s| !(s > 0.0 && s <= 1.0)) {
-                return refuse(format!("per-workload.{name}.ops-of-keys: give a share above 0, 1 at most"));
+                return refuse(format!(
+                    "per-workload.{name}.ops-of-keys: give a share above 0, 1 at most"
+                ));
             }
         }
         for name in self.per_system.keys() {
@@ -127,7 +139,8 @@ impl Config {
             for d in &c.distributions {
                 let spec = c.workload(w, *d);
                 // Whether it can be built; zipf tables are left for later.
-                WorkloadSpec { distribution: Distribution::Uniform, nominal: None, ..spec.clone() }.build()?;
+                WorkloadSpec { distribution: Distribution::Uniform, nominal: None, ..spec.clone() }
+                    .build()?;
                 if let (Some(n), false) = (spec.nominal, *d == Distribution::Uniform)
                     && n < spec.records
                 {

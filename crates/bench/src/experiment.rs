@@ -6,12 +6,13 @@ use crate::config::Layer;
 use crate::failure::{Failure, Result};
 
 /// The built-in experiments: name and text.
-pub const BUILTIN: [(&str, &str); 5] = [
+pub const BUILTIN: [(&str, &str); 6] = [
     ("quick", include_str!("../experiments/quick.toml")),
     ("ycsb", include_str!("../experiments/ycsb.toml")),
     ("ablation", include_str!("../experiments/ablation.toml")),
     ("cache", include_str!("../experiments/cache.toml")),
     ("scan", include_str!("../experiments/scan.toml")),
+    ("fast26", include_str!("../experiments/fast26.toml")),
 ];
 
 /// An experiment: its name and what it sets.
@@ -102,7 +103,7 @@ mod tests {
             ("--mns is 0", Layer { mns: Some(0), ..none.clone() }),
             ("--threads is 0", Layer { threads: Some(0), ..none.clone() }),
             ("--duration", Layer { duration: Some(-1.0), ..none.clone() }),
-            ("--fill", Layer { fill: Some(1.5), ..none.clone() }),
+            ("--fill", Layer { fill: Some("1.5".parse().unwrap()), ..none.clone() }),
             ("unknown fabric", Layer { fabric: Some("ether".into()), ..none.clone() }),
             ("unknown system", Layer { systems: Some(vec!["x".into()]), ..none.clone() }),
             ("need about", Layer { keys: Some(1 << 40), ..none.clone() }),

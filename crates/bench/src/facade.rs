@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, Result as FabricResult};
 use dmtree_parts::{
-    CacheStats, Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Work, Write,
+    CacheStats, Fill, Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Work, Write,
 };
 use serde_json::Value;
 
@@ -35,7 +35,7 @@ pub trait DynIndex {
         &'a mut self,
         pairs: &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
         sorted: bool,
-        fill: f64,
+        fill: Fill,
     ) -> Boxed<'a, Loaded>;
     /// As [`RangeIndex::maintain`].
     fn maintain(&mut self) -> Boxed<'_, Work>;
@@ -64,7 +64,7 @@ impl<I: RangeIndex> DynIndex for I {
         &'a mut self,
         pairs: &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
         sorted: bool,
-        fill: f64,
+        fill: Fill,
     ) -> Boxed<'a, Loaded> {
         Box::pin(RangeIndex::load(self, pairs, sorted, fill))
     }
@@ -181,7 +181,7 @@ impl Session {
         &mut self,
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
         sorted: bool,
-        fill: f64,
+        fill: Fill,
     ) -> FabricResult<Loaded> {
         block!(self, self.index.load(pairs, sorted, fill))
     }

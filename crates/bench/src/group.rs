@@ -316,7 +316,7 @@ fn load<I: RangeIndex>(
             let sorted = oracle.is_some();
             let loaded = ep
                 .core()
-                .block_on(ep.slot(), client.load(&mut pairs, sorted, c.fill))
+                .block_on(ep.slot(), client.load(&mut pairs, sorted, c.fill.fill(c.seed)))
                 .map_err(fits)?;
             host.stopped()?;
             if loaded.pairs != n {
@@ -404,7 +404,10 @@ fn warm_up<I: RangeIndex>(
     limit: Option<Duration>,
 ) -> Result<(f64, bool)> {
     let c = &cell.config;
-    let (cns, clients) = (u32::from(c.cns), c.clients());
+    // Untimed, one client of each compute node does.
+    let crew = if c.simulated() { Crew { threads: 1, coroutines: 1 } } else { crew(c) };
+    let cns = u32::from(c.cns);
+    let clients = if c.simulated() { cns } else { c.clients() };
     let n = plan.records();
     let deadline = limit.map(|limit| clock::now() + limit);
     let done = Arc::new(AtomicU64::new(0));
@@ -462,7 +465,7 @@ fn warm_up<I: RangeIndex>(
         let share = done as f64 / all as f64;
         (host.progress)(Progress { what: &what, phase: "warm-up", cell: place, done, share });
     };
-    let left = opened.run(crew(c), &body, &mut tick)?;
+    let left = opened.run(crew, &body, &mut tick)?;
     if let Some(wrong) = left.iter().find_map(|l| l.out.2.first()) {
         return Err(Failure::violation(format!("{}: warming up: {wrong}", g.system.name)));
     }
@@ -531,11 +534,12 @@ fn orders<I: RangeIndex>(
     let whole = c.measure == Measure::All;
     let budget = c.ops.filter(|_| opened.sim().is_none() || whole);
     let extent = Extent { ops: c.ops.filter(|_| !whole), ns: time.map(clock::nanos) };
-    let window =
-        opened.sim().map(|sim| Window::new(sim.clone(), clients, START_SPREAD_NS, extent));
+    let window = opened.sim().map(|sim| Window::new(sim.clone(), clients, START_SPREAD_NS, extent));
     let arrivals = match c.load {
         LoadShape::Closed => None,
-        LoadShape::Open { ops_per_s } => Some(Arrivals::new(seed, ops_per_s, opened.compute_nodes())),
+        LoadShape::Open { ops_per_s } => {
+            Some(Arrivals::new(seed, ops_per_s, opened.compute_nodes()))
+        }
     };
     Orders {
         plan: plan.clone(),

@@ -45,7 +45,11 @@ impl FromStr for LoadShape {
         if text == "closed" {
             return Ok(Self::Closed);
         }
-        let usage = || format!("unknown load {text:?}: give closed, or open:RATE in operations per second, such as open:1.5M");
+        let usage = || {
+            format!(
+                "unknown load {text:?}: give closed, or open:RATE in operations per second, such as open:1.5M"
+            )
+        };
         let rate = text.strip_prefix("open:").ok_or_else(usage)?;
         let (number, factor) = match rate.char_indices().last() {
             Some((at, 'k' | 'K')) => (&rate[..at], 1e3),
@@ -185,20 +189,26 @@ mod tests {
     fn arrivals_are_poisson_and_repeat() {
         let a = Arrivals::new(Seed(7), 1e6, 4);
         // 4000 per node in 16 ms; gaps are exponential: mean equals deviation.
-        let mut times: Vec<u64> = (0..4).flat_map(|cn| (0..4000).map(move |_| cn)).map(|cn| a.take(cn)).collect();
+        let mut times: Vec<u64> =
+            (0..4).flat_map(|cn| (0..4000).map(move |_| cn)).map(|cn| a.take(cn)).collect();
         times.sort_unstable();
         let gaps: Vec<f64> = times.windows(2).map(|w| (w[1] - w[0]) as f64).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
-        let deviation = (gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
+        let deviation =
+            (gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
         assert!((mean - 1000.0).abs() < 50.0, "{mean}");
         assert!((deviation / mean - 1.0).abs() < 0.1, "{deviation}");
         let b = Arrivals::new(Seed(7), 1e6, 4);
-        let mut again: Vec<u64> = (0..4).flat_map(|cn| (0..4000).map(move |_| cn)).map(|cn| b.take(cn)).collect();
+        let mut again: Vec<u64> =
+            (0..4).flat_map(|cn| (0..4000).map(move |_| cn)).map(|cn| b.take(cn)).collect();
         again.sort_unstable();
         assert_eq!(times, again);
         // Counting does not take.
         let (from, to) = (times[99], times[1099]);
-        assert_eq!(b.due(from, to), times.iter().filter(|t| **t > from && **t <= to).count() as u64);
+        assert_eq!(
+            b.due(from, to),
+            times.iter().filter(|t| **t > from && **t <= to).count() as u64
+        );
         assert_ne!(Arrivals::new(Seed(8), 1e6, 4).take(0), Arrivals::new(Seed(7), 1e6, 4).take(0));
     }
 

@@ -122,7 +122,7 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
         return Ok((Cluster::embedded(&options)?, None));
     };
     options.validate()?;
-    let sim = SimFabric::new(profile, *seed)?;
+    let sim = SimFabric::new(profile, *seed);
     for m in 0..options.memory_nodes {
         sim.add_node(NodeId::memory(m), options.memory_bytes_per_node)?;
     }

@@ -55,7 +55,11 @@ impl ProfileText {
 
     /// Name, what was set otherwise, hash.
     pub fn title(&self) -> String {
-        let set = if self.set.is_empty() { String::new() } else { format!(" with {}", self.set.join(", ")) };
+        let set = if self.set.is_empty() {
+            String::new()
+        } else {
+            format!(" with {}", self.set.join(", "))
+        };
         format!("{}{set} ({})", self.name, self.hash)
     }
 }
@@ -69,7 +73,8 @@ pub fn read(name: &str) -> Result<Profile> {
         return Ok(Profile::named(name)?);
     }
     let path = Path::new(name);
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::file("read the profile", path, &e))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|e| Failure::file("read the profile", path, &e))?;
     Ok(Profile::parse(name, &text)?)
 }
 

@@ -7,8 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
 
 /// The tables: name and text.
-const TABLES: [(&str, &str); 1] =
-    [("fast26-micro", include_str!("../published/fast26-micro.csv"))];
+const TABLES: [(&str, &str); 1] = [("fast26-micro", include_str!("../published/fast26-micro.csv"))];
 
 /// The settings that a published table holds for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +83,12 @@ impl Table {
                 mops: mops.parse().map_err(|_| bad(line))?,
             })
         });
-        Ok(Self { name, source: comment("source:"), setup, figures: figures.collect::<Result<_>>()? })
+        Ok(Self {
+            name,
+            source: comment("source:"),
+            setup,
+            figures: figures.collect::<Result<_>>()?,
+        })
     }
 
     /// Systems of the table, each once, in its order.
@@ -115,7 +119,8 @@ impl Table {
     /// A published figure, million operations per second. Zipf laws of any form are the table's `zipfian`.
     pub fn mops(&self, system: &str, workload: &str, distribution: &str) -> Option<f64> {
         let law = if distribution.starts_with("zipfian") { "zipfian" } else { distribution };
-        let same = |f: &&Figure| f.system == system && f.workload == workload && f.distribution == law;
+        let same =
+            |f: &&Figure| f.system == system && f.workload == workload && f.distribution == law;
         self.figures.iter().find(same).map(|f| f.mops)
     }
 
@@ -244,14 +249,18 @@ mod tests {
         let any = |ratio| Bound { system: None, workload: None, distribution: None, ratio };
         let mut c = sim(Layer::default());
         c.published_rows.insert("mine".into(), "dmtree".into());
-        c.bounds = vec![any([0.9, 1.1]), Bound { workload: Some("insert".into()), ..any([0.5, 1.5]) }];
+        c.bounds =
+            vec![any([0.9, 1.1]), Bound { workload: Some("insert".into()), ..any([0.5, 1.5]) }];
         let cell = CellName { system: "mine", workload: "search", distribution: "uniform" };
         let r = t.reference(&c, &cell, 49.69586 * 1.05).unwrap();
         assert!((r.ratio - 1.05).abs() < 1e-9 && !r.outside && r.row == "dmtree");
         let r = t.reference(&c, &cell, 49.69586 * 1.2).unwrap();
         assert!(r.outside && r.text() == "1.200 OUTSIDE 0.90..1.10", "{}", r.text());
         let insert = CellName { workload: "insert", ..cell };
-        assert!(!t.reference(&c, &insert, 26.37274 * 0.6).unwrap().outside, "the later bound counts");
+        assert!(
+            !t.reference(&c, &insert, 26.37274 * 0.6).unwrap().outside,
+            "the later bound counts"
+        );
         assert!(t.reference(&c, &CellName { system: "other", ..cell }, 1.0).is_none());
         let fewer = sim(Layer { threads: Some(71), ..Layer::default() });
         assert!(t.reference(&fewer, &cell, 1.0).is_none(), "published for 72 threads");

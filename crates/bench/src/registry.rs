@@ -19,7 +19,16 @@ pub const FABRICS: [&str; 2] = [LOCAL, SIM];
 
 /// Systems that experiments name and that are not built yet.
 const PLANNED: [&str; 10] = [
-    "dmtree-published", "fptree", "fptree-rtc", "fptree-cache", "fptree-locking", "sherman", "smart", "rolex", "chime", "dlsm",
+    "dmtree-published",
+    "fptree",
+    "fptree-rtc",
+    "fptree-cache",
+    "fptree-locking",
+    "sherman",
+    "smart",
+    "rolex",
+    "chime",
+    "dlsm",
 ];
 
 /// A system: an index with its options.
@@ -197,7 +206,8 @@ pub fn known(name: &str) -> bool {
 /// An unknown name.
 pub fn split_built(names: &[String], strict: bool) -> Result<(Vec<System>, Vec<String>)> {
     let all = systems();
-    let planned = |name: &String| PLANNED.contains(&name.as_str()) && all.iter().all(|s| s.name != name);
+    let planned =
+        |name: &String| PLANNED.contains(&name.as_str()) && all.iter().all(|s| s.name != name);
     let (missing, rest): (Vec<String>, Vec<String>) = names.iter().cloned().partition(planned);
     if let (true, Some(name)) = (strict, missing.first()) {
         return Err(Failure::input(format!("system {name} is not built yet")));

@@ -17,10 +17,10 @@ use crate::facade::Session;
 use crate::failure::{Failure, Result};
 use crate::latency::ByKind;
 use crate::opened::PoolSpec;
-use crate::simulated::FabricSpec;
 use crate::oracle::shown;
 use crate::registry::System;
 use crate::results::LOCAL_NOTE;
+use crate::simulated::FabricSpec;
 use crate::sizing;
 use crate::table::{Table, mops, time};
 

@@ -103,7 +103,16 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
     let c = &cell.config;
     let mut name = format!(
         "{} {} {:?} {:?} {} {} {} {:?} {:?} {}",
-        system.name, c.keys, c.key_form, c.value_size, c.cns, c.mns, c.cache_bytes, c.memory_bytes, c.load_by, c.fill
+        system.name,
+        c.keys,
+        c.key_form,
+        c.value_size,
+        c.cns,
+        c.mns,
+        c.cache_bytes,
+        c.memory_bytes,
+        c.load_by,
+        c.fill
     );
     if !c.simulated() {
         name += &format!(" {} {:?}", cell.distribution, cell.variant);
@@ -120,7 +129,8 @@ pub fn preflight(r: &Resolved) -> Result<()> {
     let mut done = Vec::new();
     for (system, cell) in cells(r)? {
         let c = &cell.config;
-        let name = format!("{} {} {} {} {:?}", system.name, c.cns, c.mns, c.cache_bytes, c.value_size);
+        let name =
+            format!("{} {} {} {} {:?}", system.name, c.cns, c.mns, c.cache_bytes, c.value_size);
         if done.contains(&name) {
             continue;
         }

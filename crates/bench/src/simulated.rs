@@ -3,7 +3,7 @@
 use dmtree_fabric::Role;
 use serde::{Deserialize, Serialize};
 
-pub use crate::standin::{Profile, SimFabric, Usage};
+pub use dmtree_fabric::sim::{Confidence, NodeUsage, Profile, SimFabric, Usage};
 
 /// Clients start within this time, ns: started together they would move in convoys.
 pub const START_SPREAD_NS: u64 = 500_000;
@@ -35,10 +35,6 @@ pub enum Server {
     Responder,
     /// The pipeline of a node's NIC that issues verbs.
     Initiator,
-    /// Atomics on one word.
-    SameWord,
-    /// The cores that answer remote calls.
-    Rpc,
     /// Client threads.
     Cpu,
 }
@@ -51,8 +47,6 @@ impl Server {
             Self::OutWire => "out-wire",
             Self::Responder => "responder",
             Self::Initiator => "initiator",
-            Self::SameWord => "same-word",
-            Self::Rpc => "rpc",
             Self::Cpu => "cpu",
         }
     }
@@ -97,7 +91,7 @@ pub struct NodeUse {
     pub responder: f64,
     /// Share of the window that its NIC issued verbs.
     pub initiator: f64,
-    /// Share of the window that atomics on words waited for each other; several words add up.
+    /// How long atomics waited for others on the same word, as a share of the window; all waits add up.
     pub same_word: f64,
     /// Share of the window that remote calls were answered; several cores add up.
     pub rpc: f64,
@@ -149,7 +143,7 @@ pub fn nodes(u: &Usage) -> Vec<NodeUse> {
         Role::Memory => format!("mn{}", node.index()),
         Role::Compute => format!("cn{}", node.index()),
     };
-    let one = |n: &crate::standin::NodeUsage| NodeUse {
+    let one = |n: &NodeUsage| NodeUse {
         node: name(n.node),
         mverbs: per_second(n.reads + n.writes + n.atomics) / 1e6,
         mrpcs: per_second(n.rpcs) / 1e6,
@@ -159,7 +153,7 @@ pub fn nodes(u: &Usage) -> Vec<NodeUse> {
         out_wire: share(n.out_wire_ns),
         responder: share(n.responder_ns),
         initiator: share(n.initiator_ns),
-        same_word: share(n.same_word_ns),
+        same_word: share(n.same_word_wait_ns),
         rpc: share(n.rpc_ns),
         cpu: {
             let mine = u.threads.iter().filter(|t| t.node == n.node && t.cpu_ns > 0);

@@ -99,7 +99,8 @@ impl Sweep {
                 list.iter().map(move |(name, set)| {
                     let mut c = config.clone();
                     set(&mut c);
-                    let label = label.as_ref().map_or_else(|| name.clone(), |l| format!("{l} {name}"));
+                    let label =
+                        label.as_ref().map_or_else(|| name.clone(), |l| format!("{l} {name}"));
                     (Some(label), c)
                 })
             });
@@ -122,7 +123,8 @@ impl Sweep {
             ))
         })?;
         let bad = |v: &str, e: String| Failure::input(format!("--sweep {name}: {v:?}: {e}"));
-        let values: Vec<&str> = given.unwrap_or(usual.1).split(';').flat_map(comma_values).collect();
+        let values: Vec<&str> =
+            given.unwrap_or(usual.1).split(';').flat_map(comma_values).collect();
         fn all<T: std::str::FromStr>(
             values: &[&str],
             bad: impl Fn(&str, String) -> Failure,
@@ -130,7 +132,10 @@ impl Sweep {
         where
             T::Err: std::fmt::Display,
         {
-            values.iter().map(|v| v.trim().parse::<T>().map_err(|e| bad(v, e.to_string()))).collect()
+            values
+                .iter()
+                .map(|v| v.trim().parse::<T>().map_err(|e| bad(v, e.to_string())))
+                .collect()
         }
         let mut s = Self::default();
         match name {

@@ -122,11 +122,15 @@ pub fn render(r: &Results) -> String {
     if let Some(p) = &r.published {
         out += &format!("published: {}\n", p.source);
         if !p.without_counterpart.is_empty() {
-            out += &format!("  its rows without a system here: {}\n", p.without_counterpart.join(", "));
+            out += &format!(
+                "  its rows without a system here: {}\n",
+                p.without_counterpart.join(", ")
+            );
         }
         let outside = r.outside();
         let judged = r.cells.iter().filter_map(|c| c.published_figure.as_ref()?.bounds).count();
-        out += &format!("  {} of {judged} cells with bounds lie outside of them\n\n", outside.len());
+        out +=
+            &format!("  {} of {judged} cells with bounds lie outside of them\n\n", outside.len());
     }
     if r.cells.iter().any(Cell::saturated) {
         out += &format!("{CRITERION}\n\n");
@@ -192,8 +196,12 @@ fn columns(r: &Results) -> Vec<Column> {
         ("Mops", |c| if c.mops_summary.rounds > 1 { c.mops_summary.text() } else { mops(c.mops) }),
     ];
     if r.cells.iter().any(|c| c.published_figure.is_some()) {
-        out.push(("published", |c| c.published_figure.as_ref().map_or("-".to_owned(), |p| mops(p.mops))));
-        out.push(("ratio", |c| c.published_figure.as_ref().map_or("-".to_owned(), Reference::text)));
+        out.push(("published", |c| {
+            c.published_figure.as_ref().map_or("-".to_owned(), |p| mops(p.mops))
+        }));
+        out.push(("ratio", |c| {
+            c.published_figure.as_ref().map_or("-".to_owned(), Reference::text)
+        }));
     }
     out.push(("p50", |c| percentile(c, c.p50_ns)));
     out.push(("p99", |c| percentile(c, c.p99_ns)));

@@ -144,7 +144,12 @@ impl Window {
         let to_ns = if self.closed() { get(&self.closed_ns) } else { last };
         let from_ns = get(&self.opened_ns);
         if from_ns == 0 || from_ns >= to_ns || get(&self.inside) == 0 {
-            return Span { from_ns: start, to_ns: to_ns.max(start + 1), ops: get(&self.finished), begun };
+            return Span {
+                from_ns: start,
+                to_ns: to_ns.max(start + 1),
+                ops: get(&self.finished),
+                begun,
+            };
         }
         Span { from_ns, to_ns, ops: get(&self.inside), begun }
     }
@@ -168,7 +173,7 @@ mod tests {
 
     fn window(clients: u32, extent: Extent) -> Window {
         let profile = Profile::named("dmtree-artifact-100g").unwrap();
-        Window::new(SimFabric::new(&profile, 1).unwrap(), clients, 1000, extent)
+        Window::new(SimFabric::new(&profile, 1), clients, 1000, extent)
     }
 
     #[test]

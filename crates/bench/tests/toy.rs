@@ -12,8 +12,8 @@ use dmtree_bench::registry::System;
 use dmtree_bench::{Failure, Result};
 use dmtree_fabric::{Capabilities, Endpoint, OpKind, OpOutcome, Result as FabricResult};
 use dmtree_parts::{
-    CacheStats, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root, ScanRequest,
-    Shape, Write,
+    CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root,
+    ScanRequest, Shape, Write,
 };
 use dmtree_workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -160,7 +160,7 @@ impl RangeIndex for Toy {
         &mut self,
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
         _sorted: bool,
-        _fill: f64,
+        _fill: Fill,
     ) -> FabricResult<Loaded> {
         let mut n = 0;
         for (k, v) in pairs {

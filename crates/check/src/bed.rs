@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dmtree_fabric::{Core, Endpoint, Result, Snapshot};
 use dmtree_parts::{
-    Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work,
-    Write,
+    Fill, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values,
+    Work, Write,
 };
 use dmtree_pool::{Cluster, PoolOptions};
 
@@ -158,10 +158,10 @@ impl<I: RangeIndex> Client<I> {
         &mut self,
         pairs: Vec<(Vec<u8>, Vec<u8>)>,
         sorted: bool,
-        fill: f64,
+        fill: impl Into<Fill>,
     ) -> Result<Loaded> {
         let mut pairs = pairs.into_iter();
-        self.core.block_on(self.slot, self.index.load(&mut pairs, sorted, fill))
+        self.core.block_on(self.slot, self.index.load(&mut pairs, sorted, fill.into()))
     }
 
     /// Does all maintenance that is due.

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use dmtree_parts::{Outcome, Page, RangeIndex, Resume, ScanRequest, Write};
+use dmtree_parts::fill::distance;
+use dmtree_parts::{Fill, Outcome, Page, RangeIndex, Resume, ScanRequest, Write};
 
 use crate::bed::{Bed, Client};
 use crate::rng::Rng;
@@ -404,4 +405,30 @@ pub fn load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
         model.insert(key, b"x".to_vec());
     }
     assert_eq!(other.walk().expect("walk").keys, model.len() as u64);
+}
+
+/// A bulk load that is asked for it leaves leaves (and inner nodes) as full as inserts in random order do: Kolmogorov's distance
+/// of the two histograms is below 1 %. Both beds are empty and alike; `n` is some 10^5, so that chance stays below that.
+pub fn random_fill<I: RangeIndex>(inserted: &Bed<I>, loaded: &Bed<I>, n: u64) {
+    let pair = |i: u64| (Keys::Hashed24.key(i), i.to_le_bytes().to_vec());
+    let c = &mut inserted.client(0).expect("attach");
+    for (k, v) in (0..n).map(pair) {
+        assert_eq!(c.write(&k, Write::Put(&v)).expect("put"), Outcome::Done);
+    }
+    let real = c.walk().expect("walk");
+    let c = &mut loaded.client(0).expect("attach");
+    let fill = Fill::RandomInserts { seed: 1 };
+    assert_eq!(c.load((0..n).map(pair).collect(), false, fill).expect("load").pairs, n);
+    let made = c.walk().expect("walk");
+    assert_eq!((real.keys, made.keys), (n, n));
+    let floats = |fill: &[u64]| fill.iter().map(|c| *c as f64).collect::<Vec<_>>();
+    let d = distance(&floats(&real.fill), &floats(&made.fill));
+    assert!(d < 0.01, "distance {d}: inserted {:?}, loaded {:?}", real.fill, made.fill);
+    let ratio = made.inner_nodes as f64 / real.inner_nodes as f64;
+    assert!(
+        (0.95..1.05).contains(&ratio),
+        "{} and {} inner nodes",
+        made.inner_nodes,
+        real.inner_nodes
+    );
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use dmtree_bench::bytes::Bytes;
-use dmtree_bench::config::{Layer, LoadBy};
+use dmtree_bench::config::{FillBy, Layer, LoadBy};
 use dmtree_bench::offered::LoadShape;
 use dmtree_bench::sweep::Sweep;
 use dmtree_workload::{Distribution, KeyForm, ScanLength, ValueSize, Workload};
@@ -205,9 +205,9 @@ pub struct Settings {
     /// How keys are loaded: bulk (whole leaves) or put.
     #[arg(long, value_parser = parsed::<LoadBy>, value_name = "WAY")]
     load_by: Option<LoadBy>,
-    /// Share of a leaf's slots that a bulk load uses.
-    #[arg(long, value_name = "SHARE")]
-    fill: Option<f64>,
+    /// Share of a leaf's slots that a bulk load uses, or random: as after insertions in random order.
+    #[arg(long, value_parser = parsed::<FillBy>, value_name = "SHARE|random")]
+    fill: Option<FillBy>,
     /// Seed of everything drawn.
     #[arg(long)]
     seed: Option<u64>,

@@ -80,7 +80,12 @@ fn finished(dir: &Path, r: &Resolved) -> Result<Vec<Cell>> {
 }
 
 /// Runs an experiment and shows what came out.
-fn one(resolved: &Resolved, o: &Output, place: Option<&Path>, stop: &Arc<AtomicBool>) -> Result<()> {
+fn one(
+    resolved: &Resolved,
+    o: &Output,
+    place: Option<&Path>,
+    stop: &Arc<AtomicBool>,
+) -> Result<()> {
     run::preflight(resolved)?;
     let earlier = match &o.resume {
         Some(_) => finished(place.unwrap_or(Path::new(".")), resolved)?,
@@ -133,7 +138,9 @@ fn one(resolved: &Resolved, o: &Output, place: Option<&Path>, stop: &Arc<AtomicB
         (0, n) => Err(Failure::violation(format!(
             "{n} cells lie outside of the bounds of their ratio to the published figures, see above"
         ))),
-        (n, _) => Err(Failure::violation(format!("{n} wrong results or failed operations, see above"))),
+        (n, _) => {
+            Err(Failure::violation(format!("{n} wrong results or failed operations, see above")))
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use dmtree_bench::dump::{Dumper, Pair, read};
 use dmtree_bench::facade::{DynPool, Session};
 use dmtree_bench::opened::PoolSpec;
 use dmtree_bench::{Failure, Result, registry, sizing};
-use dmtree_parts::{Outcome, ScanRequest, Write as IndexWrite};
+use dmtree_parts::{Fill, Outcome, ScanRequest, Write as IndexWrite};
 use dmtree_workload::trace::{Record, TraceReader};
 use dmtree_workload::{LOADED, LoadOrder, Seed, WorkloadSpec};
 
@@ -89,7 +89,7 @@ fn open_for(system: &str, pairs: &[Pair]) -> Result<Box<dyn DynPool>> {
 fn store(session: &mut Session, pairs: &[Pair], by: LoadBy) -> Result<()> {
     match by {
         LoadBy::Bulk => {
-            let loaded = session.load(&mut pairs.iter().cloned(), true, 0.7)?;
+            let loaded = session.load(&mut pairs.iter().cloned(), true, Fill::Even(0.7))?;
             if loaded.pairs != pairs.len() as u64 {
                 return Err(Failure::violation(format!(
                     "{} of {} pairs were stored",

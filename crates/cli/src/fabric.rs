@@ -1,9 +1,9 @@
 //! The commands about profiles of the simulated fabric.
 
+use dmtree_bench::Result;
 use dmtree_bench::profile;
 use dmtree_bench::simulated::Profile;
 use dmtree_bench::table::Table;
-use dmtree_bench::Result;
 
 use crate::output;
 
@@ -15,7 +15,9 @@ pub fn list() -> Result<()> {
         t.row(vec![p.name, p.description, p.trust]);
     }
     output::line(&t.text());
-    output::line("`dmtree fabric show NAME` shows every field; `dmtree bench fast26 --profile NAME --set FIELD=VALUE` uses them");
+    output::line(
+        "`dmtree fabric show NAME` shows every field; `dmtree bench fast26 --profile NAME --set FIELD=VALUE` uses them",
+    );
     Ok(())
 }
 
@@ -27,7 +29,10 @@ pub fn show(name: &str, toml: bool) -> Result<()> {
         return Ok(());
     }
     output::line(&format!("{}: {}\ntrust: {}\n", p.name, p.description, p.trust));
-    let mut t = Table::new(&["field", "value", "unit", "range", "conf.", "meaning", "source of the artifact's value"], 7);
+    let mut t = Table::new(
+        &["field", "value", "unit", "range", "conf.", "meaning", "source of the artifact's value"],
+        7,
+    );
     for f in Profile::fields() {
         let value = p.get(f.path).map_or_else(|| "-".to_owned(), |v| v.to_string());
         t.row(vec![
@@ -41,6 +46,8 @@ pub fn show(name: &str, toml: bool) -> Result<()> {
         ]);
     }
     output::line(&t.text());
-    output::line("confidence: A measured, B measured and stated or fitted, C derived or general knowledge, D a guess");
+    output::line(
+        "confidence: A measured, B measured and stated or fitted, C derived or general knowledge, D a guess",
+    );
     Ok(())
 }

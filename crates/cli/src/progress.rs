@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use dmtree_bench::{clock, files};
 use dmtree_bench::group::Progress;
 use dmtree_bench::results::{Cell, Results};
 use dmtree_bench::run::Observer;
 use dmtree_bench::table;
+use dmtree_bench::{clock, files};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output;

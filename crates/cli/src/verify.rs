@@ -33,7 +33,8 @@ pub fn determinism(name: &str, r: &Resolved, stop: &Arc<AtomicBool>) -> Result<(
         if let Some(seed) = first {
             command.args(["--first-seed", seed]);
         }
-        let out = command.output().map_err(|e| Failure::input(format!("cannot start a process: {e}")))?;
+        let out =
+            command.output().map_err(|e| Failure::input(format!("cannot start a process: {e}")))?;
         if stop.load(Ordering::Relaxed) {
             return Err(Failure::Interrupted);
         }
@@ -55,7 +56,10 @@ pub fn determinism(name: &str, r: &Resolved, stop: &Arc<AtomicBool>) -> Result<(
             )));
         }
     }
-    output::line(&format!("{} cells: the same trace in three processes, one of which ran another seed before", base.len()));
+    output::line(&format!(
+        "{} cells: the same trace in three processes, one of which ran another seed before",
+        base.len()
+    ));
     for (cell, hash) in base {
         output::line(&format!("  {hash}  {cell}"));
     }
@@ -64,7 +68,8 @@ pub fn determinism(name: &str, r: &Resolved, stop: &Arc<AtomicBool>) -> Result<(
 
 /// This program again, with the arguments it was given.
 fn child(name: &str) -> Result<Command> {
-    let exe = std::env::current_exe().map_err(|e| Failure::input(format!("cannot find this program: {e}")))?;
+    let exe = std::env::current_exe()
+        .map_err(|e| Failure::input(format!("cannot find this program: {e}")))?;
     let mut command = Command::new(exe);
     command.args(["bench", name]).stdin(Stdio::null());
     let mut given = std::env::args().skip(2).filter(|a| a != name && a != "--verify-determinism");

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use dmtree_engine::DmTree;
 use dmtree_fabric::{Core, Error, Result};
-use dmtree_parts::{Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Values, Write};
+use dmtree_parts::{
+    Fill, Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Values, Write,
+};
 
 use crate::batch::Batch;
 use crate::bounds::KeyRange;
@@ -21,7 +23,7 @@ pub(crate) const SLAB_BYTES: u64 = 16 << 20;
 /// After this many operations a session does one piece of maintenance, if any is due, and publishes what it has counted.
 pub(crate) const HOUSEKEEPING_OPS: u32 = 512;
 /// Share of the slots of a leaf that bulk load fills.
-pub(crate) const LOAD_FILL: f64 = 0.8;
+pub(crate) const LOAD_FILL: Fill = Fill::Even(0.8);
 
 /// One thread's way to an index, for hot loops: no look-up per operation, buffers are reused.
 ///

@@ -167,13 +167,17 @@ impl Core {
 
     /// The clock.
     pub fn now(&self) -> Nanos {
-        self.clock.now()
+        self.clock.clock()
     }
 
     /// Adds a source of completions, once.
     pub(crate) fn drive(&self, transport: &Rc<dyn Transport>) {
         let mut drivers = self.drivers.borrow_mut();
-        if drivers.iter().all(|d| !Rc::ptr_eq(d, transport)) {
+        let number = transport.driver();
+        let same = |d: &Rc<dyn Transport>| {
+            Rc::ptr_eq(d, transport) || (number != 0 && d.driver() == number)
+        };
+        if !drivers.iter().any(same) {
             drivers.push(transport.clone());
         }
     }
@@ -220,6 +224,27 @@ impl Core {
         let sequence = self.timer_sequence.get();
         self.timer_sequence.set(sequence + 1);
         self.timers.borrow_mut().push(Reverse((at, sequence, slot)));
+    }
+
+    /// Whether some slot is ready to be polled.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.borrow().is_empty()
+    }
+
+    /// When the next timer fires.
+    pub(crate) fn next_timer(&self) -> Option<Nanos> {
+        self.timers.borrow().peek().map(|Reverse((at, _, _))| *at)
+    }
+
+    /// Whether nobody waits for a list.
+    pub(crate) fn is_detached(&self, t: Ticket) -> bool {
+        self.with_posting(t, |p| matches!(p.state, State::Detached))
+    }
+
+    /// The requests of a list in flight.
+    pub(crate) fn with_requests<R>(&self, t: Ticket, f: impl FnOnce(&[WorkRequest]) -> R) -> R {
+        let postings = self.postings.borrow();
+        f(&postings[t.posting as usize].requests)
     }
 
     /// Timers that have not fired yet.
@@ -402,7 +427,7 @@ impl Core {
         if self.timers.borrow().is_empty() {
             return None;
         }
-        let now = self.clock.now();
+        let now = self.clock.clock();
         loop {
             let next = self.timers.borrow().peek().map(|Reverse((at, _, slot))| (*at, *slot));
             match next {

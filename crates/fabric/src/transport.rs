@@ -101,8 +101,16 @@ pub trait Transport {
     fn poll(&self, core: &Core) -> Progress;
     /// Nothing is ready: waits for something, until `due` at the latest. `spins` counts calls without progress.
     fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle;
-    /// The fabric's clock.
+    /// The fabric's clock, as this client thread sees it.
     fn now(&self) -> Nanos;
+    /// The fabric's clock for timers. In virtual time a thread may be ahead of it by the work it has been charged for.
+    fn clock(&self) -> Nanos {
+        self.now()
+    }
+    /// Transports with the same number, unless it is 0, share one source of completions: polling one of them is enough.
+    fn driver(&self) -> u64 {
+        0
+    }
     /// What the fabric grants.
     fn caps(&self) -> Capabilities;
     /// The node whose client this is.

@@ -11,6 +11,8 @@ use dmtree_pool::PoolNode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::fill::Fill;
+
 /// Longest key, bytes. The shortest has one.
 pub const MAX_KEY_BYTES: usize = 1 << 10;
 /// Longest value, bytes. The shortest is empty.
@@ -387,13 +389,13 @@ pub trait RangeIndex: Sized + 'static {
         Ok(())
     }
 
-    /// Stores many pairs; the last of equal keys wins. Into an empty index whole leaves are written, `fill` (0 to 1) of their
-    /// slots used; otherwise the pairs are put. `sorted` says that keys ascend strictly; if they do not, that is an error.
+    /// Stores many pairs; the last of equal keys wins. Into an empty index whole leaves are written, as full as `fill` says;
+    /// otherwise the pairs are put. `sorted` says that keys ascend strictly; if they do not, that is an error.
     async fn load(
         &mut self,
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
         sorted: bool,
-        fill: f64,
+        fill: Fill,
     ) -> Result<Loaded>;
 
     /// Does one bounded piece of merging or reclaiming, if any is due.

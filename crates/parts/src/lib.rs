@@ -1,11 +1,12 @@
 //! The contract of a range index on disaggregated memory ([`contract`]), and the parts that several indexes share: the cache of
 //! inner nodes with its mirrors ([`cache`]), delegation and combining ([`combine`]), turns at remote locks ([`turns`]), sorted
-//! keys ([`keys`]) and fixed hashes ([`hash`]).
+//! keys ([`keys`]), fixed hashes ([`hash`]) and how full a bulk load leaves nodes ([`fill`]).
 #![forbid(unsafe_code)]
 
 pub mod cache;
 pub mod combine;
 pub mod contract;
+pub mod fill;
 pub mod hash;
 pub mod keys;
 pub mod sync;
@@ -16,3 +17,4 @@ pub use contract::{
     Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write, check_key,
     check_value,
 };
+pub use fill::Fill;

@@ -8,8 +8,8 @@ use dmtree_fabric::{
 };
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::{
-    CacheStats, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root, ScanRequest,
-    Shape, Values, Work, Write,
+    CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root,
+    ScanRequest, Shape, Values, Work, Write,
 };
 
 use crate::client::DmTree;
@@ -92,11 +92,9 @@ impl RangeIndex for DmTree {
         &mut self,
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
         sorted: bool,
-        fill: f64,
+        fill: Fill,
     ) -> Result<Loaded> {
-        if !(fill > 0.0 && fill <= 1.0) {
-            return Err(Error::invalid(format!("a fill of {fill} is not above 0 and at most 1")));
-        }
+        fill.check()?;
         self.load_op(pairs, sorted, fill).await
     }
 

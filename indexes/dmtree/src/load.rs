@@ -5,6 +5,7 @@
 
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::fill::{Fill, SplitRule};
 use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_parts::{Loaded, Outcome, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant, TableId};
@@ -34,7 +35,7 @@ impl DmTree {
         &self,
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
         sorted: bool,
-        fill: f64,
+        fill: Fill,
     ) -> Result<Loaded> {
         let mut all = Pairs::new();
         for (key, value) in pairs {
@@ -65,7 +66,7 @@ impl DmTree {
         Ok(loaded)
     }
 
-    async fn load_sorted(&self, all: &Pairs, fill: f64) -> Result<Loaded> {
+    async fn load_sorted(&self, all: &Pairs, fill: Fill) -> Result<Loaded> {
         let pairs = all.len() as u64;
         if all.is_empty() {
             return Ok(Loaded::default());
@@ -118,7 +119,7 @@ impl DmTree {
         l: Locked,
         r0: LockedInner,
         all: &Pairs,
-        fill: f64,
+        fill: Fill,
     ) -> Result<u64> {
         let mut taken = Taken::default();
         let built = self.build(all, fill, &mut taken).await;
@@ -169,12 +170,19 @@ impl DmTree {
     async fn build(
         &self,
         all: &Pairs,
-        fill: f64,
+        fill: Fill,
         taken: &mut Taken,
     ) -> Result<(GlobalAddr, GlobalAddr)> {
         let capacity = self.node.o.leaf_capacity as usize;
-        let per_leaf = ((capacity as f64 * fill).round() as usize).clamp(1, capacity);
-        let chunks: Vec<_> = all.chunks(per_leaf).collect();
+        // Of a full leaf and the pending pair half the slots stay, rounded down; of a full inner node likewise.
+        let rule = |slots: usize| SplitRule::new(slots as u32, slots as u32 / 2);
+        let mut chunks = Vec::new();
+        let mut rest = &all[..];
+        for size in fill.sizes(rule(capacity), all.len() as u64, 0) {
+            let (chunk, others) = rest.split_at(size);
+            chunks.push(chunk);
+            rest = others;
+        }
         for _ in 0..chunks.len() {
             self.ep.renew_deadline();
             taken.leaves.push(self.new_leaf(capacity).await?);
@@ -204,13 +212,13 @@ impl DmTree {
             self.ep.batch((write_verb(s.grant.addr, image), write_verb(table_at, body))).await?;
         }
         let mut children: Vec<Child> = taken.leaves.iter().map(NewLeaf::child).collect();
-        let per_node =
-            ((self.node.g.fanout as f64 * fill).round() as usize).clamp(2, self.node.g.fanout);
         let mut level = 1;
         let mut first_bottom = GlobalAddr::NULL;
         loop {
+            let rule = rule(self.node.g.fanout);
+            let sizes: Vec<_> = fill.sizes(rule, children.len() as u64, u32::from(level)).collect();
             let (upper_lows, upper) =
-                self.build_level(level, per_node, &lows, &children, taken).await?;
+                self.build_level(level, &sizes, &lows, &children, taken).await?;
             if level == 1 {
                 first_bottom = upper[0].addr;
             }
@@ -277,24 +285,26 @@ impl DmTree {
     async fn build_level(
         &self,
         level: u8,
-        per_node: usize,
+        sizes: &[usize],
         lows: &[Vec<u8>],
         children: &[Child],
         taken: &mut Taken,
     ) -> Result<(Vec<Vec<u8>>, Vec<Child>)> {
         let g = self.node.g;
-        let count = children.len().div_ceil(per_node);
+        let count = sizes.len();
+        let firsts: Vec<usize> =
+            sizes.iter().scan(0, |at, size| Some(std::mem::replace(at, *at + size))).collect();
         let mut grants = Vec::with_capacity(count);
         for _ in 0..count {
             let grant = self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
             taken.inners.push(grant);
             grants.push(grant);
         }
-        let upper_lows: Vec<Vec<u8>> = (0..count).map(|i| lows[i * per_node].clone()).collect();
+        let upper_lows: Vec<Vec<u8>> = firsts.iter().map(|i| lows[*i].clone()).collect();
         let (areas, top) = (self.fence_areas(&upper_lows, taken).await?, FenceArea::infinite(&g));
         for i in 0..count {
             self.ep.renew_deadline();
-            let range = i * per_node..((i + 1) * per_node).min(children.len());
+            let range = firsts[i]..firsts[i] + sizes[i];
             let mut blocks = Vec::new();
             let image = async {
                 let ver = Ver { life: grants[i].life, range: 0 };

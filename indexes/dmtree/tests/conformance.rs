@@ -160,3 +160,10 @@ fn load() {
     conformance::load(&bed(&Options::default()), Keys::AnyLength, 500);
     conformance::load(&bed(&Options { fanout: 8, ..Options::default() }), Keys::LongPrefix, 5_000);
 }
+
+#[test]
+fn loads_as_random_inserts_would() {
+    let pool = PoolOptions { memory_bytes_per_node: 128 << 20, ..pool() };
+    let bed = || bed_with(pool.clone(), &Options::default(), 64 << 20);
+    conformance::random_fill(&bed(), &bed(), 400_000);
+}

@@ -3,7 +3,6 @@
 //! Verbs execute at once, on the posting thread, with the tearing that two threads copying words really have. It holds no lock
 //! and allocates nothing per verb. Nothing survives the process.
 
-mod host;
 mod transport;
 
 use std::rc::Rc;
@@ -17,8 +16,8 @@ use crate::region::Region;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Transport};
 
-use host::Host;
-use transport::LocalTransport;
+use crate::host::Host;
+pub(crate) use transport::LocalTransport;
 
 /// Test knobs of the in-process fabric.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,6 +95,20 @@ impl LocalFabric {
         Ok(())
     }
 
+    /// The node's present host.
+    pub(crate) fn host(&self, node: NodeId) -> Option<Arc<Host>> {
+        self.0.host(node)
+    }
+
+    /// A client thread's transport on a member.
+    pub(crate) fn transport(&self, node: NodeId) -> Result<LocalTransport> {
+        let host = self.0.host(node).ok_or_else(|| unknown(node))?;
+        if !host.alive() {
+            return Err(Error::new(ErrorKind::Fenced, format!("{node} has lost its membership")));
+        }
+        Ok(LocalTransport::new(self.0.clone(), host))
+    }
+
     fn log(&self, node: NodeId, incarnation: u32, change: MemberChange) {
         let mut log = self.0.log.lock().expect("no panic under this lock");
         let number = log.len() as u64;
@@ -125,11 +138,7 @@ impl Fabric for LocalFabric {
     }
 
     fn attach(&self, node: NodeId) -> Result<Rc<dyn Transport>> {
-        let host = self.0.host(node).ok_or_else(|| unknown(node))?;
-        if !host.alive() {
-            return Err(Error::new(ErrorKind::Fenced, format!("{node} has lost its membership")));
-        }
-        Ok(Rc::new(LocalTransport::new(self.0.clone(), host)))
+        Ok(Rc::new(self.transport(node)?))
     }
 
     fn caps(&self) -> Capabilities {

@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::Shared;
-use super::host::{Host, Link};
-use crate::addr::{GlobalAddr, NodeId, Role};
+use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::{Host, Link};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
 use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
 
@@ -28,7 +28,7 @@ struct Connection {
     checked: Cell<u32>,
 }
 
-pub(super) struct LocalTransport {
+pub(crate) struct LocalTransport {
     shared: Arc<Shared>,
     own: Arc<Host>,
     link: Arc<Link>,
@@ -57,7 +57,7 @@ enum When {
 type Suspended = (Ticket, Option<Vec<WorkRequest>>, Result<()>);
 
 impl LocalTransport {
-    pub(super) fn new(shared: Arc<Shared>, own: Arc<Host>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, own: Arc<Host>) -> Self {
         let link = own.add_link();
         let seed = shared.knobs.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ u64::from(own.node.bits()).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -129,31 +129,7 @@ impl LocalTransport {
             }
         };
         self.may_reach(known)?;
-        let region = &known.host.region;
-        let at = wr.at.offset();
-        if wr.at.space() != 0 || at < 64 || !region.contains(at, u64::from(wr.len)) {
-            return Err(out_of_bounds(wr.at, wr.len));
-        }
-        match wr.op {
-            Opcode::Read => {
-                // SAFETY: `local` is a buffer of at least `len` bytes owned by the posting that is being executed; nobody
-                // else has access to it before the completion.
-                let out = unsafe { std::slice::from_raw_parts_mut(wr.local, wr.len as usize) };
-                region.read(at, out);
-            }
-            Opcode::Write => {
-                // SAFETY: as above; the posting keeps the source alive and unchanged until the completion.
-                let src = unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) };
-                region.write(at, src);
-            }
-            Opcode::WriteWord | Opcode::Cas | Opcode::Faa if !at.is_multiple_of(8) => {
-                return Err(Error::invalid(format!("{} is not aligned to a word", wr.at)));
-            }
-            Opcode::WriteWord => region.store(at, wr.a),
-            Opcode::Cas => put_word(wr, region.cas(at, wr.a, wr.b)),
-            Opcode::Faa => put_word(wr, region.faa(at, wr.a)),
-        }
-        Ok(())
+        known.host.serve(wr)
     }
 
     /// Whether the test knob says to suspend now, and when to execute then.
@@ -199,7 +175,7 @@ impl LocalTransport {
     }
 
     /// Runs a service on this thread, in the name of its node: once, so that it takes effect once.
-    fn call(&self, to: NodeId, service: ServiceId, request: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn call(&self, to: NodeId, service: ServiceId, request: &[u8]) -> Result<Vec<u8>> {
         let c = self.connection(to)?;
         self.may_reach(&c)?;
         let handler = c.host.rpc.handler(to, service)?;
@@ -215,16 +191,6 @@ impl LocalTransport {
         }
         Ok(reply)
     }
-}
-
-fn put_word(wr: &WorkRequest, word: u64) {
-    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting that is being executed.
-    unsafe { wr.local.cast::<u64>().write(word.to_le()) };
-}
-
-#[cold]
-fn out_of_bounds(at: GlobalAddr, len: u32) -> Error {
-    Error::corrupt(format!("{len} bytes at {at} are outside the region"))
 }
 
 impl Transport for LocalTransport {

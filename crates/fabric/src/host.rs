@@ -1,12 +1,14 @@
-//! One node of the in-process fabric: its region, its services, and who may reach it.
+//! One node whose memory is in this process: its region, its services, and who may reach it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::addr::NodeId;
+use crate::addr::{GlobalAddr, NodeId};
+use crate::error::{Error, Result};
 use crate::region::Region;
 use crate::rpc::RpcHost;
+use crate::transport::{Opcode, WorkRequest};
 
 /// A node.
 pub(crate) struct Host {
@@ -102,4 +104,43 @@ impl Host {
             link.quiesce();
         }
     }
+
+    /// Executes a verb on this node's memory.
+    pub(crate) fn serve(&self, wr: &WorkRequest) -> Result<()> {
+        let region = &self.region;
+        let at = wr.at.offset();
+        if wr.at.space() != 0 || at < 64 || !region.contains(at, u64::from(wr.len)) {
+            return Err(out_of_bounds(wr.at, wr.len));
+        }
+        match wr.op {
+            Opcode::Read => {
+                // SAFETY: `local` is a buffer of at least `len` bytes owned by the posting that is being executed; nobody
+                // else has access to it before the completion.
+                let out = unsafe { std::slice::from_raw_parts_mut(wr.local, wr.len as usize) };
+                region.read(at, out);
+            }
+            Opcode::Write => {
+                // SAFETY: as above; the posting keeps the source alive and unchanged until the completion.
+                let src = unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) };
+                region.write(at, src);
+            }
+            Opcode::WriteWord | Opcode::Cas | Opcode::Faa if !at.is_multiple_of(8) => {
+                return Err(Error::invalid(format!("{} is not aligned to a word", wr.at)));
+            }
+            Opcode::WriteWord => region.store(at, wr.a),
+            Opcode::Cas => put_word(wr, region.cas(at, wr.a, wr.b)),
+            Opcode::Faa => put_word(wr, region.faa(at, wr.a)),
+        }
+        Ok(())
+    }
+}
+
+fn put_word(wr: &WorkRequest, word: u64) {
+    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting that is being executed.
+    unsafe { wr.local.cast::<u64>().write(word.to_le()) };
+}
+
+#[cold]
+fn out_of_bounds(at: GlobalAddr, len: u32) -> Error {
+    Error::corrupt(format!("{len} bytes at {at} are outside the region"))
 }

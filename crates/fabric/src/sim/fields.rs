@@ -1,0 +1,108 @@
+//! The fields of a profile: unit, meaning, allowed range, and for each value how far to trust it.
+
+/// How far a value can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confidence {
+    /// Measured, raw data or a log seen.
+    A,
+    /// Measured and stated by authors, or fitted here with a small residual.
+    B,
+    /// Derived, or general knowledge of the field.
+    C,
+    /// A guess that makes the profile complete.
+    D,
+}
+
+/// One numeric field of a profile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Field {
+    /// `section.name`, as in the file.
+    pub path: &'static str,
+    /// Unit of the value.
+    pub unit: &'static str,
+    /// What it means.
+    pub doc: &'static str,
+    /// Where the value of the artifact's profile comes from.
+    pub source: &'static str,
+    /// How far that source is to be trusted.
+    pub confidence: Confidence,
+    /// Least value allowed.
+    pub low: f64,
+    /// Greatest value allowed.
+    pub high: f64,
+}
+
+const SPEC: &str = "packet formats of RoCEv2 and InfiniBand";
+const FIT: &str = "fit to the bandwidth- and rate-bound cells of the FAST'26 artifact's table";
+const SMART: &str = "micro-benchmarks published with Smart (ASPLOS'24), ConnectX-6 200 Gb";
+const BREAKDOWN: &str = "operation breakdown of the FAST'26 paper (its table 1)";
+const GUESS: &str = "no measurement found";
+
+macro_rules! fields {
+    ($($path:literal, $unit:literal, $low:literal ..= $high:literal, $confidence:ident, $source:expr, $doc:literal;)*) => {
+        /// Every numeric field, in the order of the file.
+        pub const FIELDS: &[Field] = &[$(Field {
+            path: $path,
+            unit: $unit,
+            doc: $doc,
+            source: $source,
+            confidence: Confidence::$confidence,
+            low: $low as f64,
+            high: $high as f64,
+        }),*];
+    };
+}
+
+fields! {
+    "link.gbps", "Gb/s", 0 ..= 3200, A, "vendor", "data rate of the port, each direction; 0: infinite";
+    "link.efficiency", "share", 0.1 ..= 1, B, FIT, "share of the data rate that packets, headers included, can use";
+    "link.mtu_bytes", "B", 256 ..= 65536, A, "device attributes", "payload of one packet at most; also what a WRITE executes wholly or not at all";
+    "link.ack_factor", "share", 0 ..= 1, C, FIT, "share of WRITE groups whose acknowledgement is a packet of its own";
+    "header.read_request", "B", 0 ..= 1024, B, SPEC, "READ request on the wire";
+    "header.read_response", "B", 0 ..= 1024, B, SPEC, "each packet of a READ response, beside its payload";
+    "header.write_first", "B", 0 ..= 1024, B, SPEC, "first packet of a WRITE, beside its payload";
+    "header.write_next", "B", 0 ..= 1024, B, SPEC, "further packets of a WRITE, beside their payload";
+    "header.ack", "B", 0 ..= 1024, B, SPEC, "an acknowledgement";
+    "header.atomic_request", "B", 0 ..= 1024, B, SPEC, "request of a compare-and-swap or fetch-and-add";
+    "header.atomic_response", "B", 0 ..= 1024, B, SPEC, "its response";
+    "header.send", "B", 0 ..= 1024, B, SPEC, "each packet of a remote call or reply, beside its payload";
+    "latency.propagation_ns", "ns", 0 ..= 1e6, B, "ConnectX-5/6 round trips, perftest and Smart logs", "one way: wires, switch, PCIe of both ends";
+    "latency.loopback_ns", "ns", 0 ..= 1e6, D, GUESS, "one way, when a node's NIC reaches its own memory";
+    "latency.completion_ns", "ns", 0 ..= 1e6, C, "rest of the round trip", "from the response to its completion seen by the client";
+    "latency.jitter_sigma", "log", 0 ..= 2, D, GUESS, "sigma of a log-normal factor on the propagation; 0: none, as in table runs";
+    "responder_ns.read", "ns", 0 ..= 1e7, B, FIT, "time of the target NIC's pipeline for a READ";
+    "responder_ns.write", "ns", 0 ..= 1e7, B, FIT, "the same for a WRITE";
+    "responder_ns.atomic", "ns", 0 ..= 1e7, B, FIT, "the same for a compare-and-swap or fetch-and-add";
+    "responder_ns.write_cold", "ns", 0 ..= 1e7, C, "hypothesis that explains two insert cells", "a WRITE to a line that no verb touched lately; 0: as any WRITE";
+    "initiator_ns.read", "ns", 0 ..= 1e6, B, SMART, "time of the client NIC's pipeline for a READ";
+    "initiator_ns.write", "ns", 0 ..= 1e6, B, SMART, "the same for a WRITE";
+    "initiator_ns.atomic", "ns", 0 ..= 1e6, C, SMART, "the same for an atomic";
+    "same_word_ns.dram", "ns", 0 ..= 1e6, A, "perftest FAA log; stdrdma benchmarks", "atomics on one word of host memory are served one after another, this far apart";
+    "same_word_ns.on_chip", "ns", 0 ..= 1e6, B, "stdrdma benchmarks", "the same in the NIC's own memory";
+    "queue_pair.max_rd_atomic", "verbs", 1 ..= 1024, A, "device attributes", "READs and atomics outstanding on one queue pair; further ones wait at the initiator";
+    "queue_pair.knee", "queue pairs", 0 ..= 1e6, D, GUESS, "active queue pairs of a target NIC before their contexts miss its cache; 0: never";
+    "queue_pair.miss_ns", "ns", 0 ..= 1e4, D, GUESS, "responder time of such a miss";
+    "outstanding.knee", "verbs", 0 ..= 1e6, A, SMART, "verbs outstanding at a client NIC before it slows down; 0: never";
+    "outstanding.read_floor", "share", 0.01 ..= 1, A, SMART, "its rate of READs and atomics at 2.7 times the knee and beyond";
+    "outstanding.write_floor", "share", 0.01 ..= 1, A, SMART, "its rate of WRITEs there";
+    "doorbell.slots", "registers", 0 ..= 4096, A, "libmlx5 defaults, or contexts per thread", "doorbell registers of a node that its threads share; 0: one per thread";
+    "doorbell.hold_ns", "ns", 0 ..= 1e5, B, SMART, "a shared doorbell is held this long per post";
+    "doorbell.hold_per_sharer_ns", "ns", 0 ..= 1e5, B, SMART, "and this much longer for each thread that shares it";
+    "cpu.post_ns", "ns", 0 ..= 1e6, B, SMART, "CPU time to post a verb";
+    "cpu.round_ns", "ns", 0 ..= 1e6, C, BREAKDOWN, "CPU time to take up a completion and resume its client";
+    "cpu.operation_ns", "ns", 0 ..= 1e6, C, BREAKDOWN, "fixed CPU time of an operation";
+    "cpu.cache_lookup_ns", "ns", 0 ..= 1e6, A, BREAKDOWN, "finding the cached inner node of a key";
+    "cpu.fingerprint_scan_ns", "ns", 0 ..= 1e6, A, BREAKDOWN, "scanning a leaf's fingerprints";
+    "cpu.entry_check_ns", "ns", 0 ..= 1e6, D, GUESS, "checking an entry";
+    "cpu.node_image_slot_ns", "ns", 0 ..= 1e6, D, GUESS, "checking or building a node image, per slot";
+    "cpu.local_queue_ns", "ns", 0 ..= 1e6, D, GUESS, "a local queue: delegation, combining, turns";
+    "cpu.cache_fill_ns", "ns", 0 ..= 1e6, D, GUESS, "putting a node into the cache";
+    "cpu.scan_collect_pair_ns", "ns", 0 ..= 1e6, D, GUESS, "copying a pair of a scan";
+    "pcie.gbps", "Gb/s", 0 ..= 3200, C, "PCIe generation and width", "payload rate between NIC and memory, each direction; 0: no limit";
+    "rpc.handler_ns", "ns", 0 ..= 1e9, C, "eRPC and UCX reports", "time of a remote call's handler on the node's core";
+    "rpc.cores", "cores", 1 ..= 1024, C, "memory nodes have next to no CPU", "cores that serve remote calls";
+    "rpc.atomics", "0 or 1", 0 ..= 1, C, "device attributes", "1: the NIC has no atomics; they are remote calls";
+    "on_chip.bytes", "B", 0 ..= 1e9, B, "device attributes", "memory of the NIC that verbs reach; 0: none";
+    "load_store.line_ns", "ns", 0 ..= 1e6, C, "CXL latency reports", "a verb is a run of 64-byte accesses by the client's CPU with this latency; 0: a NIC does it";
+    "load_store.in_flight", "lines", 1 ..= 1024, C, "line-fill buffers", "such accesses in flight per thread";
+}

@@ -1,0 +1,257 @@
+//! The servers of one node: each is a queue that serves first come, first served, kept as the time at which it is free next.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Picos;
+use super::costs::Costs;
+use crate::addr::{GlobalAddr, NodeId};
+use crate::host::Host;
+use crate::transport::WorkRequest;
+
+/// A server: when it is free next, and how long it has been busy.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Server {
+    pub free: Picos,
+    pub busy: Picos,
+}
+
+impl Server {
+    /// Serves for `time` what is there at `at`; when it has been served.
+    pub(super) fn serve(&mut self, at: Picos, time: Picos) -> Picos {
+        self.free = self.free.max(at) + time;
+        self.busy += time;
+        self.free
+    }
+}
+
+/// Recently written or read words, for what depends on the last verb to the same place.
+struct Recent {
+    places: Vec<(u64, Picos)>,
+}
+
+impl Recent {
+    fn new(places: usize) -> Self {
+        Self { places: vec![(u64::MAX, 0); places] }
+    }
+
+    /// The note of `key`'s place, made anew when the place was another's.
+    fn at(&mut self, key: u64) -> (bool, &mut Picos) {
+        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let i = hash as usize % self.places.len();
+        let place = &mut self.places[i];
+        let known = place.0 == key;
+        if !known {
+            *place = (key, 0);
+        }
+        (known, &mut place.1)
+    }
+}
+
+/// Lines that count as touched lately.
+const WARM_LINES: usize = 1 << 16;
+/// Words whose last atomic is remembered.
+const ATOMIC_WORDS: usize = 1 << 14;
+
+/// Verbs that a NIC has served as target.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Served {
+    pub reads: u64,
+    pub writes: u64,
+    pub atomics: u64,
+    pub calls: u64,
+    pub in_bytes: u64,
+    pub out_bytes: u64,
+}
+
+/// A node's NIC, and the few cores that serve its calls.
+pub(super) struct Nic {
+    pub host: Arc<Host>,
+    pub in_wire: Server,
+    pub out_wire: Server,
+    pub responder: Server,
+    pub initiator: Server,
+    pub same_word: Picos,
+    pcie_in: Server,
+    pcie_out: Server,
+    pub cores: Vec<Server>,
+    pub doorbells: Vec<Server>,
+    pub threads: u32,
+    /// Verbs posted by this node's clients and not delivered.
+    pub outstanding: u32,
+    /// Queue pairs of others that have reached this node.
+    pub queue_pairs: u32,
+    pub served: Served,
+    atomics: Recent,
+    lines: Option<Recent>,
+}
+
+impl Nic {
+    pub(super) fn new(host: Arc<Host>, c: &Costs) -> Self {
+        Self {
+            host,
+            in_wire: Server::default(),
+            out_wire: Server::default(),
+            responder: Server::default(),
+            initiator: Server::default(),
+            same_word: 0,
+            pcie_in: Server::default(),
+            pcie_out: Server::default(),
+            cores: vec![Server::default(); c.rpc_cores],
+            doorbells: vec![Server::default(); c.doorbell_slots as usize],
+            threads: 0,
+            outstanding: 0,
+            queue_pairs: 0,
+            served: Served::default(),
+            atomics: Recent::new(ATOMIC_WORDS),
+            lines: (c.write_cold > 0).then(|| Recent::new(WARM_LINES)),
+        }
+    }
+
+    pub(super) fn node(&self) -> NodeId {
+        self.host.node
+    }
+
+    /// One call on the core that is free first.
+    pub(super) fn call(&mut self, at: Picos, time: Picos) -> Picos {
+        let first = self.cores.iter_mut().min_by_key(|s| s.free);
+        first.map_or(at, |core| core.serve(at, time))
+    }
+
+    /// Time of a verb in the responder's pipeline.
+    fn respond(&mut self, c: &Costs, wr: &WorkRequest) -> Picos {
+        let mut time = c.responder.of(wr.op);
+        if let Some(lines) = &mut self.lines {
+            let (known, _) = lines.at(wr.at.offset() / 64);
+            let write = time == c.responder.write && !wr.op.is_atomic();
+            if write && !known {
+                time = time.max(c.write_cold);
+            }
+        }
+        if c.qp_knee > 0 && self.queue_pairs > c.qp_knee {
+            let misses = 1.0 - f64::from(c.qp_knee) / f64::from(self.queue_pairs);
+            time += (c.qp_miss as f64 * misses) as Picos;
+        }
+        time
+    }
+
+    /// A verb that reaches this node as target at `at`: queues for wire, responder and word; when its response has left. The
+    /// verb's memory effect belongs to this instant of the order.
+    pub(super) fn serve(&mut self, c: &Costs, wr: &WorkRequest, at: Picos, by_wire: bool) -> Picos {
+        let bytes = c.bytes(wr);
+        let (mut received, mut start) = (at, at);
+        if by_wire {
+            let time = c.wire(bytes.request);
+            received = self.in_wire.serve(at, time);
+            start = received - time;
+            self.served.in_bytes += bytes.request;
+        }
+        let time = self.respond(c, wr);
+        let mut done = self.responder.serve(start, time).max(received);
+        match wr.op {
+            _ if wr.op.is_atomic() => {
+                self.served.atomics += 1;
+                let apart = c.same_word[usize::from(wr.at.space() != 0)];
+                let (known, free) = self.atomics.at(wr.at.bits());
+                if known && *free > done {
+                    self.same_word += *free - done;
+                    done = *free;
+                }
+                *free = done + apart;
+                if c.atomics_by_call {
+                    done = self.call(done, c.handler);
+                }
+            }
+            crate::Opcode::Read => self.served.reads += 1,
+            _ => self.served.writes += 1,
+        }
+        if c.has_pcie() {
+            let time = c.pcie(bytes.payload);
+            let pipe = match wr.op {
+                crate::Opcode::Write | crate::Opcode::WriteWord => &mut self.pcie_in,
+                _ => &mut self.pcie_out,
+            };
+            done = done.max(pipe.serve(done - time.min(done), time));
+        }
+        if by_wire && bytes.response > 0 {
+            done = self.send(c, done, bytes.response);
+        }
+        done
+    }
+
+    /// Bytes leave by this node's wire.
+    pub(super) fn send(&mut self, c: &Costs, at: Picos, bytes: u64) -> Picos {
+        self.served.out_bytes += bytes;
+        self.out_wire.serve(at, c.wire(bytes))
+    }
+
+    /// Bytes arrive by this node's wire (their last at `at`); when they are all there.
+    pub(super) fn receive(&mut self, c: &Costs, at: Picos, bytes: u64) -> Picos {
+        let time = c.wire(bytes);
+        self.served.in_bytes += bytes;
+        self.in_wire.serve(at.saturating_sub(time), time)
+    }
+
+    pub(super) fn forget(&mut self) {
+        for s in [
+            &mut self.in_wire,
+            &mut self.out_wire,
+            &mut self.responder,
+            &mut self.initiator,
+            &mut self.pcie_in,
+            &mut self.pcie_out,
+        ] {
+            s.busy = 0;
+        }
+        self.cores.iter_mut().for_each(|s| s.busy = 0);
+        self.same_word = 0;
+        self.served = Served::default();
+    }
+}
+
+/// A queue pair: one client thread's connection to one node.
+#[derive(Default)]
+pub(super) struct QueuePair {
+    pub known: bool,
+    /// READs and atomics in flight.
+    pub outstanding: u32,
+    /// What waits for them, in order.
+    pub waiting: VecDeque<Waiting>,
+}
+
+/// The verbs of a list to one node from `from` up to `to`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub list: u32,
+    pub from: u32,
+    pub to: u32,
+}
+
+/// Where an address leads: the number of its node among all NICs.
+#[derive(Default)]
+pub(super) struct Numbers {
+    memory: Vec<u32>,
+    compute: Vec<u32>,
+}
+
+impl Numbers {
+    pub(super) fn set(&mut self, node: NodeId, number: u32) {
+        let side = match node.role() {
+            crate::Role::Memory => &mut self.memory,
+            crate::Role::Compute => &mut self.compute,
+        };
+        if side.len() <= node.index() {
+            side.resize(node.index() + 1, u32::MAX);
+        }
+        side[node.index()] = number;
+    }
+
+    pub(super) fn of(&self, at: GlobalAddr) -> Option<u32> {
+        let node = at.node();
+        let side = match node.role() {
+            crate::Role::Memory => &self.memory,
+            crate::Role::Compute => &self.compute,
+        };
+        side.get(node.index()).copied().filter(|n| *n != u32::MAX)
+    }
+}

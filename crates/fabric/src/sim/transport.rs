@@ -1,0 +1,165 @@
+//! A simulated client thread's way to memory.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use super::world::{Call, Cpu};
+use super::{Picos, Shared};
+use crate::addr::NodeId;
+use crate::caps::Capabilities;
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::local::LocalTransport;
+use crate::rpc::ServiceId;
+use crate::scope::Stage;
+use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
+
+pub(super) struct SimTransport {
+    pub shared: Arc<Shared>,
+    pub node: NodeId,
+    pub thread: u32,
+    pub cpu: Arc<Cpu>,
+    /// Executes verbs while time stands still.
+    pub local: Rc<LocalTransport>,
+    /// Stages' CPU times, ps.
+    pub stages: [Picos; Stage::ALL.len()],
+    /// The profile has any.
+    pub charges: bool,
+    pub caps: Capabilities,
+    pub bound: Cell<u64>,
+}
+
+impl SimTransport {
+    /// One executor at a time drives a world: another may take over when nothing is in flight.
+    fn bind(&self, core: &Core) -> Result<()> {
+        if self.bound.get() == core.client()
+            && self.shared.driver.load(Ordering::Relaxed) == core.client()
+        {
+            return Ok(());
+        }
+        let mut w = self.shared.world();
+        if w.driver != core.client() {
+            if w.live > 0 {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "another executor's verbs are in flight: one executor at a time drives a simulated fabric",
+                ));
+            }
+            w.driver = core.client();
+            self.shared.driver.store(core.client(), Ordering::Relaxed);
+        }
+        self.bound.set(core.client());
+        Ok(())
+    }
+}
+
+impl Transport for SimTransport {
+    fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
+        if !self.shared.is_timed() {
+            return self.local.post(core, ticket, list);
+        }
+        if let Err(e) = self.bind(core) {
+            return Poll::Ready(Err(e));
+        }
+        let detached = core.is_detached(ticket);
+        self.shared.world().post(self.thread, ticket, detached, list);
+        Poll::Pending
+    }
+
+    fn rpc(
+        &self,
+        core: &Core,
+        ticket: Ticket,
+        to: NodeId,
+        service: ServiceId,
+        request: &[u8],
+    ) -> Poll<Result<Vec<u8>>> {
+        if !self.shared.is_timed() {
+            return self.local.rpc(core, ticket, to, service, request);
+        }
+        if let Err(e) = self.bind(core) {
+            return Poll::Ready(Err(e));
+        }
+        let call = Call { to, service, request: request.to_vec(), reply: Vec::new() };
+        self.shared.world().post_call(self.thread, ticket, call);
+        Poll::Pending
+    }
+
+    fn poll(&self, core: &Core) -> Progress {
+        if self.shared.driver.load(Ordering::Relaxed) != core.client() {
+            return Progress::Idle(None);
+        }
+        let run = |from: NodeId, call: &mut Call| -> Result<()> {
+            call.reply = self.shared.call(from, call)?;
+            Ok(())
+        };
+        let mut w = self.shared.world();
+        let mut made = false;
+        loop {
+            // Time only passes while no client has anything to do.
+            let until = if core.has_ready() {
+                w.now
+            } else {
+                core.next_timer().map_or(Picos::MAX, |at| at.saturating_mul(1000))
+            };
+            let step = w.step(core, until, &run);
+            self.shared.now.store(w.now, Ordering::Relaxed);
+            match step {
+                Some(completed) => made |= completed,
+                None => break,
+            }
+        }
+        if made { Progress::Made } else { Progress::Idle(w.next_at().map(|at| at.div_ceil(1000))) }
+    }
+
+    fn idle(&self, core: &Core, due: Option<Nanos>, _spins: u32) -> Idle {
+        let Some(due) = due else { return Idle::Never };
+        let mut w = self.shared.world();
+        if w.driver != core.client() && w.live > 0 {
+            return Idle::Never;
+        }
+        w.now = w.now.max(due.saturating_mul(1000));
+        self.shared.now.store(w.now, Ordering::Relaxed);
+        Idle::Again
+    }
+
+    fn now(&self) -> Nanos {
+        // A client's time is its thread's: what it has been charged for has passed.
+        let now = self.shared.now.load(Ordering::Relaxed);
+        now.max(self.cpu.free.load(Ordering::Relaxed)) / 1000
+    }
+
+    fn clock(&self) -> Nanos {
+        self.shared.now.load(Ordering::Relaxed) / 1000
+    }
+
+    fn driver(&self) -> u64 {
+        self.shared.number
+    }
+
+    fn caps(&self) -> Capabilities {
+        self.caps
+    }
+
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn charge(&self, stage: Stage, units: u32) {
+        if self.shared.is_timed() {
+            let now = self.shared.now.load(Ordering::Relaxed);
+            self.cpu.work(now, self.stages[stage as usize] * u64::from(units));
+        }
+    }
+
+    fn charges(&self) -> bool {
+        self.charges
+    }
+
+    fn peek(&self, offset: u64) -> Option<u64> {
+        self.local.peek(offset)
+    }
+}

@@ -1,0 +1,632 @@
+//! The simulated cluster: events, and what each does.
+//!
+//! A posted list goes through four stations. *Launch*, when its thread's CPU has come to it: doorbell, initiator, the client's
+//! wire. *Arrive*, when its first packet is at the target: wire, responder, word, the memory effect, the response's wire.
+//! *Deliver*, when the response is at the client: its wire, and the completion. *Resume*, when the thread's CPU is free. Every
+//! server is first come, first served, and an event is handled at its own time, so that nothing overtakes in a queue.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Picos;
+use super::costs::Costs;
+use super::nic::{Nic, Numbers, QueuePair, Waiting};
+use super::wheel::Wheel;
+use crate::addr::NodeId;
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::rpc::ServiceId;
+use crate::transport::{Ticket, WorkRequest};
+
+/// A thread's CPU: a server shared by the thread's clients.
+#[derive(Debug, Default)]
+pub(super) struct Cpu {
+    /// When it is free next, ps.
+    pub free: AtomicU64,
+    /// How long it has been busy, ps.
+    pub busy: AtomicU64,
+}
+
+impl Cpu {
+    /// Works for `time` from `now` on; when it has finished.
+    pub(super) fn work(&self, now: Picos, time: Picos) -> Picos {
+        let end = self.free.load(Ordering::Relaxed).max(now) + time;
+        self.free.store(end, Ordering::Relaxed);
+        self.busy.store(self.busy.load(Ordering::Relaxed) + time, Ordering::Relaxed);
+        end
+    }
+}
+
+pub(super) struct Thread {
+    pub cpu: Arc<Cpu>,
+    /// Number of its node among the NICs.
+    pub nic: u32,
+    incarnation: u32,
+    /// Its number among the threads of its node.
+    pub number: u32,
+    queue_pairs: Vec<QueuePair>,
+    /// Lists that have completed and wait for the CPU.
+    done: VecDeque<u32>,
+    /// A resume event is on its way.
+    resuming: bool,
+}
+
+/// A remote call on its way.
+pub(super) struct Call {
+    pub to: NodeId,
+    pub service: ServiceId,
+    pub request: Vec<u8>,
+    pub reply: Vec<u8>,
+}
+
+/// A posted list.
+struct List {
+    ticket: Ticket,
+    thread: u32,
+    /// Groups that have not been delivered.
+    pending: u32,
+    /// The first verb that has not been launched: behind a fence.
+    next: u32,
+    detached: bool,
+    error: Option<Error>,
+    call: Option<Box<Call>>,
+}
+
+/// Verbs of a list that go to one node together.
+#[derive(Clone, Copy)]
+struct Group {
+    list: u32,
+    nic: u32,
+    from: u32,
+    to: u32,
+    verbs: u32,
+    /// READs and atomics among them.
+    reads: u32,
+    /// Bytes of the responses.
+    bytes: u32,
+    /// The response has passed the client's wire.
+    received: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Launch(u32),
+    Arrive(u32),
+    Deliver(u32),
+    Resume(u32),
+    CallArrives(u32),
+    CallReturns(u32),
+}
+
+/// Runs a remote call's handler: node of the caller, then the call.
+pub(super) type Runner<'a> = &'a dyn Fn(NodeId, &mut Call) -> Result<()>;
+
+/// A slab: numbers for things that come and go.
+struct Slots<T> {
+    items: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slots<T> {
+    fn new() -> Self {
+        Self { items: Vec::new(), free: Vec::new() }
+    }
+    fn put(&mut self, item: T) -> u32 {
+        match self.free.pop() {
+            Some(n) => {
+                self.items[n as usize] = Some(item);
+                n
+            }
+            None => {
+                self.items.push(Some(item));
+                self.items.len() as u32 - 1
+            }
+        }
+    }
+    fn at(&mut self, n: u32) -> &mut T {
+        self.items[n as usize].as_mut().expect("numbers are not used after take")
+    }
+    fn take(&mut self, n: u32) -> T {
+        self.free.push(n);
+        self.items[n as usize].take().expect("numbers are not used after take")
+    }
+}
+
+pub(super) struct World {
+    pub costs: Costs,
+    pub nics: Vec<Nic>,
+    pub numbers: Numbers,
+    pub threads: Vec<Thread>,
+    pub now: Picos,
+    lists: Slots<List>,
+    groups: Slots<Group>,
+    wheel: Wheel<Event>,
+    /// Lists in flight.
+    pub live: u32,
+    /// Threads that were given something to do: those with more waiting get a resume event.
+    given: Vec<u32>,
+    pub hash: u64,
+    /// The executor that drives this world.
+    pub driver: u64,
+    jitter: u64,
+}
+
+impl World {
+    pub(super) fn new(costs: Costs, seed: u64) -> Self {
+        Self {
+            costs,
+            nics: Vec::new(),
+            numbers: Numbers::default(),
+            threads: Vec::new(),
+            now: 0,
+            lists: Slots::new(),
+            groups: Slots::new(),
+            wheel: Wheel::new(),
+            live: 0,
+            given: Vec::new(),
+            hash: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            driver: 0,
+            jitter: seed.wrapping_mul(0xd134_2543_de82_ef95) | 1,
+        }
+    }
+
+    pub(super) fn add_nic(&mut self, host: Arc<crate::host::Host>) {
+        let node = host.node;
+        match self.nics.iter().position(|n| n.node() == node) {
+            Some(i) => self.nics[i] = Nic::new(host, &self.costs),
+            None => {
+                self.numbers.set(node, self.nics.len() as u32);
+                self.nics.push(Nic::new(host, &self.costs));
+            }
+        }
+    }
+
+    pub(super) fn add_thread(&mut self, node: NodeId, cpu: Arc<Cpu>) -> Option<u32> {
+        let nic = self.nics.iter().position(|n| n.node() == node)?;
+        let n = &mut self.nics[nic];
+        self.threads.push(Thread {
+            cpu,
+            nic: nic as u32,
+            incarnation: n.host.incarnation,
+            number: n.threads,
+            queue_pairs: Vec::new(),
+            done: VecDeque::new(),
+            resuming: false,
+        });
+        n.threads += 1;
+        Some(self.threads.len() as u32 - 1)
+    }
+
+    fn mix(&mut self, word: u64) {
+        self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    /// A list enters: its thread's CPU posts it.
+    pub(super) fn post(
+        &mut self,
+        thread: u32,
+        ticket: Ticket,
+        detached: bool,
+        list: &[WorkRequest],
+    ) {
+        let c = &self.costs;
+        let mut work = c.post * list.len() as u64;
+        if !detached {
+            work += c.round;
+        }
+        if c.line > 0 {
+            work += list.iter().map(|wr| c.lines(u64::from(wr.len))).sum::<u64>();
+        }
+        let at = self.threads[thread as usize].cpu.work(self.now, work);
+        let number = self.enter(thread, ticket, detached, None);
+        self.wheel.push(at, Event::Launch(number));
+    }
+
+    /// A remote call enters.
+    pub(super) fn post_call(&mut self, thread: u32, ticket: Ticket, call: Call) {
+        let work = self.costs.post + self.costs.round;
+        let at = self.threads[thread as usize].cpu.work(self.now, work);
+        let bytes = self.costs.message(call.request.len());
+        let nic = self.threads[thread as usize].nic as usize;
+        let number = self.enter(thread, ticket, false, Some(Box::new(call)));
+        let sent = self.nics[nic].send(&self.costs, at, bytes);
+        self.wheel.push(sent + self.costs.propagation, Event::CallArrives(number));
+    }
+
+    fn enter(
+        &mut self,
+        thread: u32,
+        ticket: Ticket,
+        detached: bool,
+        call: Option<Box<Call>>,
+    ) -> u32 {
+        self.live += 1;
+        self.lists.put(List { ticket, thread, pending: 0, next: 0, detached, error: None, call })
+    }
+
+    /// When the next event is due, ps.
+    pub(super) fn next_at(&mut self) -> Option<Picos> {
+        self.wheel.next_at()
+    }
+
+    /// Handles the next event if it is due at `until` or before. `None` when there is none; true when a list has completed.
+    pub(super) fn step(&mut self, core: &Core, until: Picos, run: Runner<'_>) -> Option<bool> {
+        if !self.given.is_empty() {
+            self.resume_given();
+        }
+        let (at, event) = self.wheel.pop(until)?;
+        self.now = self.now.max(at);
+        Some(match event {
+            Event::Launch(list) => {
+                self.launch(core, list);
+                false
+            }
+            Event::Arrive(group) => {
+                self.arrive(core, group);
+                false
+            }
+            Event::Deliver(group) => self.deliver(core, group),
+            Event::Resume(thread) => self.resume(core, thread),
+            Event::CallArrives(list) => {
+                self.call_arrives(list, run);
+                false
+            }
+            Event::CallReturns(list) => self.finish(core, list),
+        })
+    }
+
+    // ---- launch -----------------------------------------------------------------------------------------------------
+
+    /// Verbs up to the next fence go on their way, those to each node together.
+    fn launch(&mut self, core: &Core, number: u32) {
+        let (ticket, first) = {
+            let l = self.lists.at(number);
+            (l.ticket, l.next)
+        };
+        core.with_requests(ticket, |requests| {
+            let fence = requests.iter().skip(first as usize + 1).position(|wr| wr.fenced);
+            let to = fence.map_or(requests.len() as u32, |i| first + 1 + i as u32);
+            self.lists.at(number).next = to;
+            // Guards the list against completing before its last group has been launched.
+            self.lists.at(number).pending += 1;
+            let part = &requests[first as usize..to as usize];
+            for (i, wr) in part.iter().enumerate() {
+                let node = wr.at.node();
+                if part[..i].iter().any(|earlier| earlier.at.node() == node) {
+                    continue;
+                }
+                let from = first + i as u32;
+                self.ring(number, Waiting { list: number, from, to }, requests);
+            }
+        });
+        self.lists.at(number).pending -= 1;
+        if self.lists.at(number).pending == 0 {
+            // Nothing of it could be launched: no such node.
+            self.finish(core, number);
+        }
+    }
+
+    /// The doorbell of one queue pair.
+    fn ring(&mut self, number: u32, w: Waiting, requests: &[WorkRequest]) {
+        let thread = self.lists.at(number).thread;
+        let node = requests[w.from as usize].at;
+        let Some(target) = self.numbers.of(node) else {
+            let e = Error::new(
+                ErrorKind::Unreachable,
+                format!("{} is no node of this fabric", node.node()),
+            );
+            self.lists.at(number).error.get_or_insert(e);
+            return;
+        };
+        let t = &mut self.threads[thread as usize];
+        let mut at = self.now;
+        let nic = &mut self.nics[t.nic as usize];
+        if !nic.doorbells.is_empty() {
+            let slots = nic.doorbells.len() as u32;
+            let sharers = nic.threads.div_ceil(slots);
+            if sharers > 1 {
+                let hold = self.costs.hold(sharers);
+                at = nic.doorbells[(t.number % slots) as usize].serve(at, hold);
+                let waited = at.saturating_sub(self.now);
+                t.cpu.work(self.now, waited);
+            }
+        }
+        self.lists.at(number).pending += 1;
+        if t.queue_pairs.len() <= target as usize {
+            t.queue_pairs.resize_with(target as usize + 1, QueuePair::default);
+        }
+        let qp = &mut t.queue_pairs[target as usize];
+        if !qp.known {
+            qp.known = true;
+            self.nics[target as usize].queue_pairs += 1;
+        }
+        if qp.waiting.is_empty() {
+            self.initiate(thread, target, w, at, requests);
+        } else {
+            qp.waiting.push_back(w);
+        }
+    }
+
+    /// As many verbs of one group as the queue pair's window lets through; the rest waits.
+    fn initiate(
+        &mut self,
+        thread: u32,
+        target: u32,
+        w: Waiting,
+        at: Picos,
+        requests: &[WorkRequest],
+    ) {
+        let c = &self.costs;
+        let own = self.threads[thread as usize].nic;
+        let node = requests[w.from as usize].at.node();
+        let room = c.max_rd_atomic;
+        let mut g = Group {
+            list: w.list,
+            nic: target,
+            from: w.from,
+            to: w.to,
+            verbs: 0,
+            reads: 0,
+            bytes: 0,
+            received: false,
+        };
+        let mut departs = 0;
+        let mut rest = None;
+        for i in w.from..w.to {
+            let wr = &requests[i as usize];
+            if wr.at.node() != node {
+                continue;
+            }
+            let qp = &mut self.threads[thread as usize].queue_pairs[target as usize];
+            let windowed = wr.op.is_atomic() || wr.op == crate::Opcode::Read;
+            if windowed {
+                if qp.outstanding == room {
+                    rest = Some(Waiting { from: i, ..w });
+                    break;
+                }
+                qp.outstanding += 1;
+                g.reads += 1;
+            }
+            g.verbs += 1;
+            let nic = &mut self.nics[own as usize];
+            let time = c.initiate(wr.op, nic.outstanding);
+            nic.outstanding += 1;
+            let issued = nic.initiator.serve(at, time);
+            let bytes = c.bytes(wr);
+            let wire = c.wire(bytes.request);
+            let sent =
+                if own == target { issued } else { nic.send(c, issued, bytes.request) - wire };
+            if g.verbs == 1 {
+                departs = sent;
+            }
+            self.nics[target as usize].host.region.prefetch(wr.at.offset(), wr.len);
+        }
+        if let Some(rest) = rest {
+            g.to = rest.from;
+            let qp = &mut self.threads[thread as usize].queue_pairs[target as usize];
+            qp.waiting.push_front(rest);
+            if g.verbs == 0 {
+                return;
+            }
+            // What was one group are two now.
+            self.lists.at(w.list).pending += 1;
+        }
+        let way = self.way(own == target);
+        let number = self.groups.put(g);
+        self.wheel.push(departs + way, Event::Arrive(number));
+    }
+
+    /// One way between two nodes, or between a NIC and itself.
+    fn way(&mut self, loopback: bool) -> Picos {
+        let base = if loopback { self.costs.loopback } else { self.costs.propagation };
+        if self.costs.jitter_sigma == 0.0 {
+            return base;
+        }
+        // Sum of twelve uniform draws less six: normal enough for a spread.
+        let mut sum = -6.0;
+        for _ in 0..12 {
+            self.jitter ^= self.jitter << 13;
+            self.jitter ^= self.jitter >> 7;
+            self.jitter ^= self.jitter << 17;
+            sum += (self.jitter >> 11) as f64 / (1u64 << 53) as f64;
+        }
+        (base as f64 * (sum * self.costs.jitter_sigma).exp()) as Picos
+    }
+
+    // ---- arrive -----------------------------------------------------------------------------------------------------
+
+    fn arrive(&mut self, core: &Core, number: u32) {
+        let g = *self.groups.at(number);
+        let l = self.lists.at(g.list);
+        let (ticket, thread) = (l.ticket, l.thread);
+        let (own, incarnation) = {
+            let t = &self.threads[thread as usize];
+            (t.nic, t.incarnation)
+        };
+        let issuer = self.nics[own as usize].node();
+        let by_wire = own != g.nic;
+        let at = self.now;
+        let (mut done, mut bytes, mut ends_in_write) = (at, 0u64, false);
+        let (mut hash, mut error) = (0u64, None);
+        core.with_requests(ticket, |requests| {
+            let node = requests[g.from as usize].at.node();
+            let nic = &mut self.nics[g.nic as usize];
+            if nic.host.revocations.load(Ordering::Relaxed) > 0
+                && nic.host.is_revoked(issuer, incarnation)
+            {
+                error = Some(Error::new(
+                    ErrorKind::Fenced,
+                    format!("{node} refuses {issuer}: it has lost its membership"),
+                ));
+                return;
+            }
+            for wr in
+                requests[g.from as usize..g.to as usize].iter().filter(|w| w.at.node() == node)
+            {
+                done = done.max(nic.serve(&self.costs, wr, at, by_wire));
+                bytes += self.costs.bytes(wr).response;
+                ends_in_write = !wr.op.is_atomic() && wr.op != crate::Opcode::Read;
+                hash = (hash ^ wr.at.bits() ^ u64::from(wr.len) << 56)
+                    .wrapping_mul(0xff51_afd7_ed55_8ccd)
+                    ^ wr.op as u64;
+                if let Err(e) = nic.host.serve(wr) {
+                    error = Some(e);
+                    break;
+                }
+            }
+        });
+        self.mix(at ^ hash.rotate_left(17));
+        self.mix(u64::from(thread));
+        if by_wire && ends_in_write {
+            let ack = self.costs.ack();
+            done = done.max(self.nics[g.nic as usize].send(&self.costs, done, ack));
+            bytes += ack;
+        }
+        if let Some(e) = error {
+            self.lists.at(g.list).error.get_or_insert(e.effect_unknown());
+        }
+        self.groups.at(number).bytes = bytes as u32;
+        let way = self.way(!by_wire);
+        let after = if self.costs.line > 0 { 0 } else { self.costs.completion };
+        self.wheel.push(done + way + after, Event::Deliver(number));
+    }
+
+    // ---- deliver ----------------------------------------------------------------------------------------------------
+
+    fn deliver(&mut self, core: &Core, number: u32) -> bool {
+        let g = *self.groups.at(number);
+        let thread = self.lists.at(g.list).thread;
+        let own = self.threads[thread as usize].nic;
+        if own != g.nic && !g.received {
+            let there = self.nics[own as usize].receive(&self.costs, self.now, u64::from(g.bytes));
+            self.groups.at(number).received = true;
+            if there > self.now {
+                self.wheel.push(there, Event::Deliver(number));
+                return false;
+            }
+        }
+        self.groups.take(number);
+        self.nics[own as usize].outstanding -= g.verbs;
+        if g.reads > 0 {
+            let qp = &mut self.threads[thread as usize].queue_pairs[g.nic as usize];
+            qp.outstanding -= g.reads;
+            self.let_through(core, thread, g.nic);
+        }
+        let l = self.lists.at(g.list);
+        l.pending -= 1;
+        if l.pending > 0 {
+            return false;
+        }
+        let ticket = l.ticket;
+        if l.error.is_none() && (l.next as usize) < core.with_requests(ticket, <[WorkRequest]>::len)
+        {
+            self.launch(core, g.list);
+            return false;
+        }
+        self.done(core, g.list)
+    }
+
+    /// What waits for a queue pair's window goes on its way as far as it fits.
+    fn let_through(&mut self, core: &Core, thread: u32, target: u32) {
+        loop {
+            let qp = &mut self.threads[thread as usize].queue_pairs[target as usize];
+            if qp.outstanding >= self.costs.max_rd_atomic {
+                return;
+            }
+            let Some(w) = qp.waiting.pop_front() else { return };
+            let ticket = self.lists.at(w.list).ticket;
+            let at = self.now;
+            core.with_requests(ticket, |requests| self.initiate(thread, target, w, at, requests));
+        }
+    }
+
+    /// A list has completed: its client is resumed when the thread's CPU is free.
+    fn done(&mut self, core: &Core, number: u32) -> bool {
+        let l = self.lists.at(number);
+        let thread = l.thread;
+        if l.detached {
+            return self.finish(core, number);
+        }
+        let t = &mut self.threads[thread as usize];
+        let free = t.cpu.free.load(Ordering::Relaxed);
+        if t.done.is_empty() && free <= self.now {
+            return self.finish(core, number);
+        }
+        t.done.push_back(number);
+        if !t.resuming {
+            t.resuming = true;
+            self.wheel.push(free.max(self.now), Event::Resume(thread));
+        }
+        false
+    }
+
+    /// The CPU of a thread may have come to its next completion.
+    fn resume(&mut self, core: &Core, thread: u32) -> bool {
+        let t = &mut self.threads[thread as usize];
+        t.resuming = false;
+        let free = t.cpu.free.load(Ordering::Relaxed);
+        if free > self.now {
+            t.resuming = true;
+            self.wheel.push(free, Event::Resume(thread));
+            return false;
+        }
+        let Some(number) = t.done.pop_front() else { return false };
+        if !t.done.is_empty() {
+            // Its client works now; how long, shows when it has run.
+            self.given.push(thread);
+        }
+        self.finish(core, number)
+    }
+
+    fn resume_given(&mut self) {
+        while let Some(thread) = self.given.pop() {
+            let t = &mut self.threads[thread as usize];
+            if !t.resuming && !t.done.is_empty() {
+                t.resuming = true;
+                let at = t.cpu.free.load(Ordering::Relaxed).max(self.now);
+                self.wheel.push(at, Event::Resume(thread));
+            }
+        }
+    }
+
+    fn finish(&mut self, core: &Core, number: u32) -> bool {
+        let l = self.lists.take(number);
+        self.live -= 1;
+        self.mix(self.now ^ u64::from(l.thread) << 40);
+        if let Some(call) = l.call {
+            core.complete_rpc(l.ticket, call.reply);
+        }
+        core.complete(l.ticket, l.error.map_or(Ok(()), Err));
+        true
+    }
+
+    // ---- calls ------------------------------------------------------------------------------------------------------
+
+    fn call_arrives(&mut self, number: u32, run: Runner<'_>) {
+        let l = self.lists.at(number);
+        let thread = l.thread;
+        let Some(mut call) = l.call.take() else { return };
+        let caller = self.nics[self.threads[thread as usize].nic as usize].node();
+        let target = self.numbers.of(crate::GlobalAddr::new(call.to, 64));
+        let mut at = self.now;
+        if let Some(target) = target {
+            let bytes = self.costs.message(call.request.len());
+            let nic = &mut self.nics[target as usize];
+            nic.served.calls += 1;
+            at = nic.receive(&self.costs, at, bytes);
+            at = nic.call(at, self.costs.handler);
+        }
+        let result = run(caller, &mut call);
+        if let Some(target) = target {
+            let bytes = self.costs.message(call.reply.len());
+            at = self.nics[target as usize].send(&self.costs, at, bytes);
+        }
+        self.mix(at ^ u64::from(call.service.0));
+        let l = self.lists.at(number);
+        l.call = Some(call);
+        l.error = result.err();
+        let back = self.costs.propagation + self.costs.completion;
+        self.wheel.push(at + back, Event::CallReturns(number));
+    }
+}

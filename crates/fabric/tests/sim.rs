@@ -1,0 +1,299 @@
+//! The simulated fabric: its timing against formulas, its contract, its determinism.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use dmtree_fabric::sim::{Profile, SimFabric};
+use dmtree_fabric::verb::{VerbVec, cas, fenced, read, write, write_word};
+use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, GlobalAddr, NodeId, Transport, Worker};
+
+const CNS: u16 = 6;
+
+fn fabric(profile: &Profile, seed: u64, mns: u16) -> SimFabric {
+    let f = SimFabric::new(profile, seed);
+    for m in 0..mns {
+        f.add_node(NodeId::memory(m), 64 << 20).unwrap();
+    }
+    for c in 0..CNS {
+        f.add_node(NodeId::compute(c), 1 << 20).unwrap();
+    }
+    f.set_timed(true);
+    f
+}
+
+fn artifact() -> Profile {
+    let mut p = Profile::named("dmtree-artifact-100g").unwrap();
+    for field in ["cache_lookup_ns", "fingerprint_scan_ns", "entry_check_ns", "local_queue_ns"] {
+        p.set(&format!("cpu.{field}"), "0").unwrap();
+    }
+    p
+}
+
+/// A small generator, so that tests need no crate.
+struct Rng(u64);
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 32) * n) >> 32
+    }
+}
+
+/// One verb of a formula: kind, payload, towards a memory node or a compute node.
+#[derive(Clone, Copy)]
+enum V {
+    R(u32),
+    W(u32),
+    Cas,
+    /// The same on a random compute node.
+    CnR(u32),
+    CnW(u32),
+    CnCas,
+}
+
+/// Runs a formula (rounds of verbs, each round awaited) in a closed loop; million operations per second.
+fn mops(rounds: &'static [&'static [V]], threads: u32, coroutines: u32, us: u64) -> f64 {
+    let f = fabric(&artifact(), 1, 1);
+    let mut worker: Option<(Rc<Core>, Worker<'_>)> = None;
+    let done = Rc::new(Cell::new(0u64));
+    let (from, to) = (1_000_000, 1_000_000 + us * 1000);
+    for thread in 0..threads {
+        let t = f.attach(NodeId::compute(thread as u16 % CNS)).unwrap();
+        for coroutine in 0..coroutines {
+            let (core, worker) = worker.get_or_insert_with(|| {
+                let core = Core::new(t.clone(), 1 << 30);
+                (core.clone(), Worker::new(core))
+            });
+            let slot = core.add_slot();
+            let ep = Endpoint::new(core.clone(), t.clone(), slot);
+            let done = done.clone();
+            let mut rng = Rng(u64::from(thread * 64 + coroutine) + 1);
+            worker.spawn(slot, async move {
+                ep.sleep(rng.below(500_000)).await;
+                while ep.now() < to {
+                    for round in rounds {
+                        let mn = |r: &mut Rng| {
+                            GlobalAddr::new(NodeId::memory(0), 64 + r.below(400_000) * 128)
+                        };
+                        let cn = |r: &mut Rng| {
+                            GlobalAddr::new(
+                                NodeId::compute(r.below(6) as u16),
+                                64 + r.below(8_000) * 128,
+                            )
+                        };
+                        for v in *round {
+                            match *v {
+                                V::R(n) => drop(ep.read(mn(&mut rng), n).await.unwrap()),
+                                V::W(n) => {
+                                    let b = ep.buf(n).await.unwrap();
+                                    drop(ep.write(mn(&mut rng), b).await.unwrap());
+                                }
+                                V::Cas => drop(ep.cas(mn(&mut rng), 0, 0).await.unwrap()),
+                                V::CnR(n) => drop(ep.read(cn(&mut rng), n).await.unwrap()),
+                                V::CnW(n) => {
+                                    let b = ep.buf(n).await.unwrap();
+                                    drop(ep.write(cn(&mut rng), b).await.unwrap());
+                                }
+                                V::CnCas => drop(ep.cas(cn(&mut rng), 0, 0).await.unwrap()),
+                            }
+                        }
+                    }
+                    let now = ep.now();
+                    if (from..to).contains(&now) {
+                        done.set(done.get() + 1);
+                    }
+                }
+            });
+        }
+    }
+    let (_, mut worker) = worker.unwrap();
+    worker.run(&mut Fifo).unwrap();
+    done.get() as f64 / us as f64
+}
+
+/// The limits of one 100 Gb/s memory-side NIC in plain arithmetic: 12.3 bytes per ns of wire, 19.8, 11.0 and 14.4 ns of pipeline.
+#[test]
+fn throughput_is_what_the_narrowest_server_allows() {
+    let near = |name: &str, got: f64, due: f64| {
+        assert!((got / due - 1.0).abs() < 0.02, "{name}: {got:.2} Mops where {due:.2} are due");
+    };
+    // Bound by the READ pipeline.
+    near("search", mops(&[&[V::R(40)]], 432, 4, 1000), 1000.0 / 19.8);
+    near("table and entry", mops(&[&[V::R(56)], &[V::R(40)]], 432, 4, 1000), 1000.0 / 39.6);
+    // Bound by the pipeline, three kinds of verbs.
+    let update: &[&[V]] = &[&[V::CnCas], &[V::CnR(56)], &[V::R(40)], &[V::W(40)], &[V::CnW(8)]];
+    near("update", mops(update, 432, 4, 1000), 1000.0 / 30.8);
+    let fptree: &[&[V]] = &[&[V::Cas], &[V::R(56)], &[V::R(40)], &[V::W(40)], &[V::W(8)]];
+    near(
+        "all on the memory node",
+        mops(fptree, 432, 4, 1000),
+        1000.0 / (14.4 + 2.0 * 19.8 + 2.0 * 11.0),
+    );
+    // Bound by the wire from the memory node.
+    near("leaves", mops(&[&[V::R(1360)]], 432, 4, 1000), 12_300.0 / 1446.0);
+    // Bound by the wire to it.
+    near("leaf writes", mops(&[&[V::W(1360)]], 432, 4, 1000), 12_300.0 / 1458.0);
+    // Bound by latency: 2.2 us a round.
+    let one = mops(&[&[V::R(8)]], 1, 1, 4000);
+    // Propagation both ways, completion, posting, resuming, one READ.
+    near("one client", 1.0 / one, 1.7 + 0.4 + 0.1 + 0.25 + 0.036);
+}
+
+fn run<F: Future<Output = ()>>(t: &Rc<dyn Transport>, body: impl FnOnce(Endpoint) -> F) {
+    let core = Core::new(t.clone(), 1 << 24);
+    let slot = core.add_slot();
+    let ep = Endpoint::new(core.clone(), t.clone(), slot);
+    core.block_on(slot, async {
+        body(ep).await;
+        Ok(())
+    })
+    .unwrap();
+}
+
+fn at(offset: u64) -> GlobalAddr {
+    GlobalAddr::new(NodeId::memory(0), offset)
+}
+
+#[test]
+fn verbs_do_what_they_say_and_take_their_time() {
+    let f = fabric(&Profile::named("ideal").unwrap(), 1, 2);
+    let t = f.attach(NodeId::compute(0)).unwrap();
+    run(&t, |ep| async move {
+        assert_eq!(ep.cas(at(64), 0, 7).await.unwrap(), 0);
+        assert_eq!(ep.now(), 1000, "one round trip of the ideal profile");
+        assert_eq!(ep.faa(at(64), 3).await.unwrap(), 7);
+        // A chain is one round, a fence one more.
+        let (was, seen) = ep.chain((cas(at(64), 10, 11), read(at(64), 8))).await.unwrap();
+        assert_eq!((was, seen.word(0)), (10, 11));
+        assert_eq!(ep.now(), 3000);
+        let buf = ep.buf(8).await.unwrap();
+        ep.chain((read(at(128), 8), fenced(write(at(128), buf)))).await.unwrap();
+        assert_eq!(ep.now(), 5000);
+        // A batch goes to all nodes at once.
+        let other = GlobalAddr::new(NodeId::memory(1), 64);
+        ep.batch((write_word(at(72), 1), write_word(other, 2), cas(at(80), 0, 5))).await.unwrap();
+        assert_eq!(ep.now(), 6000);
+        ep.sleep(500).await;
+        assert_eq!(ep.now(), 6500);
+    });
+    assert_eq!(f.usage().nodes[0].atomics, 4);
+}
+
+#[test]
+fn errors_are_values_here_too() {
+    let f = fabric(&artifact(), 1, 1);
+    let t = f.attach(NodeId::compute(0)).unwrap();
+    run(&t, |ep| async move {
+        let e = ep.read(at(1 << 40), 8).await.unwrap_err();
+        assert!(e.to_string().contains("outside"), "{e}");
+        let e = ep.read(GlobalAddr::new(NodeId::memory(9), 64), 8).await.unwrap_err();
+        assert_eq!(e.kind(), dmtree_fabric::ErrorKind::Unreachable);
+        let e = ep.cas(at(65), 0, 0).await.unwrap_err();
+        assert!(e.to_string().contains("aligned"), "{e}");
+        ep.read(at(64), 8).await.unwrap();
+    });
+    f.fence(NodeId::memory(0), NodeId::compute(0), 1).unwrap();
+    run(&t, |ep| async move {
+        let e = ep.read(at(64), 8).await.unwrap_err();
+        assert_eq!(e.kind(), dmtree_fabric::ErrorKind::Fenced);
+    });
+}
+
+/// A queue pair has 16 READs in flight at most: 64 of them take four rounds, 16 take one.
+#[test]
+fn reads_wait_for_the_window_of_their_queue_pair() {
+    let f = fabric(&Profile::named("ideal").unwrap(), 1, 1);
+    let t = f.attach(NodeId::compute(0)).unwrap();
+    run(&t, |ep| async move {
+        for (n, due) in [(16u64, 1000), (64, 4000), (65, 5000)] {
+            let before = ep.now();
+            let mut list = VerbVec::new();
+            (0..n).for_each(|i| {
+                list.read(at(64 + i * 64), 64);
+            });
+            ep.batch(list).await.unwrap();
+            assert_eq!(ep.now() - before, due, "{n} READs");
+        }
+        // WRITEs have no such window.
+        let before = ep.now();
+        let mut list = VerbVec::new();
+        (0..64u64).for_each(|i| {
+            list.write_word(at(64 + i * 64), 1);
+        });
+        ep.batch(list).await.unwrap();
+        assert_eq!(ep.now() - before, 1000);
+    });
+}
+
+#[test]
+fn atomics_on_one_word_are_served_one_after_another() {
+    let f = fabric(&artifact(), 1, 1);
+    let per_op = |spread: u64| {
+        let t = f.attach(NodeId::compute(0)).unwrap();
+        let took = Rc::new(Cell::new(0));
+        let out = took.clone();
+        run(&t, |ep| async move {
+            let before = ep.now();
+            for _ in 0..20 {
+                let mut list = VerbVec::new();
+                (0..16u64).for_each(|i| {
+                    list.cas(at(64 + i * spread), 0, 0);
+                });
+                ep.batch(list).await.unwrap();
+            }
+            out.set((ep.now() - before) / 320);
+        });
+        took.get()
+    };
+    let (same, apart) = (per_op(0), per_op(64));
+    assert!((460..720).contains(&same) && apart < 300, "{same} ns on one word, {apart} on many");
+}
+
+/// Nobody can ever be woken: a report, not a hang.
+#[test]
+fn a_stall_is_reported_with_its_reason() {
+    let f = fabric(&artifact(), 1, 1);
+    let t = f.attach(NodeId::compute(0)).unwrap();
+    let core = Core::new(t.clone(), 1 << 20);
+    let mut worker = Worker::new(core.clone());
+    let slot = core.add_slot();
+    let _ep = Endpoint::new(core, t, slot);
+    worker.spawn(slot, std::future::pending());
+    let stalled = worker.run(&mut Fifo).unwrap_err();
+    assert!(stalled.to_string().starts_with("no client can make progress"), "{stalled}");
+}
+
+fn hash_of(seed: u64) -> u64 {
+    let f = fabric(&artifact(), seed, 1);
+    let t = f.attach(NodeId::compute(1)).unwrap();
+    let sum = Rc::new(RefCell::new(0u64));
+    let out = sum.clone();
+    run(&t, |ep| async move {
+        let mut rng = Rng(seed);
+        for _ in 0..200 {
+            *out.borrow_mut() += ep.faa(at(64 + rng.below(10) * 8), 1).await.unwrap();
+        }
+    });
+    f.trace_hash()
+}
+
+#[test]
+fn a_run_is_a_function_of_its_seed() {
+    assert_eq!(hash_of(5), hash_of(5));
+    assert_ne!(hash_of(5), hash_of(6));
+}
+
+#[test]
+fn time_stands_still_until_it_is_let_go() {
+    let f = fabric(&artifact(), 1, 1);
+    f.set_timed(false);
+    let t = f.attach(NodeId::compute(0)).unwrap();
+    run(&t, |ep| async move {
+        ep.write_word(at(64), 9).await.unwrap();
+        assert_eq!(ep.now(), 0);
+    });
+    f.set_timed(true);
+    run(&t, |ep| async move {
+        assert_eq!(ep.faa(at(64), 0).await.unwrap(), 9);
+        assert!(ep.now() > 2_000);
+    });
+}
