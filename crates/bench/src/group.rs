@@ -39,6 +39,8 @@ pub struct CellPlan {
     pub config: Config,
     /// The point of a sweep.
     pub variant: Option<String>,
+    /// The cell whose run is this one's too: simulated, and the same but for a distribution that the workload has no use for.
+    pub same_as: Option<usize>,
 }
 
 /// Cells of one system that share a pool.

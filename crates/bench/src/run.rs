@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dmtree_fabric::{OpCounts, Role, SideCounts, Snapshot, Totals};
+use dmtree_workload::OpKind;
 
 use crate::client::Tally;
 use crate::clock;
@@ -53,19 +54,37 @@ pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
         for system in registry::select(&c.systems)? {
             for d in &c.distributions {
                 for w in &c.workloads {
-                    let plan = CellPlan {
+                    let mut plan = CellPlan {
                         number: out.len(),
                         workload: w.clone(),
                         distribution: *d,
                         config: config.for_cell(system.name, w),
                         variant: variant.clone(),
+                        same_as: None,
                     };
+                    plan.same_as = twin(&out, &system, &plan);
                     out.push((system.clone(), plan));
                 }
             }
         }
     }
     Ok(out)
+}
+
+/// The earlier cell that does the very same: a simulation of inserts only, whose keys no distribution chooses.
+fn twin(earlier: &[(System, CellPlan)], system: &System, plan: &CellPlan) -> Option<usize> {
+    let mix = plan.workload.mix();
+    let only_inserts = mix.total() == u64::from(mix.weight(OpKind::Insert));
+    if !(plan.config.simulated() && only_inserts) {
+        return None;
+    }
+    let same = |(s, p): &&(System, CellPlan)| {
+        s.name == system.name
+            && p.workload == plan.workload
+            && p.variant == plan.variant
+            && p.config == plan.config
+    };
+    earlier.iter().find(same).map(|(_, p)| p.number)
 }
 
 /// Groups of cells in the order in which they run, once. Cells that change which keys exist have a pool of their own; others
@@ -76,7 +95,7 @@ pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
 pub fn groups(r: &Resolved, skip: &dyn Fn(&System, &CellPlan) -> bool) -> Result<Vec<Group>> {
     let mut groups: Vec<(Option<String>, Group)> = Vec::new();
     for (system, cell) in cells(r)? {
-        if skip(&system, &cell) {
+        if cell.same_as.is_some() || skip(&system, &cell) {
             continue;
         }
         let mix = cell.workload.mix();
@@ -239,9 +258,11 @@ pub fn run(
     let sums: RefCell<BTreeMap<usize, (Group, CellPlan, Sum)>> = RefCell::default();
     let so_far = |failure: Option<&Failure>| {
         let sums = sums.borrow();
-        let cells = order.iter().filter_map(|(s, p)| match (sums.get(&p.number), have(s, p)) {
-            (Some((g, plan, sum)), _) => Some(cell(g, plan, sum, table.as_ref())),
-            (None, earlier) => earlier.cloned(),
+        let cells = order.iter().filter_map(|(s, p)| {
+            match (sums.get(&p.same_as.unwrap_or(p.number)), have(s, p)) {
+                (Some((g, _, sum)), _) => Some(cell(g, p, sum, table.as_ref())),
+                (None, earlier) => earlier.cloned(),
+            }
         });
         results(r, cells.collect(), table.as_ref(), failure)
     };

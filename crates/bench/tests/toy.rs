@@ -195,7 +195,7 @@ fn measure(lie: Lie, workload: &str, layer: Layer, stop: bool) -> Result<Vec<Mea
     let config = config::resolve("toy", &Layer::default(), &layer)?.config;
     let workload: Workload = workload.parse().unwrap();
     let distribution = "zipfian".parse().unwrap();
-    let cell = CellPlan { number: 0, workload, distribution, config, variant: None };
+    let cell = CellPlan { number: 0, workload, distribution, config, variant: None, same_as: None };
     let group = Group { system: system.clone(), cells: vec![cell], round: 0 };
     let mut out = Vec::new();
     let mut progress = |_: Progress<'_>| {};

@@ -155,7 +155,7 @@ fn say_written(written: &[PathBuf], o: &Output) {
 /// `bench list`.
 pub fn list() -> Result<()> {
     let mut t = Table::new(&["experiment", "what for"], 2);
-    for (name, _) in BUILTIN {
+    for (name, _) in BUILTIN.iter().copied() {
         let e = Experiment::find(name)?;
         t.row(vec![name.to_owned(), e.layer.description.unwrap_or_default()]);
     }
