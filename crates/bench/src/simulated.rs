@@ -137,7 +137,9 @@ pub struct SimFigures {
 /// Usage counters as shares of the time they cover.
 pub fn nodes(u: &Usage) -> Vec<NodeUse> {
     let ns = u.until_ns.saturating_sub(u.since_ns).max(1) as f64;
-    let share = |busy: u64| busy as f64 / ns;
+    // Work counts when a server takes it on, so that a full one may hold a little more than the window.
+    let share = |busy: u64| (busy as f64 / ns).min(1.0);
+    let sum = |busy: u64| busy as f64 / ns;
     let per_second = |n: u64| n as f64 / ns * 1e9;
     let name = |node: dmtree_fabric::NodeId| match node.role() {
         Role::Memory => format!("mn{}", node.index()),
@@ -153,8 +155,8 @@ pub fn nodes(u: &Usage) -> Vec<NodeUse> {
         out_wire: share(n.out_wire_ns),
         responder: share(n.responder_ns),
         initiator: share(n.initiator_ns),
-        same_word: share(n.same_word_wait_ns),
-        rpc: share(n.rpc_ns),
+        same_word: sum(n.same_word_wait_ns),
+        rpc: sum(n.rpc_ns),
         cpu: {
             let mine = u.threads.iter().filter(|t| t.node == n.node && t.cpu_ns > 0);
             mine.map(|t| share(t.cpu_ns)).collect()
