@@ -90,7 +90,7 @@ fn one(browser: &str, dir: &Path) -> Result<()> {
             .with_context(|| format!("the page was not rendered: no {name}"))
     };
     let (charts, drawn) = (attribute("data-charts")?, dom.matches("<svg").count() as u64);
-    // Those inside of closed details have no size.
+    // Those that are folded away are not looked at.
     let hidden = dom.split("<details").skip(1).filter_map(|d| d.split("</details>").next());
     let hidden: u64 = hidden.map(|d| d.matches("<svg").count() as u64).sum();
     if charts == 0 || charts + hidden != drawn {

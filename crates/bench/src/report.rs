@@ -19,7 +19,7 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;font-size:.9
 /// Says in the page itself what a browser made of it, for the test that renders it: how many charts have a size, and how many
 /// pairs of their texts overlap.
 const PROBE: &str = "<script>(function(){var d=document,b=d.body,n=0,o=0,box=function(e){return e.getBoundingClientRect()};\
-d.querySelectorAll('svg').forEach(function(s){var r=box(s);if(r.width>0&&r.height>0)n++;var t=[].map.call(s.querySelectorAll('text'),box);\
+d.querySelectorAll('svg').forEach(function(s){if(s.closest('details'))return;var r=box(s);if(r.width>0&&r.height>0)n++;var t=[].map.call(s.querySelectorAll('text'),box);\
 for(var i=0;i<t.length;i++)for(var j=0;j<i;j++){var a=t[i],c=t[j];if(a.left+1<c.right&&c.left+1<a.right&&a.top+2<c.bottom&&c.top+2<a.bottom)o++}\
 t.forEach(function(a){if(a.left<r.left-1||a.right>r.right+1||a.top<r.top-1||a.bottom>r.bottom+1)o++})});\
 b.setAttribute('data-charts',n);b.setAttribute('data-overlaps',o);b.setAttribute('data-overflow',d.documentElement.scrollWidth>window.innerWidth+1?1:0)})()</script>\n";
