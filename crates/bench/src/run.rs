@@ -52,6 +52,10 @@ pub fn groups(r: &Resolved) -> Result<Vec<Group>> {
                 let mut shared: Vec<CellPlan> = Vec::new();
                 let mut own = Vec::new();
                 for w in &c.workloads {
+                    // Preflight has refused it where the system was asked for by name.
+                    if system.lacks(&config, w).is_some() {
+                        continue;
+                    }
                     let cell = CellPlan { number, workload: w.clone(), distribution: *d };
                     number += 1;
                     let mix = w.mix();
@@ -100,6 +104,11 @@ pub fn preflight(r: &Resolved) -> Result<()> {
             cache_bytes: c.cache_bytes.0,
         };
         for system in registry::select(&c.systems)? {
+            if r.config.systems.iter().any(|name| name == system.name)
+                && let Some(what) = c.workloads.iter().find_map(|w| system.lacks(&c, w))
+            {
+                return Err(Failure::input(what));
+            }
             let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
             system.open(&spec, key, value).map_err(|e| e.context(system.name))?;
         }

@@ -190,7 +190,7 @@ fn tables_overflow_to_memory_nodes() {
         }
         let mut c = bed.client(1).expect("attach");
         let shape = c.walk().expect("walk");
-        assert!(shape.table_bytes > 3 * 8 << 10, "{} bytes of tables", shape.table_bytes);
+        assert!(shape.table_bytes > 3 * (8 << 10), "{} bytes of tables", shape.table_bytes);
     }
 }
 
