@@ -260,6 +260,9 @@ layer! {
     cache_bytes: Bytes,
     /// Cache budget of a compute node for 1e9 keys, scaled to the keys there are.
     cache_at_billion: Bytes,
+    /// Table memory that a client node takes from one compute node before it goes on to the next, for 1e9 keys, scaled to the
+    /// keys there are; for systems that have such chunks.
+    table_chunk_at_billion: Bytes,
     /// Bytes of each memory node.
     memory_bytes: Bytes,
     /// How the index is filled.
@@ -319,6 +322,8 @@ pub struct Config {
     pub cache_bytes: Bytes,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_at_billion: Option<Bytes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_chunk_at_billion: Option<Bytes>,
     pub memory_bytes: Option<Bytes>,
     pub load_by: LoadBy,
     pub fill: FillBy,
@@ -414,6 +419,7 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         mns: l.mns.unwrap_or(1),
         cache_bytes: l.cache_bytes.unwrap_or_else(|| sizing::default_cache(keys, &key_form)),
         cache_at_billion: l.cache_at_billion,
+        table_chunk_at_billion: l.table_chunk_at_billion,
         key_form,
         value_size,
         scan_length: l.scan_length.unwrap_or_default(),
@@ -525,8 +531,7 @@ impl Config {
         }
         let own = self.per_system.get(system).and_then(|s| s.cache_at_billion);
         if let Some(at_billion) = own.or(self.cache_at_billion) {
-            let share = c.keys as f64 / 1e9;
-            c.cache_bytes = Bytes(((at_billion.0 as f64 * share) as u64).max(sizing::LEAST_CACHE));
+            c.cache_bytes = Bytes(sizing::scaled(at_billion, c.keys, sizing::LEAST_CACHE));
         }
         c
     }

@@ -179,8 +179,7 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let memory_bytes = sizing::memory(c, &first.workload);
     let began = clock::now();
     let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
-    let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
-    let opened = Opened::<I>::create(g.system.name, &g.system.fitted(key, value), &spec)?;
+    let opened = Opened::<I>::create(g.system.name, &g.system.options_for(c), &spec)?;
     let plan = c.workload(&first.workload, first.distribution).build()?;
     let needs_order =
         g.cells.iter().any(|cell| cell.workload.mix().scan > 0) || c.load_by == LoadBy::Bulk;

@@ -54,6 +54,10 @@ pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
         for system in registry::select(&c.systems)? {
             for d in &c.distributions {
                 for w in &c.workloads {
+                    // Preflight refuses it.
+                    if system.lacks(&config, w).is_some() {
+                        continue;
+                    }
                     let mut plan = CellPlan {
                         number: out.len(),
                         workload: w.clone(),
@@ -145,6 +149,13 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
 /// # Errors
 /// What the system refuses.
 pub fn preflight(r: &Resolved) -> Result<()> {
+    for (_, c) in r.config.sweep.points(&r.config)? {
+        for system in registry::select(&c.systems)? {
+            if let Some(what) = c.workloads.iter().find_map(|w| system.lacks(&c, w)) {
+                return Err(Failure::input(what));
+            }
+        }
+    }
     let mut done = Vec::new();
     for (system, cell) in cells(r)? {
         let c = &cell.config;

@@ -11,6 +11,7 @@ use dmtree_bench::{csv, files, report, svg, table};
 
 fn small(layer: Layer) -> Results {
     let layer = Layer {
+        systems: layer.systems.or_else(|| names(&["dmtree"])),
         keys: Some(3000),
         ops: Some(3000),
         threads: Some(2),
