@@ -7,6 +7,8 @@ use crate::simulated::{SimFabric, Usage};
 
 /// Operations per client, on average, that end before the window opens.
 const RAMP_OPS: u64 = 2;
+/// And this part of the window's operations: queues at locks build up slowly.
+const RAMP_PART: u64 = 4;
 
 /// How long a window is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +56,7 @@ impl Window {
     pub fn new(sim: SimFabric, clients: u32, spread_ns: u64, extent: Extent) -> Self {
         Self {
             extent,
-            ramp_ops: RAMP_OPS * u64::from(clients),
+            ramp_ops: (RAMP_OPS * u64::from(clients)).max(extent.ops.unwrap_or(0) / RAMP_PART),
             ramp_ns: spread_ns,
             finished: AtomicU64::new(0),
             inside: AtomicU64::new(0),
@@ -188,6 +190,13 @@ mod tests {
         assert!(w.opened() && w.end(0, 1200) && w.end(0, 1300) && w.end(0, 1400) && w.closed());
         assert!(!w.end(0, 1500), "the ramp-down");
         assert_eq!(w.span(0), Span { from_ns: 1100, to_ns: 1400, ops: 3, begun: 0 });
+    }
+
+    #[test]
+    fn long_windows_have_long_ramps() {
+        let w = window(1, Extent { ops: Some(400), ns: None });
+        (0..99).for_each(|i| assert!(!w.end(0, 2000 + i)));
+        assert!(!w.opened() && !w.end(0, 3000) && w.opened(), "a quarter of 400");
     }
 
     #[test]
