@@ -1,6 +1,7 @@
 //! Exact counts of what operations cost: they do not depend on the machine's speed.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use crate::addr::{NodeId, Role};
 use crate::scope::{OpKind, OpOutcome};
@@ -173,33 +174,52 @@ impl Snapshot {
     }
 }
 
-/// The live counters of one endpoint.
+/// What several endpoints count together.
 #[derive(Debug)]
-pub(crate) struct Counters {
-    current: RefCell<OpCounts>,
-    in_op: Cell<bool>,
+pub(crate) struct Sums {
     loose: RefCell<OpCounts>,
     totals: RefCell<Vec<Option<Box<Totals>>>>,
     memory: RefCell<Vec<SideCounts>>,
     compute: RefCell<Vec<SideCounts>>,
 }
 
-impl Counters {
-    pub(crate) fn new() -> Self {
+impl Sums {
+    fn new() -> Self {
         Self {
-            current: RefCell::default(),
-            in_op: Cell::new(false),
             loose: RefCell::default(),
             totals: RefCell::new(vec![None; CELLS]),
             memory: RefCell::default(),
             compute: RefCell::default(),
         }
     }
+}
+
+/// The live counters of one endpoint.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    current: RefCell<OpCounts>,
+    in_op: Cell<bool>,
+    sums: Rc<Sums>,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self::into(Rc::new(Sums::new()))
+    }
+
+    /// Counters of one more endpoint that adds to the sums of others.
+    pub(crate) fn into(sums: Rc<Sums>) -> Self {
+        Self { current: RefCell::default(), in_op: Cell::new(false), sums }
+    }
+
+    pub(crate) fn sums(&self) -> Rc<Sums> {
+        self.sums.clone()
+    }
 
     fn with_node(&self, node: NodeId, f: impl FnOnce(&mut SideCounts)) {
         let side = match node.role() {
-            Role::Memory => &self.memory,
-            Role::Compute => &self.compute,
+            Role::Memory => &self.sums.memory,
+            Role::Compute => &self.sums.compute,
         };
         let mut nodes = side.borrow_mut();
         let i = node.index();
@@ -213,7 +233,7 @@ impl Counters {
         if self.in_op.get() {
             f(&mut self.current.borrow_mut());
         } else {
-            f(&mut self.loose.borrow_mut());
+            f(&mut self.sums.loose.borrow_mut());
         }
     }
 
@@ -264,7 +284,7 @@ impl Counters {
     pub(crate) fn end(&self, kind: OpKind, outcome: OpOutcome) {
         self.in_op.set(false);
         let c = self.current.borrow();
-        let mut totals = self.totals.borrow_mut();
+        let mut totals = self.sums.totals.borrow_mut();
         let cell = kind as usize * OpOutcome::ALL.len() + outcome as usize;
         let t = totals[cell].get_or_insert_default();
         t.ops += 1;
@@ -273,7 +293,7 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let totals = self.totals.borrow();
+        let totals = self.sums.totals.borrow();
         let mut ops = Vec::new();
         for kind in OpKind::ALL {
             for outcome in OpOutcome::ALL {
@@ -284,22 +304,22 @@ impl Counters {
             }
         }
         let mut nodes = Vec::new();
-        for (i, counts) in self.memory.borrow().iter().enumerate() {
+        for (i, counts) in self.sums.memory.borrow().iter().enumerate() {
             nodes.push((NodeId::memory(i as u16), *counts));
         }
-        for (i, counts) in self.compute.borrow().iter().enumerate() {
+        for (i, counts) in self.sums.compute.borrow().iter().enumerate() {
             nodes.push((NodeId::compute(i as u16), *counts));
         }
         nodes.retain(|(_, c)| *c != SideCounts::default());
-        Snapshot { ops, nodes, loose: *self.loose.borrow() }
+        Snapshot { ops, nodes, loose: *self.sums.loose.borrow() }
     }
 
     /// Forgets everything counted so far.
     pub(crate) fn reset(&self) {
-        *self.loose.borrow_mut() = OpCounts::default();
-        self.totals.borrow_mut().iter_mut().for_each(|t| *t = None);
-        self.memory.borrow_mut().clear();
-        self.compute.borrow_mut().clear();
+        *self.sums.loose.borrow_mut() = OpCounts::default();
+        self.sums.totals.borrow_mut().iter_mut().for_each(|t| *t = None);
+        self.sums.memory.borrow_mut().clear();
+        self.sums.compute.borrow_mut().clear();
     }
 }
 

@@ -47,6 +47,27 @@ impl std::fmt::Debug for Endpoint {
 impl Endpoint {
     /// An endpoint of slot `slot` of an executor over a transport.
     pub fn new(core: Rc<Core>, transport: Rc<dyn Transport>, slot: u32) -> Self {
+        Self::counting(core, transport, slot, Counters::new())
+    }
+
+    /// Like [`Endpoint::new`], but what it counts is added to the sums of another endpoint: either's snapshot shows both. For
+    /// thousands of clients on one thread, whose own sums would not stay in the processor's caches.
+    pub fn counting_with(
+        core: Rc<Core>,
+        transport: Rc<dyn Transport>,
+        slot: u32,
+        other: &Self,
+    ) -> Self {
+        let counters = Counters::into(other.0.counters.sums());
+        Self::counting(core, transport, slot, counters)
+    }
+
+    fn counting(
+        core: Rc<Core>,
+        transport: Rc<dyn Transport>,
+        slot: u32,
+        counters: Counters,
+    ) -> Self {
         let (node, charges) = (transport.node(), transport.charges());
         core.drive(&transport);
         Self(Rc::new(Inner {
@@ -54,7 +75,7 @@ impl Endpoint {
             transport,
             slot,
             node,
-            counters: Counters::new(),
+            counters,
             timeout_ns: Cell::new(DEFAULT_TIMEOUT_NS),
             deadline: Cell::new(0),
             charges,

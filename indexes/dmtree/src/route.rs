@@ -295,6 +295,11 @@ impl DmTree {
         if sorted.first().is_none_or(|(key, _)| **key > *lo) {
             return Err(Error::corrupt(format!("inner node {addr} lacks its first record")));
         }
+        if let (Some(hi), Some((last, _))) = (hi.as_deref(), sorted.last())
+            && *last >= hi
+        {
+            return Err(Error::corrupt(format!("inner node {addr} has a record above its range")));
+        }
         let keys = KeyArray::new(sorted.iter().map(|(key, _)| *key));
         let tag = |i: usize| match sorted.get(i + 1) {
             Some((key, _)) => fence_tag(Some(key)),
