@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::addr::{NodeId, Role};
-use crate::scope::{OpKind, OpOutcome};
-use crate::transport::{Opcode, WorkRequest};
+use crate::scope::{OpKind, OpOutcome, Stage, Step};
+use crate::transport::{Nanos, Opcode, WorkRequest};
 
 /// Verbs and bytes towards one side (all memory nodes, all compute nodes, or one node).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,6 +127,9 @@ impl Totals {
 
 const CELLS: usize = OpKind::ALL.len() * OpOutcome::ALL.len();
 
+/// Time by step, ns, in the order of [`Step::ALL`].
+pub type StepTimes = [Nanos; Step::ALL.len()];
+
 /// Everything one endpoint counted; sums of several endpoints have the same form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -136,6 +139,10 @@ pub struct Snapshot {
     pub nodes: Vec<(NodeId, SideCounts)>,
     /// Verbs outside any operation.
     pub loose: OpCounts,
+    /// Time by operation kind and step, where it was measured.
+    pub steps: Vec<(OpKind, StepTimes)>,
+    /// Units charged by CPU stage, where the fabric charges; in the order of [`Stage::ALL`].
+    pub charged: [u64; Stage::ALL.len()],
 }
 
 impl Snapshot {
@@ -154,6 +161,13 @@ impl Snapshot {
             }
         }
         self.loose.add(&other.loose);
+        self.charged.iter_mut().zip(&other.charged).for_each(|(a, b)| *a += b);
+        for (kind, times) in &other.steps {
+            match self.steps.binary_search_by_key(kind, |(k, _)| *k) {
+                Ok(i) => self.steps[i].1.iter_mut().zip(times).for_each(|(a, b)| *a += b),
+                Err(i) => self.steps.insert(i, (*kind, *times)),
+            }
+        }
     }
 
     /// Sum over all outcomes of some kinds.
@@ -181,6 +195,8 @@ pub(crate) struct Sums {
     totals: RefCell<Vec<Option<Box<Totals>>>>,
     memory: RefCell<Vec<SideCounts>>,
     compute: RefCell<Vec<SideCounts>>,
+    steps: RefCell<[StepTimes; OpKind::ALL.len()]>,
+    charged: Cell<[u64; Stage::ALL.len()]>,
 }
 
 impl Sums {
@@ -190,6 +206,8 @@ impl Sums {
             totals: RefCell::new(vec![None; CELLS]),
             memory: RefCell::default(),
             compute: RefCell::default(),
+            steps: RefCell::default(),
+            charged: Cell::default(),
         }
     }
 }
@@ -199,6 +217,9 @@ impl Sums {
 pub(crate) struct Counters {
     current: RefCell<OpCounts>,
     in_op: Cell<bool>,
+    /// Times by step of the present operation, where they are measured.
+    times: RefCell<StepTimes>,
+    timed: Cell<bool>,
     sums: Rc<Sums>,
 }
 
@@ -209,7 +230,8 @@ impl Counters {
 
     /// Counters of one more endpoint that adds to the sums of others.
     pub(crate) fn into(sums: Rc<Sums>) -> Self {
-        Self { current: RefCell::default(), in_op: Cell::new(false), sums }
+        let (current, times) = (RefCell::default(), RefCell::default());
+        Self { current, in_op: Cell::new(false), times, timed: Cell::new(false), sums }
     }
 
     pub(crate) fn sums(&self) -> Rc<Sums> {
@@ -272,9 +294,33 @@ impl Counters {
         self.with_node(to, |n| n.rpc += 1);
     }
 
+    /// Whether times by step are measured.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.timed.get()
+    }
+
+    pub(crate) fn set_timed(&self, on: bool) {
+        self.timed.set(on);
+    }
+
+    /// CPU time was charged.
+    pub(crate) fn charged(&self, stage: Stage, units: u32) {
+        let mut all = self.sums.charged.get();
+        all[stage as usize] += u64::from(units);
+        self.sums.charged.set(all);
+    }
+
+    /// Time of the present operation went into a step.
+    pub(crate) fn spent(&self, step: Step, ns: Nanos) {
+        self.times.borrow_mut()[step as usize] += ns;
+    }
+
     pub(crate) fn begin(&self) {
         *self.current.borrow_mut() = OpCounts::default();
         self.in_op.set(true);
+        if self.timed.get() {
+            *self.times.borrow_mut() = StepTimes::default();
+        }
     }
 
     pub(crate) fn current(&self) -> OpCounts {
@@ -283,6 +329,10 @@ impl Counters {
 
     pub(crate) fn end(&self, kind: OpKind, outcome: OpOutcome) {
         self.in_op.set(false);
+        if self.timed.get() {
+            let sums = &mut self.sums.steps.borrow_mut()[kind as usize];
+            sums.iter_mut().zip(self.times.borrow().iter()).for_each(|(a, b)| *a += b);
+        }
         let c = self.current.borrow();
         let mut totals = self.sums.totals.borrow_mut();
         let cell = kind as usize * OpOutcome::ALL.len() + outcome as usize;
@@ -311,7 +361,11 @@ impl Counters {
             nodes.push((NodeId::compute(i as u16), *counts));
         }
         nodes.retain(|(_, c)| *c != SideCounts::default());
-        Snapshot { ops, nodes, loose: *self.sums.loose.borrow() }
+        let steps = self.sums.steps.borrow();
+        let steps = OpKind::ALL.into_iter().zip(steps.iter().copied());
+        let steps = steps.filter(|(_, t)| *t != StepTimes::default()).collect();
+        let loose = *self.sums.loose.borrow();
+        Snapshot { ops, nodes, loose, steps, charged: self.sums.charged.get() }
     }
 
     /// Forgets everything counted so far.
@@ -320,6 +374,8 @@ impl Counters {
         self.sums.totals.borrow_mut().iter_mut().for_each(|t| *t = None);
         self.sums.memory.borrow_mut().clear();
         self.sums.compute.borrow_mut().clear();
+        *self.sums.steps.borrow_mut() = Default::default();
+        self.sums.charged.set(Default::default());
     }
 }
 

@@ -1,6 +1,8 @@
 //! How fast the simulator runs the index: `sim_speed [KEYS [US [PROFILE]]]`. Searches, then updates, in a closed loop of 6 compute
 //! nodes, 72 threads and 4 coroutines.
 
+#![allow(clippy::disallowed_macros, reason = "a program prints")]
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
