@@ -1,6 +1,8 @@
 //! What a developer runs: `cargo xtask VERB`. Each verb is also a step of CI.
 #![forbid(unsafe_code)]
 
+mod report;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -13,6 +15,10 @@ const VERBS: &[(&str, &str)] = &[
         "miri",
         "undefined behaviour in the fabric, the cache and the formats (needs the nightly component `miri`)",
     ),
+    (
+        "report-check [DIR]",
+        "a browser renders the report of small runs (or of DIR), and its numbers are those of results.json",
+    ),
     ("seeds [N]", "N seeds (default 300) of each interleaved suite in the release profile"),
 ];
 
@@ -23,6 +29,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy(),
         Some("loom") => loom(),
         Some("miri") => miri(),
+        Some("report-check") => report::check(&args[1..]),
         Some("seeds") => seeds(args.get(1).map_or("300", String::as_str)),
         _ => {
             println!("cargo xtask VERB");

@@ -49,6 +49,11 @@ impl fmt::Display for Bytes {
                 return write!(f, "{}{name}", self.0 / factor);
             }
         }
+        for (name, factor) in [("GB", 1_000_000_000), ("MB", 1_000_000)] {
+            if self.0 > 0 && self.0.is_multiple_of(factor) {
+                return write!(f, "{}{name}", self.0 / factor);
+            }
+        }
         write!(f, "{}", self.0)
     }
 }

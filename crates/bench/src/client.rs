@@ -3,16 +3,19 @@
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dmtree_fabric::ErrorKind;
 use dmtree_parts::{Outcome, Page, RangeIndex, Resume, ScanRequest, Write};
-use dmtree_workload::{Op, OpKind, Plan};
+use dmtree_workload::{Op, OpKind, Plan, Seed};
 
 use crate::clock;
+use crate::config::Measure;
 use crate::latency::ByKind;
+use crate::offered::Arrivals;
 use crate::opened::Seat;
 use crate::oracle::{Oracle, shown};
+use crate::window::Window;
 
 /// Errors that are kept in words, per client.
 const SAMPLES: usize = 5;
@@ -21,7 +24,7 @@ const MAX_ERRORS: u64 = 1000;
 /// Operations between two looks at the stop flag, and two yields.
 const STEP: u64 = 16;
 /// How long a cell goes on after its time to reach the least number of operations.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE_NS: u64 = 60_000_000_000;
 /// Operations between two pieces of maintenance.
 const MAINTAIN_EVERY: u64 = 1024;
 
@@ -46,8 +49,18 @@ pub struct Orders {
     pub stop: Arc<AtomicBool>,
     /// Operations done so far, for progress.
     pub done: AtomicU64,
-    /// When the phase began.
-    pub start: OnceLock<Instant>,
+    /// When the phase began, ns of the fabric's clock.
+    pub start: OnceLock<u64>,
+    /// Clients begin within this time, ns.
+    pub spread_ns: u64,
+    /// Seed of where in that time.
+    pub seed: Seed,
+    /// When operations fall due; nothing when the load is closed.
+    pub arrivals: Option<Arrivals>,
+    /// The measuring window; simulated fabric only.
+    pub window: Option<Window>,
+    /// Which operations the figures are of, where there is a window.
+    pub measure: Measure,
 }
 
 /// Why a client ended.
@@ -85,8 +98,12 @@ impl Ended {
 /// What a client did.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Operations acknowledged.
+    /// Operations that are measured: acknowledged, and in the measuring window if there is one.
     pub ops: u64,
+    /// Operations that the counters are of.
+    pub counted: u64,
+    /// Operations acknowledged, those of ramps too.
+    pub all_ops: u64,
     /// Keys inserted.
     pub inserted: u64,
     /// Keys deleted.
@@ -115,9 +132,24 @@ impl Tally {
         }
     }
 
+    fn failed(&mut self, bad: &Bad, what: impl FnOnce() -> String) {
+        let why = match bad {
+            Bad::Wrong(w) => w.clone(),
+            Bad::Failed(e) => e.to_string(),
+        };
+        if let Bad::Failed(e) = bad
+            && e.effect() == dmtree_fabric::Effect::Unknown
+        {
+            self.unknown += 1;
+        }
+        self.wrong(|| format!("{}: {why}", what()));
+    }
+
     /// Takes over another's.
     pub fn add(&mut self, other: &Self) {
         self.ops += other.ops;
+        self.counted += other.counted;
+        self.all_ops += other.all_ops;
         self.inserted += other.inserted;
         self.deleted += other.deleted;
         self.scans.0 += other.scans.0;
@@ -175,14 +207,19 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
     };
     let first_new = o.plan.records();
     seat.ep.reset_counters();
-    let start = *o.start.get_or_init(clock::now);
-    let deadline = o.time.map(|d| start + d);
+    let start = *o.start.get_or_init(|| seat.ep.now());
+    if o.spread_ns > 0 {
+        let mut rng = o.seed.numbered("start", u64::from(seat.number)).rng();
+        seat.ep.sleep(rng.below(o.spread_ns)).await;
+    }
+    let deadline = o.time.map(|d| start + clock::nanos(d)).filter(|_| o.window.is_none());
+    let mut counting = o.window.is_none() || o.measure == Measure::All;
     let mut reported = 0;
     let mut turn = 0u64;
     t.ended = loop {
         if turn.is_multiple_of(STEP) {
-            o.done.fetch_add(t.ops - reported, Ordering::Relaxed);
-            reported = t.ops;
+            o.done.fetch_add(t.all_ops - reported, Ordering::Relaxed);
+            reported = t.all_ops;
             if o.stop.load(Ordering::Relaxed) {
                 break Ended::Interrupted;
             }
@@ -195,25 +232,59 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
             }
         }
         turn += 1;
+        if let Some(w) = &o.window {
+            if w.closed() && o.left.is_none() {
+                break Ended::Operations;
+            }
+            if w.opened() && !counting {
+                counting = true;
+                seat.ep.reset_counters();
+            }
+        }
         if let Some(left) = &o.left
             && left.fetch_sub(1, Ordering::Relaxed) <= 0
         {
+            run_dry(&o, &seat);
             break Ended::Operations;
         }
-        let Some(op) = stream.next() else { break Ended::UsedUp };
+        let due = o.arrivals.as_ref().map(|arrivals| start + arrivals.take(seat.cn));
+        if let Some(due) = due {
+            let now = seat.ep.now();
+            if due > now {
+                seat.ep.sleep(due - now).await;
+                if o.window.as_ref().is_some_and(Window::closed)
+                    || deadline.is_some_and(|d| due >= d)
+                {
+                    break Ended::Duration;
+                }
+            }
+        }
+        let Some(op) = stream.next() else {
+            run_dry(&o, &seat);
+            break Ended::UsedUp;
+        };
         if let Op::Insert { record, .. } = op
             && record >= first_new + o.insert_room
         {
+            run_dry(&o, &seat);
             break Ended::Memory;
         }
-        let began = clock::now();
+        if let Some(w) = &o.window {
+            w.begin();
+        }
+        let began = due.unwrap_or_else(|| seat.ep.now());
         let kind = op.kind();
         let result = one(&mut seat.client, &o, &op, &mut b).await;
-        let ended = clock::now();
+        let ended = seat.ep.now();
+        t.counted += u64::from(counting);
         match result {
             Ok((done, checked)) => {
-                t.ops += 1;
-                t.latency.record(kind, clock::nanos(ended - began));
+                let inside = o.window.as_ref().is_none_or(|w| w.end(start, ended));
+                t.all_ops += 1;
+                if inside || o.measure == Measure::All {
+                    t.ops += 1;
+                    t.latency.record(kind, ended.saturating_sub(began));
+                }
                 match done {
                     Done::Fine => {}
                     Done::Inserted => t.inserted += 1,
@@ -227,37 +298,39 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
                     t.wrong(|| format!("{kind} of {}: {wrong}", shown(op.key())));
                 }
             }
-            Err(Bad::Failed(e)) if e.kind() == ErrorKind::Full && writes => break Ended::Memory,
+            Err(Bad::Failed(e)) if e.kind() == ErrorKind::Full && writes => {
+                run_dry(&o, &seat);
+                break Ended::Memory;
+            }
             Err(bad) => {
-                let what = match &bad {
-                    Bad::Wrong(w) => w.clone(),
-                    Bad::Failed(e) => e.to_string(),
-                };
-                if let Bad::Failed(e) = &bad
-                    && e.effect() == dmtree_fabric::Effect::Unknown
-                {
-                    t.unknown += 1;
-                }
-                t.wrong(|| format!("{kind} of {}: {what}", shown(op.key())));
+                t.failed(&bad, || format!("{kind} of {}", shown(op.key())));
                 if t.errors > MAX_ERRORS {
+                    run_dry(&o, &seat);
                     break Ended::Errors;
                 }
             }
         }
         if let Some(deadline) = deadline
             && ended >= deadline
-            && (t.ops >= o.min_ops || ended >= deadline + PATIENCE)
+            && (t.ops >= o.min_ops || ended >= deadline + PATIENCE_NS)
         {
             break Ended::Duration;
         }
     };
-    t.elapsed = clock::now() - start;
+    t.elapsed = Duration::from_nanos(seat.ep.now().saturating_sub(start));
     stream.acknowledge();
-    o.done.fetch_add(t.ops - reported, Ordering::Relaxed);
+    o.done.fetch_add(t.all_ops - reported, Ordering::Relaxed);
     if let Err(e) = seat.ep.drain().await {
         t.wrong(|| format!("finishing detached verbs: {e}"));
     }
     t
+}
+
+/// There is nothing more to begin: a window ends here, before clients stop one by one.
+fn run_dry<I>(o: &Orders, seat: &Seat<I>) {
+    if let Some(w) = &o.window {
+        w.run_dry(seat.ep.now());
+    }
 }
 
 type Checked = Result<(), String>;

@@ -3,16 +3,29 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use dmtree_parts::Fill;
 use dmtree_workload::{Distribution, KeyForm, ScanLength, Seed, ValueSize, Workload, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::failure::{Failure, Result};
-use crate::registry;
+use crate::offered::LoadShape;
+use crate::profile::ProfileText;
+use crate::published::Bound;
+use crate::registry::{self, LOCAL, SIM};
 use crate::sizing;
+use crate::sweep::Sweep;
 
 /// Operations of a cell, at least, under a time budget.
 pub const MIN_OPS: u64 = 10_000;
+/// Operations of a simulated cell when nothing is said.
+pub const SIM_OPS: u64 = 50_000;
+
+const REUSE: &str = "cells of one system that load the same keys and do not change which keys exist share one loaded pool, reads before updates; others get a fresh one";
+const LOCAL_WARMUP: &str =
+    "every compute node reads every 8th key in key order, once, within the warm-up time";
+const SIM_WARMUP: &str = "a direct fill, equal in content to every compute node reading every key: every compute node reads every 8th key in key order (no leaf holds fewer), untimed";
+const MEMORY_RULE: &str = "computed from the keys, the longest inserts and their lengths; reserved, used only as far as it is filled";
 
 /// How the index is filled before a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,56 +59,107 @@ impl fmt::Display for LoadBy {
     }
 }
 
-/// One setting varied over several values; exactly one list may be given.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Sweep {
-    /// Cache budgets of a compute node.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cache_bytes: Vec<Bytes>,
-    /// Lengths of scans.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub scan_length: Vec<ScanLength>,
-    /// Lengths of values.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub value_size: Vec<ValueSize>,
-    /// Numbers of threads.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub threads: Vec<u32>,
-    /// Numbers of coroutines per thread.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub coroutines: Vec<u32>,
+/// How full a bulk load leaves the leaves: a share of their slots, or `random` as after insertions in random order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FillBy {
+    /// All alike.
+    Share(f64),
+    /// As insertions in random order leave them.
+    Random,
 }
 
-impl Sweep {
-    /// The points: a label and the settings there. One without label when nothing varies.
-    pub fn points(&self, base: &Config) -> Result<Vec<(Option<String>, Config)>> {
-        let mut lists = 0;
-        let mut out = Vec::new();
-        macro_rules! vary {
-            ($field:ident, $name:literal, $set:expr) => {
-                if !self.$field.is_empty() {
-                    lists += 1;
-                    for v in &self.$field {
-                        let mut c = base.clone();
-                        #[allow(clippy::redundant_closure_call)]
-                        ($set)(&mut c, *v);
-                        out.push((Some(format!(concat!($name, "={}"), v)), c));
-                    }
-                }
-            };
-        }
-        vary!(cache_bytes, "cache-bytes", |c: &mut Config, v| c.cache_bytes = v);
-        vary!(scan_length, "scan-length", |c: &mut Config, v| c.scan_length = v);
-        vary!(value_size, "value-size", |c: &mut Config, v| c.value_size = v);
-        vary!(threads, "threads", |c: &mut Config, v| c.threads = v);
-        vary!(coroutines, "coroutines", |c: &mut Config, v| c.coroutines = v);
-        match lists {
-            0 => Ok(vec![(None, base.clone())]),
-            1 => Ok(out),
-            _ => Err(Failure::input("a sweep varies one setting: give one list only")),
+impl FillBy {
+    /// As an index wants it.
+    pub fn fill(self, seed: u64) -> Fill {
+        match self {
+            Self::Share(share) => Fill::Even(share),
+            Self::Random => Fill::RandomInserts { seed },
         }
     }
+}
+
+impl fmt::Display for FillBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Share(share) => write!(f, "{share}"),
+            Self::Random => f.write_str("random"),
+        }
+    }
+}
+
+impl std::str::FromStr for FillBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "random" {
+            return Ok(Self::Random);
+        }
+        text.parse().map(Self::Share).map_err(|_| {
+            format!("fill {text:?}: give a share above 0, 1 at most, or random (as after insertions in random order)")
+        })
+    }
+}
+
+impl Serialize for FillBy {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Share(share) => s.serialize_f64(*share),
+            Self::Random => s.serialize_str("random"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for FillBy {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Share(f64),
+            Text(String),
+        }
+        match Either::deserialize(d)? {
+            Either::Share(share) => Ok(Self::Share(share)),
+            Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// Which operations of a cell the figures are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Those that end in the measuring window, which begins after the ramp-up and ends before the ramp-down.
+    #[default]
+    Window,
+    /// All; the throughput alone is that of the window.
+    All,
+}
+
+/// What a workload sets for itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct WorkloadSettings {
+    /// Keys loaded before a cell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys: Option<u64>,
+    /// Operations of a cell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ops: Option<u64>,
+    /// Operations of a cell as a share of the keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ops_of_keys: Option<f64>,
+    /// Which operations the figures are of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measure: Option<Measure>,
+}
+
+/// What a system sets for itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SystemSettings {
+    /// Cache budget of a compute node for 1e9 keys, scaled to the keys there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_at_billion: Option<Bytes>,
 }
 
 /// Where a value comes from.
@@ -158,17 +222,25 @@ layer! {
     distributions: Vec<Distribution>,
     /// The fabric.
     fabric: String,
+    /// The profile of the simulated fabric: a name, or a file that ends with .toml.
+    profile: String,
+    /// Fields of the profile set to other values: `resp_ns.read=22`.
+    profile_set: Vec<String>,
     /// Keys loaded before a cell.
     keys: u64,
     /// Operations of a cell.
     ops: u64,
-    /// Length of the measured phase of a cell, s.
+    /// Which operations of a cell the figures are of; simulated fabric only.
+    measure: Measure,
+    /// How operations are offered.
+    load: LoadShape,
+    /// Length of the measured phase of a cell, s; virtual ones on the simulated fabric.
     duration: f64,
     /// Longest warm-up of a cell, s.
     warmup: f64,
     /// Time for everything, s: divided over the cells.
     budget: f64,
-    /// Threads in all.
+    /// Threads in all; on the simulated fabric those of each compute node.
     threads: u32,
     /// Clients of a thread.
     coroutines: u32,
@@ -186,18 +258,35 @@ layer! {
     nominal: u64,
     /// Cache budget of a compute node.
     cache_bytes: Bytes,
+    /// Cache budget of a compute node for 1e9 keys, scaled to the keys there are.
+    cache_at_billion: Bytes,
+    /// Table memory that a client node takes from one compute node before it goes on to the next, for 1e9 keys, scaled to the
+    /// keys there are; for systems that have such chunks.
+    table_chunk_at_billion: Bytes,
     /// Bytes of each memory node.
     memory_bytes: Bytes,
     /// How the index is filled.
     load_by: LoadBy,
-    /// Share of a leaf's slots that a bulk load uses.
-    fill: f64,
+    /// Share of a leaf's slots that a bulk load uses, or `random`: as after insertions in random order.
+    fill: FillBy,
     /// Seed of everything drawn.
     seed: u64,
     /// How often every cell is measured.
     rounds: u32,
-    /// One setting varied.
+    /// Settings varied.
     sweep: Sweep,
+    /// Settings of single workloads.
+    per_workload: BTreeMap<String, WorkloadSettings>,
+    /// Settings of single systems.
+    per_system: BTreeMap<String, SystemSettings>,
+    /// The published table to compare with.
+    published: String,
+    /// Rows of the published table by system, where their names differ.
+    published_rows: BTreeMap<String, String>,
+    /// Bounds of the ratio to the published figures.
+    bounds: Vec<Bound>,
+    /// An experiment that is run after this one.
+    followed_by: String,
 }
 
 /// The settings in effect.
@@ -206,11 +295,19 @@ layer! {
 #[allow(missing_docs, reason = "the fields are those of `Layer`")]
 pub struct Config {
     pub systems: Vec<String>,
+    /// Systems that were asked for and are not built yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_built: Vec<String>,
     pub workloads: Vec<Workload>,
     pub distributions: Vec<Distribution>,
     pub fabric: String,
+    /// The profile on the simulated fabric, whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ProfileText>,
     pub keys: u64,
     pub ops: Option<u64>,
+    pub measure: Measure,
+    pub load: LoadShape,
     pub duration: Option<f64>,
     pub warmup: f64,
     pub budget: Option<f64>,
@@ -223,12 +320,26 @@ pub struct Config {
     pub scan_length: ScanLength,
     pub nominal: Option<u64>,
     pub cache_bytes: Bytes,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_at_billion: Option<Bytes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_chunk_at_billion: Option<Bytes>,
     pub memory_bytes: Option<Bytes>,
     pub load_by: LoadBy,
-    pub fill: f64,
+    pub fill: FillBy,
     pub seed: u64,
     pub rounds: u32,
     pub sweep: Sweep,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub per_workload: BTreeMap<String, WorkloadSettings>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub per_system: BTreeMap<String, SystemSettings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub published_rows: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<Bound>,
     /// Which cells share a loaded pool.
     pub reuse: String,
     /// How caches are warmed.
@@ -248,6 +359,8 @@ pub struct Resolved {
     pub config: Config,
     /// Where it comes from.
     pub origins: Origins,
+    /// An experiment that is run after this one.
+    pub followed_by: Option<String>,
 }
 
 /// The cores that this process may use.
@@ -264,42 +377,40 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
     let mut l = Layer::default();
     l.overlay(experiment, &Origin::Experiment(name.to_owned()), &mut origins);
     l.overlay(command_line, &Origin::CommandLine, &mut origins);
-    // A length on the command line replaces the experiment's way of limiting cells.
-    let mine = |key: &str| origins.get(key) == Some(&Origin::CommandLine);
-    let (has_ops, has_duration, has_budget) = (mine("ops"), mine("duration"), mine("budget"));
-    if (has_ops || has_duration) && !has_budget && l.budget.take().is_some() {
-        origins.remove("budget");
-    }
-    if has_budget {
-        for (given, key) in [(has_ops, "ops"), (has_duration, "duration")] {
-            if !given {
-                origins.remove(key);
-            }
-        }
-        l.ops = l.ops.filter(|_| has_ops);
-        l.duration = l.duration.filter(|_| has_duration);
-    }
-    let defaulted = |key: &str, origin: Origin, origins: &mut Origins| {
-        origins.entry(key.to_owned()).or_insert(origin);
-    };
+    limits(&mut l, &mut origins)?;
+    let simulated = l.fabric.as_deref() == Some(SIM);
     let cns = l.cns.unwrap_or(6);
-    let threads = l.threads.unwrap_or_else(cores);
-    let coroutines =
-        l.coroutines.unwrap_or_else(|| u32::from(cns).div_ceil(threads.max(1)).clamp(1, 64));
+    let threads = l.threads.unwrap_or_else(|| if simulated { 72 } else { cores() });
+    let coroutines = l.coroutines.unwrap_or_else(|| {
+        if simulated { 4 } else { u32::from(cns).div_ceil(threads.max(1)).clamp(1, 64) }
+    });
     let keys = l.keys.unwrap_or(1_000_000);
     let key_form = l.key_form.unwrap_or(KeyForm::Hashed24);
     let value_size = l.value_size.unwrap_or(ValueSize::Fixed(8));
     let named = l.systems.unwrap_or_else(|| vec!["families".to_owned()]);
-    let duration = l.duration.or((l.ops.is_none() && l.budget.is_none()).then_some(10.0));
-    let seed = l.seed.unwrap_or(42);
+    let (systems, not_built) = registry::split_built(&named, mine(&origins, "systems"))?;
+    let given = l.ops.is_some() || l.budget.is_some() || l.duration.is_some();
+    let profile = if simulated {
+        Some(ProfileText::find(l.profile.as_deref(), l.profile_set.as_deref().unwrap_or(&[]))?)
+    } else if l.profile.is_some() || l.profile_set.is_some() {
+        return Err(Failure::input(
+            "a profile says how the simulated fabric behaves: give --fabric sim too",
+        ));
+    } else {
+        None
+    };
     let config = Config {
-        systems: registry::select(&named)?.iter().map(|s| s.name.to_owned()).collect(),
+        systems: systems.iter().map(|s| s.name.to_owned()).collect(),
+        not_built,
         workloads: l.workloads.unwrap_or_else(quick_workloads),
         distributions: l.distributions.unwrap_or_else(quick_distributions),
-        fabric: l.fabric.unwrap_or_else(|| "local".to_owned()),
+        fabric: l.fabric.unwrap_or_else(|| LOCAL.to_owned()),
+        profile,
         keys,
-        ops: l.ops,
-        duration,
+        ops: l.ops.or((simulated && !given).then_some(SIM_OPS)),
+        measure: l.measure.unwrap_or_default(),
+        load: l.load.unwrap_or_default(),
+        duration: l.duration.or((!simulated && !given).then_some(10.0)),
         warmup: l.warmup.unwrap_or(5.0),
         budget: l.budget,
         threads,
@@ -307,22 +418,29 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         cns,
         mns: l.mns.unwrap_or(1),
         cache_bytes: l.cache_bytes.unwrap_or_else(|| sizing::default_cache(keys, &key_form)),
+        cache_at_billion: l.cache_at_billion,
+        table_chunk_at_billion: l.table_chunk_at_billion,
         key_form,
         value_size,
         scan_length: l.scan_length.unwrap_or_default(),
         nominal: l.nominal,
         memory_bytes: l.memory_bytes,
         load_by: l.load_by.unwrap_or_default(),
-        fill: l.fill.unwrap_or(0.7),
-        seed,
+        fill: l.fill.unwrap_or(FillBy::Share(0.7)),
+        seed: l.seed.unwrap_or(42),
         rounds: l.rounds.unwrap_or(1),
         sweep: l.sweep.unwrap_or_default(),
-        reuse: "cells that do not change which keys exist share one loaded pool per system and distribution; others get a fresh one".to_owned(),
-        warmup_method: "every compute node reads every 8th key in key order, once, within the warm-up time".to_owned(),
-        memory_rule: "computed from the keys, the longest inserts and their lengths; reserved, used only as far as it is filled".to_owned(),
+        per_workload: l.per_workload.unwrap_or_default(),
+        per_system: l.per_system.unwrap_or_default(),
+        published: l.published,
+        published_rows: l.published_rows.unwrap_or_default(),
+        bounds: l.bounds.unwrap_or_default(),
+        reuse: REUSE.to_owned(),
+        warmup_method: if simulated { SIM_WARMUP } else { LOCAL_WARMUP }.to_owned(),
+        memory_rule: MEMORY_RULE.to_owned(),
     };
     for key in ["threads", "coroutines", "cache-bytes", "memory-bytes", "duration"] {
-        defaulted(key, Origin::Derived, &mut origins);
+        origins.entry(key.to_owned()).or_insert(Origin::Derived);
     }
     config.check()?;
     Ok(Resolved {
@@ -330,7 +448,62 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         description: l.description.unwrap_or_default(),
         config,
         origins,
+        followed_by: l.followed_by,
     })
+}
+
+/// Whether the command line says it.
+fn mine(origins: &Origins, key: &str) -> bool {
+    origins.get(key) == Some(&Origin::CommandLine)
+}
+
+/// What the command line says about the length of cells, and about single settings, replaces what the experiment says about
+/// them in another way.
+fn limits(l: &mut Layer, origins: &mut Origins) -> Result<()> {
+    let mine = |key: &str, o: &Origins| mine(o, key);
+    let has = |key: &str| mine(key, origins);
+    let (has_ops, has_duration, has_budget) = (has("ops"), has("duration"), has("budget"));
+    let (has_keys, has_fabric) = (has("keys"), has("fabric"));
+    let has_cache = has("cache-bytes") || has("cache-at-billion");
+    let only_ratio = has("cache-at-billion") && !has("cache-bytes");
+    let simulated = l.fabric.as_deref() == Some(SIM);
+    if simulated && has_budget {
+        return Err(Failure::input(
+            "--budget limits real time, which the simulated fabric does not go by: give --ops or --duration",
+        ));
+    }
+    // Seconds that an experiment gives for another fabric mean something else on this one.
+    if has_fabric && simulated && !has_duration {
+        l.duration = None;
+        origins.remove("duration");
+    }
+    if ((has_ops || has_duration) && !has_budget || simulated) && l.budget.take().is_some() {
+        origins.remove("budget");
+    }
+    if has_budget {
+        l.ops = l.ops.filter(|_| has_ops);
+        l.duration = l.duration.filter(|_| has_duration);
+        for (given, key) in [(has_ops, "ops"), (has_duration, "duration")] {
+            if !given {
+                origins.remove(key);
+            }
+        }
+    }
+    for w in l.per_workload.iter_mut().flat_map(BTreeMap::values_mut) {
+        if has_keys {
+            w.keys = None;
+        }
+        if has_ops || has_duration {
+            (w.ops, w.ops_of_keys) = (None, None);
+        }
+    }
+    if has_cache {
+        l.per_system = None;
+        if !only_ratio {
+            l.cache_at_billion = None;
+        }
+    }
+    Ok(())
 }
 
 fn quick_workloads() -> Vec<Workload> {
@@ -342,90 +515,25 @@ fn quick_distributions() -> Vec<Distribution> {
 }
 
 impl Config {
-    /// Refuses contradictions.
-    ///
-    /// # Errors
-    /// Names the setting and what it may be.
-    pub fn check(&self) -> Result<()> {
-        let refuse = |m: String| Err(Failure::Input(m));
-        for (name, n) in [
-            ("--keys", self.keys),
-            ("--threads", self.threads.into()),
-            ("--coroutines", self.coroutines.into()),
-            ("--cns", self.cns.into()),
-            ("--mns", self.mns.into()),
-            ("--rounds", self.rounds.into()),
-        ] {
-            if n == 0 {
-                return refuse(format!("{name} is 0: give 1 at least"));
-            }
+    /// Whether the fabric is the simulated one.
+    pub fn simulated(&self) -> bool {
+        self.fabric == SIM
+    }
+
+    /// The settings of one system's cell of one workload: what the system and the workload set for themselves is in place.
+    #[must_use]
+    pub fn for_cell(&self, system: &str, w: &Workload) -> Self {
+        let mut c = self.clone();
+        if let Some(own) = self.per_workload.get(w.name()) {
+            c.keys = own.keys.unwrap_or(c.keys);
+            c.ops = own.ops_of_keys.map(|s| (c.keys as f64 * s) as u64).or(own.ops).or(c.ops);
+            c.measure = own.measure.unwrap_or(c.measure);
         }
-        if self.ops == Some(0) {
-            return refuse("--ops is 0: give 1 at least".to_owned());
+        let own = self.per_system.get(system).and_then(|s| s.cache_at_billion);
+        if let Some(at_billion) = own.or(self.cache_at_billion) {
+            c.cache_bytes = Bytes(sizing::scaled(at_billion, c.keys, sizing::LEAST_CACHE));
         }
-        for (name, high, n) in [
-            ("--cns", 1024, u64::from(self.cns)),
-            ("--threads", 1024, self.threads.into()),
-            ("--coroutines", 1024, self.coroutines.into()),
-            ("--rounds", 1000, self.rounds.into()),
-        ] {
-            if n > high {
-                return refuse(format!("{name} is {n}: give {high} at most"));
-            }
-        }
-        for (name, least, s) in [
-            ("--duration", 1e-3, self.duration),
-            ("--budget", 1e-3, self.budget),
-            ("--warmup", 0.0, Some(self.warmup)),
-        ] {
-            if let Some(s) = s
-                && !(s.is_finite() && s >= least && s <= 1e6)
-            {
-                return refuse(format!("{name} is {s} seconds: give {least} to 1000000"));
-            }
-        }
-        if !(self.fill > 0.0 && self.fill <= 1.0) {
-            return refuse(format!("--fill is {}: give a share above 0, 1 at most", self.fill));
-        }
-        if self.fabric != "local" {
-            return refuse(format!(
-                "unknown fabric {:?}: give one of {}",
-                self.fabric,
-                registry::FABRICS.join(", ")
-            ));
-        }
-        if self.workloads.is_empty() || self.distributions.is_empty() || self.systems.is_empty() {
-            return refuse(
-                "nothing to run: name a system, a workload and a distribution".to_owned(),
-            );
-        }
-        for (_, point) in self.sweep.points(self)? {
-            if point.threads == 0 || point.coroutines == 0 {
-                return refuse("a sweep over 0 threads or coroutines: give 1 at least".to_owned());
-            }
-            for w in &point.workloads {
-                for d in &point.distributions {
-                    let spec = point.workload(w, *d);
-                    // Whether it can be built; zipf tables are left for later.
-                    WorkloadSpec {
-                        distribution: Distribution::Uniform,
-                        nominal: None,
-                        ..spec.clone()
-                    }
-                    .build()?;
-                    if let (Some(n), false) = (spec.nominal, *d == Distribution::Uniform)
-                        && n < spec.records
-                    {
-                        return refuse(format!(
-                            "--nominal is {n}, below the {} keys: give at least as many",
-                            spec.records
-                        ));
-                    }
-                }
-            }
-            sizing::check(&point)?;
-        }
-        Ok(())
+        c
     }
 
     /// The specification of a workload under these settings.
@@ -444,7 +552,8 @@ impl Config {
 
     /// Clients in all.
     pub fn clients(&self) -> u32 {
-        self.threads.saturating_mul(self.coroutines)
+        let nodes = if self.simulated() { u32::from(self.cns) } else { 1 };
+        self.threads.saturating_mul(self.coroutines).saturating_mul(nodes)
     }
 
     /// XXH3-64 of the settings as JSON, hexadecimal.
@@ -473,6 +582,9 @@ impl Resolved {
             };
             let text = match key.as_str() {
                 "cache-bytes" => self.config.cache_bytes.to_string(),
+                "profile" => {
+                    self.config.profile.as_ref().map_or_else(String::new, ProfileText::title)
+                }
                 "memory-bytes" if self.config.memory_bytes.is_none() => {
                     format!("{} (largest cell)", Bytes(sizing::largest(&self.config)))
                 }

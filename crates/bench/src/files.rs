@@ -44,10 +44,18 @@ pub fn prepare(dir: &Path) -> Result<()> {
 /// Those of the system.
 pub fn write_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
     let mut written = render_all(dir, r)?;
+    written.push(write_results(dir, r)?);
+    Ok(written)
+}
+
+/// Writes `results.json` alone.
+///
+/// # Errors
+/// Those of the system.
+pub fn write_results(dir: &Path, r: &Results) -> Result<PathBuf> {
     let path = dir.join("results.json");
     write_atomically(&path, r.to_json().as_bytes())?;
-    written.push(path);
-    Ok(written)
+    Ok(path)
 }
 
 /// Writes all that follows from the results: tables, charts, the report.

@@ -6,19 +6,22 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dmtree_fabric::Snapshot;
-use dmtree_parts::{Fill, Outcome, RangeIndex, Shape, Write};
-use dmtree_workload::{Distribution, LOADED, LoadOrder, Plan, Workload};
+use dmtree_parts::{Outcome, RangeIndex, Shape, Write};
+use dmtree_workload::{Distribution, LOADED, LoadOrder, Plan, Seed, Workload};
 
 use crate::client::{self, Ended, Orders, Tally};
 use crate::clock;
-use crate::config::{Config, LoadBy, MIN_OPS};
+use crate::config::{Config, LoadBy, MIN_OPS, Measure};
 use crate::failure::{Failure, Result};
 use crate::memory;
-use crate::opened::{Left, Loop, Opened, PoolSpec, Seat};
+use crate::offered::{Arrivals, LoadShape, OpenFigures};
+use crate::opened::{Crew, Left, Loop, Opened, PoolSpec, Seat};
 use crate::oracle::Oracle;
 use crate::registry::System;
 use crate::results::MemoryFigures;
+use crate::simulated::{self, FabricSpec, START_SPREAD_NS, SimFigures};
 use crate::sizing;
+use crate::window::{Extent, Window};
 
 /// Every how many keys, in key order, a warm-up reads one: at least one per leaf.
 const WARM_STRIDE: u64 = 8;
@@ -32,6 +35,12 @@ pub struct CellPlan {
     pub workload: Workload,
     /// To which keys.
     pub distribution: Distribution,
+    /// The settings.
+    pub config: Config,
+    /// The point of a sweep.
+    pub variant: Option<String>,
+    /// The cell whose run is this one's too: simulated, and the same but for a distribution that the workload has no use for.
+    pub same_as: Option<usize>,
 }
 
 /// Cells of one system that share a pool.
@@ -39,11 +48,7 @@ pub struct CellPlan {
 pub struct Group {
     /// The system.
     pub system: System,
-    /// The settings.
-    pub config: Config,
-    /// The point of a sweep.
-    pub variant: Option<String>,
-    /// The cells; more than one only when none changes which keys exist.
+    /// The cells; more than one only when none changes which keys exist, and all want the same pool.
     pub cells: Vec<CellPlan>,
     /// The round, from 0.
     pub round: u32,
@@ -66,6 +71,12 @@ pub struct Measured {
     pub warmed: f64,
     /// What keys cost in memory.
     pub memory: Option<MemoryFigures>,
+    /// What the throughput is of: operations, and the time they took, s.
+    pub rate: (u64, f64),
+    /// What only a simulated cell has.
+    pub sim: Option<SimFigures>,
+    /// What became of an open load.
+    pub open: Option<OpenFigures>,
 }
 
 /// What a run tells about its progress.
@@ -97,6 +108,8 @@ pub struct Host<'a> {
     pub loads_left: usize,
     /// What the last load took.
     pub load_cost: Duration,
+    /// The order of the keys of the last load, for the next that has the same keys.
+    pub oracle: Option<(String, Arc<Oracle>)>,
     /// Hears of progress.
     pub progress: &'a mut dyn FnMut(Progress<'_>),
     /// Takes what a cell came to.
@@ -123,28 +136,54 @@ impl Host<'_> {
     }
 }
 
+/// What a pool for these settings is made of.
+///
+/// # Errors
+/// A profile that cannot be read.
+pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<PoolSpec> {
+    let fabric = match &c.profile {
+        Some(p) => FabricSpec::Sim { profile: Box::new(p.profile()?), seed: c.seed },
+        None => FabricSpec::Local,
+    };
+    Ok(PoolSpec {
+        cns: c.cns,
+        mns: c.mns,
+        memory_bytes,
+        compute_bytes,
+        cache_bytes: c.cache_bytes.0,
+        fabric,
+    })
+}
+
+/// The order of the keys: the last one's if the keys are the same.
+fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan) -> Option<Arc<Oracle>> {
+    let name = format!("{} {} {}", c.keys, c.key_form, c.seed);
+    if let Some((have, oracle)) = &host.oracle
+        && *have == name
+    {
+        return Some(oracle.clone());
+    }
+    host.oracle = None;
+    let oracle = Oracle::new(plan)?;
+    host.oracle = Some((name, oracle.clone()));
+    Some(oracle)
+}
+
 /// Measures the cells of a group on a fresh pool.
 ///
 /// # Errors
 /// Settings that cannot be, a load that does not fit or is wrong, an interrupt. What operations do wrong is counted instead.
 pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
-    let c = &g.config;
     let Some(first) = g.cells.first() else { return Ok(()) };
+    let c = &first.config;
     let memory_bytes = sizing::memory(c, &first.workload);
     let began = clock::now();
-    let spec = PoolSpec {
-        cns: c.cns,
-        mns: c.mns,
-        memory_bytes,
-        compute_bytes: sizing::tables(c, memory_bytes),
-        cache_bytes: c.cache_bytes.0,
-    };
-    let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
-    let opened = Opened::<I>::create(g.system.name, &g.system.fitted(key, value), &spec)?;
+    let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
+    let opened = Opened::<I>::create(g.system.name, &g.system.options_for(c), &spec)?;
     let plan = c.workload(&first.workload, first.distribution).build()?;
     let needs_order =
         g.cells.iter().any(|cell| cell.workload.mix().scan > 0) || c.load_by == LoadBy::Bulk;
-    let oracle = if needs_order { Oracle::new(&plan) } else { None };
+    let oracle = if needs_order { oracle(host, c, &plan) } else { None };
     load(g, host, &opened, &plan, oracle.as_ref())?;
     host.stopped()?;
     let mut shape = walk(g, host, &opened)?;
@@ -162,13 +201,14 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
         let slot = host.slot();
         if !warm {
             let longest = slot.map_or(c.warmup, |s| c.warmup.min(s.as_secs_f64() / 3.0));
-            let limit = Duration::from_secs_f64(longest);
+            // A simulated cell is warm or it is none.
+            let limit = (!c.simulated()).then(|| Duration::from_secs_f64(longest));
             let (reads, complete) = warm_up(g, cell, host, &opened, &plan, oracle.as_ref(), limit)?;
             warmed += reads;
             warm = complete;
         }
         host.stopped()?;
-        let plan = c.workload(&cell.workload, cell.distribution).build()?;
+        let plan = cell.config.workload(&cell.workload, cell.distribution).build()?;
         let before = lookups(&opened);
         let mut m = measure(g, cell, host, &opened, &plan, oracle.as_ref())?;
         let after = lookups(&opened);
@@ -201,7 +241,7 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
         let clients = m.per_cn.iter().map(|(_, clients)| *clients).collect::<Vec<_>>();
         let cache = |cn| opened.cache_stats(cn);
         let mut figures = memory::figures(&shape, &g.system.options, &clients, cache);
-        figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.ops);
+        figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.all_ops);
         m.memory = Some(figures);
         (host.measured)(g, cell, m);
         host.cells_left = host.cells_left.saturating_sub(1);
@@ -216,11 +256,19 @@ fn lookups<I: RangeIndex>(opened: &Opened<I>) -> (u64, u64) {
 }
 
 fn name(g: &Group, cell: Option<&CellPlan>) -> String {
-    let variant = g.variant.as_ref().map(|v| format!(" [{v}]")).unwrap_or_default();
     match cell {
-        Some(c) => format!("{}{variant}, {}, {}", g.system.name, c.workload, c.distribution),
-        None => format!("{}{variant}", g.system.name),
+        Some(c) => {
+            let variant = c.variant.as_ref().map(|v| format!(" [{v}]")).unwrap_or_default();
+            format!("{}{variant}, {}, {}", g.system.name, c.workload, c.distribution)
+        }
+        None => g.system.name.to_owned(),
     }
+}
+
+/// The settings that loading goes by: those of the first cell.
+fn settings(g: &Group) -> Result<&Config> {
+    let first = g.cells.first().ok_or_else(|| Failure::input("a group without cells"))?;
+    Ok(&first.config)
 }
 
 fn at(host: &Host<'_>) -> (usize, usize) {
@@ -235,7 +283,7 @@ fn load<I: RangeIndex>(
     plan: &Arc<Plan>,
     oracle: Option<&Arc<Oracle>>,
 ) -> Result<()> {
-    let (c, n) = (&g.config, plan.records());
+    let (c, n) = (settings(g)?, plan.records());
     let what = name(g, None);
     let cell = at(host);
     let show = |host: &mut Host<'_>, done: u64| {
@@ -269,7 +317,7 @@ fn load<I: RangeIndex>(
             let sorted = oracle.is_some();
             let loaded = ep
                 .core()
-                .block_on(ep.slot(), client.load(&mut pairs, sorted, Fill::Even(c.fill)))
+                .block_on(ep.slot(), client.load(&mut pairs, sorted, c.fill.fill(c.seed)))
                 .map_err(fits)?;
             host.stopped()?;
             if loaded.pairs != n {
@@ -315,7 +363,7 @@ fn load<I: RangeIndex>(
                 })
             };
             let mut tick = || show(host, done.load(Ordering::Relaxed));
-            let left = opened.run(c.threads, c.coroutines, &body, || {}, &mut tick)?;
+            let left = opened.run(crew(c), &body, &mut tick)?;
             for l in left {
                 l.out.map_err(fits)?;
             }
@@ -354,12 +402,15 @@ fn warm_up<I: RangeIndex>(
     opened: &Opened<I>,
     plan: &Arc<Plan>,
     oracle: Option<&Arc<Oracle>>,
-    limit: Duration,
+    limit: Option<Duration>,
 ) -> Result<(f64, bool)> {
-    let c = &g.config;
-    let (cns, clients) = (u32::from(c.cns), c.clients());
+    let c = &cell.config;
+    // Untimed, one client of each compute node does.
+    let crew = if c.simulated() { Crew { threads: 1, coroutines: 1 } } else { crew(c) };
+    let cns = u32::from(c.cns);
+    let clients = if c.simulated() { cns } else { c.clients() };
     let n = plan.records();
-    let deadline = clock::now() + limit;
+    let deadline = limit.map(|limit| clock::now() + limit);
     let done = Arc::new(AtomicU64::new(0));
     let stop = host.stop.clone();
     let body = |mut seat: Seat<I>| -> Loop<(u64, bool, Vec<String>)> {
@@ -393,8 +444,8 @@ fn warm_up<I: RangeIndex>(
                 position += sharers * WARM_STRIDE;
                 if reads.is_multiple_of(16) {
                     done.fetch_add(16, Ordering::Relaxed);
-                    if stop.load(Ordering::Relaxed) || clock::now() >= deadline || wrong.len() > 100
-                    {
+                    let late = deadline.is_some_and(|d| clock::now() >= d);
+                    if stop.load(Ordering::Relaxed) || late || wrong.len() > 100 {
                         break;
                     }
                     if seat.shares_thread {
@@ -415,7 +466,7 @@ fn warm_up<I: RangeIndex>(
         let share = done as f64 / all as f64;
         (host.progress)(Progress { what: &what, phase: "warm-up", cell: place, done, share });
     };
-    let left = opened.run(c.threads, c.coroutines, &body, || {}, &mut tick)?;
+    let left = opened.run(crew, &body, &mut tick)?;
     if let Some(wrong) = left.iter().find_map(|l| l.out.2.first()) {
         return Err(Failure::violation(format!("{}: warming up: {wrong}", g.system.name)));
     }
@@ -432,7 +483,7 @@ fn measure<I: RangeIndex>(
     plan: &Arc<Plan>,
     oracle: Option<&Arc<Oracle>>,
 ) -> Result<Measured> {
-    let c = &g.config;
+    let c = &cell.config;
     let clients = c.clients();
     // Of a budget, the time that is left of this cell's share; a walk follows.
     let time = match (host.slot(), c.duration) {
@@ -440,35 +491,103 @@ fn measure<I: RangeIndex>(
         (Some(slot), Some(d)) => Some(slot.mul_f64(0.9).min(Duration::from_secs_f64(d))),
         (None, d) => d.map(Duration::from_secs_f64),
     };
+    let orders = Arc::new(orders(g, cell, host, opened, plan, oracle, time));
+    let body = |seat: Seat<I>| -> Loop<Tally> { Box::pin(client::work(seat, orders.clone())) };
+    let (what, place) = (name(g, Some(cell)), at(host));
+    let began = clock::now();
+    let mut tick = || {
+        let done = orders.done.load(Ordering::Relaxed);
+        let share = match (&orders.window, time) {
+            (Some(w), _) => w.share(),
+            (None, Some(t)) => (clock::now() - began).as_secs_f64() / t.as_secs_f64().max(1e-9),
+            (None, None) => 0.0,
+        };
+        let by_ops = orders.left.as_ref().and(c.ops).map_or(0.0, |n| done as f64 / n as f64);
+        let share = share.max(by_ops).min(1.0);
+        (host.progress)(Progress { what: &what, phase: "measure", cell: place, done, share });
+    };
+    opened.set_timed(true);
+    let left = opened.run(crew(c), &body, &mut tick);
+    opened.set_timed(false);
+    let mut m = sum_up(&left?, opened.compute_nodes(), plan, oracle.is_some());
+    conclude(&mut m, &orders, clients, (clock::now() - began).as_secs_f64());
+    Ok(m)
+}
+
+/// The crew of a cell.
+fn crew(c: &Config) -> Crew {
+    Crew { threads: c.threads, coroutines: c.coroutines }
+}
+
+fn orders<I: RangeIndex>(
+    g: &Group,
+    cell: &CellPlan,
+    host: &Host<'_>,
+    opened: &Opened<I>,
+    plan: &Arc<Plan>,
+    oracle: Option<&Arc<Oracle>>,
+    time: Option<Duration>,
+) -> Orders {
+    let c = &cell.config;
+    let clients = c.clients();
+    let seed = Seed(c.seed).numbered("round", g.round.into()).numbered("cell", cell.number as u64);
     let min_ops = if host.deadline.is_some() { MIN_OPS.div_ceil(u64::from(clients)) } else { 1 };
-    let orders = Arc::new(Orders {
+    let whole = c.measure == Measure::All;
+    let budget = c.ops.filter(|_| opened.sim().is_none() || whole);
+    let extent = Extent { ops: c.ops.filter(|_| !whole), ns: time.map(clock::nanos) };
+    let window = opened.sim().map(|sim| Window::new(sim.clone(), clients, START_SPREAD_NS, extent));
+    let arrivals = match c.load {
+        LoadShape::Closed => None,
+        LoadShape::Open { ops_per_s } => {
+            Some(Arrivals::new(seed, ops_per_s, opened.compute_nodes()))
+        }
+    };
+    Orders {
         plan: plan.clone(),
         oracle: oracle.cloned(),
         first_stream: g.round.wrapping_mul(clients),
         time,
         min_ops,
-        left: c.ops.map(|n| AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX))),
+        left: budget.map(|n| AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX))),
         insert_room: sizing::insert_room(c, &cell.workload),
         stop: host.stop.clone(),
         done: AtomicU64::new(0),
         start: OnceLock::new(),
-    });
-    let body = |seat: Seat<I>| -> Loop<Tally> { Box::pin(client::work(seat, orders.clone())) };
-    let (what, place) = (name(g, Some(cell)), at(host));
-    let ready = || {
-        let _ = orders.start.set(clock::now());
-    };
-    let mut tick = || {
-        let done = orders.done.load(Ordering::Relaxed);
-        let by_ops = c.ops.map(|n| done as f64 / n as f64);
-        let by_time = orders.start.get().zip(time).map(|(s, t)| {
-            clock::now().saturating_duration_since(*s).as_secs_f64() / t.as_secs_f64().max(1e-9)
+        spread_ns: if window.is_some() { START_SPREAD_NS } else { 0 },
+        seed,
+        arrivals,
+        window,
+        measure: c.measure,
+    }
+}
+
+/// What follows from the window and from the offered load.
+fn conclude(m: &mut Measured, o: &Orders, clients: u32, real_seconds: f64) {
+    let start = o.start.get().copied().unwrap_or(0);
+    if let Some(w) = &o.window {
+        let span = w.span(start);
+        m.rate = (span.ops, (span.to_ns - span.from_ns) as f64 / 1e9);
+        let (usage, hash) = (w.usage(), w.trace_hash());
+        let nodes = simulated::nodes(&usage);
+        m.sim = Some(SimFigures {
+            trace_hash: format!("{hash:016x}"),
+            window_ns: (span.from_ns, span.to_ns),
+            window_ops: span.ops,
+            busiest: simulated::busiest(&nodes),
+            nodes,
+            real_seconds,
         });
-        let share = by_ops.unwrap_or(0.0).max(by_time.unwrap_or(0.0)).min(1.0);
-        (host.progress)(Progress { what: &what, phase: "measure", cell: place, done, share });
-    };
-    let left = opened.run(c.threads, c.coroutines, &body, ready, &mut tick)?;
-    Ok(sum_up(&left, opened.compute_nodes(), plan, oracle.is_some()))
+        if let Some(a) = &o.arrivals {
+            let (from, to) = (span.from_ns - start, span.to_ns - start);
+            let backlog = a.due(0, to).saturating_sub(span.begun);
+            m.open = Some(OpenFigures::judge(a.ops_per_s(), a.due(from, to), span.ops, backlog));
+        }
+    } else if let Some(a) = &o.arrivals {
+        // The whole phase is the window; what is under way at its end is one per client at most.
+        let due = a.due(0, clock::nanos(m.tally.elapsed));
+        let backlog = due.saturating_sub(m.tally.all_ops + u64::from(clients));
+        m.open = Some(OpenFigures::judge(a.ops_per_s(), due, m.tally.all_ops, backlog));
+    }
 }
 
 fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measured {
@@ -483,6 +602,7 @@ fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measu
     }
     let complete_scans = ordered && plan.workload().mix().delete == 0;
     Measured {
+        rate: (tally.ops, tally.elapsed.as_secs_f64().max(1e-9)),
         tally,
         counts,
         per_cn,
@@ -490,5 +610,7 @@ fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measu
         complete_scans,
         warmed: 0.0,
         memory: None,
+        sim: None,
+        open: None,
     }
 }

@@ -7,13 +7,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmtree_fabric::{Core, Endpoint, Fifo, OpKind, Snapshot, Worker};
+use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, OpKind, Snapshot, Transport, Worker};
 use dmtree_parts::{CacheStats, NodeContext, RangeIndex, Root};
 use dmtree_pool::{Cluster, PoolOptions};
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
+use crate::simulated::{FabricSpec, SimFabric};
 
+/// Buffers of one simulated client, bytes.
+const SIM_SLAB_BYTES: u64 = 256 << 10;
 /// Buffers of a thread's clients together, bytes.
 const SLAB_BYTES: u64 = 64 << 20;
 /// The index's name in the catalog.
@@ -32,12 +35,21 @@ pub struct PoolSpec {
     pub compute_bytes: u64,
     /// Cache budget of each compute node.
     pub cache_bytes: u64,
+    /// What it is made on.
+    pub fabric: FabricSpec,
 }
 
 impl PoolSpec {
     /// A pool of one memory node for a tool.
     pub fn small(cns: u16, memory_bytes: u64) -> Self {
-        Self { cns, mns: 1, memory_bytes, compute_bytes: 0, cache_bytes: 64 << 20 }
+        Self {
+            cns,
+            mns: 1,
+            memory_bytes,
+            compute_bytes: 0,
+            cache_bytes: 64 << 20,
+            fabric: FabricSpec::Local,
+        }
     }
 }
 
@@ -45,6 +57,16 @@ impl PoolSpec {
 pub struct Opened<I: RangeIndex> {
     cluster: Cluster,
     nodes: Vec<Arc<I::Node>>,
+    sim: Option<(SimFabric, u64)>,
+}
+
+/// How many clients there are, and on how many threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crew {
+    /// Threads; on the simulated fabric those of each compute node.
+    pub threads: u32,
+    /// Clients of a thread.
+    pub coroutines: u32,
 }
 
 impl<I: RangeIndex> std::fmt::Debug for Opened<I> {
@@ -86,6 +108,30 @@ pub struct Left<T> {
     pub counts: Snapshot,
 }
 
+/// A formatted pool, and the fabric under it with its seed if it is a simulated one. That one executes verbs at once until it is
+/// timed.
+fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
+    let options = PoolOptions {
+        memory_nodes: spec.mns,
+        compute_nodes: spec.cns,
+        memory_bytes_per_node: spec.memory_bytes,
+        compute_bytes_per_node: spec.compute_bytes,
+        ..PoolOptions::default()
+    };
+    let FabricSpec::Sim { profile, seed } = &spec.fabric else {
+        return Ok((Cluster::embedded(&options)?, None));
+    };
+    options.validate()?;
+    let sim = SimFabric::new(profile, *seed);
+    for m in 0..options.memory_nodes {
+        sim.add_node(NodeId::memory(m), options.memory_bytes_per_node)?;
+    }
+    for c in 0..options.compute_nodes {
+        sim.add_node(NodeId::compute(c), options.chosen_compute_bytes())?;
+    }
+    Ok((Cluster::format(Arc::new(sim.clone()), &options)?, Some((sim, *seed))))
+}
+
 /// A client's loop.
 pub type Loop<T> = Pin<Box<dyn Future<Output = T>>>;
 
@@ -97,13 +143,7 @@ impl<I: RangeIndex> Opened<I> {
     pub fn create(system: &str, options: &Value, spec: &PoolSpec) -> Result<Self> {
         let options: I::Options = serde_json::from_value(options.clone())
             .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
-        let cluster = Cluster::embedded(&PoolOptions {
-            memory_nodes: spec.mns,
-            compute_nodes: spec.cns,
-            memory_bytes_per_node: spec.memory_bytes,
-            compute_bytes_per_node: spec.compute_bytes,
-            ..PoolOptions::default()
-        })?;
+        let (cluster, sim) = cluster(spec)?;
         let missing = cluster.fabric().caps().missing(&I::NEEDS);
         if !missing.is_empty() {
             return Err(Failure::input(format!(
@@ -131,7 +171,7 @@ impl<I: RangeIndex> Opened<I> {
             let cx = NodeContext { pool, cache_bytes: spec.cache_bytes };
             nodes.push(I::node(&cx, &options, root)?);
         }
-        Ok(Self { cluster, nodes })
+        Ok(Self { cluster, nodes, sim })
     }
 
     /// How many compute nodes.
@@ -153,20 +193,30 @@ impl<I: RangeIndex> Opened<I> {
         Ok(I::client(pool.endpoint(SLAB_BYTES)?, self.nodes[cn].clone()))
     }
 
-    /// Runs `threads` times `coroutines` clients to their ends, spread over the compute nodes in turn, and gives back what they
-    /// left, by number. `ready` is called on this thread once all clients exist, none has begun before;
-    /// `tick` now and then while they run.
+    /// The simulated fabric, if it is one.
+    pub fn sim(&self) -> Option<&SimFabric> {
+        self.sim.as_ref().map(|(sim, _)| sim)
+    }
+
+    /// From now on verbs take time, or not; only a simulated fabric listens.
+    pub fn set_timed(&self, on: bool) {
+        if let Some(sim) = self.sim() {
+            sim.set_timed(on);
+        }
+    }
+
+    /// Runs the clients of a crew to their ends, spread over the compute nodes in turn, and gives back what they left, by number.
+    /// None begins before all exist. `tick` is called now and then while they run. Simulated clients share one real thread.
     ///
     /// # Errors
     /// A client thread that cannot be started or stalls.
     pub fn run<T: Send + 'static>(
         &self,
-        threads: u32,
-        coroutines: u32,
+        crew: Crew,
         body: &(impl Fn(Seat<I>) -> Loop<T> + Sync),
-        ready: impl FnOnce(),
         tick: &mut dyn FnMut(),
     ) -> Result<Vec<Left<T>>> {
+        let threads = if self.sim.is_some() { 1 } else { crew.threads };
         let barrier = std::sync::Barrier::new(threads as usize + 1);
         let failed = AtomicBool::new(false);
         let mut all = Vec::new();
@@ -175,7 +225,10 @@ impl<I: RangeIndex> Opened<I> {
             for thread in 0..threads {
                 let (barrier, failed) = (&barrier, &failed);
                 running.push(scope.spawn(move || {
-                    let seats = self.seats(thread * coroutines, coroutines);
+                    let seats = match &self.sim {
+                        Some((_, seed)) => self.simulated_seats(crew, *seed),
+                        None => self.seats(thread * crew.coroutines, crew.coroutines),
+                    };
                     failed.fetch_or(seats.is_err(), Ordering::SeqCst);
                     barrier.wait();
                     barrier.wait();
@@ -187,7 +240,6 @@ impl<I: RangeIndex> Opened<I> {
                 }));
             }
             barrier.wait();
-            ready();
             barrier.wait();
             let mut pause = std::time::Duration::from_millis(1);
             while running.iter().any(|handle| !handle.is_finished()) {
@@ -224,6 +276,29 @@ impl<I: RangeIndex> Opened<I> {
             let ep = Endpoint::new(core.clone(), transport, slot);
             let client = I::client(ep.clone(), self.nodes[cn].clone());
             seats.push(Seat { number, cn, shares_thread: count > 1, client, ep });
+        }
+        Ok(seats)
+    }
+
+    /// All clients of a simulation, on one executor: `crew.threads` client threads on every compute node.
+    fn simulated_seats(&self, crew: Crew, seed: u64) -> Result<Vec<Seat<I>>> {
+        let cns = self.nodes.len() as u32;
+        let clients = cns * crew.threads * crew.coroutines;
+        let mut transports: Vec<Rc<dyn Transport>> = Vec::new();
+        for thread in 0..cns * crew.threads {
+            let pool = self.cluster.compute_node((thread % cns) as usize)?;
+            transports.push(pool.fabric().attach(pool.cn())?);
+        }
+        let Some(first) = transports.first() else { return Ok(Vec::new()) };
+        let core = Core::new(first.clone(), SIM_SLAB_BYTES * u64::from(clients));
+        core.seed(seed);
+        let mut seats = Vec::new();
+        for number in 0..clients {
+            let transport = &transports[(number % (cns * crew.threads)) as usize];
+            let cn = (number % cns) as usize;
+            let ep = Endpoint::new(core.clone(), transport.clone(), core.add_slot());
+            let client = I::client(ep.clone(), self.nodes[cn].clone());
+            seats.push(Seat { number, cn, shares_thread: true, client, ep });
         }
         Ok(seats)
     }

@@ -1,17 +1,38 @@
 //! The systems that can be measured and used, by name.
 
 use dmtree_engine::{DmTree, Options, Tables};
+use dmtree_fptree::{FpTree, Options as FpOptions};
 use dmtree_parts::{OpSet, RangeIndex};
+use dmtree_workload::{KeyForm, ValueSize, Workload};
 use serde_json::Value;
 
+use crate::config::Config;
 use crate::facade::{DynPool, open_pool};
 use crate::failure::{Failure, Result};
 use crate::group::{Group, Host, run_group};
 use crate::opened::PoolSpec;
 use crate::sizing;
 
+/// The fabric in this process's memory.
+pub const LOCAL: &str = "local";
+/// The simulated fabric.
+pub const SIM: &str = "sim";
 /// The fabrics that a system can run on here.
-pub const FABRICS: [&str; 1] = ["local"];
+pub const FABRICS: [&str; 2] = [LOCAL, SIM];
+
+/// Systems that experiments name and that are not built yet.
+const PLANNED: [&str; 10] = [
+    "dmtree-published",
+    "fptree",
+    "fptree-rtc",
+    "fptree-cache",
+    "fptree-locking",
+    "sherman",
+    "smart",
+    "rolex",
+    "chime",
+    "dlsm",
+];
 
 /// A system: an index with its options.
 #[derive(Clone, Debug)]
@@ -66,18 +87,57 @@ impl System {
         (self.run)(group, host)
     }
 
-    /// Its options with inline sizes that fit keys and values of these lengths, as far as there is a choice.
+    /// Its options with inline sizes that fit keys and values of these lengths, as far as there is a choice, or with exactly these
+    /// lengths where it has keys and values of one length.
     pub fn fitted(&self, key: u64, value: u64) -> Value {
         let mut options = self.options.clone();
         let (k, v) = sizing::inline(key, value);
         if let Some(map) = options.as_object_mut() {
-            for (name, bytes) in [("key_inline_bytes", k), ("value_inline_bytes", v)] {
+            for (name, bytes) in [
+                ("key_inline_bytes", k),
+                ("value_inline_bytes", v),
+                ("key_bytes", key),
+                ("value_bytes", value),
+            ] {
                 if let Some(old) = map.get_mut(name) {
                     *old = bytes.into();
                 }
             }
         }
         options
+    }
+
+    /// Its options as a cell's settings want them: fitted to the lengths of keys and values, and to the number of keys.
+    pub fn options_for(&self, c: &Config) -> Value {
+        let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
+        let mut options = self.fitted(key, value);
+        if let (Some(at_billion), Some(map)) = (c.table_chunk_at_billion, options.as_object_mut())
+            && let Some(old) = map.get_mut("table_chunk_bytes")
+        {
+            *old = sizing::scaled(at_billion, c.keys, sizing::LEAST_TABLE_CHUNK)
+                .next_multiple_of(64)
+                .into();
+        }
+        options
+    }
+
+    /// What it lacks for a workload over these keys and values, in words.
+    pub fn lacks(&self, c: &Config, w: &Workload) -> Option<String> {
+        let one_key = match &c.key_form {
+            KeyForm::Hashed24 | KeyForm::U64 | KeyForm::Sequential => true,
+            KeyForm::Random { min, max } => min == max,
+            _ => false,
+        };
+        let what = if !self.ops.delete && w.mix().delete > 0 {
+            "delete"
+        } else if !self.ops.any_length && !one_key {
+            "keys of different lengths"
+        } else if !self.ops.any_length && !matches!(c.value_size, ValueSize::Fixed(_)) {
+            "values of different lengths"
+        } else {
+            return None;
+        };
+        Some(format!("{} has no {what}: leave it out, or the workload {w}", self.name))
     }
 
     /// An empty index on an embedded pool, for tools. `key` and `value` are usual lengths.
@@ -130,7 +190,47 @@ pub fn systems() -> Vec<System> {
             "lock, table and unlock in round trips of their own",
             &Options { round_trip_combining: false, ..o() },
         ),
+        published(
+            "fptree",
+            "fptree",
+            "FPTree: fingerprint tables and locks on memory nodes",
+            &FpOptions::fptree(),
+        ),
+        published(
+            "fptree-rtc",
+            "fptree",
+            "FPTree with round trips combined",
+            &FpOptions::fptree_rtc(),
+        ),
+        published(
+            "fptree-cache",
+            "fptree",
+            "and tables on compute nodes with mirrors",
+            &FpOptions::fptree_cache(),
+        ),
+        published(
+            "fptree-locking",
+            "fptree",
+            "and locks on compute nodes: every published technique",
+            &FpOptions::fptree_locking(),
+        ),
+        published(
+            "dmtree-published",
+            "dmtree-published",
+            "DMTree as its artifact does it: every verb awaited",
+            &FpOptions::dmtree_published(),
+        ),
     ]
+}
+
+/// A preset of the published index.
+fn published(
+    name: &'static str,
+    family: &'static str,
+    description: &'static str,
+    options: &FpOptions,
+) -> System {
+    System::of::<FpTree>(name, family, description, options).as_published()
 }
 
 /// A system by name.
@@ -176,6 +276,27 @@ pub fn select(names: &[String]) -> Result<Vec<System>> {
     Ok(out)
 }
 
+/// Whether a name is that of a system, built or planned.
+pub fn known(name: &str) -> bool {
+    PLANNED.contains(&name) || systems().iter().any(|s| s.name == name)
+}
+
+/// Systems by names, as [`select`], and the names of those that are not built yet; an experiment may name such, a user who is
+/// there to hear it may not (`strict`).
+///
+/// # Errors
+/// An unknown name.
+pub fn split_built(names: &[String], strict: bool) -> Result<(Vec<System>, Vec<String>)> {
+    let all = systems();
+    let planned =
+        |name: &String| PLANNED.contains(&name.as_str()) && all.iter().all(|s| s.name != name);
+    let (missing, rest): (Vec<String>, Vec<String>) = names.iter().cloned().partition(planned);
+    if let (true, Some(name)) = (strict, missing.first()) {
+        return Err(Failure::input(format!("system {name} is not built yet")));
+    }
+    Ok((select(&rest)?, missing))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,7 +312,7 @@ mod tests {
             let list: Vec<String> = list.iter().map(|s| (*s).to_owned()).collect();
             select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
         };
-        assert_eq!(names(&["families"]), ["dmtree"]);
+        assert_eq!(names(&["families"]), ["dmtree", "fptree", "dmtree-published"]);
         assert_eq!(names(&["all"]).len(), all.len());
         assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);
         assert!(find("x").unwrap_err().to_string().contains("dmtree-no-rtc"));
@@ -204,5 +325,7 @@ mod tests {
             (&fitted["key_inline_bytes"], &fitted["value_inline_bytes"]),
             (&8.into(), &104.into())
         );
+        let fitted = find("fptree").unwrap().fitted(20, 100);
+        assert_eq!((&fitted["key_bytes"], &fitted["value_bytes"]), (&20.into(), &100.into()));
     }
 }

@@ -20,6 +20,7 @@ use crate::opened::PoolSpec;
 use crate::oracle::shown;
 use crate::registry::System;
 use crate::results::LOCAL_NOTE;
+use crate::simulated::FabricSpec;
 use crate::sizing;
 use crate::table::{Table, mops, time};
 
@@ -179,6 +180,7 @@ pub fn replay(
         memory_bytes,
         compute_bytes: 0,
         cache_bytes: o.cache_bytes,
+        fabric: FabricSpec::Local,
     };
     let pool = o.system.open(&spec, key, value.min(64))?;
     let done = AtomicU64::new(0);

@@ -7,13 +7,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::failure::{Failure, Result};
+use crate::offered::OpenFigures;
+use crate::published::{CellName, Reference};
+use crate::simulated::SimFigures;
 use crate::summary::Summary;
 
 /// The version of the form. Readers refuse others.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// What every header and file says about numbers of the in-process fabric.
 pub const LOCAL_NOTE: &str = "fabric local: in-process memory, no statement about a NIC";
+
+/// What numbers of the simulated fabric are.
+pub const SIM_NOTE: &str = "fabric sim: the index code itself in virtual time, hardware simulated";
+
+/// What every header and file says about the numbers of a fabric.
+pub fn note(c: &Config) -> String {
+    match &c.profile {
+        Some(p) => format!("{SIM_NOTE}; profile {}", p.title()),
+        None => LOCAL_NOTE.to_owned(),
+    }
+}
+
+/// What makes a cell comparable with the cell of another run.
+pub fn cell_key(name: &CellName<'_>, fabric: &str, variant: Option<&str>) -> String {
+    let variant = variant.unwrap_or("");
+    format!("{} {} {} {fabric} {variant}", name.system, name.workload, name.distribution)
+        .trim_end()
+        .to_owned()
+}
 
 /// Everything a run of an experiment found, and what is needed to repeat it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +60,9 @@ pub struct Results {
     pub config: Config,
     /// XXH3-64 of the settings, hexadecimal.
     pub config_hash: String,
+    /// The published table beside the cells: its name and source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<PublishedTable>,
     /// Whether the user stopped it before all cells were finished.
     pub interrupted: bool,
     /// Why it ended early otherwise.
@@ -45,6 +70,17 @@ pub struct Results {
     pub failure: Option<String>,
     /// What was measured.
     pub cells: Vec<Cell>,
+}
+
+/// A published table that cells are compared with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedTable {
+    /// Its name.
+    pub table: String,
+    /// Where it is from.
+    pub source: String,
+    /// Its systems that no system here stands for.
+    pub without_counterpart: Vec<String>,
 }
 
 /// The machine.
@@ -245,6 +281,22 @@ pub struct Cell {
     /// The point of a sweep, if this is one: `cache-bytes=1MiB`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
+    /// Keys loaded before it.
+    pub loaded_keys: u64,
+    /// Clients of all compute nodes.
+    pub clients: u32,
+    /// What was published for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_figure: Option<Reference>,
+    /// What became of an open load, in the last round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<OpenFigures>,
+    /// What only a simulated cell has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sim: Option<SimFigures>,
+    /// Time of an average operation by kind and step, ns, where steps are timed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub steps_ns: BTreeMap<String, BTreeMap<String, f64>>,
     /// Million acknowledged operations per second, combined ones too; the average over rounds.
     pub mops: f64,
     /// The same over rounds.
@@ -301,10 +353,12 @@ pub struct Cell {
 impl Cell {
     /// What makes it comparable with the cell of another run.
     pub fn key(&self) -> String {
-        let variant = self.variant.as_deref().unwrap_or("");
-        format!("{} {} {} {} {variant}", self.system, self.workload, self.distribution, self.fabric)
-            .trim_end()
-            .to_owned()
+        let name = CellName {
+            system: &self.system,
+            workload: &self.workload,
+            distribution: &self.distribution,
+        };
+        cell_key(&name, &self.fabric, self.variant.as_deref())
     }
 
     /// The name for rows and legends: the system, and the point of the sweep.
@@ -314,6 +368,11 @@ impl Cell {
             Some(v) => format!("{}{mark} [{v}]", self.system),
             None => format!("{}{mark}", self.system),
         }
+    }
+
+    /// Whether percentiles mean anything: not under an open load that the system does not keep up with.
+    pub fn saturated(&self) -> bool {
+        self.open.is_some_and(|o| o.saturated)
     }
 
     /// Million operations per second of the clients of each compute node.
@@ -357,6 +416,12 @@ impl Results {
                 s
             },
         )
+    }
+
+    /// Cells whose ratio to the published figure lies outside of the experiment's bounds.
+    pub fn outside(&self) -> Vec<&Cell> {
+        let out = |c: &&Cell| c.published_figure.as_ref().is_some_and(|r| r.outside);
+        self.cells.iter().filter(out).collect()
     }
 
     /// Wrong results and failed operations of all cells.

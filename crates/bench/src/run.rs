@@ -1,23 +1,28 @@
 //! Running an experiment: which cells there are, and what all rounds of each came to.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dmtree_fabric::{OpCounts, Role, SideCounts, Snapshot, Totals};
+use dmtree_workload::OpKind;
 
 use crate::client::Tally;
 use crate::clock;
 use crate::config::Resolved;
 use crate::failure::{Failure, Result};
-use crate::group::{CellPlan, Group, Host, Measured, Progress};
-use crate::opened::{FOREGROUND, PoolSpec};
-use crate::registry;
+use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec};
+use crate::offered::OpenFigures;
+use crate::opened::FOREGROUND;
+use crate::published::{CellName, Table};
+use crate::registry::{self, System};
 use crate::results::{
-    Cell, KindFigures, LOCAL_NOTE, Machine, MemoryFigures, NodeFigures, OutcomeCost, Results,
-    Round, SCHEMA_VERSION, Side,
+    Cell, KindFigures, Machine, MemoryFigures, NodeFigures, OutcomeCost, PublishedTable, Results,
+    Round, SCHEMA_VERSION, Side, cell_key, note,
 };
+use crate::simulated::SimFigures;
 use crate::sizing;
 use crate::summary::Summary;
 
@@ -25,8 +30,8 @@ use crate::summary::Summary;
 pub trait Observer {
     /// Something moves; called often.
     fn progress(&mut self, p: Progress<'_>);
-    /// A cell was measured in one more round.
-    fn measured(&mut self, cell: &Cell);
+    /// A cell was measured in one more round. `so_far` are the results at this time, marked as interrupted.
+    fn measured(&mut self, cell: &Cell, so_far: &dyn Fn() -> Results);
 }
 
 /// Hears nothing.
@@ -35,54 +40,107 @@ pub struct Silent;
 
 impl Observer for Silent {
     fn progress(&mut self, _: Progress<'_>) {}
-    fn measured(&mut self, _: &Cell) {}
+    fn measured(&mut self, _: &Cell, _: &dyn Fn() -> Results) {}
 }
 
-/// Groups of cells in the order in which they run, once.
+/// The cells, in their order: points of the sweep, systems, distributions, workloads.
 ///
 /// # Errors
 /// Unknown names.
-pub fn groups(r: &Resolved) -> Result<Vec<Group>> {
+pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
     let c = &r.config;
     let mut out = Vec::new();
-    let mut number = 0;
     for (variant, config) in c.sweep.points(c)? {
         for system in registry::select(&c.systems)? {
             for d in &c.distributions {
-                let mut shared: Vec<CellPlan> = Vec::new();
-                let mut own = Vec::new();
                 for w in &c.workloads {
-                    let cell = CellPlan { number, workload: w.clone(), distribution: *d };
-                    number += 1;
-                    let mix = w.mix();
-                    if mix.insert > 0 || mix.delete > 0 {
-                        own.push(cell);
-                    } else {
-                        shared.push(cell);
+                    // Preflight refuses it.
+                    if system.lacks(&config, w).is_some() {
+                        continue;
                     }
-                }
-                // What a cell leaves behind (values of another version) must not help the next: reads first.
-                shared.sort_by_key(|cell| {
-                    let mix = cell.workload.mix();
-                    mix.update + mix.read_modify_write > 0
-                });
-                let mut add = |cells: Vec<CellPlan>| {
-                    out.push(Group {
-                        system: system.clone(),
-                        config: config.clone(),
+                    let mut plan = CellPlan {
+                        number: out.len(),
+                        workload: w.clone(),
+                        distribution: *d,
+                        config: config.for_cell(system.name, w),
                         variant: variant.clone(),
-                        cells,
-                        round: 0,
-                    });
-                };
-                if !shared.is_empty() {
-                    add(shared);
+                        same_as: None,
+                    };
+                    plan.same_as = twin(&out, &system, &plan);
+                    out.push((system.clone(), plan));
                 }
-                own.into_iter().for_each(|cell| add(vec![cell]));
             }
         }
     }
     Ok(out)
+}
+
+/// The earlier cell that does the very same: a simulation of inserts only, whose keys no distribution chooses.
+fn twin(earlier: &[(System, CellPlan)], system: &System, plan: &CellPlan) -> Option<usize> {
+    let mix = plan.workload.mix();
+    let only_inserts = mix.total() == u64::from(mix.weight(OpKind::Insert));
+    if !(plan.config.simulated() && only_inserts) {
+        return None;
+    }
+    let same = |(s, p): &&(System, CellPlan)| {
+        s.name == system.name
+            && p.workload == plan.workload
+            && p.variant == plan.variant
+            && p.config == plan.config
+    };
+    earlier.iter().find(same).map(|(_, p)| p.number)
+}
+
+/// Groups of cells in the order in which they run, once. Cells that change which keys exist have a pool of their own; others
+/// share one where what is loaded, and into what, is the same.
+///
+/// # Errors
+/// Unknown names.
+pub fn groups(r: &Resolved, skip: &dyn Fn(&System, &CellPlan) -> bool) -> Result<Vec<Group>> {
+    let mut groups: Vec<(Option<String>, Group)> = Vec::new();
+    for (system, cell) in cells(r)? {
+        if cell.same_as.is_some() || skip(&system, &cell) {
+            continue;
+        }
+        let mix = cell.workload.mix();
+        let own = mix.insert > 0 || mix.delete > 0;
+        let pool = (!own).then(|| pool_name(&system, &cell));
+        match groups.iter_mut().find(|(name, _)| name.is_some() && *name == pool) {
+            Some((_, g)) => g.cells.push(cell),
+            None => groups.push((pool, Group { system, cells: vec![cell], round: 0 })),
+        }
+    }
+    let mut groups: Vec<Group> = groups.into_iter().map(|(_, g)| g).collect();
+    for g in &mut groups {
+        // What a cell leaves behind (values of another version) must not help the next: reads first.
+        g.cells.sort_by_key(|cell| {
+            let mix = cell.workload.mix();
+            mix.update + mix.read_modify_write > 0
+        });
+    }
+    Ok(groups)
+}
+
+/// Names the pool that a cell needs. Simulated cells of several distributions and numbers of clients share one.
+fn pool_name(system: &System, cell: &CellPlan) -> String {
+    let c = &cell.config;
+    let mut name = format!(
+        "{} {} {:?} {:?} {} {} {} {:?} {:?} {}",
+        system.name,
+        c.keys,
+        c.key_form,
+        c.value_size,
+        c.cns,
+        c.mns,
+        c.cache_bytes,
+        c.memory_bytes,
+        c.load_by,
+        c.fill
+    );
+    if !c.simulated() {
+        name += &format!(" {} {:?}", cell.distribution, cell.variant);
+    }
+    name
 }
 
 /// Opens every system with the settings of every point, on a small pool: what options, caches and fabrics refuse is better
@@ -92,17 +150,24 @@ pub fn groups(r: &Resolved) -> Result<Vec<Group>> {
 /// What the system refuses.
 pub fn preflight(r: &Resolved) -> Result<()> {
     for (_, c) in r.config.sweep.points(&r.config)? {
-        let spec = PoolSpec {
-            cns: c.cns,
-            mns: c.mns,
-            memory_bytes: 16 << 20,
-            compute_bytes: 0,
-            cache_bytes: c.cache_bytes.0,
-        };
         for system in registry::select(&c.systems)? {
-            let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
-            system.open(&spec, key, value).map_err(|e| e.context(system.name))?;
+            if let Some(what) = c.workloads.iter().find_map(|w| system.lacks(&c, w)) {
+                return Err(Failure::input(what));
+            }
         }
+    }
+    let mut done = Vec::new();
+    for (system, cell) in cells(r)? {
+        let c = &cell.config;
+        let name =
+            format!("{} {} {} {} {:?}", system.name, c.cns, c.mns, c.cache_bytes, c.value_size);
+        if done.contains(&name) {
+            continue;
+        }
+        let spec = pool_spec(c, 16 << 20, 0)?;
+        let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
+        system.open(&spec, key, value).map_err(|e| e.context(system.name))?;
+        done.push(name);
     }
     Ok(())
 }
@@ -118,6 +183,9 @@ struct Sum {
     warmed: f64,
     law: String,
     complete_scans: bool,
+    rate_ops: u64,
+    sim: Option<SimFigures>,
+    open: Option<OpenFigures>,
 }
 
 impl Sum {
@@ -132,32 +200,38 @@ impl Sum {
             warmed: m.warmed,
             law: m.law.clone(),
             complete_scans: m.complete_scans,
+            rate_ops: 0,
+            sim: None,
+            open: None,
         };
         sum.add(m);
         sum
     }
 
     fn add(&mut self, m: Measured) {
-        let seconds = m.tally.elapsed.as_secs_f64().max(1e-9);
+        let (rate_ops, seconds) = m.rate;
         let latency = m.tally.latency.total();
         let trips = m.counts.total(&FOREGROUND).counts.round_trips;
         self.rounds.push(Round {
-            mops: m.tally.ops as f64 / seconds / 1e6,
+            mops: rate_ops as f64 / seconds / 1e6,
             ops: m.tally.ops,
             seconds,
             p50_ns: latency.quantile(0.5),
             p99_ns: latency.quantile(0.99),
             p999_ns: latency.quantile(0.999),
-            round_trips: per(trips, m.tally.ops),
+            round_trips: per(trips, m.tally.counted),
             ended: m.tally.ended.name().to_owned(),
         });
         self.seconds += seconds;
+        self.rate_ops += rate_ops;
         self.tally.add(&m.tally);
         self.counts.add(&m.counts);
         for (mine, theirs) in self.per_cn.iter_mut().zip(&m.per_cn) {
             *mine = (mine.0 + theirs.0, theirs.1);
         }
         self.memory = m.memory.or(self.memory.take());
+        self.sim = m.sim.or(self.sim.take());
+        self.open = m.open.or(self.open.take());
     }
 }
 
@@ -174,27 +248,48 @@ pub struct Outcome {
     pub failure: Option<Failure>,
 }
 
-/// Runs an experiment. Cells that were not finished when it was stopped are left out, and the results say so.
+/// Runs an experiment. Cells that were not finished when it was stopped are left out, and the results say so. Cells among
+/// `finished` are taken over and not run.
 ///
 /// # Errors
 /// Unknown names. What operations do wrong is counted in the cells instead.
-pub fn run(r: &Resolved, stop: &Arc<AtomicBool>, observer: &mut dyn Observer) -> Result<Outcome> {
+pub fn run(
+    r: &Resolved,
+    finished: &[Cell],
+    stop: &Arc<AtomicBool>,
+    observer: &mut dyn Observer,
+) -> Result<Outcome> {
     let c = &r.config;
-    let groups = groups(r)?;
+    let table = c.published.as_deref().map(Table::named).transpose()?;
+    let have = |s: &System, p: &CellPlan| finished.iter().find(|f| f.key() == key(s, p));
+    let groups = groups(r, &|s, p| have(s, p).is_some())?;
+    let order = cells(r)?;
     let begun = clock::now();
-    let cells: usize = groups.iter().map(|g| g.cells.len()).sum::<usize>() * c.rounds as usize;
-    let mut sums: BTreeMap<usize, (Group, CellPlan, Sum)> = BTreeMap::new();
-    let observer = std::cell::RefCell::new(observer);
+    let count: usize = groups.iter().map(|g| g.cells.len()).sum::<usize>() * c.rounds as usize;
+    let sums: RefCell<BTreeMap<usize, (Group, CellPlan, Sum)>> = RefCell::default();
+    let so_far = |failure: Option<&Failure>| {
+        let sums = sums.borrow();
+        let cells = order.iter().filter_map(|(s, p)| {
+            match (sums.get(&p.same_as.unwrap_or(p.number)), have(s, p)) {
+                (Some((g, _, sum)), _) => Some(cell(g, p, sum, table.as_ref())),
+                (None, earlier) => earlier.cloned(),
+            }
+        });
+        results(r, cells.collect(), table.as_ref(), failure)
+    };
+    let observer = RefCell::new(observer);
     let mut measured = |g: &Group, plan: &CellPlan, m: Measured| {
-        let entry = sums.get_mut(&plan.number);
-        match entry {
+        let mut all = sums.borrow_mut();
+        match all.get_mut(&plan.number) {
             Some((_, _, sum)) => sum.add(m),
             None => {
-                sums.insert(plan.number, (g.clone(), plan.clone(), Sum::new(m)));
+                all.insert(plan.number, (g.clone(), plan.clone(), Sum::new(m)));
             }
         }
-        if let Some((g, plan, sum)) = sums.get(&plan.number) {
-            observer.borrow_mut().measured(&cell(g, plan, sum));
+        let now = all.get(&plan.number).map(|(g, plan, sum)| cell(g, plan, sum, table.as_ref()));
+        drop(all);
+        if let Some(cell) = now {
+            observer.borrow_mut().measured(&cell, &|| so_far(Some(&Failure::Interrupted)));
         }
     };
     let mut progress = |p: Progress<'_>| observer.borrow_mut().progress(p);
@@ -202,10 +297,11 @@ pub fn run(r: &Resolved, stop: &Arc<AtomicBool>, observer: &mut dyn Observer) ->
     let mut host = Host {
         stop: stop.clone(),
         deadline: c.budget.map(|s| begun + Duration::from_secs_f64(s)),
-        cells_left: cells,
-        cells,
+        cells_left: count,
+        cells: count,
         loads_left: 0,
         load_cost: Duration::ZERO,
+        oracle: None,
         progress: &mut progress,
         measured: &mut measured,
     };
@@ -223,26 +319,54 @@ pub fn run(r: &Resolved, stop: &Arc<AtomicBool>, observer: &mut dyn Observer) ->
     if stop.load(Ordering::Relaxed) && host.cells_left > 0 {
         failure = Some(Failure::Interrupted);
     }
-    let results = Results {
+    let results = so_far(failure.as_ref());
+    Ok(Outcome { results, failure })
+}
+
+/// The key of a cell that was not run yet, as [`Cell::key`].
+fn key(s: &System, p: &CellPlan) -> String {
+    let name = CellName {
+        system: s.name,
+        workload: p.workload.name(),
+        distribution: &p.distribution.name(),
+    };
+    cell_key(&name, &p.config.fabric, p.variant.as_deref())
+}
+
+fn results(
+    r: &Resolved,
+    cells: Vec<Cell>,
+    table: Option<&Table>,
+    failure: Option<&Failure>,
+) -> Results {
+    let c = &r.config;
+    let interrupted = failure == Some(&Failure::Interrupted);
+    Results {
         schema_version: SCHEMA_VERSION,
         experiment: r.name.clone(),
         description: r.description.clone(),
-        note: LOCAL_NOTE.to_owned(),
+        note: note(c),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         created_unix: clock::unix_seconds(),
         machine: Machine::here(),
         seed: c.seed,
         config: c.clone(),
         config_hash: c.hash(),
-        interrupted: failure == Some(Failure::Interrupted),
-        failure: failure.as_ref().filter(|f| **f != Failure::Interrupted).map(Failure::to_string),
-        cells: sums.values().map(|(g, plan, sum)| cell(g, plan, sum)).collect(),
-    };
-    Ok(Outcome { results, failure })
+        published: table.map(|t| PublishedTable {
+            table: t.name.to_owned(),
+            source: t.source.clone(),
+            without_counterpart: t.without_counterpart(c),
+        }),
+        interrupted,
+        failure: failure.filter(|_| !interrupted).map(Failure::to_string),
+        cells,
+    }
 }
 
-fn cell(g: &Group, plan: &CellPlan, s: &Sum) -> Cell {
-    let ops = s.tally.ops;
+fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
+    let c = &plan.config;
+    // What counters are of; operations that failed have counted too.
+    let ops = s.tally.counted;
     let all = s.counts.total(&FOREGROUND);
     let latency = s.tally.latency.total();
     let mops: Vec<f64> = s.rounds.iter().map(|r| r.mops).collect();
@@ -263,11 +387,24 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum) -> Cell {
         csv_name: plan.workload.csv_name().to_owned(),
         distribution: plan.distribution.name(),
         law: s.law.clone(),
-        fabric: g.config.fabric.clone(),
-        variant: g.variant.clone(),
+        fabric: c.fabric.clone(),
+        variant: plan.variant.clone(),
+        loaded_keys: c.keys,
+        clients: c.clients(),
+        published_figure: table.and_then(|t| {
+            let name = CellName {
+                system: g.system.name,
+                workload: plan.workload.name(),
+                distribution: &plan.distribution.name(),
+            };
+            t.reference(c, &name, summary.average)
+        }),
+        open: s.open,
+        sim: s.sim.clone(),
+        steps_ns: BTreeMap::new(),
         mops: summary.average,
         mops_summary: summary,
-        ops,
+        ops: s.tally.ops,
         combined,
         errors: s.tally.errors,
         error_samples: s.tally.samples.clone(),
@@ -350,6 +487,8 @@ fn background(counts: &Snapshot, ops: u64) -> Side {
 }
 
 fn nodes(s: &Sum, ops: u64) -> Vec<NodeFigures> {
+    // Million operations per second for each measured one.
+    let per_op_rate = s.rate_ops as f64 / s.tally.ops.max(1) as f64 / s.seconds.max(1e-9) / 1e6;
     let served = |node: dmtree_fabric::NodeId| {
         s.counts
             .nodes
@@ -361,9 +500,9 @@ fn nodes(s: &Sum, ops: u64) -> Vec<NodeFigures> {
         let c = served(node);
         NodeFigures {
             node: name,
-            mops: own.map(|(ops, _)| ops as f64 / s.seconds / 1e6),
+            mops: own.map(|(own, _)| own as f64 * per_op_rate),
             clients: own.map(|(_, clients)| clients),
-            mverbs: c.verbs() as f64 / s.seconds / 1e6,
+            mverbs: per(c.verbs(), ops) * s.rate_ops as f64 / s.seconds / 1e6,
             served: Side::per(&c, ops),
         }
     };

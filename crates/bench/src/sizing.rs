@@ -8,6 +8,16 @@ use crate::failure::{Failure, Result};
 use crate::results::meminfo;
 
 const MIB: u64 = 1 << 20;
+/// The least cache budget that a scaled one shrinks to, bytes.
+pub const LEAST_CACHE: u64 = 64 << 10;
+
+/// The least table chunk that a scaled one shrinks to, bytes.
+pub const LEAST_TABLE_CHUNK: u64 = 4 << 10;
+
+/// Bytes for 1e9 keys scaled to `keys`, `least` at least.
+pub fn scaled(at_billion: Bytes, keys: u64, least: u64) -> u64 {
+    ((at_billion.0 as f64 * (keys as f64 / 1e9)) as u64).max(least)
+}
 
 /// Longest key of a form, bytes; of a key file what any key may have.
 pub fn longest_key(form: &KeyForm) -> u64 {

@@ -41,13 +41,13 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// A step between axis marks: 1, 2 or 5 times a power of ten, so that `high` takes four to ten of them.
-fn step(high: f64) -> f64 {
+pub(crate) fn step(high: f64) -> f64 {
     let raw = high / 5.0;
     let power = 10f64.powf(raw.log10().floor());
     [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * power).find(|s| *s >= raw).unwrap_or(power * 10.0)
 }
 
-fn number(v: f64) -> String {
+pub(crate) fn number(v: f64) -> String {
     let digits = if v >= 100.0 {
         0
     } else if v >= 10.0 {

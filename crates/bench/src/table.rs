@@ -2,7 +2,10 @@
 
 use crate::bytes::Bytes;
 use crate::config::Resolved;
-use crate::results::{Cell, LOCAL_NOTE, Machine, Results};
+use crate::offered::CRITERION;
+use crate::published::Reference;
+use crate::results::{Cell, Machine, Results, note};
+use crate::simulated::Busiest;
 
 /// Columns of text, the first left-aligned, the others right-aligned.
 #[derive(Clone, Debug, Default)]
@@ -76,11 +79,24 @@ pub fn header(r: &Resolved, machine: &Machine) -> String {
         (None, Some(s), None) => format!("{s} s per cell"),
         (None, None, None) => "no limit".to_owned(),
     };
-    let mut out = format!("{}: {}\n  {LOCAL_NOTE}\n", r.name, r.description);
+    let mut out = format!("{}: {}\n  {}\n", r.name, r.description, note(c));
+    let per = if c.simulated() { " per compute node" } else { "" };
     out += &format!(
-        "  {} compute nodes, {} memory nodes; {} keys ({}), values of {} bytes; {} threads x {} coroutines; {limit}; seed {}\n",
-        c.cns, c.mns, c.keys, c.key_form, c.value_size, c.threads, c.coroutines, c.seed
+        "  {} compute nodes, {} memory nodes; {} keys ({}), values of {} bytes; {} threads x {} coroutines{per}; load {}; {limit}; seed {}\n",
+        c.cns, c.mns, c.keys, c.key_form, c.value_size, c.threads, c.coroutines, c.load, c.seed
     );
+    for (name, own) in &c.per_workload {
+        if own.keys.is_some() && c.workloads.iter().any(|w| w.name() == name) {
+            let cell = c.workloads.iter().find(|w| w.name() == name).map(|w| c.for_cell("", w));
+            if let Some(cell) = cell {
+                let ops = cell.ops.map(|n| format!(", {n} operations")).unwrap_or_default();
+                out += &format!("  {name}: {} keys{ops}\n", cell.keys);
+            }
+        }
+    }
+    if !c.not_built.is_empty() {
+        out += &format!("  not built yet, so not run: {}\n", c.not_built.join(", "));
+    }
     out += &format!(
         "  dmtree {}, config {}, {} ({} cores)\n",
         env!("CARGO_PKG_VERSION"),
@@ -94,18 +110,30 @@ pub fn header(r: &Resolved, machine: &Machine) -> String {
 /// All cells, a table per distribution, then memory, then what went wrong.
 pub fn render(r: &Results) -> String {
     let mut out = String::new();
+    let columns = columns(r);
     for d in r.distributions() {
-        let mut t = Table::new(
-            &[
-                "system", "workload", "Mops", "p50", "p99", "p99.9", "RT", "RT p99", "MN verbs",
-                "CN verbs", "MN bytes", "CN bytes", "combined", "errors",
-            ],
-            2,
-        );
+        let head: Vec<&str> = columns.iter().map(|c| c.0).collect();
+        let mut t = Table::new(&head, 2);
         for c in r.cells.iter().filter(|c| c.distribution == d) {
-            t.row(row(c));
+            t.row(columns.iter().map(|column| (column.1)(c)).collect());
         }
         out += &format!("{d} (per operation: round trips RT, verbs, bytes)\n{}\n", t.text());
+    }
+    if let Some(p) = &r.published {
+        out += &format!("published: {}\n", p.source);
+        if !p.without_counterpart.is_empty() {
+            out += &format!(
+                "  its rows without a system here: {}\n",
+                p.without_counterpart.join(", ")
+            );
+        }
+        let outside = r.outside();
+        let judged = r.cells.iter().filter_map(|c| c.published_figure.as_ref()?.bounds).count();
+        out +=
+            &format!("  {} of {judged} cells with bounds lie outside of them\n\n", outside.len());
+    }
+    if r.cells.iter().any(Cell::saturated) {
+        out += &format!("{CRITERION}\n\n");
     }
     let mut t = Table::new(
         &[
@@ -114,6 +142,7 @@ pub fn render(r: &Results) -> String {
             "keys",
             "B/key on MN",
             "B/key tables",
+            "MiB on MN",
             "B/cached key on CN",
             "cached",
             "hits",
@@ -130,6 +159,7 @@ pub fn render(r: &Results) -> String {
                 m.keys.to_string(),
                 format!("{:.1}", m.mn_bytes_per_key),
                 format!("{:.1}", m.table_bytes_per_key),
+                format!("{:.1}", m.mn_bytes_per_key * m.keys as f64 / f64::from(1 << 20)),
                 format!("{:.1}", m.cn_bytes_per_cached_key),
                 format!("{:.0}%", m.cached_share * 100.0),
                 format!("{:.1}%", m.cache_hit_rate * 100.0),
@@ -155,38 +185,63 @@ fn short(distribution: &str) -> &str {
     distribution.split(['-', '(']).next().unwrap_or(distribution)
 }
 
-fn row(c: &Cell) -> Vec<String> {
-    let mops_text = if c.mops_summary.rounds > 1 { c.mops_summary.text() } else { mops(c.mops) };
-    vec![
-        c.label(),
-        c.workload.clone(),
-        mops_text,
-        time(c.p50_ns),
-        time(c.p99_ns),
-        time(c.p999_ns),
-        format!("{:.2}", c.round_trips),
-        c.round_trips_p99.to_string(),
-        format!("{:.2}", c.mn.verbs()),
-        format!("{:.2}", c.cn.verbs()),
-        format!("{:.0}", c.mn.bytes()),
-        format!("{:.0}", c.cn.bytes()),
-        c.combined.to_string(),
-        c.errors.to_string(),
-    ]
+/// A column: its head and its text for a cell.
+type Column = (&'static str, fn(&Cell) -> String);
+
+/// The columns that these results need.
+fn columns(r: &Results) -> Vec<Column> {
+    let mut out: Vec<Column> = vec![
+        ("system", Cell::label),
+        ("workload", |c| c.workload.clone()),
+        ("Mops", |c| if c.mops_summary.rounds > 1 { c.mops_summary.text() } else { mops(c.mops) }),
+    ];
+    if r.cells.iter().any(|c| c.published_figure.is_some()) {
+        out.push(("published", |c| {
+            c.published_figure.as_ref().map_or("-".to_owned(), |p| mops(p.mops))
+        }));
+        out.push(("ratio", |c| {
+            c.published_figure.as_ref().map_or("-".to_owned(), Reference::text)
+        }));
+    }
+    out.push(("p50", |c| percentile(c, c.p50_ns)));
+    out.push(("p99", |c| percentile(c, c.p99_ns)));
+    out.push(("p99.9", |c| percentile(c, c.p999_ns)));
+    out.push(("RT", |c| format!("{:.2}", c.round_trips)));
+    out.push(("RT p99", |c| c.round_trips_p99.to_string()));
+    out.push(("MN verbs", |c| format!("{:.2}", c.mn.verbs())));
+    out.push(("CN verbs", |c| format!("{:.2}", c.cn.verbs())));
+    out.push(("MN bytes", |c| format!("{:.0}", c.mn.bytes())));
+    out.push(("CN bytes", |c| format!("{:.0}", c.cn.bytes())));
+    if r.cells.iter().any(|c| c.sim.is_some()) {
+        out.push(("busiest", |c| {
+            let busiest = c.sim.as_ref().and_then(|s| s.busiest.as_ref());
+            busiest.map_or("-".to_owned(), Busiest::text)
+        }));
+    }
+    out.push(("combined", |c| c.combined.to_string()));
+    out.push(("errors", |c| c.errors.to_string()));
+    out
+}
+
+/// A percentile, unless the system does not keep up with its load.
+fn percentile(c: &Cell, ns: u64) -> String {
+    if c.saturated() { "saturated".to_owned() } else { time(ns) }
 }
 
 /// One line for a cell that was just measured.
 pub fn line(c: &Cell) -> String {
+    let ratio = c.published_figure.as_ref().map(|p| format!("  ratio {}", p.text()));
     format!(
-        "{:<24} {:<10} {:<22} {:>8} Mops  p50 {:>8}  p99 {:>8}  RT {:.2}  errors {}",
+        "{:<24} {:<10} {:<22} {:>8} Mops  p50 {:>8}  p99 {:>8}  RT {:.2}  errors {}{}",
         c.label(),
         c.workload,
         c.distribution,
         mops(c.mops),
-        time(c.p50_ns),
-        time(c.p99_ns),
+        percentile(c, c.p50_ns),
+        percentile(c, c.p99_ns),
         c.round_trips,
-        c.errors
+        c.errors,
+        ratio.unwrap_or_default()
     )
 }
 

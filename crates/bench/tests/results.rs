@@ -11,6 +11,7 @@ use dmtree_bench::{csv, files, report, svg, table};
 
 fn small(layer: Layer) -> Results {
     let layer = Layer {
+        systems: layer.systems.or_else(|| names(&["dmtree"])),
         keys: Some(3000),
         ops: Some(3000),
         threads: Some(2),
@@ -19,7 +20,7 @@ fn small(layer: Layer) -> Results {
         ..layer
     };
     let resolved = config::resolve("small", &layer, &Layer::default()).unwrap();
-    let outcome = run::run(&resolved, &Arc::new(AtomicBool::new(false)), &mut Silent).unwrap();
+    let outcome = run::run(&resolved, &[], &Arc::new(AtomicBool::new(false)), &mut Silent).unwrap();
     assert_eq!(outcome.failure, None);
     outcome.results
 }
@@ -176,14 +177,14 @@ fn an_interrupt_keeps_what_is_finished() {
     struct StopAfter(Arc<AtomicBool>);
     impl Observer for StopAfter {
         fn progress(&mut self, _: dmtree_bench::group::Progress<'_>) {}
-        fn measured(&mut self, _: &Cell) {
+        fn measured(&mut self, _: &Cell, _: &dyn Fn() -> Results) {
             self.0.store(true, std::sync::atomic::Ordering::SeqCst);
         }
     }
     let layer = Layer { keys: Some(1000), ops: Some(500), cns: Some(2), ..Layer::default() };
     let resolved = config::resolve("small", &layer, &Layer::default()).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    let outcome = run::run(&resolved, &stop, &mut StopAfter(stop.clone())).unwrap();
+    let outcome = run::run(&resolved, &[], &stop, &mut StopAfter(stop.clone())).unwrap();
     assert_eq!(outcome.failure, Some(dmtree_bench::Failure::Interrupted));
     assert!(outcome.results.interrupted);
     assert_eq!(outcome.results.cells.len(), 1);

@@ -194,9 +194,9 @@ fn measure(lie: Lie, workload: &str, layer: Layer, stop: bool) -> Result<Vec<Mea
     };
     let config = config::resolve("toy", &Layer::default(), &layer)?.config;
     let workload: Workload = workload.parse().unwrap();
-    let cell = CellPlan { number: 0, workload, distribution: "zipfian".parse().unwrap() };
-    let group =
-        Group { system: system.clone(), config, variant: None, cells: vec![cell], round: 0 };
+    let distribution = "zipfian".parse().unwrap();
+    let cell = CellPlan { number: 0, workload, distribution, config, variant: None, same_as: None };
+    let group = Group { system: system.clone(), cells: vec![cell], round: 0 };
     let mut out = Vec::new();
     let mut progress = |_: Progress<'_>| {};
     let mut measured = |_: &Group, _: &CellPlan, m: Measured| out.push(m);
@@ -207,6 +207,7 @@ fn measure(lie: Lie, workload: &str, layer: Layer, stop: bool) -> Result<Vec<Mea
         cells: 1,
         loads_left: 0,
         load_cost: std::time::Duration::ZERO,
+        oracle: None,
         progress: &mut progress,
         measured: &mut measured,
     };

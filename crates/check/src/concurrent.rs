@@ -81,7 +81,10 @@ async fn client<I: RangeIndex>(mut index: I, s: Stress, number: u64, clock: &Clo
         let call = clock.tick();
         let shrinking = s.wave_ops > 0 && !(i / s.wave_ops).is_multiple_of(2);
         let draw = match rng.below(10) {
-            3..=7 if shrinking => 8,
+            // What an index lacks it is not asked for.
+            8 if !I::OPS.delete => 3,
+            9 if !I::OPS.compare_and_set => 4,
+            3..=7 if shrinking && I::OPS.delete => 8,
             8 if s.wave_ops > 0 && !shrinking => 6,
             draw => draw,
         };

@@ -1,9 +1,11 @@
 //! What every index must do, against a `BTreeMap`. Each function runs on a bed of its own; an index's test file calls them with
-//! its options.
+//! its options. What an index does not have (`RangeIndex::OPS`) is not asked of it but once, to be refused: an index without
+//! [`dmtree_parts::OpSet::any_length`] gets keys of the family's one length and values of 8 bytes.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use dmtree_fabric::ErrorKind;
 use dmtree_parts::fill::distance;
 use dmtree_parts::{Fill, Outcome, Page, RangeIndex, Resume, ScanRequest, Write};
 
@@ -73,6 +75,20 @@ pub fn value(rng: &mut Rng) -> Vec<u8> {
     out
 }
 
+/// A value that the index takes.
+fn value_for<I: RangeIndex>(rng: &mut Rng) -> Vec<u8> {
+    if I::OPS.any_length { value(rng) } else { rng.next_u64().to_le_bytes().to_vec() }
+}
+
+/// The write itself, or a put in its place where the index lacks it.
+fn possible<'a, I: RangeIndex>(w: Write<'a>, value: &'a [u8]) -> Write<'a> {
+    match w {
+        Write::Delete if !I::OPS.delete => Write::Put(value),
+        Write::CompareAndSet { .. } if !I::OPS.compare_and_set => Write::Put(value),
+        w => w,
+    }
+}
+
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, step: u64, found: T, wanted: T) {
     assert!(found == wanted, "step {step}: {what}: found {found:?}, wanted {wanted:?}");
 }
@@ -119,7 +135,7 @@ fn check_write<I: RangeIndex>(
     growing: bool,
     step: u64,
 ) {
-    let v = value(rng);
+    let v = value_for::<I>(rng);
     let w = match rng.below(10) {
         0..=2 => Write::Put(&v),
         3 => Write::Update(&v),
@@ -127,10 +143,12 @@ fn check_write<I: RangeIndex>(
         4..=8 => Write::Delete,
         _ => Write::CompareAndSet { expected: &v, new: Some(b"never") },
     };
+    let w = possible::<I>(w, &v);
     let present = model.get(key).cloned();
     let wanted = apply(model, key, &w);
     expect("write", step, c.write(key, w).expect("write"), wanted);
     if let (9, Some(present)) = (step % 10, present)
+        && I::OPS.compare_and_set
         && model.contains_key(key)
     {
         let now = model[key].clone();
@@ -253,7 +271,7 @@ fn check_write_many<I: RangeIndex>(
 ) {
     let n = 1 + rng.below(40);
     let pairs: Vec<(Vec<u8>, Vec<u8>, u64)> =
-        (0..n).map(|_| (keys.key(rng.below(space)), value(rng), rng.below(4))).collect();
+        (0..n).map(|_| (keys.key(rng.below(space)), value_for::<I>(rng), rng.below(4))).collect();
     let writes: Vec<(&[u8], Write<'_>)> = pairs
         .iter()
         .map(|(k, v, kind)| {
@@ -263,7 +281,7 @@ fn check_write_many<I: RangeIndex>(
                 2 => Write::Update(v),
                 _ => Write::Delete,
             };
-            (&k[..], w)
+            (&k[..], possible::<I>(w, v))
         })
         .collect();
     let outcomes = c.write_many(&writes).expect("write_many");
@@ -299,6 +317,45 @@ pub fn basics<I: RangeIndex>(bed: &Bed<I>) {
     }
     assert!(c.write(b"k", Write::Put(&vec![0; (1 << 20) + 1])).is_err());
     assert_eq!(c.walk().expect("walk").keys, 0);
+}
+
+/// As [`basics`], for an index with keys of 24 bytes and values of 8 that can only grow: the rest is refused, and changes nothing.
+pub fn basics_of_fixed_lengths<I: RangeIndex>(bed: &Bed<I>) {
+    let c = &mut bed.client(0).expect("attach");
+    let all =
+        ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 10 };
+    // Both ends of the key space are keys.
+    for (n, key) in [[b'k'; 24], [0; 24], [0xff; 24]].iter().enumerate() {
+        assert_eq!(c.get(key).expect("get"), None);
+        assert_eq!(scan_all(c, &all).len(), n);
+        assert_eq!(c.write(key, Write::Update(&[1; 8])).expect("update"), Outcome::NotFound);
+        assert_eq!(c.write(key, Write::Insert(&[0; 8])).expect("insert"), Outcome::Done);
+        assert_eq!(c.write(key, Write::Insert(&[2; 8])).expect("insert"), Outcome::Exists);
+        assert_eq!(c.get(key).expect("get"), Some(vec![0; 8]), "zero is a value");
+        assert_eq!(c.write(key, Write::Update(&[3; 8])).expect("update"), Outcome::Done);
+        assert_eq!(c.write(key, Write::Put(&[4; 8])).expect("put"), Outcome::Done);
+        assert_eq!(c.get(key).expect("get"), Some(vec![4; 8]));
+    }
+    let refused = |r: dmtree_fabric::Result<Outcome>, kind| {
+        let e = r.expect_err("refused");
+        assert!(e.kind() == kind && e.effect() == dmtree_fabric::Effect::None, "{e}");
+    };
+    let (lacking, invalid) = (ErrorKind::Unsupported, ErrorKind::InvalidArgument);
+    refused(c.write(&[b'k'; 24], Write::Delete), lacking);
+    let cas = Write::CompareAndSet { expected: &[4; 8], new: Some(&[5; 8]) };
+    refused(c.write(&[b'k'; 24], cas), lacking);
+    for bad in [&b""[..], &[1; 23], &[1; 25], &[1; 1025]] {
+        assert_eq!(c.get(bad).expect_err("refused").kind(), invalid);
+        refused(c.write(bad, Write::Put(&[1; 8])), invalid);
+    }
+    for bad in [&b""[..], &[1; 7], &[1; 9]] {
+        refused(c.write(&[b'k'; 24], Write::Put(bad)), invalid);
+    }
+    let mut page = Page::new();
+    let reverse = ScanRequest { reverse: true, ..all };
+    assert_eq!(c.scan(&reverse, &mut page).expect_err("refused").kind(), lacking);
+    assert_eq!(scan_all(c, &all).len(), 3);
+    assert_eq!(c.walk().expect("walk").keys, 3);
 }
 
 /// Keys of every length, values of many lengths up to the limit, rewritten with other lengths.
@@ -385,7 +442,7 @@ pub fn load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
     let mut model = Model::new();
     let pair = |i: u64| (keys.key(i), i.to_le_bytes().to_vec());
     let mut pairs: Vec<_> = (0..n).map(pair).collect();
-    pairs.push((keys.key(0), b"last wins".to_vec()));
+    pairs.push((keys.key(0), b"the last".to_vec()));
     model.extend(pairs.iter().cloned());
     let loaded = c.load(pairs, false, 0.7).expect("load");
     assert_eq!(loaded.pairs, model.len() as u64);
@@ -401,8 +458,8 @@ pub fn load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
     }
     for i in 0..n / 3 {
         let key = keys.key(n * 2 + i);
-        other.write(&key, Write::Put(b"x")).expect("put");
-        model.insert(key, b"x".to_vec());
+        other.write(&key, Write::Put(b"another.")).expect("put");
+        model.insert(key, b"another.".to_vec());
     }
     assert_eq!(other.walk().expect("walk").keys, model.len() as u64);
 }

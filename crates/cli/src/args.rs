@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use dmtree_bench::bytes::Bytes;
-use dmtree_bench::config::{Layer, LoadBy};
+use dmtree_bench::config::{FillBy, Layer, LoadBy};
+use dmtree_bench::offered::LoadShape;
+use dmtree_bench::sweep::Sweep;
 use dmtree_workload::{Distribution, KeyForm, ScanLength, ValueSize, Workload};
 
 /// An ordered key-value index in disaggregated memory, and a bench for such indexes.
@@ -34,6 +36,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Render table, CSV, charts and a page again from a results.json.
     Report(ReportArgs),
+    /// Hardware that the simulated fabric knows.
+    Fabric(FabricArgs),
     /// Settings.
     Config(ConfigArgs),
     /// A short tour of the index, in this process.
@@ -57,6 +61,10 @@ where
     T::Err: Display,
 {
     text.parse().map_err(|e: T::Err| e.to_string())
+}
+
+fn swept(text: &str) -> Result<Sweep, String> {
+    Sweep::parse(text).map_err(|e| e.to_string())
 }
 
 /// `bench`.
@@ -110,6 +118,18 @@ pub struct Output {
     /// No progress.
     #[arg(long, short)]
     pub quiet: bool,
+    /// Exit with 1 when a cell's ratio to the published figure lies outside of the experiment's bounds.
+    #[arg(long)]
+    pub check_bounds: bool,
+    /// Take over the finished cells of the results.json in this directory, run the others, and write there.
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    pub resume: Option<PathBuf>,
+    /// Run the experiment, reduced, in two processes, and in one that ran another seed first: do the simulations agree?
+    #[arg(long, conflicts_with_all = ["out", "resume", "check_bounds"])]
+    pub verify_determinism: bool,
+    /// Run this seed before, and forget it.
+    #[arg(long, hide = true)]
+    pub first_seed: Option<u64>,
 }
 
 /// Settings of an experiment; each replaces what the experiment says.
@@ -124,16 +144,26 @@ pub struct Settings {
     /// Distributions: uniform, zipfian, zipfian-exact(0.99), zipfian-ycsb(0.99), latest.
     #[arg(long, value_delimiter = ',', value_parser = parsed::<Distribution>, value_name = "NAME,...")]
     distributions: Option<Vec<Distribution>>,
-    /// The fabric: local.
+    /// The fabric: local (memory of this process) or sim (simulated hardware, virtual time).
     #[arg(long)]
     fabric: Option<String>,
+    /// Profile of the simulated fabric (see `fabric list`), or a file that ends with .toml.
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    profile: Option<String>,
+    /// Set a field of the profile otherwise; may be given several times.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    profile_set: Vec<String>,
     /// Keys loaded before a cell.
     #[arg(long, value_name = "N")]
     keys: Option<u64>,
     /// Operations of a cell.
     #[arg(long, value_name = "N")]
     ops: Option<u64>,
-    /// Length of the measured phase of a cell.
+    /// How operations are offered: closed (the next when the last has ended), or open:RATE in operations per second of all
+    /// clients (open:1.5M), with latency counted from the time an operation falls due.
+    #[arg(long, value_parser = parsed::<LoadShape>, value_name = "SHAPE")]
+    load: Option<LoadShape>,
+    /// Length of the measured phase of a cell; virtual seconds on fabric sim.
     #[arg(long, value_name = "SECONDS")]
     duration: Option<f64>,
     /// Longest warm-up of a cell.
@@ -142,7 +172,7 @@ pub struct Settings {
     /// Time for all cells together, loading included; 10000 operations each at least.
     #[arg(long, value_name = "SECONDS")]
     budget: Option<f64>,
-    /// Threads in all; the cores by default.
+    /// Threads in all, the cores by default; on fabric sim those of each compute node, 72 by default.
     #[arg(long, value_name = "N")]
     threads: Option<u32>,
     /// Clients per thread; by default enough that every compute node has one.
@@ -175,22 +205,24 @@ pub struct Settings {
     /// How keys are loaded: bulk (whole leaves) or put.
     #[arg(long, value_parser = parsed::<LoadBy>, value_name = "WAY")]
     load_by: Option<LoadBy>,
-    /// Share of a leaf's slots that a bulk load uses.
-    #[arg(long, value_name = "SHARE")]
-    fill: Option<f64>,
+    /// Share of a leaf's slots that a bulk load uses, or random: as after insertions in random order.
+    #[arg(long, value_parser = parsed::<FillBy>, value_name = "SHARE|random")]
+    fill: Option<FillBy>,
     /// Seed of everything drawn.
     #[arg(long)]
     seed: Option<u64>,
     /// How often every cell is measured.
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
+    /// Vary a setting, over usual values (threads) or given ones (threads=1,8,64).
+    #[arg(long, value_name = "SETTING[=V,...]", value_parser = swept)]
+    sweep: Option<Sweep>,
 }
 
 impl Settings {
     /// As a layer over the experiment's.
     pub fn layer(self) -> Layer {
         Layer {
-            description: None,
             systems: self.systems,
             workloads: self.workloads,
             distributions: self.distributions,
@@ -214,7 +246,11 @@ impl Settings {
             fill: self.fill,
             seed: self.seed,
             rounds: self.rounds,
-            sweep: None,
+            sweep: self.sweep,
+            profile: self.profile,
+            profile_set: (!self.profile_set.is_empty()).then_some(self.profile_set),
+            load: self.load,
+            ..Layer::default()
         }
     }
 }
@@ -277,6 +313,30 @@ pub struct ReportArgs {
     /// No text, only files.
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// `fabric`.
+#[derive(Debug, Args)]
+pub struct FabricArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: FabricCommand,
+}
+
+/// What `fabric` can do.
+#[derive(Debug, Subcommand)]
+pub enum FabricCommand {
+    /// List the profiles.
+    List,
+    /// Show every field of a profile: value, unit, meaning, source, confidence.
+    Show {
+        /// A profile (see `fabric list`), or a file that ends with .toml.
+        #[arg(value_name = "NAME|FILE.toml")]
+        name: String,
+        /// Print the file to start an own profile from.
+        #[arg(long)]
+        toml: bool,
+    },
 }
 
 /// `config`.

@@ -1,11 +1,14 @@
 //! The commands that measure, and those about results.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use dmtree_bench::config::{self, Resolved};
+use dmtree_bench::config::{self, Layer, Resolved};
 use dmtree_bench::experiment::{BUILTIN, Experiment};
 use dmtree_bench::replay::{ReplayOptions, replay};
-use dmtree_bench::results::Machine;
+use dmtree_bench::results::{Cell, Machine};
+use dmtree_bench::resume::resumable;
 use dmtree_bench::table::Table;
 use dmtree_bench::{Failure, Result, compare as comparison, files, registry, run, table};
 use dmtree_workload::Workload;
@@ -13,6 +16,7 @@ use dmtree_workload::Workload;
 use crate::args::{CompareArgs, Output, ReportArgs, Settings, TraceArgs};
 use crate::output;
 use crate::progress::Shown;
+use crate::verify;
 
 fn resolve(name: &str, settings: Settings) -> Result<Resolved> {
     let e = Experiment::find(name)?;
@@ -21,13 +25,77 @@ fn resolve(name: &str, settings: Settings) -> Result<Resolved> {
 
 /// `bench NAME|FILE.toml`.
 pub fn experiment(name: &str, settings: Settings, o: &Output) -> Result<()> {
-    let resolved = resolve(name, settings)?;
-    run::preflight(&resolved)?;
-    let fresh = o.out.as_deref().filter(|dir| !dir.exists());
-    if let Some(dir) = &o.out {
+    let layer = settings.layer();
+    let stop = crate::stop_flag()?;
+    let e = Experiment::find(name)?;
+    let resolved = config::resolve(&e.name, &e.layer, &layer)?;
+    if o.verify_determinism {
+        return verify::determinism(name, &resolved, &stop);
+    }
+    let place = o.resume.as_deref().or(o.out.as_deref());
+    if let Some(seed) = o.first_seed {
+        let other = Layer { seed: Some(seed), ..layer.clone() };
+        let other = config::resolve(&e.name, &e.layer, &other)?;
+        run::run(&other, &[], &stop, &mut run::Silent)?;
+    }
+    let done = one(&resolved, o, place, &stop);
+    let next = followed_by(&resolved, &layer, o)?;
+    match next {
+        Some(next) if done.is_ok() => {
+            output::out("\n");
+            let dir = place.map(|dir| dir.join(&next.name));
+            one(&next, o, dir.as_deref(), &stop)
+        }
+        _ => done,
+    }
+}
+
+/// The experiment that follows, with what the command line says about systems, workloads, distributions, keys and the seed.
+/// None when the command line asks for a fabric, or for JSON, of which there is one text only.
+fn followed_by(r: &Resolved, given: &Layer, o: &Output) -> Result<Option<Resolved>> {
+    let Some(name) = &r.followed_by else { return Ok(None) };
+    if given.fabric.is_some() || o.json || given.sweep.is_some() {
+        return Ok(None);
+    }
+    let e = Experiment::find(name)?;
+    let few = |keys: u64| keys.min(e.layer.keys.unwrap_or(keys));
+    let layer = Layer {
+        systems: given.systems.clone(),
+        workloads: given.workloads.clone(),
+        distributions: given.distributions.clone(),
+        keys: given.keys.map(few),
+        seed: given.seed,
+        ..Layer::default()
+    };
+    config::resolve(&e.name, &e.layer, &layer).map(Some)
+}
+
+/// The finished cells of a directory to go on with; none when there are no results yet.
+fn finished(dir: &Path, r: &Resolved) -> Result<Vec<Cell>> {
+    if !dir.join("results.json").exists() {
+        return Ok(Vec::new());
+    }
+    let have = files::read_results(dir)?;
+    resumable(&have, r).map_err(|e| e.context(&dir.display().to_string()))
+}
+
+/// Runs an experiment and shows what came out.
+fn one(
+    resolved: &Resolved,
+    o: &Output,
+    place: Option<&Path>,
+    stop: &Arc<AtomicBool>,
+) -> Result<()> {
+    run::preflight(resolved)?;
+    let earlier = match &o.resume {
+        Some(_) => finished(place.unwrap_or(Path::new(".")), resolved)?,
+        None => Vec::new(),
+    };
+    let fresh = place.filter(|dir| !dir.exists());
+    if let Some(dir) = place {
         files::prepare(dir)?;
     }
-    let header = table::header(&resolved, &Machine::here());
+    let header = table::header(resolved, &Machine::here());
     if o.json {
         if !o.quiet {
             output::note(header.trim_end());
@@ -35,9 +103,11 @@ pub fn experiment(name: &str, settings: Settings, o: &Output) -> Result<()> {
     } else {
         output::out(&header);
     }
-    let stop = crate::stop_flag()?;
-    let mut shown = Shown::new(o.quiet);
-    let outcome = run::run(&resolved, &stop, &mut shown);
+    if !earlier.is_empty() && !o.quiet {
+        output::note(&format!("{} finished cells are taken over", earlier.len()));
+    }
+    let mut shown = Shown::new(o.quiet).keeping(place);
+    let outcome = run::run(resolved, &earlier, stop, &mut shown);
     shown.finish();
     let outcome = outcome?;
     let r = &outcome.results;
@@ -56,15 +126,21 @@ pub fn experiment(name: &str, settings: Settings, o: &Output) -> Result<()> {
     } else {
         output::out(&format!("\n{}", table::render(r)));
     }
-    if let Some(dir) = &o.out {
+    if let Some(dir) = place {
         say_written(&files::write_all(dir, r)?, o);
     }
     if let Some(failure) = outcome.failure {
         return Err(failure);
     }
-    match r.errors() {
-        0 => Ok(()),
-        n => Err(Failure::violation(format!("{n} wrong results or failed operations, see above"))),
+    match (r.errors(), r.outside().len()) {
+        (0, 0) => Ok(()),
+        (0, _) if !o.check_bounds => Ok(()),
+        (0, n) => Err(Failure::violation(format!(
+            "{n} cells lie outside of the bounds of their ratio to the published figures, see above"
+        ))),
+        (n, _) => {
+            Err(Failure::violation(format!("{n} wrong results or failed operations, see above")))
+        }
     }
 }
 
@@ -79,7 +155,7 @@ fn say_written(written: &[PathBuf], o: &Output) {
 /// `bench list`.
 pub fn list() -> Result<()> {
     let mut t = Table::new(&["experiment", "what for"], 2);
-    for (name, _) in BUILTIN {
+    for (name, _) in BUILTIN.iter().copied() {
         let e = Experiment::find(name)?;
         t.row(vec![name.to_owned(), e.layer.description.unwrap_or_default()]);
     }

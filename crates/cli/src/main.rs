@@ -5,9 +5,11 @@ mod args;
 mod bench;
 mod demo;
 mod dumps;
+mod fabric;
 mod output;
 mod progress;
 mod shell;
+mod verify;
 mod words;
 
 use std::process::ExitCode;
@@ -18,7 +20,7 @@ use clap::{CommandFactory, Parser};
 use dmtree_bench::failure::{EXIT_INTERRUPTED, EXIT_OK};
 use dmtree_bench::{Failure, Result};
 
-use args::{BenchCommand, Cli, Command, ConfigCommand};
+use args::{BenchCommand, Cli, Command, ConfigCommand, FabricCommand};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -45,6 +47,10 @@ fn run(cli: Cli) -> Result<()> {
         },
         Command::Compare(args) => bench::compare(&args),
         Command::Report(args) => bench::report(&args),
+        Command::Fabric(args) => match args.command {
+            FabricCommand::List => fabric::list(),
+            FabricCommand::Show { name, toml } => fabric::show(&name, toml),
+        },
         Command::Config(args) => match args.command {
             ConfigCommand::Show { experiment, json, settings } => {
                 bench::show_config(&experiment, *settings, json)

@@ -1,12 +1,13 @@
 //! Progress: bars on a terminal, plain lines otherwise.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use dmtree_bench::clock;
 use dmtree_bench::group::Progress;
-use dmtree_bench::results::Cell;
+use dmtree_bench::results::{Cell, Results};
 use dmtree_bench::run::Observer;
 use dmtree_bench::table;
+use dmtree_bench::{clock, files};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output;
@@ -20,6 +21,7 @@ pub struct Shown {
     quiet: bool,
     last: Instant,
     last_phase: String,
+    keep: Option<PathBuf>,
 }
 
 impl Shown {
@@ -31,7 +33,13 @@ impl Shown {
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Self { bar, quiet, last: clock::now(), last_phase: String::new() }
+        Self { bar, quiet, last: clock::now(), last_phase: String::new(), keep: None }
+    }
+
+    /// Writes results.json into this directory after every cell, so that a run that is killed can be resumed.
+    pub fn keeping(mut self, dir: Option<&Path>) -> Self {
+        self.keep = dir.map(Path::to_path_buf);
+        self
     }
 
     /// Takes the bar away.
@@ -71,7 +79,11 @@ impl Observer for Shown {
         }
     }
 
-    fn measured(&mut self, cell: &Cell) {
+    fn measured(&mut self, cell: &Cell, so_far: &dyn Fn() -> Results) {
+        if let Some(dir) = &self.keep {
+            // What cannot be written now is said when everything is written.
+            let _ = files::write_results(dir, &so_far());
+        }
         if self.quiet {
             return;
         }

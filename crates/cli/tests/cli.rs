@@ -107,7 +107,18 @@ fn quick_writes_valid_files_and_reports_read_them() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("r");
     let o = out.to_str().unwrap();
-    let table = ok(&["bench", "quick", "--budget", "2", "--keys", "20000", "--out", o]);
+    let table = ok(&[
+        "bench",
+        "quick",
+        "--systems",
+        "dmtree",
+        "--budget",
+        "2",
+        "--keys",
+        "20000",
+        "--out",
+        o,
+    ]);
     assert!(table.contains("in-process memory, no statement about a NIC"), "{table}");
     for word in ["search", "insert", "update", "scan", "uniform", "zipfian", "B/key on MN"] {
         assert!(table.contains(word), "{word}: {table}");
@@ -345,7 +356,17 @@ fn an_interrupt_writes_what_is_finished() {
     let dir = tempfile::tempdir().unwrap();
     let out: PathBuf = dir.path().join("r");
     let child: Child = dmtree()
-        .args(["bench", "quick", "--keys", "5000", "--duration", "2", "--out"])
+        .args([
+            "bench",
+            "quick",
+            "--systems",
+            "dmtree",
+            "--keys",
+            "5000",
+            "--duration",
+            "2",
+            "--out",
+        ])
         .arg(&out)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

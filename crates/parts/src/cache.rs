@@ -34,6 +34,8 @@ pub struct Record {
     pub capacity: u16,
     /// Tag of its upper fence, as the parent implies it.
     pub fence: u32,
+    /// Which key range it has, for indexes that count ranges per child; 0 for others.
+    pub version: u32,
     /// Where its mirror begins, in words.
     mirror_at: u32,
 }
@@ -41,12 +43,18 @@ pub struct Record {
 impl Record {
     /// A record; the cache places its mirror.
     pub fn new(child: GlobalAddr, life: u16, table: u64, capacity: u16, fence: u32) -> Self {
-        Self { child, life, table, capacity, fence, mirror_at: 0 }
+        Self { child, life, table, capacity, fence, version: 0, mirror_at: 0 }
     }
 
-    /// Whether both name the same child in the same life.
+    /// The same with a version.
+    #[must_use]
+    pub fn with_version(self, version: u32) -> Self {
+        Self { version, ..self }
+    }
+
+    /// Whether both name the same child in the same life and version.
     pub fn same_child(&self, other: &Self) -> bool {
-        (self.child, self.life) == (other.child, other.life)
+        (self.child, self.life, self.version) == (other.child, other.life, other.version)
     }
 }
 

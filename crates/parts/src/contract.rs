@@ -264,8 +264,15 @@ pub struct NodeContext {
 pub struct Root {
     /// The index's number in the pool.
     pub index: u32,
-    /// A word on a memory node that names the root; changed by compare-and-swap only.
+    /// A word on a memory node that names the root. How it may change is the index's business.
     pub word: GlobalAddr,
+}
+
+impl Root {
+    /// The word behind it, which is 0 at first: the index's, too.
+    pub fn aux(&self) -> GlobalAddr {
+        self.word.plus(8)
+    }
 }
 
 /// What maintenance found to do.

@@ -16,6 +16,8 @@ use crate::wire::{Fields, locked};
 
 /// Cells of tables, on every compute and every memory node.
 pub(crate) const CELL_SERVICE: ServiceId = ServiceId(0x11);
+/// Instead of a size and a number of cells: a stretch of bare memory.
+const STRETCH: (u8, u16) = (0, 0);
 /// Most cells of one call.
 pub(crate) const MAX_CELLS: u16 = 256;
 
@@ -159,9 +161,27 @@ impl HomeService {
         Ok(())
     }
 
+    /// A stretch of this compute node's table memory: up to `bytes`, at least `least`. Whole lines, so that segments stay
+    /// aligned. `None`: no such room.
+    fn stretch(&self, bytes: u64, least: u64) -> Option<(u64, u64)> {
+        let Space::Region(rest) = &self.space else { return None };
+        let mut rest = locked(rest);
+        let left = (rest.1 - rest.0) & !63;
+        let granted = bytes.checked_next_multiple_of(64)?.min(left);
+        if granted == 0 || granted < least {
+            return None;
+        }
+        cut(&mut rest, granted).map(|at| (at, granted))
+    }
+
     async fn answer(&self, ep: &Endpoint, request: &[u8]) -> Result<Vec<u8>> {
         let mut f = Fields(request);
         let (lines, count) = (f.u8()?, f.u16()?);
+        if (lines, count) == STRETCH {
+            // 0 is no stretch's offset: full.
+            let (at, bytes) = self.stretch(f.u64()?, f.u64()?).unwrap_or((0, 0));
+            return Ok([at.to_le_bytes(), bytes.to_le_bytes()].concat());
+        }
         if !(1..=4).contains(&lines) || count == 0 || count > MAX_CELLS {
             return Err(Error::invalid(format!(
                 "{count} cells of {lines} lines: a call grants 1 to {MAX_CELLS} cells of 1 to 4 lines"
@@ -224,6 +244,32 @@ pub(crate) async fn ask_cells(
         out.push(t);
     }
     Ok(out)
+}
+
+/// Asks a compute node for a stretch of its table memory; `None`: it has no room.
+pub(crate) async fn ask_stretch(
+    ep: &Endpoint,
+    home: NodeId,
+    bytes: u64,
+    least: u64,
+) -> Result<Option<(GlobalAddr, u64)>> {
+    let mut request = vec![STRETCH.0];
+    request.extend(STRETCH.1.to_le_bytes());
+    request.extend(bytes.to_le_bytes());
+    request.extend(least.to_le_bytes());
+    let mut reply = Vec::new();
+    ep.rpc(home, CELL_SERVICE, &request, &mut reply).await?;
+    let mut f = Fields(&reply);
+    let (at, granted) = (f.u64()?, f.u64()?);
+    if at == 0 {
+        return Ok(None);
+    }
+    if at < compute_base() || at >= GlobalAddr::MAX_OFFSET || granted < least {
+        return Err(Error::corrupt(format!(
+            "{home} granted {granted} bytes at {at:#x}, which cannot be"
+        )));
+    }
+    Ok(Some((GlobalAddr::new(home, at), granted)))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 
 mod arena;
 mod blocks;
+mod bump;
 mod catalog;
 mod chunks;
 mod cluster;
@@ -30,6 +31,7 @@ mod usage;
 mod wire;
 
 pub use crate::arena::{Arena, ArenaKey, Grant};
+pub use crate::bump::{Bump, Stripes};
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
 };

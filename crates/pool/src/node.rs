@@ -228,7 +228,7 @@ impl PoolNode {
     // ---- obtaining ----------------------------------------------------------------------------------------------------
 
     /// Takes a piece of `source`, from a chunk that is here, else from a new one. What is near comes before what is here.
-    async fn obtain<S: Source>(
+    pub(crate) async fn obtain<S: Source>(
         &self,
         ep: &Endpoint,
         source: &S,

@@ -1,0 +1,157 @@
+//! Settings that cannot be.
+
+use dmtree_workload::{Distribution, WorkloadSpec};
+
+use crate::config::{Config, FillBy};
+use crate::failure::{Failure, Result};
+use crate::offered::LoadShape;
+use crate::published::Table;
+use crate::registry::{FABRICS, find};
+use crate::sizing;
+
+/// More clients than this one thread does not simulate.
+const MAX_CLIENTS: u32 = 1 << 17;
+
+fn refuse<T>(message: String) -> Result<T> {
+    Err(Failure::Input(message))
+}
+
+impl Config {
+    /// Refuses contradictions.
+    ///
+    /// # Errors
+    /// Names the setting and what it may be.
+    pub fn check(&self) -> Result<()> {
+        self.check_numbers()?;
+        if !FABRICS.contains(&self.fabric.as_str()) {
+            return refuse(format!(
+                "unknown fabric {:?}: give one of {}",
+                self.fabric,
+                FABRICS.join(", ")
+            ));
+        }
+        if self.workloads.is_empty() || self.distributions.is_empty() || self.systems.is_empty() {
+            return refuse(
+                "nothing to run: name a system, a workload and a distribution".to_owned(),
+            );
+        }
+        self.check_names()?;
+        for (_, point) in self.sweep.points(self)? {
+            for (name, n) in [
+                ("threads", point.threads),
+                ("coroutines", point.coroutines),
+                ("compute nodes", point.cns.into()),
+                ("memory nodes", point.mns.into()),
+            ] {
+                if n == 0 {
+                    return refuse(format!("a sweep over 0 {name}: give 1 at least"));
+                }
+            }
+            if point.clients() > MAX_CLIENTS {
+                return refuse(format!(
+                    "{} clients in all are more than {MAX_CLIENTS}: give fewer --cns, --threads or --coroutines",
+                    point.clients()
+                ));
+            }
+            point.check_cells()?;
+        }
+        Ok(())
+    }
+
+    fn check_numbers(&self) -> Result<()> {
+        for (name, high, n) in [
+            ("--keys", u64::MAX, self.keys),
+            ("--ops", u64::MAX, self.ops.unwrap_or(1)),
+            ("--threads", 1024, self.threads.into()),
+            ("--coroutines", 1024, self.coroutines.into()),
+            ("--cns", 1024, self.cns.into()),
+            ("--mns", 1024, self.mns.into()),
+            ("--rounds", 1000, self.rounds.into()),
+        ] {
+            if n == 0 {
+                return refuse(format!("{name} is 0: give 1 at least"));
+            }
+            if n > high {
+                return refuse(format!("{name} is {n}: give {high} at most"));
+            }
+        }
+        for (name, least, s) in [
+            ("--duration", if self.simulated() { 1e-6 } else { 1e-3 }, self.duration),
+            ("--budget", 1e-3, self.budget),
+            ("--warmup", 0.0, Some(self.warmup)),
+        ] {
+            if let Some(s) = s
+                && !(s.is_finite() && s >= least && s <= 1e6)
+            {
+                return refuse(format!("{name} is {s} seconds: give {least} to 1000000"));
+            }
+        }
+        if let FillBy::Share(share) = self.fill
+            && !(share > 0.0 && share <= 1.0)
+        {
+            return refuse(format!(
+                "--fill is {share}: give a share above 0, 1 at most, or random"
+            ));
+        }
+        if let (LoadShape::Open { .. }, Some(_)) = (self.load, self.budget) {
+            return refuse(
+                "an open load takes its own time: give --ops or --duration, no budget".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    fn check_names(&self) -> Result<()> {
+        for (name, own) in &self.per_workload {
+            if !self.workloads.iter().any(|w| w.name() == name) {
+                // A narrower choice on the command line leaves settings without use, a misspelt name has none.
+                let known = dmtree_workload::Workload::names().any(|w| w == name);
+                if !known {
+                    return refuse(format!("per-workload.{name}: there is no such workload"));
+                }
+            }
+            if own.keys == Some(0) || own.ops == Some(0) {
+                return refuse(format!(
+                    "per-workload.{name}: 0 keys or operations: give 1 at least"
+                ));
+            }
+            if own.ops_of_keys.is_some_and(|s| !(s > 0.0 && s <= 1.0)) {
+                return refuse(format!(
+                    "per-workload.{name}.ops-of-keys: give a share above 0, 1 at most"
+                ));
+            }
+        }
+        for name in self.per_system.keys() {
+            if !crate::registry::known(name) {
+                find(name).map_err(|e| e.context("per-system"))?;
+            }
+        }
+        if let Some(name) = &self.published {
+            Table::named(name)?;
+        }
+        self.bounds.iter().try_for_each(crate::published::Bound::check)
+    }
+
+    /// The cells of one point of a sweep.
+    fn check_cells(&self) -> Result<()> {
+        for w in &self.workloads {
+            let c = self.for_cell("", w);
+            for d in &c.distributions {
+                let spec = c.workload(w, *d);
+                // Whether it can be built; zipf tables are left for later.
+                WorkloadSpec { distribution: Distribution::Uniform, nominal: None, ..spec.clone() }
+                    .build()?;
+                if let (Some(n), false) = (spec.nominal, *d == Distribution::Uniform)
+                    && n < spec.records
+                {
+                    return refuse(format!(
+                        "--nominal is {n}, below the {} keys: give at least as many",
+                        spec.records
+                    ));
+                }
+            }
+            sizing::check(&c)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! The load that is offered: closed (a client begins its next operation when the last has ended), or open (operations fall due
+//! by themselves, whether or not the system keeps up).
+//!
+//! An open load is one Poisson process per compute node. Its idle clients take what falls due in order; an operation that finds
+//! all clients busy waits, and its latency counts from the time it fell due (so coordinated omission has no place).
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Mutex;
+
+use dmtree_workload::{Rng, Seed};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Share of the operations due in a window that may be missing at its end.
+pub const TOLERATED: f64 = 0.01;
+/// The criterion in words.
+pub const CRITERION: &str = "saturated: of the operations that fell due in the measuring window, fewer than 99 % were completed in it, or more than 1 % had not begun at its end";
+
+/// How operations are offered. As text: `closed`, `open:1500000`, `open:1.5M`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum LoadShape {
+    /// As many operations at a time as there are clients.
+    #[default]
+    Closed,
+    /// This many operations per second in all, whatever becomes of them.
+    Open {
+        /// Operations per second of all clients together.
+        ops_per_s: f64,
+    },
+}
+
+impl fmt::Display for LoadShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("closed"),
+            Self::Open { ops_per_s } => write!(f, "open:{ops_per_s}"),
+        }
+    }
+}
+
+impl FromStr for LoadShape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "closed" {
+            return Ok(Self::Closed);
+        }
+        let usage = || {
+            format!(
+                "unknown load {text:?}: give closed, or open:RATE in operations per second, such as open:1.5M"
+            )
+        };
+        let rate = text.strip_prefix("open:").ok_or_else(usage)?;
+        let (number, factor) = match rate.char_indices().last() {
+            Some((at, 'k' | 'K')) => (&rate[..at], 1e3),
+            Some((at, 'M')) => (&rate[..at], 1e6),
+            Some((at, 'G')) => (&rate[..at], 1e9),
+            _ => (rate, 1.0),
+        };
+        let ops_per_s = number.replace('_', "").parse::<f64>().map_err(|_| usage())? * factor;
+        if (1.0..=1e12).contains(&ops_per_s) {
+            Ok(Self::Open { ops_per_s })
+        } else {
+            Err(format!("a load of {ops_per_s} operations per second: give 1 to 1e12"))
+        }
+    }
+}
+
+impl Serialize for LoadShape {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for LoadShape {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// When the operations of one compute node fall due, ns after the start of the phase.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    rng: Rng,
+    mean_gap_ns: f64,
+    at_ns: f64,
+}
+
+impl Schedule {
+    /// A Poisson process of `ops_per_s`, a function of the seed.
+    pub fn new(seed: Seed, ops_per_s: f64) -> Self {
+        Self { rng: seed.rng(), mean_gap_ns: 1e9 / ops_per_s, at_ns: 0.0 }
+    }
+
+    /// When the next one falls due, ns.
+    pub fn take(&mut self) -> u64 {
+        // 53 bits, never 0: the logarithm stays finite.
+        let uniform = ((self.rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        self.at_ns -= uniform.ln() * self.mean_gap_ns;
+        self.at_ns as u64
+    }
+}
+
+/// The schedules of all compute nodes of a cell.
+#[derive(Debug)]
+pub struct Arrivals {
+    seed: Seed,
+    ops_per_s: f64,
+    by_node: Vec<Mutex<Schedule>>,
+}
+
+impl Arrivals {
+    /// `ops_per_s` in all, spread evenly over `nodes` compute nodes.
+    pub fn new(seed: Seed, ops_per_s: f64, nodes: usize) -> Self {
+        let by_node = (0..nodes).map(|cn| Mutex::new(Self::schedule(seed, ops_per_s, nodes, cn)));
+        Self { seed, ops_per_s, by_node: by_node.collect() }
+    }
+
+    fn schedule(seed: Seed, ops_per_s: f64, nodes: usize, cn: usize) -> Schedule {
+        Schedule::new(seed.numbered("arrivals", cn as u64), ops_per_s / nodes as f64)
+    }
+
+    /// Takes the next operation of a compute node: when it falls due, ns after the start.
+    pub fn take(&self, cn: usize) -> u64 {
+        // Nothing can panic under this lock.
+        self.by_node[cn].lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    }
+
+    /// How many operations fall due after `from_ns` and not after `to_ns`.
+    pub fn due(&self, from_ns: u64, to_ns: u64) -> u64 {
+        let nodes = self.by_node.len();
+        let count = |cn| {
+            let mut s = Self::schedule(self.seed, self.ops_per_s, nodes, cn);
+            let times = std::iter::repeat_with(|| s.take()).take_while(|at| *at <= to_ns);
+            times.filter(|at| *at > from_ns).count() as u64
+        };
+        (0..nodes).map(count).sum()
+    }
+
+    /// Operations per second in all.
+    pub fn ops_per_s(&self) -> f64 {
+        self.ops_per_s
+    }
+}
+
+/// What became of an open load in a measuring window.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpenFigures {
+    /// Operations per second that were offered.
+    pub offered_per_s: f64,
+    /// Operations that fell due in the window.
+    pub due: u64,
+    /// Operations completed in the window.
+    pub completed: u64,
+    /// Operations due, and not begun, at the end of the window.
+    pub backlog: u64,
+    /// The system does not keep up: see [`CRITERION`].
+    pub saturated: bool,
+}
+
+impl OpenFigures {
+    /// Judges a window.
+    pub fn judge(offered_per_s: f64, due: u64, completed: u64, backlog: u64) -> Self {
+        let tolerated = due as f64 * TOLERATED;
+        let missing = due.saturating_sub(completed) as f64;
+        let saturated = missing > tolerated || backlog as f64 > tolerated;
+        Self { offered_per_s, due, completed, backlog, saturated }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_have_names() {
+        for (text, rate) in [("open:1.5M", 1.5e6), ("open:200k", 2e5), ("open:1_000", 1e3)] {
+            assert_eq!(text.parse(), Ok(LoadShape::Open { ops_per_s: rate }));
+        }
+        assert_eq!("closed".parse(), Ok(LoadShape::Closed));
+        let shape = LoadShape::Open { ops_per_s: 1.5e6 };
+        assert_eq!(shape.to_string().parse(), Ok(shape));
+        for bad in ["", "open", "open:", "open:x", "open:0", "open:-1", "open:1e13", "open:infM"] {
+            assert!(bad.parse::<LoadShape>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn arrivals_are_poisson_and_repeat() {
+        let a = Arrivals::new(Seed(7), 1e6, 4);
+        // 4000 per node in 16 ms; gaps are exponential: mean equals deviation.
+        let mut times: Vec<u64> =
+            (0..4).flat_map(|cn| (0..4000).map(move |_| cn)).map(|cn| a.take(cn)).collect();
+        times.sort_unstable();
+        let gaps: Vec<f64> = times.windows(2).map(|w| (w[1] - w[0]) as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let deviation =
+            (gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
+        assert!((mean - 1000.0).abs() < 50.0, "{mean}");
+        assert!((deviation / mean - 1.0).abs() < 0.1, "{deviation}");
+        let b = Arrivals::new(Seed(7), 1e6, 4);
+        let mut again: Vec<u64> =
+            (0..4).flat_map(|cn| (0..4000).map(move |_| cn)).map(|cn| b.take(cn)).collect();
+        again.sort_unstable();
+        assert_eq!(times, again);
+        // Counting does not take.
+        let (from, to) = (times[99], times[1099]);
+        assert_eq!(
+            b.due(from, to),
+            times.iter().filter(|t| **t > from && **t <= to).count() as u64
+        );
+        assert_ne!(Arrivals::new(Seed(8), 1e6, 4).take(0), Arrivals::new(Seed(7), 1e6, 4).take(0));
+    }
+
+    #[test]
+    fn a_system_that_lags_is_saturated() {
+        assert!(!OpenFigures::judge(1e6, 10_000, 9_950, 10).saturated);
+        assert!(!OpenFigures::judge(1e6, 10_000, 10_050, 0).saturated, "it worked off older ones");
+        assert!(OpenFigures::judge(1e6, 10_000, 9_850, 0).saturated);
+        assert!(OpenFigures::judge(1e6, 10_000, 10_000, 101).saturated);
+    }
+}

@@ -1,0 +1,271 @@
+//! Published figures, shipped as data, beside what is measured here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::failure::{Failure, Result};
+use crate::offered::LoadShape;
+
+/// The tables: name and text.
+const TABLES: [(&str, &str); 1] = [("fast26-micro", include_str!("../published/fast26-micro.csv"))];
+
+/// The settings that a published table holds for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Setup {
+    cns: u16,
+    mns: u16,
+    threads: u32,
+    coroutines: u32,
+}
+
+/// One published figure.
+#[derive(Clone, Debug, PartialEq)]
+struct Figure {
+    distribution: String,
+    system: String,
+    workload: String,
+    mops: f64,
+}
+
+/// A published table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it is from, in words.
+    pub source: String,
+    setup: Setup,
+    figures: Vec<Figure>,
+}
+
+impl Table {
+    /// A shipped table by name.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn named(name: &str) -> Result<Self> {
+        match TABLES.iter().find(|(n, _)| *n == name) {
+            Some((n, text)) => Self::parse(n, text),
+            None => Err(Failure::input(format!(
+                "unknown published table {name:?}: give one of {}",
+                TABLES.map(|(n, _)| n).join(", ")
+            ))),
+        }
+    }
+
+    /// Reads the form: comment lines, of which `# source:` and `# setup:` are kept, a head, rows.
+    fn parse(name: &'static str, text: &str) -> Result<Self> {
+        let bad = |what: &str| Failure::input(format!("published table {name}: {what}"));
+        let comment = |key: &str| {
+            let lines = text.lines().filter_map(|l| l.strip_prefix("# ")?.strip_prefix(key));
+            lines.map(str::trim).collect::<Vec<_>>().join(" ")
+        };
+        let setup_text = comment("setup:");
+        let number = |key: &str| {
+            let words = setup_text.split_whitespace().filter_map(|w| w.split_once('='));
+            let found = words.filter(|(k, _)| *k == key).find_map(|(_, v)| v.parse::<u32>().ok());
+            found.ok_or_else(|| bad(&format!("its setup has no {key}")))
+        };
+        let setup = Setup {
+            cns: number("cns")? as u16,
+            mns: number("mns")? as u16,
+            threads: number("threads")?,
+            coroutines: number("coroutines")?,
+        };
+        let rows = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).skip(1);
+        let figures = rows.map(|line| {
+            let f: Vec<&str> = line.split(',').collect();
+            let [distribution, system, workload, mops] = f[..] else { return Err(bad(line)) };
+            Ok(Figure {
+                distribution: distribution.to_owned(),
+                system: system.to_owned(),
+                workload: workload.to_owned(),
+                mops: mops.parse().map_err(|_| bad(line))?,
+            })
+        });
+        Ok(Self {
+            name,
+            source: comment("source:"),
+            setup,
+            figures: figures.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Systems of the table, each once, in its order.
+    pub fn systems(&self) -> Vec<&str> {
+        let mut out: Vec<&str> = Vec::new();
+        for f in &self.figures {
+            if !out.contains(&f.system.as_str()) {
+                out.push(&f.system);
+            }
+        }
+        out
+    }
+
+    /// Systems of the table that no system of these settings stands for.
+    pub fn without_counterpart(&self, c: &Config) -> Vec<String> {
+        let row = |s: &String| c.published_rows.get(s).unwrap_or(s).clone();
+        let have: Vec<String> = c.systems.iter().map(row).collect();
+        self.systems().into_iter().map(str::to_owned).filter(|s| !have.contains(s)).collect()
+    }
+
+    /// Whether the table holds for these settings: nodes, threads and coroutines are those published, the load is closed. The
+    /// number of keys may be smaller: what scales with it is scaled.
+    pub fn applies(&self, c: &Config) -> bool {
+        let here = Setup { cns: c.cns, mns: c.mns, threads: c.threads, coroutines: c.coroutines };
+        c.simulated() && here == self.setup && c.load == LoadShape::Closed
+    }
+
+    /// A published figure, million operations per second. Zipf laws of any form are the table's `zipfian`.
+    pub fn mops(&self, system: &str, workload: &str, distribution: &str) -> Option<f64> {
+        let law = if distribution.starts_with("zipfian") { "zipfian" } else { distribution };
+        let same =
+            |f: &&Figure| f.system == system && f.workload == workload && f.distribution == law;
+        self.figures.iter().find(same).map(|f| f.mops)
+    }
+
+    /// What was published for a cell, and how the cell compares with it; nothing where nothing was, or under other settings.
+    pub fn reference(&self, c: &Config, cell: &CellName<'_>, mops: f64) -> Option<Reference> {
+        if !self.applies(c) {
+            return None;
+        }
+        let row = c.published_rows.get(cell.system).map_or(cell.system, String::as_str);
+        let published = self.mops(row, cell.workload, cell.distribution)?;
+        let bound = c.bounds.iter().rev().find(|b| b.covers(cell));
+        let ratio = mops / published;
+        Some(Reference {
+            row: row.to_owned(),
+            mops: published,
+            ratio,
+            bounds: bound.map(|b| b.ratio),
+            outside: bound.is_some_and(|b| !(b.ratio[0]..=b.ratio[1]).contains(&ratio)),
+        })
+    }
+}
+
+/// What names a cell.
+#[derive(Clone, Copy, Debug)]
+pub struct CellName<'a> {
+    /// The system.
+    pub system: &'a str,
+    /// The workload.
+    pub workload: &'a str,
+    /// The distribution.
+    pub distribution: &'a str,
+}
+
+/// A published figure beside a cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reference {
+    /// The row of the published table.
+    pub row: String,
+    /// Million operations per second, published.
+    pub mops: f64,
+    /// Measured here by published.
+    pub ratio: f64,
+    /// What the ratio must lie between, if the experiment says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<[f64; 2]>,
+    /// Whether it does not.
+    pub outside: bool,
+}
+
+impl Reference {
+    /// The ratio as text, with a mark and the bounds when it lies outside.
+    pub fn text(&self) -> String {
+        match self.bounds {
+            Some([low, high]) if self.outside => {
+                format!("{:.3} OUTSIDE {low:.2}..{high:.2}", self.ratio)
+            }
+            _ => format!("{:.3}", self.ratio),
+        }
+    }
+}
+
+/// Bounds of the ratio of some cells; of several that cover a cell the last counts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Bound {
+    /// The system; any when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    /// The workload; any when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// The distribution, or the beginning of its name; any when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<String>,
+    /// The lowest and the highest ratio of what is measured here to what was published.
+    pub ratio: [f64; 2],
+}
+
+impl Bound {
+    fn covers(&self, cell: &CellName<'_>) -> bool {
+        self.system.as_ref().is_none_or(|s| s == cell.system)
+            && self.workload.as_ref().is_none_or(|w| w == cell.workload)
+            && self.distribution.as_ref().is_none_or(|d| cell.distribution.starts_with(d.as_str()))
+    }
+
+    /// Refuses ends that are no range.
+    ///
+    /// # Errors
+    /// Says which.
+    pub fn check(&self) -> Result<()> {
+        let [low, high] = self.ratio;
+        if low.is_finite() && high.is_finite() && 0.0 <= low && low <= high {
+            return Ok(());
+        }
+        Err(Failure::input(format!(
+            "bounds: ratio = [{low}, {high}]: give the smaller end first, both 0 or more"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Layer, resolve};
+
+    #[test]
+    fn the_table_is_whole() {
+        let t = Table::named("fast26-micro").unwrap();
+        assert_eq!(t.systems(), ["dmtree", "fptree", "sherman", "smart", "rolex", "dlsm", "chime"]);
+        assert_eq!(t.figures.len(), 7 * 4 * 2);
+        assert_eq!(t.mops("fptree", "scan", "zipfian-exact(0.99)"), Some(2.659991));
+        assert_eq!(t.mops("dmtree", "search", "uniform"), Some(49.69586));
+        assert_eq!(t.mops("dmtree", "search", "latest"), None);
+        assert!(t.source.contains("FAST'26"));
+        assert!(Table::named("x").unwrap_err().to_string().contains("fast26-micro"));
+    }
+
+    fn sim(layer: Layer) -> Config {
+        let layer = Layer { fabric: Some("sim".into()), keys: Some(1000), ..layer };
+        resolve("x", &Layer::default(), &layer).unwrap().config
+    }
+
+    #[test]
+    fn a_cell_is_joined_with_its_row_and_judged() {
+        let t = Table::named("fast26-micro").unwrap();
+        let any = |ratio| Bound { system: None, workload: None, distribution: None, ratio };
+        let mut c = sim(Layer::default());
+        c.published_rows.insert("mine".into(), "dmtree".into());
+        c.bounds =
+            vec![any([0.9, 1.1]), Bound { workload: Some("insert".into()), ..any([0.5, 1.5]) }];
+        let cell = CellName { system: "mine", workload: "search", distribution: "uniform" };
+        let r = t.reference(&c, &cell, 49.69586 * 1.05).unwrap();
+        assert!((r.ratio - 1.05).abs() < 1e-9 && !r.outside && r.row == "dmtree");
+        let r = t.reference(&c, &cell, 49.69586 * 1.2).unwrap();
+        assert!(r.outside && r.text() == "1.200 OUTSIDE 0.90..1.10", "{}", r.text());
+        let insert = CellName { workload: "insert", ..cell };
+        assert!(
+            !t.reference(&c, &insert, 26.37274 * 0.6).unwrap().outside,
+            "the later bound counts"
+        );
+        assert!(t.reference(&c, &CellName { system: "other", ..cell }, 1.0).is_none());
+        let fewer = sim(Layer { threads: Some(71), ..Layer::default() });
+        assert!(t.reference(&fewer, &cell, 1.0).is_none(), "published for 72 threads");
+        let open = Layer { load: Some("open:1M".parse().unwrap()), ..Layer::default() };
+        assert!(!t.applies(&sim(open)));
+        assert!(any([2.0, 1.0]).check().is_err());
+    }
+}

@@ -1,0 +1,199 @@
+//! The simulated fabric as cells use it: which fabric a pool is made on, and what a simulated cell tells besides.
+
+use dmtree_fabric::Role;
+use serde::{Deserialize, Serialize};
+
+pub use dmtree_fabric::sim::{Confidence, NodeUsage, Profile, SimFabric, Usage};
+
+/// Clients start within this time, ns: started together they would move in convoys.
+pub const START_SPREAD_NS: u64 = 500_000;
+
+/// The fabric of a pool.
+#[derive(Clone, Debug, Default)]
+pub enum FabricSpec {
+    /// Memory of this process.
+    #[default]
+    Local,
+    /// Simulated hardware.
+    Sim {
+        /// The hardware.
+        profile: Box<Profile>,
+        /// The seed of what it draws.
+        seed: u64,
+    },
+}
+
+/// A server that things queue at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Server {
+    /// The wire towards a node.
+    InWire,
+    /// The wire from a node.
+    OutWire,
+    /// The pipeline of a node's NIC that serves verbs.
+    Responder,
+    /// The pipeline of a node's NIC that issues verbs.
+    Initiator,
+    /// Client threads.
+    Cpu,
+}
+
+impl Server {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InWire => "in-wire",
+            Self::OutWire => "out-wire",
+            Self::Responder => "responder",
+            Self::Initiator => "initiator",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// The busiest server of a cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Busiest {
+    /// Its node.
+    pub node: String,
+    /// Which server there.
+    pub server: Server,
+    /// The share of the window that it was busy, 0 to 1.
+    pub utilization: f64,
+}
+
+impl Busiest {
+    /// As text: `mn0 responder 98 %`.
+    pub fn text(&self) -> String {
+        format!("{} {} {:.0} %", self.node, self.server.name(), self.utilization * 100.0)
+    }
+}
+
+/// What a node's NIC and CPU did in the measuring window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeUse {
+    /// Its name: `mn0`, `cn0`.
+    pub node: String,
+    /// READs, WRITEs and atomics that it served, millions per second.
+    pub mverbs: f64,
+    /// Remote calls that it served, millions per second.
+    pub mrpcs: f64,
+    /// Towards it, headers included, Gb/s.
+    pub in_gbps: f64,
+    /// From it, headers included, Gb/s.
+    pub out_gbps: f64,
+    /// Share of the window that the wire towards it was busy.
+    pub in_wire: f64,
+    /// Share of the window that the wire from it was busy.
+    pub out_wire: f64,
+    /// Share of the window that its NIC served verbs.
+    pub responder: f64,
+    /// Share of the window that its NIC issued verbs.
+    pub initiator: f64,
+    /// How long atomics waited for others on the same word, as a share of the window; all waits add up.
+    pub same_word: f64,
+    /// Share of the window that remote calls were answered; several cores add up.
+    pub rpc: f64,
+    /// Share of the window that each of its client threads was busy, in their order.
+    pub cpu: Vec<f64>,
+}
+
+impl NodeUse {
+    /// Busy share of its average thread; 0 without threads.
+    pub fn mean_cpu(&self) -> f64 {
+        if self.cpu.is_empty() { 0.0 } else { self.cpu.iter().sum::<f64>() / self.cpu.len() as f64 }
+    }
+
+    fn servers(&self) -> [(Server, f64); 5] {
+        [
+            (Server::InWire, self.in_wire),
+            (Server::OutWire, self.out_wire),
+            (Server::Responder, self.responder),
+            (Server::Initiator, self.initiator),
+            (Server::Cpu, self.mean_cpu()),
+        ]
+    }
+}
+
+/// What only a simulated cell has; of the last round.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SimFigures {
+    /// Hash of everything that happened up to the end of the cell, hexadecimal.
+    pub trace_hash: String,
+    /// The measuring window: from, to, ns of virtual time.
+    pub window_ns: (u64, u64),
+    /// Operations that ended in it.
+    pub window_ops: u64,
+    /// Every node.
+    pub nodes: Vec<NodeUse>,
+    /// The busiest server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busiest: Option<Busiest>,
+    /// Real seconds that the cell took to simulate, loading and warming left out.
+    pub real_seconds: f64,
+}
+
+/// Usage counters as shares of the time they cover.
+pub fn nodes(u: &Usage) -> Vec<NodeUse> {
+    let ns = u.until_ns.saturating_sub(u.since_ns).max(1) as f64;
+    // Work counts when a server takes it on, so that a full one may hold a little more than the window.
+    let share = |busy: u64| (busy as f64 / ns).min(1.0);
+    let sum = |busy: u64| busy as f64 / ns;
+    let per_second = |n: u64| n as f64 / ns * 1e9;
+    let name = |node: dmtree_fabric::NodeId| match node.role() {
+        Role::Memory => format!("mn{}", node.index()),
+        Role::Compute => format!("cn{}", node.index()),
+    };
+    let one = |n: &NodeUsage| NodeUse {
+        node: name(n.node),
+        mverbs: per_second(n.reads + n.writes + n.atomics) / 1e6,
+        mrpcs: per_second(n.rpcs) / 1e6,
+        in_gbps: per_second(n.in_bytes) * 8.0 / 1e9,
+        out_gbps: per_second(n.out_bytes) * 8.0 / 1e9,
+        in_wire: share(n.in_wire_ns),
+        out_wire: share(n.out_wire_ns),
+        responder: share(n.responder_ns),
+        initiator: share(n.initiator_ns),
+        same_word: sum(n.same_word_wait_ns),
+        rpc: sum(n.rpc_ns),
+        cpu: {
+            let mine = u.threads.iter().filter(|t| t.node == n.node && t.cpu_ns > 0);
+            mine.map(|t| share(t.cpu_ns)).collect()
+        },
+    };
+    u.nodes.iter().map(one).collect()
+}
+
+/// The busiest server of all nodes; the first of equals.
+pub fn busiest(nodes: &[NodeUse]) -> Option<Busiest> {
+    let mut best: Option<Busiest> = None;
+    for n in nodes {
+        for (server, utilization) in n.servers() {
+            if best.as_ref().is_none_or(|b| utilization > b.utilization) {
+                best = Some(Busiest { node: n.node.clone(), server, utilization });
+            }
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busiest_server_is_named() {
+        let node = |name: &str, responder, cpu| NodeUse {
+            node: name.to_owned(),
+            responder,
+            cpu,
+            ..NodeUse::default()
+        };
+        let nodes = [node("mn0", 0.97, vec![]), node("cn0", 0.3, vec![1.0, 0.2])];
+        assert_eq!(busiest(&nodes).unwrap().text(), "mn0 responder 97 %");
+        let nodes = [node("mn0", 0.5, vec![]), node("cn0", 0.3, vec![1.0, 0.8])];
+        assert_eq!(busiest(&nodes).unwrap().text(), "cn0 cpu 90 %");
+        assert_eq!(busiest(&[]), None);
+    }
+}

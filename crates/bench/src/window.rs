@@ -1,0 +1,205 @@
+//! The measuring window of a simulated cell: it opens when every client is well under way, and closes before the first one stops.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::simulated::{SimFabric, Usage};
+
+/// Operations per client, on average, that end before the window opens.
+const RAMP_OPS: u64 = 2;
+
+/// How long a window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// It closes when this many operations have ended in it.
+    pub ops: Option<u64>,
+    /// It closes after this long, ns.
+    pub ns: Option<u64>,
+}
+
+/// A measuring window, shared by all clients of a cell. All of them run on one thread, so that events reach it in their order.
+#[derive(Debug)]
+pub struct Window {
+    extent: Extent,
+    ramp_ops: u64,
+    ramp_ns: u64,
+    finished: AtomicU64,
+    inside: AtomicU64,
+    /// 0 while it has not opened.
+    opened_ns: AtomicU64,
+    /// 0 while it has not closed.
+    closed_ns: AtomicU64,
+    last_ns: AtomicU64,
+    begun: AtomicU64,
+    sim: SimFabric,
+    usage: OnceLock<Usage>,
+    trace_hash: OnceLock<u64>,
+}
+
+/// Where a window was, once the phase is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When it opened, ns.
+    pub from_ns: u64,
+    /// When it closed, ns.
+    pub to_ns: u64,
+    /// Operations that ended in it.
+    pub ops: u64,
+    /// Operations that had begun when it closed, since the start of the phase.
+    pub begun: u64,
+}
+
+impl Window {
+    /// A window for `clients` clients that start within `spread_ns`.
+    pub fn new(sim: SimFabric, clients: u32, spread_ns: u64, extent: Extent) -> Self {
+        Self {
+            extent,
+            ramp_ops: RAMP_OPS * u64::from(clients),
+            ramp_ns: spread_ns,
+            finished: AtomicU64::new(0),
+            inside: AtomicU64::new(0),
+            opened_ns: AtomicU64::new(0),
+            closed_ns: AtomicU64::new(0),
+            last_ns: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            sim,
+            usage: OnceLock::new(),
+            trace_hash: OnceLock::new(),
+        }
+    }
+
+    /// Whether it is, or was, open.
+    pub fn opened(&self) -> bool {
+        self.opened_ns.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether it is over: clients stop.
+    pub fn closed(&self) -> bool {
+        self.closed_ns.load(Ordering::Relaxed) > 0
+    }
+
+    /// A client begins an operation.
+    pub fn begin(&self) {
+        if !self.closed() {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// An operation has ended at `now`; the phase started at `start`. Whether it ended inside of the window.
+    pub fn end(&self, start: u64, now: u64) -> bool {
+        if self.closed() {
+            return false;
+        }
+        self.last_ns.store(now, Ordering::Relaxed);
+        let finished = self.finished.fetch_add(1, Ordering::Relaxed) + 1;
+        if !self.opened() {
+            if finished >= self.ramp_ops && now >= start + self.ramp_ns {
+                self.open(now);
+            }
+            return false;
+        }
+        let inside = self.inside.fetch_add(1, Ordering::Relaxed) + 1;
+        let from = self.opened_ns.load(Ordering::Relaxed);
+        let full = self.extent.ops.is_some_and(|ops| inside >= ops);
+        let over = self.extent.ns.is_some_and(|ns| now >= from.saturating_add(ns));
+        if full || over {
+            self.close(now);
+        }
+        true
+    }
+
+    /// There are no more operations to begin.
+    pub fn run_dry(&self, now: u64) {
+        if !self.closed() {
+            self.close(now);
+        }
+    }
+
+    fn open(&self, now: u64) {
+        self.sim.reset_usage();
+        self.opened_ns.store(now.max(1), Ordering::Relaxed);
+    }
+
+    fn close(&self, now: u64) {
+        self.closed_ns.store(now.max(1), Ordering::Relaxed);
+        let _ = self.usage.set(self.sim.usage());
+        let _ = self.trace_hash.set(self.sim.trace_hash());
+    }
+
+    /// What the fabric did in the window; all of the phase when it never opened.
+    pub fn usage(&self) -> Usage {
+        self.usage.get().cloned().unwrap_or_else(|| self.sim.usage())
+    }
+
+    /// Hash of everything that happened up to its end.
+    pub fn trace_hash(&self) -> u64 {
+        self.trace_hash.get().copied().unwrap_or_else(|| self.sim.trace_hash())
+    }
+
+    /// Where it was. A phase too short for a window counts whole, from `start` on.
+    pub fn span(&self, start: u64) -> Span {
+        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        let last = get(&self.last_ns).max(start + 1);
+        let begun = get(&self.begun);
+        let to_ns = if self.closed() { get(&self.closed_ns) } else { last };
+        let from_ns = get(&self.opened_ns);
+        if from_ns == 0 || from_ns >= to_ns || get(&self.inside) == 0 {
+            return Span {
+                from_ns: start,
+                to_ns: to_ns.max(start + 1),
+                ops: get(&self.finished),
+                begun,
+            };
+        }
+        Span { from_ns, to_ns, ops: get(&self.inside), begun }
+    }
+
+    /// All operations that ended so far, those of the ramps too.
+    pub fn finished(&self) -> u64 {
+        self.finished.load(Ordering::Relaxed)
+    }
+
+    /// How much of the window is over, 0 to 1.
+    pub fn share(&self) -> f64 {
+        let inside = self.inside.load(Ordering::Relaxed) as f64;
+        self.extent.ops.map_or(0.0, |ops| inside / ops.max(1) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulated::Profile;
+
+    fn window(clients: u32, extent: Extent) -> Window {
+        let profile = Profile::named("dmtree-artifact-100g").unwrap();
+        Window::new(SimFabric::new(&profile, 1), clients, 1000, extent)
+    }
+
+    #[test]
+    fn ramps_are_left_out() {
+        let w = window(2, Extent { ops: Some(3), ns: None });
+        // Four operations are the ramp, and 1000 ns.
+        for now in [100, 200, 300, 400, 900] {
+            assert!(!w.end(0, now));
+        }
+        assert!(!w.opened());
+        assert!(!w.end(0, 1100), "it opens");
+        assert!(w.opened() && w.end(0, 1200) && w.end(0, 1300) && w.end(0, 1400) && w.closed());
+        assert!(!w.end(0, 1500), "the ramp-down");
+        assert_eq!(w.span(0), Span { from_ns: 1100, to_ns: 1400, ops: 3, begun: 0 });
+    }
+
+    #[test]
+    fn time_closes_it_too_and_short_phases_count_whole() {
+        let w = window(1, Extent { ops: None, ns: Some(500) });
+        w.end(0, 500);
+        w.end(0, 1000);
+        assert!(w.opened() && w.end(0, 1499) && !w.closed() && w.end(0, 1500) && w.closed());
+        assert_eq!(w.span(0).ops, 2);
+        let w = window(100, Extent { ops: Some(10), ns: None });
+        w.end(7, 50);
+        w.run_dry(60);
+        assert_eq!(w.span(7), Span { from_ns: 7, to_ns: 60, ops: 1, begun: 0 });
+    }
+}

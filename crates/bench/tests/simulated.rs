@@ -1,0 +1,204 @@
+//! Small cells on the simulated fabric.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use dmtree_bench::config::{self, Layer, Resolved};
+use dmtree_bench::determinism::{differing, traces};
+use dmtree_bench::experiment::Experiment;
+use dmtree_bench::results::{Cell, Results};
+use dmtree_bench::resume::resumable;
+use dmtree_bench::run::{self, Observer, Silent};
+use dmtree_bench::{Failure, Result, table};
+
+fn resolved(text: &str) -> Result<Resolved> {
+    let small = "systems = [\"dmtree\"]\nfabric = \"sim\"\nkeys = 4000\nops = 3000\ncns = 2\nthreads = 4\ncoroutines = 2\ndistributions = [\"uniform\"]\n";
+    let mut lines: Vec<&str> = small.lines().collect();
+    lines.retain(|l| text.lines().all(|t| t.split(' ').next() != l.split(' ').next()));
+    let e = Experiment::parse("small", "small", &format!("{}\n{text}", lines.join("\n")))?;
+    config::resolve("small", &e.layer, &Layer::default())
+}
+
+fn run_it(r: &Resolved, finished: &[Cell], observer: &mut dyn Observer) -> Results {
+    let outcome = run::run(r, finished, &Arc::new(AtomicBool::new(false)), observer).unwrap();
+    assert_eq!(outcome.failure, None);
+    outcome.results
+}
+
+fn small(text: &str) -> Results {
+    run_it(&resolved(text).unwrap(), &[], &mut Silent)
+}
+
+#[test]
+fn a_seed_repeats_event_by_event_and_another_does_not() {
+    let text = "workloads = [\"search\", \"update\", \"insert\", \"scan\"]\n";
+    let (a, b) = (small(text), small(text));
+    assert_eq!(a.errors(), 0, "{}", table::render(&a));
+    assert_eq!(traces(&a).len(), 4);
+    assert_eq!(differing(&traces(&a), &traces(&b)), Vec::<String>::new());
+    let other = small(&format!("{text}seed = 43\n"));
+    assert_eq!(differing(&traces(&a), &traces(&other)).len(), 4, "every cell differs");
+    for (x, y) in a.cells.iter().zip(&b.cells) {
+        assert_eq!(
+            (x.mops, x.p99_ns, &x.mn, &x.by_outcome),
+            (y.mops, y.p99_ns, &y.mn, &y.by_outcome)
+        );
+    }
+}
+
+#[test]
+fn a_window_leaves_the_ramps_out_and_time_is_virtual() {
+    let r = small("workloads = [\"search\"]\n");
+    let c = &r.cells[0];
+    let sim = c.sim.as_ref().unwrap();
+    assert_eq!((c.ops, sim.window_ops, c.clients), (3000, 3000, 16));
+    let (from, to) = sim.window_ns;
+    assert!(from >= 500_000, "clients start within half a millisecond: {from}");
+    assert!((c.mops - 3000.0 / (to - from) as f64 * 1e3).abs() < 1e-9);
+    // Sixteen clients, one round trip of 2.2 us and the costs of the profile's CPU each.
+    assert!((1.0..8.0).contains(&c.mops), "{}", c.mops);
+    assert!(c.p50_ns > 2200, "{}", c.p50_ns);
+    assert!((1.0..1.2).contains(&c.mn.verbs()), "{}", c.mn.verbs());
+    let (mn, cn) = (&sim.nodes[0], &sim.nodes[1]);
+    assert_eq!((mn.node.as_str(), cn.node.as_str(), cn.cpu.len()), ("mn0", "cn0", 4));
+    // The memory node's NIC was busy for 19.8 ns per READ.
+    assert!((mn.responder - mn.mverbs * 1e6 * 19.8e-9).abs() < 1e-3, "{mn:?}");
+    assert!((mn.mverbs / c.mops - c.mn.verbs()).abs() < 0.02);
+    assert!(cn.cpu.iter().all(|share| *share > 0.1 && *share <= 1.0));
+    assert!(sim.busiest.is_some() && r.note.contains("dmtree-artifact-100g"));
+    assert!(r.config.profile.as_ref().unwrap().toml.contains("[responder_ns]"));
+    assert!(Results::parse("x", &r.to_json()).unwrap() == r, "what is written reads back");
+}
+
+#[test]
+fn a_profile_is_what_time_goes_by() {
+    let fast = small("workloads = [\"search\"]\nprofile = \"ideal\"\n");
+    let slow = small(
+        "workloads = [\"search\"]\nprofile = \"ideal\"\nprofile-set = [\"latency.propagation_ns=20000\"]\n",
+    );
+    let ratio = slow.cells[0].p50_ns as f64 / fast.cells[0].p50_ns as f64;
+    assert!(ratio > 10.0, "{ratio}");
+    assert_ne!(fast.config_hash, slow.config_hash);
+    let (f, s) = (fast.cells[0].mn.verbs(), slow.cells[0].mn.verbs());
+    assert!((f / s - 1.0).abs() < 0.01, "counts do not depend on time: {f} {s}");
+}
+
+#[test]
+fn inserts_are_all_counted_and_both_distributions_are_one_run() {
+    let text = "workloads = [\"insert\"]\ndistributions = [\"uniform\", \"zipfian\"]\nper-workload = { insert = { keys = 5000, ops-of-keys = 0.2, measure = \"all\" } }\n";
+    let r = small(text);
+    assert_eq!(r.errors(), 0, "{}", table::render(&r));
+    assert_eq!(r.cells.len(), 2);
+    let c = &r.cells[0];
+    assert_eq!((c.ops, c.loaded_keys), (1000, 5000));
+    assert_eq!(c.memory.as_ref().unwrap().keys, 6000, "all were inserted");
+    assert!(c.sim.as_ref().unwrap().window_ops < 1000, "the throughput is that of the window");
+    assert_eq!(r.cells[1].mops, c.mops);
+}
+
+#[test]
+fn an_open_load_is_met_or_the_system_is_called_saturated() {
+    let calm = small("workloads = [\"search\"]\nload = \"open:200k\"\n");
+    let c = &calm.cells[0];
+    let open = c.open.unwrap();
+    assert!(!open.saturated && (c.mops - 0.2).abs() < 0.02, "{open:?} {}", c.mops);
+    assert!(c.p50_ns < 20_000, "{}", c.p50_ns);
+    let much = small("workloads = [\"search\"]\nload = \"open:50M\"\n");
+    let c = &much.cells[0];
+    assert!(c.open.unwrap().saturated && c.mops < 20.0, "{:?}", c.open);
+    let text = table::render(&much);
+    assert!(text.contains("saturated") && text.contains("fell due"), "{text}");
+    // Latency counts from the time an operation fell due: what waits longer and longer shows.
+    let closed = small("workloads = [\"search\"]\n");
+    assert!(c.p99_ns > 5 * closed.cells[0].p99_ns);
+    assert_eq!(traces(&much), traces(&small("workloads = [\"search\"]\nload = \"open:50M\"\n")));
+}
+
+#[test]
+fn published_figures_stand_beside_and_bounds_are_judged() {
+    let text = "workloads = [\"search\"]\ncns = 6\nthreads = 72\ncoroutines = 4\nops = 8000\npublished = \"fast26-micro\"\n";
+    let r = small(text);
+    let figure = r.cells[0].published_figure.as_ref().unwrap();
+    assert_eq!((figure.mops, figure.outside), (49.69586, false));
+    assert!((figure.ratio - r.cells[0].mops / 49.69586).abs() < 1e-12);
+    assert!(r.published.as_ref().unwrap().without_counterpart.contains(&"sherman".to_owned()));
+    let strict = small(&format!("{text}bounds = [{{ ratio = [2.0, 3.0] }}]\n"));
+    assert_eq!(strict.outside().len(), 1);
+    let shown = table::render(&strict);
+    assert!(shown.contains("OUTSIDE 2.00..3.00") && shown.contains("1 of 1 cells"), "{shown}");
+    let fewer = small("workloads = [\"search\"]\npublished = \"fast26-micro\"\n");
+    assert!(fewer.cells[0].published_figure.is_none(), "published for other numbers of threads");
+}
+
+#[test]
+fn finished_cells_are_taken_over_and_other_settings_refused() {
+    struct Count(Vec<String>);
+    impl Observer for Count {
+        fn progress(&mut self, _: dmtree_bench::group::Progress<'_>) {}
+        fn measured(&mut self, c: &Cell, so_far: &dyn Fn() -> Results) {
+            assert!(
+                so_far().interrupted && so_far().cells.iter().any(|have| have.key() == c.key())
+            );
+            self.0.push(c.workload.clone());
+        }
+    }
+    let r = resolved("workloads = [\"search\", \"insert\", \"update\"]\nrounds = 2\n").unwrap();
+    let whole = run_it(&r, &[], &mut Silent);
+    let mut partial = whole.clone();
+    partial.cells.remove(1);
+    partial.cells[1].rounds.pop();
+    let take = resumable(&partial, &r).unwrap();
+    assert_eq!(take.len(), 1, "a cell without all its rounds is run again");
+    let mut count = Count(Vec::new());
+    let again = run_it(&r, &take, &mut count);
+    assert_eq!(count.0.iter().filter(|w| *w == "search").count(), 0, "{:?}", count.0);
+    assert_eq!(count.0.len(), 4);
+    let names = |r: &Results| r.cells.iter().map(Cell::key).collect::<Vec<_>>();
+    assert_eq!(names(&again), names(&whole), "in their order");
+    assert_eq!(again.cells[0], whole.cells[0]);
+    let other =
+        resolved("workloads = [\"search\", \"insert\", \"update\"]\nrounds = 2\nkeys = 4001\n")
+            .unwrap();
+    let e = resumable(&whole, &other).unwrap_err();
+    assert!(e.exit_code() == 2 && e.to_string().contains(&whole.config_hash), "{e}");
+}
+
+#[test]
+fn sweeps_share_what_is_loaded() {
+    let r = small("workloads = [\"search\"]\nsweep = { threads = [1, 4] }\n");
+    let labels: Vec<String> = r.cells.iter().map(Cell::label).collect();
+    assert_eq!(labels, ["dmtree [threads=1]", "dmtree [threads=4]"]);
+    assert_eq!((r.cells[0].clients, r.cells[1].clients), (4, 16));
+    assert!(r.cells[1].mops > 2.0 * r.cells[0].mops);
+    let e = resolved("workloads = [\"search\"]\n").unwrap();
+    assert_eq!(run::groups(&e, &|_, _| false).unwrap().len(), 1);
+    let both = resolved("workloads = [\"search\", \"update\"]\nsweep = { threads = [1, 4] }\ndistributions = [\"uniform\", \"zipfian\"]\n").unwrap();
+    let groups = run::groups(&both, &|_, _| false).unwrap();
+    assert_eq!((groups.len(), groups[0].cells.len()), (1, 8));
+    assert!(groups[0].cells[..4].iter().all(|c| c.workload.name() == "search"), "reads first");
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused() {
+    let bad = |text: &str| resolved(text).unwrap_err();
+    assert!(matches!(bad("profile = \"cx9\"\n"), Failure::Input(m) if m.contains("cx6-200g")));
+    for (text, word) in [
+        ("profile-set = [\"responder_ns.reed=2\"]\n", "responder_ns.read"),
+        ("profile-set = [\"responder_ns.read=-2\"]\n", "from 0"),
+        ("cns = 1000\nthreads = 1000\n", "clients in all"),
+        ("published = \"nope\"\n", "fast26-micro"),
+        ("bounds = [{ ratio = [2.0, 1.0] }]\n", "smaller end first"),
+        ("per-workload = { nope = { keys = 5 } }\n", "no such workload"),
+        ("per-system = { nope = { cache-at-billion = \"8GB\" } }\n", "unknown system"),
+        ("fabric = \"local\"\nprofile = \"ideal\"\n", "--fabric sim"),
+        ("load = \"open:fast\"\n", "open:1.5M"),
+    ] {
+        let e = bad(text);
+        assert!(e.to_string().contains(word) && e.exit_code() == 2, "{text}: {e}");
+    }
+    let named = resolved("systems = [\"sherman\", \"dmtree\"]\n").unwrap();
+    assert_eq!(named.config.not_built, ["sherman"], "listed, not skipped in silence");
+    let given = Layer { systems: Some(vec!["sherman".into()]), ..Layer::default() };
+    let e = config::resolve("x", &Layer::default(), &given).unwrap_err();
+    assert!(e.to_string().contains("not built yet"));
+}

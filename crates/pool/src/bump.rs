@@ -1,0 +1,166 @@
+//! Bump allocators, for designs that never free: pieces of any size, cut in 8-byte steps from chunk after chunk. Chunks of memory
+//! nodes come round robin from all of them, and so do stretches of compute nodes' table memory.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result, WaitReason};
+
+use crate::chunks::RunRequest;
+use crate::homes::ask_stretch;
+use crate::layout::ChunkUse;
+use crate::node::{PoolNode, Source, Turn};
+use crate::wire::locked;
+
+/// The rest of what was granted last.
+#[derive(Debug, Default)]
+struct Rest(Option<(GlobalAddr, u64)>);
+
+impl Rest {
+    fn cut(&mut self, bytes: u64) -> Option<GlobalAddr> {
+        let (at, left) = self.0?;
+        let rest = left.checked_sub(bytes)?;
+        self.0 = Some((at.plus(bytes), rest));
+        Some(at)
+    }
+}
+
+fn rounded(bytes: u32) -> u64 {
+    u64::from(bytes.clamp(1, 1 << 30)).next_multiple_of(8)
+}
+
+/// Cuts pieces from chunks of memory nodes. Fresh memory is zero. Nothing is ever returned.
+#[derive(Debug)]
+pub struct Bump {
+    index: u32,
+    kind: u8,
+    chunk_bytes: u64,
+    rest: Mutex<Rest>,
+    refill: Turnstile,
+    cursor: AtomicUsize,
+}
+
+/// A wish for a piece.
+struct Wish<'b> {
+    from: &'b Bump,
+    bytes: u64,
+}
+
+impl Source for Wish<'_> {
+    type Item = GlobalAddr;
+
+    fn take(&self, _only: Option<usize>) -> Option<GlobalAddr> {
+        locked(&self.from.rest).cut(self.bytes)
+    }
+
+    fn add(&self, node: usize, offset: u64) -> Option<GlobalAddr> {
+        let mut rest = locked(&self.from.rest);
+        let at = GlobalAddr::new(NodeId::memory(node as u16), offset);
+        rest.0 = Some((at, self.from.chunk_bytes));
+        rest.cut(self.bytes)
+    }
+
+    fn request(&self) -> RunRequest {
+        // To the record, a chunk of words.
+        let Bump { index, kind, .. } = *self.from;
+        RunRequest { used_for: ChunkUse::Arena, kind, index, object_bytes: 8, count: 1 }
+    }
+
+    fn refill(&self) -> &Turnstile {
+        &self.from.refill
+    }
+
+    fn cursor(&self) -> &AtomicUsize {
+        &self.from.cursor
+    }
+}
+
+/// Cuts pieces from stretches of the compute nodes' table memory: one stretch of one node after the other.
+#[derive(Debug)]
+pub struct Stripes {
+    stretch_bytes: u64,
+    rest: Mutex<Rest>,
+    refill: Turnstile,
+    cursor: AtomicUsize,
+    /// No compute node has room; none ever gets any back.
+    full: AtomicBool,
+}
+
+impl PoolNode {
+    /// A bump allocator of this node over chunks of memory nodes. `kind` stands in the chunks' records.
+    pub fn bump(&self, index: u32, kind: u8) -> Bump {
+        Bump {
+            index,
+            kind,
+            chunk_bytes: self.shape.chunk_bytes,
+            rest: Mutex::default(),
+            refill: Turnstile::new(),
+            cursor: AtomicUsize::new(self.cn.index()),
+        }
+    }
+
+    /// A piece of `bytes`, rounded up to whole words.
+    ///
+    /// # Errors
+    /// `Full` when no memory node has a chunk, `InvalidArgument` for pieces larger than one; those of the fabric.
+    pub async fn alloc_bump(&self, ep: &Endpoint, from: &Bump, bytes: u32) -> Result<GlobalAddr> {
+        let bytes = rounded(bytes);
+        if bytes > self.shape.chunk_bytes {
+            return Err(Error::invalid(format!(
+                "a piece of {bytes} bytes does not fit a chunk of {}: create the pool with larger chunks",
+                self.shape.chunk_bytes
+            )));
+        }
+        self.obtain(ep, &Wish { from, bytes }, None).await
+    }
+
+    /// A bump allocator of this node over stretches of compute nodes' table memory, `stretch_bytes` long where there is room.
+    pub fn stripes(&self, stretch_bytes: u64) -> Stripes {
+        Stripes {
+            stretch_bytes: stretch_bytes.max(64),
+            rest: Mutex::default(),
+            refill: Turnstile::new(),
+            cursor: AtomicUsize::new(self.cn.index()),
+            full: AtomicBool::new(false),
+        }
+    }
+
+    /// A piece of `bytes`, rounded up to whole words, zero. `None` when all compute nodes are full.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn alloc_stripe(
+        &self,
+        ep: &Endpoint,
+        from: &Stripes,
+        bytes: u32,
+    ) -> Result<Option<GlobalAddr>> {
+        let bytes = rounded(bytes);
+        let here = |from: &Stripes| locked(&from.rest).cut(bytes);
+        if let Some(at) = here(from) {
+            return Ok(Some(at));
+        }
+        let why = WaitReason { what: "a stretch of table memory", at: bytes };
+        let _turn = Turn::acquire(&from.refill, ep, why).await?;
+        if let Some(at) = here(from) {
+            return Ok(Some(at));
+        }
+        if from.full.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let nodes = usize::from(self.shape.compute_nodes);
+        let first = from.cursor.load(Ordering::Relaxed);
+        for n in (0..nodes).map(|k| (first + k) % nodes) {
+            let home = NodeId::compute(n as u16);
+            let stretch = ask_stretch(ep, home, from.stretch_bytes.max(bytes), bytes).await?;
+            if stretch.is_some() {
+                from.cursor.store(n + 1, Ordering::Relaxed);
+                locked(&from.rest).0 = stretch;
+                return Ok(here(from));
+            }
+        }
+        from.full.store(true, Ordering::Relaxed);
+        Ok(None)
+    }
+}

@@ -1,0 +1,75 @@
+//! Verbs on entries.
+
+use dmtree_fabric::{Buf, GlobalAddr, Result, Stage};
+
+use crate::client::{FpTree, Route};
+use crate::format::leaf;
+use crate::format::table::Slots;
+
+/// What the entries that share a fingerprint with a key show.
+pub(crate) enum Found {
+    /// The key, in this slot; its value was copied out.
+    Hit(usize),
+    /// None has the key.
+    None,
+    /// An entry is of another version: the key range of the leaf has changed.
+    Stale,
+}
+
+impl FpTree {
+    /// Where a slot's entry is.
+    pub(crate) fn entry_addr(&self, leaf: GlobalAddr, slot: usize) -> GlobalAddr {
+        leaf.plus(self.node.g.entry_at(slot) as u64)
+    }
+
+    /// READs the entries of some slots, one after the other, until one has the key. The value replaces the contents of `out`.
+    pub(crate) async fn find_entry(
+        &self,
+        r: &Route,
+        slots: Slots,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Found> {
+        let g = &self.node.g;
+        for slot in slots {
+            let at = self.entry_addr(r.leaf, slot);
+            let bytes = self.ep.read(at, g.entry() as u32).await?;
+            self.ep.stage_cost(Stage::EntryCheck, 1);
+            let seen = bytes.extract(|b| {
+                let e = leaf::entry(g, b);
+                if e.version != u64::from(r.version) {
+                    return Found::Stale;
+                }
+                // Whatever the fingerprint promises, only the whole key proves.
+                if !e.valid || e.key != key {
+                    return Found::None;
+                }
+                out.clear();
+                out.extend_from_slice(e.value);
+                Found::Hit(slot)
+            });
+            if !matches!(seen, Found::None) {
+                return Ok(seen);
+            }
+        }
+        Ok(Found::None)
+    }
+
+    /// An entry's image.
+    pub(crate) async fn entry_image(&self, r: &Route, key: &[u8], value: &[u8]) -> Result<Buf> {
+        let g = &self.node.g;
+        let mut image = self.ep.buf(g.entry() as u32).await?;
+        leaf::put_entry(g, &mut image, r.version, key, value);
+        Ok(image)
+    }
+
+    /// WRITEs a whole entry.
+    pub(crate) async fn write_entry(
+        &self,
+        leaf: GlobalAddr,
+        slot: usize,
+        image: Buf,
+    ) -> Result<()> {
+        self.ep.write(self.entry_addr(leaf, slot), image).await.map(|_| ())
+    }
+}

@@ -1,0 +1,28 @@
+//! FPTree and DMTree as published, and the steps between them.
+//!
+//! A B-link tree with unsorted leaves, a fingerprint table per leaf, and inner nodes that compute nodes cache. The paper
+//! ("DMTree: Towards Efficient Tree Indexing on Disaggregated Memory via Compute-side Collaborative Design", FAST'26) builds
+//! DMTree from FPTree by combining round trips, by homing the tables on compute nodes with mirrors everywhere, and by taking the
+//! leaf locks along. Each is a switch of [`Options`] here. Layouts, verbs and bytes are those of the published artifact; so is
+//! what cannot be repaired without changing them. DESIGN.md says which defects remain.
+#![forbid(unsafe_code)]
+
+mod client;
+mod entry;
+pub mod format;
+mod get;
+mod index;
+mod load;
+mod lock;
+mod node;
+mod options;
+mod parent;
+mod route;
+mod scan;
+mod split;
+mod walk;
+mod write;
+
+pub use client::FpTree;
+pub use node::FpNode;
+pub use options::{Locks, Options, Tables};

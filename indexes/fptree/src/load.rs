@@ -1,0 +1,237 @@
+//! Bulk load: whole leaves and inner nodes are written into an empty index.
+//!
+//! The only leaf and the only inner node stay where they are and become the first ones of the new tree. Everything else is
+//! written beside them first; then, under both locks, the first leaf and its table, the first bottom node, and the root pointer.
+
+use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::fill::{Fill, SplitRule};
+use dmtree_parts::{Loaded, Outcome, Write};
+
+use crate::client::FpTree;
+use crate::format::inner::Child;
+use crate::format::leaf::{self, Header, Sibling};
+use crate::lock::Locked;
+use crate::parent::{LockedInner, Node};
+use crate::split::half;
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A level of the new tree: lower fences and children.
+type Named = (Vec<u8>, Child);
+
+/// The new leaves; of the first one the images of leaf and table.
+struct Leaves {
+    named: Vec<Named>,
+    first: (Buf, Buf),
+}
+
+/// All that is written last.
+struct Built {
+    leaves: u64,
+    first: (Buf, Buf),
+    bottom: Buf,
+    root: GlobalAddr,
+}
+
+impl FpTree {
+    pub(crate) async fn load_op(
+        &self,
+        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+        sorted: bool,
+        fill: Fill,
+    ) -> Result<Loaded> {
+        let mut all = Pairs::new();
+        for (key, value) in pairs {
+            let number = all.len() + 1;
+            let checked = self.check_key(&key).and_then(|()| self.check_value(&value));
+            checked.map_err(|e| e.context(format!("pair {number}")))?;
+            if sorted && all.last().is_some_and(|(last, _)| *last >= key) {
+                return Err(Error::invalid(format!(
+                    "pair {number}: its key is not above the one before; load it as unsorted"
+                )));
+            }
+            all.push((key, value));
+        }
+        if !sorted {
+            // Stable, so that of equal keys the last stays last; then only that one is kept.
+            all.sort_by(|a, b| a.0.cmp(&b.0));
+            all.dedup_by(|later, earlier| {
+                let same = later.0 == earlier.0;
+                if same {
+                    std::mem::swap(&mut later.1, &mut earlier.1);
+                }
+                same
+            });
+        }
+        let pairs = all.len() as u64;
+        if all.is_empty() {
+            return Ok(Loaded::default());
+        }
+        let scope = self.ep.begin(OpKind::Load);
+        let leaves = match self.lock_empty().await? {
+            Some((l, n)) => self.fill_empty(l, n, &all, fill).await?,
+            None => {
+                scope.end(OpOutcome::Other);
+                return self.put_all(&all).await;
+            }
+        };
+        scope.end(OpOutcome::Other);
+        Ok(Loaded { pairs, leaves })
+    }
+
+    async fn put_all(&self, all: &Pairs) -> Result<Loaded> {
+        for (key, value) in all {
+            let outcome = self.write_op(key, Write::Put(value)).await?;
+            debug_assert_eq!(outcome, Outcome::Done);
+        }
+        Ok(Loaded { pairs: all.len() as u64, leaves: 0 })
+    }
+
+    /// Locks the only leaf and the only inner node of an index without keys; `None` when it is anything else.
+    async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
+        let lowest = self.node.g.lowest();
+        let l = self.lock_leaf(&lowest).await?;
+        let whole = match self.read_locked_leaf(&l.route).await {
+            Ok(image) => leaf::header(&self.node.g, &image)
+                .is_some_and(|h| h.min == lowest && h.max == self.node.g.highest()),
+            Err(e) => return self.fail_at(&l.route, e).await,
+        };
+        if !whole || l.table.used() > 0 {
+            self.unlock(&l).await?;
+            return Ok(None);
+        }
+        let n = match self.lock_inner(l.route.bottom, &lowest).await {
+            Ok(n) => n,
+            Err(e) => return self.fail_at(&l.route, e).await,
+        };
+        let only = self.read_root().await? == n.addr && self.records(&n) == 1;
+        if !only {
+            self.unlock_inner(n.addr).await?;
+            self.unlock(&l).await?;
+            return Ok(None);
+        }
+        Ok(Some((l, n)))
+    }
+
+    async fn fill_empty(&self, l: Locked, n: LockedInner, all: &Pairs, fill: Fill) -> Result<u64> {
+        let built = async {
+            let leaves = self.build_leaves(&l, all, fill).await?;
+            self.build_inner(&l, n.addr, leaves, fill).await
+        };
+        let Built { leaves, first, bottom, root } = match built.await {
+            Ok(built) => built,
+            Err(e) if e.effect() == dmtree_fabric::Effect::None => {
+                self.unlock_inner(n.addr).await?;
+                return self.fail_at(&l.route, e).await;
+            }
+            Err(e) => return Err(e),
+        };
+        let (image, table) = first;
+        self.ep.renew_deadline();
+        self.ep.write(l.route.leaf, image).await?;
+        self.write_table_and_unlock(&l.route, table).await?;
+        self.ep.write(n.addr, bottom).await?;
+        if root != n.addr {
+            self.set_root(root).await?;
+        }
+        self.node.cache.clear();
+        Ok(leaves)
+    }
+
+    /// Writes all leaves but the first, whose images it returns.
+    async fn build_leaves(&self, l: &Locked, all: &Pairs, fill: Fill) -> Result<Leaves> {
+        let g = &self.node.g;
+        let capacity = l.route.capacity;
+        let rule = SplitRule::new(capacity as u32, half(capacity + 1) as u32);
+        let mut chunks = Vec::new();
+        let mut rest = &all[..];
+        for size in fill.sizes(rule, all.len() as u64, 0) {
+            let (chunk, others) = rest.split_at(size);
+            chunks.push(chunk);
+            rest = others;
+        }
+        let first = Sibling { leaf: l.route.leaf, table: l.route.table, capacity };
+        let mut places = vec![first];
+        for _ in 1..chunks.len() {
+            self.ep.renew_deadline();
+            places.push(self.new_leaf(capacity).await?);
+        }
+        let (lowest, highest) = (g.lowest(), g.highest());
+        let low = |i: usize| match i {
+            0 => &lowest,
+            _ => chunks.get(i).map_or(&highest, |chunk| &chunk[0].0),
+        };
+        let mut first = None;
+        let mut named = Vec::with_capacity(chunks.len());
+        for (i, (at, chunk)) in places.iter().zip(&chunks).enumerate() {
+            self.ep.renew_deadline();
+            let version = if i == 0 { l.route.version + 1 } else { 0 };
+            let right = places.get(i + 1).copied().unwrap_or_default();
+            let h = Header { max: low(i + 1), min: low(i), capacity, version, right };
+            let (image, table) = self.built_leaf(&h, chunk).await?;
+            if i == 0 {
+                first = Some((image, table));
+            } else {
+                self.ep.batch((write_verb(at.leaf, image), write_verb(at.table, table))).await?;
+            }
+            let child = Child { addr: at.leaf, table: at.table, capacity, version };
+            named.push((low(i).clone(), child));
+        }
+        let first = first.ok_or_else(|| Error::invalid("nothing to load"))?;
+        Ok(Leaves { named, first })
+    }
+
+    /// Writes all inner nodes but the first bottom node, which it returns.
+    async fn build_inner(
+        &self,
+        l: &Locked,
+        first_node: GlobalAddr,
+        leaves: Leaves,
+        fill: Fill,
+    ) -> Result<Built> {
+        debug_assert_eq!(leaves.named[0].1.addr, l.route.leaf);
+        let fanout = self.node.g.fanout as u32;
+        let rule = SplitRule::new(fanout, fanout / 2);
+        let count = leaves.named.len() as u64;
+        let mut children = leaves.named;
+        let mut bottom = None;
+        let mut level = 1;
+        loop {
+            let sizes = fill.sizes(rule, children.len() as u64, level);
+            let mut places = Vec::new();
+            for i in 0..sizes.nodes() {
+                self.ep.renew_deadline();
+                let keep = level == 1 && i == 0;
+                places.push(if keep { first_node } else { self.new_inner().await? });
+            }
+            let is_root = places.len() == 1;
+            let mut rest = children.into_iter();
+            let mut nodes: Vec<Node> = Vec::with_capacity(places.len());
+            for (i, size) in sizes.enumerate() {
+                let right = places.get(i + 1).copied().unwrap_or(GlobalAddr::NULL);
+                let records: Vec<Named> = rest.by_ref().take(size).collect();
+                nodes.push(Node { right, is_root, next_is_leaf: level == 1, records });
+            }
+            let mut upper = Vec::with_capacity(nodes.len());
+            let lows: Vec<Vec<u8>> = nodes.iter().map(|n| n.records[0].0.clone()).collect();
+            for (i, node) in nodes.into_iter().enumerate() {
+                self.ep.renew_deadline();
+                let max = lows.get(i + 1).cloned().unwrap_or_else(|| self.node.g.highest());
+                let image = self.node_image(&node, &max).await?;
+                if level == 1 && i == 0 {
+                    bottom = Some(image);
+                } else {
+                    self.ep.write(places[i], image).await?;
+                }
+                upper.push((lows[i].clone(), Child { addr: places[i], ..Child::default() }));
+            }
+            if is_root {
+                let bottom = bottom.ok_or_else(|| Error::corrupt("a level without nodes"))?;
+                let root = places[0];
+                return Ok(Built { leaves: count, first: leaves.first, bottom, root });
+            }
+            (children, level) = (upper, level + 1);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Verbs on tables and leaf locks.
+//!
+//! A lock is a word that is 0 or 1. With [`Locks::Table`] it is the last word of the table, so that a WRITE of the table unlocks:
+//! words of a WRITE land in ascending order. With [`Locks::Leaf`] it lies behind the leaf on the memory node.
+
+use dmtree_fabric::verb::{cas, read, write as write_verb, write_word};
+use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Stage};
+
+use crate::client::{FpTree, Route};
+use crate::format::table::{self, Table};
+use crate::options::Locks;
+
+/// A leaf whose lock this client holds, with its exact table.
+pub(crate) struct Locked {
+    pub route: Route,
+    pub table: Table,
+}
+
+impl FpTree {
+    pub(crate) fn lock_addr(&self, r: &Route) -> GlobalAddr {
+        match self.node.o.locks {
+            Locks::Table => r.table.plus(table::lock_at(r.capacity) as u64),
+            Locks::Leaf => r.leaf.plus(self.node.g.leaf_bytes(r.capacity) as u64),
+        }
+    }
+
+    /// READs a table, whoever may be writing it, until it is whole.
+    pub(crate) async fn read_table(&self, r: &Route) -> Result<Table> {
+        let mut backoff = self.ep.backoff("table being written", r.table);
+        loop {
+            let bytes = self.ep.read(r.table, table::bytes(r.capacity) as u32).await?;
+            self.ep.stage_cost(Stage::FingerprintScan, 1);
+            if let Some(t) = bytes.extract(|b| Table::parse(r.capacity, b)) {
+                return Ok(t);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// Takes a leaf's lock and reads its table.
+    async fn acquire(&self, r: &Route) -> Result<Table> {
+        let (lock, len) = (self.lock_addr(r), table::bytes(r.capacity) as u32);
+        let together = self.node.o.round_trip_combining && self.node.o.locks == Locks::Table;
+        let mut backoff = self.ep.backoff("lock of a leaf", lock);
+        let first = loop {
+            if together {
+                let (was, bytes) = self.ep.chain((cas(lock, 0, 1), read(r.table, len))).await?;
+                if was == 0 {
+                    self.ep.stage_cost(Stage::FingerprintScan, 1);
+                    break bytes.extract(|b| Table::parse(r.capacity, b));
+                }
+            } else if self.ep.cas(lock, 0, 1).await? == 0 {
+                break None;
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        };
+        match first {
+            Some(t) => Ok(t),
+            // Not read yet, or the last holder's WRITE had not wholly landed.
+            None => match self.read_table(r).await {
+                Ok(t) => Ok(t),
+                Err(e) => self.fail_at(r, e).await,
+            },
+        }
+    }
+
+    /// Locks the leaf of a key; its record is fresh.
+    pub(crate) async fn lock_leaf(&self, key: &[u8]) -> Result<Locked> {
+        let mut route = self.route(key).await?;
+        let mut stale = self.staleness();
+        loop {
+            let table = self.acquire(&route).await?;
+            if table.version == u64::from(route.version) {
+                return Ok(Locked { route, table });
+            }
+            self.unlock_at(&route, false).await?;
+            route = self.fresh_route(key, &route, &mut stale).await?;
+        }
+    }
+
+    /// Frees a lock; nothing else changes.
+    pub(crate) async fn unlock(&self, l: &Locked) -> Result<()> {
+        self.unlock_at(&l.route, self.node.o.round_trip_combining).await
+    }
+
+    /// `detached`: nobody waits for it.
+    async fn unlock_at(&self, r: &Route, detached: bool) -> Result<()> {
+        let lock = self.lock_addr(r);
+        if detached {
+            self.ep.detach(write_word(lock, 0), None);
+            return Ok(());
+        }
+        self.ep.write_word(lock, 0).await
+    }
+
+    /// An error under the lock: when nothing was changed the lock is given back; otherwise it is kept, because a WRITE may still
+    /// land and must not land under the next holder.
+    pub(crate) async fn fail_at<T>(&self, r: &Route, e: Error) -> Result<T> {
+        if e.effect() == Effect::None {
+            self.unlock_at(r, false).await?;
+        }
+        Err(e)
+    }
+
+    /// A table's image, unlocked.
+    pub(crate) async fn table_image(&self, t: &Table) -> Result<Buf> {
+        let mut image = self.ep.buf(table::bytes(t.fps().len()) as u32).await?;
+        t.encode(&mut image);
+        Ok(image)
+    }
+
+    /// WRITEs the table of a locked leaf, which frees the lock, in the same verb or in the next.
+    pub(crate) async fn write_table_and_unlock(&self, r: &Route, image: Buf) -> Result<()> {
+        self.ep.write(r.table, image).await?;
+        if self.node.o.locks == Locks::Leaf {
+            self.unlock_at(r, self.node.o.round_trip_combining).await?;
+        }
+        Ok(())
+    }
+
+    /// WRITEs an entry and then the table that names it, and unlocks. Entry first: a fingerprint never names an unwritten entry.
+    pub(crate) async fn write_inserted(
+        &self,
+        r: &Route,
+        slot: usize,
+        entry: Buf,
+        table: Buf,
+    ) -> Result<()> {
+        let one_node = r.table.node() == r.leaf.node() && self.node.o.locks == Locks::Table;
+        if self.node.o.round_trip_combining && one_node {
+            let entry = write_verb(self.entry_addr(r.leaf, slot), entry);
+            return self.ep.chain((entry, write_verb(r.table, table))).await.map(|_| ());
+        }
+        self.write_entry(r.leaf, slot, entry).await?;
+        self.write_table_and_unlock(r, table).await
+    }
+
+    /// WRITEs an entry that the table names already, and unlocks.
+    pub(crate) async fn write_updated(&self, r: &Route, slot: usize, entry: Buf) -> Result<()> {
+        let (lock, rtc) = (self.lock_addr(r), self.node.o.round_trip_combining);
+        if rtc && lock.node() == r.leaf.node() {
+            let entry = write_verb(self.entry_addr(r.leaf, slot), entry);
+            return self.ep.chain((entry, write_word(lock, 0))).await.map(|_| ());
+        }
+        self.write_entry(r.leaf, slot, entry).await?;
+        self.unlock_at(r, rtc).await
+    }
+}

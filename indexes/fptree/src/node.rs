@@ -1,0 +1,75 @@
+//! What the clients of one compute node share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use dmtree_fabric::{Error, Result};
+use dmtree_parts::cache::{CachedNode, NodeCache, Record};
+use dmtree_parts::combine::Combiner;
+use dmtree_parts::{NodeContext, Root};
+use dmtree_pool::{Bump, PoolNode, Stripes};
+
+use crate::format::Geometry;
+use crate::options::Options;
+
+/// What a chunk of this index holds, to the pool: leaves, inner nodes and tables in one.
+const KIND: u8 = 1;
+/// Slots for groups of readers, and as many for groups of writers. The artifact has 4 Mi, of 208 bytes each; two keys that meet
+/// in one slot only miss a chance to share.
+const GROUPS: usize = 4096;
+/// Readers of one group, as published.
+const READERS: u32 = 8;
+
+/// The shared state of one index on one compute node.
+#[derive(Debug)]
+pub struct FpNode {
+    pub(crate) pool: Arc<PoolNode>,
+    pub(crate) o: Options,
+    pub(crate) g: Geometry,
+    pub(crate) root: Root,
+    /// Bottom inner nodes only, with the mirrors of their children's tables.
+    pub(crate) cache: NodeCache,
+    pub(crate) readers: Arc<Combiner>,
+    pub(crate) writers: Arc<Combiner>,
+    pub(crate) objects: Bump,
+    pub(crate) tables: Stripes,
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+}
+
+impl FpNode {
+    /// The shared state of a compute node.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options or a budget that cannot be.
+    pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
+        o.check()?;
+        let g = Geometry::new(o);
+        let least = Self::least_cache_bytes(&g);
+        if cx.cache_bytes < least {
+            return Err(Error::invalid(format!(
+                "a cache of {} bytes cannot hold one inner node: give it {least} at least",
+                cx.cache_bytes
+            )));
+        }
+        Ok(Self {
+            pool: cx.pool.clone(),
+            o: o.clone(),
+            g,
+            root,
+            cache: NodeCache::new(cx.cache_bytes),
+            readers: Combiner::new(GROUPS, READERS),
+            writers: Combiner::new(GROUPS, u32::MAX),
+            objects: cx.pool.bump(root.index, KIND),
+            tables: cx.pool.stripes(o.table_chunk_bytes),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        })
+    }
+
+    /// The smallest budget that holds one inner node with its mirrors.
+    pub fn least_cache_bytes(g: &Geometry) -> u64 {
+        let record = size_of::<Record>() + g.key + 12 + 32;
+        (g.fanout * record + 2 * g.key + size_of::<CachedNode>() + 128) as u64
+    }
+}

@@ -1,0 +1,162 @@
+//! Creation options and ablation switches.
+
+use dmtree_fabric::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// Where the fingerprint tables live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tables {
+    /// On the memory nodes, allocated as leaves are.
+    Memory,
+    /// Spread over the compute nodes.
+    Compute,
+}
+
+/// Where the leaf locks live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Locks {
+    /// In the last word of the leaf's table, so that writing the table unlocks.
+    Table,
+    /// In a word of their own behind the leaf.
+    Leaf,
+}
+
+/// How an index is laid out, and which techniques it uses. Stored in the catalog.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// Bytes of every key, 1 to 256.
+    pub key_bytes: u32,
+    /// Bytes of every value, 0 to 1024.
+    pub value_bytes: u32,
+    /// Slots of a new leaf: 32, 64 or 128.
+    pub leaf_capacity: u32,
+    /// Records of an inner node, 8 to 64.
+    pub fanout: u32,
+    /// Bytes of table memory that a client node takes from one compute node before it goes on to the next, 4 KiB to 1 GiB.
+    pub table_chunk_bytes: u64,
+    /// Where tables live.
+    pub tables: Tables,
+    /// Where leaf locks live.
+    pub locks: Locks,
+    /// Copies of tables in the cache of every compute node; only tables on compute nodes are copied.
+    pub mirrors: bool,
+    /// Verbs that may go together do; unlocks are not waited for.
+    pub round_trip_combining: bool,
+    /// Readers of one key share a READ.
+    pub delegation: bool,
+    /// Writers of one key share a WRITE.
+    pub combining: bool,
+    /// Leaves get up to 128 slots instead of more siblings while the cache is short of room.
+    pub adaptive_capacity: bool,
+    /// Longest wait of one operation for others, ms.
+    pub timeout_ms: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::fptree()
+    }
+}
+
+impl Options {
+    /// FPTree: tables and locks on memory nodes, no mirrors, every verb awaited.
+    pub fn fptree() -> Self {
+        Self {
+            key_bytes: 24,
+            value_bytes: 8,
+            leaf_capacity: 32,
+            fanout: 32,
+            table_chunk_bytes: 32 << 20,
+            tables: Tables::Memory,
+            locks: Locks::Table,
+            mirrors: false,
+            round_trip_combining: false,
+            delegation: true,
+            combining: true,
+            adaptive_capacity: true,
+            timeout_ms: 10_000,
+        }
+    }
+
+    /// FPTree with round trips combined: the first step of the published ablation.
+    pub fn fptree_rtc() -> Self {
+        Self { round_trip_combining: true, ..Self::fptree() }
+    }
+
+    /// The second step: tables on compute nodes with mirrors on all of them; locks stay on memory nodes.
+    pub fn fptree_cache() -> Self {
+        let (tables, locks) = (Tables::Compute, Locks::Leaf);
+        Self { tables, locks, mirrors: true, ..Self::fptree_rtc() }
+    }
+
+    /// The third step: locks go where the tables are. All techniques together.
+    pub fn fptree_locking() -> Self {
+        Self { locks: Locks::Table, ..Self::fptree_cache() }
+    }
+
+    /// DMTree as its artifact does it: all techniques but the combining of round trips.
+    pub fn dmtree_published() -> Self {
+        Self { round_trip_combining: false, ..Self::fptree_locking() }
+    }
+
+    /// Refuses what cannot be.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the option and its range.
+    pub fn check(&self) -> Result<()> {
+        let range = |name: &str, value: u64, low: u64, high: u64| {
+            if !(low..=high).contains(&value) {
+                return Err(Error::invalid(format!(
+                    "{name} is {value}; it must be {low} to {high}"
+                )));
+            }
+            Ok(())
+        };
+        range("key_bytes", self.key_bytes.into(), 1, 256)?;
+        range("value_bytes", self.value_bytes.into(), 0, 1024)?;
+        range("fanout", self.fanout.into(), 8, 64)?;
+        range("table_chunk_bytes", self.table_chunk_bytes, 4 << 10, 1 << 30)?;
+        range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
+        if ![32, 64, 128].contains(&self.leaf_capacity) {
+            return Err(Error::invalid(format!(
+                "leaf_capacity is {}; it must be 32, 64 or 128",
+                self.leaf_capacity
+            )));
+        }
+        if self.mirrors && self.tables == Tables::Memory {
+            return Err(Error::invalid(
+                "mirrors is true with tables on memory nodes; only tables on compute nodes are mirrored",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions_are_named() {
+        let o = Options::fptree;
+        for (bad, words) in [
+            (Options { key_bytes: 0, ..o() }, "key_bytes is 0; it must be 1 to 256"),
+            (Options { value_bytes: 2000, ..o() }, "value_bytes is 2000"),
+            (Options { fanout: 7, ..o() }, "fanout is 7; it must be 8 to 64"),
+            (Options { leaf_capacity: 48, ..o() }, "32, 64 or 128"),
+            (Options { table_chunk_bytes: 1, ..o() }, "table_chunk_bytes is 1"),
+            (Options { timeout_ms: 0, ..o() }, "timeout_ms is 0"),
+            (Options { mirrors: true, ..o() }, "mirrors is true"),
+        ] {
+            let e = bad.check().expect_err("refused").to_string();
+            assert!(e.contains(words), "{e}");
+        }
+        for o in [o(), Options::fptree_rtc(), Options::fptree_cache(), Options::dmtree_published()]
+        {
+            o.check().expect("a preset is valid");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Inner nodes: new records, splits, a new root.
+//!
+//! One inner lock is held at a time; a node is READ under its lock and WRITTEN whole, with the lock word 0 at its end. Who finds
+//! the key right of a node goes to the right sibling. Between the split of a node and the new record above it, the right half is
+//! reached over the left one.
+
+use dmtree_fabric::verb::{cas, read};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage};
+
+use crate::client::{FpTree, Route};
+use crate::format::inner::{self, Child, Head, Inner};
+
+/// What a leaf's division changes in its bottom node.
+pub(crate) struct Change {
+    pub separator: Vec<u8>,
+    /// The divided leaf, in its new version.
+    pub left: Child,
+    pub right: Child,
+    /// The right leaf takes the left one's record.
+    pub replaced: bool,
+}
+
+/// An inner node under its lock.
+pub(crate) struct LockedInner {
+    pub addr: GlobalAddr,
+    image: Buf,
+}
+
+/// An inner node to be built.
+pub(crate) struct Node {
+    pub right: GlobalAddr,
+    pub is_root: bool,
+    pub next_is_leaf: bool,
+    /// Lower fences and children; the first one's is the node's.
+    pub records: Vec<(Vec<u8>, Child)>,
+}
+
+/// A record that a split has made due one level up.
+struct Due {
+    separator: Vec<u8>,
+    child: GlobalAddr,
+    /// The node that was split.
+    left: GlobalAddr,
+    /// Its level; bottom nodes are 1.
+    level: usize,
+}
+
+impl FpTree {
+    fn inner<'a>(&'a self, image: &'a [u8]) -> Inner<'a> {
+        Inner::of(&self.node.g, image)
+    }
+
+    fn inner_lock(&self, at: GlobalAddr) -> GlobalAddr {
+        at.plus(self.node.g.inner_lock_at() as u64)
+    }
+
+    /// Locks and READs the inner node that covers `key`, from `at` to the right.
+    pub(crate) async fn lock_inner(&self, at: GlobalAddr, key: &[u8]) -> Result<LockedInner> {
+        let mut at = at;
+        loop {
+            let image = self.acquire_inner(at).await?;
+            let n = self.inner(&image);
+            let on = if key < n.min() {
+                Err(Error::corrupt(format!("inner node {at} begins right of a key below it")))
+            } else if n.ends_before(key) {
+                self.hop(&n, at)
+            } else {
+                return Ok(LockedInner { addr: at, image });
+            };
+            self.unlock_inner(at).await?;
+            at = on?;
+        }
+    }
+
+    async fn acquire_inner(&self, at: GlobalAddr) -> Result<Buf> {
+        let g = &self.node.g;
+        let (lock, len) = (self.inner_lock(at), g.inner_bytes() as u32);
+        let mut backoff = self.ep.backoff("lock of an inner node", lock);
+        let mut sampled = None;
+        loop {
+            if self.node.o.round_trip_combining {
+                let (was, bytes) = self.ep.chain((cas(lock, 0, 1), read(at, len))).await?;
+                if was == 0 {
+                    sampled = Some(bytes);
+                    break;
+                }
+            } else if self.ep.cas(lock, 0, 1).await? == 0 {
+                break;
+            }
+            backoff.step().await?;
+        }
+        // A READ that finds the image torn (the last holder's WRITE has not wholly landed) is repeated.
+        let mut backoff = self.ep.backoff("inner node being written", at);
+        loop {
+            let bytes = match sampled.take() {
+                Some(bytes) => bytes,
+                None => self.ep.read(at, len).await?,
+            };
+            self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
+            if let Ok(((), image)) = bytes.check(|b| Inner::check(g, b).map(|_| ()).ok_or(())) {
+                return Ok(image.into_buf());
+            }
+            if let Err(e) = backoff.step().await {
+                self.unlock_inner(at).await?;
+                return Err(e);
+            }
+        }
+    }
+
+    /// Frees an inner lock; nothing else changes.
+    pub(crate) async fn unlock_inner(&self, at: GlobalAddr) -> Result<()> {
+        self.ep.write_word(self.inner_lock(at), 0).await
+    }
+
+    /// WRITEs a locked inner node, which unlocks it.
+    async fn write_inner(&self, n: LockedInner) -> Result<()> {
+        let LockedInner { addr, mut image } = n;
+        self.ep.stage_cost(Stage::NodeImage, self.node.g.fanout as u32);
+        inner::seal(&self.node.g, &mut image);
+        self.ep.write(addr, image).await.map(|_| ())
+    }
+
+    /// Steps 11 to 13: the leaf's record gets its new version, and its sibling one of its own.
+    pub(crate) async fn publish(&self, r: &Route, change: &Change) -> Result<()> {
+        let mut path = self.path.take();
+        let mut at = r.bottom;
+        let due = loop {
+            let mut n = self.lock_inner(at, &change.separator).await?;
+            let i = match self.leaf_record(&n, r, change) {
+                Ok(i) => i,
+                Err(e) => {
+                    self.unlock_inner(n.addr).await?;
+                    return Err(e);
+                }
+            };
+            if change.replaced {
+                let g = &self.node.g;
+                inner::put_record(g, &mut n.image, i, &change.separator, &change.right);
+                return self.write_inner(n).await;
+            }
+            if self.inner(&n.image).len() < self.node.g.fanout {
+                self.apply(&mut n.image, i, change);
+                return self.write_inner(n).await;
+            }
+            if !path.is_empty() {
+                break self.split_bottom(n, i, change).await?;
+            }
+            // Known from the cache, the node tells nothing of those above it.
+            self.unlock_inner(n.addr).await?;
+            self.descend(&change.separator).await?;
+            path = self.path.take();
+            at = *path.last().ok_or_else(|| Error::corrupt("a descent without a way"))?;
+        };
+        self.insert_above(due, path).await
+    }
+
+    /// The record of the divided leaf in its locked bottom node. Nobody else can have changed it: who divides a leaf needs a
+    /// record of the leaf's present version.
+    fn leaf_record(&self, n: &LockedInner, r: &Route, change: &Change) -> Result<usize> {
+        let n = self.inner(&n.image);
+        let found = n.floor(&change.separator).filter(|i| {
+            let c = n.child(*i);
+            n.next_is_leaf() && c.addr == r.leaf && c.version == r.version
+        });
+        found.ok_or_else(|| Error::corrupt(format!("the record of leaf {} is gone", r.leaf)))
+    }
+
+    fn apply(&self, image: &mut [u8], i: usize, change: &Change) {
+        let g = &self.node.g;
+        let key = Inner::of(g, image).key(i).to_vec();
+        inner::put_record(g, image, i, &key, &change.left);
+        inner::insert_record(g, image, i + 1, &change.separator, &change.right);
+    }
+
+    /// Splits a locked bottom node and applies a change to the half that covers it.
+    async fn split_bottom(&self, n: LockedInner, i: usize, change: &Change) -> Result<Due> {
+        let half = self.node.g.fanout / 2;
+        let key = self.inner(&n.image).key(half).to_vec();
+        let in_right = change.separator >= key;
+        self.split_inner(n, 1, |left, right| {
+            let (image, i) = if in_right { (right, i - half) } else { (left, i) };
+            self.apply(image, i, change);
+        })
+        .await
+    }
+
+    /// Splits a full, locked inner node; `pend` puts what is due into one of the halves. Right node first, then the old one,
+    /// which unlocks.
+    async fn split_inner(
+        &self,
+        n: LockedInner,
+        level: usize,
+        pend: impl FnOnce(&mut [u8], &mut [u8]),
+    ) -> Result<Due> {
+        let g = &self.node.g;
+        let half = g.fanout / 2;
+        let mut n = n;
+        let made = async {
+            let addr = self.new_inner().await?;
+            Ok::<_, Error>((addr, self.ep.buf(g.inner_bytes() as u32).await?))
+        };
+        let (addr, mut right) = match made.await {
+            Ok(made) => made,
+            Err(e) => {
+                self.unlock_inner(n.addr).await?;
+                return Err(e);
+            }
+        };
+        right.fill(0);
+        let old = self.inner(&n.image);
+        let (min, max) = (old.min().to_vec(), old.max().to_vec());
+        let (separator, next) = (old.key(half).to_vec(), old.right());
+        let head = Head {
+            min: &separator,
+            max: &max,
+            right: next,
+            is_root: false,
+            next_is_leaf: old.next_is_leaf(),
+        };
+        inner::put_head(g, &mut right, &head);
+        inner::move_upper(g, &mut n.image, half, &mut right);
+        let head = Head { min: &min, max: &separator, right: addr, ..head };
+        inner::put_head(g, &mut n.image, &head);
+        pend(&mut n.image, &mut right);
+        let left = n.addr;
+        self.write_inner(LockedInner { addr, image: right }).await?;
+        self.write_inner(n).await?;
+        Ok(Due { separator, child: addr, left, level })
+    }
+
+    /// Adds due records above, level by level. `path` leads from the root to a bottom node.
+    async fn insert_above(&self, due: Due, path: Vec<GlobalAddr>) -> Result<()> {
+        let g = &self.node.g;
+        let (mut due, mut path) = (due, path);
+        let mut backoff = self.ep.backoff("a new root", self.node.root.aux());
+        loop {
+            let Some(above) = path.len().checked_sub(due.level + 1) else {
+                if self.grow_root(&due).await? {
+                    return Ok(());
+                }
+                // Somebody else did, or is about to.
+                backoff.step().await?;
+                self.root.set(GlobalAddr::NULL);
+                self.descend(&due.separator).await?;
+                path = self.path.take();
+                continue;
+            };
+            let mut n = self.lock_inner(path[above], &due.separator).await?;
+            let old = self.inner(&n.image);
+            let i = old.floor(&due.separator).map_or(0, |i| i + 1);
+            let child = Child { addr: due.child, ..Child::default() };
+            if old.len() < g.fanout {
+                inner::insert_record(g, &mut n.image, i, &due.separator, &child);
+                return self.write_inner(n).await;
+            }
+            let half = g.fanout / 2;
+            let in_right = due.separator.as_slice() >= old.key(half);
+            let separator = due.separator;
+            due = self
+                .split_inner(n, due.level + 1, |left, right| {
+                    let (image, i) = if in_right { (right, i - half) } else { (left, i) };
+                    inner::insert_record(g, image, i, &separator, &child);
+                })
+                .await?;
+        }
+    }
+
+    /// Puts a new root above two halves of the old one. False when the left half is not what the root pointer names: the tree
+    /// has grown already, or the right sibling of a root was split before the root had a parent.
+    async fn grow_root(&self, due: &Due) -> Result<bool> {
+        self.lock_root().await?;
+        let grown = self.grow_locked(due).await;
+        if grown.as_ref().is_err_and(|e| e.effect() != dmtree_fabric::Effect::None) {
+            return grown;
+        }
+        self.ep.write_word(self.node.root.aux(), 0).await?;
+        grown
+    }
+
+    /// Takes the lock of the root pointer.
+    async fn lock_root(&self) -> Result<()> {
+        let lock = self.node.root.aux();
+        let mut backoff = self.ep.backoff("lock of the root pointer", lock);
+        while self.ep.cas(lock, 0, 1).await? != 0 {
+            backoff.step().await?;
+        }
+        Ok(())
+    }
+
+    async fn grow_locked(&self, due: &Due) -> Result<bool> {
+        let g = &self.node.g;
+        if self.read_root().await? != due.left {
+            return Ok(false);
+        }
+        let addr = self.new_inner().await?;
+        let child = |addr| Child { addr, ..Child::default() };
+        let records =
+            vec![(g.lowest(), child(due.left)), (due.separator.clone(), child(due.child))];
+        let node = Node { right: GlobalAddr::NULL, is_root: true, next_is_leaf: false, records };
+        let image = self.node_image(&node, &g.highest()).await?;
+        self.ep.write(addr, image).await?;
+        self.ep
+            .write_word(self.node.root.word, addr.bits())
+            .await
+            .map_err(Error::effect_unknown)?;
+        self.root.set(addr);
+        Ok(true)
+    }
+
+    /// Makes another node the root, at a time when nobody else can.
+    pub(crate) async fn set_root(&self, root: GlobalAddr) -> Result<()> {
+        self.lock_root().await?;
+        self.ep.write_word(self.node.root.word, root.bits()).await?;
+        self.root.set(root);
+        self.ep.write_word(self.node.root.aux(), 0).await
+    }
+
+    /// How many records a locked node has.
+    pub(crate) fn records(&self, n: &LockedInner) -> usize {
+        self.inner(&n.image).len()
+    }
+
+    /// The image of a new node, unlocked.
+    pub(crate) async fn node_image(&self, n: &Node, max: &[u8]) -> Result<Buf> {
+        let g = &self.node.g;
+        let mut image = self.ep.buf(g.inner_bytes() as u32).await?;
+        image.fill(0);
+        let Node { right, is_root, next_is_leaf, .. } = *n;
+        let min = &n.records[0].0;
+        inner::put_head(g, &mut image, &Head { min, max, right, is_root, next_is_leaf });
+        for (i, (key, child)) in n.records.iter().enumerate() {
+            inner::put_record(g, &mut image, i, key, child);
+        }
+        self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
+        inner::seal(g, &mut image);
+        Ok(image)
+    }
+}

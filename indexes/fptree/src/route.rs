@@ -1,0 +1,285 @@
+//! Finding the leaf of a key: the cache of bottom inner nodes, and the descent over the memory nodes that fills it.
+//!
+//! Upper levels are not cached. A record that proves stale is replaced by reading its bottom node again; when that does not
+//! help, by a descent from the root, which is repeated with pauses until the splitter has published.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Verified};
+use dmtree_parts::cache::{CachedNode, NodeParts, Record};
+use dmtree_parts::keys::KeyArray;
+
+use crate::client::{FpTree, Route};
+use crate::format::inner::Inner;
+use crate::format::table::{Slots, Table};
+use crate::format::{table, upper};
+
+/// The cache has one level: nodes whose children are leaves.
+const BOTTOM: u8 = 1;
+/// More levels than a tree can have.
+const MAX_LEVELS: usize = 24;
+
+/// The route that child `i` of a bottom node stands for.
+fn route_of(node: &CachedNode, i: usize, cached: bool) -> Route {
+    let r = &node.records()[i];
+    Route {
+        leaf: r.child,
+        table: GlobalAddr::from_bits(r.table),
+        capacity: usize::from(r.capacity),
+        version: r.version,
+        bottom: node.addr,
+        cached,
+    }
+}
+
+/// How often the present operation found its record stale, and what to do about it.
+pub(crate) struct Staleness<'e> {
+    backoff: dmtree_fabric::Backoff<'e>,
+    times: u32,
+}
+
+impl FpTree {
+    pub(crate) fn staleness(&self) -> Staleness<'_> {
+        let backoff = self.ep.backoff("the new record of a leaf", self.node.root.word);
+        Staleness { backoff, times: 0 }
+    }
+
+    /// The route of a key from the cache alone, and the slots that a copy of its table names for a fingerprint; `None` for the
+    /// slots when there is no copy. No verb, no lock, no allocation.
+    pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Slots>)> {
+        let mirrors = self.node.o.mirrors && fp != 0;
+        self.ep.stage_cost(Stage::CacheLookup, 1);
+        let found = self.node.cache.lookup(BOTTOM, key, |node, i| {
+            let route = route_of(node, i, true);
+            let mut slots = Slots::default();
+            let mirrored = mirrors
+                .then(|| {
+                    let add = |slot| {
+                        slots.add(slot);
+                        true
+                    };
+                    node.mirror_slots(i, fp, add)
+                })
+                .flatten();
+            (route, mirrored.map(|()| slots))
+        });
+        let (route, mirrored) = found?;
+        self.count_hit();
+        self.path.borrow_mut().clear();
+        if mirrored.is_some() {
+            self.ep.stage_cost(Stage::FingerprintScan, 1);
+            return Some((route, mirrored));
+        }
+        let own = mirrors && route.table.node() == self.ep.node();
+        let slots = own.then(|| self.own_table(&route)).flatten().map(|t| t.slots(fp));
+        Some((route, slots))
+    }
+
+    /// The table of a leaf whose home is this node, copied without a verb: a mirror that is never old. `None` when it is being
+    /// written, or is of another version than the record.
+    fn own_table(&self, r: &Route) -> Option<Table> {
+        self.ep.stage_cost(Stage::FingerprintScan, 1);
+        let mut image = [0; table::bytes(crate::format::MAX_CAPACITY)];
+        for at in (0..table::bytes(r.capacity)).step_by(8) {
+            let word = self.ep.peek(r.table.offset() + at as u64)?;
+            crate::format::put_u64(&mut image, at, word);
+        }
+        let t = Table::parse(r.capacity, &image[..table::bytes(r.capacity)])?;
+        (t.version == u64::from(r.version)).then_some(t)
+    }
+
+    /// The route of a key.
+    pub(crate) async fn route(&self, key: &[u8]) -> Result<Route> {
+        match self.cached_route(key, 0) {
+            Some((route, _)) => Ok(route),
+            None => self.missed_route(key).await,
+        }
+    }
+
+    /// The route of a key that the cache does not know.
+    pub(crate) async fn missed_route(&self, key: &[u8]) -> Result<Route> {
+        self.node.misses.fetch_add(1, Ordering::Relaxed);
+        let node = self.descend(key).await?;
+        route_in(&node, key)
+    }
+
+    /// The route of a key again, after `old` has proved stale: its bottom node is read once, if it came from the cache; after
+    /// that the descent begins at the root.
+    pub(crate) async fn fresh_route(
+        &self,
+        key: &[u8],
+        old: &Route,
+        s: &mut Staleness<'_>,
+    ) -> Result<Route> {
+        self.retried.set(true);
+        s.times += 1;
+        if s.times == 1 && old.cached {
+            let cached = self.node.cache.lookup(BOTTOM, key, |node, _| node.clone());
+            if let Some(node) = cached.filter(|n| n.addr == old.bottom) {
+                self.node.cache.invalidate(BOTTOM, &node);
+            }
+            if let Some(node) = self.bottom_from(old.bottom, key).await? {
+                let fresh = route_in(&node, key)?;
+                return Ok(Route { cached: true, ..fresh });
+            }
+        } else if s.times > 2 {
+            s.backoff.step().await?;
+        }
+        let node = self.descend(key).await?;
+        route_in(&node, key)
+    }
+
+    /// From a bottom node to the one that covers `key`; `None` when the key lies to the left.
+    async fn bottom_from(&self, at: GlobalAddr, key: &[u8]) -> Result<Option<Arc<CachedNode>>> {
+        let mut at = at;
+        loop {
+            let image = self.read_inner(at).await?;
+            let n = Inner::of(&self.node.g, &image);
+            if key < n.min() || !n.next_is_leaf() {
+                return Ok(None);
+            }
+            let node = self.cache_bottom(at, &n);
+            if !n.ends_before(key) {
+                return Ok(Some(node));
+            }
+            at = self.hop(&n, at)?;
+        }
+    }
+
+    /// The bottom node that covers `key`, from the root; the way is kept in `path`.
+    pub(crate) async fn descend(&self, key: &[u8]) -> Result<Arc<CachedNode>> {
+        let mut backoff = self.ep.backoff("a path to the key", self.node.root.word);
+        'restart: loop {
+            self.path.borrow_mut().clear();
+            let (mut at, mut image) = self.read_top().await?;
+            loop {
+                let n = Inner::of(&self.node.g, &image);
+                if key < n.min() {
+                    self.root.set(GlobalAddr::NULL);
+                    backoff.step().await?;
+                    continue 'restart;
+                }
+                if n.next_is_leaf() {
+                    // Nodes passed on the way right are cached too: each was read as it is now.
+                    let node = self.cache_bottom(at, &n);
+                    if !n.ends_before(key) {
+                        self.path.borrow_mut().push(at);
+                        return Ok(node);
+                    }
+                }
+                if n.ends_before(key) {
+                    at = self.hop(&n, at)?;
+                } else {
+                    let i = n.floor(key).ok_or_else(|| no_record(at))?;
+                    let mut path = self.path.borrow_mut();
+                    path.push(at);
+                    if path.len() > MAX_LEVELS {
+                        return Err(Error::corrupt(format!("no leaf within {MAX_LEVELS} levels")));
+                    }
+                    at = n.child(i).addr;
+                }
+                image = self.read_inner(at).await?;
+            }
+        }
+    }
+
+    /// The first node of a descent: the root as remembered, if it is one still, else as its pointer says.
+    async fn read_top(&self) -> Result<(GlobalAddr, Verified)> {
+        let mut known = self.root.get();
+        if known.is_null() {
+            known = self.read_root().await?;
+        }
+        let image = self.read_inner(known).await?;
+        if Inner::of(&self.node.g, &image).is_root() {
+            return Ok((known, image));
+        }
+        let now = self.read_root().await?;
+        if now == known {
+            // It was split, and its parent is not there yet: right siblings lead on.
+            return Ok((known, image));
+        }
+        Ok((now, self.read_inner(now).await?))
+    }
+
+    /// READs the root pointer.
+    pub(crate) async fn read_root(&self) -> Result<GlobalAddr> {
+        let word = self.ep.read(self.node.root.word, 8).await?.word(0);
+        let root = GlobalAddr::from_bits(word);
+        if root.is_null() {
+            return Err(Error::corrupt(
+                "the index has no root: it was never formatted, or was dropped",
+            ));
+        }
+        self.root.set(root);
+        Ok(root)
+    }
+
+    /// READs an inner node until its image is whole.
+    pub(crate) async fn read_inner(&self, at: GlobalAddr) -> Result<Verified> {
+        if at.node().role() != Role::Memory {
+            return Err(Error::corrupt(format!("{at} cannot be an inner node")));
+        }
+        let g = &self.node.g;
+        let mut backoff = self.ep.backoff("inner node being written", at);
+        loop {
+            let bytes = self.ep.read(at, g.inner_bytes() as u32).await?;
+            self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
+            if let Ok(((), image)) = bytes.check(|b| Inner::check(g, b).map(|_| ()).ok_or(())) {
+                return Ok(image);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// Where a node's right sibling is.
+    pub(crate) fn hop(&self, n: &Inner<'_>, at: GlobalAddr) -> Result<GlobalAddr> {
+        self.ep.check_deadline("the end of a walk to the right", at.bits())?;
+        let right = n.right();
+        if right.is_null() {
+            return Err(Error::corrupt(format!("inner node {at} ends early and has no sibling")));
+        }
+        Ok(right)
+    }
+
+    /// Puts a bottom node into the cache.
+    fn cache_bottom(&self, addr: GlobalAddr, n: &Inner<'_>) -> Arc<CachedNode> {
+        self.ep.stage_cost(Stage::CacheFill, 1);
+        let count = n.len();
+        let records = (0..count)
+            .map(|i| {
+                let c = n.child(i);
+                let table = c.table.bits();
+                Record::new(c.addr, 0, table, c.capacity as u16, 0).with_version(c.version)
+            })
+            .collect();
+        let keys = KeyArray::new((0..count).map(|i| n.key(i)));
+        let parts = NodeParts { addr, life: 0, lo: n.min(), hi: upper(n.max()), keys, records };
+        self.node.cache.insert(BOTTOM, parts)
+    }
+
+    /// Keeps a copy of a table that was read from its home, if such tables are copied and its record is cached.
+    pub(crate) fn fill_mirror(&self, key: &[u8], r: &Route, t: &Table) {
+        let home = r.table.node();
+        if !self.node.o.mirrors || home.role() == Role::Memory || home == self.ep.node() {
+            return;
+        }
+        self.node.cache.lookup(BOTTOM, key, |node, i| {
+            let record = &node.records()[i];
+            if record.child == r.leaf && u64::from(record.version) == t.version {
+                self.node.cache.fill_mirror(node, i, t.fps());
+            }
+        });
+    }
+}
+
+/// The route of a key that a bottom node covers.
+fn route_in(node: &CachedNode, key: &[u8]) -> Result<Route> {
+    let i = node.keys().floor(key).ok_or_else(|| no_record(node.addr))?;
+    Ok(route_of(node, i, false))
+}
+
+fn no_record(at: GlobalAddr) -> Error {
+    Error::corrupt(format!("inner node {at} has no record for a key it covers"))
+}

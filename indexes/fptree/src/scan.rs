@@ -1,0 +1,166 @@
+//! Ascending scans, leaf after leaf along the chain.
+//!
+//! With its table on a compute node: READ the table, which says how many slots are in use, then READ the header and one entry
+//! more than that. With its table on a memory node: READ the whole leaf. A view is accepted when header and entries are of one
+//! version, which is the table's where there is one, and on the first leaf the record's. A pair counts when the table names its
+//! slot; without a table, when its entry says so.
+
+use std::ops::Bound;
+
+use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Role, Stage, Verified};
+use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
+
+use crate::client::{FpTree, Route, no_reverse};
+use crate::format::leaf::{self, Header, Sibling};
+use crate::format::table::Table;
+use crate::format::{MAX_CAPACITY, upper};
+
+/// A leaf as accepted: how many entries count.
+struct View {
+    image: Verified,
+    slots: usize,
+}
+
+impl FpTree {
+    pub(crate) async fn scan_op(
+        &self,
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
+        page.clear();
+        if r.reverse {
+            return Err(no_reverse());
+        }
+        if r.limit == 0 {
+            return Err(Error::invalid("a scan needs a limit of at least one pair"));
+        }
+        let scope = self.ep.begin(OpKind::Scan);
+        self.retried.set(false);
+        let resume = self.scan_page(r, page).await?;
+        scope.end(OpOutcome::Other);
+        Ok(resume)
+    }
+
+    async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        let lowest = self.node.g.lowest();
+        let from = match r.low {
+            Bound::Included(key) | Bound::Excluded(key) => key.max(&lowest),
+            Bound::Unbounded => &lowest,
+        };
+        let (mut at, mut view) = self.first_leaf(from).await?;
+        loop {
+            let h = self.header_of(&view.image)?;
+            self.collect(&view, &h, r, page);
+            if page.len() == r.limit {
+                let last = page.get(page.len() - 1).map(|(key, _)| key.to_vec());
+                return Ok(last.map(|key| Resume(Bound::Excluded(key))));
+            }
+            let Some(max) = upper(h.max) else { return Ok(None) };
+            let past = match r.high {
+                Bound::Included(high) => max > high,
+                Bound::Excluded(high) => max >= high,
+                Bound::Unbounded => false,
+            };
+            if past {
+                return Ok(None);
+            }
+            if page.bytes() >= PAGE_BYTES {
+                return Ok(Some(Resume(Bound::Included(max.to_vec()))));
+            }
+            if h.right.leaf.is_null() {
+                return Err(Error::corrupt(format!("leaf {} ends early, alone", at.leaf)));
+            }
+            let next = h.right;
+            let after = self.next_leaf(&next).await?;
+            if self.header_of(&after.image)?.min != max {
+                return Err(Error::corrupt(format!(
+                    "leaf {} does not begin where {} ends",
+                    next.leaf, at.leaf
+                )));
+            }
+            (at, view) = (next, after);
+        }
+    }
+
+    fn header_of<'a>(&self, image: &'a [u8]) -> Result<Header<'a>> {
+        leaf::header(&self.node.g, image).ok_or_else(|| Error::corrupt("a leaf without a header"))
+    }
+
+    /// The leaf that covers a key, of the version that its record says.
+    async fn first_leaf(&self, key: &[u8]) -> Result<(Sibling, View)> {
+        let mut route = self.route(key).await?;
+        let mut stale = self.staleness();
+        loop {
+            let Route { leaf, table, capacity, version, .. } = route;
+            let at = Sibling { leaf, table, capacity };
+            if let Some(view) = self.view(&at, Some(version)).await? {
+                return Ok((at, view));
+            }
+            route = self.fresh_route(key, &route, &mut stale).await?;
+        }
+    }
+
+    async fn next_leaf(&self, at: &Sibling) -> Result<View> {
+        let mut backoff = self.ep.backoff("leaf being written", at.leaf);
+        loop {
+            if let Some(view) = self.view(at, None).await? {
+                return Ok(view);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// One look at a leaf; `None` when it is of another version than wanted, or of two.
+    async fn view(&self, at: &Sibling, version: Option<u32>) -> Result<Option<View>> {
+        let g = &self.node.g;
+        let table = match at.table.node().role() {
+            Role::Compute => Some(self.table_of(at).await?),
+            Role::Memory => None,
+        };
+        let used = table.as_ref().map_or(at.capacity, Table::used);
+        if table.as_ref().is_some_and(|t| t.free_slot().unwrap_or(at.capacity) != used) {
+            return Err(Error::corrupt(format!("the table of leaf {} has gaps", at.leaf)));
+        }
+        let read = (used + 1).min(at.capacity);
+        let bytes = self.ep.read(at.leaf, g.entry_at(read) as u32).await?;
+        self.ep.stage_cost(Stage::NodeImage, read as u32);
+        let seen = bytes.check(|b| {
+            let h = leaf::check(g, b, at.capacity, read).ok_or(())?;
+            let wanted = version.is_none_or(|v| v == h.version)
+                && table.as_ref().is_none_or(|t| t.version == u64::from(h.version));
+            if wanted { Ok(()) } else { Err(()) }
+        });
+        Ok(seen.ok().map(|((), image)| View { image, slots: used }))
+    }
+
+    async fn table_of(&self, at: &Sibling) -> Result<Table> {
+        let Sibling { leaf, table, capacity } = *at;
+        let r = Route { leaf, table, capacity, version: 0, bottom: leaf, cached: false };
+        self.read_table(&r).await
+    }
+
+    /// Adds a leaf's pairs that lie in the range, in key order, as far as there is room.
+    fn collect(&self, view: &View, h: &Header<'_>, r: &ScanRequest<'_>, page: &mut Page) {
+        let g = &self.node.g;
+        let mut order = [0u8; MAX_CAPACITY];
+        let mut count = 0;
+        for i in 0..view.slots {
+            let e = leaf::entry_of(g, &view.image, i);
+            // An entry outside the leaf's range is half written.
+            let inside = e.key >= h.min && upper(h.max).is_none_or(|max| e.key < max);
+            if e.valid && inside && r.contains(e.key) {
+                order[count] = i as u8;
+                count += 1;
+            }
+        }
+        let key = |i: &u8| leaf::entry_of(g, &view.image, usize::from(*i)).key;
+        order[..count].sort_unstable_by(|a, b| key(a).cmp(key(b)));
+        let room = r.limit - page.len();
+        for i in &order[..count.min(room)] {
+            let e = leaf::entry_of(g, &view.image, usize::from(*i));
+            page.push(e.key, e.value);
+        }
+        self.ep.stage_cost(Stage::ScanCollect, count as u32);
+    }
+}

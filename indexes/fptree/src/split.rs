@@ -1,0 +1,241 @@
+//! A full leaf gets a right sibling.
+//!
+//! Under the lock: (6) READ the leaf; (7) WRITE the sibling and (8) its table; (9) WRITE the leaf, all entries one version on;
+//! (10) WRITE its table, which unlocks; (11-13) lock, READ and WRITE the bottom inner node. Between (10) and (13) the leaf's
+//! version differs from its record's, and point operations on it look for the new record.
+
+use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::{Buf, Error, OpOutcome, Result, Stage, Verified};
+use dmtree_parts::Outcome;
+use dmtree_parts::combine::Lease;
+use dmtree_parts::hash::KeyHash;
+
+use crate::client::{FpTree, Route};
+use crate::format::MAX_CAPACITY;
+use crate::format::inner::Child;
+use crate::format::leaf::{self, Header, Sibling};
+use crate::format::table::Table;
+use crate::lock::Locked;
+use crate::parent::Change;
+use crate::write::{Written, seal};
+
+/// The entries of a full leaf and the pending pair, in key order.
+struct Order {
+    /// Slots; `pending` stands for the pair that found no room.
+    slots: [u8; MAX_CAPACITY + 1],
+    len: usize,
+    pending: u8,
+}
+
+/// How a leaf is divided.
+struct Plan {
+    order: Order,
+    /// How many stay.
+    stay: usize,
+    /// Slots of the sibling.
+    capacity: usize,
+    separator: Vec<u8>,
+    /// The leaf keeps no key at all: its record is replaced, and only its left sibling knows it.
+    replaced: bool,
+}
+
+struct Images {
+    sibling: Buf,
+    sibling_table: Buf,
+    leaf: Buf,
+    table: Buf,
+}
+
+/// How many of `count` keys stay when a full leaf (the pending key counted) is divided evenly.
+pub(crate) fn half(count: usize) -> usize {
+    count / 2
+}
+
+impl FpTree {
+    pub(crate) async fn split(
+        &self,
+        l: Locked,
+        (key, fp): (&[u8], u8),
+        value: &mut Vec<u8>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Written> {
+        let r = l.route;
+        let prepared = async {
+            let leaf = self.read_locked_leaf(&r).await?;
+            let plan = self.plan(&leaf, &r, key)?;
+            self.reserve_inner().await?;
+            let sibling = self.new_leaf(plan.capacity).await?;
+            seal(lease, value);
+            let images = self.images(&l, &leaf, &plan, sibling, (key, fp, value)).await?;
+            Ok::<_, Error>((plan, sibling, images))
+        };
+        let (plan, sibling, images) = match prepared.await {
+            Ok(prepared) => prepared,
+            Err(e) => return self.fail_at(&r, e).await,
+        };
+        self.write_split(&r, sibling, images).await.map_err(Error::effect_unknown)?;
+        let child = |s: Sibling, version| Child {
+            addr: s.leaf,
+            table: s.table,
+            capacity: s.capacity,
+            version,
+        };
+        let old = Sibling { leaf: r.leaf, table: r.table, capacity: r.capacity };
+        let change = Change {
+            separator: plan.separator,
+            left: child(old, r.version + 1),
+            right: child(sibling, 0),
+            replaced: plan.replaced,
+        };
+        self.publish(&r, &change).await.map_err(Error::effect_unknown)?;
+        Ok((Outcome::Done, OpOutcome::InsertSplit))
+    }
+
+    /// Step 6. Nobody else writes the leaf now.
+    pub(crate) async fn read_locked_leaf(&self, r: &Route) -> Result<Verified> {
+        let g = &self.node.g;
+        let bytes = self.ep.read(r.leaf, g.leaf_bytes(r.capacity) as u32).await?;
+        self.ep.stage_cost(Stage::NodeImage, r.capacity as u32);
+        let whole = bytes.check(|b| {
+            let h = leaf::check(g, b, r.capacity, r.capacity);
+            h.filter(|h| h.version == r.version).map(|_| ()).ok_or(())
+        });
+        let wrong = |()| Error::corrupt(format!("locked leaf {} is not of one version", r.leaf));
+        whole.map(|((), bytes)| bytes).map_err(wrong)
+    }
+
+    fn plan(&self, image: &[u8], r: &Route, key: &[u8]) -> Result<Plan> {
+        if r.version == u32::MAX {
+            return Err(Error::new(
+                dmtree_fabric::ErrorKind::Full,
+                format!("leaf {} was divided 2^32 times; load the index anew", r.leaf),
+            ));
+        }
+        let order = self.order(image, r.capacity, key);
+        let tight = self.node.o.adaptive_capacity && self.node.cache.is_tight(99);
+        let capacity = if tight { (2 * r.capacity).min(MAX_CAPACITY) } else { r.capacity };
+        // Into a larger sibling everything moves.
+        let stay = if capacity > r.capacity { 0 } else { half(order.len) };
+        let separator = self.key_of(image, &order, stay, key).to_vec();
+        let min = leaf::header(&self.node.g, image).map_or(&[][..], |h| h.min);
+        let replaced = separator == min;
+        Ok(Plan { order, stay, capacity, separator, replaced })
+    }
+
+    fn order(&self, image: &[u8], capacity: usize, key: &[u8]) -> Order {
+        let g = &self.node.g;
+        let pending = capacity as u8;
+        let mut order = Order { slots: [0; MAX_CAPACITY + 1], len: capacity + 1, pending };
+        let slots = &mut order.slots[..capacity + 1];
+        slots.iter_mut().enumerate().for_each(|(i, slot)| *slot = i as u8);
+        let of = |slot: u8| match slot == pending {
+            true => key,
+            false => leaf::entry_of(g, image, usize::from(slot)).key,
+        };
+        slots.sort_unstable_by(|a, b| of(*a).cmp(of(*b)));
+        order
+    }
+
+    fn key_of<'a>(&self, image: &'a [u8], order: &Order, i: usize, key: &'a [u8]) -> &'a [u8] {
+        match order.slots[i] {
+            slot if slot == order.pending => key,
+            slot => leaf::entry_of(&self.node.g, image, usize::from(slot)).key,
+        }
+    }
+
+    async fn images(
+        &self,
+        l: &Locked,
+        old: &[u8],
+        plan: &Plan,
+        sibling: Sibling,
+        pair: (&[u8], u8, &[u8]),
+    ) -> Result<Images> {
+        let g = &self.node.g;
+        let r = &l.route;
+        let wrong = || Error::corrupt(format!("leaf {} has no header", r.leaf));
+        let h = leaf::header(g, old).ok_or_else(wrong)?;
+        self.ep.stage_cost(Stage::NodeImage, (r.capacity + plan.capacity) as u32);
+        let mut right = self.ep.buf(g.leaf_bytes(plan.capacity) as u32).await?;
+        let header = Header { min: &plan.separator, capacity: plan.capacity, version: 0, ..h };
+        leaf::put_header(g, &mut right, &header);
+        let moved = plan.stay..plan.order.len;
+        let right_table = self.place(&mut right, &header, (l, old, plan), moved, pair);
+        let mut left = self.ep.buf(g.leaf_bytes(r.capacity) as u32).await?;
+        let header = Header { max: &plan.separator, version: r.version + 1, right: sibling, ..h };
+        leaf::put_header(g, &mut left, &header);
+        let left_table = self.place(&mut left, &header, (l, old, plan), 0..plan.stay, pair);
+        Ok(Images {
+            sibling: right,
+            sibling_table: self.table_image(&right_table).await?,
+            leaf: left,
+            table: self.table_image(&left_table).await?,
+        })
+    }
+
+    /// Puts a range of the order into the slots of a leaf from the first on; the rest is free.
+    fn place(
+        &self,
+        image: &mut [u8],
+        h: &Header<'_>,
+        (l, old, plan): (&Locked, &[u8], &Plan),
+        range: std::ops::Range<usize>,
+        (key, fp, value): (&[u8], u8, &[u8]),
+    ) -> Table {
+        let g = &self.node.g;
+        let mut table = Table::new(u64::from(h.version), h.capacity);
+        let used = range.len();
+        for (to, slot) in plan.order.slots[range].iter().enumerate() {
+            let out = &mut image[g.entry_at(to)..g.entry_at(to + 1)];
+            if *slot == plan.order.pending {
+                leaf::put_entry(g, out, h.version, key, value);
+                table.set(to, fp);
+            } else {
+                let from = leaf::entry_of(g, old, usize::from(*slot));
+                leaf::put_entry(g, out, h.version, from.key, from.value);
+                table.set(to, l.table.fps()[usize::from(*slot)]);
+            }
+        }
+        for i in used..h.capacity {
+            leaf::put_free(&mut image[g.entry_at(i)..g.entry_at(i + 1)], h.version);
+        }
+        table
+    }
+
+    /// Steps 7 to 10.
+    async fn write_split(&self, r: &Route, s: Sibling, images: Images) -> Result<()> {
+        let Images { sibling, sibling_table, leaf, table } = images;
+        if self.node.o.round_trip_combining {
+            let both = (write_verb(s.leaf, sibling), write_verb(s.table, sibling_table));
+            self.ep.batch(both).await?;
+        } else {
+            self.ep.write(s.leaf, sibling).await?;
+            self.ep.write(s.table, sibling_table).await?;
+        }
+        self.ep.write(r.leaf, leaf).await?;
+        self.write_table_and_unlock(r, table).await
+    }
+
+    /// A leaf's image and table from pairs in key order: for bulk loads.
+    pub(crate) async fn built_leaf(
+        &self,
+        h: &Header<'_>,
+        pairs: &[(Vec<u8>, Vec<u8>)],
+    ) -> Result<(Buf, Buf)> {
+        let g = &self.node.g;
+        let mut image = self.ep.buf(g.leaf_bytes(h.capacity) as u32).await?;
+        leaf::put_header(g, &mut image, h);
+        let mut table = Table::new(u64::from(h.version), h.capacity);
+        for i in 0..h.capacity {
+            let out = &mut image[g.entry_at(i)..g.entry_at(i + 1)];
+            match pairs.get(i) {
+                None => leaf::put_free(out, h.version),
+                Some((key, value)) => {
+                    leaf::put_entry(g, out, h.version, key, value);
+                    table.set(i, KeyHash::of(key).fingerprint());
+                }
+            }
+        }
+        Ok((image, self.table_image(&table).await?))
+    }
+}

@@ -1,0 +1,159 @@
+//! A walk over the whole structure, for when nobody writes.
+
+use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::Shape;
+use dmtree_parts::hash::KeyHash;
+
+use crate::client::{FpTree, Route};
+use crate::format::inner::{Child, Inner};
+use crate::format::leaf::{self, Sibling};
+use crate::format::{table, upper};
+use crate::options::Locks;
+
+/// A child with its lower fence, as its parent says.
+type Named = (Vec<u8>, Child);
+
+fn broken(what: &str, at: GlobalAddr) -> Error {
+    Error::corrupt(format!("{at}: {what}"))
+}
+
+fn must(holds: bool, what: &str, at: GlobalAddr) -> Result<()> {
+    if holds { Ok(()) } else { Err(broken(what, at)) }
+}
+
+impl FpTree {
+    pub(crate) async fn walk_op(&self) -> Result<Shape> {
+        let scope = self.ep.begin(OpKind::Admin);
+        self.ep.drain().await?;
+        let mut shape = Shape::default();
+        must(
+            self.word(self.node.root.aux()).await? == 0,
+            "the root lock is held",
+            self.node.root.aux(),
+        )?;
+        let root = self.read_root().await?;
+        let top = Child { addr: root, ..Child::default() };
+        let mut level = vec![(self.node.g.lowest(), top)];
+        let leaves = loop {
+            self.ep.renew_deadline();
+            let (below, bottom) = self.walk_level(&level, root).await?;
+            shape.levels += 1;
+            shape.inner_nodes += level.len() as u64;
+            if bottom {
+                break below;
+            }
+            level = below;
+        };
+        self.walk_leaves(&leaves, &mut shape).await?;
+        shape.structure_bytes += shape.inner_nodes * self.node.g.inner_bytes() as u64;
+        scope.end(OpOutcome::Other);
+        Ok(shape)
+    }
+
+    async fn word(&self, at: GlobalAddr) -> Result<u64> {
+        Ok(self.ep.read(at, 8).await?.word(0))
+    }
+
+    /// Checks the nodes of one level, in order; their children, and whether those are leaves.
+    async fn walk_level(&self, level: &[Named], root: GlobalAddr) -> Result<(Vec<Named>, bool)> {
+        let g = &self.node.g;
+        let mut below = Vec::new();
+        let mut bottom = None;
+        for (i, (low, named)) in level.iter().enumerate() {
+            self.ep.renew_deadline();
+            let at = named.addr;
+            let image = self.read_inner(at).await?;
+            let n = Inner::of(g, &image);
+            let next = level.get(i + 1);
+            must(n.min() == low, "lower fence differs from the parent's", at)?;
+            must(upper(n.max()) == next.map(|(low, _)| &low[..]), "fences leave a gap", at)?;
+            let right = next.map_or(GlobalAddr::NULL, |(_, c)| c.addr);
+            must(n.right() == right, "wrong right sibling", at)?;
+            must(n.is_root() == (at == root), "wrong root mark", at)?;
+            must(n.lock() == 0, "locked", at)?;
+            must(bottom.is_none_or(|b| b == n.next_is_leaf()), "levels differ in depth", at)?;
+            bottom = Some(n.next_is_leaf());
+            below.extend((0..n.len()).map(|i| (n.key(i).to_vec(), n.child(i))));
+        }
+        Ok((below, bottom.unwrap_or(true)))
+    }
+
+    async fn walk_leaves(&self, leaves: &[Named], shape: &mut Shape) -> Result<()> {
+        let c = leaves[0].1;
+        let mut at = Sibling { leaf: c.addr, table: c.table, capacity: c.capacity };
+        let mut low = leaves[0].0.clone();
+        let mut rest = leaves.iter();
+        let mut expected = rest.next();
+        loop {
+            self.ep.renew_deadline();
+            // A leaf that gave all its keys away may be on the chain only.
+            let record = expected.filter(|(_, c)| c.addr == at.leaf);
+            let (right, max) = self.walk_leaf(&at, &low, record, shape).await?;
+            if record.is_some() {
+                expected = rest.next();
+            }
+            if right.leaf.is_null() {
+                must(upper(&max).is_none(), "the last leaf has an upper fence", at.leaf)?;
+                return must(expected.is_none(), "the chain ends before the records", at.leaf);
+            }
+            (at, low) = (right, max);
+        }
+    }
+
+    /// Checks one leaf with its table; its right sibling and upper fence.
+    async fn walk_leaf(
+        &self,
+        at: &Sibling,
+        low: &[u8],
+        record: Option<&Named>,
+        shape: &mut Shape,
+    ) -> Result<(Sibling, Vec<u8>)> {
+        let g = &self.node.g;
+        let Sibling { leaf: addr, table, capacity } = *at;
+        let bytes = self.ep.read(addr, g.leaf_bytes(capacity) as u32).await?;
+        let r = Route { leaf: addr, table, capacity, version: 0, bottom: addr, cached: false };
+        let t = self.read_table(&r).await?;
+        must(self.word(self.lock_addr(&r)).await? == 0, "locked", addr)?;
+        let found = bytes.check(|b| -> Result<_> {
+            let h = leaf::check(g, b, capacity, capacity);
+            let h = h.ok_or_else(|| broken("header and entries are of two versions", addr))?;
+            must(t.version == u64::from(h.version), "table and leaf differ in version", addr)?;
+            must(h.min == low, "begins where its left sibling does not end", addr)?;
+            if let Some((low, c)) = record {
+                let same = (c.table, c.capacity, c.version) == (table, capacity, h.version);
+                must(same && h.min == &low[..], "differs from its record", addr)?;
+            }
+            let max = upper(h.max);
+            let mut keys = Vec::new();
+            for i in 0..capacity {
+                let e = leaf::entry_of(g, b, i);
+                let fp = if e.valid { KeyHash::of(e.key).fingerprint() } else { 0 };
+                must(t.fps()[i] == fp, "a fingerprint differs from its entry", addr)?;
+                if e.valid {
+                    must(e.key >= h.min && max.is_none_or(|m| e.key < m), "key outside", addr)?;
+                    keys.push(e.key);
+                }
+            }
+            let used = keys.len();
+            must(t.free_slot().unwrap_or(capacity) == used, "a gap among the slots", addr)?;
+            keys.sort_unstable();
+            must(keys.windows(2).all(|w| w[0] != w[1]), "a key occurs twice", addr)?;
+            let gone = record.is_some() || (used == 0 && h.min == h.max);
+            must(gone, "has keys or a range and no record", addr)?;
+            Ok((h.right, h.max.to_vec(), used))
+        });
+        let ((right, max, used), _) = found?;
+        shape.keys += used as u64;
+        let slots = capacity as u32;
+        match shape.leaves.iter_mut().find(|(c, _)| *c == slots) {
+            Some((_, n)) => *n += 1,
+            None => shape.leaves.push((slots, 1)),
+        }
+        shape.fill.resize(shape.fill.len().max(used + 1), 0);
+        shape.fill[used] += 1;
+        let lock = if self.node.o.locks == Locks::Leaf { 8 } else { 0 };
+        shape.structure_bytes += (g.leaf_bytes(capacity) + lock) as u64;
+        shape.table_bytes += table::bytes(capacity) as u64;
+        Ok((right, max))
+    }
+}

@@ -1,0 +1,177 @@
+//! Point writes: put, insert, update.
+//!
+//! Under the leaf's lock the record's version is compared with the table's and the candidates are READ. An update WRITES the
+//! entry (the linearization point) and unlocks; an insert WRITES the entry and then the table (the linearization point).
+
+use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Stage};
+use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
+use dmtree_parts::hash::KeyHash;
+use dmtree_parts::{Outcome, Write};
+
+use crate::client::FpTree;
+use crate::entry::Found;
+use crate::lock::Locked;
+
+/// What a write did, for its caller and for the counters.
+pub(crate) type Written = (Outcome, OpOutcome);
+
+impl FpTree {
+    pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        self.check_key(key)?;
+        let value = self.check_write(&w)?;
+        let hash = KeyHash::of(key);
+        let (kind, intent) = match w {
+            Write::Update(v) => (OpKind::Update, Some(Intent::Update(v))),
+            Write::Insert(_) => (OpKind::Insert, None),
+            _ => (OpKind::Put, Some(Intent::Put(value))),
+        };
+        let scope = self.ep.begin(kind);
+        self.retried.set(false);
+        let written = match intent.filter(|_| self.node.o.combining) {
+            Some(intent) => self.write_shared(key, hash, w, &intent).await?,
+            None => self.write_alone(key, hash, w, &mut None).await?,
+        };
+        scope.end(written.1);
+        Ok(written.0)
+    }
+
+    async fn write_shared(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        w: Write<'_>,
+        intent: &Intent<'_>,
+    ) -> Result<Written> {
+        self.ep.stage_cost(Stage::LocalQueue, 1);
+        let arrival = self.node.writers.arrive(key, hash, intent);
+        self.ep.point().await;
+        match arrival {
+            Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
+                Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
+                Shared::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
+            },
+            Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
+            Arrival::Lead(mut lease) => {
+                lease.begin(&self.ep).await?;
+                let mut lease = Some(lease);
+                let result = self.write_alone(key, hash, w, &mut lease).await;
+                let shared = match &result {
+                    Ok((outcome, _)) => Ok(Shared::Wrote(*outcome)),
+                    Err(e) => Err(e.clone()),
+                };
+                if let Some(lease) = lease {
+                    self.ep.point().await;
+                    lease.finish(&shared, None);
+                }
+                result
+            }
+        }
+    }
+
+    async fn write_alone(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        w: Write<'_>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Written> {
+        let l = self.lock_leaf(key).await?;
+        let mut value = self.value.take();
+        value.clear();
+        let written = self.write_locked(l, (key, hash), w, lease, &mut value).await;
+        self.value.set(value);
+        written
+    }
+
+    async fn write_locked(
+        &self,
+        l: Locked,
+        (key, hash): (&[u8], KeyHash),
+        w: Write<'_>,
+        lease: &mut Option<Lease>,
+        value: &mut Vec<u8>,
+    ) -> Result<Written> {
+        let fp = hash.fingerprint();
+        let found = match self.find_entry(&l.route, l.table.slots(fp), key, value).await {
+            Ok(Found::Stale) => {
+                let e = format!("an entry of locked leaf {} has a wrong version", l.route.leaf);
+                return self.fail_at(&l.route, Error::corrupt(e)).await;
+            }
+            Ok(found) => found,
+            Err(e) => return self.fail_at(&l.route, e).await,
+        };
+        let new = match (w, &found) {
+            (Write::Insert(_), Found::Hit(_)) => Err((Outcome::Exists, OpOutcome::Hit)),
+            (Write::Update(_), Found::None) => Err((Outcome::NotFound, OpOutcome::Absent)),
+            (Write::Put(v) | Write::Insert(v) | Write::Update(v), _) => Ok(v),
+            _ => Err((Outcome::Mismatch, OpOutcome::Absent)),
+        };
+        value.clear();
+        match new {
+            Ok(v) => value.extend_from_slice(v),
+            Err((outcome, counted)) => {
+                if let Some(lease) = lease {
+                    lease.seal(value);
+                }
+                self.unlock(&l).await?;
+                return Ok((outcome, self.outcome(counted)));
+            }
+        }
+        match found {
+            Found::Hit(slot) => self.update_locked(l, slot, key, value, lease).await,
+            _ => match l.table.free_slot() {
+                Some(slot) => self.insert_locked(l, slot, (key, fp), value, lease).await,
+                // Rare and large.
+                None => Box::pin(self.split(l, (key, fp), value, lease)).await,
+            },
+        }
+    }
+
+    async fn update_locked(
+        &self,
+        l: Locked,
+        slot: usize,
+        key: &[u8],
+        value: &mut Vec<u8>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Written> {
+        seal(lease, value);
+        let entry = match self.entry_image(&l.route, key, value).await {
+            Ok(entry) => entry,
+            Err(e) => return self.fail_at(&l.route, e).await,
+        };
+        self.write_updated(&l.route, slot, entry).await.map_err(Error::effect_unknown)?;
+        Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
+    }
+
+    async fn insert_locked(
+        &self,
+        l: Locked,
+        slot: usize,
+        (key, fp): (&[u8], u8),
+        value: &mut Vec<u8>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Written> {
+        let Locked { route, mut table } = l;
+        table.set(slot, fp);
+        seal(lease, value);
+        let images = async {
+            let entry = self.entry_image(&route, key, value).await?;
+            Ok::<_, Error>((entry, self.table_image(&table).await?))
+        };
+        let (entry, image) = match images.await {
+            Ok(images) => images,
+            Err(e) => return self.fail_at(&route, e).await,
+        };
+        let written = self.write_inserted(&route, slot, entry, image).await;
+        written.map_err(Error::effect_unknown)?;
+        Ok((Outcome::Done, self.outcome(OpOutcome::InsertPlain)))
+    }
+}
+
+/// The value to be written becomes that of the last arrival; later ones form the next group.
+pub(crate) fn seal(lease: &mut Option<Lease>, value: &mut Vec<u8>) {
+    if let Some(lease) = lease {
+        lease.seal(value);
+    }
+}
