@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dmtree_fabric::{Core, Endpoint, Result, Snapshot};
+use dmtree_fabric::sim::{Profile, SimFabric};
+use dmtree_fabric::{Core, Endpoint, NodeId, Result, Snapshot};
 use dmtree_parts::{
     Fill, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values,
     Work, Write,
@@ -39,7 +40,14 @@ impl<I: RangeIndex> Bed<I> {
     /// # Errors
     /// Those of the pool and of the index.
     pub fn new(pool: &PoolOptions, cache_bytes: u64, options: &I::Options) -> Result<Self> {
-        let cluster = Cluster::embedded(pool)?;
+        Self::on(Cluster::embedded(pool)?, cache_bytes, options)
+    }
+
+    /// Formats the index on a pool, and opens it on every compute node.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub fn on(cluster: Cluster, cache_bytes: u64, options: &I::Options) -> Result<Self> {
         let first = cluster.compute_node(0)?;
         let ep = first.endpoint(SLAB_BYTES)?;
         let core = ep.core().clone();
@@ -57,6 +65,28 @@ impl<I: RangeIndex> Bed<I> {
             })
             .collect::<Result<_>>()?;
         Ok(Self { cluster, nodes })
+    }
+
+    /// The same in a simulated cluster, whose time stands still until the fabric's is let go.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub fn simulated(
+        profile: &Profile,
+        seed: u64,
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: &I::Options,
+    ) -> Result<(Self, SimFabric)> {
+        let fabric = SimFabric::new(profile, seed);
+        for m in 0..pool.memory_nodes {
+            fabric.add_node(NodeId::memory(m), pool.memory_bytes_per_node)?;
+        }
+        for c in 0..pool.compute_nodes {
+            fabric.add_node(NodeId::compute(c), pool.chosen_compute_bytes())?;
+        }
+        let cluster = Cluster::format(Arc::new(fabric.clone()), pool)?;
+        Ok((Self::on(cluster, cache_bytes, options)?, fabric))
     }
 
     /// A blocking client on compute node `cn`; stays on the thread that makes it.

@@ -87,6 +87,8 @@ struct Slot {
     waiting: Option<WaitReason>,
     /// When the slot's deadline timer fires; 0 while none is set.
     armed: Nanos,
+    /// Address of its task's state: a hint for prefetching.
+    task: usize,
     waker: Waker,
 }
 
@@ -203,7 +205,7 @@ impl Core {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.len() as u32;
         let waker = Waker::from(Arc::new(SlotWaker { mailbox: self.mailbox.clone(), slot }));
-        slots.push(Slot { queued: false, waiting: None, armed: 0, waker });
+        slots.push(Slot { queued: false, waiting: None, armed: 0, task: 0, waker });
         slot
     }
 
@@ -236,9 +238,23 @@ impl Core {
         self.timers.borrow().peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// Whether nobody waits for a list.
-    pub(crate) fn is_detached(&self, t: Ticket) -> bool {
-        self.with_posting(t, |p| matches!(p.state, State::Detached))
+    /// Whether nobody waits for a list, and where the state of its client is (for prefetching only).
+    pub(crate) fn about(&self, t: Ticket) -> (bool, usize) {
+        let (detached, slot) =
+            self.with_posting(t, |p| (matches!(p.state, State::Detached), p.slot));
+        (detached, self.slots.borrow()[slot as usize].task)
+    }
+
+    /// Brings a posting near.
+    pub(crate) fn prefetch(&self, t: Ticket) {
+        let postings = self.postings.borrow();
+        let at = std::ptr::from_ref(&postings[t.posting as usize]).addr();
+        crate::region::prefetch(at, size_of::<Posting>());
+    }
+
+    /// Notes where the state of a slot's client is.
+    pub(crate) fn note_task(&self, slot: u32, at: usize) {
+        self.slots.borrow_mut()[slot as usize].task = at;
     }
 
     /// The requests of a list in flight.

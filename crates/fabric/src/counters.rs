@@ -1,10 +1,11 @@
 //! Exact counts of what operations cost: they do not depend on the machine's speed.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use crate::addr::{NodeId, Role};
-use crate::scope::{OpKind, OpOutcome};
-use crate::transport::{Opcode, WorkRequest};
+use crate::scope::{OpKind, OpOutcome, Stage, Step};
+use crate::transport::{Nanos, Opcode, WorkRequest};
 
 /// Verbs and bytes towards one side (all memory nodes, all compute nodes, or one node).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,6 +127,9 @@ impl Totals {
 
 const CELLS: usize = OpKind::ALL.len() * OpOutcome::ALL.len();
 
+/// Time by step, ns, in the order of [`Step::ALL`].
+pub type StepTimes = [Nanos; Step::ALL.len()];
+
 /// Everything one endpoint counted; sums of several endpoints have the same form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -135,6 +139,10 @@ pub struct Snapshot {
     pub nodes: Vec<(NodeId, SideCounts)>,
     /// Verbs outside any operation.
     pub loose: OpCounts,
+    /// Time by operation kind and step, where it was measured.
+    pub steps: Vec<(OpKind, StepTimes)>,
+    /// Units charged by CPU stage, where the fabric charges; in the order of [`Stage::ALL`].
+    pub charged: [u64; Stage::ALL.len()],
 }
 
 impl Snapshot {
@@ -153,6 +161,13 @@ impl Snapshot {
             }
         }
         self.loose.add(&other.loose);
+        self.charged.iter_mut().zip(&other.charged).for_each(|(a, b)| *a += b);
+        for (kind, times) in &other.steps {
+            match self.steps.binary_search_by_key(kind, |(k, _)| *k) {
+                Ok(i) => self.steps[i].1.iter_mut().zip(times).for_each(|(a, b)| *a += b),
+                Err(i) => self.steps.insert(i, (*kind, *times)),
+            }
+        }
     }
 
     /// Sum over all outcomes of some kinds.
@@ -173,33 +188,60 @@ impl Snapshot {
     }
 }
 
+/// What several endpoints count together.
+#[derive(Debug)]
+pub(crate) struct Sums {
+    loose: RefCell<OpCounts>,
+    totals: RefCell<Vec<Option<Box<Totals>>>>,
+    memory: RefCell<Vec<SideCounts>>,
+    compute: RefCell<Vec<SideCounts>>,
+    steps: RefCell<[StepTimes; OpKind::ALL.len()]>,
+    charged: Cell<[u64; Stage::ALL.len()]>,
+}
+
+impl Sums {
+    fn new() -> Self {
+        Self {
+            loose: RefCell::default(),
+            totals: RefCell::new(vec![None; CELLS]),
+            memory: RefCell::default(),
+            compute: RefCell::default(),
+            steps: RefCell::default(),
+            charged: Cell::default(),
+        }
+    }
+}
+
 /// The live counters of one endpoint.
 #[derive(Debug)]
 pub(crate) struct Counters {
     current: RefCell<OpCounts>,
     in_op: Cell<bool>,
-    loose: RefCell<OpCounts>,
-    totals: RefCell<Vec<Option<Box<Totals>>>>,
-    memory: RefCell<Vec<SideCounts>>,
-    compute: RefCell<Vec<SideCounts>>,
+    /// Times by step of the present operation, where they are measured.
+    times: RefCell<StepTimes>,
+    timed: Cell<bool>,
+    sums: Rc<Sums>,
 }
 
 impl Counters {
     pub(crate) fn new() -> Self {
-        Self {
-            current: RefCell::default(),
-            in_op: Cell::new(false),
-            loose: RefCell::default(),
-            totals: RefCell::new(vec![None; CELLS]),
-            memory: RefCell::default(),
-            compute: RefCell::default(),
-        }
+        Self::into(Rc::new(Sums::new()))
+    }
+
+    /// Counters of one more endpoint that adds to the sums of others.
+    pub(crate) fn into(sums: Rc<Sums>) -> Self {
+        let (current, times) = (RefCell::default(), RefCell::default());
+        Self { current, in_op: Cell::new(false), times, timed: Cell::new(false), sums }
+    }
+
+    pub(crate) fn sums(&self) -> Rc<Sums> {
+        self.sums.clone()
     }
 
     fn with_node(&self, node: NodeId, f: impl FnOnce(&mut SideCounts)) {
         let side = match node.role() {
-            Role::Memory => &self.memory,
-            Role::Compute => &self.compute,
+            Role::Memory => &self.sums.memory,
+            Role::Compute => &self.sums.compute,
         };
         let mut nodes = side.borrow_mut();
         let i = node.index();
@@ -213,7 +255,7 @@ impl Counters {
         if self.in_op.get() {
             f(&mut self.current.borrow_mut());
         } else {
-            f(&mut self.loose.borrow_mut());
+            f(&mut self.sums.loose.borrow_mut());
         }
     }
 
@@ -252,9 +294,33 @@ impl Counters {
         self.with_node(to, |n| n.rpc += 1);
     }
 
+    /// Whether times by step are measured.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.timed.get()
+    }
+
+    pub(crate) fn set_timed(&self, on: bool) {
+        self.timed.set(on);
+    }
+
+    /// CPU time was charged.
+    pub(crate) fn charged(&self, stage: Stage, units: u32) {
+        let mut all = self.sums.charged.get();
+        all[stage as usize] += u64::from(units);
+        self.sums.charged.set(all);
+    }
+
+    /// Time of the present operation went into a step.
+    pub(crate) fn spent(&self, step: Step, ns: Nanos) {
+        self.times.borrow_mut()[step as usize] += ns;
+    }
+
     pub(crate) fn begin(&self) {
         *self.current.borrow_mut() = OpCounts::default();
         self.in_op.set(true);
+        if self.timed.get() {
+            *self.times.borrow_mut() = StepTimes::default();
+        }
     }
 
     pub(crate) fn current(&self) -> OpCounts {
@@ -263,8 +329,12 @@ impl Counters {
 
     pub(crate) fn end(&self, kind: OpKind, outcome: OpOutcome) {
         self.in_op.set(false);
+        if self.timed.get() {
+            let sums = &mut self.sums.steps.borrow_mut()[kind as usize];
+            sums.iter_mut().zip(self.times.borrow().iter()).for_each(|(a, b)| *a += b);
+        }
         let c = self.current.borrow();
-        let mut totals = self.totals.borrow_mut();
+        let mut totals = self.sums.totals.borrow_mut();
         let cell = kind as usize * OpOutcome::ALL.len() + outcome as usize;
         let t = totals[cell].get_or_insert_default();
         t.ops += 1;
@@ -273,7 +343,7 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let totals = self.totals.borrow();
+        let totals = self.sums.totals.borrow();
         let mut ops = Vec::new();
         for kind in OpKind::ALL {
             for outcome in OpOutcome::ALL {
@@ -284,22 +354,28 @@ impl Counters {
             }
         }
         let mut nodes = Vec::new();
-        for (i, counts) in self.memory.borrow().iter().enumerate() {
+        for (i, counts) in self.sums.memory.borrow().iter().enumerate() {
             nodes.push((NodeId::memory(i as u16), *counts));
         }
-        for (i, counts) in self.compute.borrow().iter().enumerate() {
+        for (i, counts) in self.sums.compute.borrow().iter().enumerate() {
             nodes.push((NodeId::compute(i as u16), *counts));
         }
         nodes.retain(|(_, c)| *c != SideCounts::default());
-        Snapshot { ops, nodes, loose: *self.loose.borrow() }
+        let steps = self.sums.steps.borrow();
+        let steps = OpKind::ALL.into_iter().zip(steps.iter().copied());
+        let steps = steps.filter(|(_, t)| *t != StepTimes::default()).collect();
+        let loose = *self.sums.loose.borrow();
+        Snapshot { ops, nodes, loose, steps, charged: self.sums.charged.get() }
     }
 
     /// Forgets everything counted so far.
     pub(crate) fn reset(&self) {
-        *self.loose.borrow_mut() = OpCounts::default();
-        self.totals.borrow_mut().iter_mut().for_each(|t| *t = None);
-        self.memory.borrow_mut().clear();
-        self.compute.borrow_mut().clear();
+        *self.sums.loose.borrow_mut() = OpCounts::default();
+        self.sums.totals.borrow_mut().iter_mut().for_each(|t| *t = None);
+        self.sums.memory.borrow_mut().clear();
+        self.sums.compute.borrow_mut().clear();
+        *self.sums.steps.borrow_mut() = Default::default();
+        self.sums.charged.set(Default::default());
     }
 }
 

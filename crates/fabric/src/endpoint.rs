@@ -12,7 +12,7 @@ use crate::core::{Core, DetachedHook, WaitReason};
 use crate::counters::{Counters, OpCounts, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
-use crate::scope::{OpKind, OpOutcome, Stage};
+use crate::scope::{OpKind, OpOutcome, Stage, Step};
 use crate::slab::Buf;
 use crate::transport::{Nanos, Ticket, Transport};
 use crate::verb::{self, Collector, List, Ordered, Stager};
@@ -30,6 +30,8 @@ struct Inner {
     /// When the present operation must end; 0 while it has not waited for anybody yet.
     deadline: Cell<Nanos>,
     charges: bool,
+    /// What the verbs posted next belong to, in a breakdown of operations.
+    step: Cell<Step>,
     /// Detached lists are awaited, for the ablation switch and for fabrics without them.
     attached_only: Cell<bool>,
 }
@@ -47,6 +49,27 @@ impl std::fmt::Debug for Endpoint {
 impl Endpoint {
     /// An endpoint of slot `slot` of an executor over a transport.
     pub fn new(core: Rc<Core>, transport: Rc<dyn Transport>, slot: u32) -> Self {
+        Self::counting(core, transport, slot, Counters::new())
+    }
+
+    /// Like [`Endpoint::new`], but what it counts is added to the sums of another endpoint: either's snapshot shows both. For
+    /// thousands of clients on one thread, whose own sums would not stay in the processor's caches.
+    pub fn counting_with(
+        core: Rc<Core>,
+        transport: Rc<dyn Transport>,
+        slot: u32,
+        other: &Self,
+    ) -> Self {
+        let counters = Counters::into(other.0.counters.sums());
+        Self::counting(core, transport, slot, counters)
+    }
+
+    fn counting(
+        core: Rc<Core>,
+        transport: Rc<dyn Transport>,
+        slot: u32,
+        counters: Counters,
+    ) -> Self {
         let (node, charges) = (transport.node(), transport.charges());
         core.drive(&transport);
         Self(Rc::new(Inner {
@@ -54,10 +77,11 @@ impl Endpoint {
             transport,
             slot,
             node,
-            counters: Counters::new(),
+            counters,
             timeout_ns: Cell::new(DEFAULT_TIMEOUT_NS),
             deadline: Cell::new(0),
             charges,
+            step: Cell::new(Step::Other),
             attached_only: Cell::new(false),
         }))
     }
@@ -125,7 +149,7 @@ impl Endpoint {
     }
 
     fn post<L: List>(&self, list: L, chained: bool) -> Post<'_, L> {
-        Post { ep: self, list: Some(list), chained, ticket: None }
+        Post { ep: self, list: Some(list), chained, ticket: None, began: (Step::Other, 0) }
     }
 
     /// Posts a chain that nobody waits for: an unlock, say. The endpoint keeps the buffers and finishes it; `hook` runs when it
@@ -232,7 +256,9 @@ impl Endpoint {
                     Some(result) => Poll::Ready(result),
                     None => Poll::Pending,
                 });
+                let began = self.step_began();
                 let result = done.await;
+                self.spent(Step::Call, began);
                 core.waiting(self.0.slot, None);
                 core.with_posting(ticket, |p| std::mem::swap(&mut p.reply, reply));
                 waiting.close();
@@ -270,7 +296,35 @@ impl Endpoint {
     /// Charges CPU time for a step.
     pub fn stage_cost(&self, stage: Stage, units: u32) {
         if self.0.charges {
+            let began = if self.0.counters.is_timed() { self.now() } else { 0 };
             self.0.transport.charge(stage, units);
+            self.0.counters.charged(stage, units);
+            if began > 0 {
+                self.spent(Step::of(stage), began);
+            }
+        }
+    }
+
+    /// Says what the verbs posted next belong to, in a breakdown of operations.
+    #[inline]
+    pub fn step(&self, step: Step) {
+        self.0.step.set(step);
+    }
+
+    /// Measures the time of operations by step; off at first, for it reads the clock twice a round.
+    pub fn set_timed_steps(&self, on: bool) {
+        self.0.counters.set_timed(on);
+    }
+
+    /// The clock, where times by step are measured; 0 elsewhere.
+    pub(crate) fn step_began(&self) -> Nanos {
+        if self.0.counters.is_timed() { self.now().max(1) } else { 0 }
+    }
+
+    /// The time since `began` went into a step.
+    pub(crate) fn spent(&self, step: Step, began: Nanos) {
+        if began > 0 {
+            self.0.counters.spent(step, self.now().saturating_sub(began));
         }
     }
 
@@ -332,6 +386,7 @@ impl Endpoint {
     /// first wait.
     pub fn begin(&self, kind: OpKind) -> OpScope<'_> {
         self.0.counters.begin();
+        self.0.step.set(Step::Other);
         self.0.deadline.set(0);
         self.stage_cost(Stage::Operation, 1);
         OpScope { ep: self, kind, ended: false }
@@ -355,6 +410,8 @@ pub struct Post<'e, L: List> {
     list: Option<L>,
     chained: bool,
     ticket: Option<Ticket>,
+    /// Step and time of the post, where times are measured.
+    began: (Step, Nanos),
 }
 
 impl<L: List> Unpin for Post<'_, L> {}
@@ -363,6 +420,9 @@ impl<L: List> Post<'_, L> {
     fn finish(&mut self, ticket: Ticket, result: Result<()>) -> Result<L::Out> {
         let core = &self.ep.0.core;
         self.ticket = None;
+        if self.began.1 > 0 {
+            self.ep.spent(self.began.0, self.began.1);
+        }
         let list = self.list.take().expect("a list is collected once");
         let out =
             result.map(|()| core.with_posting(ticket, |p| list.collect(&mut Collector::new(p))));
@@ -391,6 +451,9 @@ impl<L: List> Future for Post<'_, L> {
             }
             core.wake_at(ep.0.slot, ep.now() + 2_000);
             return Poll::Pending;
+        }
+        if ep.0.counters.is_timed() {
+            self.began = (ep.0.step.get(), ep.now().max(1));
         }
         let (ticket, list) = ep.stage(list, self.chained, false);
         self.list = Some(list);
@@ -502,7 +565,9 @@ impl Backoff<'_> {
         let base = 500u64 << step.min(7);
         let pause = base / 2 + self.ep.0.core.draw() % (base / 2 + 1);
         self.ep.waiting(Some(WaitReason { what: self.what, at: self.at.bits() }));
+        let began = self.ep.step_began();
         self.ep.sleep(pause).await;
+        self.ep.spent(Step::Wait, began);
         self.ep.waiting(None);
         Ok(())
     }

@@ -118,7 +118,9 @@ impl<'a> Worker<'a> {
         if self.tasks.len() <= at {
             self.tasks.resize_with(at + 1, || None);
         }
-        self.tasks[at] = Some((Box::pin(task), self.core.waker(slot)));
+        let task: Task<'a> = Box::pin(task);
+        self.core.note_task(slot, std::ptr::from_ref(&*task).cast::<u8>().addr());
+        self.tasks[at] = Some((task, self.core.waker(slot)));
         self.live += 1;
         self.core.wake(slot);
     }

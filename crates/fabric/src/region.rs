@@ -43,18 +43,9 @@ impl Region {
 
     /// Asks the processor to bring the first lines of a range near; no more than a hint.
     pub fn prefetch(&self, offset: u64, len: u32) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for line in 0..u64::from(len).div_ceil(64).min(4) {
-            if let Some(word) = self.words.get((offset / 8 + line * 8) as usize) {
-                // SAFETY: prefetching has no effect on memory, and the address is inside the region.
-                unsafe {
-                    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                    _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
-                }
-            }
+        if let Some(word) = self.words.get((offset / 8) as usize) {
+            prefetch(std::ptr::from_ref(word).addr(), (len as usize).min(256));
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = (offset, len);
     }
 
     /// Copies memory at `offset` into `out`. The range must be inside; the transport has checked it.
@@ -150,6 +141,19 @@ impl Region {
     pub fn faa(&self, offset: u64, add: u64) -> u64 {
         self.word(offset).fetch_add(add, Ordering::SeqCst)
     }
+}
+
+/// Asks the processor to bring memory near that will be used soon. Any address will do: a hint has no other effect.
+pub(crate) fn prefetch(at: usize, bytes: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in 0..bytes.div_ceil(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let at = std::ptr::without_provenance(at.wrapping_add(line * 64));
+        // SAFETY: the instruction never faults and changes nothing but the cache.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (at, bytes);
 }
 
 #[cfg(test)]

@@ -152,3 +152,74 @@ impl Stage {
         Self::ScanCollect,
     ];
 }
+
+/// Where the time of an operation goes: the rows of a breakdown. An index says before a verb which it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Step {
+    /// CPU: looking up a cached inner node.
+    CacheLookup,
+    /// CPU: scanning fingerprints.
+    FingerprintScan,
+    /// CPU: everything else that is charged.
+    Cpu,
+    /// READs of inner nodes.
+    Route,
+    /// Locking, with what is read in the same round.
+    Lock,
+    /// Reading or writing a fingerprint table by itself.
+    Table,
+    /// Reading or writing entries.
+    Entry,
+    /// Splits, merges, relocations, whole leaves.
+    Structure,
+    /// Remote calls.
+    Call,
+    /// Waiting: local queues, remote holders.
+    Wait,
+    /// Verbs of no step.
+    Other,
+}
+
+impl Step {
+    /// All steps in order.
+    pub const ALL: [Self; 11] = [
+        Self::CacheLookup,
+        Self::FingerprintScan,
+        Self::Cpu,
+        Self::Route,
+        Self::Lock,
+        Self::Table,
+        Self::Entry,
+        Self::Structure,
+        Self::Call,
+        Self::Wait,
+        Self::Other,
+    ];
+
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CacheLookup => "cache lookup",
+            Self::FingerprintScan => "fingerprint scan",
+            Self::Cpu => "other CPU",
+            Self::Route => "inner nodes",
+            Self::Lock => "lock",
+            Self::Table => "table",
+            Self::Entry => "entry",
+            Self::Structure => "structure",
+            Self::Call => "remote calls",
+            Self::Wait => "wait",
+            Self::Other => "other verbs",
+        }
+    }
+
+    /// The row of a CPU stage.
+    pub fn of(stage: Stage) -> Self {
+        match stage {
+            Stage::CacheLookup => Self::CacheLookup,
+            Stage::FingerprintScan => Self::FingerprintScan,
+            _ => Self::Cpu,
+        }
+    }
+}

@@ -10,6 +10,7 @@ use std::task::{Poll, Waker};
 use crate::core::WaitReason;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
+use crate::scope::Step;
 use crate::sync::{Arc, Mutex};
 
 /// One client in a queue.
@@ -240,6 +241,7 @@ async fn wait(
 ) -> Result<()> {
     let deadline = ep.deadline();
     ep.waiting(Some(why));
+    let began = ep.step_began();
     let outcome = poll_fn(|cx| match poll(cx.waker()) {
         Poll::Ready(()) => Poll::Ready(Ok(())),
         Poll::Pending => match ep.check_deadline(why.what, why.at) {
@@ -251,6 +253,7 @@ async fn wait(
         },
     })
     .await;
+    ep.spent(Step::Wait, began);
     ep.waiting(None);
     outcome
 }

@@ -58,30 +58,67 @@ impl Record {
     }
 }
 
-/// An inner node as cached.
+/// An inner node as cached. What a lookup needs comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub struct CachedNode {
-    /// Where it is.
-    pub addr: GlobalAddr,
-    /// Its life.
-    pub life: u16,
-    /// Unique among all cached nodes: says which copy a route came from.
-    pub stamp: u64,
-    lo: Box<[u8]>,
-    hi: Option<Box<[u8]>>,
+    /// The lower fences of the children and, if there is one, the upper fence of the node: one search finds the child and says
+    /// whether the key is covered.
     keys: KeyArray,
     records: Box<[Record]>,
-    mirror_words: u32,
     mirrors: ArcSwapOption<Mirrors>,
     used: AtomicBool,
     gone: AtomicBool,
+    /// Its life.
+    pub life: u16,
+    mirror_words: u32,
+    /// Where it is.
+    pub addr: GlobalAddr,
+    /// Unique among all cached nodes: says which copy a route came from.
+    pub stamp: u64,
+    lo: Box<[u8]>,
 }
 
+/// The lower fences of a node's children.
+#[derive(Clone, Copy, Debug)]
+pub struct ChildKeys<'n> {
+    keys: &'n KeyArray,
+    children: usize,
+}
+
+impl<'n> ChildKeys<'n> {
+    /// How many children.
+    pub fn len(&self) -> usize {
+        self.children
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.children == 0
+    }
+    /// The lower fence of child `i`.
+    pub fn get(&self, i: usize) -> &'n [u8] {
+        self.keys.get(i)
+    }
+    /// The child with the last fence that is at most `key`.
+    pub fn floor(&self, key: &[u8]) -> Option<usize> {
+        Some(self.keys.floor(key)?.min(self.children.checked_sub(1)?))
+    }
+    /// The child with the last fence below `key`; the last child when `None`.
+    pub fn below(&self, key: Option<&[u8]>) -> Option<usize> {
+        Some(self.keys.below(key)?.min(self.children.checked_sub(1)?))
+    }
+}
+
+/// First one bit per record that says whether its mirror is filled, then the mirrors.
 #[derive(Debug)]
 struct Mirrors {
     words: Box<[AtomicU64]>,
-    /// One bit per record: filled.
-    filled: Box<[AtomicU64]>,
+}
+
+impl Mirrors {
+    fn is_filled(&self, i: usize) -> bool {
+        self.words[i / 64].load(Relaxed) & (1 << (i % 64)) != 0
+    }
 }
 
 impl CachedNode {
@@ -91,11 +128,11 @@ impl CachedNode {
     }
     /// The upper fence.
     pub fn hi(&self) -> Option<&[u8]> {
-        self.hi.as_deref()
+        (self.keys.len() > self.records.len()).then(|| self.keys.get(self.records.len()))
     }
     /// The lower fences of the children.
-    pub fn keys(&self) -> &KeyArray {
-        &self.keys
+    pub fn keys(&self) -> ChildKeys<'_> {
+        ChildKeys { keys: &self.keys, children: self.records.len() }
     }
     /// The children, in key order.
     pub fn records(&self) -> &[Record] {
@@ -103,25 +140,33 @@ impl CachedNode {
     }
     /// Whether the node covers a key.
     pub fn covers(&self, key: &[u8]) -> bool {
-        *self.lo <= *key && self.hi.as_deref().is_none_or(|hi| key < hi)
+        *self.lo <= *key && self.hi().is_none_or(|hi| key < hi)
     }
     /// The upper fence of child `i`, as the node implies it.
     pub fn child_hi(&self, i: usize) -> Option<&[u8]> {
-        if i + 1 < self.keys.len() { Some(self.keys.get(i + 1)) } else { self.hi() }
+        (i + 1 < self.keys.len()).then(|| self.keys.get(i + 1))
     }
 
     fn node_bytes(&self) -> u64 {
         (size_of::<Self>()
             + self.lo.len()
-            + self.hi.as_ref().map_or(0, |h| h.len())
             + self.keys.memory_bytes()
             + self.records.len() * size_of::<Record>()
             + 2 * size_of::<usize>()) as u64
     }
 
     fn mirror_bytes(&self) -> u64 {
-        let filled = self.records.len().div_ceil(64);
-        (self.mirror_words as usize + filled) as u64 * 8 + 64
+        (self.mirror_words as usize + self.filled_words()) as u64 * 8 + 48
+    }
+
+    /// Words of the bits that say which mirrors are filled.
+    fn filled_words(&self) -> usize {
+        self.records.len().div_ceil(64)
+    }
+
+    /// Where the mirror of child `i` begins.
+    fn mirror_at(&self, i: usize) -> usize {
+        self.filled_words() + self.records[i].mirror_at as usize
     }
 
     /// The fingerprints of child `i` as mirrored: calls `f` with each slot that has `fp` until it says false. `None` when there
@@ -129,11 +174,11 @@ impl CachedNode {
     pub fn mirror_slots(&self, i: usize, fp: u8, mut f: impl FnMut(usize) -> bool) -> Option<()> {
         let mirrors = self.mirrors.load();
         let mirrors = mirrors.as_ref()?;
-        if mirrors.filled[i / 64].load(Relaxed) & (1 << (i % 64)) == 0 {
+        if !mirrors.is_filled(i) {
             return None;
         }
         let r = &self.records[i];
-        let at = r.mirror_at as usize;
+        let at = self.mirror_at(i);
         let mut stop = false;
         for (w, word) in
             mirrors.words[at..at + usize::from(r.capacity).div_ceil(8)].iter().enumerate()
@@ -284,7 +329,7 @@ pub struct NodeParts<'a> {
     pub lo: &'a [u8],
     /// Its upper fence.
     pub hi: Option<&'a [u8]>,
-    /// Lower fences of the children, ascending strictly.
+    /// Lower fences of the children, ascending strictly, below the upper fence.
     pub keys: KeyArray,
     /// The children, in the same order.
     pub records: Vec<Record>,
@@ -330,13 +375,11 @@ impl NodeCache {
         f: impl FnOnce(&Arc<CachedNode>, usize) -> R,
     ) -> Option<R> {
         let found = self.levels[usize::from(level)].floor(key, |node| {
-            if node.hi().is_some_and(|hi| key >= hi) {
-                return None;
-            }
+            let i = node.keys.floor(key).filter(|i| *i < node.records.len())?;
             if !node.used.load(Relaxed) {
                 node.used.store(true, Relaxed);
             }
-            node.keys.floor(key).map(|i| f(node, i))
+            Some(f(node, i))
         });
         found.flatten()
     }
@@ -366,8 +409,7 @@ impl NodeCache {
             life: parts.life,
             stamp: self.next_stamp.fetch_add(1, Relaxed),
             lo: parts.lo.into(),
-            hi: parts.hi.map(Into::into),
-            keys: parts.keys,
+            keys: KeyArray::new(parts.keys.iter().chain(parts.hi)),
             records: records.into(),
             mirror_words: words,
             mirrors: ArcSwapOption::empty(),
@@ -392,7 +434,8 @@ impl NodeCache {
         }
         let mut fps = [0u8; 256];
         for (i, r) in new.records.iter().enumerate() {
-            let Some(j) = old.keys.floor(new.keys.get(i)) else { continue };
+            let j = old.keys.floor(new.keys.get(i)).filter(|j| *j < old.records.len());
+            let Some(j) = j else { continue };
             if !old.records[j].same_child(r) {
                 continue;
             }
@@ -406,10 +449,10 @@ impl NodeCache {
     fn mirror_copy(&self, node: &CachedNode, i: usize, out: &mut [u8]) -> bool {
         let mirrors = node.mirrors.load();
         let Some(mirrors) = mirrors.as_ref() else { return false };
-        if mirrors.filled[i / 64].load(Relaxed) & (1 << (i % 64)) == 0 {
+        if !mirrors.is_filled(i) {
             return false;
         }
-        let at = node.records[i].mirror_at as usize;
+        let at = node.mirror_at(i);
         for (chunk, word) in out.chunks_mut(8).zip(&mirrors.words[at..]) {
             let bytes = word.load(Relaxed).to_le_bytes();
             chunk.copy_from_slice(&bytes[..chunk.len()]);
@@ -448,9 +491,9 @@ impl NodeCache {
             return;
         }
         if node.mirrors.load().is_none() {
-            let words = (0..node.mirror_words).map(|_| AtomicU64::new(0)).collect();
-            let filled = (0..node.records.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-            let fresh = Arc::new(Mirrors { words, filled });
+            let words = node.filled_words() + node.mirror_words as usize;
+            let words = (0..words).map(|_| AtomicU64::new(0)).collect();
+            let fresh = Arc::new(Mirrors { words });
             // Counted before it can be dropped by somebody else.
             self.used.fetch_add(node.mirror_bytes(), Relaxed);
             self.mirror_bytes.fetch_add(node.mirror_bytes(), Relaxed);
@@ -468,20 +511,20 @@ impl NodeCache {
         }
         let mirrors = node.mirrors.load();
         let Some(mirrors) = mirrors.as_ref() else { return };
-        let at = node.records[i].mirror_at as usize;
+        let at = node.mirror_at(i);
         for (chunk, word) in fps.chunks(8).zip(&mirrors.words[at..]) {
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);
             word.store(u64::from_le_bytes(bytes), Relaxed);
         }
-        mirrors.filled[i / 64].fetch_or(1 << (i % 64), Relaxed);
+        mirrors.words[i / 64].fetch_or(1 << (i % 64), Relaxed);
     }
 
     /// Notes one fingerprint of child `i`, when it is mirrored.
     pub fn note_fingerprint(&self, node: &CachedNode, i: usize, slot: usize, fp: u8) {
         let mirrors = node.mirrors.load();
         let Some(mirrors) = mirrors.as_ref() else { return };
-        let word = &mirrors.words[node.records[i].mirror_at as usize + slot / 8];
+        let word = &mirrors.words[node.mirror_at(i) + slot / 8];
         let shift = slot % 8 * 8;
         let _ = word.fetch_update(Relaxed, Relaxed, |w| {
             Some(w & !(0xff << shift) | u64::from(fp) << shift)

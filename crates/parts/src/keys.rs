@@ -1,12 +1,14 @@
 //! Sorted keys in one piece of memory, searched by their first differing bytes.
 
-/// Strictly ascending keys of any length, immutable.
+/// Strictly ascending keys of any length, immutable. A search touches one piece of memory: the shared prefix and the heads.
 #[derive(Debug, Clone, Default)]
 pub struct KeyArray {
-    /// Length of the prefix that all keys share.
-    shared: usize,
-    /// The 8 bytes after the shared prefix, big endian, padded with zeros.
-    heads: Box<[u64]>,
+    /// Length of the prefix that all keys share, bytes.
+    shared: u32,
+    /// Words of the prefix at the beginning of `words`.
+    prefix_words: u32,
+    /// The prefix, big endian, padded with zeros; then for each key the 8 bytes after the prefix, likewise.
+    words: Box<[u64]>,
     ends: Box<[u32]>,
     bytes: Box<[u8]>,
 }
@@ -38,25 +40,35 @@ impl KeyArray {
         }
         // Of sorted keys, what the first and the last share all share.
         let shared = if count > 1 { common(first.unwrap_or(&[]), last) } else { 0 };
-        let mut heads = Vec::with_capacity(count);
+        let prefix_words = shared.div_ceil(8);
+        let mut words = Vec::with_capacity(prefix_words + count);
+        let prefix = &first.unwrap_or(&[])[..shared];
+        words.extend((0..prefix_words).map(|i| head(prefix, i * 8)));
         let mut ends = Vec::with_capacity(count);
         let mut bytes = Vec::with_capacity(total);
         for key in keys {
-            heads.push(head(key, shared));
+            words.push(head(key, shared));
             bytes.extend_from_slice(key);
             ends.push(bytes.len() as u32);
         }
-        Self { shared, heads: heads.into(), ends: ends.into(), bytes: bytes.into() }
+        Self {
+            shared: shared as u32,
+            prefix_words: prefix_words as u32,
+            words: words.into(),
+            ends: ends.into(),
+            bytes: bytes.into(),
+        }
     }
 
     /// How many keys.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.heads.len()
+        self.words.len() - self.prefix_words as usize
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.heads.is_empty()
+        self.len() == 0
     }
 
     /// Key number `i`.
@@ -72,26 +84,30 @@ impl KeyArray {
 
     /// Bytes of memory it takes.
     pub fn memory_bytes(&self) -> usize {
-        self.heads.len() * 12 + self.bytes.len()
+        self.words.len() * 8 + self.ends.len() * 4 + self.bytes.len()
     }
 
     /// How many keys are at most `key`.
+    #[inline]
     pub fn rank(&self, key: &[u8]) -> usize {
-        if self.is_empty() {
+        let shared = self.shared as usize;
+        let (prefix, heads) = self.words.split_at(self.prefix_words as usize);
+        for (i, word) in prefix.iter().enumerate() {
+            // Of the last word only what belongs to the prefix counts.
+            let unused = ((i + 1) * 8).saturating_sub(shared) * 8;
+            match (head(key, i * 8) >> unused).cmp(&(word >> unused)) {
+                std::cmp::Ordering::Less => return 0,
+                std::cmp::Ordering::Greater => return heads.len(),
+                std::cmp::Ordering::Equal => {}
+            }
+        }
+        // A key that ends inside the prefix precedes all.
+        if key.len() < shared {
             return 0;
         }
-        let prefix = &self.bytes[..self.shared];
-        let n = key.len().min(self.shared);
-        match key[..n].cmp(&prefix[..n]) {
-            std::cmp::Ordering::Less => return 0,
-            std::cmp::Ordering::Greater => return self.len(),
-            // A key that ends inside the shared prefix precedes all but one that equals it.
-            std::cmp::Ordering::Equal if key.len() < self.shared => return 0,
-            std::cmp::Ordering::Equal => {}
-        }
-        let h = head(key, self.shared);
-        let mut at = self.heads.partition_point(|x| *x < h);
-        while at < self.len() && self.heads[at] == h && self.get(at) <= key {
+        let h = head(key, shared);
+        let mut at = heads.partition_point(|x| *x < h);
+        while at < heads.len() && heads[at] == h && self.get(at) <= key {
             at += 1;
         }
         at

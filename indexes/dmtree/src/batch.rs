@@ -1,7 +1,7 @@
 //! Several operations with fewer round trips than one by one. Not atomic: each is linearizable by itself.
 
 use dmtree_fabric::verb::{VerbVec, cas};
-use dmtree_fabric::{OpKind, OpOutcome, Result};
+use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Values, Write, check_key};
 
@@ -38,6 +38,7 @@ impl DmTree {
                 }
                 posted.push(first);
             }
+            self.ep.step(Step::Entry);
             let mut results = if batch.is_empty() { batch } else { self.ep.batch(batch).await? };
             let mut taken = 0;
             for (i, key) in chunk.iter().enumerate() {
@@ -136,6 +137,7 @@ impl DmTree {
                 true
             });
         }
+        self.ep.step(Step::Entry);
         let mut results = if batch.is_empty() { batch } else { self.ep.batch(batch).await? };
         let mut present: Vec<Option<usize>> = vec![None; locked.len()];
         let mut unclear = vec![false; locked.len()];
@@ -187,6 +189,7 @@ impl DmTree {
             written.push((l, fresh));
         }
         if !batch.is_empty() {
+            self.ep.step(Step::Entry);
             self.ep.batch(batch).await?;
         }
         for (l, fresh) in written {
@@ -215,6 +218,7 @@ impl DmTree {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
+        self.ep.step(Step::Lock);
         let mut results = self.ep.batch(batch).await?;
         let mut locked = Vec::with_capacity(tried.len());
         for (n, (i, route, at, tag, turn)) in tried.into_iter().enumerate() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::verb::{cas, read};
 use dmtree_fabric::{
-    DetachedHook, Endpoint, Error, GlobalAddr, OpOutcome, Result, Stage, Verified,
+    DetachedHook, Endpoint, Error, GlobalAddr, OpOutcome, Result, Stage, Step, Verified,
 };
 use dmtree_parts::turns::TurnHook;
 use dmtree_pool::{BlockPtr, EpochHandle, TableId};
@@ -163,6 +163,7 @@ impl DmTree {
         let mut backoff = self.ep.backoff("table being written", at);
         loop {
             let len = Table::body_len(capacity);
+            self.ep.step(Step::Table);
             let (was, bytes) = self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await?;
             if was != 0 {
                 return Ok(Confirmed::Locked);
@@ -184,6 +185,7 @@ impl DmTree {
         let mut capacity = capacity;
         let mut backoff = self.ep.backoff("leaf being written", addr);
         loop {
+            self.ep.step(Step::Structure);
             let bytes = self.ep.read(addr, g.leaf_image(capacity) as u32).await?;
             self.ep.stage_cost(Stage::NodeImage, capacity as u32);
             let known = bytes.extract(|b| check_header(g, addr, b).map(|h| (h.slots, h.level)));
@@ -233,6 +235,7 @@ impl DmTree {
         if at.is_null() {
             return Ok(false);
         }
+        self.ep.step(Step::Entry);
         let bytes = self.ep.read(at.addr(), at.capacity()).await?;
         Ok(bytes.extract(|b| block::check(at, b).map(|(k, v)| f(k, v)).is_some()))
     }

@@ -1,7 +1,7 @@
 //! Leaf locks: a word at the table's home, touched by atomics only.
 
 use dmtree_fabric::verb::{cas, write};
-use dmtree_fabric::{GlobalAddr, Result, Stage};
+use dmtree_fabric::{GlobalAddr, Result, Stage, Step};
 use dmtree_parts::turns::Turn;
 
 use crate::client::{DmTree, Route};
@@ -68,6 +68,7 @@ impl DmTree {
     async fn try_lock(&self, route: &Route, at: GlobalAddr) -> Result<Option<Tried>> {
         let tag = self.next_tag();
         let len = Table::body_len(route.capacity);
+        self.ep.step(Step::Lock);
         let (was, body) = self.cas_and_read(at, (0, tag.0), at.plus(BODY_AT as u64), len).await?;
         if was != 0 {
             return Ok(None);

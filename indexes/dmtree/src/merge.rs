@@ -5,7 +5,7 @@
 //! m4: B's slots free. m5: A.next = B.next. m6: B's record goes. m7: tables, unlock, B is retired. Each step is awaited.
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{GlobalAddr, Result};
+use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_parts::hash::fence_tag;
 use dmtree_pool::Grant;
 
@@ -99,6 +99,7 @@ impl DmTree {
             taken.push((from, to));
         }
         if !staged.is_empty() {
+            self.ep.step(Step::Structure);
             self.ep.batch(staged).await?; // m1
         }
         for (i, slot) in copy_a.live(self) {
@@ -235,6 +236,7 @@ impl DmTree {
             put_u64(&mut image_b, at, free_word(b.addr, ver_b, i));
         }
         let into = b.addr.plus(g.into_at() as u64);
+        self.ep.step(Step::Structure);
         self.ep.write_word(into, a.addr.bits()).await?;
         self.write_around_lock(a.addr, &image_a).await?;
         self.write_around_lock(b.addr, &image_b).await?;

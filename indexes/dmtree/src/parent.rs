@@ -4,7 +4,7 @@
 //! has the form of a leaf's: image of N', N.next = N' commits, image of N, unlock, then the record of N' one level up.
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
-use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::turns::Turn;
 use dmtree_pool::Grant;
 
@@ -88,6 +88,7 @@ impl DmTree {
         let mut backoff = self.ep.backoff("inner lock", lock);
         let (tag, bytes) = loop {
             let tag = self.next_tag();
+            self.ep.step(Step::Structure);
             let (was, bytes) = self.cas_and_read(lock, (0, tag.0), addr, g.inner_image()).await?;
             if was == 0 {
                 break (tag, bytes);
@@ -195,6 +196,7 @@ impl DmTree {
         n.bytes[at..at + g.record()].copy_from_slice(&record);
         let lock = n.addr.plus(g.inner_lock_at() as u64);
         let unlock = cas(lock, n.tag.0, 0);
+        self.ep.step(Step::Structure);
         self.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
         drop(n.turn);
         self.cache_inner(n.addr, &n.bytes).await?;
@@ -210,6 +212,7 @@ impl DmTree {
         put_u64(&mut n.bytes, at, word);
         let lock = n.addr.plus(g.inner_lock_at() as u64);
         let list = (write_word(n.addr.plus(at as u64), word), cas(lock, n.tag.0, 0));
+        self.ep.step(Step::Structure);
         self.ep.chain(list).await?;
         drop(n.turn);
         self.cache_inner(n.addr, &n.bytes).await?;
@@ -272,6 +275,7 @@ impl DmTree {
         }
         let upper_bytes = upper.to_vec();
         let lower_bytes = lower.to_vec();
+        self.ep.step(Step::Structure);
         self.ep.write(grant.addr, upper).await?;
         self.write_inner(&n, lower, grant.addr).await?;
         drop(n.turn);
@@ -302,6 +306,7 @@ impl DmTree {
             write_verb(n.addr.plus(tail_at as u64), tail),
             cas(n.addr.plus(lock_at as u64), n.tag.0, 0),
         );
+        self.ep.step(Step::Structure);
         self.ep.chain(list).await.map(|_| ())
     }
 
@@ -373,6 +378,7 @@ impl DmTree {
         let fences = (&bottom, &FenceArea::infinite(&g));
         let image = self.inner_image(&grant, level, fences, GlobalAddr::NULL, &records).await?;
         let bytes = image.to_vec();
+        self.ep.step(Step::Structure);
         self.ep.write(grant.addr, image).await?;
         let was = self.ep.cas(self.node.root.word, old.bits(), grant.addr.bits()).await?;
         if was != old.bits() {
@@ -399,6 +405,7 @@ impl DmTree {
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
         let tag = self.next_tag();
         let len = self.node.g.inner_image();
+        self.ep.step(Step::Structure);
         let (was, bytes) = self.cas_and_read(lock, (0, tag.0), addr, len).await?;
         if was != 0 {
             return Ok(None);
@@ -415,6 +422,7 @@ impl DmTree {
         let mut tail = self.ep.buf((image.len() - tail_at) as u32).await?;
         tail.copy_from_slice(&image[tail_at..]);
         let list = (write_verb(addr, head), write_verb(addr.plus(tail_at as u64), tail));
+        self.ep.step(Step::Structure);
         self.ep.chain(list).await.map(|_| ())
     }
 }

@@ -1,6 +1,6 @@
 //! Looking at one entry.
 
-use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage};
+use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
@@ -59,6 +59,7 @@ impl DmTree {
         let at = leaf.plus(self.node.g.slot_at(i) as u64);
         let mut backoff = self.ep.backoff("entry being written", at);
         loop {
+            self.ep.step(Step::Entry);
             let bytes = self.ep.read(at, self.node.g.entry() as u32).await?;
             if let Some(probe) = self.judge(Place { leaf, slot: i }, &bytes, key, hash, out).await?
             {

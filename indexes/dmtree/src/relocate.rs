@@ -5,7 +5,7 @@
 //! retired only then.
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
-use dmtree_fabric::{ErrorKind, GlobalAddr, Result};
+use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
 use dmtree_pool::{Grant, TableId};
 
 use crate::client::{DmTree, LeafCopy};
@@ -106,6 +106,7 @@ impl DmTree {
         (used..s.capacity).for_each(|i| put_free(g, addr, &mut image, i, ver));
         let body = self.table_body(&mut table, s.table).await?;
         let table_at = s.table_at.plus(BODY_AT as u64);
+        self.ep.step(Step::Structure);
         self.ep.batch((write_verb(addr, image), write_verb(table_at, body))).await?;
         Ok(table)
     }
@@ -160,6 +161,7 @@ impl DmTree {
             write_word(n.addr.plus(old_at as u64), free),
             cas(n.addr.plus(g.inner_lock_at() as u64), n.tag.0, 0),
         );
+        self.ep.step(Step::Structure);
         self.ep.chain(list).await?;
         drop(n.turn);
         self.cache_inner(n.addr, &n.bytes).await?;
@@ -174,6 +176,7 @@ impl DmTree {
         (0..l.route.capacity).for_each(|i| table.set(i, 0));
         let body = self.table_body(&mut table, l.route.table).await?;
         let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
+        self.ep.step(Step::Structure);
         self.ep.chain(list).await?;
         drop(l.turn);
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dmtree_fabric::{Error, GlobalAddr, Result, Stage};
+use dmtree_fabric::{Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeParts, Record};
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::keys::KeyArray;
@@ -219,6 +219,7 @@ impl DmTree {
 
     /// The root's address.
     pub(crate) async fn read_root(&self) -> Result<GlobalAddr> {
+        self.ep.step(Step::Route);
         let word = self.ep.read(self.node.root.word, 8).await?.word(0);
         let root = GlobalAddr::from_bits(word);
         if root.is_null() {
@@ -240,6 +241,7 @@ impl DmTree {
         let g = &self.node.g;
         let mut backoff = self.ep.backoff("inner node being written", addr);
         loop {
+            self.ep.step(Step::Route);
             let bytes = self.ep.read(addr, g.inner_image() as u32).await?;
             self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
             let early = bytes.extract(|b| {
@@ -294,6 +296,11 @@ impl DmTree {
         }
         if sorted.first().is_none_or(|(key, _)| **key > *lo) {
             return Err(Error::corrupt(format!("inner node {addr} lacks its first record")));
+        }
+        if let (Some(hi), Some((last, _))) = (hi.as_deref(), sorted.last())
+            && *last >= hi
+        {
+            return Err(Error::corrupt(format!("inner node {addr} has a record above its range")));
         }
         let keys = KeyArray::new(sorted.iter().map(|(key, _)| *key));
         let tag = |i: usize| match sorted.get(i + 1) {

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{OpKind, OpOutcome, Result, Sampled, Stage};
+use dmtree_fabric::{OpKind, OpOutcome, Result, Sampled, Stage, Step};
 use dmtree_parts::cache::CachedNode;
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, check_key};
 use dmtree_pool::BlockPtr;
@@ -253,6 +253,7 @@ impl DmTree {
             batch.cas(at, 0, 0);
             batch.then().read(at.plus(BODY_AT as u64), Table::body_len(route.capacity) as u32);
         }
+        self.ep.step(Step::Table);
         let mut tables = self.ep.batch(batch).await?;
         let mut batch = VerbVec::new();
         let mut read = Vec::with_capacity(n);
@@ -272,6 +273,7 @@ impl DmTree {
             batch.read(route.leaf, g.leaf_part(slots) as u32);
             read.push((slots, known.map(|(_, ver)| ver)));
         }
+        self.ep.step(Step::Entry);
         let mut images = self.ep.batch(batch).await?;
         let mut leaves = Vec::with_capacity(n);
         for (i, route) in routes.iter().enumerate() {
@@ -398,6 +400,7 @@ impl DmTree {
                 batch.read(at.addr(), at.capacity());
                 to += 1;
             }
+            self.ep.step(Step::Entry);
             let mut results = self.ep.batch(batch).await?;
             for (i, at) in blocks[from..to].iter().enumerate() {
                 let bytes = results.take_sampled(i);

@@ -10,7 +10,7 @@
 //! L stays locked until the parent is published. All memory is taken before step 2, so a full memory node changes nothing.
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, GlobalAddr, OpOutcome, Result, Stage};
+use dmtree_fabric::{Buf, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_parts::{MAX_KEY_BYTES, Outcome};
 use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
@@ -288,6 +288,7 @@ impl DmTree {
         let Images { s_image, mut s_table, mut l_image, pending, .. } = images;
         let body = self.table_body(&mut s_table, s.table).await?;
         let s_at = s.grant.addr;
+        self.ep.step(Step::Structure);
         self.ep
             .batch((write_verb(s_at, s_image), write_verb(s.table_at.plus(BODY_AT as u64), body)))
             .await?;

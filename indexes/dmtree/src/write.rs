@@ -6,7 +6,7 @@
 //! lock.
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, Effect, OpKind, OpOutcome, Result, Stage};
+use dmtree_fabric::{Buf, Effect, OpKind, OpOutcome, Result, Stage, Step};
 use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Write, check_key};
@@ -267,6 +267,7 @@ impl DmTree {
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let at = place.leaf.plus(self.node.g.slot_at(p.slot) as u64);
         let free = slot::free_word(place, l.table.ver);
+        self.ep.step(Step::Entry);
         if let Err(e) = self.ep.write_word(at, free).await {
             return self.fail_locked(l, e).await;
         }
@@ -300,6 +301,7 @@ impl DmTree {
             None
         };
         let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
+        self.ep.step(Step::Entry);
         match (block, shadow) {
             (None, None) => self.ep.write(at, entry).await.map(|_| ()),
             (None, Some(s)) => {

@@ -64,8 +64,7 @@ impl Transport for SimTransport {
         if let Err(e) = self.bind(core) {
             return Poll::Ready(Err(e));
         }
-        let detached = core.is_detached(ticket);
-        self.shared.world().post(self.thread, ticket, detached, list);
+        self.shared.world().post(core, self.thread, ticket, list);
         Poll::Pending
     }
 

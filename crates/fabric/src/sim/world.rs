@@ -69,9 +69,14 @@ struct List {
     /// The first verb that has not been launched: behind a fence.
     next: u32,
     detached: bool,
+    /// The client's state, to be brought near before it is resumed.
+    client: usize,
     error: Option<Error>,
     call: Option<Box<Call>>,
 }
+
+/// Bytes of a client's state that an operation uses, about.
+const CLIENT_BYTES: usize = 768;
 
 /// Verbs of a list that go to one node together.
 #[derive(Clone, Copy)]
@@ -203,13 +208,8 @@ impl World {
     }
 
     /// A list enters: its thread's CPU posts it.
-    pub(super) fn post(
-        &mut self,
-        thread: u32,
-        ticket: Ticket,
-        detached: bool,
-        list: &[WorkRequest],
-    ) {
+    pub(super) fn post(&mut self, core: &Core, thread: u32, ticket: Ticket, list: &[WorkRequest]) {
+        let (detached, client) = core.about(ticket);
         let c = &self.costs;
         let mut work = c.post * list.len() as u64;
         if !detached {
@@ -219,7 +219,7 @@ impl World {
             work += list.iter().map(|wr| c.lines(u64::from(wr.len))).sum::<u64>();
         }
         let at = self.threads[thread as usize].cpu.work(self.now, work);
-        let number = self.enter(thread, ticket, detached, None);
+        let number = self.enter(thread, ticket, (detached, client), None);
         self.wheel.push(at, Event::Launch(number));
     }
 
@@ -229,7 +229,7 @@ impl World {
         let at = self.threads[thread as usize].cpu.work(self.now, work);
         let bytes = self.costs.message(call.request.len());
         let nic = self.threads[thread as usize].nic as usize;
-        let number = self.enter(thread, ticket, false, Some(Box::new(call)));
+        let number = self.enter(thread, ticket, (false, 0), Some(Box::new(call)));
         let sent = self.nics[nic].send(&self.costs, at, bytes);
         self.wheel.push(sent + self.costs.propagation, Event::CallArrives(number));
     }
@@ -238,11 +238,31 @@ impl World {
         &mut self,
         thread: u32,
         ticket: Ticket,
-        detached: bool,
+        (detached, client): (bool, usize),
         call: Option<Box<Call>>,
     ) -> u32 {
         self.live += 1;
-        self.lists.put(List { ticket, thread, pending: 0, next: 0, detached, error: None, call })
+        let (pending, next, error) = (0, 0, None);
+        self.lists.put(List { ticket, thread, pending, next, detached, client, error, call })
+    }
+
+    /// Brings near what the events of the next moments will use: thousands of clients do not fit the processor's caches.
+    fn look_ahead(&self, core: &Core) {
+        for event in self.wheel.present() {
+            let list = match event {
+                Event::Deliver(g) => match &self.groups.items[g as usize] {
+                    Some(g) => g.list,
+                    None => continue,
+                },
+                Event::Launch(l) => l,
+                _ => continue,
+            };
+            let Some(l) = &self.lists.items[list as usize] else { continue };
+            core.prefetch(l.ticket);
+            if matches!(event, Event::Deliver(_)) && !l.detached {
+                crate::region::prefetch(l.client, CLIENT_BYTES);
+            }
+        }
     }
 
     /// When the next event is due, ps.
@@ -254,6 +274,9 @@ impl World {
     pub(super) fn step(&mut self, core: &Core, until: Picos, run: Runner<'_>) -> Option<bool> {
         if !self.given.is_empty() {
             self.resume_given();
+        }
+        if self.wheel.refill() {
+            self.look_ahead(core);
         }
         let (at, event) = self.wheel.pop(until)?;
         self.now = self.now.max(at);

@@ -1,0 +1,143 @@
+//! DMTree in simulated clusters: linearizable in virtual time, replayable, every step charged.
+
+use dmtree_check::bed::Bed;
+use dmtree_check::concurrent::{self, Stress};
+use dmtree_engine::{DmTree, Options};
+use dmtree_fabric::sim::{Profile, SimFabric};
+use dmtree_fabric::{Core, Endpoint, Fifo, OpKind, Stage, Step, Worker};
+use dmtree_parts::{Page, RangeIndex, ScanRequest, Write};
+use dmtree_pool::PoolOptions;
+use std::ops::Bound;
+
+fn bed(profile: &str, seed: u64) -> (Bed<DmTree>, SimFabric) {
+    let pool = PoolOptions {
+        memory_nodes: 2,
+        compute_nodes: 3,
+        memory_bytes_per_node: 64 << 20,
+        ..PoolOptions::default()
+    };
+    let profile = Profile::named(profile).unwrap();
+    Bed::simulated(&profile, seed, &pool, 8 << 20, &Options::default()).unwrap()
+}
+
+fn stress(seed: u64) -> Stress {
+    Stress {
+        seed,
+        threads: 1,
+        coroutines: 9,
+        keys: 40,
+        ops: 60,
+        value_bytes: 8,
+        scan_one_in: 12,
+        wave_ops: 0,
+    }
+}
+
+fn run(profile: &str, seed: u64) -> u64 {
+    let (bed, fabric) = bed(profile, seed);
+    fabric.set_timed(true);
+    let history = concurrent::coroutines(&bed, stress(seed), &mut Fifo);
+    history.check().unwrap_or_else(|e| panic!("{profile}, seed {seed}: {e:?}"));
+    fabric.trace_hash()
+}
+
+#[test]
+fn linearizable_in_virtual_time() {
+    for profile in ["ideal", "dmtree-artifact-100g", "soft-roce", "efa", "cxl2-pool"] {
+        for seed in 0..8 {
+            run(profile, seed);
+        }
+    }
+}
+
+/// Nothing but the seed goes into a run: not what ran before in this process.
+#[test]
+fn a_seed_replays() {
+    let first = run("dmtree-artifact-100g", 3);
+    run("dmtree-artifact-100g", 4);
+    assert_eq!(run("dmtree-artifact-100g", 3), first);
+    assert_ne!(run("dmtree-artifact-100g", 5), first);
+}
+
+/// What is not charged is free in the simulator and looks fast: every stage is charged by some operation, and each operation by
+/// the stages that it goes through.
+#[test]
+fn every_stage_is_charged() {
+    let (bed, fabric) = bed("dmtree-artifact-100g", 1);
+    let mut c = bed.client(0).unwrap();
+    let key = |i: u64| format!("{:024}", i * 7919 % 5000).into_bytes();
+    for i in 0..4000 {
+        c.write(&key(i), Write::Put(b"12345678")).unwrap();
+    }
+    fabric.set_timed(true);
+    c.take_counts();
+    let charged = |c: &mut dmtree_check::bed::Client<DmTree>| {
+        let counts = c.take_counts().charged;
+        let all = Stage::ALL.into_iter().zip(counts);
+        all.filter(|(_, n)| *n > 0).map(|(s, _)| s).collect::<Vec<_>>()
+    };
+    use Stage::{
+        CacheFill, CacheLookup, EntryCheck, FingerprintScan, LocalQueue, NodeImage, Operation,
+        ScanCollect,
+    };
+    c.get(&key(5)).unwrap().unwrap();
+    assert_eq!(charged(&mut c), [Operation, CacheLookup, FingerprintScan, EntryCheck, LocalQueue]);
+    c.write(&key(5), Write::Update(b"abcdefgh")).unwrap();
+    assert_eq!(charged(&mut c), [Operation, CacheLookup, FingerprintScan, EntryCheck, LocalQueue]);
+    let r = ScanRequest {
+        low: Bound::Included(&key(5)),
+        high: Bound::Unbounded,
+        reverse: false,
+        limit: 50,
+    };
+    c.scan(&r, &mut Page::new()).unwrap();
+    assert_eq!(charged(&mut c), [Operation, CacheLookup, NodeImage, ScanCollect]);
+    for i in 4000..5000 {
+        c.write(&key(i), Write::Insert(b"12345678")).unwrap();
+    }
+    let insert = charged(&mut c);
+    assert!(insert.contains(&NodeImage) && insert.contains(&CacheFill), "{insert:?}");
+}
+
+/// The rows of a breakdown add up to what the operations took.
+#[test]
+fn steps_add_up_to_latency() {
+    let (bed, fabric) = bed("dmtree-artifact-100g", 1);
+    let mut c = bed.client(0).unwrap();
+    let key = |i: u64| format!("{i:024}").into_bytes();
+    for i in 0..500 {
+        c.write(&key(i), Write::Put(b"12345678")).unwrap();
+    }
+    drop(c);
+    fabric.set_timed(true);
+    let cn = bed.cluster.compute_node(0).unwrap();
+    let transport = bed.cluster.fabric().attach(cn.cn()).unwrap();
+    let core = Core::new(transport.clone(), 1 << 24);
+    let slot = core.add_slot();
+    let ep = Endpoint::new(core.clone(), transport, slot);
+    ep.set_timed_steps(true);
+    let mut worker = Worker::new(core);
+    let mut client = DmTree::client(ep.clone(), bed.nodes[0].clone());
+    worker.spawn(slot, async move {
+        let (mut gets, mut updates) = (0, 0);
+        let mut out = Vec::new();
+        for i in 0..200 {
+            let t = client.endpoint().now();
+            assert!(client.get(&key(i), &mut out).await.unwrap());
+            gets += client.endpoint().now() - t;
+            let t = client.endpoint().now();
+            client.write(&key(i), Write::Update(b"abcdefgh")).await.unwrap();
+            updates += client.endpoint().now() - t;
+        }
+        let s = client.endpoint().snapshot();
+        for (kind, took) in [(OpKind::Get, gets), (OpKind::Update, updates)] {
+            let (_, steps) = s.steps.iter().find(|(k, _)| *k == kind).unwrap();
+            let sum: u64 = steps.iter().sum();
+            assert!(sum <= took && sum * 100 >= took * 97, "{kind:?}: {sum} of {took} ns");
+            assert_eq!(steps[Step::CacheLookup as usize], 200 * 3200, "{kind:?}");
+            assert!(steps[Step::Entry as usize] > 200 * 2000, "{kind:?}");
+            assert_eq!(steps[Step::Lock as usize] > 0, kind == OpKind::Update);
+        }
+    });
+    worker.run(&mut Fifo).unwrap();
+}
