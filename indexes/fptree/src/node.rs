@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use dmtree_fabric::{Error, Result};
 use dmtree_parts::cache::{CachedNode, NodeCache, Record};
 use dmtree_parts::combine::Combiner;
+use dmtree_parts::turns::TurnTable;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Bump, PoolNode, Stripes};
 
@@ -31,6 +32,7 @@ pub struct FpNode {
     pub(crate) cache: NodeCache,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
+    pub(crate) releases: Arc<TurnTable>,
     pub(crate) objects: Bump,
     pub(crate) tables: Stripes,
     pub(crate) hits: AtomicU64,
@@ -60,6 +62,7 @@ impl FpNode {
             cache: NodeCache::new(cx.cache_bytes),
             readers: Combiner::new(GROUPS, READERS),
             writers: Combiner::new(GROUPS, u32::MAX),
+            releases: TurnTable::new(GROUPS),
             objects: cx.pool.bump(root.index, KIND),
             tables: cx.pool.stripes(o.table_chunk_bytes),
             hits: AtomicU64::new(0),
