@@ -39,7 +39,14 @@ impl<I: RangeIndex> Bed<I> {
     /// # Errors
     /// Those of the pool and of the index.
     pub fn new(pool: &PoolOptions, cache_bytes: u64, options: &I::Options) -> Result<Self> {
-        let cluster = Cluster::embedded(pool)?;
+        Self::on(Cluster::embedded(pool)?, cache_bytes, options)
+    }
+
+    /// The same on a pool that is there already.
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn on(cluster: Cluster, cache_bytes: u64, options: &I::Options) -> Result<Self> {
         let first = cluster.compute_node(0)?;
         let ep = first.endpoint(SLAB_BYTES)?;
         let core = ep.core().clone();
