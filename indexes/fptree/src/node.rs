@@ -70,6 +70,12 @@ impl FpNode {
         })
     }
 
+    /// Whether hardly anything of the cache is free: less than a hundredth, or than a node.
+    pub(crate) fn is_short_of_room(&self) -> bool {
+        let room = self.cache.room();
+        self.cache.is_tight(99) || room < Self::least_cache_bytes(&self.g)
+    }
+
     /// The smallest budget that holds one inner node with its mirrors.
     pub fn least_cache_bytes(g: &Geometry) -> u64 {
         let record = size_of::<Record>() + g.key + 12 + 32;
