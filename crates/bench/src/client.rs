@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use dmtree_fabric::ErrorKind;
+use dmtree_fabric::{ErrorKind, Snapshot};
 use dmtree_parts::{Outcome, Page, RangeIndex, Resume, ScanRequest, Write};
 use dmtree_workload::{Op, OpKind, Plan, Seed};
 
@@ -15,7 +15,7 @@ use crate::latency::ByKind;
 use crate::offered::Arrivals;
 use crate::opened::Seat;
 use crate::oracle::{Oracle, shown};
-use crate::window::Window;
+use crate::window::{Ending, Window};
 
 /// Errors that are kept in words, per client.
 const SAMPLES: usize = 5;
@@ -59,8 +59,12 @@ pub struct Orders {
     pub arrivals: Option<Arrivals>,
     /// The measuring window; simulated fabric only.
     pub window: Option<Window>,
+    /// What was counted in the window, once it has closed.
+    pub counted: OnceLock<Snapshot>,
     /// Which operations the figures are of, where there is a window.
     pub measure: Measure,
+    /// Whether the time of operations is measured step by step.
+    pub steps: bool,
 }
 
 /// Why a client ended.
@@ -213,7 +217,9 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
         seat.ep.sleep(rng.below(o.spread_ns)).await;
     }
     let deadline = o.time.map(|d| start + clock::nanos(d)).filter(|_| o.window.is_none());
-    let mut counting = o.window.is_none() || o.measure == Measure::All;
+    // Counters that all clients share start with the window, and are read at its end.
+    let windowed = o.window.is_some() && o.measure == Measure::Window;
+    seat.ep.set_timed_steps(o.steps);
     let mut reported = 0;
     let mut turn = 0u64;
     t.ended = loop {
@@ -232,14 +238,8 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
             }
         }
         turn += 1;
-        if let Some(w) = &o.window {
-            if w.closed() && o.left.is_none() {
-                break Ended::Operations;
-            }
-            if w.opened() && !counting {
-                counting = true;
-                seat.ep.reset_counters();
-            }
+        if o.left.is_none() && o.window.as_ref().is_some_and(Window::closed) {
+            break Ended::Operations;
         }
         if let Some(left) = &o.left
             && left.fetch_sub(1, Ordering::Relaxed) <= 0
@@ -276,12 +276,20 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
         let kind = op.kind();
         let result = one(&mut seat.client, &o, &op, &mut b).await;
         let ended = seat.ep.now();
-        t.counted += u64::from(counting);
+        let ending = o.window.as_ref().map_or(Ending::Inside, |w| w.end(start, ended));
+        match (windowed, ending) {
+            (true, Ending::Opens) => seat.ep.reset_counters(),
+            (true, Ending::Closes) => {
+                let _ = o.counted.set(seat.ep.snapshot());
+            }
+            _ => {}
+        }
+        let inside = !windowed || matches!(ending, Ending::Inside | Ending::Closes);
+        t.counted += u64::from(inside);
         match result {
             Ok((done, checked)) => {
-                let inside = o.window.as_ref().is_none_or(|w| w.end(start, ended));
                 t.all_ops += 1;
-                if inside || o.measure == Measure::All {
+                if inside {
                     t.ops += 1;
                     t.latency.record(kind, ended.saturating_sub(began));
                 }
@@ -328,8 +336,11 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
 
 /// There is nothing more to begin: a window ends here, before clients stop one by one.
 fn run_dry<I>(o: &Orders, seat: &Seat<I>) {
-    if let Some(w) = &o.window {
-        w.run_dry(seat.ep.now());
+    if let Some(w) = &o.window
+        && w.run_dry(seat.ep.now())
+        && o.measure == Measure::Window
+    {
+        let _ = o.counted.set(seat.ep.snapshot());
     }
 }
 

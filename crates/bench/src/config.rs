@@ -232,6 +232,8 @@ layer! {
     ops: u64,
     /// Which operations of a cell the figures are of; simulated fabric only.
     measure: Measure,
+    /// Whether the time of operations is measured step by step.
+    steps: bool,
     /// How operations are offered.
     load: LoadShape,
     /// Length of the measured phase of a cell, s; virtual ones on the simulated fabric.
@@ -307,6 +309,7 @@ pub struct Config {
     pub keys: u64,
     pub ops: Option<u64>,
     pub measure: Measure,
+    pub steps: bool,
     pub load: LoadShape,
     pub duration: Option<f64>,
     pub warmup: f64,
@@ -409,6 +412,7 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         keys,
         ops: l.ops.or((simulated && !given).then_some(SIM_OPS)),
         measure: l.measure.unwrap_or_default(),
+        steps: l.steps.unwrap_or(false),
         load: l.load.unwrap_or_default(),
         duration: l.duration.or((!simulated && !given).then_some(10.0)),
         warmup: l.warmup.unwrap_or(5.0),

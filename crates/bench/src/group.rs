@@ -510,6 +510,9 @@ fn measure<I: RangeIndex>(
     let left = opened.run(crew(c), &body, &mut tick);
     opened.set_timed(false);
     let mut m = sum_up(&left?, opened.compute_nodes(), plan, oracle.is_some());
+    if let Some(counted) = orders.counted.get() {
+        m.counts = counted.clone();
+    }
     conclude(&mut m, &orders, clients, (clock::now() - began).as_secs_f64());
     Ok(m)
 }
@@ -557,7 +560,9 @@ fn orders<I: RangeIndex>(
         seed,
         arrivals,
         window,
+        counted: OnceLock::new(),
         measure: c.measure,
+        steps: c.steps,
     }
 }
 

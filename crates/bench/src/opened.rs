@@ -104,7 +104,7 @@ pub struct Left<T> {
     pub cn: usize,
     /// What it came to.
     pub out: T,
-    /// What it counted.
+    /// What it counted. Simulated clients count together: one has all of it.
     pub counts: Snapshot,
 }
 
@@ -236,7 +236,7 @@ impl<I: RangeIndex> Opened<I> {
                     if failed.load(Ordering::SeqCst) {
                         return Ok(Vec::new());
                     }
-                    run_thread(seats, body)
+                    run_thread(seats, self.sim.is_some(), body)
                 }));
             }
             barrier.wait();
@@ -296,7 +296,12 @@ impl<I: RangeIndex> Opened<I> {
         for number in 0..clients {
             let transport = &transports[(number % (cns * crew.threads)) as usize];
             let cn = (number % cns) as usize;
-            let ep = Endpoint::new(core.clone(), transport.clone(), core.add_slot());
+            let (transport, slot) = (transport.clone(), core.add_slot());
+            let ep = match seats.first() {
+                None => Endpoint::new(core.clone(), transport, slot),
+                // All count into the sums of the first.
+                Some(Seat { ep, .. }) => Endpoint::counting_with(core.clone(), transport, slot, ep),
+            };
             let client = I::client(ep.clone(), self.nodes[cn].clone());
             seats.push(Seat { number, cn, shares_thread: true, client, ep });
         }
@@ -306,10 +311,11 @@ impl<I: RangeIndex> Opened<I> {
 
 fn run_thread<I: RangeIndex, T: 'static>(
     seats: Vec<Seat<I>>,
+    shared_sums: bool,
     body: &(impl Fn(Seat<I>) -> Loop<T> + Sync),
 ) -> Result<Vec<Left<T>>> {
-    let Some(first) = seats.first() else { return Ok(Vec::new()) };
-    let mut worker = Worker::new(first.ep.core().clone());
+    let Some(first) = seats.first().map(|s| s.ep.clone()) else { return Ok(Vec::new()) };
+    let mut worker = Worker::new(first.core().clone());
     let left: Rc<RefCell<Vec<Left<T>>>> = Rc::default();
     for seat in seats {
         let (number, cn, ep) = (seat.number, seat.cn, seat.ep.clone());
@@ -317,12 +323,15 @@ fn run_thread<I: RangeIndex, T: 'static>(
         let task = body(seat);
         worker.spawn(ep.slot(), async move {
             let out = task.await;
-            let counts = ep.snapshot();
+            let counts = if shared_sums { Snapshot::default() } else { ep.snapshot() };
             left.borrow_mut().push(Left { number, cn, out, counts });
         });
     }
     worker.run(&mut Fifo).map_err(|stalled| Failure::violation(stalled.to_string()))?;
-    let out = left.take();
+    let mut out = left.take();
+    if let (true, Some(one)) = (shared_sums, out.first_mut()) {
+        one.counts = first.snapshot();
+    }
     Ok(out)
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dmtree_fabric::{OpCounts, Role, SideCounts, Snapshot, Totals};
+use dmtree_fabric::{OpCounts, Role, SideCounts, Snapshot, Step, StepTimes, Totals};
 use dmtree_workload::OpKind;
 
 use crate::client::Tally;
@@ -401,7 +401,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         }),
         open: s.open,
         sim: s.sim.clone(),
-        steps_ns: BTreeMap::new(),
+        steps_ns: steps(&s.counts),
         mops: summary.average,
         mops_summary: summary,
         ops: s.tally.ops,
@@ -441,6 +441,18 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         warmup_reads_per_node: s.warmed,
         rounds: s.rounds.clone(),
     }
+}
+
+/// Time of an average operation by kind and step, ns.
+fn steps(counts: &Snapshot) -> BTreeMap<String, BTreeMap<String, f64>> {
+    let kinds = counts.steps.iter().filter(|(kind, _)| FOREGROUND.contains(kind));
+    let of = |(kind, times): &(dmtree_fabric::OpKind, StepTimes)| {
+        let ops = counts.total(&[*kind]).ops;
+        let steps = Step::ALL.iter().zip(times).filter(|(_, ns)| **ns > 0);
+        let steps = steps.map(|(step, ns)| (step.name().to_owned(), per(*ns, ops))).collect();
+        (kind.name().to_owned(), steps)
+    };
+    kinds.map(of).collect()
 }
 
 /// Costs by outcome, and how many operations another client's verb served.

@@ -135,6 +135,7 @@ pub fn render(r: &Results) -> String {
     if r.cells.iter().any(Cell::saturated) {
         out += &format!("{CRITERION}\n\n");
     }
+    out += &steps(r);
     let mut t = Table::new(
         &[
             "system",
@@ -221,6 +222,31 @@ fn columns(r: &Results) -> Vec<Column> {
     out.push(("combined", |c| c.combined.to_string()));
     out.push(("errors", |c| c.errors.to_string()));
     out
+}
+
+/// Time of operations by step, where it was measured.
+fn steps(r: &Results) -> String {
+    let all = || r.cells.iter().flat_map(|c| c.steps_ns.iter().map(move |(kind, s)| (c, kind, s)));
+    let mut names: Vec<&str> = Vec::new();
+    for name in all().flat_map(|(_, _, s)| s.keys()) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        return String::new();
+    }
+    let mut head = vec!["system", "operation"];
+    head.extend(&names);
+    let mut t = Table::new(&head, 2);
+    for (c, kind, steps) in all() {
+        let mut row = vec![c.label(), kind.clone()];
+        row.extend(
+            names.iter().map(|n| steps.get(*n).map_or("-".to_owned(), |ns| format!("{ns:.0}"))),
+        );
+        t.row(row);
+    }
+    format!("time of an operation by step, ns (of scans: by page)\n{}\n", t.text())
 }
 
 /// A percentile, unless the system does not keep up with its load.

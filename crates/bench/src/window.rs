@@ -7,6 +7,8 @@ use crate::simulated::{SimFabric, Usage};
 
 /// Operations per client, on average, that end before the window opens.
 const RAMP_OPS: u64 = 2;
+/// And this part of the window's operations: queues at locks build up slowly.
+const RAMP_PART: u64 = 4;
 
 /// How long a window is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,19 @@ pub struct Window {
     trace_hash: OnceLock<u64>,
 }
 
+/// What the end of an operation means for a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It ended before the window opened, or after it closed.
+    Outside,
+    /// With it the ramp-up is over: the window opens.
+    Opens,
+    /// It ended in the window.
+    Inside,
+    /// It ended in the window, as the last.
+    Closes,
+}
+
 /// Where a window was, once the phase is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -54,7 +69,7 @@ impl Window {
     pub fn new(sim: SimFabric, clients: u32, spread_ns: u64, extent: Extent) -> Self {
         Self {
             extent,
-            ramp_ops: RAMP_OPS * u64::from(clients),
+            ramp_ops: (RAMP_OPS * u64::from(clients)).max(extent.ops.unwrap_or(0) / RAMP_PART),
             ramp_ns: spread_ns,
             finished: AtomicU64::new(0),
             inside: AtomicU64::new(0),
@@ -85,18 +100,19 @@ impl Window {
         }
     }
 
-    /// An operation has ended at `now`; the phase started at `start`. Whether it ended inside of the window.
-    pub fn end(&self, start: u64, now: u64) -> bool {
+    /// An operation has ended at `now`; the phase started at `start`.
+    pub fn end(&self, start: u64, now: u64) -> Ending {
         if self.closed() {
-            return false;
+            return Ending::Outside;
         }
         self.last_ns.store(now, Ordering::Relaxed);
         let finished = self.finished.fetch_add(1, Ordering::Relaxed) + 1;
         if !self.opened() {
             if finished >= self.ramp_ops && now >= start + self.ramp_ns {
                 self.open(now);
+                return Ending::Opens;
             }
-            return false;
+            return Ending::Outside;
         }
         let inside = self.inside.fetch_add(1, Ordering::Relaxed) + 1;
         let from = self.opened_ns.load(Ordering::Relaxed);
@@ -104,15 +120,18 @@ impl Window {
         let over = self.extent.ns.is_some_and(|ns| now >= from.saturating_add(ns));
         if full || over {
             self.close(now);
+            return Ending::Closes;
         }
-        true
+        Ending::Inside
     }
 
-    /// There are no more operations to begin.
-    pub fn run_dry(&self, now: u64) {
-        if !self.closed() {
+    /// There are no more operations to begin. Whether this closes the window.
+    pub fn run_dry(&self, now: u64) -> bool {
+        let open = !self.closed();
+        if open {
             self.close(now);
         }
+        open
     }
 
     fn open(&self, now: u64) {
@@ -181,13 +200,21 @@ mod tests {
         let w = window(2, Extent { ops: Some(3), ns: None });
         // Four operations are the ramp, and 1000 ns.
         for now in [100, 200, 300, 400, 900] {
-            assert!(!w.end(0, now));
+            assert_eq!(w.end(0, now), Ending::Outside);
         }
         assert!(!w.opened());
-        assert!(!w.end(0, 1100), "it opens");
-        assert!(w.opened() && w.end(0, 1200) && w.end(0, 1300) && w.end(0, 1400) && w.closed());
-        assert!(!w.end(0, 1500), "the ramp-down");
+        assert_eq!(w.end(0, 1100), Ending::Opens);
+        assert_eq!([w.end(0, 1200), w.end(0, 1300)], [Ending::Inside; 2]);
+        assert_eq!(w.end(0, 1400), Ending::Closes);
+        assert_eq!(w.end(0, 1500), Ending::Outside, "the ramp-down");
         assert_eq!(w.span(0), Span { from_ns: 1100, to_ns: 1400, ops: 3, begun: 0 });
+    }
+
+    #[test]
+    fn long_windows_have_long_ramps() {
+        let w = window(1, Extent { ops: Some(400), ns: None });
+        (0..99).for_each(|i| assert_eq!(w.end(0, 2000 + i), Ending::Outside));
+        assert_eq!(w.end(0, 3000), Ending::Opens, "a quarter of 400");
     }
 
     #[test]
@@ -195,11 +222,12 @@ mod tests {
         let w = window(1, Extent { ops: None, ns: Some(500) });
         w.end(0, 500);
         w.end(0, 1000);
-        assert!(w.opened() && w.end(0, 1499) && !w.closed() && w.end(0, 1500) && w.closed());
+        assert!(w.opened());
+        assert_eq!([w.end(0, 1499), w.end(0, 1500)], [Ending::Inside, Ending::Closes]);
         assert_eq!(w.span(0).ops, 2);
         let w = window(100, Extent { ops: Some(10), ns: None });
         w.end(7, 50);
-        w.run_dry(60);
+        assert!(w.run_dry(60) && !w.run_dry(70));
         assert_eq!(w.span(7), Span { from_ns: 7, to_ns: 60, ops: 1, begun: 0 });
     }
 }

@@ -202,3 +202,16 @@ fn what_cannot_be_simulated_is_refused() {
     let e = config::resolve("x", &Layer::default(), &given).unwrap_err();
     assert!(e.to_string().contains("not built yet"));
 }
+
+#[test]
+fn steps_add_up_to_the_latency() {
+    let r = small("workloads = [\"search\", \"update\"]\nsteps = true\n");
+    for c in &r.cells {
+        let (_, steps) = c.steps_ns.iter().next().unwrap();
+        let sum: f64 = steps.values().sum();
+        assert!((sum / c.p50_ns as f64 - 1.0).abs() < 0.2, "{} {sum} {steps:?}", c.p50_ns);
+        assert!(steps["cache lookup"] > 0.0 && steps["entry"] > 1000.0, "{steps:?}");
+    }
+    assert!(table::render(&r).contains("fingerprint scan"));
+    assert!(small("workloads = [\"search\"]\n").cells[0].steps_ns.is_empty(), "only when asked");
+}

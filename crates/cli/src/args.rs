@@ -159,6 +159,9 @@ pub struct Settings {
     /// Operations of a cell.
     #[arg(long, value_name = "N")]
     ops: Option<u64>,
+    /// Measure the time of operations step by step, too.
+    #[arg(long)]
+    steps: bool,
     /// How operations are offered: closed (the next when the last has ended), or open:RATE in operations per second of all
     /// clients (open:1.5M), with latency counted from the time an operation falls due.
     #[arg(long, value_parser = parsed::<LoadShape>, value_name = "SHAPE")]
@@ -250,6 +253,7 @@ impl Settings {
             profile: self.profile,
             profile_set: (!self.profile_set.is_empty()).then_some(self.profile_set),
             load: self.load,
+            steps: self.steps.then_some(true),
             ..Layer::default()
         }
     }
