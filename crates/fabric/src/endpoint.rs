@@ -372,7 +372,17 @@ impl Endpoint {
     /// Bounded, growing pauses for waiting on somebody who will not wake us: a remote lock holder, a writer in the middle of an
     /// image.
     pub fn backoff(&self, what: &'static str, at: GlobalAddr) -> Backoff<'_> {
-        Backoff { ep: self, what, at, step: 0 }
+        self.backoff_within(what, at, LONGEST_PAUSE_NS)
+    }
+
+    /// The same with pauses of `longest` ns at most: for what is held shortly and wanted by few. 0 retries without a pause.
+    pub fn backoff_within(
+        &self,
+        what: &'static str,
+        at: GlobalAddr,
+        longest: Nanos,
+    ) -> Backoff<'_> {
+        Backoff { ep: self, what, at, step: 0, longest }
     }
 
     /// Notes what this client waits for (in reports of stalls).
@@ -547,10 +557,14 @@ pub struct Backoff<'e> {
     what: &'static str,
     at: GlobalAddr,
     step: u32,
+    longest: Nanos,
 }
 
+/// Longest pause of a back-off when nobody says otherwise.
+const LONGEST_PAUSE_NS: Nanos = 64_000;
+
 impl Backoff<'_> {
-    /// Pauses: 0.5 us doubling to 64 us, spread by half; gives way to other clients first.
+    /// Pauses: 0.5 us doubling to the longest, spread by half; gives way to other clients first.
     ///
     /// # Errors
     /// `TimedOut` when the deadline of the operation has passed.
@@ -562,7 +576,11 @@ impl Backoff<'_> {
             return Ok(());
         }
         self.ep.check_deadline(self.what, self.at.bits())?;
-        let base = 500u64 << step.min(7);
+        let base = (500u64 << step.min(20)).min(self.longest);
+        if base == 0 {
+            self.ep.yield_now().await;
+            return Ok(());
+        }
         let pause = base / 2 + self.ep.0.core.draw() % (base / 2 + 1);
         self.ep.waiting(Some(WaitReason { what: self.what, at: self.at.bits() }));
         let began = self.ep.step_began();

@@ -556,6 +556,11 @@ impl NodeCache {
         }
     }
 
+    /// Bytes of the budget that are not in use.
+    pub fn room(&self) -> u64 {
+        self.budget.saturating_sub(self.used.load(Relaxed))
+    }
+
     /// Whether more than `percent` of the budget is in use.
     pub fn is_tight(&self, percent: u64) -> bool {
         self.used.load(Relaxed) * 100 > self.budget * percent

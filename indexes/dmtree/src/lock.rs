@@ -7,6 +7,10 @@ use dmtree_parts::turns::Turn;
 use crate::client::{DmTree, Route};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 
+/// Longest pause between two tries for a leaf's lock. It is held for two or three round trips, and one client of each compute
+/// node tries: longer pauses leave it idle between two holders.
+const LOCK_PAUSE_NS: u64 = 4_000;
+
 /// A locked leaf, with its table as it was under the lock.
 pub(crate) struct Locked {
     pub route: Route,
@@ -42,7 +46,7 @@ impl DmTree {
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
         self.ep.point().await;
         let at = self.node.pool.resolve(&self.ep, route.table).await?;
-        let mut backoff = self.ep.backoff("leaf lock", at);
+        let mut backoff = self.ep.backoff_within("leaf lock", at, LOCK_PAUSE_NS);
         loop {
             if let Some(locked) = self.try_lock(route, at).await? {
                 return Ok(match locked {

@@ -42,7 +42,8 @@ impl FpTree {
     async fn acquire(&self, r: &Route) -> Result<Table> {
         let (lock, len) = (self.lock_addr(r), table::bytes(r.capacity) as u32);
         let together = self.node.o.round_trip_combining && self.node.o.locks == Locks::Table;
-        let mut backoff = self.ep.backoff("lock of a leaf", lock);
+        // As published: at once, again and again.
+        let mut backoff = self.ep.backoff_within("lock of a leaf", lock, 0);
         let first = loop {
             if together {
                 let (was, bytes) = self.ep.chain((cas(lock, 0, 1), read(r.table, len))).await?;

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use dmtree_fabric::{Error, Result};
 use dmtree_parts::cache::{CachedNode, NodeCache, Record};
 use dmtree_parts::combine::Combiner;
+use dmtree_parts::turns::TurnTable;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Bump, PoolNode, Stripes};
 
@@ -31,6 +32,7 @@ pub struct FpNode {
     pub(crate) cache: NodeCache,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
+    pub(crate) releases: Arc<TurnTable>,
     pub(crate) objects: Bump,
     pub(crate) tables: Stripes,
     pub(crate) hits: AtomicU64,
@@ -60,11 +62,18 @@ impl FpNode {
             cache: NodeCache::new(cx.cache_bytes),
             readers: Combiner::new(GROUPS, READERS),
             writers: Combiner::new(GROUPS, u32::MAX),
+            releases: TurnTable::new(GROUPS),
             objects: cx.pool.bump(root.index, KIND),
             tables: cx.pool.stripes(o.table_chunk_bytes),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         })
+    }
+
+    /// Whether hardly anything of the cache is free: less than a hundredth, or than a node.
+    pub(crate) fn is_short_of_room(&self) -> bool {
+        let room = self.cache.room();
+        self.cache.is_tight(99) || room < Self::least_cache_bytes(&self.g)
     }
 
     /// The smallest budget that holds one inner node with its mirrors.

@@ -112,7 +112,7 @@ impl FpTree {
             ));
         }
         let order = self.order(image, r.capacity, key);
-        let tight = self.node.o.adaptive_capacity && self.node.cache.is_tight(99);
+        let tight = self.node.o.adaptive_capacity && self.node.is_short_of_room();
         let capacity = if tight { (2 * r.capacity).min(MAX_CAPACITY) } else { r.capacity };
         // Into a larger sibling everything moves.
         let stay = if capacity > r.capacity { 0 } else { half(order.len) };

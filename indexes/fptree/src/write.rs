@@ -47,7 +47,14 @@ impl FpTree {
         self.ep.point().await;
         match arrival {
             Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
-                Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
+                Shared::Wrote(outcome) => {
+                    // As published, those who share are let go one after another, each by the thread of the one before.
+                    let turn = self.node.releases.turn(&self.ep, hash.0).await?;
+                    self.ep.stage_cost(Stage::LocalQueue, 1);
+                    self.ep.sleep(0).await;
+                    drop(turn);
+                    Ok((outcome, OpOutcome::Shared))
+                }
                 Shared::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
             },
             Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,

@@ -29,6 +29,18 @@ pub struct Knobs {
     pub seed: u64,
 }
 
+/// How a READ or WRITE that the test knob suspends in the middle is torn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tearing {
+    /// Either piece may execute first, as the contract says.
+    #[default]
+    AnyOrder,
+    /// The lower addresses execute first.
+    Ascending,
+    /// Not at all: it executes whole, before or after the suspension.
+    Never,
+}
+
 /// The in-process fabric. Clone it freely; all clones are the same fabric.
 #[derive(Clone)]
 pub struct LocalFabric(Arc<Shared>);
@@ -37,6 +49,7 @@ pub(crate) struct Shared {
     hosts: RwLock<Vec<Arc<Host>>>,
     log: Mutex<Vec<MemberEvent>>,
     knobs: Knobs,
+    tears: Tearing,
     /// Start of the fabric's clock.
     epoch: std::time::Instant,
 }
@@ -60,12 +73,19 @@ impl LocalFabric {
     }
 
     /// A fabric with test knobs.
-    #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
     pub fn with_knobs(knobs: Knobs) -> Self {
+        Self::with_tearing(knobs, Tearing::AnyOrder)
+    }
+
+    /// A fabric with test knobs that spares its clients some of what the contract allows: for published layouts that do not
+    /// survive it. Says something about the clients of one thread only.
+    #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
+    pub fn with_tearing(knobs: Knobs, tears: Tearing) -> Self {
         Self(Arc::new(Shared {
             hosts: RwLock::default(),
             log: Mutex::default(),
             knobs,
+            tears,
             epoch: std::time::Instant::now(),
         }))
     }

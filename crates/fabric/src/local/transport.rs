@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use super::Shared;
+use super::{Shared, Tearing};
 use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::core::Core;
@@ -147,6 +147,8 @@ impl LocalTransport {
         let when = match draw >> 20 & 3 {
             0 => When::Before,
             1 => When::After,
+            2 if self.shared.tears == Tearing::Never => When::Before,
+            3 if self.shared.tears == Tearing::Never => When::After,
             _ => When::Around { cut: draw >> 8 },
         };
         draw.is_multiple_of(u64::from(one_in)).then_some(when)
@@ -167,8 +169,9 @@ impl LocalTransport {
             local: last.local.wrapping_add(at as usize),
             ..*last
         };
-        // Nothing orders the bytes of one verb: either end may come first.
-        let (now, later) = if cut & (1 << 11) == 0 { (lower, upper) } else { (upper, lower) };
+        // Nothing orders the bytes of one verb: either end may come first, unless the fabric is told otherwise.
+        let lower_first = self.shared.tears == Tearing::Ascending || cut & (1 << 11) == 0;
+        let (now, later) = if lower_first { (lower, upper) } else { (upper, lower) };
         self.execute(first)?;
         self.execute(&[now])?;
         Ok(Some(later))
