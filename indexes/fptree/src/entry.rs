@@ -1,6 +1,6 @@
 //! Verbs on entries.
 
-use dmtree_fabric::{Buf, GlobalAddr, Result, Stage};
+use dmtree_fabric::{Buf, GlobalAddr, Result, Stage, Step};
 
 use crate::client::{FpTree, Route};
 use crate::format::leaf;
@@ -33,6 +33,7 @@ impl FpTree {
         let g = &self.node.g;
         for slot in slots {
             let at = self.entry_addr(r.leaf, slot);
+            self.ep.step(Step::Entry);
             let bytes = self.ep.read(at, g.entry() as u32).await?;
             self.ep.stage_cost(Stage::EntryCheck, 1);
             let seen = bytes.extract(|b| {
@@ -70,6 +71,7 @@ impl FpTree {
         slot: usize,
         image: Buf,
     ) -> Result<()> {
+        self.ep.step(Step::Entry);
         self.ep.write(self.entry_addr(leaf, slot), image).await.map(|_| ())
     }
 }

@@ -4,7 +4,7 @@
 //! words of a WRITE land in ascending order. With [`Locks::Leaf`] it lies behind the leaf on the memory node.
 
 use dmtree_fabric::verb::{cas, read, write as write_verb, write_word};
-use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Stage};
+use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Stage, Step};
 
 use crate::client::{FpTree, Route};
 use crate::format::table::{self, Table};
@@ -28,6 +28,7 @@ impl FpTree {
     pub(crate) async fn read_table(&self, r: &Route) -> Result<Table> {
         let mut backoff = self.ep.backoff("table being written", r.table);
         loop {
+            self.ep.step(Step::Table);
             let bytes = self.ep.read(r.table, table::bytes(r.capacity) as u32).await?;
             self.ep.stage_cost(Stage::FingerprintScan, 1);
             if let Some(t) = bytes.extract(|b| Table::parse(r.capacity, b)) {
@@ -44,6 +45,7 @@ impl FpTree {
         let together = self.node.o.round_trip_combining && self.node.o.locks == Locks::Table;
         // As published: at once, again and again.
         let mut backoff = self.ep.backoff_within("lock of a leaf", lock, 0);
+        self.ep.step(Step::Lock);
         let first = loop {
             if together {
                 let (was, bytes) = self.ep.chain((cas(lock, 0, 1), read(r.table, len))).await?;
@@ -93,6 +95,7 @@ impl FpTree {
             self.ep.detach(write_word(lock, 0), None);
             return Ok(());
         }
+        self.ep.step(Step::Lock);
         self.ep.write_word(lock, 0).await
     }
 
@@ -114,6 +117,7 @@ impl FpTree {
 
     /// WRITEs the table of a locked leaf, which frees the lock, in the same verb or in the next.
     pub(crate) async fn write_table_and_unlock(&self, r: &Route, image: Buf) -> Result<()> {
+        self.ep.step(Step::Table);
         self.ep.write(r.table, image).await?;
         if self.node.o.locks == Locks::Leaf {
             self.unlock_at(r, self.node.o.round_trip_combining).await?;
@@ -132,6 +136,7 @@ impl FpTree {
         let one_node = r.table.node() == r.leaf.node() && self.node.o.locks == Locks::Table;
         if self.node.o.round_trip_combining && one_node {
             let entry = write_verb(self.entry_addr(r.leaf, slot), entry);
+            self.ep.step(Step::Entry);
             return self.ep.chain((entry, write_verb(r.table, table))).await.map(|_| ());
         }
         self.write_entry(r.leaf, slot, entry).await?;
@@ -143,6 +148,7 @@ impl FpTree {
         let (lock, rtc) = (self.lock_addr(r), self.node.o.round_trip_combining);
         if rtc && lock.node() == r.leaf.node() {
             let entry = write_verb(self.entry_addr(r.leaf, slot), entry);
+            self.ep.step(Step::Entry);
             return self.ep.chain((entry, write_word(lock, 0))).await.map(|_| ());
         }
         self.write_entry(r.leaf, slot, entry).await?;

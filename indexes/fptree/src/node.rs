@@ -64,10 +64,16 @@ impl FpNode {
             writers: Combiner::new(GROUPS, u32::MAX),
             releases: TurnTable::new(GROUPS),
             objects: cx.pool.bump(root.index, KIND),
-            tables: cx.pool.stripes(o.table_chunk_bytes),
+            tables: cx.pool.stripes(o.table_chunk_bytes.min(Self::longest_stretch(cx))),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         })
+    }
+
+    /// In small pools, too, several allocating nodes find room on every compute node. (The artifact's region holds 128 chunks.)
+    fn longest_stretch(cx: &NodeContext) -> u64 {
+        let region = cx.pool.fabric().region_bytes(cx.pool.cn()).unwrap_or(0);
+        (region / 64).max(4 << 10)
     }
 
     /// Whether hardly anything of the cache is free: less than a hundredth, or than a node.

@@ -35,7 +35,8 @@ pub struct Options {
     pub leaf_capacity: u32,
     /// Records of an inner node, 8 to 64.
     pub fanout: u32,
-    /// Bytes of table memory that a client node takes from one compute node before it goes on to the next, 4 KiB to 1 GiB.
+    /// Bytes of table memory that a client node takes from one compute node before it goes on to the next, 4 KiB to 1 GiB; at
+    /// most a 64th of what a compute node has (and 4 KiB at least).
     pub table_chunk_bytes: u64,
     /// Where tables live.
     pub tables: Tables,

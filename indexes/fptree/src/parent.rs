@@ -5,7 +5,7 @@
 //! reached over the left one.
 
 use dmtree_fabric::verb::{cas, read};
-use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 
 use crate::client::{FpTree, Route};
 use crate::format::inner::{self, Child, Head, Inner};
@@ -77,6 +77,7 @@ impl FpTree {
         let (lock, len) = (self.inner_lock(at), g.inner_bytes() as u32);
         let mut backoff = self.ep.backoff("lock of an inner node", lock);
         let mut sampled = None;
+        self.ep.step(Step::Structure);
         loop {
             if self.node.o.round_trip_combining {
                 let (was, bytes) = self.ep.chain((cas(lock, 0, 1), read(at, len))).await?;
@@ -109,6 +110,7 @@ impl FpTree {
 
     /// Frees an inner lock; nothing else changes.
     pub(crate) async fn unlock_inner(&self, at: GlobalAddr) -> Result<()> {
+        self.ep.step(Step::Structure);
         self.ep.write_word(self.inner_lock(at), 0).await
     }
 
@@ -117,6 +119,7 @@ impl FpTree {
         let LockedInner { addr, mut image } = n;
         self.ep.stage_cost(Stage::NodeImage, self.node.g.fanout as u32);
         inner::seal(&self.node.g, &mut image);
+        self.ep.step(Step::Structure);
         self.ep.write(addr, image).await.map(|_| ())
     }
 
@@ -281,6 +284,7 @@ impl FpTree {
     async fn lock_root(&self) -> Result<()> {
         let lock = self.node.root.aux();
         let mut backoff = self.ep.backoff("lock of the root pointer", lock);
+        self.ep.step(Step::Structure);
         while self.ep.cas(lock, 0, 1).await? != 0 {
             backoff.step().await?;
         }

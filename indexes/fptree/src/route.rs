@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Verified};
+use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified};
 use dmtree_parts::cache::{CachedNode, NodeParts, Record};
 use dmtree_parts::keys::KeyArray;
 
@@ -204,6 +204,7 @@ impl FpTree {
 
     /// READs the root pointer.
     pub(crate) async fn read_root(&self) -> Result<GlobalAddr> {
+        self.ep.step(Step::Route);
         let word = self.ep.read(self.node.root.word, 8).await?.word(0);
         let root = GlobalAddr::from_bits(word);
         if root.is_null() {
@@ -223,6 +224,7 @@ impl FpTree {
         let g = &self.node.g;
         let mut backoff = self.ep.backoff("inner node being written", at);
         loop {
+            self.ep.step(Step::Route);
             let bytes = self.ep.read(at, g.inner_bytes() as u32).await?;
             self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
             if let Ok(((), image)) = bytes.check(|b| Inner::check(g, b).map(|_| ()).ok_or(())) {

@@ -7,7 +7,7 @@
 
 use std::ops::Bound;
 
-use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Role, Stage, Verified};
+use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Role, Stage, Step, Verified};
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 
 use crate::client::{FpTree, Route, no_reverse};
@@ -123,6 +123,7 @@ impl FpTree {
             return Err(Error::corrupt(format!("the table of leaf {} has gaps", at.leaf)));
         }
         let read = (used + 1).min(at.capacity);
+        self.ep.step(Step::Entry);
         let bytes = self.ep.read(at.leaf, g.entry_at(read) as u32).await?;
         self.ep.stage_cost(Stage::NodeImage, read as u32);
         let seen = bytes.check(|b| {

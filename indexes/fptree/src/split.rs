@@ -5,7 +5,7 @@
 //! version differs from its record's, and point operations on it look for the new record.
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, Error, OpOutcome, Result, Stage, Verified};
+use dmtree_fabric::{Buf, Error, OpOutcome, Result, Stage, Step, Verified};
 use dmtree_parts::Outcome;
 use dmtree_parts::combine::Lease;
 use dmtree_parts::hash::KeyHash;
@@ -94,6 +94,7 @@ impl FpTree {
     /// Step 6. Nobody else writes the leaf now.
     pub(crate) async fn read_locked_leaf(&self, r: &Route) -> Result<Verified> {
         let g = &self.node.g;
+        self.ep.step(Step::Structure);
         let bytes = self.ep.read(r.leaf, g.leaf_bytes(r.capacity) as u32).await?;
         self.ep.stage_cost(Stage::NodeImage, r.capacity as u32);
         let whole = bytes.check(|b| {
@@ -205,6 +206,7 @@ impl FpTree {
     /// Steps 7 to 10.
     async fn write_split(&self, r: &Route, s: Sibling, images: Images) -> Result<()> {
         let Images { sibling, sibling_table, leaf, table } = images;
+        self.ep.step(Step::Structure);
         if self.node.o.round_trip_combining {
             let both = (write_verb(s.leaf, sibling), write_verb(s.table, sibling_table));
             self.ep.batch(both).await?;

@@ -429,6 +429,7 @@ fn means_of_inserts() {
         let t = sum.total(&[OpKind::Put]);
         let per = |n: u64| n as f64 / t.ops as f64;
         let splits = sum.cell(OpKind::Put, OpOutcome::InsertSplit).ops;
+        near("splits", per(splits), 1.0 / 22.37);
         // Derived for 6 levels, as at 10^9 keys; descents through fewer save some. Not derived, and counted here: once a bottom
         // node is split, each compute node finds its copy old, half of them from the right half (a hop), others descend.
         let node = 1752.0;

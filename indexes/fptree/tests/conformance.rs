@@ -63,7 +63,7 @@ fn model_hashed_keys() {
 fn model_ascending_keys_in_high_trees() {
     for (seed, o) in (10..).zip(presets()) {
         let o = Options { key_bytes: 8, fanout: 8, ..o };
-        conformance::model(&bed(&o), seed, Keys::Ascending, 8_000, 30_000);
+        conformance::model(&bed(&o), seed, Keys::Ascending, 4_000, 14_000);
     }
 }
 
@@ -100,7 +100,7 @@ fn model_cache_of_three_nodes() {
         for adaptive_capacity in [true, false] {
             let o = Options { fanout: 8, adaptive_capacity, ..o.clone() };
             let bed = bed_with(pool(), &o, tiny_cache(&o));
-            conformance::model(&bed, seed, Keys::Hashed24, 3_000, 12_000);
+            conformance::model(&bed, seed, Keys::Hashed24, 2_000, 8_000);
             let shape = bed.client(0).expect("attach").walk().expect("walk");
             let larger = shape.leaves.iter().any(|(slots, _)| *slots > 32);
             assert_eq!(larger, adaptive_capacity, "{:?}", shape.leaves);
