@@ -70,6 +70,12 @@ pub fn render_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
     for (name, text) in files {
         let path = dir.join(name);
         write_atomically(&path, text.as_bytes())?;
+        #[cfg(feature = "pdf")]
+        if path.extension().is_some_and(|e| e == "svg") {
+            let page = path.with_extension("pdf");
+            write_atomically(&page, &crate::pdf::pdf(&text)?)?;
+            written.push(page);
+        }
         written.push(path);
     }
     Ok(written)

@@ -26,6 +26,8 @@ pub mod offered;
 pub mod opened;
 pub mod oracle;
 pub mod panel;
+#[cfg(feature = "pdf")]
+pub mod pdf;
 mod prepare;
 pub mod profile;
 pub mod published;
