@@ -91,6 +91,8 @@ fn seeds(n: &str) -> Result<()> {
         "--release",
         "-p",
         "dmtree-engine",
+        "-p",
+        "dmtree-fptree",
         "--test",
         "concurrent",
         "interleaved",
