@@ -93,10 +93,15 @@ fn miri() -> Result<()> {
 
 fn seeds(n: &str) -> Result<()> {
     let n: u32 = n.parse().context("a number of seeds")?;
-    for (suite, filter) in [("concurrent", "interleaved"), ("adversarial", "adversarial")] {
+    for (packages, suite, filter) in [
+        (&["-p", "dmtree-engine", "-p", "dmtree-fptree"][..], "concurrent", "interleaved"),
+        (&["-p", "dmtree-engine"][..], "adversarial", "adversarial"),
+    ] {
         run(Command::new("cargo")
             .env("DMTREE_SEEDS", n.to_string())
-            .args(["test", "--release", "-p", "dmtree-engine", "--test", suite, filter]))?;
+            .args(["test", "--release"])
+            .args(packages)
+            .args(["--test", suite, filter]))?;
     }
     Ok(())
 }
