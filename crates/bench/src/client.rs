@@ -136,6 +136,20 @@ impl Tally {
         }
     }
 
+    /// An operation was acknowledged.
+    fn acknowledged(&mut self, done: &Done) {
+        self.all_ops += 1;
+        match done {
+            Done::Fine => {}
+            Done::Inserted => self.inserted += 1,
+            Done::Deleted => self.deleted += 1,
+            Done::Scanned(pairs) => {
+                self.scans.0 += 1;
+                self.scans.1 += pairs;
+            }
+        }
+    }
+
     fn failed(&mut self, bad: &Bad, what: impl FnOnce() -> String) {
         let why = match bad {
             Bad::Wrong(w) => w.clone(),
@@ -205,142 +219,171 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
     let mut t = Tally::default();
     let mut b = Buffers::default();
     let mut stream = o.plan.stream(o.first_stream.wrapping_add(seat.number));
-    let writes = {
-        let mix = o.plan.workload().mix();
-        mix.weight(OpKind::Insert) > 0 || mix.weight(OpKind::Delete) > 0
-    };
-    let first_new = o.plan.records();
     seat.ep.reset_counters();
-    let start = *o.start.get_or_init(|| seat.ep.now());
+    seat.ep.set_timed_steps(o.steps);
+    let mut turns = Turns::new(&o, *o.start.get_or_init(|| seat.ep.now()));
     if o.spread_ns > 0 {
         let mut rng = o.seed.numbered("start", u64::from(seat.number)).rng();
         seat.ep.sleep(rng.below(o.spread_ns)).await;
     }
-    let deadline = o.time.map(|d| start + clock::nanos(d)).filter(|_| o.window.is_none());
-    // Counters that all clients share start with the window, and are read at its end.
-    let windowed = o.window.is_some() && o.measure == Measure::Window;
-    seat.ep.set_timed_steps(o.steps);
-    let mut reported = 0;
-    let mut turn = 0u64;
     t.ended = loop {
-        if turn.is_multiple_of(STEP) {
-            o.done.fetch_add(t.all_ops - reported, Ordering::Relaxed);
-            reported = t.all_ops;
-            if o.stop.load(Ordering::Relaxed) {
-                break Ended::Interrupted;
-            }
-            if seat.shares_thread {
-                seat.ep.yield_now().await;
-            }
-            if writes && turn.is_multiple_of(MAINTAIN_EVERY) && turn > 0 {
-                // What it finds broken shows in the checks.
-                let _ = seat.client.maintain().await;
-            }
-        }
-        turn += 1;
-        if o.left.is_none() && o.window.as_ref().is_some_and(Window::closed) {
-            break Ended::Operations;
-        }
-        if let Some(left) = &o.left
-            && left.fetch_sub(1, Ordering::Relaxed) <= 0
-        {
-            run_dry(&o, &seat);
-            break Ended::Operations;
-        }
-        let due = o.arrivals.as_ref().map(|arrivals| start + arrivals.take(seat.cn));
-        if let Some(due) = due {
-            let now = seat.ep.now();
-            if due > now {
-                seat.ep.sleep(due - now).await;
-                if o.window.as_ref().is_some_and(Window::closed)
-                    || deadline.is_some_and(|d| due >= d)
-                {
-                    break Ended::Duration;
-                }
-            }
-        }
-        let Some(op) = stream.next() else {
-            run_dry(&o, &seat);
-            break Ended::UsedUp;
+        let due = match turns.next(&mut seat, &t).await {
+            Ok(due) => due,
+            Err(ended) => break ended,
         };
+        let Some(op) = stream.next() else { break Ended::UsedUp };
         if let Op::Insert { record, .. } = op
-            && record >= first_new + o.insert_room
+            && record >= o.plan.records() + o.insert_room
         {
-            run_dry(&o, &seat);
             break Ended::Memory;
         }
         if let Some(w) = &o.window {
             w.begin();
         }
         let began = due.unwrap_or_else(|| seat.ep.now());
-        let kind = op.kind();
         let result = one(&mut seat.client, &o, &op, &mut b).await;
         let ended = seat.ep.now();
-        let ending = o.window.as_ref().map_or(Ending::Inside, |w| w.end(start, ended));
-        match (windowed, ending) {
-            (true, Ending::Opens) => seat.ep.reset_counters(),
-            (true, Ending::Closes) => {
-                let _ = o.counted.set(seat.ep.snapshot());
-            }
-            _ => {}
-        }
-        let inside = !windowed || matches!(ending, Ending::Inside | Ending::Closes);
+        let inside = turns.end(&seat, ended);
         t.counted += u64::from(inside);
         match result {
             Ok((done, checked)) => {
-                t.all_ops += 1;
+                t.acknowledged(&done);
                 if inside {
                     t.ops += 1;
-                    t.latency.record(kind, ended.saturating_sub(began));
-                }
-                match done {
-                    Done::Fine => {}
-                    Done::Inserted => t.inserted += 1,
-                    Done::Deleted => t.deleted += 1,
-                    Done::Scanned(pairs) => {
-                        t.scans.0 += 1;
-                        t.scans.1 += pairs;
-                    }
+                    t.latency.record(op.kind(), ended.saturating_sub(began));
                 }
                 if let Err(wrong) = checked.and_then(|()| check_scan(&o, &op, &b)) {
-                    t.wrong(|| format!("{kind} of {}: {wrong}", shown(op.key())));
+                    t.wrong(|| format!("{} of {}: {wrong}", op.kind(), shown(op.key())));
                 }
             }
-            Err(Bad::Failed(e)) if e.kind() == ErrorKind::Full && writes => {
-                run_dry(&o, &seat);
+            Err(Bad::Failed(e)) if e.kind() == ErrorKind::Full && turns.writes => {
                 break Ended::Memory;
             }
             Err(bad) => {
-                t.failed(&bad, || format!("{kind} of {}", shown(op.key())));
+                t.failed(&bad, || format!("{} of {}", op.kind(), shown(op.key())));
                 if t.errors > MAX_ERRORS {
-                    run_dry(&o, &seat);
                     break Ended::Errors;
                 }
             }
         }
-        if let Some(deadline) = deadline
-            && ended >= deadline
-            && (t.ops >= o.min_ops || ended >= deadline + PATIENCE_NS)
-        {
+        if turns.late(ended, t.ops) {
             break Ended::Duration;
         }
     };
-    t.elapsed = Duration::from_nanos(seat.ep.now().saturating_sub(start));
+    turns.run_dry(&seat);
+    t.elapsed = Duration::from_nanos(seat.ep.now().saturating_sub(turns.start));
     stream.acknowledge();
-    o.done.fetch_add(t.all_ops - reported, Ordering::Relaxed);
+    turns.report(&t);
     if let Err(e) = seat.ep.drain().await {
         t.wrong(|| format!("finishing detached verbs: {e}"));
     }
     t
 }
 
-/// There is nothing more to begin: a window ends here, before clients stop one by one.
-fn run_dry<I>(o: &Orders, seat: &Seat<I>) {
-    if let Some(w) = &o.window
-        && w.run_dry(seat.ep.now())
-        && o.measure == Measure::Window
-    {
-        let _ = o.counted.set(seat.ep.snapshot());
+/// When a client begins its operations, and when it stops.
+struct Turns<'o> {
+    o: &'o Orders,
+    /// When the phase began, ns.
+    start: u64,
+    /// When it ends, ns, where no window says so.
+    deadline: Option<u64>,
+    /// Only what ends in the window counts. Counters that all clients share start with it, and are read at its end.
+    windowed: bool,
+    /// The workload changes which keys exist.
+    writes: bool,
+    turn: u64,
+    /// Operations reported so far.
+    reported: u64,
+}
+
+impl<'o> Turns<'o> {
+    fn new(o: &'o Orders, start: u64) -> Self {
+        let mix = o.plan.workload().mix();
+        Self {
+            o,
+            start,
+            deadline: o.time.map(|d| start + clock::nanos(d)).filter(|_| o.window.is_none()),
+            windowed: o.window.is_some() && o.measure == Measure::Window,
+            writes: mix.weight(OpKind::Insert) > 0 || mix.weight(OpKind::Delete) > 0,
+            turn: 0,
+            reported: 0,
+        }
+    }
+
+    /// Waits until the next operation may begin. When it fell due, of an open load; or why there is none.
+    async fn next<I: RangeIndex>(
+        &mut self,
+        seat: &mut Seat<I>,
+        t: &Tally,
+    ) -> Result<Option<u64>, Ended> {
+        if self.turn.is_multiple_of(STEP) {
+            self.report(t);
+            if self.o.stop.load(Ordering::Relaxed) {
+                return Err(Ended::Interrupted);
+            }
+            if seat.shares_thread {
+                seat.ep.yield_now().await;
+            }
+            if self.writes && self.turn.is_multiple_of(MAINTAIN_EVERY) && self.turn > 0 {
+                // What it finds broken shows in the checks.
+                let _ = seat.client.maintain().await;
+            }
+        }
+        self.turn += 1;
+        let closed = || self.o.window.as_ref().is_some_and(Window::closed);
+        match &self.o.left {
+            None if closed() => return Err(Ended::Operations),
+            Some(left) if left.fetch_sub(1, Ordering::Relaxed) <= 0 => {
+                return Err(Ended::Operations);
+            }
+            _ => {}
+        }
+        let Some(arrivals) = &self.o.arrivals else { return Ok(None) };
+        let due = self.start + arrivals.take(seat.cn);
+        let now = seat.ep.now();
+        if due > now {
+            seat.ep.sleep(due - now).await;
+            if closed() || self.deadline.is_some_and(|d| due >= d) {
+                return Err(Ended::Duration);
+            }
+        }
+        Ok(Some(due))
+    }
+
+    /// An operation has ended. Whether it counts.
+    fn end<I>(&self, seat: &Seat<I>, now: u64) -> bool {
+        let ending = self.o.window.as_ref().map_or(Ending::Inside, |w| w.end(self.start, now));
+        match (self.windowed, ending) {
+            (true, Ending::Opens) => seat.ep.reset_counters(),
+            (true, Ending::Closes) => self.read_counters(seat),
+            _ => {}
+        }
+        !self.windowed || matches!(ending, Ending::Inside | Ending::Closes)
+    }
+
+    /// This client stops. A window that is still open ends here, before clients stop one by one.
+    fn run_dry<I>(&self, seat: &Seat<I>) {
+        if let Some(w) = &self.o.window
+            && w.run_dry(seat.ep.now())
+            && self.windowed
+        {
+            self.read_counters(seat);
+        }
+    }
+
+    fn read_counters<I>(&self, seat: &Seat<I>) {
+        let _ = self.o.counted.set(seat.ep.snapshot());
+    }
+
+    /// Whether time is up.
+    fn late(&self, now: u64, ops: u64) -> bool {
+        self.deadline.is_some_and(|d| now >= d && (ops >= self.o.min_ops || now >= d + PATIENCE_NS))
+    }
+
+    /// Reports progress.
+    fn report(&mut self, t: &Tally) {
+        self.o.done.fetch_add(t.all_ops - self.reported, Ordering::Relaxed);
+        self.reported = t.all_ops;
     }
 }
 

@@ -124,6 +124,13 @@ fn quick_writes_valid_files_and_reports_read_them() {
         o,
     ]);
     assert!(table.contains("in-process memory, no statement about a NIC"), "{table}");
+    assert!(
+        table.contains("quick-sim") && table.contains("published"),
+        "the simulated table follows"
+    );
+    assert!(
+        out.join("quick-sim/results.json").exists() && out.join("quick-sim/report.html").exists()
+    );
     for word in ["search", "insert", "update", "scan", "uniform", "zipfian", "B/key on MN"] {
         assert!(table.contains(word), "{word}: {table}");
     }
@@ -389,4 +396,103 @@ fn an_interrupt_writes_what_is_finished() {
     assert!((1..8).contains(&n), "{n}");
     assert!(out.join("simple_results_uniform.csv").exists());
     assert!(text(&o.stdout).contains("interrupted: only finished cells are shown"));
+}
+
+#[test]
+fn profiles_are_listed_shown_and_started_from() {
+    let list = ok(&["fabric", "list"]);
+    assert!(list.contains("dmtree-artifact-100g") && list.contains("cxl2-pool"), "{list}");
+    let shown = ok(&["fabric", "show", "cx6-200g"]);
+    for word in ["responder_ns.read", "Gb/s", "Smart", "conf."] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let toml = ok(&["fabric", "show", "ideal", "--toml"]);
+    let mine = file(dir.path(), "mine.toml", toml.as_bytes());
+    assert!(ok(&["fabric", "show", &mine]).starts_with("ideal: "));
+    refused(&["fabric", "show", "cx9"], &["cx9", "cx6-200g"]);
+    let misspelt = file(dir.path(), "bad.toml", toml.replace("gbps", "gbsp").as_bytes());
+    refused(&["fabric", "show", &misspelt], &["bad.toml", "link.gbsp", "link.gbps"]);
+    let sim = ["bench", "quick-sim", "--systems", "dmtree", "--keys", "1000"];
+    let with = |more: &[&'static str]| [&sim[..], more].concat();
+    refused(&with(&["--set", "responder_ns.read=-3"]), &["responder_ns.read", "from 0"]);
+    refused(&with(&["--set", "responder_ns.read"]), &["such as"]);
+    refused(&with(&["--profile", "/nowhere/x.toml"]), &["/nowhere/x.toml"]);
+    refused(&with(&["--budget", "5"]), &["--ops or --duration"]);
+    refused(&with(&["--load", "open:x"]), &["open:1.5M"]);
+    refused(&with(&["--sweep", "size"]), &["value-size"]);
+    refused(&["bench", "quick", "--profile", "ideal"], &["--fabric sim"]);
+    refused(&["bench", "quick", "--verify-determinism"], &["--fabric sim"]);
+    refused(&["bench", "fast26", "--systems", "sherman"], &["not built yet"]);
+}
+
+/// A small simulation.
+const SMALL: [&str; 12] = [
+    "bench",
+    "quick-sim",
+    "--systems",
+    "dmtree",
+    "--keys",
+    "3000",
+    "--ops",
+    "2000",
+    "--workloads",
+    "search,update",
+    "--quiet",
+    "--seed=9",
+];
+
+#[test]
+fn simulations_repeat_and_say_so() {
+    let mut args = SMALL.to_vec();
+    args.push("--verify-determinism");
+    let text = ok(&args);
+    assert!(text.starts_with("2 cells: the same trace in three processes"), "{text}");
+    assert!(text.contains("dmtree search uniform sim"), "{text}");
+}
+
+#[test]
+fn a_run_is_resumed_where_it_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("r");
+    let o = out.to_str().unwrap();
+    let with = |more: &[&str]| -> Vec<String> {
+        SMALL.iter().chain(more).map(|s| (*s).to_owned()).collect()
+    };
+    let call = |args: &[String]| dmtree().args(args).output().unwrap();
+    assert_eq!(call(&with(&["--resume", o])).status.code(), Some(0), "nothing there yet");
+    let path = out.join("results.json");
+    let mut r: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let whole = r["cells"].as_array().unwrap().clone();
+    // A finished cell that nobody could measure shows that it is taken over.
+    r["cells"][0]["mops"] = 12345.0.into();
+    r["cells"].as_array_mut().unwrap().pop();
+    std::fs::write(&path, r.to_string()).unwrap();
+    assert_eq!(call(&with(&["--resume", o])).status.code(), Some(0));
+    let again: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(again["cells"][0]["mops"], 12345.0);
+    assert_eq!(again["cells"].as_array().unwrap().len(), 2);
+    assert_eq!(again["cells"][1]["workload"], whole[1]["workload"]);
+    let other = call(&with(&["--resume", o, "--rounds", "2"]));
+    assert_eq!(other.status.code(), Some(2));
+    assert!(
+        text(&other.stderr).contains("resume with the same settings"),
+        "{}",
+        text(&other.stderr)
+    );
+}
+
+#[test]
+fn bounds_decide_the_status_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let e = file(
+        dir.path(),
+        "b.toml",
+        b"description = \"bounds\"\nsystems = [\"dmtree\"]\nworkloads = [\"search\"]\ndistributions = [\"uniform\"]\nfabric = \"sim\"\nkeys = 3000\nops = 4000\npublished = \"fast26-micro\"\n\n[[bounds]]\nratio = [5.0, 9.0]\n",
+    );
+    let shown = ok(&["bench", &e, "--quiet"]);
+    assert!(shown.contains("OUTSIDE 5.00..9.00") && shown.contains("49.70"), "{shown}");
+    let o = run(&["bench", &e, "--quiet", "--check-bounds"]);
+    assert_eq!(o.status.code(), Some(1), "{}", text(&o.stderr));
+    assert!(text(&o.stderr).contains("1 cells lie outside"), "{}", text(&o.stderr));
 }

@@ -1,0 +1,162 @@
+//! The measured phase of a cell.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use dmtree_fabric::Snapshot;
+use dmtree_parts::RangeIndex;
+use dmtree_workload::{Plan, Seed};
+
+use crate::client::{self, Orders, Tally};
+use crate::clock;
+use crate::config::{MIN_OPS, Measure};
+use crate::failure::Result;
+use crate::group::{CellPlan, Group, Host, Measured, Progress, at, crew, name};
+use crate::offered::{Arrivals, LoadShape, OpenFigures};
+use crate::opened::{Left, Loop, Opened, Seat};
+use crate::oracle::Oracle;
+use crate::simulated::{self, START_SPREAD_NS, SimFigures};
+use crate::sizing;
+use crate::window::{Extent, Window};
+
+/// Measures a cell on a loaded and warm pool.
+pub(crate) fn measure<I: RangeIndex>(
+    g: &Group,
+    cell: &CellPlan,
+    host: &mut Host<'_>,
+    opened: &Opened<I>,
+    plan: &Arc<Plan>,
+    oracle: Option<&Arc<Oracle>>,
+) -> Result<Measured> {
+    let c = &cell.config;
+    let clients = c.clients();
+    // Of a budget, the time that is left of this cell's share; a walk follows.
+    let time = match (host.slot(), c.duration) {
+        (Some(slot), None) => Some(slot.mul_f64(0.9)),
+        (Some(slot), Some(d)) => Some(slot.mul_f64(0.9).min(Duration::from_secs_f64(d))),
+        (None, d) => d.map(Duration::from_secs_f64),
+    };
+    let orders = Arc::new(orders(g, cell, host, opened, plan, oracle, time));
+    let body = |seat: Seat<I>| -> Loop<Tally> { Box::pin(client::work(seat, orders.clone())) };
+    let (what, place) = (name(g, Some(cell)), at(host));
+    let began = clock::now();
+    let mut tick = || {
+        let done = orders.done.load(Ordering::Relaxed);
+        let share = match (&orders.window, time) {
+            (Some(w), _) => w.share(),
+            (None, Some(t)) => (clock::now() - began).as_secs_f64() / t.as_secs_f64().max(1e-9),
+            (None, None) => 0.0,
+        };
+        let by_ops = orders.left.as_ref().and(c.ops).map_or(0.0, |n| done as f64 / n as f64);
+        let share = share.max(by_ops).min(1.0);
+        (host.progress)(Progress { what: &what, phase: "measure", cell: place, done, share });
+    };
+    opened.set_timed(true);
+    let left = opened.run(crew(c), &body, &mut tick);
+    opened.set_timed(false);
+    let mut m = sum_up(&left?, opened.compute_nodes(), plan, oracle.is_some());
+    if let Some(counted) = orders.counted.get() {
+        m.counts = counted.clone();
+    }
+    conclude(&mut m, &orders, clients, (clock::now() - began).as_secs_f64());
+    Ok(m)
+}
+
+fn orders<I: RangeIndex>(
+    g: &Group,
+    cell: &CellPlan,
+    host: &Host<'_>,
+    opened: &Opened<I>,
+    plan: &Arc<Plan>,
+    oracle: Option<&Arc<Oracle>>,
+    time: Option<Duration>,
+) -> Orders {
+    let c = &cell.config;
+    let clients = c.clients();
+    let seed = Seed(c.seed).numbered("round", g.round.into()).numbered("cell", cell.number as u64);
+    let min_ops = if host.deadline.is_some() { MIN_OPS.div_ceil(u64::from(clients)) } else { 1 };
+    let whole = c.measure == Measure::All;
+    let budget = c.ops.filter(|_| opened.sim().is_none() || whole);
+    let extent = Extent { ops: c.ops.filter(|_| !whole), ns: time.map(clock::nanos) };
+    let window = opened.sim().map(|sim| Window::new(sim.clone(), clients, START_SPREAD_NS, extent));
+    let arrivals = match c.load {
+        LoadShape::Closed => None,
+        LoadShape::Open { ops_per_s } => {
+            Some(Arrivals::new(seed, ops_per_s, opened.compute_nodes()))
+        }
+    };
+    Orders {
+        plan: plan.clone(),
+        oracle: oracle.cloned(),
+        first_stream: g.round.wrapping_mul(clients),
+        time,
+        min_ops,
+        left: budget.map(|n| AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX))),
+        insert_room: sizing::insert_room(c, &cell.workload),
+        stop: host.stop.clone(),
+        done: AtomicU64::new(0),
+        start: OnceLock::new(),
+        spread_ns: if window.is_some() { START_SPREAD_NS } else { 0 },
+        seed,
+        arrivals,
+        window,
+        counted: OnceLock::new(),
+        measure: c.measure,
+        steps: c.steps,
+    }
+}
+
+/// What follows from the window and from the offered load.
+fn conclude(m: &mut Measured, o: &Orders, clients: u32, real_seconds: f64) {
+    let start = o.start.get().copied().unwrap_or(0);
+    if let Some(w) = &o.window {
+        let span = w.span(start);
+        m.rate = (span.ops, (span.to_ns - span.from_ns) as f64 / 1e9);
+        let (usage, hash) = (w.usage(), w.trace_hash());
+        let nodes = simulated::nodes(&usage);
+        m.sim = Some(SimFigures {
+            trace_hash: format!("{hash:016x}"),
+            window_ns: (span.from_ns, span.to_ns),
+            window_ops: span.ops,
+            busiest: simulated::busiest(&nodes),
+            nodes,
+            real_seconds,
+        });
+        if let Some(a) = &o.arrivals {
+            let (from, to) = (span.from_ns - start, span.to_ns - start);
+            let backlog = a.due(0, to).saturating_sub(span.begun);
+            m.open = Some(OpenFigures::judge(a.ops_per_s(), a.due(from, to), span.ops, backlog));
+        }
+    } else if let Some(a) = &o.arrivals {
+        // The whole phase is the window; what is under way at its end is one per client at most.
+        let due = a.due(0, clock::nanos(m.tally.elapsed));
+        let backlog = due.saturating_sub(m.tally.all_ops + u64::from(clients));
+        m.open = Some(OpenFigures::judge(a.ops_per_s(), due, m.tally.all_ops, backlog));
+    }
+}
+
+fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measured {
+    let mut tally = Tally::default();
+    let mut counts = Snapshot::default();
+    let mut per_cn = vec![(0, 0); cns];
+    for l in left {
+        tally.add(&l.out);
+        counts.add(&l.counts);
+        per_cn[l.cn].0 += l.out.ops;
+        per_cn[l.cn].1 += 1;
+    }
+    let complete_scans = ordered && plan.workload().mix().delete == 0;
+    Measured {
+        rate: (tally.ops, tally.elapsed.as_secs_f64().max(1e-9)),
+        tally,
+        counts,
+        per_cn,
+        law: plan.distribution().name(),
+        complete_scans,
+        warmed: 0.0,
+        memory: None,
+        sim: None,
+        open: None,
+    }
+}

@@ -1,0 +1,222 @@
+//! Making a pool ready for its cells: loading, walking, warming up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dmtree_parts::{Outcome, RangeIndex, Shape, Write};
+use dmtree_workload::{LOADED, LoadOrder, Plan};
+
+use crate::clock;
+use crate::config::LoadBy;
+use crate::failure::{Failure, Result};
+use crate::group::{CellPlan, Group, Host, Progress, at, crew, name, settings};
+use crate::opened::{Crew, Loop, Opened, Seat};
+use crate::oracle::Oracle;
+
+/// Every how many keys, in key order, a warm-up reads one: at least one per leaf.
+const WARM_STRIDE: u64 = 8;
+
+/// Loads the keys.
+pub(crate) fn load<I: RangeIndex>(
+    g: &Group,
+    host: &mut Host<'_>,
+    opened: &Opened<I>,
+    plan: &Arc<Plan>,
+    oracle: Option<&Arc<Oracle>>,
+) -> Result<()> {
+    let (c, n) = (settings(g)?, plan.records());
+    let what = name(g, None);
+    let cell = at(host);
+    let show = |host: &mut Host<'_>, done: u64| {
+        let share = done as f64 / n as f64;
+        (host.progress)(Progress { what: &what, phase: "load", cell, done, share });
+    };
+    show(host, 0);
+    match c.load_by {
+        LoadBy::Bulk => {
+            let mut client = opened.client(0)?;
+            let ep = client.endpoint().clone();
+            let mut done = 0;
+            // Without the order in memory the index sorts for itself.
+            let order = oracle.is_none().then(|| plan.load(LoadOrder::Random));
+            let mut pairs = (0..n).map_while(|i| {
+                done = i + 1;
+                if done.is_multiple_of(1 << 16) {
+                    show(host, done);
+                    host.stopped().ok()?;
+                }
+                let record = match (oracle, &order) {
+                    (Some(o), _) => o.record_at(i as usize),
+                    (None, Some(order)) => order.records(i..i + 1).next().unwrap_or(i),
+                    (None, None) => i,
+                };
+                let (mut key, mut value) = (Vec::new(), Vec::new());
+                plan.key(record, &mut key);
+                plan.value(record, &key, LOADED, &mut value);
+                Some((key, value))
+            });
+            let sorted = oracle.is_some();
+            let loaded = ep
+                .core()
+                .block_on(ep.slot(), client.load(&mut pairs, sorted, c.fill.fill(c.seed)))
+                .map_err(fits)?;
+            host.stopped()?;
+            if loaded.pairs != n {
+                return Err(Failure::violation(format!(
+                    "{}: the load stored {} of {n} pairs",
+                    g.system.name, loaded.pairs
+                )));
+            }
+        }
+        LoadBy::Put => {
+            let clients = u64::from(c.clients());
+            let order = plan.load(LoadOrder::Random);
+            let done = Arc::new(AtomicU64::new(0));
+            let (stop, counter) = (host.stop.clone(), done.clone());
+            let body = |mut seat: Seat<I>| -> Loop<Result<(), dmtree_fabric::Error>> {
+                let (plan, order) = (plan.clone(), order.clone());
+                let (stop, done) = (stop.clone(), counter.clone());
+                Box::pin(async move {
+                    let i = u64::from(seat.number);
+                    let (mut key, mut value) = (Vec::new(), Vec::new());
+                    for (turn, record) in
+                        order.records(n * i / clients..n * (i + 1) / clients).enumerate()
+                    {
+                        plan.key(record, &mut key);
+                        plan.value(record, &key, LOADED, &mut value);
+                        let outcome = seat.client.write(&key, Write::Put(&value)).await?;
+                        if outcome != Outcome::Done {
+                            return Err(dmtree_fabric::Error::corrupt(format!(
+                                "a put while loading gives {outcome:?}"
+                            )));
+                        }
+                        if turn % 16 == 15 {
+                            done.fetch_add(16, Ordering::Relaxed);
+                            if stop.load(Ordering::Relaxed) {
+                                break;
+                            }
+                            if seat.shares_thread {
+                                seat.ep.yield_now().await;
+                            }
+                        }
+                    }
+                    seat.ep.drain().await
+                })
+            };
+            let mut tick = || show(host, done.load(Ordering::Relaxed));
+            let left = opened.run(crew(c), &body, &mut tick)?;
+            for l in left {
+                l.out.map_err(fits)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A load that finds no room is bad input, and says so.
+fn fits(e: dmtree_fabric::Error) -> Failure {
+    if e.kind() == dmtree_fabric::ErrorKind::Full {
+        Failure::input(format!(
+            "the keys do not fit the memory ({e}): give more --memory-bytes or fewer --keys"
+        ))
+    } else {
+        Failure::from(e).context("loading")
+    }
+}
+
+pub(crate) fn walk<I: RangeIndex>(
+    g: &Group,
+    host: &mut Host<'_>,
+    opened: &Opened<I>,
+) -> Result<Shape> {
+    let what = name(g, None);
+    let cell = at(host);
+    (host.progress)(Progress { what: &what, phase: "walk", cell, done: 0, share: 0.0 });
+    let mut client = opened.client(0)?;
+    let ep = client.endpoint().clone();
+    ep.core()
+        .block_on(ep.slot(), client.walk())
+        .map_err(|e| Failure::violation(format!("{}: the structure is broken: {e}", g.system.name)))
+}
+
+/// Reads keys on every compute node that has clients. How many the average one read, and whether each came to the end.
+pub(crate) fn warm_up<I: RangeIndex>(
+    g: &Group,
+    cell: &CellPlan,
+    host: &mut Host<'_>,
+    opened: &Opened<I>,
+    plan: &Arc<Plan>,
+    oracle: Option<&Arc<Oracle>>,
+    limit: Option<Duration>,
+) -> Result<(f64, bool)> {
+    let c = &cell.config;
+    // Untimed, one client of each compute node does.
+    let crew = if c.simulated() { Crew { threads: 1, coroutines: 1 } } else { crew(c) };
+    let cns = u32::from(c.cns);
+    let clients = if c.simulated() { cns } else { c.clients() };
+    let n = plan.records();
+    let deadline = limit.map(|limit| clock::now() + limit);
+    let done = Arc::new(AtomicU64::new(0));
+    let stop = host.stop.clone();
+    let body = |mut seat: Seat<I>| -> Loop<(u64, bool, Vec<String>)> {
+        let (plan, oracle, stop, done) =
+            (plan.clone(), oracle.cloned(), stop.clone(), done.clone());
+        Box::pin(async move {
+            // The clients of a compute node share its keys.
+            let mine = u64::from(seat.number / cns);
+            let sharers = u64::from((clients - seat.cn as u32).div_ceil(cns));
+            let order = oracle.is_none().then(|| plan.load(LoadOrder::Random));
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            let (mut reads, mut wrong) = (0u64, Vec::new());
+            let mut position = mine * WARM_STRIDE;
+            while position < n {
+                let record = match (&oracle, &order) {
+                    (Some(o), _) => o.record_at(position as usize),
+                    (None, Some(o)) => o.records(position..position + 1).next().unwrap_or(0),
+                    (None, None) => position,
+                };
+                plan.key(record, &mut key);
+                match seat.client.get(&key, &mut value).await {
+                    Ok(true) => {
+                        if let Err(e) = plan.check_value(&key, &value) {
+                            wrong.push(e.to_string());
+                        }
+                    }
+                    Ok(false) => wrong.push("a loaded key is reported absent".to_owned()),
+                    Err(e) => wrong.push(e.to_string()),
+                }
+                reads += 1;
+                position += sharers * WARM_STRIDE;
+                if reads.is_multiple_of(16) {
+                    done.fetch_add(16, Ordering::Relaxed);
+                    let late = deadline.is_some_and(|d| clock::now() >= d);
+                    if stop.load(Ordering::Relaxed) || late || wrong.len() > 100 {
+                        break;
+                    }
+                    if seat.shares_thread {
+                        seat.ep.yield_now().await;
+                    }
+                }
+            }
+            if let Err(e) = seat.ep.drain().await {
+                wrong.push(e.to_string());
+            }
+            (reads, position >= n, wrong)
+        })
+    };
+    let (what, place) = (name(g, Some(cell)), at(host));
+    let all = (n / WARM_STRIDE).max(1) * u64::from(cns.min(clients));
+    let mut tick = || {
+        let done = done.load(Ordering::Relaxed);
+        let share = done as f64 / all as f64;
+        (host.progress)(Progress { what: &what, phase: "warm-up", cell: place, done, share });
+    };
+    let left = opened.run(crew, &body, &mut tick)?;
+    if let Some(wrong) = left.iter().find_map(|l| l.out.2.first()) {
+        return Err(Failure::violation(format!("{}: warming up: {wrong}", g.system.name)));
+    }
+    let reads: u64 = left.iter().map(|l| l.out.0).sum();
+    let per_node = reads as f64 / f64::from(cns.min(clients));
+    Ok((per_node, left.iter().all(|l| l.out.1)))
+}

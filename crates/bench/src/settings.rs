@@ -1,0 +1,143 @@
+//! Single settings that are more than a number or a name.
+
+use std::fmt;
+
+use dmtree_parts::Fill;
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
+
+/// How the index is filled before a cell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoadBy {
+    /// Whole leaves at once, keys ascending.
+    #[default]
+    Bulk,
+    /// One put per key, in random order, by all clients.
+    Put,
+}
+
+impl std::str::FromStr for LoadBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "bulk" => Ok(Self::Bulk),
+            "put" => Ok(Self::Put),
+            _ => Err(format!("unknown way to load {text:?}: give one of bulk, put")),
+        }
+    }
+}
+
+impl fmt::Display for LoadBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bulk => "bulk",
+            Self::Put => "put",
+        })
+    }
+}
+
+/// How full a bulk load leaves the leaves: a share of their slots, or `random` as after insertions in random order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FillBy {
+    /// All alike.
+    Share(f64),
+    /// As insertions in random order leave them.
+    Random,
+}
+
+impl FillBy {
+    /// As an index wants it.
+    pub fn fill(self, seed: u64) -> Fill {
+        match self {
+            Self::Share(share) => Fill::Even(share),
+            Self::Random => Fill::RandomInserts { seed },
+        }
+    }
+}
+
+impl fmt::Display for FillBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Share(share) => write!(f, "{share}"),
+            Self::Random => f.write_str("random"),
+        }
+    }
+}
+
+impl std::str::FromStr for FillBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "random" {
+            return Ok(Self::Random);
+        }
+        text.parse().map(Self::Share).map_err(|_| {
+            format!("fill {text:?}: give a share above 0, 1 at most, or random (as after insertions in random order)")
+        })
+    }
+}
+
+impl Serialize for FillBy {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Share(share) => s.serialize_f64(*share),
+            Self::Random => s.serialize_str("random"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for FillBy {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Share(f64),
+            Text(String),
+        }
+        match Either::deserialize(d)? {
+            Either::Share(share) => Ok(Self::Share(share)),
+            Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// Which operations of a cell the figures are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Those that end in the measuring window, which begins after the ramp-up and ends before the ramp-down.
+    #[default]
+    Window,
+    /// All; the throughput alone is that of the window.
+    All,
+}
+
+/// What a workload sets for itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct WorkloadSettings {
+    /// Keys loaded before a cell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys: Option<u64>,
+    /// Operations of a cell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ops: Option<u64>,
+    /// Operations of a cell as a share of the keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ops_of_keys: Option<f64>,
+    /// Which operations the figures are of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measure: Option<Measure>,
+}
+
+/// What a system sets for itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SystemSettings {
+    /// Cache budget of a compute node for 1e9 keys, scaled to the keys there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_at_billion: Option<Bytes>,
+}
