@@ -19,7 +19,7 @@ const VERBS: &[(&str, &str)] = &[
         "report-check [DIR]",
         "a browser renders the report of small runs (or of DIR), and its numbers are those of results.json",
     ),
-    ("seeds [N]", "N seeds (default 300) of each interleaved suite in the release profile"),
+    ("seeds [N]", "N seeds (default 300) of each interleaved and adversarial suite in the release profile"),
 ];
 
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
@@ -93,15 +93,17 @@ fn miri() -> Result<()> {
 
 fn seeds(n: &str) -> Result<()> {
     let n: u32 = n.parse().context("a number of seeds")?;
-    run(Command::new("cargo").env("DMTREE_SEEDS", n.to_string()).args([
-        "test",
-        "--release",
-        "-p",
-        "dmtree-engine",
-        "--test",
-        "concurrent",
-        "interleaved",
-    ]))
+    for (packages, suite, filter) in [
+        (&["-p", "dmtree-engine", "-p", "dmtree-fptree"][..], "concurrent", "interleaved"),
+        (&["-p", "dmtree-engine"][..], "adversarial", "adversarial"),
+    ] {
+        run(Command::new("cargo")
+            .env("DMTREE_SEEDS", n.to_string())
+            .args(["test", "--release"])
+            .args(packages)
+            .args(["--test", suite, filter]))?;
+    }
+    Ok(())
 }
 
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dmtree_fabric::sim::{Profile, SimFabric};
-use dmtree_fabric::{Core, Endpoint, NodeId, Result, Snapshot};
+use dmtree_fabric::sim::{Hazards, Profile, SimFabric};
+use dmtree_fabric::{Capabilities, Core, Endpoint, NodeId, Result, Snapshot};
 use dmtree_parts::{
     Fill, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values,
     Work, Write,
@@ -78,7 +78,30 @@ impl<I: RangeIndex> Bed<I> {
         cache_bytes: u64,
         options: &I::Options,
     ) -> Result<(Self, SimFabric)> {
-        let fabric = SimFabric::new(profile, seed);
+        Self::in_fabric(SimFabric::new(profile, seed), pool, cache_bytes, options)
+    }
+
+    /// The same on the adversarial face, which grants nothing.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub fn adversarial(
+        hazards: Hazards,
+        seed: u64,
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: &I::Options,
+    ) -> Result<(Self, SimFabric)> {
+        let fabric = SimFabric::adversarial(hazards, Capabilities::NONE, seed)?;
+        Self::in_fabric(fabric, pool, cache_bytes, options)
+    }
+
+    fn in_fabric(
+        fabric: SimFabric,
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: &I::Options,
+    ) -> Result<(Self, SimFabric)> {
         for m in 0..pool.memory_nodes {
             fabric.add_node(NodeId::memory(m), pool.memory_bytes_per_node)?;
         }

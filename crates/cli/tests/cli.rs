@@ -85,6 +85,10 @@ fn bad_input_is_status_2() {
     refused(&["bench", "quick", "--scan-length", "0"], &["scan"]);
     refused(&["bench", "quick", "--duration=-1"], &["duration"]);
     refused(&["bench", "quick", "--ops", "0"], &["--ops is 0"]);
+    let lacking = ["bench", "quick", "--systems", "fptree", "--workloads"];
+    refused(&[&lacking[..], &["delete"]].concat(), &["fptree has no delete"]);
+    let lengths = ["search", "--value-size", "16..=64"];
+    refused(&[&lacking[..], &lengths].concat(), &["values of different lengths"]);
     refused(&["bench", "/nowhere/x.toml"], &["/nowhere/x.toml"]);
     let bad = file(dir.path(), "bad.toml", b"description = \"x\"\nkeyz = 5\n");
     refused(&["bench", &bad], &["line 2", "keyz"]);
@@ -134,7 +138,7 @@ fn quick_writes_valid_files_and_reports_read_them() {
     let r: serde_json::Value =
         serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap();
     let cells = r["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 8);
+    assert_eq!(cells.len(), 24, "four workloads, two distributions, three families");
     for c in cells {
         assert_eq!(c["errors"], 0);
         assert!(c["ops"].as_u64().unwrap() >= 10_000, "{}: {}", c["workload"], c["ops"]);

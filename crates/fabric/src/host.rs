@@ -105,13 +105,48 @@ impl Host {
         }
     }
 
-    /// Executes a verb on this node's memory.
-    pub(crate) fn serve(&self, wr: &WorkRequest) -> Result<()> {
-        let region = &self.region;
+    /// Refuses what no NIC takes.
+    pub(crate) fn check(&self, wr: &WorkRequest) -> Result<()> {
         let at = wr.at.offset();
-        if wr.at.space() != 0 || at < 64 || !region.contains(at, u64::from(wr.len)) {
+        if wr.at.space() != 0 || at < 64 || !self.region.contains(at, u64::from(wr.len)) {
             return Err(out_of_bounds(wr.at, wr.len));
         }
+        let word = !matches!(wr.op, Opcode::Read | Opcode::Write);
+        if word && !at.is_multiple_of(8) {
+            return Err(Error::invalid(format!("{} is not aligned to a word", wr.at)));
+        }
+        Ok(())
+    }
+
+    /// The second half of an atomic that found `found`: whatever happened to the word since is overwritten.
+    pub(crate) fn finish_atomic(&self, wr: &WorkRequest, found: u64, fail_is_readonly: bool) {
+        let at = wr.at.offset();
+        match wr.op {
+            Opcode::Faa => self.region.store(at, found.wrapping_add(wr.a)),
+            Opcode::Cas if found == wr.a => self.region.store(at, wr.b),
+            Opcode::Cas if !fail_is_readonly => self.region.store(at, found),
+            _ => {}
+        }
+        put_word(wr, found);
+    }
+
+    /// Fills the destination of a READ or an atomic with garbage: its contents are undefined until the completion.
+    pub(crate) fn scribble(wr: &WorkRequest) {
+        let len = match wr.op {
+            Opcode::Read => wr.len as usize,
+            Opcode::Cas | Opcode::Faa => 8,
+            Opcode::Write | Opcode::WriteWord => return,
+        };
+        // SAFETY: `local` is a buffer of at least `len` bytes (an atomic's is a word) owned by the posting that is being executed.
+        let out = unsafe { std::slice::from_raw_parts_mut(wr.local, len) };
+        out.fill(0xdb);
+    }
+
+    /// Executes a verb on this node's memory.
+    pub(crate) fn serve(&self, wr: &WorkRequest) -> Result<()> {
+        self.check(wr)?;
+        let region = &self.region;
+        let at = wr.at.offset();
         match wr.op {
             Opcode::Read => {
                 // SAFETY: `local` is a buffer of at least `len` bytes owned by the posting that is being executed; nobody
@@ -123,9 +158,6 @@ impl Host {
                 // SAFETY: as above; the posting keeps the source alive and unchanged until the completion.
                 let src = unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) };
                 region.write(at, src);
-            }
-            Opcode::WriteWord | Opcode::Cas | Opcode::Faa if !at.is_multiple_of(8) => {
-                return Err(Error::invalid(format!("{} is not aligned to a word", wr.at)));
             }
             Opcode::WriteWord => region.store(at, wr.a),
             Opcode::Cas => put_word(wr, region.cas(at, wr.a, wr.b)),

@@ -20,6 +20,18 @@ type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 /// A level of the new tree: lower fences and children.
 type Named = (Vec<u8>, Child);
 
+/// A lone last key could be the highest of all, which no lower fence may be: it gets a neighbour.
+fn give_company(sizes: &mut Vec<usize>, capacity: usize) {
+    if let [.., before, last @ 1] = &mut sizes[..] {
+        if *before < capacity {
+            *before += 1;
+            sizes.pop();
+        } else {
+            (*before, *last) = (*before - 1, 2);
+        }
+    }
+}
+
 /// The new leaves; of the first one the images of leaf and table.
 struct Leaves {
     named: Vec<Named>,
@@ -144,9 +156,11 @@ impl FpTree {
         let g = &self.node.g;
         let capacity = l.route.capacity;
         let rule = SplitRule::new(capacity as u32, half(capacity + 1) as u32);
+        let mut sizes: Vec<usize> = fill.sizes(rule, all.len() as u64, 0).collect();
+        give_company(&mut sizes, capacity);
         let mut chunks = Vec::new();
         let mut rest = &all[..];
-        for size in fill.sizes(rule, all.len() as u64, 0) {
+        for size in sizes {
             let (chunk, others) = rest.split_at(size);
             chunks.push(chunk);
             rest = others;

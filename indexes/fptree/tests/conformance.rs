@@ -142,6 +142,26 @@ fn load() {
     }
 }
 
+/// The highest key, alone where the last leaf would begin.
+#[test]
+fn load_of_the_highest_key() {
+    for (n, fill) in [(33u64, 1.0), (34, 1.0), (2, 0.01), (23, 0.7)] {
+        let bed = bed(&Options::fptree());
+        let mut c = bed.client(0).expect("attach");
+        let mut pairs: Vec<_> =
+            (1..n).map(|n| (Keys::Hashed24.key(n), n.to_le_bytes().to_vec())).collect();
+        pairs.push((vec![0xff; 24], vec![1; 8]));
+        c.load(pairs, false, fill).expect("load");
+        assert_eq!(c.walk().expect("walk").keys, n);
+        assert_eq!(c.get(&[0xff; 24]).expect("get"), Some(vec![1; 8]));
+        for n in n..n + 100 {
+            c.write(&Keys::Hashed24.key(n), Write::Put(&[2; 8])).expect("put");
+        }
+        assert_eq!(c.get(&[0xff; 24]).expect("get"), Some(vec![1; 8]));
+        assert_eq!(c.walk().expect("walk").keys, n + 100);
+    }
+}
+
 #[test]
 fn loads_as_random_inserts_would() {
     let pool = PoolOptions { memory_bytes_per_node: 128 << 20, ..pool() };

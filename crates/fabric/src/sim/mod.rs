@@ -1,4 +1,5 @@
-//! The simulated fabric: a cluster in virtual time on one thread, the performance face.
+//! The simulated fabric: a cluster in virtual time on one thread. It has two faces: hardware that costs time
+//! ([`SimFabric::new`]), and hardware that misbehaves as far as it may ([`SimFabric::adversarial`]).
 //!
 //! Index code runs unchanged; its verbs take the time that a [`Profile`] says: CPU of the client thread, doorbell, initiator,
 //! wires in both directions with header bytes, responder, atomics on one word. Queues are first come, first served. Verbs take
@@ -8,6 +9,7 @@
 //! Time stands still until [`SimFabric::set_timed`]: verbs then execute at once and cost nothing, for loading and checking. One
 //! executor at a time drives the fabric, on one thread.
 
+mod chaos;
 mod costs;
 mod fields;
 mod nic;
@@ -19,9 +21,10 @@ mod world;
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use chaos::Hazards;
 pub use fields::{Confidence, FIELDS, Field};
 pub use profile::{
     Cpu, Doorbell, Header, Initiator, Latency, Link, LoadStore, OnChip, Outstanding, Pcie, Profile,
@@ -37,6 +40,7 @@ use crate::membership::MemberEvent;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
 use crate::transport::{Fabric, Nanos, Transport};
+use chaos::Chaos;
 use costs::Costs;
 use transport::SimTransport;
 use world::{Call, World};
@@ -58,6 +62,9 @@ struct Shared {
     now: AtomicU64,
     driver: AtomicU64,
     since: AtomicU64,
+    /// One interleaving point in this many gives way; 0: none.
+    points: AtomicU32,
+    point_draw: AtomicU64,
     world: Mutex<World>,
 }
 
@@ -68,6 +75,20 @@ impl Shared {
 
     fn is_timed(&self) -> bool {
         self.timed.load(Ordering::Relaxed)
+    }
+
+    /// Whether an interleaving point gives way.
+    fn gives_way(&self) -> bool {
+        let one_in = self.points.load(Ordering::Relaxed);
+        if one_in == 0 || !self.is_timed() {
+            return false;
+        }
+        let mut x = self.point_draw.load(Ordering::Relaxed);
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.point_draw.store(x, Ordering::Relaxed);
+        (x >> 32).is_multiple_of(u64::from(one_in))
     }
 
     fn call(&self, from: NodeId, call: &Call) -> Result<Vec<u8>> {
@@ -93,6 +114,10 @@ impl SimFabric {
             cas_fail_is_readonly: true,
             ..Capabilities::NONE
         };
+        Self::with_caps(profile, seed, caps)
+    }
+
+    fn with_caps(profile: &Profile, seed: u64, caps: Capabilities) -> Self {
         Self(Arc::new(Shared {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             nodes: LocalFabric::new(),
@@ -102,8 +127,26 @@ impl SimFabric {
             now: AtomicU64::new(0),
             driver: AtomicU64::new(0),
             since: AtomicU64::new(0),
+            points: AtomicU32::new(0),
+            point_draw: AtomicU64::new(seed | 1),
             world: Mutex::new(World::new(Costs::new(profile), seed)),
         }))
+    }
+
+    /// The adversarial face: no hardware, but everything that the contract leaves to a fabric, as far as `hazards` go. Of
+    /// `grants`, `line_atomic`, `write_ascending` and `cas_fail_is_readonly` are honoured; nothing else is granted.
+    pub fn adversarial(hazards: Hazards, grants: Capabilities, seed: u64) -> Result<Self> {
+        let profile = Profile::named("ideal")?;
+        let grants = Capabilities {
+            line_atomic: grants.line_atomic,
+            write_ascending: grants.write_ascending,
+            cas_fail_is_readonly: grants.cas_fail_is_readonly,
+            ..Capabilities::NONE
+        };
+        let fabric = Self::with_caps(&profile, seed, grants);
+        fabric.0.world().chaos = Some(Chaos::new(hazards, grants, seed));
+        fabric.0.points.store(hazards.point_one_in, Ordering::Relaxed);
+        Ok(fabric)
     }
 
     /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back.

@@ -158,6 +158,10 @@ impl Transport for SimTransport {
         self.charges
     }
 
+    fn interleave(&self) -> bool {
+        self.shared.gives_way()
+    }
+
     fn peek(&self, offset: u64) -> Option<u64> {
         self.local.peek(offset)
     }

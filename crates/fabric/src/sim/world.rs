@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Picos;
+use super::chaos::{Chaos, Effect, Step};
 use super::costs::Costs;
 use super::nic::{Nic, Numbers, QueuePair, Waiting};
 use super::wheel::Wheel;
@@ -102,6 +103,10 @@ enum Event {
     Resume(u32),
     CallArrives(u32),
     CallReturns(u32),
+    /// A step of the adversarial face.
+    Chaos(Step),
+    /// The completion of a list there.
+    Complete(u32),
 }
 
 /// Runs a remote call's handler: node of the caller, then the call.
@@ -155,6 +160,8 @@ pub(super) struct World {
     /// The executor that drives this world.
     pub driver: u64,
     jitter: u64,
+    /// The adversarial face instead of NICs.
+    pub chaos: Option<Chaos>,
 }
 
 impl World {
@@ -173,6 +180,7 @@ impl World {
             hash: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             driver: 0,
             jitter: seed.wrapping_mul(0xd134_2543_de82_ef95) | 1,
+            chaos: None,
         }
     }
 
@@ -210,6 +218,13 @@ impl World {
     /// A list enters: its thread's CPU posts it.
     pub(super) fn post(&mut self, core: &Core, thread: u32, ticket: Ticket, list: &[WorkRequest]) {
         let (detached, client) = core.about(ticket);
+        if let Some(chaos) = &mut self.chaos {
+            let at = self.now + chaos.hold();
+            chaos.scribble(list);
+            let number = self.enter(thread, ticket, (detached, client), None);
+            self.wheel.push(at, Event::Launch(number));
+            return;
+        }
         let c = &self.costs;
         let mut work = c.post * list.len() as u64;
         if !detached {
@@ -281,10 +296,19 @@ impl World {
         let (at, event) = self.wheel.pop(until)?;
         self.now = self.now.max(at);
         Some(match event {
+            Event::Launch(list) if self.chaos.is_some() => {
+                self.set_out(core, list);
+                false
+            }
             Event::Launch(list) => {
                 self.launch(core, list);
                 false
             }
+            Event::Chaos(step) => {
+                self.misbehave(core, step);
+                false
+            }
+            Event::Complete(list) => self.finish(core, list),
             Event::Arrive(group) => {
                 self.arrive(core, group);
                 false
@@ -333,12 +357,8 @@ impl World {
     /// The doorbell of one queue pair.
     fn ring(&mut self, number: u32, w: Waiting, requests: &[WorkRequest]) {
         let thread = self.lists.at(number).thread;
-        let node = requests[w.from as usize].at;
-        let Some(target) = self.numbers.of(node) else {
-            let e = Error::new(
-                ErrorKind::Unreachable,
-                format!("{} is no node of this fabric", node.node()),
-            );
+        let Some(target) = self.numbers.of(requests[w.from as usize].at) else {
+            let e = unreachable(&requests[w.from as usize]);
             self.lists.at(number).error.get_or_insert(e);
             return;
         };
@@ -652,4 +672,90 @@ impl World {
         let back = self.costs.propagation + self.costs.completion;
         self.wheel.push(at + back, Event::CallReturns(number));
     }
+
+    // ---- the adversarial face ---------------------------------------------------------------------------------------
+
+    /// The chains of a list set out, independently of each other.
+    fn set_out(&mut self, core: &Core, number: u32) {
+        let ticket = self.lists.at(number).ticket;
+        let Some(chaos) = &mut self.chaos else { return };
+        let mut chains = 0;
+        core.with_requests(ticket, |requests| {
+            for verb in 0..requests.len() {
+                if verb == 0 || !requests[verb - 1].chained {
+                    chains += 1;
+                    let at = self.now + chaos.delay();
+                    let step = Step::Begin { list: number, verb: verb as u32 };
+                    self.wheel.push(at, Event::Chaos(step));
+                }
+            }
+        });
+        self.lists.at(number).pending = chains;
+        if chains == 0 {
+            self.wheel.push(self.now, Event::Complete(number));
+        }
+    }
+
+    fn misbehave(&mut self, core: &Core, step: Step) {
+        let Some(chaos) = &mut self.chaos else { return };
+        let (list, verb) = chaos.owner(step);
+        let l = self.lists.at(list);
+        let t = &self.threads[l.thread as usize];
+        let (ticket, issuer, incarnation) =
+            (l.ticket, self.nics[t.nic as usize].node(), t.incarnation);
+        self.hash = (self.hash.rotate_left(23) ^ self.now ^ u64::from(verb) << 48)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (numbers, nics) = (&self.numbers, &self.nics);
+        let now = self.now;
+        let effect = core.with_requests(ticket, |requests| {
+            let wr = &requests[verb as usize];
+            let Some(target) = numbers.of(wr.at) else {
+                return Effect::Ended(list, verb, Err(unreachable(wr)));
+            };
+            let host = &nics[target as usize].host;
+            let revoked = host.is_revoked(issuer, incarnation);
+            let refused = revoked.then(|| {
+                Error::new(
+                    ErrorKind::Fenced,
+                    format!("{} refuses {issuer}: it has lost its membership", host.node),
+                )
+            });
+            let Step::Begin { .. } = step else { return chaos.step(step, wr, host, refused) };
+            if let Err(e) = refused.map_or_else(|| host.check(wr), Err) {
+                return Effect::Ended(list, verb, Err(e));
+            }
+            chaos.begin(now, (list, verb), wr, host);
+            Effect::Goes
+        });
+        for (at, step) in chaos.next.drain(..) {
+            self.wheel.push(at, Event::Chaos(step));
+        }
+        if let Effect::Ended(list, verb, result) = effect {
+            self.ended(core, list, verb, result);
+        }
+    }
+
+    /// A verb has ended: the next of its chain begins, or the chain has ended, and with the last of them the list.
+    fn ended(&mut self, core: &Core, list: u32, verb: u32, result: Result<()>) {
+        let Some(chaos) = &mut self.chaos else { return };
+        let l = self.lists.at(list);
+        let fine = result.is_ok();
+        if let Err(e) = result {
+            l.error.get_or_insert(e.effect_unknown());
+        }
+        if fine && core.with_requests(l.ticket, |requests| requests[verb as usize].chained) {
+            let step = Step::Begin { list, verb: verb + 1 };
+            self.wheel.push(self.now + chaos.delay(), Event::Chaos(step));
+            return;
+        }
+        l.pending -= 1;
+        if l.pending == 0 {
+            self.wheel.push(self.now + chaos.delay(), Event::Complete(list));
+        }
+    }
+}
+
+#[cold]
+fn unreachable(wr: &WorkRequest) -> Error {
+    Error::new(ErrorKind::Unreachable, format!("{} is no node of this fabric", wr.at.node()))
 }

@@ -1,0 +1,323 @@
+//! The adversarial face: every freedom that the contract leaves to a fabric, used on purpose and drawn from the seed.
+//!
+//! Verbs take effect piece by piece, at independent times and in any order; READs are stretched and executed again; an atomic
+//! reads and writes its word at two times, and a plain WRITE may fall between; independent verbs overtake each other; completions
+//! are late; a destination holds garbage until its completion. What the contract promises is kept: words are whole, the ordered
+//! pairs of a chain stay ordered, atomics on one word exclude each other.
+
+use std::collections::BTreeMap;
+
+use super::Picos;
+use crate::caps::Capabilities;
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::transport::{Nanos, Opcode, WorkRequest};
+
+/// What an adversarial fabric does, and how much of it. Each `one_in` is a chance; 0 is never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hazards {
+    /// READs and WRITEs take effect in pieces of 64 bytes, or of 8.
+    pub words: bool,
+    /// Longest time between the first and the last piece of a verb, ns; 0: verbs are whole.
+    pub stretch_ns: Nanos,
+    /// Longest time until a verb begins, and until a completion is seen, ns.
+    pub delay_ns: Nanos,
+    /// A list is held back for a hundred times as long.
+    pub stall_one_in: u32,
+    /// Pieces of a READ are taken once more, later.
+    pub replay_one_in: u32,
+    /// Longest time between the two halves of an atomic, ns.
+    pub atomic_gap_ns: Nanos,
+    /// Destinations hold garbage until the completion.
+    pub garbage: bool,
+    /// Interleaving points in shared state of a compute node give way to other clients.
+    pub point_one_in: u32,
+}
+
+impl Hazards {
+    /// None: verbs are whole and take 1 us or so.
+    pub const NONE: Self = Self {
+        words: false,
+        stretch_ns: 0,
+        delay_ns: 500,
+        stall_one_in: 0,
+        replay_one_in: 0,
+        atomic_gap_ns: 0,
+        garbage: false,
+        point_one_in: 0,
+    };
+
+    /// Those of a seed: each drawn by itself, so that some runs have one of them alone and others have all.
+    pub fn of_seed(seed: u64) -> Self {
+        let mut c = Chance::new(seed ^ 0x6861_7a61_7264_7321);
+        let mut pick = |choices: &[u64]| choices[c.below(choices.len() as u64) as usize];
+        Self {
+            words: pick(&[0, 1]) == 1,
+            stretch_ns: pick(&[0, 2_000, 20_000, 200_000]),
+            delay_ns: pick(&[500, 5_000, 50_000]),
+            stall_one_in: pick(&[0, 20, 200]) as u32,
+            replay_one_in: pick(&[0, 4]) as u32,
+            atomic_gap_ns: pick(&[0, 3_000, 30_000]),
+            garbage: pick(&[0, 1]) == 1,
+            point_one_in: pick(&[0, 2, 10]) as u32,
+        }
+    }
+}
+
+/// Draws (xorshift64*), so that a run is a function of its seed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chance(u64);
+
+impl Chance {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// 0 to `n - 1`, for `n` up to 2^32 evenly and beyond nearly so.
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let draw = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        ((u128::from(draw) * u128::from(n)) >> 64) as u64
+    }
+
+    pub(super) fn one_in(&mut self, n: u32) -> bool {
+        n > 0 && self.below(u64::from(n)) == 0
+    }
+}
+
+/// A verb in the middle of its execution.
+#[derive(Clone, Debug)]
+struct Run {
+    list: u32,
+    verb: u32,
+    /// Pieces that have not taken effect.
+    left: u32,
+    /// What an atomic found.
+    found: u64,
+    error: Option<Error>,
+}
+
+/// A step of a verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    /// Verb number so-and-so of a list begins.
+    Begin {
+        /// The list.
+        list: u32,
+        /// The verb.
+        verb: u32,
+    },
+    /// Bytes `from` to `to` of a running verb take effect.
+    Piece {
+        /// The running verb.
+        run: u32,
+        from: u32,
+        to: u32,
+    },
+    /// The second half of an atomic.
+    AtomicWrite {
+        /// The running verb.
+        run: u32,
+    },
+}
+
+/// What a step led to.
+pub(super) enum Effect {
+    /// More steps follow by themselves.
+    Goes,
+    /// The verb has ended, well or not; the next of its chain may begin.
+    Ended(u32, u32, Result<()>),
+}
+
+pub(super) struct Chaos {
+    pub hazards: Hazards,
+    pub grants: Capabilities,
+    pub chance: Chance,
+    runs: Vec<Run>,
+    free: Vec<u32>,
+    /// Words whose atomic has read and not written yet, and until when.
+    busy: BTreeMap<u64, Picos>,
+    /// Steps to be scheduled, with their times.
+    pub next: Vec<(Picos, Step)>,
+}
+
+impl Chaos {
+    pub(super) fn new(hazards: Hazards, grants: Capabilities, seed: u64) -> Self {
+        Self {
+            hazards,
+            grants,
+            chance: Chance::new(seed),
+            runs: Vec::new(),
+            free: Vec::new(),
+            busy: BTreeMap::new(),
+            next: Vec::new(),
+        }
+    }
+
+    /// A time up to the longest delay, short ones more often than long ones.
+    pub(super) fn delay(&mut self) -> Picos {
+        let longest = self.hazards.delay_ns.max(1) * 1000;
+        self.spread(longest)
+    }
+
+    /// How long a list is held back.
+    pub(super) fn hold(&mut self) -> Picos {
+        let delay = self.delay();
+        if self.chance.one_in(self.hazards.stall_one_in) { delay * 100 } else { delay }
+    }
+
+    fn spread(&mut self, longest: Picos) -> Picos {
+        let octave = self.chance.below(8);
+        1 + self.chance.below((longest >> octave).max(1))
+    }
+
+    /// A list has been posted: garbage in its destinations.
+    pub(super) fn scribble(&mut self, requests: &[WorkRequest]) {
+        if self.hazards.garbage {
+            requests.iter().for_each(Host::scribble);
+        }
+    }
+
+    /// Begins a verb: draws its pieces and their times.
+    pub(super) fn begin(
+        &mut self,
+        now: Picos,
+        (list, verb): (u32, u32),
+        wr: &WorkRequest,
+        host: &Host,
+    ) {
+        let run = Run { list, verb, left: 0, found: 0, error: None };
+        match wr.op {
+            Opcode::Cas | Opcode::Faa => {
+                if let Some(until) = self.busy.get(&wr.at.bits()).copied() {
+                    self.next.push((until.max(now) + 1, Step::Begin { list, verb }));
+                    return;
+                }
+                let gap = match self.hazards.atomic_gap_ns {
+                    0 => 1,
+                    longest => self.spread(longest * 1000),
+                };
+                self.busy.insert(wr.at.bits(), now + gap);
+                let run = self.put(Run { found: host.region.load(wr.at.offset()), ..run });
+                self.next.push((now + gap, Step::AtomicWrite { run }));
+            }
+            Opcode::WriteWord => {
+                let run = self.put(Run { left: 1, ..run });
+                self.next.push((now + 1, Step::Piece { run, from: 0, to: wr.len }));
+            }
+            Opcode::Read | Opcode::Write => {
+                let number = self.put(run);
+                let left = self.pieces(now, number, wr);
+                self.runs[number as usize].left = left;
+            }
+        }
+    }
+
+    /// Cuts a READ or WRITE; how many pieces.
+    fn pieces(&mut self, now: Picos, run: u32, wr: &WorkRequest) -> u32 {
+        let h = self.hazards;
+        let size = if h.words && !self.grants.line_atomic { 8 } else { 64 };
+        let mut cuts = vec![0];
+        if h.stretch_ns > 0 {
+            let first = size - (wr.at.offset() % size) as u32 as u64;
+            cuts.extend((0..).map(|i| (first + i * size) as u32).take_while(|c| *c < wr.len));
+        }
+        cuts.push(wr.len);
+        let n = cuts.len() - 1;
+        let mut times: Vec<Picos> =
+            (0..n).map(|_| if n == 1 { 1 } else { self.spread(h.stretch_ns * 1000) }).collect();
+        let ascending = wr.op == Opcode::Write && self.grants.write_ascending;
+        match if ascending { 0 } else { self.chance.below(4) } {
+            0 => times.sort_unstable(),
+            1 => times.sort_unstable_by(|a, b| b.cmp(a)),
+            // Both ends early, the middle late.
+            2 => {
+                times.sort_unstable();
+                let last = n - 1;
+                times.swap(usize::from(n > 1), last);
+            }
+            _ => {}
+        }
+        let mut left = n as u32;
+        for (i, time) in times.iter().enumerate() {
+            let piece = Step::Piece { run, from: cuts[i], to: cuts[i + 1] };
+            self.next.push((now + time, piece));
+            if wr.op == Opcode::Read && self.chance.one_in(h.replay_one_in) {
+                left += 1;
+                let again = time + self.spread(h.stretch_ns.max(1) * 1000);
+                self.next.push((now + again, piece));
+            }
+        }
+        left
+    }
+
+    fn put(&mut self, run: Run) -> u32 {
+        match self.free.pop() {
+            Some(n) => {
+                self.runs[n as usize] = run;
+                n
+            }
+            None => {
+                self.runs.push(run);
+                self.runs.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Which list and verb a step belongs to.
+    pub(super) fn owner(&self, step: Step) -> (u32, u32) {
+        match step {
+            Step::Begin { list, verb } => (list, verb),
+            Step::Piece { run, .. } | Step::AtomicWrite { run } => {
+                let r = &self.runs[run as usize];
+                (r.list, r.verb)
+            }
+        }
+    }
+
+    /// A piece or the second half of an atomic takes effect.
+    /// `refused` says why it may not.
+    pub(super) fn step(
+        &mut self,
+        step: Step,
+        wr: &WorkRequest,
+        host: &Host,
+        refused: Option<Error>,
+    ) -> Effect {
+        match step {
+            Step::Begin { list, verb } => Effect::Ended(list, verb, Ok(())),
+            Step::Piece { run, from, to } => {
+                let part = WorkRequest {
+                    at: wr.at.plus(u64::from(from)),
+                    len: to - from,
+                    local: wr.local.wrapping_add(from as usize),
+                    ..*wr
+                };
+                let result = refused.map_or_else(|| host.serve(&part), Err);
+                let r = &mut self.runs[run as usize];
+                r.left -= 1;
+                if let Err(e) = result {
+                    r.error.get_or_insert(e);
+                }
+                if r.left > 0 { Effect::Goes } else { self.end(run) }
+            }
+            Step::AtomicWrite { run } => {
+                self.busy.remove(&wr.at.bits());
+                let found = self.runs[run as usize].found;
+                match refused {
+                    None => host.finish_atomic(wr, found, self.grants.cas_fail_is_readonly),
+                    Some(e) => self.runs[run as usize].error = Some(e),
+                }
+                self.end(run)
+            }
+        }
+    }
+
+    fn end(&mut self, run: u32) -> Effect {
+        let Run { list, verb, error, .. } = &mut self.runs[run as usize];
+        self.free.push(run);
+        Effect::Ended(*list, *verb, error.take().map_or(Ok(()), Err))
+    }
+}
