@@ -19,10 +19,12 @@ pub fn pdf(svg: &str) -> Result<Vec<u8>> {
     let mut fonts = Database::new();
     fonts.load_font_data(FONT.to_vec());
     fonts.set_sans_serif_family(FAMILY);
-    let options = Options { fontdb: Arc::new(fonts), font_family: FAMILY.to_owned(), ..Options::default() };
+    let options =
+        Options { fontdb: Arc::new(fonts), font_family: FAMILY.to_owned(), ..Options::default() };
     let failed = |e: &dyn std::fmt::Display| Failure::violation(format!("a chart as PDF: {e}"));
     let tree = Tree::from_str(svg, &options).map_err(|e| failed(&e))?;
-    svg2pdf::to_pdf(&tree, ConversionOptions::default(), PageOptions::default()).map_err(|e| failed(&e))
+    svg2pdf::to_pdf(&tree, ConversionOptions::default(), PageOptions::default())
+        .map_err(|e| failed(&e))
 }
 
 #[cfg(test)]
