@@ -297,3 +297,26 @@ fn time_stands_still_until_it_is_let_go() {
         assert!(ep.now() > 2_000);
     });
 }
+
+/// A doorbell is held longer the more threads share it; threads that are gone share nothing.
+#[test]
+fn doorbells_are_shared_by_the_threads_that_are_there() {
+    let mut p = artifact();
+    p.set("doorbell.slots", "1").unwrap();
+    let f = fabric(&p, 1, 1);
+    let took = |others: usize| {
+        let _others: Vec<_> = (0..others).map(|_| f.attach(NodeId::compute(0)).unwrap()).collect();
+        let t = f.attach(NodeId::compute(0)).unwrap();
+        let out = Rc::new(Cell::new(0));
+        let ns = out.clone();
+        run(&t, |ep| async move {
+            let before = ep.now();
+            ep.read(at(64), 8).await.unwrap();
+            ns.set(ep.now() - before);
+        });
+        out.get()
+    };
+    let alone = took(0);
+    assert!((took(3) - alone).abs_diff(190 + 4 * 110) <= 1);
+    assert!(took(0).abs_diff(alone) <= 1);
+}

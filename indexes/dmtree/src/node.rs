@@ -22,8 +22,9 @@ const TURNS: usize = 4096;
 /// Slots for groups of readers, and as many for groups of writers. Few enough to stay in a core's cache: two keys that meet in
 /// one slot only miss a chance to share.
 const GROUPS: usize = 1024;
-/// Operations of one group.
-const GROUP_BOUND: u32 = 64;
+/// Operations of one group: any number. What did not fit into a group would queue for the leaf one by one, and with more clients on
+/// a hot key than groups have room for, the leaf's lock would serve nothing else.
+const GROUP_BOUND: u32 = u32::MAX;
 /// Chores that wait; further ones are forgotten, and found again by whoever meets the same leaf.
 const MAX_CHORES: usize = 1024;
 

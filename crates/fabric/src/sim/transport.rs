@@ -56,6 +56,12 @@ impl SimTransport {
     }
 }
 
+impl Drop for SimTransport {
+    fn drop(&mut self) {
+        self.shared.world().drop_thread(self.thread);
+    }
+}
+
 impl Transport for SimTransport {
     fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
         if !self.shared.is_timed() {

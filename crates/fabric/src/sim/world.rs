@@ -211,6 +211,13 @@ impl World {
         Some(self.threads.len() as u32 - 1)
     }
 
+    /// A thread is gone: it shares no doorbell any more.
+    pub(super) fn drop_thread(&mut self, thread: u32) {
+        let nic = self.threads[thread as usize].nic;
+        let n = &mut self.nics[nic as usize];
+        n.threads = n.threads.saturating_sub(1);
+    }
+
     fn mix(&mut self, word: u64) {
         self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
