@@ -1,6 +1,7 @@
 //! One client's loop: draws operations, measures and checks them.
 
 use std::ops::Bound;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -250,7 +251,8 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
                 t.acknowledged(&done);
                 if inside {
                     t.ops += 1;
-                    t.latency.record(op.kind(), ended.saturating_sub(began));
+                    let took = ended.saturating_sub(began);
+                    seat.latency.borrow_mut().record(op.kind(), took);
                 }
                 if let Err(wrong) = checked.and_then(|()| check_scan(&o, &op, &b)) {
                     t.wrong(|| format!("{} of {}: {wrong}", op.kind(), shown(op.key())));
@@ -276,6 +278,10 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
     turns.report(&t);
     if let Err(e) = seat.ep.drain().await {
         t.wrong(|| format!("finishing detached verbs: {e}"));
+    }
+    // The last of the executor's clients takes along what all have recorded.
+    if Rc::strong_count(&seat.latency) == 1 {
+        t.latency = seat.latency.take();
     }
     t
 }

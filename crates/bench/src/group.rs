@@ -153,15 +153,16 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
 }
 
 /// The order of the keys: the last one's if the keys are the same.
-fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan) -> Option<Arc<Oracle>> {
+fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan, scans: bool) -> Option<Arc<Oracle>> {
     let name = format!("{} {} {}", c.keys, c.key_form, c.seed);
     if let Some((have, oracle)) = &host.oracle
         && *have == name
+        && (oracle.knows_scans() || !scans)
     {
         return Some(oracle.clone());
     }
     host.oracle = None;
-    let oracle = Oracle::new(plan)?;
+    let oracle = Oracle::new(plan, scans)?;
     host.oracle = Some((name, oracle.clone()));
     Some(oracle)
 }
@@ -178,9 +179,9 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
     let opened = Opened::<I>::create(g.system.name, &g.system.options_for(c), &spec)?;
     let plan = c.workload(&first.workload, first.distribution).build()?;
-    let needs_order =
-        g.cells.iter().any(|cell| cell.workload.mix().scan > 0) || c.load_by == LoadBy::Bulk;
-    let oracle = if needs_order { oracle(host, c, &plan) } else { None };
+    let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
+    let needs_order = scans || c.load_by == LoadBy::Bulk;
+    let oracle = if needs_order { oracle(host, c, &plan, scans) } else { None };
     load(g, host, &opened, &plan, oracle.as_ref())?;
     host.stopped()?;
     let mut shape = walk(g, host, &opened)?;

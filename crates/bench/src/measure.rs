@@ -55,7 +55,8 @@ pub(crate) fn measure<I: RangeIndex>(
     opened.set_timed(true);
     let left = opened.run(crew(c), &body, &mut tick);
     opened.set_timed(false);
-    let mut m = sum_up(&left?, opened.compute_nodes(), plan, oracle.is_some());
+    let mut m =
+        sum_up(&left?, opened.compute_nodes(), plan, oracle.is_some_and(|o| o.knows_scans()));
     if let Some(counted) = orders.counted.get() {
         m.counts = counted.clone();
     }

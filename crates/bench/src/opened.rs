@@ -13,6 +13,7 @@ use dmtree_pool::{Cluster, PoolOptions};
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
+use crate::latency::ByKind;
 use crate::simulated::{FabricSpec, SimFabric};
 
 /// Buffers of one simulated client, bytes.
@@ -87,6 +88,8 @@ pub struct Seat<I> {
     pub client: I,
     /// Its endpoint.
     pub ep: Endpoint,
+    /// Latencies of all clients of the executor: thousands of histograms would take more memory than an index.
+    pub latency: Rc<RefCell<ByKind>>,
 }
 
 impl<I> std::fmt::Debug for Seat<I> {
@@ -266,6 +269,7 @@ impl<I: RangeIndex> Opened<I> {
 
     fn seats(&self, first: u32, count: u32) -> Result<Vec<Seat<I>>> {
         let mut core: Option<Rc<Core>> = None;
+        let latency = Rc::<RefCell<ByKind>>::default();
         let mut seats = Vec::new();
         for number in first..first + count {
             let cn = number as usize % self.nodes.len();
@@ -275,7 +279,8 @@ impl<I: RangeIndex> Opened<I> {
             let slot = core.add_slot();
             let ep = Endpoint::new(core.clone(), transport, slot);
             let client = I::client(ep.clone(), self.nodes[cn].clone());
-            seats.push(Seat { number, cn, shares_thread: count > 1, client, ep });
+            let (shares_thread, latency) = (count > 1, latency.clone());
+            seats.push(Seat { number, cn, shares_thread, client, ep, latency });
         }
         Ok(seats)
     }
@@ -292,7 +297,8 @@ impl<I: RangeIndex> Opened<I> {
         let Some(first) = transports.first() else { return Ok(Vec::new()) };
         let core = Core::new(first.clone(), SIM_SLAB_BYTES * u64::from(clients));
         core.seed(seed);
-        let mut seats = Vec::new();
+        let latency = Rc::<RefCell<ByKind>>::default();
+        let mut seats: Vec<Seat<I>> = Vec::new();
         for number in 0..clients {
             let transport = &transports[(number % (cns * crew.threads)) as usize];
             let cn = (number % cns) as usize;
@@ -303,7 +309,8 @@ impl<I: RangeIndex> Opened<I> {
                 Some(Seat { ep, .. }) => Endpoint::counting_with(core.clone(), transport, slot, ep),
             };
             let client = I::client(ep.clone(), self.nodes[cn].clone());
-            seats.push(Seat { number, cn, shares_thread: true, client, ep });
+            let latency = latency.clone();
+            seats.push(Seat { number, cn, shares_thread: true, client, ep, latency });
         }
         Ok(seats)
     }

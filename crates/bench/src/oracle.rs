@@ -11,10 +11,11 @@ pub const MAX_RECORDS: u64 = 16_000_000;
 /// The loaded records in the order of their keys.
 #[derive(Debug)]
 pub struct Oracle {
+    /// By position, where scans are checked.
     hashes: Vec<u64>,
     /// Position to record.
     records: Vec<u32>,
-    /// Record to position.
+    /// Record to position, where scans are checked.
     positions: Vec<u32>,
 }
 
@@ -22,33 +23,41 @@ pub struct Oracle {
 pub type Wrong = String;
 
 impl Oracle {
-    /// Sorts the records of a plan; nothing when there are too many.
-    pub fn new(plan: &Plan) -> Option<Arc<Self>> {
+    /// Sorts the records of a plan; nothing when there are too many. `scans`: scans will be checked, too.
+    pub fn new(plan: &Plan, scans: bool) -> Option<Arc<Self>> {
         if plan.records() > MAX_RECORDS {
             return None;
         }
         let load: Load = plan.load(LoadOrder::Sorted);
         let n = plan.records() as usize;
-        let (mut hashes, mut records) = (Vec::with_capacity(n), Vec::with_capacity(n));
-        let mut positions = vec![0u32; n];
+        let for_scans = if scans { n } else { 0 };
+        let (mut hashes, mut records) = (Vec::with_capacity(for_scans), Vec::with_capacity(n));
+        let mut positions = vec![0u32; for_scans];
         let mut key = Vec::new();
         for (at, record) in load.records(0..plan.records()).enumerate() {
-            plan.key(record, &mut key);
-            hashes.push(xxh3_64(&key));
             records.push(record as u32);
-            positions[record as usize] = at as u32;
+            if scans {
+                plan.key(record, &mut key);
+                hashes.push(xxh3_64(&key));
+                positions[record as usize] = at as u32;
+            }
         }
         Some(Arc::new(Self { hashes, records, positions }))
     }
 
     /// How many records.
     pub fn len(&self) -> usize {
-        self.hashes.len()
+        self.records.len()
+    }
+
+    /// Whether it can check scans.
+    pub fn knows_scans(&self) -> bool {
+        !self.positions.is_empty()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.hashes.is_empty()
+        self.records.is_empty()
     }
 
     /// The record at a position of the key order.
@@ -142,7 +151,7 @@ mod tests {
     #[test]
     fn misses_and_strangers_are_seen() {
         let plan = WorkloadSpec { records: 1000, ..Default::default() }.build().unwrap();
-        let oracle = Oracle::new(&plan).unwrap();
+        let oracle = Oracle::new(&plan, true).unwrap();
         let keys = sorted(&plan);
         assert_eq!(oracle.record_at(17), keys[17].0);
         let start = keys[100].0;

@@ -423,9 +423,18 @@ impl NodeCache {
             self.carry_mirrors(old, &node);
             self.dropped(old);
         }
-        self.clock.lock().expect("no panic under this lock").push_back((level, node.clone()));
+        self.remember(level, &node);
         self.make_room();
         node
+    }
+
+    /// Queues a node for its turn to go. Those that went by themselves since are let go of when they are as many as the others.
+    fn remember(&self, level: u8, node: &Arc<CachedNode>) {
+        let mut clock = self.clock.lock().expect("no panic under this lock");
+        clock.push_back((level, node.clone()));
+        if clock.len() as u64 > 2 * self.nodes.load(Relaxed) + 16 {
+            clock.retain(|(_, n)| !n.gone.load(Relaxed));
+        }
     }
 
     fn carry_mirrors(&self, old: &CachedNode, new: &CachedNode) {
@@ -640,6 +649,20 @@ mod tests {
         cache.invalidate(1, &new);
         let s = cache.stats();
         assert_eq!((s.nodes, s.used_bytes, s.mirror_bytes), (0, 0, 0));
+    }
+
+    /// A node that was replaced once stayed in memory until the budget was spent, uncounted: refreshing nodes for ever took
+    /// memory for ever.
+    #[test]
+    fn replaced_nodes_are_let_go_of() {
+        let cache = NodeCache::new(1 << 20);
+        let first = Arc::downgrade(&put(&cache, 0, 100, &[0]));
+        for _ in 0..40 {
+            put(&cache, 0, 100, &[0]);
+        }
+        assert_eq!(cache.stats().nodes, 1);
+        assert!(first.upgrade().is_none());
+        assert!(cache.clock.lock().unwrap().len() <= 19);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The contract of a range index on disaggregated memory ([`contract`]), and the parts that several indexes share: the cache of
 //! inner nodes with its mirrors ([`cache`]), delegation and combining ([`combine`]), turns at remote locks ([`turns`]), sorted
-//! keys ([`keys`]), fixed hashes ([`hash`]) and how full a bulk load leaves nodes ([`fill`]).
+//! keys ([`keys`]), pairs to be loaded ([`pairs`]), fixed hashes ([`hash`]) and how full a bulk load leaves nodes ([`fill`]).
 #![forbid(unsafe_code)]
 
 pub mod cache;
@@ -9,6 +9,7 @@ pub mod contract;
 pub mod fill;
 pub mod hash;
 pub mod keys;
+pub mod pairs;
 pub mod sync;
 pub mod turns;
 

@@ -3,10 +3,13 @@
 //! The only leaf L and the only inner node R0 are locked; the new tree is built beside them; `L.into` and `R0.into` commit, the
 //! root word is swung, and the old pair is retired. Until the commit a failure gives everything back.
 
+use std::ops::Range;
+
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::fill::{Fill, SplitRule};
 use dmtree_parts::hash::{KeyHash, fence_tag};
+use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{Loaded, Outcome, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant, TableId};
 
@@ -19,8 +22,6 @@ use crate::format::{Ver, put_u64};
 use crate::lock::Locked;
 use crate::parent::LockedInner;
 use crate::split::{NewLeaf, separator};
-
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Everything a load has taken, to be given back when it fails.
 #[derive(Default)]
@@ -37,29 +38,9 @@ impl DmTree {
         sorted: bool,
         fill: Fill,
     ) -> Result<Loaded> {
-        let mut all = Pairs::new();
-        for (key, value) in pairs {
-            check_key(&key).map_err(|e| e.context(format!("pair {}", all.len() + 1)))?;
-            check_value(&value).map_err(|e| e.context(format!("pair {}", all.len() + 1)))?;
-            if sorted && all.last().is_some_and(|(last, _)| *last >= key) {
-                return Err(Error::invalid(format!(
-                    "pair {}: its key is not above the one before; load it as unsorted",
-                    all.len() + 1
-                )));
-            }
-            all.push((key, value));
-        }
-        if !sorted {
-            // Stable, so that of equal keys the last stays last; then only that one is kept.
-            all.sort_by(|a, b| a.0.cmp(&b.0));
-            all.dedup_by(|later, earlier| {
-                let same = later.0 == earlier.0;
-                if same {
-                    std::mem::swap(&mut later.1, &mut earlier.1);
-                }
-                same
-            });
-        }
+        let all = Pairs::collect(pairs, sorted, |key, value| {
+            check_key(key).and_then(|()| check_value(value))
+        })?;
         let scope = self.ep.begin(OpKind::Load);
         let loaded = self.load_sorted(&all, fill).await?;
         scope.end(OpOutcome::Other);
@@ -79,9 +60,9 @@ impl DmTree {
         }
         drop(pin);
         let mut outcomes = Vec::new();
-        for chunk in all.chunks(256) {
-            let writes: Vec<(&[u8], Write<'_>)> =
-                chunk.iter().map(|(k, v)| (&k[..], Write::Put(&v[..]))).collect();
+        for first in (0..all.len()).step_by(256) {
+            let chunk = (first..all.len().min(first + 256)).map(|i| all.get(i));
+            let writes: Vec<(&[u8], Write<'_>)> = chunk.map(|(k, v)| (k, Write::Put(v))).collect();
             self.write_many_op(&writes, &mut outcomes).await?;
             for outcome in outcomes.drain(..) {
                 debug_assert_eq!(outcome?, Outcome::Done);
@@ -176,12 +157,10 @@ impl DmTree {
         let capacity = self.node.o.leaf_capacity as usize;
         // Of a full leaf and the pending pair half the slots stay, rounded down; of a full inner node likewise.
         let rule = |slots: usize| SplitRule::new(slots as u32, slots as u32 / 2);
-        let mut chunks = Vec::new();
-        let mut rest = &all[..];
+        let mut chunks: Vec<Range<usize>> = Vec::new();
         for size in fill.sizes(rule(capacity), all.len() as u64, 0) {
-            let (chunk, others) = rest.split_at(size);
-            chunks.push(chunk);
-            rest = others;
+            let first = chunks.last().map_or(0, |c| c.end);
+            chunks.push(first..first + size);
         }
         for _ in 0..chunks.len() {
             self.ep.renew_deadline();
@@ -189,9 +168,8 @@ impl DmTree {
         }
         // Level by level: lower fences and children.
         let mut lows: Vec<Vec<u8>> = vec![Vec::new()];
-        for pair in chunks.windows(2) {
-            let last = &pair[0][pair[0].len() - 1].0;
-            lows.push(separator(last, &pair[1][0].0).to_vec());
+        for chunk in &chunks[1..] {
+            lows.push(separator(all.key(chunk.start - 1), all.key(chunk.start)).to_vec());
         }
         // A leaf's upper fence is the next one's lower, block and all: one of them owns it.
         let areas = self.fence_areas(&lows, taken).await?;
@@ -201,8 +179,14 @@ impl DmTree {
             let fences = (&areas[i], areas.get(i + 1));
             let next = taken.leaves.get(i + 1).map_or(GlobalAddr::NULL, |s| s.grant.addr);
             let mut blocks = Vec::new();
-            let written =
-                self.build_leaf(&taken.leaves[i], chunks[i], fences, hi, next, &mut blocks);
+            let written = self.build_leaf(
+                &taken.leaves[i],
+                (all, chunks[i].clone()),
+                fences,
+                hi,
+                next,
+                &mut blocks,
+            );
             let written = written.await;
             taken.blocks.extend(blocks.iter().map(|(at, _)| *at));
             let (image, body) = written?;
@@ -246,7 +230,7 @@ impl DmTree {
     async fn build_leaf(
         &self,
         s: &NewLeaf,
-        pairs: &[(Vec<u8>, Vec<u8>)],
+        (all, range): (&Pairs, Range<usize>),
         fences: (&FenceArea, Option<&FenceArea>),
         high: Option<&[u8]>,
         next: GlobalAddr,
@@ -269,7 +253,8 @@ impl DmTree {
         };
         put_header(g, addr, &mut image, &parts);
         let mut table = Table::new(addr, ver, fence_tag(high), s.capacity);
-        for (i, (key, value)) in pairs.iter().enumerate() {
+        let count = range.len();
+        for (i, (key, value)) in range.map(|n| all.get(n)).enumerate() {
             let hash = KeyHash::of(key);
             let at = g.slot_at(i);
             let entry = &mut image[at..at + g.entry()];
@@ -277,7 +262,7 @@ impl DmTree {
             blocks.extend(self.encode(place, ver, (key, hash, value), entry).await?);
             table.set(i, hash.fingerprint());
         }
-        (pairs.len()..s.capacity).for_each(|i| put_free(g, addr, &mut image, i, ver));
+        (count..s.capacity).for_each(|i| put_free(g, addr, &mut image, i, ver));
         let body = self.table_body(&mut table, s.table).await?;
         Ok((image, body))
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use dmtree_fabric::{
     Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result,
 };
+use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{
     CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root,
     ScanRequest, Shape, Write,
@@ -98,7 +99,7 @@ impl FpTree {
         let (min, max) = (g.lowest(), g.highest());
         let right = Sibling::default();
         let h = Header { max: &max, min: &min, capacity, version: 0, right };
-        let (image, table) = self.built_leaf(&h, &[]).await?;
+        let (image, table) = self.built_leaf(&h, &Pairs::default(), 0..0).await?;
         self.ep.write(leaf.table, table).await?;
         self.ep.write(leaf.leaf, image).await?;
         let child = Child { addr: leaf.leaf, table: leaf.table, capacity, version: 0 };

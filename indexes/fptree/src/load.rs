@@ -3,9 +3,12 @@
 //! The only leaf and the only inner node stay where they are and become the first ones of the new tree. Everything else is
 //! written beside them first; then, under both locks, the first leaf and its table, the first bottom node, and the root pointer.
 
+use std::ops::Range;
+
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::fill::{Fill, SplitRule};
+use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{Loaded, Outcome, Write};
 
 use crate::client::FpTree;
@@ -14,8 +17,6 @@ use crate::format::leaf::{self, Header, Sibling};
 use crate::lock::Locked;
 use crate::parent::{LockedInner, Node};
 use crate::split::half;
-
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A level of the new tree: lower fences and children.
 type Named = (Vec<u8>, Child);
@@ -53,29 +54,9 @@ impl FpTree {
         sorted: bool,
         fill: Fill,
     ) -> Result<Loaded> {
-        let mut all = Pairs::new();
-        for (key, value) in pairs {
-            let number = all.len() + 1;
-            let checked = self.check_key(&key).and_then(|()| self.check_value(&value));
-            checked.map_err(|e| e.context(format!("pair {number}")))?;
-            if sorted && all.last().is_some_and(|(last, _)| *last >= key) {
-                return Err(Error::invalid(format!(
-                    "pair {number}: its key is not above the one before; load it as unsorted"
-                )));
-            }
-            all.push((key, value));
-        }
-        if !sorted {
-            // Stable, so that of equal keys the last stays last; then only that one is kept.
-            all.sort_by(|a, b| a.0.cmp(&b.0));
-            all.dedup_by(|later, earlier| {
-                let same = later.0 == earlier.0;
-                if same {
-                    std::mem::swap(&mut later.1, &mut earlier.1);
-                }
-                same
-            });
-        }
+        let all = Pairs::collect(pairs, sorted, |key, value| {
+            self.check_key(key).and_then(|()| self.check_value(value))
+        })?;
         let pairs = all.len() as u64;
         if all.is_empty() {
             return Ok(Loaded::default());
@@ -93,7 +74,7 @@ impl FpTree {
     }
 
     async fn put_all(&self, all: &Pairs) -> Result<Loaded> {
-        for (key, value) in all {
+        for (key, value) in (0..all.len()).map(|i| all.get(i)) {
             let outcome = self.write_op(key, Write::Put(value)).await?;
             debug_assert_eq!(outcome, Outcome::Done);
         }
@@ -158,12 +139,10 @@ impl FpTree {
         let rule = SplitRule::new(capacity as u32, half(capacity + 1) as u32);
         let mut sizes: Vec<usize> = fill.sizes(rule, all.len() as u64, 0).collect();
         give_company(&mut sizes, capacity);
-        let mut chunks = Vec::new();
-        let mut rest = &all[..];
+        let mut chunks: Vec<Range<usize>> = Vec::new();
         for size in sizes {
-            let (chunk, others) = rest.split_at(size);
-            chunks.push(chunk);
-            rest = others;
+            let first = chunks.last().map_or(0, |c| c.end);
+            chunks.push(first..first + size);
         }
         let first = Sibling { leaf: l.route.leaf, table: l.route.table, capacity };
         let mut places = vec![first];
@@ -173,8 +152,8 @@ impl FpTree {
         }
         let (lowest, highest) = (g.lowest(), g.highest());
         let low = |i: usize| match i {
-            0 => &lowest,
-            _ => chunks.get(i).map_or(&highest, |chunk| &chunk[0].0),
+            0 => &lowest[..],
+            _ => chunks.get(i).map_or(&highest[..], |chunk| all.key(chunk.start)),
         };
         let mut first = None;
         let mut named = Vec::with_capacity(chunks.len());
@@ -183,14 +162,14 @@ impl FpTree {
             let version = if i == 0 { l.route.version + 1 } else { 0 };
             let right = places.get(i + 1).copied().unwrap_or_default();
             let h = Header { max: low(i + 1), min: low(i), capacity, version, right };
-            let (image, table) = self.built_leaf(&h, chunk).await?;
+            let (image, table) = self.built_leaf(&h, all, chunk.clone()).await?;
             if i == 0 {
                 first = Some((image, table));
             } else {
                 self.ep.batch((write_verb(at.leaf, image), write_verb(at.table, table))).await?;
             }
             let child = Child { addr: at.leaf, table: at.table, capacity, version };
-            named.push((low(i).clone(), child));
+            named.push((low(i).to_vec(), child));
         }
         let first = first.ok_or_else(|| Error::invalid("nothing to load"))?;
         Ok(Leaves { named, first })

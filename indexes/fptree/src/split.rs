@@ -4,11 +4,14 @@
 //! (10) WRITE its table, which unlocks; (11-13) lock, READ and WRITE the bottom inner node. Between (10) and (13) the leaf's
 //! version differs from its record's, and point operations on it look for the new record.
 
+use std::ops::Range;
+
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, Error, OpOutcome, Result, Stage, Step, Verified};
 use dmtree_parts::Outcome;
 use dmtree_parts::combine::Lease;
 use dmtree_parts::hash::KeyHash;
+use dmtree_parts::pairs::Pairs;
 
 use crate::client::{FpTree, Route};
 use crate::format::MAX_CAPACITY;
@@ -222,7 +225,8 @@ impl FpTree {
     pub(crate) async fn built_leaf(
         &self,
         h: &Header<'_>,
-        pairs: &[(Vec<u8>, Vec<u8>)],
+        pairs: &Pairs,
+        range: Range<usize>,
     ) -> Result<(Buf, Buf)> {
         let g = &self.node.g;
         let mut image = self.ep.buf(g.leaf_bytes(h.capacity) as u32).await?;
@@ -230,12 +234,12 @@ impl FpTree {
         let mut table = Table::new(u64::from(h.version), h.capacity);
         for i in 0..h.capacity {
             let out = &mut image[g.entry_at(i)..g.entry_at(i + 1)];
-            match pairs.get(i) {
-                None => leaf::put_free(out, h.version),
-                Some((key, value)) => {
-                    leaf::put_entry(g, out, h.version, key, value);
-                    table.set(i, KeyHash::of(key).fingerprint());
-                }
+            if i < range.len() {
+                let (key, value) = pairs.get(range.start + i);
+                leaf::put_entry(g, out, h.version, key, value);
+                table.set(i, KeyHash::of(key).fingerprint());
+            } else {
+                leaf::put_free(out, h.version);
             }
         }
         Ok((image, self.table_image(&table).await?))
