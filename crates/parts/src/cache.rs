@@ -565,14 +565,10 @@ impl NodeCache {
         }
     }
 
-    /// Bytes of the budget that are not in use.
-    pub fn room(&self) -> u64 {
-        self.budget.saturating_sub(self.used.load(Relaxed))
-    }
-
-    /// Whether more than `percent` of the budget is in use.
-    pub fn is_tight(&self, percent: u64) -> bool {
-        self.used.load(Relaxed) * 100 > self.budget * percent
+    /// Whether hardly anything of the budget is left: 1 %, or no room for one more node of `node_bytes`.
+    pub fn is_short_of(&self, node_bytes: u64) -> bool {
+        let used = self.used.load(Relaxed);
+        used * 100 > self.budget * 99 || used + node_bytes > self.budget
     }
 
     /// Forgets everything.

@@ -23,6 +23,7 @@ use crate::format::table::{BODY_AT, Table};
 use crate::format::{Geometry, MAX_RANGE, Ver};
 use crate::lock::Locked;
 use crate::node::Chore;
+use crate::node::DmNode;
 use crate::options::Tables;
 use crate::probe::{Pair, block_pair, pair_of};
 use crate::write::Written;
@@ -324,7 +325,8 @@ impl DmTree {
     /// fewer, larger leaves are better.
     pub(crate) fn must_relocate(&self, l: &Locked) -> Option<usize> {
         let capacity = l.route.capacity;
-        if self.node.o.adaptive_capacity && capacity < 128 && self.node.cache.is_tight(99) {
+        let least = DmNode::least_cache_bytes(&self.node.g);
+        if self.node.o.adaptive_capacity && capacity < 128 && self.node.cache.is_short_of(least) {
             return Some(capacity * 2);
         }
         (l.table.ver.range >= MAX_RANGE).then_some(capacity)

@@ -78,8 +78,7 @@ impl FpNode {
 
     /// Whether hardly anything of the cache is free: less than a hundredth, or than a node.
     pub(crate) fn is_short_of_room(&self) -> bool {
-        let room = self.cache.room();
-        self.cache.is_tight(99) || room < Self::least_cache_bytes(&self.g)
+        self.cache.is_short_of(Self::least_cache_bytes(&self.g))
     }
 
     /// The smallest budget that holds one inner node with its mirrors.
