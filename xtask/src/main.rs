@@ -19,7 +19,10 @@ const VERBS: &[(&str, &str)] = &[
         "report-check [DIR]",
         "a browser renders the report of small runs (or of DIR), and its numbers are those of results.json",
     ),
-    ("seeds [N]", "N seeds (default 300) of each interleaved and adversarial suite in the release profile"),
+    (
+        "seeds [N]",
+        "N seeds (default 300) of each interleaved and adversarial suite in the release profile",
+    ),
 ];
 
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
