@@ -3,15 +3,19 @@
 #![forbid(unsafe_code)]
 
 pub mod bed;
+pub mod brute;
 pub mod case;
 pub mod concurrent;
 pub mod conformance;
 mod drive;
+pub mod file;
 pub mod history;
 pub mod log;
 pub mod plan;
 pub mod rng;
 pub mod run;
+pub mod shrink;
+pub mod trace;
 pub mod verdict;
 
 pub use case::Case;
