@@ -92,7 +92,7 @@ pub fn read(text: &str) -> Result<Log> {
     let mut open: BTreeMap<u32, usize> = BTreeMap::new();
     let mut next = 0;
     let mut last = 1;
-    for (at, line) in lines.by_ref() {
+    while let Some((at, line)) = lines.next() {
         last = at;
         let value: Value = serde_json::from_str(line)
             .map_err(|e| bad(at, format!("not JSON, or cut off: {e}")))?;

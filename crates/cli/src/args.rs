@@ -348,6 +348,8 @@ fn seed_range(text: &str) -> Result<(u64, u64), String> {
   dmtree check --system all --minutes 5
   dmtree check --system dmtree-published --seeds 0..200 --grant line_atomic,write_ascending
   dmtree check --system dmtree --replay 17             one seed
+  dmtree check --replay 17 --history run.jsonl         and what its clients saw
+  dmtree check --check-history run.jsonl
   dmtree check --replay case.json                      a case that --save wrote
 
 Ends in one line: seeds N operations M violations V. Exit status: 0 no violation; 1 violations; 2 bad input.")]
@@ -379,6 +381,12 @@ pub struct CheckArgs {
     /// Write the smallest case of the first violation here, for --replay.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+    /// Write the history of the replayed run here: JSON, a line per call and return.
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    pub history: Option<PathBuf>,
+    /// Run nothing; check the history in this file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "seeds", "minutes", "system"])]
+    pub check_history: Option<PathBuf>,
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,

@@ -10,6 +10,7 @@ use dmtree_bench::checked::{self, granted, grants};
 use dmtree_bench::registry::{find, select};
 use dmtree_bench::{Failure, Result, clock};
 use dmtree_check::case::Case;
+use dmtree_check::file;
 use dmtree_check::trace::{regression_test, trace};
 use dmtree_check::verdict::keep_panics;
 
@@ -31,6 +32,9 @@ pub fn run(args: &CheckArgs) -> Result<()> {
         return Err(Failure::input(
             "crashes of nodes are not built yet: give --faults none, which still has every hazard of the fabric",
         ));
+    }
+    if let Some(path) = &args.check_history {
+        return check_history(args, path);
     }
     keep_panics();
     let stop = crate::stop_flag()?;
@@ -94,6 +98,7 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
 fn verdict(violations: usize) -> Result<()> {
     match violations {
         0 => Ok(()),
+        1 => Err(Failure::violation("1 violation")),
         n => Err(Failure::violation(format!("{n} violations"))),
     }
 }
@@ -210,6 +215,9 @@ fn replay(args: &CheckArgs, what: &str, stop: &Arc<AtomicBool>) -> Result<()> {
         _ => (file_case(args, Path::new(what))?, 0.0),
     };
     let v = checked::run(&case)?;
+    if let Some(path) = &args.history {
+        write(path, &file::write(&v.log))?;
+    }
     let line = format!(
         "{} seed {}: {} operations, {:.3} ms of virtual time, trace {:016x}",
         case.system,
@@ -246,6 +254,26 @@ fn replay(args: &CheckArgs, what: &str, stop: &Arc<AtomicBool>) -> Result<()> {
         output::line(&end);
     }
     verdict(violations)
+}
+
+/// Checks what a file says that clients saw.
+fn check_history(args: &CheckArgs, path: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::file("read", path, &e))?;
+    let at = path.display().to_string();
+    let log = file::read(&text).map_err(|e| Failure::from(e).context(&at))?;
+    let wrong = log.check().err();
+    let operations = log.records().len();
+    if args.json {
+        let wrong = wrong.as_ref().map(ToString::to_string);
+        let value = serde_json::json!({ "operations": operations, "violation": wrong });
+        output::line(&value.to_string());
+    } else {
+        match &wrong {
+            None => output::line(&format!("{operations} operations: linearizable key by key")),
+            Some(wrong) => output::line(&format!("violation: {wrong}")),
+        }
+    }
+    verdict(usize::from(wrong.is_some()))
 }
 
 /// The case of a seed. With a fingerprint it must be the one that was meant.
