@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dmtree_check::case::Case;
 use dmtree_check::shrink::{Shrunk, shrink};
 use dmtree_check::verdict::Verdict;
-use dmtree_fabric::Capabilities;
+use dmtree_fabric::{Capabilities, mark};
 use serde::Serialize;
 
 use crate::checked;
@@ -65,6 +65,8 @@ pub struct Tally {
     pub hazards: BTreeMap<String, BTreeMap<String, u64>>,
     /// What went wrong, by seed and system.
     pub violations: Vec<Violation>,
+    /// The rare branches of the systems' code, with how often each was taken.
+    pub marks: BTreeMap<String, u64>,
 }
 
 impl Tally {
@@ -111,6 +113,8 @@ impl Campaign {
             return Err(Failure::input("no seeds to run: give a range such as 0..200"));
         }
         let began = clock::now();
+        let before = self.marks();
+        mark::set_on(true);
         let next = AtomicU64::new(0);
         let tally = Mutex::new(Tally::default());
         let failed: Mutex<Option<Failure>> = Mutex::new(None);
@@ -139,7 +143,16 @@ impl Campaign {
         let mut t = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
         t.seconds = (clock::now() - began).as_secs_f64();
         t.violations.sort();
+        t.marks = self.marks();
+        for (name, hits) in before {
+            t.marks.entry(name).and_modify(|now| *now -= hits);
+        }
         Ok(t)
+    }
+
+    fn marks(&self) -> BTreeMap<String, u64> {
+        let all = self.systems.iter().flat_map(System::marks);
+        all.map(|(name, hits)| (name.to_owned(), hits)).collect()
     }
 
     /// Takes seeds until there are none, or no time.
@@ -198,6 +211,7 @@ mod tests {
         assert_eq!((one.seeds, one.violations.len()), (6, 0), "{:?}", one.violations);
         assert!(one.operations >= 6 * 200);
         assert_eq!((one.line(), &one.hazards), (two.line(), &two.hazards));
+        assert!(one.marks["lock: held by another"] > 0, "{:?}", one.marks);
         assert_eq!(one.hazards["words"].values().sum::<u64>(), 6);
     }
 

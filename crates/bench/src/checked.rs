@@ -4,6 +4,7 @@ use dmtree_check::case::{Case, Draw, Drawn};
 use dmtree_check::verdict::Verdict;
 use dmtree_engine::{DmNode, Options};
 use dmtree_fabric::Capabilities;
+use dmtree_fabric::mark::Reached;
 use dmtree_fptree::{FpNode, Options as FpOptions};
 use serde::Serialize;
 use serde_json::Value;
@@ -31,6 +32,11 @@ pub(crate) fn dmtree(name: &str, options: &Value, d: &mut Draw) -> Drawn {
     let g = dmtree_engine::format::Geometry::new(&o);
     let least_cache_bytes = DmNode::least_cache_bytes(&g);
     Drawn { options: value(&o), least_cache_bytes, value_bytes: None }
+}
+
+/// The marks of DMTree and of the pool under it.
+pub(crate) fn dmtree_marks() -> Vec<Reached> {
+    [dmtree_engine::Mark::reached(), dmtree_pool::Mark::reached()].concat()
 }
 
 /// The published systems: values of one length.

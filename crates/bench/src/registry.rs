@@ -3,6 +3,7 @@
 use dmtree_check::case::{Case, Draw, Drawn};
 use dmtree_check::verdict::Verdict;
 use dmtree_engine::{DmTree, Options, Tables};
+use dmtree_fabric::mark::Reached;
 use dmtree_fptree::{FpTree, Options as FpOptions};
 use dmtree_parts::{OpSet, RangeIndex};
 use dmtree_workload::{KeyForm, ValueSize, Workload};
@@ -56,6 +57,7 @@ pub struct System {
     open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
     check: fn(&Case) -> dmtree_fabric::Result<Verdict>,
     draw: DrawOptions,
+    marks: fn() -> Vec<Reached>,
 }
 
 impl System {
@@ -77,6 +79,7 @@ impl System {
             open: open_pool::<I>,
             check: dmtree_check::run::<I>,
             draw: checked::as_they_are,
+            marks: Vec::new,
         }
     }
 
@@ -90,6 +93,17 @@ impl System {
     #[must_use]
     pub(crate) fn drawing(self, draw: DrawOptions) -> Self {
         Self { draw, ..self }
+    }
+
+    /// The same, whose code has these marks.
+    #[must_use]
+    pub(crate) fn marked(self, marks: fn() -> Vec<Reached>) -> Self {
+        Self { marks, ..self }
+    }
+
+    /// The rare branches of its code, with how often each was taken by any system of this process.
+    pub fn marks(&self) -> Vec<Reached> {
+        (self.marks)()
     }
 
     /// Measures the cells of a group, which share one loaded pool.
@@ -245,7 +259,9 @@ pub fn systems() -> Vec<System> {
 
 /// DMTree with some options.
 fn ours(name: &'static str, description: &'static str, options: &Options) -> System {
-    System::of::<DmTree>(name, "dmtree", description, options).drawing(checked::dmtree)
+    System::of::<DmTree>(name, "dmtree", description, options)
+        .drawing(checked::dmtree)
+        .marked(checked::dmtree_marks)
 }
 
 /// A preset of the published index.

@@ -124,6 +124,7 @@ fn text(t: &Tally) -> String {
         let list: Vec<String> = values.iter().map(|(v, n)| format!("{v}: {n}")).collect();
         out.push_str(&format!("  {name:16} {}\n", list.join(", ")));
     }
+    out.push_str(&marks(t));
     for v in t.violations.iter().take(MOST_NAMED) {
         out.push_str(&format!(
             "violation: {} seed {} ({}): {}\n",
@@ -132,6 +133,24 @@ fn text(t: &Tally) -> String {
     }
     if t.violations.len() > MOST_NAMED {
         out.push_str(&format!("... and {} more\n", t.violations.len() - MOST_NAMED));
+    }
+    out
+}
+
+/// The rare branches that were taken, and those that never were.
+fn marks(t: &Tally) -> String {
+    let reached: Vec<_> = t.marks.iter().filter(|(_, hits)| **hits > 0).collect();
+    let never: Vec<&str> =
+        t.marks.iter().filter(|(_, hits)| **hits == 0).map(|(name, _)| name.as_str()).collect();
+    if t.marks.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("marks reached: {} of {}\n", reached.len(), t.marks.len());
+    for (name, hits) in reached {
+        out.push_str(&format!("  {hits:>9}  {name}\n"));
+    }
+    if !never.is_empty() {
+        out.push_str(&format!("marks never reached: {}\n", never.join("; ")));
     }
     out
 }
