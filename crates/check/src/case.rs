@@ -16,6 +16,8 @@ pub const LEAST_CLIENTS: u32 = 3;
 pub const LEAST_OPERATIONS: u32 = 200;
 /// Most keys that operations of a seed go to.
 pub const MOST_KEYS: u32 = 64;
+/// Most neighbours that gardeners tend.
+const MOST_TENDED: u32 = 200;
 /// Most keys of an index, neighbours included.
 pub const MOST_NUMBERS: u64 = 1800;
 
@@ -58,6 +60,16 @@ impl Schedule {
             Self::Unfair => Box::new(Unfair::new(seed)),
         }
     }
+}
+
+/// Where the texts of keys differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyForm {
+    /// In their first eight bytes.
+    Early,
+    /// Behind them: what separates two keys is long, too.
+    Late,
 }
 
 /// The pool of a case.
@@ -124,12 +136,16 @@ pub struct Case {
     pub pool: PoolShape,
     /// Clients, spread over the compute nodes in turn.
     pub clients: u32,
+    /// Further clients, who remove neighbours one after the other, put them back, and so on: leaves empty, merge, and fill again.
+    pub gardeners: u32,
     /// Operations per client.
     pub ops: u32,
     /// Keys that operations go to; all absent at first.
     pub keys: u32,
-    /// Keys beside each of those, loaded before, that no operation writes.
+    /// Keys beside each of those, loaded before, that gardeners alone write.
     pub neighbours: u32,
+    /// How keys are written.
+    pub key_form: KeyForm,
     /// How full the load makes leaves, percent.
     pub fill_percent: u32,
     /// Lengths of values, 8 at least.
@@ -180,9 +196,11 @@ impl Case {
                 cache_bytes: d.of(&[4 << 20, 3 * least]),
             },
             clients,
+            gardeners: d.of(&[0, 1, 1, 2]),
             ops: d.of(&[100, 120]).max(LEAST_OPERATIONS.div_ceil(clients)),
             keys: d.of(&[6, 24, MOST_KEYS]),
-            neighbours: d.of(&[0, 0, 3, 15]),
+            neighbours: d.of(&[0, 3, 7, 15]),
+            key_form: d.of(&[KeyForm::Early, KeyForm::Late]),
             fill_percent: d.of(&[50, 70, 100]),
             value_bytes,
             scan_one_in: d.of(&[0, 20, 60]),
@@ -239,6 +257,7 @@ impl Case {
             Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}")))
         };
         range("clients", self.clients.into(), 1, 1000)?;
+        range("gardeners", self.gardeners.into(), 0, 1000)?;
         range("ops", self.ops.into(), 0, 1 << 20)?;
         range("keys", self.keys.into(), 1, MOST_NUMBERS)?;
         range("keys with neighbours", self.numbers(), 1, MOST_NUMBERS)?;
@@ -250,22 +269,39 @@ impl Case {
         range("pool.compute_nodes", self.pool.compute_nodes.into(), 1, 64)?;
         range("pool.memory_nodes", self.pool.memory_nodes.into(), 1, 64)?;
         if let Some(kept) = &self.kept {
-            range("kept", kept.len() as u64, 0, self.clients.into())?;
+            range("kept", kept.len() as u64, 0, self.total().into())?;
         }
         self.pool.options().validate()
     }
 
-    /// The numbers of the operations that client `c` does.
+    /// How many clients, gardeners included.
+    pub fn total(&self) -> u32 {
+        self.clients.saturating_add(self.gardeners)
+    }
+
+    /// How many neighbours gardeners tend.
+    pub fn garden(&self) -> u32 {
+        (self.numbers() as u32 - self.keys).min(MOST_TENDED)
+    }
+
+    /// The number of neighbour number `i`.
+    pub fn neighbour(&self, i: u64) -> u64 {
+        let each = u64::from(self.neighbours.max(1));
+        i / each * self.stride() + 1 + i % each
+    }
+
+    /// The numbers of the operations that client `c` does; gardeners come last.
     pub fn numbers_of(&self, c: u32) -> Vec<u32> {
         match &self.kept {
-            None => (0..self.ops).collect(),
+            None if c < self.clients => (0..self.ops).collect(),
+            None => (0..3 * self.garden()).collect(),
             Some(kept) => kept.get(c as usize).cloned().unwrap_or_default(),
         }
     }
 
     /// How many operations its clients do before the liveness phase.
     pub fn operations(&self) -> u64 {
-        (0..self.clients).map(|c| self.numbers_of(c).len() as u64).sum()
+        (0..self.total()).map(|c| self.numbers_of(c).len() as u64).sum()
     }
 
     /// How far apart the numbers of keys are that operations go to.
@@ -278,7 +314,7 @@ impl Case {
         u64::from(self.keys) * self.stride()
     }
 
-    /// Whether a key is one that operations go to.
+    /// Whether a key is one that all clients' operations go to; the others are there at first.
     pub fn is_written(&self, number: u64) -> bool {
         number.is_multiple_of(self.stride())
     }

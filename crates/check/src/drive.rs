@@ -185,7 +185,7 @@ async fn perform<I: RangeIndex>(
 ) -> Option<Answer> {
     let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
     let done = match call {
-        Call::Scan(..) | Call::ScanDown(..) => scan(index, call, rng).await,
+        Call::Scan(..) | Call::ScanDown(..) => scan(index, shared.case, call, rng).await,
         _ => point(index, shared.case, call).await,
     };
     let answer = match &done {
@@ -215,26 +215,29 @@ fn seen(v: &[u8]) -> Result<ValueId, Answer> {
 }
 
 async fn point<I: RangeIndex>(index: &mut I, case: &Case, call: Call) -> Result<Answer, Error> {
+    let key = |n| plan::key(case.key_form, n);
     let bytes = |id: ValueId| plan::value(id, plan::length(case, id));
     let outcome = match call {
         Call::Get(k) => {
             let mut out = Vec::new();
-            let found = index.get(&plan::key(k), &mut out).await?;
+            let found = index.get(&key(k), &mut out).await?;
             return Ok(match found.then(|| seen(&out)).transpose() {
                 Ok(value) => Answer::Found(value),
                 Err(torn) => torn,
             });
         }
-        Call::Put(k, v) => index.write(&plan::key(k), Write::Put(&bytes(v))).await?,
-        Call::Insert(k, v) => index.write(&plan::key(k), Write::Insert(&bytes(v))).await?,
-        Call::Update(k, v) => index.write(&plan::key(k), Write::Update(&bytes(v))).await?,
-        Call::Delete(k) => index.write(&plan::key(k), Write::Delete).await?,
+        Call::Put(k, v) => index.write(&key(k), Write::Put(&bytes(v))).await?,
+        Call::Insert(k, v) => index.write(&key(k), Write::Insert(&bytes(v))).await?,
+        Call::Update(k, v) => index.write(&key(k), Write::Update(&bytes(v))).await?,
+        Call::Delete(k) => index.write(&key(k), Write::Delete).await?,
         Call::CompareAndSet(k, e, v) => {
             let (expected, new) = (bytes(e), bytes(v));
             let w = Write::CompareAndSet { expected: &expected, new: Some(&new) };
-            index.write(&plan::key(k), w).await?
+            index.write(&key(k), w).await?
         }
-        Call::Scan(..) | Call::ScanDown(..) => return scan(index, call, &mut Rng::new(0)).await,
+        Call::Scan(..) | Call::ScanDown(..) => {
+            return scan(index, case, call, &mut Rng::new(0)).await;
+        }
     };
     Ok(match outcome {
         Outcome::Done => Answer::Done,
@@ -244,13 +247,20 @@ async fn point<I: RangeIndex>(index: &mut I, case: &Case, call: Call) -> Result<
     })
 }
 
-async fn scan<I: RangeIndex>(index: &mut I, call: Call, rng: &mut Rng) -> Result<Answer, Error> {
+async fn scan<I: RangeIndex>(
+    index: &mut I,
+    case: &Case,
+    call: Call,
+    rng: &mut Rng,
+) -> Result<Answer, Error> {
+    let form = case.key_form;
     let (a, b, reverse) = match call {
         Call::ScanDown(a, b) => (a, b, true),
         Call::Scan(a, b) => (a, b, false),
         _ => return Err(Error::invalid("no scan")),
     };
-    let (mut low, mut high) = (Bound::Included(plan::key(a)), Bound::Included(plan::key(b)));
+    let (mut low, mut high) =
+        (Bound::Included(plan::key(form, a)), Bound::Included(plan::key(form, b)));
     let mut page = Page::new();
     let mut pairs = Vec::new();
     loop {
@@ -262,7 +272,7 @@ async fn scan<I: RangeIndex>(index: &mut I, call: Call, rng: &mut Rng) -> Result
         };
         let resume = index.scan(&r, &mut page).await?;
         for (k, v) in page.iter() {
-            let Some(number) = plan::number(k) else {
+            let Some(number) = plan::number(form, k) else {
                 return Ok(Answer::Torn(format!("a key nobody wrote: {k:?}")));
             };
             match seen(v) {

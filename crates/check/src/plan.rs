@@ -3,27 +3,34 @@
 
 use dmtree_parts::OpSet;
 
-use crate::case::Case;
+use crate::case::{Case, KeyForm};
 use crate::history::ValueId;
 use crate::log::Call;
 use crate::rng::Rng;
 
 /// Numbers of operations in the liveness phase begin here.
 const LIVENESS: u64 = 1 << 30;
-/// Numbers of keys are spread over those of key texts, so that first bytes differ and the order is that of the numbers.
-const SPREAD: u64 = 10_000_000_000_000_000;
+
+/// How far apart the numbers in key texts are, so that their order is that of the numbers.
+fn spread(form: KeyForm) -> u64 {
+    match form {
+        KeyForm::Early => 10_000_000_000_000_000,
+        KeyForm::Late => 100_000_000,
+    }
+}
 
 /// The bytes of key number `n`: 24 of them, in the order of the numbers.
-pub fn key(n: u64) -> Vec<u8> {
-    let tail = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % SPREAD;
-    format!("key-{:020}", n.wrapping_mul(SPREAD).wrapping_add(tail)).into_bytes()
+pub fn key(form: KeyForm, n: u64) -> Vec<u8> {
+    let spread = spread(form);
+    let tail = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % spread;
+    format!("key-{:020}", n.wrapping_mul(spread).wrapping_add(tail)).into_bytes()
 }
 
 /// The number of a key.
-pub fn number(k: &[u8]) -> Option<u64> {
+pub fn number(form: KeyForm, k: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(k.strip_prefix(b"key-")?).ok()?;
-    let n = digits.parse::<u64>().ok()? / SPREAD;
-    (key(n) == k).then_some(n)
+    let n = digits.parse::<u64>().ok()? / spread(form);
+    (key(form, n) == k).then_some(n)
 }
 
 /// The bytes of a value: its identity, and then what follows from it.
@@ -75,6 +82,9 @@ pub fn length(case: &Case, id: ValueId) -> usize {
 
 /// Operation number `op` of a client, for an index that has these operations.
 pub fn operation(case: &Case, ops: OpSet, client: u32, op: u32, rng: &mut Rng) -> Planned {
+    if client >= case.clients {
+        return Planned::Call(gardening(case, ops, client, op));
+    }
     let any = |rng: &mut Rng| rng.below(u64::from(case.keys)) * case.stride();
     if case.scan_one_in > 0 && rng.below(u64::from(case.scan_one_in)) == 0 {
         let (a, b) = (rng.below(case.numbers()), rng.below(case.numbers()));
@@ -103,6 +113,17 @@ pub fn operation(case: &Case, ops: OpSet, client: u32, op: u32, rng: &mut Rng) -
     })
 }
 
+/// A gardener removes one neighbour after the other, then puts them back, and so on. The second begins where the first is half way.
+fn gardening(case: &Case, ops: OpSet, client: u32, op: u32) -> Call {
+    let garden = u64::from(case.garden().max(1));
+    let at = u64::from(op) + u64::from(client - case.clients) * garden / 2;
+    let k = case.neighbour(at % garden);
+    if ops.delete && (at / garden).is_multiple_of(2) {
+        return Call::Delete(k);
+    }
+    Call::Put(k, value_of(client, u64::from(op)))
+}
+
 /// What a client does to every key in the liveness phase: it reads, writes, and every other client removes in the end.
 pub fn liveness(case: &Case, ops: OpSet, client: u32) -> Vec<Call> {
     let mut out = Vec::new();
@@ -124,12 +145,16 @@ mod tests {
 
     #[test]
     fn keys_are_in_order_and_come_back() {
-        let keys: Vec<_> = (0..1800).map(key).collect();
-        assert!(keys.windows(2).all(|w| w[0] < w[1]));
-        assert!(keys.iter().all(|k| k.len() == 24));
-        assert!((0..1800).all(|n| number(&key(n)) == Some(n)));
-        assert_eq!(number(b"key-00000000000000000001"), None);
-        assert_eq!(number(b"other"), None);
+        for form in [KeyForm::Early, KeyForm::Late] {
+            let keys: Vec<_> = (0..1800).map(|n| key(form, n)).collect();
+            assert!(keys.windows(2).all(|w| w[0] < w[1]));
+            assert!(keys.iter().all(|k| k.len() == 24));
+            assert!((0..1800).all(|n| number(form, &key(form, n)) == Some(n)));
+            assert_eq!(number(form, b"key-00000000000000000001"), None);
+            assert_eq!(number(form, b"other"), None);
+        }
+        assert!(key(KeyForm::Late, 0)[..8] == key(KeyForm::Late, 1799)[..8]);
+        assert!(key(KeyForm::Early, 0)[..8] != key(KeyForm::Early, 1)[..8]);
     }
 
     #[test]

@@ -52,10 +52,11 @@ pub fn run<I: RangeIndex>(case: &Case) -> Result<Verdict> {
     Ok(Verdict { finding, operations, trace_hash, virtual_ns: fabric.now(), log })
 }
 
-/// The keys that nobody writes.
+/// The keys that are there at first.
 fn load<I: RangeIndex>(bed: &Bed<I>, case: &Case) -> Result<()> {
     let there = (0..case.numbers()).filter(|n| !case.is_written(*n));
-    let pair = |n| (plan::key(n), plan::value(still(n), plan::length(case, still(n))));
+    let pair =
+        |n| (plan::key(case.key_form, n), plan::value(still(n), plan::length(case, still(n))));
     let pairs: Vec<_> = there.map(pair).collect();
     if !pairs.is_empty() {
         let fill = Fill::Even(f64::from(case.fill_percent) / 100.0);
@@ -94,7 +95,7 @@ fn clients<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Resu
     let first = attach(0)?;
     let core = Core::new(first.clone(), SLAB_BYTES);
     let mut seats = Vec::new();
-    for number in 0..case.clients {
+    for number in 0..case.total() {
         let cn = number as usize % bed.nodes.len();
         let transport = if cn == 0 { first.clone() } else { attach(cn)? };
         let slot = core.add_slot();
@@ -152,10 +153,10 @@ fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &Shared<'_>) {
 fn afterwards<I: RangeIndex>(bed: &Bed<I>, case: &Case, log: &mut Log) -> Result<()> {
     let mut c = bed.client(0)?;
     c.maintain().map_err(|e| e.context("maintenance"))?;
-    let mut keys = case.numbers() - u64::from(case.keys);
-    for n in (0..case.numbers()).filter(|n| case.is_written(*n)) {
-        let record = log.call(case.clients, 0, Call::Get(n));
-        let value = c.get(&plan::key(n)).map_err(|e| e.context("a last get"))?;
+    let mut keys = 0;
+    for n in 0..case.numbers() {
+        let record = log.call(case.total(), 0, Call::Get(n));
+        let value = c.get(&plan::key(case.key_form, n)).map_err(|e| e.context("a last get"))?;
         keys += u64::from(value.is_some());
         let answer = match value.as_ref().map(|v| plan::identity(v)) {
             None => Answer::Found(None),

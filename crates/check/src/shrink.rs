@@ -85,19 +85,15 @@ impl Shrinker<'_> {
     }
 
     fn kept(&self) -> Vec<Vec<u32>> {
-        (0..self.best.clients).map(|c| self.best.numbers_of(c)).collect()
+        (0..self.best.total()).map(|c| self.best.numbers_of(c)).collect()
     }
 
-    fn with_kept(&self, mut kept: Vec<Vec<u32>>) -> Case {
-        while kept.last().is_some_and(Vec::is_empty) && kept.len() > 1 {
-            kept.pop();
-        }
-        let clients = kept.len() as u32;
-        Case { kept: Some(kept), clients, ..self.best.clone() }
+    fn with_kept(&self, kept: Vec<Vec<u32>>) -> Case {
+        Case { kept: Some(kept), ..self.best.clone() }
     }
 
     fn clients(&mut self) {
-        for c in (0..self.best.clients as usize).rev() {
+        for c in (0..self.best.total() as usize).rev() {
             let mut kept = self.kept();
             if kept.get(c).is_some_and(|ops| !ops.is_empty()) {
                 kept[c].clear();
@@ -120,7 +116,7 @@ impl Shrinker<'_> {
                 break;
             }
         }
-        for c in 0..self.best.clients as usize {
+        for c in 0..self.best.total() as usize {
             let mut size = self.kept().get(c).map_or(0, Vec::len).div_ceil(2);
             while size > 0 {
                 self.stretches(c, size);

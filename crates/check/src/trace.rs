@@ -17,7 +17,7 @@ pub fn trace(case: &Case, verdict: &Verdict) -> String {
     let _ = writeln!(
         out,
         "{} clients on {} compute nodes, {} memory nodes; hazards {}",
-        case.clients,
+        (0..case.total()).filter(|c| !case.numbers_of(*c).is_empty()).count(),
         case.pool.compute_nodes,
         case.pool.memory_nodes,
         hazards(case)
@@ -31,7 +31,7 @@ pub fn trace(case: &Case, verdict: &Verdict) -> String {
     for r in shown.iter().skip(shown.len().saturating_sub(MOST_LINES)) {
         let mark = if marked == Some(r.called) { '>' } else { ' ' };
         let cn = r.client % u32::from(case.pool.compute_nodes);
-        let who = match r.client < case.clients {
+        let who = match r.client < case.total() {
             true => format!("c{} cn{cn}", r.client),
             false => "at the end".to_owned(),
         };

@@ -113,7 +113,7 @@ fn order(log: &Log) -> u64 {
     match log.check() {
         Err(Wrong::Order { key, violation }) => {
             let ops = &log.per_key().unwrap()[&key];
-            assert!(!explainable(ops, None), "the second checker says so, too");
+            assert!(!explainable(ops, log.initial(key)), "the second checker says so, too");
             assert!(ops.contains(&violation.op));
             key
         }
@@ -204,8 +204,7 @@ fn a_whole_scan_is_accepted() {
 #[test]
 fn a_scan_that_misses_a_key_is_rejected() {
     assert_eq!(order(&scanned(false, &[(0, 5), (1, still(1)), (3, still(3))])), 2);
-    let loaded = scanned(false, &[(0, 5), (1, still(1)), (2, 6)]);
-    assert!(answer(&loaded).contains("k3 is missing"), "{}", answer(&loaded));
+    assert_eq!(order(&scanned(false, &[(0, 5), (1, still(1)), (2, 6)])), 3);
 }
 
 #[test]

@@ -170,7 +170,7 @@ impl Found {
             "\nsmallest case after {} runs: {} operations of {} clients on {} keys\n{}\n\nas a test:\n\n{}\nreplay: {}",
             self.runs,
             c.operations(),
-            (0..c.clients).filter(|n| !c.numbers_of(*n).is_empty()).count(),
+            (0..c.total()).filter(|n| !c.numbers_of(*n).is_empty()).count(),
             c.keys,
             self.trace,
             regression_test(c),
