@@ -195,7 +195,7 @@ async fn perform<I: RangeIndex>(
     shared.log.borrow_mut().ret(record, shared.fabric.now(), answer.clone());
     match done {
         Ok(Answer::Torn(_)) => {
-            shared.found(Finding::Torn { client, what: format!("{call}: {answer}") });
+            shared.found(Finding::Torn { client, what: format!("{call} was answered {answer}") });
             None
         }
         Ok(answer) => Some(answer),

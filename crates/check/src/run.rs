@@ -74,9 +74,10 @@ fn phases<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Resul
     let (finding, mut log) = finished?;
     if finding.is_some() {
         // An answer that is wrong by itself says more than what followed from it.
-        let finding = match log.check() {
-            Err(wrong) => Some(Finding::History(wrong)),
-            Ok(()) => finding,
+        let finding = match (finding, log.check()) {
+            (torn @ Some(Finding::Torn { .. }), _) => torn,
+            (_, Err(wrong)) => Some(Finding::History(wrong)),
+            (finding, Ok(())) => finding,
         };
         return Ok((finding, log));
     }

@@ -1,5 +1,6 @@
 //! `check`: seeds of the adversarial simulator, and what went wrong in as few words as possible.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,6 +132,12 @@ fn text(t: &Tally) -> String {
             v.system, v.seed, v.kind, v.what
         ));
     }
+    let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+    t.violations.iter().for_each(|v| *kinds.entry(&v.kind).or_default() += 1);
+    if !kinds.is_empty() {
+        let list: Vec<String> = kinds.iter().map(|(kind, n)| format!("{kind}: {n}")).collect();
+        out.push_str(&format!("violations by kind: {}\n", list.join(", ")));
+    }
     if t.violations.len() > MOST_NAMED {
         out.push_str(&format!("... and {} more\n", t.violations.len() - MOST_NAMED));
     }
@@ -205,12 +212,15 @@ fn smaller(args: &CheckArgs, case: &Case, usual: f64, stop: &AtomicBool) -> Resu
         trace: trace(&s.case, &s.verdict),
         minimal: s.case,
         runs: s.runs,
-        command: command(case),
+        command: command(args, case),
     })
 }
 
-/// The command that runs a seed again.
-fn command(case: &Case) -> String {
+/// The command that runs a seed or a file again.
+fn command(args: &CheckArgs, case: &Case) -> String {
+    if let (Some(file), Some(_)) = (&args.replay, &case.kept) {
+        return format!("dmtree check --replay {file}");
+    }
     let grants = granted(&case.grants);
     let grant =
         if grants.is_empty() { String::new() } else { format!(" --grant {}", grants.join(",")) };

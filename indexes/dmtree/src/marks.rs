@@ -11,6 +11,7 @@ dmtree_fabric::marks! {
         InnerOtherLife => "inner: another life at the address",
         InnerTorn => "inner: a torn image is read again",
         InnerDouble => "inner: a half-done relocation is read again",
+        InnerHeadless => "inner: an image sampled around a relocation of the first child is read again",
         InnerLockHeld => "inner: the lock is held",
         InnerLockStale => "inner: a locked node is not the one that was meant",
         InnerLockRight => "inner: right hop under locks",
