@@ -1,11 +1,13 @@
 //! Experiments on range indexes: which systems there are ([`registry`]), what is run ([`experiment`], [`config`]), running and
 //! checking it ([`mod@run`]), and what comes out ([`results`], [`table`], [`csv`], [`svg`], [`report`], [`compare`]).
 //!
-//! Also here, for the tools of the command line: any system behind one face ([`facade`]), replay of traces ([`replay`]), and
-//! the text form of dumps ([`dump`]).
+//! Also here, for the tools of the command line: any system behind one face ([`facade`]), replay of traces ([`replay`]), the text
+//! form of dumps ([`dump`]), and checked runs ([`checked`], [`campaign`]).
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+pub mod campaign;
+pub mod checked;
 pub mod client;
 pub mod clock;
 pub mod compare;

@@ -1,11 +1,15 @@
 //! The systems that can be measured and used, by name.
 
+use dmtree_check::case::{Case, Draw, Drawn};
+use dmtree_check::verdict::Verdict;
 use dmtree_engine::{DmTree, Options, Tables};
+use dmtree_fabric::mark::Reached;
 use dmtree_fptree::{FpTree, Options as FpOptions};
 use dmtree_parts::{OpSet, RangeIndex};
 use dmtree_workload::{KeyForm, ValueSize, Workload};
 use serde_json::Value;
 
+use crate::checked::{self, DrawOptions};
 use crate::config::Config;
 use crate::facade::{DynPool, open_pool};
 use crate::failure::{Failure, Result};
@@ -51,6 +55,9 @@ pub struct System {
     pub options: Value,
     run: fn(&Group, &mut Host<'_>) -> Result<()>,
     open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
+    check: fn(&Case) -> dmtree_fabric::Result<Verdict>,
+    draw: DrawOptions,
+    marks: fn() -> Vec<Reached>,
 }
 
 impl System {
@@ -70,6 +77,9 @@ impl System {
             options: serde_json::to_value(options).unwrap_or_default(),
             run: run_group::<I>,
             open: open_pool::<I>,
+            check: dmtree_check::run::<I>,
+            draw: checked::as_they_are,
+            marks: Vec::new,
         }
     }
 
@@ -79,12 +89,42 @@ impl System {
         Self { published: true, ..self }
     }
 
+    /// The same, whose checked runs draw their options so.
+    #[must_use]
+    pub(crate) fn drawing(self, draw: DrawOptions) -> Self {
+        Self { draw, ..self }
+    }
+
+    /// The same, whose code has these marks.
+    #[must_use]
+    pub(crate) fn marked(self, marks: fn() -> Vec<Reached>) -> Self {
+        Self { marks, ..self }
+    }
+
+    /// The rare branches of its code, with how often each was taken by any system of this process.
+    pub fn marks(&self) -> Vec<Reached> {
+        (self.marks)()
+    }
+
     /// Measures the cells of a group, which share one loaded pool.
     ///
     /// # Errors
     /// Those of [`run_group`].
     pub fn run(&self, group: &Group, host: &mut Host<'_>) -> Result<()> {
         (self.run)(group, host)
+    }
+
+    /// Runs a case with this system.
+    ///
+    /// # Errors
+    /// A case that cannot be run. What goes wrong in a run is in the verdict.
+    pub fn check(&self, case: &Case) -> Result<Verdict> {
+        Ok((self.check)(case)?)
+    }
+
+    /// Options for a checked run.
+    pub fn draw(&self, d: &mut Draw) -> Drawn {
+        (self.draw)(self.name, &self.options, d)
     }
 
     /// Its options with inline sizes that fit keys and values of these lengths, as far as there is a choice, or with exactly these
@@ -153,40 +193,34 @@ impl System {
 pub fn systems() -> Vec<System> {
     let o = Options::default;
     vec![
-        System::of::<DmTree>("dmtree", "dmtree", "DMTree with every technique on", &o()),
-        System::of::<DmTree>(
+        ours("dmtree", "DMTree with every technique on", &o()),
+        ours(
             "dmtree-no-mirrors",
-            "dmtree",
             "without copies of fingerprint tables in the cache",
             &Options { mirrors: false, ..o() },
         ),
-        System::of::<DmTree>(
+        ours(
             "dmtree-tables-on-mn",
-            "dmtree",
             "fingerprint tables and locks on memory nodes",
             &Options { tables: Tables::Memory, ..o() },
         ),
-        System::of::<DmTree>(
+        ours(
             "dmtree-no-delegation",
-            "dmtree",
             "readers of one key do not share a READ",
             &Options { delegation: false, ..o() },
         ),
-        System::of::<DmTree>(
+        ours(
             "dmtree-no-combining",
-            "dmtree",
             "writers of one key do not share a WRITE",
             &Options { combining: false, ..o() },
         ),
-        System::of::<DmTree>(
+        ours(
             "dmtree-fixed-capacity",
-            "dmtree",
             "leaves never grow, whatever the cache has room for",
             &Options { adaptive_capacity: false, ..o() },
         ),
-        System::of::<DmTree>(
+        ours(
             "dmtree-no-rtc",
-            "dmtree",
             "lock, table and unlock in round trips of their own",
             &Options { round_trip_combining: false, ..o() },
         ),
@@ -223,6 +257,13 @@ pub fn systems() -> Vec<System> {
     ]
 }
 
+/// DMTree with some options.
+fn ours(name: &'static str, description: &'static str, options: &Options) -> System {
+    System::of::<DmTree>(name, "dmtree", description, options)
+        .drawing(checked::dmtree)
+        .marked(checked::dmtree_marks)
+}
+
 /// A preset of the published index.
 fn published(
     name: &'static str,
@@ -230,7 +271,7 @@ fn published(
     description: &'static str,
     options: &FpOptions,
 ) -> System {
-    System::of::<FpTree>(name, family, description, options).as_published()
+    System::of::<FpTree>(name, family, description, options).drawing(checked::fptree).as_published()
 }
 
 /// A system by name.

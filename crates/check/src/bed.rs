@@ -81,18 +81,19 @@ impl<I: RangeIndex> Bed<I> {
         Self::in_fabric(SimFabric::new(profile, seed), pool, cache_bytes, options)
     }
 
-    /// The same on the adversarial face, which grants nothing.
+    /// The same on the adversarial face.
     ///
     /// # Errors
     /// Those of the pool and of the index.
     pub fn adversarial(
         hazards: Hazards,
+        grants: Capabilities,
         seed: u64,
         pool: &PoolOptions,
         cache_bytes: u64,
         options: &I::Options,
     ) -> Result<(Self, SimFabric)> {
-        let fabric = SimFabric::adversarial(hazards, Capabilities::NONE, seed)?;
+        let fabric = SimFabric::adversarial(hazards, grants, seed)?;
         Self::in_fabric(fabric, pool, cache_bytes, options)
     }
 

@@ -1,9 +1,23 @@
-//! One conformance suite for all indexes ([`conformance`]), histories with a linearizability check per key ([`history`]), and
-//! the test bed both run on ([`bed`]).
+//! One conformance suite for all indexes ([`conformance`]), runs that are a function of a seed ([`case`], [`mod@run`]), histories
+//! with a linearizability check per key ([`log`], [`history`]), and the test bed all of it runs on ([`bed`]).
 #![forbid(unsafe_code)]
 
 pub mod bed;
+pub mod brute;
+pub mod case;
 pub mod concurrent;
 pub mod conformance;
+mod drive;
+pub mod file;
 pub mod history;
+pub mod log;
+pub mod plan;
 pub mod rng;
+pub mod run;
+pub mod shrink;
+pub mod trace;
+pub mod verdict;
+
+pub use case::Case;
+pub use run::run;
+pub use verdict::{Finding, Verdict};

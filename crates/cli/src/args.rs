@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use dmtree_bench::bytes::Bytes;
 use dmtree_bench::config::{FillBy, Layer, LoadBy};
 use dmtree_bench::offered::LoadShape;
@@ -36,6 +36,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Render table, CSV, charts and a page again from a results.json.
     Report(ReportArgs),
+    /// Check systems on a simulated fabric that does everything it may, seed by seed.
+    Check(Box<CheckArgs>),
     /// Hardware that the simulated fabric knows.
     Fabric(FabricArgs),
     /// Settings.
@@ -317,6 +319,87 @@ pub struct ReportArgs {
     /// No text, only files.
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// What happens to nodes in a checked run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Faults {
+    /// Nothing.
+    None,
+    /// Compute nodes crash; not built yet.
+    Crash,
+    /// Everything; not built yet.
+    All,
+}
+
+/// Seeds from the first to before the second.
+fn seed_range(text: &str) -> Result<(u64, u64), String> {
+    let parsed = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    match parsed {
+        Some((a, b)) if a < b => Ok((a, b)),
+        _ => Err("give a range such as 0..200, the end not included".to_owned()),
+    }
+}
+
+/// `check`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  dmtree check                                         200 seeds of dmtree
+  dmtree check --system all --minutes 5
+  dmtree check --system dmtree-published --seeds 0..200 --grant line_atomic,write_ascending
+  dmtree check --system dmtree --replay 17             one seed
+  dmtree check --replay 17 --history run.jsonl         and what its clients saw
+  dmtree check --check-history run.jsonl
+  dmtree check --replay case.json                      a case that --save wrote
+
+Ends in one line: seeds N operations M violations V. Exit status: 0 no violation; 1 violations; 2 bad input.")]
+pub struct CheckArgs {
+    /// Systems: names, `families` (one per family), or `all`; dmtree by default.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    pub system: Option<Vec<String>>,
+    /// Seeds, the end not included; 0..200 by default, or as many as --minutes allows.
+    #[arg(long, value_parser = seed_range, value_name = "A..B")]
+    pub seeds: Option<(u64, u64)>,
+    /// Begin no seed after this time.
+    #[arg(long, value_name = "M")]
+    pub minutes: Option<f64>,
+    /// What happens to nodes.
+    #[arg(long, value_enum, default_value = "none")]
+    pub faults: Faults,
+    /// What the fabric promises beyond its contract: line_atomic, write_ascending, cas_fail_is_readonly.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    pub grant: Vec<String>,
+    /// Run one seed (SEED, or SEED:CASE as printed with a violation), or the case in a file.
+    #[arg(long, value_name = "SEED|FILE", conflicts_with_all = ["seeds", "minutes"])]
+    pub replay: Option<String>,
+    /// Threads, each with a seed of its own; the cores by default.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Time to make the first violation small; 30 by default, and 0 for a file.
+    #[arg(long, value_name = "SECONDS")]
+    pub shrink_seconds: Option<f64>,
+    /// Write the smallest case of the first violation here, for --replay.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// Write the history of the replayed run here: JSON, a line per call and return.
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    pub history: Option<PathBuf>,
+    /// Run nothing; check the history in this file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "seeds", "minutes", "system"])]
+    pub check_history: Option<PathBuf>,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl CheckArgs {
+    /// The systems given, or the usual one.
+    pub fn systems(&self) -> Vec<String> {
+        self.system.clone().unwrap_or_else(|| vec!["dmtree".to_owned()])
+    }
 }
 
 /// `fabric`.

@@ -1,8 +1,9 @@
-//! The binary `dmtree`: measuring, a tour, a shell, dumps.
+//! The binary `dmtree`: measuring, checking, a tour, a shell, dumps.
 #![forbid(unsafe_code)]
 
 mod args;
 mod bench;
+mod check;
 mod demo;
 mod dumps;
 mod fabric;
@@ -56,6 +57,7 @@ fn run(cli: Cli) -> Result<()> {
                 bench::show_config(&experiment, *settings, json)
             }
         },
+        Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Shell(args) => shell::run(&args),
         Command::Dump(args) => dumps::dump(&args),

@@ -1,8 +1,11 @@
 //! What a fabric grants beyond the contract.
 
+use serde::{Deserialize, Serialize};
+
 /// Properties that some platforms have and the contract does not promise. An index names those it needs; opening it on a
 /// fabric without them is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
     /// An aligned 64-byte line inside one READ or WRITE is not torn.
     pub line_atomic: bool,

@@ -23,6 +23,7 @@ mod error;
 mod exec;
 mod host;
 pub mod local;
+pub mod mark;
 mod membership;
 mod region;
 mod rpc;

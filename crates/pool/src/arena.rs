@@ -9,6 +9,7 @@ use dmtree_fabric::{GlobalAddr, NodeId};
 
 use crate::chunks::RunRequest;
 use crate::layout::ChunkUse;
+use crate::marks::Mark;
 use crate::node::Source;
 use crate::usage::ArenaUsage;
 use crate::wire::locked;
@@ -92,6 +93,7 @@ impl Arena {
     pub(crate) fn put(&self, g: Grant) {
         let mut s = locked(&self.state);
         if g.life >= self.max_life {
+            Mark::WornOut.hit();
             s.worn_out += 1;
         } else if let Some(n) = s.nodes.get_mut(g.addr.node().index()) {
             n.free.push_back(g);
@@ -115,6 +117,7 @@ impl Arena {
 impl PerNode {
     fn take(&mut self, node: usize, object: u64) -> Option<Grant> {
         if let Some(g) = self.free.pop_front() {
+            Mark::Reused.hit();
             return Some(Grant { addr: g.addr, life: g.life + 1 });
         }
         let (at, end) = self.fresh.last_mut()?;

@@ -23,6 +23,7 @@ mod extents;
 mod homes;
 mod ids;
 mod layout;
+mod marks;
 mod node;
 mod options;
 mod reclaim;
@@ -42,6 +43,7 @@ pub use crate::ids::{
     TableId, TableSide, block_class_bytes,
 };
 pub use crate::layout::{ChunkRecord, ChunkUse};
+pub use crate::marks::Mark;
 pub use crate::node::PoolNode;
 pub use crate::options::PoolOptions;
 pub use crate::reclaim::Reclaimed;

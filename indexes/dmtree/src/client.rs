@@ -16,6 +16,7 @@ use crate::format::block;
 use crate::format::leaf::{FenceArea, Header, check_header, check_leaf};
 use crate::format::slot::{self, Place, Slot, State};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::marks::Mark;
 use crate::node::DmNode;
 
 /// A DMTree client: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
@@ -193,6 +194,7 @@ impl DmTree {
                 && slots != capacity
                 && [32, 64, 128].contains(&slots)
             {
+                Mark::LeafCapacity.hit();
                 capacity = slots;
                 continue;
             }
@@ -203,6 +205,7 @@ impl DmTree {
             if let Ok(((), bytes)) = whole {
                 return Ok(LeafCopy { addr, capacity, bytes });
             }
+            Mark::LeafTorn.hit();
             self.retried.set(true);
             backoff.step().await?;
         }
@@ -214,6 +217,7 @@ impl DmTree {
             Stored::Inline(bytes) => Ok(Some(bytes.to_vec())),
             Stored::Infinite => Ok(None),
             Stored::Block(at) => {
+                Mark::FenceBlock.hit();
                 let mut key = Vec::new();
                 match self.read_block(at, |k, _| key.extend_from_slice(k)).await? {
                     true => Ok(Some(key)),
@@ -237,7 +241,11 @@ impl DmTree {
         }
         self.ep.step(Step::Entry);
         let bytes = self.ep.read(at.addr(), at.capacity()).await?;
-        Ok(bytes.extract(|b| block::check(at, b).map(|(k, v)| f(k, v)).is_some()))
+        let whole = bytes.extract(|b| block::check(at, b).map(|(k, v)| f(k, v)).is_some());
+        if !whole {
+            Mark::BlockGone.hit();
+        }
+        Ok(whole)
     }
 
     /// A fence area for a key; a key that does not fit gets a block, filled in `later` to be written before the fence is.

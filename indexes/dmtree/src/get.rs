@@ -11,6 +11,7 @@ use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
 use dmtree_parts::hash::{KeyHash, positions};
 
 use crate::client::{Confirmed, DmTree, Route};
+use crate::marks::Mark;
 use crate::probe::{Pair, Probe, pair_of};
 use crate::route::Candidates;
 
@@ -49,6 +50,7 @@ impl DmTree {
         self.ep.point().await;
         let lease = match arrival {
             Arrival::Join(group) => {
+                Mark::ReadShared.hit();
                 let shared = group.share(&self.ep, out).await?;
                 let found = matches!(shared, Shared::Found(true));
                 return Ok((found, OpOutcome::Shared));
@@ -92,7 +94,12 @@ impl DmTree {
             Some((route, Some(candidates))) => {
                 match self.try_candidates(&route, candidates.as_slice(), key, hash, out).await? {
                     Answer::Found => return Ok(true),
-                    Answer::Absent => route,
+                    Answer::Absent => {
+                        if !candidates.as_slice().is_empty() {
+                            Mark::MirrorStale.hit();
+                        }
+                        route
+                    }
                     Answer::Stale => self.fresh_route(key).await?,
                 }
             }
@@ -150,8 +157,12 @@ impl DmTree {
     ) -> Result<Answer> {
         let table = match self.confirm(route.table, route.capacity).await? {
             Confirmed::Exact(table) if route.matches(&table) => table,
-            Confirmed::Exact(_) => return Ok(Answer::Stale),
+            Confirmed::Exact(_) => {
+                Mark::GetTableStale.hit();
+                return Ok(Answer::Stale);
+            }
             Confirmed::Odd | Confirmed::Locked => {
+                Mark::GetLeafLocked.hit();
                 self.retried.set(true);
                 return self.get_by_leaf(route, key, hash, out).await;
             }
@@ -174,6 +185,7 @@ impl DmTree {
             }
             // The same version throughout: the key was not moved, so if the table named it, it was deleted since.
             if probe.ver() != table.ver {
+                Mark::GetVersion.hit();
                 return Ok(Answer::Stale);
             }
         }
@@ -197,13 +209,17 @@ impl DmTree {
             let h = leaf.header(self);
             let (into, next) = (h.into, h.next);
             let on = if !into.is_null() {
+                Mark::GetDead.hit();
                 into
             } else {
                 if self.fence_bytes(h.lo).await?.is_some_and(|lo| key < &lo[..]) {
                     return Ok(Answer::Stale);
                 }
                 match self.fence_bytes(h.hi).await? {
-                    Some(hi) if key >= &hi[..] => next,
+                    Some(hi) if key >= &hi[..] => {
+                        Mark::GetRight.hit();
+                        next
+                    }
                     _ => return self.search_leaf(&leaf, key, hash, out).await,
                 }
             };

@@ -12,6 +12,7 @@ mod index;
 mod load;
 mod lock;
 mod maintain;
+mod marks;
 mod merge;
 mod node;
 mod options;
@@ -25,5 +26,6 @@ mod walk;
 mod write;
 
 pub use client::DmTree;
+pub use marks::Mark;
 pub use node::DmNode;
 pub use options::{Options, Tables};

@@ -6,6 +6,7 @@ use dmtree_parts::turns::Turn;
 
 use crate::client::{DmTree, Route};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::marks::Mark;
 
 /// Longest pause between two tries for a leaf's lock. It is held for two or three round trips, and one client of each compute
 /// node tries: longer pauses leave it idle between two holders.
@@ -75,6 +76,7 @@ impl DmTree {
         self.ep.step(Step::Lock);
         let (was, body) = self.cas_and_read(at, (0, tag.0), at.plus(BODY_AT as u64), len).await?;
         if was != 0 {
+            Mark::LockHeld.hit();
             return Ok(None);
         }
         // The lock is ours: nobody writes this table now, so a torn one is not a table of this leaf.
@@ -82,6 +84,7 @@ impl DmTree {
         match view {
             View::Whole(table) if route.matches(&table) => Ok(Some(Tried::Got(tag, table))),
             _ => {
+                Mark::LockStale.hit();
                 self.ep.release(cas(at, tag.0, 0), None).await?;
                 Ok(Some(Tried::Stale))
             }

@@ -17,6 +17,7 @@ use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot
 use crate::format::put_u64;
 use crate::format::slot::State;
 use crate::lock::Locked;
+use crate::marks::Mark;
 use crate::node::Chore;
 use crate::parent::LockedInner;
 use crate::route::route_of;
@@ -35,10 +36,14 @@ impl DmTree {
             self.fresh_route(key).await?;
             return Ok(());
         };
-        let Some(b) = self.try_lock_route(&rb).await? else { return self.unlock(a).await };
+        let Some(b) = self.try_lock_route(&rb).await? else {
+            Mark::MergeBusy.hit();
+            return self.unlock(a).await;
+        };
         let (live_a, live_b) = (a.table.live(), b.table.live());
         let worn = a.table.ver.range.max(b.table.ver.range) >= MAX_RANGE;
         if worn || (live_a + live_b) * 2 > ra.capacity {
+            Mark::MergeLarge.hit();
             self.unlock(b).await?;
             return self.unlock(a).await;
         }
@@ -63,6 +68,7 @@ impl DmTree {
         let at = parent.records.iter().position(|r| r.child.addr == rb.leaf);
         let neighbours = copy_a.header(self).next == rb.leaf;
         let Some(at) = at.filter(|at| *at > 0 && neighbours) else {
+            Mark::MergeNoNeighbour.hit();
             self.unlock_inner(parent).await?;
             self.unlock(b).await?;
             return self.unlock(a).await;
@@ -79,6 +85,7 @@ impl DmTree {
         at: usize,
     ) -> Result<()> {
         let g = self.node.g;
+        Mark::Merge.hit();
         let mut a = a;
         let (copy_a, copy_b) = copies;
         let ver = a.table.ver;
@@ -98,7 +105,9 @@ impl DmTree {
             a.table.set(to, b.table.fps()[from]);
             taken.push((from, to));
         }
-        if !staged.is_empty() {
+        if staged.is_empty() {
+            Mark::MergeEmpty.hit();
+        } else {
             self.ep.step(Step::Structure);
             self.ep.batch(staged).await?; // m1
         }
@@ -183,6 +192,7 @@ impl DmTree {
         let small = (a.records.len() + b.records.len()) * 2 <= g.fanout;
         let next = crate::format::leaf::check_header(&g, a.addr, &a.bytes).map(|h| h.next);
         if !small || next != Some(b.addr) {
+            Mark::MergeInnerNot.hit();
             self.unlock_inner(b).await?;
             self.unlock_inner(a).await?;
             return self.unlock_inner(parent).await;
@@ -198,6 +208,7 @@ impl DmTree {
         at: usize,
     ) -> Result<()> {
         let g = self.node.g;
+        Mark::MergeInner.hit();
         let (ver_a, ver_b) = (a.ver.bumped(), b.ver.bumped());
         let next = crate::format::leaf::check_header(&g, b.addr, &b.bytes).expect("accepted").next;
         let mut image_a = self.ep.buf(g.inner_image() as u32).await?;

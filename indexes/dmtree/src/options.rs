@@ -89,6 +89,30 @@ impl Options {
         }
         Ok(())
     }
+
+    /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: small nodes, keys and values inline or not. With `switches`
+    /// techniques are drawn, too, in half of the cases; otherwise they stay as they are here.
+    #[must_use]
+    pub fn drawn(&self, switches: bool, below: &mut dyn FnMut(u64) -> u64) -> Self {
+        let mut of = |choices: &[u32]| choices[below(choices.len() as u64) as usize];
+        let mut o = Self {
+            fanout: of(&[8, 8, 16, 32]),
+            leaf_capacity: of(&[32, 32, 64]),
+            key_inline_bytes: of(&[24, 8, 40]),
+            value_inline_bytes: of(&[8, 8, 64]),
+            ..self.clone()
+        };
+        let mut coin = || of(&[0, 1]) == 1;
+        if switches && coin() {
+            o.mirrors = coin();
+            o.tables = if coin() { Tables::Compute } else { Tables::Memory };
+            o.delegation = coin();
+            o.combining = coin();
+            o.adaptive_capacity = coin();
+            o.round_trip_combining = coin();
+        }
+        o
+    }
 }
 
 #[cfg(test)]

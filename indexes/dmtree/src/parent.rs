@@ -13,6 +13,7 @@ use crate::format::inner::{self, Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
 use crate::format::{Ver, put_u64};
+use crate::marks::Mark;
 
 /// A locked inner node, its image as read under the lock, and its records with whole keys, sorted.
 pub(crate) struct LockedInner {
@@ -64,6 +65,7 @@ impl DmTree {
                 if locked.hi.as_deref().is_none_or(|hi| key < hi) {
                     return Ok(Some(locked));
                 }
+                Mark::InnerLockRight.hit();
                 let header = check_header(&self.node.g, addr, &locked.bytes).expect("accepted");
                 (addr, life) = (header.next, None);
                 self.unlock_inner(locked).await?;
@@ -93,6 +95,7 @@ impl DmTree {
             if was == 0 {
                 break (tag, bytes);
             }
+            Mark::InnerLockHeld.hit();
             self.retried.set(true);
             backoff.step().await?;
         };
@@ -120,6 +123,7 @@ impl DmTree {
         });
         let Ok((ver, bytes)) = checked else {
             // Stale, or freed and in another's hands: give the lock back.
+            Mark::InnerLockStale.hit();
             self.release_inner(lock, tag, turn).await?;
             return Ok(None);
         };
@@ -222,6 +226,7 @@ impl DmTree {
     /// Splits a locked, full node; on return it is unlocked, and the new node's record is one level up.
     pub(crate) async fn split_inner(&self, n: LockedInner) -> Result<()> {
         let g = self.node.g;
+        Mark::InnerSplit.hit();
         let half = n.records.len() / 2;
         let separator = n.records[half].key.clone();
         let mut blocks = Vec::new();
@@ -382,12 +387,14 @@ impl DmTree {
         self.ep.write(grant.addr, image).await?;
         let was = self.ep.cas(self.node.root.word, old.bits(), grant.addr.bits()).await?;
         if was != old.bits() {
+            Mark::RootLost.hit();
             self.node.pool.give_back(&self.node.inner_arena, grant);
             for at in kept {
                 self.node.pool.give_back_block(self.node.root.index, at);
             }
             return Ok(false);
         }
+        Mark::RootGrown.hit();
         self.cache_inner(grant.addr, &bytes).await?;
         Ok(true)
     }

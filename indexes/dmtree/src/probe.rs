@@ -8,6 +8,7 @@ use crate::client::DmTree;
 use crate::format::area::{self, Mode, Stored};
 use crate::format::slot::{self, Place, Slot, State};
 use crate::format::{Ver, block};
+use crate::marks::Mark;
 
 /// What a slot shows when one looks for a key in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,7 @@ impl DmTree {
             {
                 return Ok(probe);
             }
+            Mark::EntryTorn.hit();
             self.retried.set(true);
             backoff.step().await?;
         }
@@ -90,6 +92,7 @@ impl DmTree {
             Glance::Other(ver) => Some(Probe::Other { ver }),
             Glance::Hit(ver) => Some(Probe::Hit { ver, block: BlockPtr::from_bits(0) }),
             Glance::HitValueIn(ver, block) => {
+                Mark::ValueBlock.hit();
                 let whole = self
                     .read_block(block, |_, value| {
                         out.clear();
@@ -99,6 +102,7 @@ impl DmTree {
                 whole.then_some(Probe::Hit { ver, block })
             }
             Glance::MaybeIn(ver, block) => {
+                Mark::PairBlock.hit();
                 let mut hit = false;
                 let whole = self
                     .read_block(block, |k, value| {

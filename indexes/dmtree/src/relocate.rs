@@ -15,6 +15,7 @@ use crate::format::put_u64;
 use crate::format::slot::State;
 use crate::format::table::{BODY_AT, Table};
 use crate::lock::Locked;
+use crate::marks::Mark;
 use crate::node::Chore;
 use crate::parent::LockedInner;
 use crate::split::NewLeaf;
@@ -44,6 +45,7 @@ impl DmTree {
         };
         let Some(at) = parent.records.iter().position(|r| r.child.addr == leaf.addr) else {
             // The record is still missing (its publication found no memory): nothing to replace.
+            Mark::RelocateNoRecord.hit();
             self.unlock_inner(parent).await?;
             self.forget_leaf(&s);
             return Ok(Some(l));
@@ -212,9 +214,11 @@ impl DmTree {
             }
             self.unlock(left).await?;
             if !through && !reaches {
+                Mark::UnlinkAgain.hit();
                 return Ok(false);
             }
         }
+        Mark::Unlinked.hit();
         self.node.pool.retire(self.node.leaf_arena(capacity), dead);
         self.node.pool.retire_table(table);
         Ok(true)

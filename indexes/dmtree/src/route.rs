@@ -11,6 +11,7 @@ use dmtree_parts::keys::KeyArray;
 use crate::client::{DmTree, Route};
 use crate::format::area::Stored;
 use crate::format::inner;
+use crate::marks::Mark;
 
 /// An inner node read from its memory node.
 pub(crate) struct InnerCopy {
@@ -94,6 +95,7 @@ impl DmTree {
     /// The route of a key from its bottom node as it is now: one READ when the node is cached.
     pub(crate) async fn fresh_route(&self, key: &[u8]) -> Result<Route> {
         self.retried.set(true);
+        Mark::RouteStale.hit();
         let cached = self.node.cache.lookup(1, key, |node, _| node.clone());
         if let Some(old) = cached {
             match self.read_inner(old.addr, Some(old.life), Some(1)).await? {
@@ -128,11 +130,15 @@ impl DmTree {
             if copy.next.is_null() {
                 return Ok(None);
             }
+            Mark::InnerRight.hit();
             let mut at = copy.next;
             copy = loop {
                 match self.read_inner(at, None, Some(copy.level)).await? {
                     InnerRead::Whole(next) => break next,
-                    InnerRead::Dead(into) => at = into,
+                    InnerRead::Dead(into) => {
+                        Mark::InnerDead.hit();
+                        at = into;
+                    }
                     InnerRead::OtherLife => return Ok(None),
                 }
                 backoff.step().await?;
@@ -174,12 +180,14 @@ impl DmTree {
                 let copy = match self.read_inner(at, life, expect).await? {
                     InnerRead::Whole(copy) => copy,
                     InnerRead::Dead(into) => {
+                        Mark::InnerDead.hit();
                         (at, life) = (into, None);
                         self.drop_parent(&parent);
                         backoff.step().await?;
                         continue;
                     }
                     InnerRead::OtherLife => {
+                        Mark::InnerOtherLife.hit();
                         self.drop_parent(&parent);
                         self.retried.set(true);
                         backoff.step().await?;
@@ -258,12 +266,14 @@ impl DmTree {
             {
                 return Ok(read);
             }
+            Mark::InnerTorn.hit();
             self.retried.set(true);
             backoff.step().await?;
         }
     }
 
-    /// Caches an accepted image. `None` when two records claim the same key: a relocation is half done, read again.
+    /// Caches an accepted image. `None` when two records claim the same key, or none the first: a relocation is half done, or the
+    /// image was sampled around it; read again.
     pub(crate) async fn cache_inner(
         &self,
         addr: GlobalAddr,
@@ -292,10 +302,13 @@ impl DmTree {
             .collect();
         sorted.sort_unstable_by(|a, b| a.0.cmp(b.0));
         if sorted.windows(2).any(|w| w[0].0 == w[1].0) {
+            Mark::InnerDouble.hit();
             return Ok(None);
         }
         if sorted.first().is_none_or(|(key, _)| **key > *lo) {
-            return Err(Error::corrupt(format!("inner node {addr} lacks its first record")));
+            // Sampled around a replacement of the first record: its new place before, its old place after.
+            Mark::InnerHeadless.hit();
+            return Ok(None);
         }
         if let (Some(hi), Some((last, _))) = (hi.as_deref(), sorted.last())
             && *last >= hi
@@ -357,6 +370,7 @@ impl DmTree {
         if leaf.header(self).ver.life != from.life {
             return Ok(None);
         }
+        Mark::RouteWalk.hit();
         loop {
             let h = leaf.header(self);
             let (life, table, next) = (h.ver.life, h.table, h.next);
@@ -371,6 +385,9 @@ impl DmTree {
             let on = if into.is_null() { next } else { into };
             if on.is_null() {
                 return Ok(None);
+            }
+            if !into.is_null() {
+                Mark::RouteWalkInto.hit();
             }
             leaf = self.read_leaf(on, leaf.capacity).await?;
         }

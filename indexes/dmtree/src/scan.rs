@@ -18,6 +18,7 @@ use crate::client::{DmTree, Route};
 use crate::format::leaf::{check_header, check_leaf};
 use crate::format::slot::State;
 use crate::format::table::{BODY_AT, Table, View};
+use crate::marks::Mark;
 use crate::probe::{Pair, block_pair, pair_of};
 use crate::route::route_of;
 
@@ -118,6 +119,7 @@ impl DmTree {
                 }
             }
             if stale {
+                Mark::ScanStale.hit();
                 self.fresh_route(&cursor).await?;
                 backoff.step().await?;
             }
@@ -158,6 +160,7 @@ impl DmTree {
                 None => None,
             };
             let Some(leaf) = found else {
+                Mark::ScanDownAgain.hit();
                 self.node.cache.invalidate(1, &node);
                 backoff.step().await?;
                 continue;
@@ -200,6 +203,7 @@ impl DmTree {
                 return Ok(None);
             }
             self.ep.check_deadline("the end of a walk", leaf.next.bits())?;
+            Mark::ScanDownWalk.hit();
             let copy = self.read_leaf(leaf.next, route.capacity).await?;
             let seen = self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await?;
             let Seen::Whole(next) = seen else { return Ok(None) };
@@ -267,7 +271,10 @@ impl DmTree {
                     }
                     Some((t.used(), t.ver))
                 }
-                _ => None,
+                _ => {
+                    Mark::ScanOddTable.hit();
+                    None
+                }
             };
             let slots = known.map_or(route.capacity, |(used, _)| used);
             batch.read(route.leaf, g.leaf_part(slots) as u32);
@@ -284,6 +291,7 @@ impl DmTree {
                 Seen::Whole(leaf) => Some(leaf),
                 Seen::Stale => None,
                 Seen::Torn => {
+                    Mark::ScanTorn.hit();
                     self.retried.set(true);
                     self.read_one(route).await?
                 }

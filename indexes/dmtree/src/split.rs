@@ -22,6 +22,7 @@ use crate::format::slot::{Place, Slot, State};
 use crate::format::table::{BODY_AT, Table};
 use crate::format::{Geometry, MAX_RANGE, Ver};
 use crate::lock::Locked;
+use crate::marks::Mark;
 use crate::node::Chore;
 use crate::node::DmNode;
 use crate::options::Tables;
@@ -120,6 +121,7 @@ impl DmTree {
             Ok(leaf) => leaf,
             Err(e) => return self.fail_locked(l, e).await,
         };
+        Mark::Split.hit();
         let plan = match self.plan_split(&leaf, pair.0).await {
             Ok(plan) => plan,
             Err(e) => return self.fail_locked(l, e).await,
@@ -164,6 +166,7 @@ impl DmTree {
         match Box::pin(self.insert_record(1, low, child)).await {
             Ok(()) => Ok(()),
             Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
+                Mark::PublishLater.hit();
                 self.node.push_chore(Chore::Publish(low.to_vec()));
                 Ok(())
             }
@@ -184,6 +187,9 @@ impl DmTree {
             std::cmp::Ordering::Greater => keys[i - 1].0.as_slice(),
         };
         let separator = separator(in_order(kept - 1), in_order(kept)).to_vec();
+        if kept == keys.len() {
+            Mark::SplitRightEnd.hit();
+        }
         let moved = keys.iter().filter(|(k, _)| *k >= separator).map(|(_, i)| *i).collect();
         Ok(Plan { pending_moves: key >= &separator[..], separator, moved })
     }
@@ -263,6 +269,7 @@ impl DmTree {
         let mut pending = None;
         let fp = pair.1.fingerprint();
         if plan.pending_moves {
+            Mark::SplitPairMoves.hit();
             let to = plan.moved.len();
             let place = Place { leaf: s.grant.addr, slot: to };
             let at = g.slot_at(to);
@@ -270,6 +277,7 @@ impl DmTree {
             blocks.extend(self.encode(place, s_ver, pair, entry).await?);
             s_table.set(to, fp);
         } else {
+            Mark::SplitPairStays.hit();
             let to = l_table.free_slot().expect("some slots moved");
             let place = Place { leaf: addr, slot: to };
             let mut entry = self.ep.buf(g.entry() as u32).await?;
@@ -327,9 +335,14 @@ impl DmTree {
         let capacity = l.route.capacity;
         let least = DmNode::least_cache_bytes(&self.node.g);
         if self.node.o.adaptive_capacity && capacity < 128 && self.node.cache.is_short_of(least) {
+            Mark::RelocateTight.hit();
             return Some(capacity * 2);
         }
-        (l.table.ver.range >= MAX_RANGE).then_some(capacity)
+        let worn = l.table.ver.range >= MAX_RANGE;
+        if worn {
+            Mark::RelocateWorn.hit();
+        }
+        worn.then_some(capacity)
     }
 }
 

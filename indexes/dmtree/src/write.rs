@@ -15,6 +15,7 @@ use dmtree_pool::BlockPtr;
 use crate::client::DmTree;
 use crate::format::slot::{self, Place};
 use crate::lock::Locked;
+use crate::marks::Mark;
 use crate::node::Chore;
 use crate::probe::Probe;
 use crate::route::Candidates;
@@ -60,10 +61,13 @@ impl DmTree {
         let arrival = self.node.writers.arrive(key, hash, intent);
         self.ep.point().await;
         match arrival {
-            Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
-                Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
-                Shared::Found(_) => unreachable!("groups of writers share writes"),
-            },
+            Arrival::Join(group) => {
+                Mark::WriteShared.hit();
+                match group.share(&self.ep, &mut Vec::new()).await? {
+                    Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
+                    Shared::Found(_) => unreachable!("groups of writers share writes"),
+                }
+            }
             Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
             Arrival::Lead(mut lease) => {
                 lease.begin(&self.ep).await?;

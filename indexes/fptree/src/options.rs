@@ -134,6 +134,20 @@ impl Options {
         }
         Ok(())
     }
+
+    /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: small nodes, techniques as they are here. Waits are shorter
+    /// than usual, because as published some never end.
+    #[must_use]
+    pub fn drawn(&self, below: &mut dyn FnMut(u64) -> u64) -> Self {
+        let mut of = |choices: &[u32]| choices[below(choices.len() as u64) as usize];
+        Self {
+            fanout: of(&[8, 8, 16, 32]),
+            leaf_capacity: of(&[32, 32, 64]),
+            value_bytes: of(&[8, 8, 24, 64]),
+            timeout_ms: 2_000,
+            ..self.clone()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::Picos;
 use crate::caps::Capabilities;
 use crate::error::{Error, Result};
@@ -14,7 +16,8 @@ use crate::host::Host;
 use crate::transport::{Nanos, Opcode, WorkRequest};
 
 /// What an adversarial fabric does, and how much of it. Each `one_in` is a chance; 0 is never.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Hazards {
     /// READs and WRITEs take effect in pieces of 64 bytes, or of 8.
     pub words: bool,

@@ -149,6 +149,14 @@ impl SimFabric {
         Ok(fabric)
     }
 
+    /// Changes what the adversarial face does from now on; verbs on their way go on as they were drawn. Nothing on the other face.
+    pub fn set_hazards(&self, hazards: Hazards) {
+        if let Some(chaos) = &mut self.0.world().chaos {
+            chaos.hazards = hazards;
+            self.0.points.store(hazards.point_one_in, Ordering::Relaxed);
+        }
+    }
+
     /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back.
     ///
     /// # Errors

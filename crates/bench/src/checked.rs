@@ -1,0 +1,133 @@
+//! Checked runs of the systems of the registry.
+
+use dmtree_check::case::{Case, Draw, Drawn};
+use dmtree_check::verdict::Verdict;
+use dmtree_engine::{DmNode, Options};
+use dmtree_fabric::Capabilities;
+use dmtree_fabric::mark::Reached;
+use dmtree_fptree::{FpNode, Options as FpOptions};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::failure::{Failure, Result};
+use crate::registry::{System, find};
+
+/// What a family draws for one of its systems, which has these options and this name.
+pub(crate) type DrawOptions = fn(&str, &Value, &mut Draw) -> Drawn;
+
+fn value(options: &impl Serialize) -> Value {
+    serde_json::to_value(options).unwrap_or_default()
+}
+
+/// A system without choices.
+pub(crate) fn as_they_are(_: &str, options: &Value, _: &mut Draw) -> Drawn {
+    let value_bytes = options["value_bytes"].as_u64().and_then(|n| u32::try_from(n).ok());
+    Drawn { options: options.clone(), least_cache_bytes: 1 << 20, value_bytes }
+}
+
+/// DMTree: the first of the family draws its techniques, too.
+pub(crate) fn dmtree(name: &str, options: &Value, d: &mut Draw) -> Drawn {
+    let base: Options = serde_json::from_value(options.clone()).unwrap_or_default();
+    let o = base.drawn(name == "dmtree", &mut |n| d.below(n));
+    let g = dmtree_engine::format::Geometry::new(&o);
+    let least_cache_bytes = DmNode::least_cache_bytes(&g);
+    Drawn { options: value(&o), least_cache_bytes, value_bytes: None }
+}
+
+/// The marks of DMTree and of the pool under it.
+pub(crate) fn dmtree_marks() -> Vec<Reached> {
+    [dmtree_engine::Mark::reached(), dmtree_pool::Mark::reached()].concat()
+}
+
+/// The published systems: values of one length.
+pub(crate) fn fptree(_: &str, options: &Value, d: &mut Draw) -> Drawn {
+    let base: FpOptions = serde_json::from_value(options.clone()).unwrap_or_default();
+    let o = base.drawn(&mut |n| d.below(n));
+    let g = dmtree_fptree::format::Geometry::new(&o);
+    let least_cache_bytes = FpNode::least_cache_bytes(&g);
+    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
+}
+
+/// The case of a system and a seed.
+pub fn case(system: &System, seed: u64, grants: Capabilities) -> Case {
+    Case::of_seed(system.name, seed, grants, &|d| system.draw(d))
+}
+
+/// Runs a case with the system that it names.
+///
+/// # Errors
+/// An unknown system, a case that cannot be run.
+pub fn run(case: &Case) -> Result<Verdict> {
+    find(&case.system)?.check(case)
+}
+
+/// Runs a case given as JSON, as regression tests do.
+///
+/// # Errors
+/// Text that is no case of this version; as [`run`].
+pub fn replay(json: &str) -> Result<Verdict> {
+    run(&Case::parse(json)?)
+}
+
+/// Capabilities by name.
+///
+/// # Errors
+/// A name that is none, or that the adversarial fabric cannot grant.
+pub fn grants(names: &[String]) -> Result<Capabilities> {
+    let mut out = Capabilities::NONE;
+    for name in names {
+        match name.as_str() {
+            "line_atomic" => out.line_atomic = true,
+            "write_ascending" => out.write_ascending = true,
+            "cas_fail_is_readonly" => out.cas_fail_is_readonly = true,
+            "none" => {}
+            other => {
+                return Err(Failure::input(format!(
+                    "{other:?} cannot be granted: give none or some of line_atomic, write_ascending, cas_fail_is_readonly"
+                )));
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The names of what is granted; empty for nothing.
+pub fn granted(c: &Capabilities) -> Vec<&'static str> {
+    [
+        (c.line_atomic, "line_atomic"),
+        (c.write_ascending, "write_ascending"),
+        (c.cas_fail_is_readonly, "cas_fail_is_readonly"),
+    ]
+    .into_iter()
+    .filter_map(|(on, name)| on.then_some(name))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::systems;
+
+    #[test]
+    fn every_system_draws_cases_that_can_be_run() {
+        for system in systems() {
+            for seed in 0..3 {
+                let case = case(&system, seed, Capabilities::NONE);
+                let small = Case { kept: Some(vec![vec![0, 1, 2]]), ..case };
+                let verdict = replay(&small.to_json()).unwrap();
+                assert_eq!(verdict.finding, None, "{} {seed}", system.name);
+            }
+        }
+        let mut case = case(&systems()[0], 0, Capabilities::NONE);
+        case.system = "x".to_owned();
+        assert!(run(&case).unwrap_err().to_string().contains("unknown system"));
+    }
+
+    #[test]
+    fn grants_have_names() {
+        let names = ["line_atomic".to_owned(), "write_ascending".to_owned()];
+        assert_eq!(granted(&grants(&names).unwrap()), names);
+        assert!(granted(&grants(&["none".to_owned()]).unwrap()).is_empty());
+        assert!(grants(&["x".to_owned()]).unwrap_err().to_string().contains("line_atomic"));
+    }
+}

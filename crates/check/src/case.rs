@@ -1,0 +1,365 @@
+//! Everything a checked run is a function of, drawn from a seed and kept as JSON.
+
+use dmtree_fabric::sim::Hazards;
+use dmtree_fabric::{Capabilities, Error, Policy, Result, SeededRandom, Unfair};
+use dmtree_pool::PoolOptions;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::rng::Rng;
+
+/// Version of the JSON form and of the drawing: a seed of another version is another case.
+pub const CASE_VERSION: u32 = 1;
+/// Fewest clients that a seed draws.
+pub const LEAST_CLIENTS: u32 = 3;
+/// Fewest operations that a seed draws, all clients together.
+pub const LEAST_OPERATIONS: u32 = 200;
+/// Most keys that operations of a seed go to.
+pub const MOST_KEYS: u32 = 64;
+/// Most neighbours that gardeners tend.
+const MOST_TENDED: u32 = 200;
+/// Most keys of an index, neighbours included.
+pub const MOST_NUMBERS: u64 = 1800;
+
+/// Choices drawn from a seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw(Rng);
+
+impl Draw {
+    /// The choices of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(Rng::new(seed ^ 0x6472_6177_6e63_6173))
+    }
+
+    /// One of them.
+    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        *self.0.pick(choices)
+    }
+
+    /// 0 to `n - 1`: the form in which index crates draw their options.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0.below(n)
+    }
+}
+
+/// Who is picked among the clients that can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// Any, evenly.
+    Uniform,
+    /// Some are held back for long stretches.
+    Unfair,
+}
+
+impl Schedule {
+    /// The policy with its seed.
+    pub fn policy(self, seed: u64) -> Box<dyn Policy> {
+        match self {
+            Self::Uniform => Box::new(SeededRandom::new(seed)),
+            Self::Unfair => Box::new(Unfair::new(seed)),
+        }
+    }
+}
+
+/// Where the texts of keys differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyForm {
+    /// In their first eight bytes.
+    Early,
+    /// Behind them: what separates two keys is long, too.
+    Late,
+}
+
+/// The pool of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolShape {
+    /// Compute nodes.
+    pub compute_nodes: u16,
+    /// Memory nodes.
+    pub memory_nodes: u16,
+    /// Bytes of each memory node.
+    pub memory_bytes: u64,
+    /// Bits of a life number.
+    pub life_bits: u8,
+    /// Cache budget of each compute node.
+    pub cache_bytes: u64,
+}
+
+impl PoolShape {
+    /// As options of a pool.
+    pub fn options(self) -> PoolOptions {
+        PoolOptions {
+            compute_nodes: self.compute_nodes,
+            memory_nodes: self.memory_nodes,
+            memory_bytes_per_node: self.memory_bytes,
+            life_bits: self.life_bits,
+            ..PoolOptions::default()
+        }
+    }
+}
+
+/// What a system draws for itself.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// Creation options.
+    pub options: Value,
+    /// The smallest cache that works with them.
+    pub least_cache_bytes: u64,
+    /// The length of every value, where there is one only.
+    pub value_bytes: Option<u32>,
+}
+
+/// One run, whole: the same case gives the same run, event for event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// [`CASE_VERSION`].
+    pub version: u32,
+    /// The system, by its name in the registry.
+    pub system: String,
+    /// Seed of what clients do.
+    pub seed: u64,
+    /// Seed of the order in which it happens: policy and fabric.
+    pub order: u64,
+    /// The policy.
+    pub schedule: Schedule,
+    /// What the fabric does.
+    pub hazards: Hazards,
+    /// What the fabric grants.
+    pub grants: Capabilities,
+    /// Creation options of the index.
+    pub options: Value,
+    /// The pool.
+    pub pool: PoolShape,
+    /// Clients, spread over the compute nodes in turn.
+    pub clients: u32,
+    /// Further clients, who remove neighbours one after the other, put them back, and so on: leaves empty, merge, and fill again.
+    pub gardeners: u32,
+    /// Operations per client.
+    pub ops: u32,
+    /// Keys that operations go to; all absent at first.
+    pub keys: u32,
+    /// Keys beside each of those, loaded before, that gardeners alone write.
+    pub neighbours: u32,
+    /// How keys are written.
+    pub key_form: KeyForm,
+    /// How full the load makes leaves, percent.
+    pub fill_percent: u32,
+    /// Lengths of values, 8 at least.
+    pub value_bytes: Vec<u32>,
+    /// One operation in this many is a scan; 0: none.
+    pub scan_one_in: u32,
+    /// Clients fill and empty the index in turns of this many operations; 0: an even mix.
+    pub wave_ops: u32,
+    /// Afterwards, without hazards, every client works on every key.
+    pub liveness: bool,
+    /// The operations that are done, client by client, by number; all of them when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Vec<Vec<u32>>>,
+}
+
+impl Case {
+    /// The case of a seed: geometry of pool and index, hazards, schedule, clients and their operations.
+    pub fn of_seed(
+        system: &str,
+        seed: u64,
+        grants: Capabilities,
+        index: &dyn Fn(&mut Draw) -> Drawn,
+    ) -> Self {
+        let mut d = Draw::new(seed);
+        let drawn = index(&mut d);
+        let least = drawn.least_cache_bytes;
+        let value_bytes = match drawn.value_bytes {
+            Some(fixed) => vec![fixed],
+            None => {
+                d.of(&[&[8][..], &[8], &[60], &[200], &[5000], &[8, 60, 200], &[8, 5000]]).to_vec()
+            }
+        };
+        let clients = d.of(&[LEAST_CLIENTS, 4, 6, 9]);
+        Self {
+            version: CASE_VERSION,
+            system: system.to_owned(),
+            seed,
+            order: seed,
+            schedule: d.of(&[Schedule::Uniform, Schedule::Unfair]),
+            hazards: Hazards::of_seed(seed),
+            grants,
+            options: drawn.options,
+            pool: PoolShape {
+                compute_nodes: d.of(&[2, 3]),
+                memory_nodes: d.of(&[1, 2]),
+                memory_bytes: 32 << 20,
+                life_bits: d.of(&[PoolOptions::default().life_bits, 2]),
+                cache_bytes: d.of(&[4 << 20, 3 * least]),
+            },
+            clients,
+            gardeners: d.of(&[0, 1, 1, 2]),
+            ops: d.of(&[100, 120]).max(LEAST_OPERATIONS.div_ceil(clients)),
+            keys: d.of(&[6, 24, MOST_KEYS]),
+            neighbours: d.of(&[0, 3, 7, 15]),
+            key_form: d.of(&[KeyForm::Early, KeyForm::Late]),
+            fill_percent: d.of(&[50, 70, 100]),
+            value_bytes,
+            scan_one_in: d.of(&[0, 20, 60]),
+            wave_ops: d.of(&[0, 0, 40]),
+            liveness: true,
+            kept: None,
+        }
+    }
+
+    /// Reads the JSON form.
+    ///
+    /// # Errors
+    /// What is wrong with it; another version is named.
+    pub fn parse(text: &str) -> Result<Self> {
+        let value: Value = serde_json::from_str(text)
+            .map_err(|e| Error::invalid(format!("a case is not JSON: {e}")))?;
+        match value["version"].as_u64() {
+            Some(v) if v == u64::from(CASE_VERSION) => {}
+            Some(v) => {
+                return Err(Error::invalid(format!(
+                    "a case of version {v}; this program runs version {CASE_VERSION}: use the one that wrote it"
+                )));
+            }
+            None => return Err(Error::invalid("no case: it has no version")),
+        }
+        let case: Self = serde_json::from_value(value)
+            .map_err(|e| Error::invalid(format!("a case that cannot be read: {e}")))?;
+        case.check()?;
+        Ok(case)
+    }
+
+    /// The JSON form, one line.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// A short name of the whole case: other settings, another name.
+    pub fn fingerprint(&self) -> u32 {
+        let hash = self.to_json().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        (hash ^ hash >> 32) as u32
+    }
+
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the field.
+    pub fn check(&self) -> Result<()> {
+        let range = |name: &str, value: u64, low: u64, high: u64| {
+            if (low..=high).contains(&value) {
+                return Ok(());
+            }
+            Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}")))
+        };
+        range("clients", self.clients.into(), 1, 1000)?;
+        range("gardeners", self.gardeners.into(), 0, 1000)?;
+        range("ops", self.ops.into(), 0, 1 << 20)?;
+        range("keys", self.keys.into(), 1, MOST_NUMBERS)?;
+        range("keys with neighbours", self.numbers(), 1, MOST_NUMBERS)?;
+        range("fill_percent", self.fill_percent.into(), 1, 100)?;
+        range("value_bytes", self.value_bytes.len() as u64, 1, 100)?;
+        for bytes in &self.value_bytes {
+            range("value_bytes", u64::from(*bytes), 8, 1 << 20)?;
+        }
+        range("pool.compute_nodes", self.pool.compute_nodes.into(), 1, 64)?;
+        range("pool.memory_nodes", self.pool.memory_nodes.into(), 1, 64)?;
+        if let Some(kept) = &self.kept {
+            range("kept", kept.len() as u64, 0, self.total().into())?;
+        }
+        self.pool.options().validate()
+    }
+
+    /// How many clients, gardeners included.
+    pub fn total(&self) -> u32 {
+        self.clients.saturating_add(self.gardeners)
+    }
+
+    /// How many neighbours gardeners tend.
+    pub fn garden(&self) -> u32 {
+        (self.numbers() as u32 - self.keys).min(MOST_TENDED)
+    }
+
+    /// The number of neighbour number `i`.
+    pub fn neighbour(&self, i: u64) -> u64 {
+        let each = u64::from(self.neighbours.max(1));
+        i / each * self.stride() + 1 + i % each
+    }
+
+    /// The numbers of the operations that client `c` does; gardeners come last.
+    pub fn numbers_of(&self, c: u32) -> Vec<u32> {
+        match &self.kept {
+            None if c < self.clients => (0..self.ops).collect(),
+            None => (0..3 * self.garden()).collect(),
+            Some(kept) => kept.get(c as usize).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// How many operations its clients do before the liveness phase.
+    pub fn operations(&self) -> u64 {
+        (0..self.total()).map(|c| self.numbers_of(c).len() as u64).sum()
+    }
+
+    /// How far apart the numbers of keys are that operations go to.
+    pub fn stride(&self) -> u64 {
+        u64::from(self.neighbours) + 1
+    }
+
+    /// How many keys there can be, neighbours included.
+    pub fn numbers(&self) -> u64 {
+        u64::from(self.keys) * self.stride()
+    }
+
+    /// Whether a key is one that all clients' operations go to; the others are there at first.
+    pub fn is_written(&self, number: u64) -> bool {
+        number.is_multiple_of(self.stride())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(seed: u64) -> Case {
+        let index = |d: &mut Draw| Drawn {
+            options: serde_json::json!({ "fanout": d.of(&[8, 16]) }),
+            least_cache_bytes: 1 << 10,
+            value_bytes: None,
+        };
+        Case::of_seed("x", seed, Capabilities::NONE, &index)
+    }
+
+    #[test]
+    fn every_seed_is_large_enough_and_survives_json() {
+        for seed in 0..500 {
+            let c = case(seed);
+            c.check().unwrap();
+            assert!(c.clients >= 3 && c.pool.compute_nodes >= 2 && c.keys <= 64, "{c:?}");
+            assert!(c.operations() >= 200, "{c:?}");
+            assert_eq!(Case::parse(&c.to_json()).unwrap(), c);
+            assert_eq!(case(seed), c);
+        }
+        assert_ne!(case(1).fingerprint(), case(2).fingerprint());
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused() {
+        let good = case(1).to_json();
+        for (bad, words) in [
+            (good.replace("\"version\":1", "\"version\":99"), "version 99"),
+            (good.replace("\"version\":1", "\"versoin\":1"), "no version"),
+            (good.replace("\"clients\"", "\"cleints\""), "cleints"),
+            ("{".to_owned(), "not JSON"),
+            (Case { clients: 0, ..case(1) }.to_json(), "clients is 0"),
+            (Case { value_bytes: vec![4], ..case(1) }.to_json(), "value_bytes is 4"),
+            (Case { keys: 64, neighbours: 1000, ..case(1) }.to_json(), "neighbours"),
+        ] {
+            let e = Case::parse(&bad).expect_err(words).to_string();
+            assert!(e.contains(words), "{e}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Histories as files: JSON, one line per call and per return, in the order in which they happened.
+//!
+//! The first line names the format, its version, and what the keys are; the last says how many lines there must be between. Every
+//! line between has a number, one more than that of the line before, so that nothing can be lost or swapped unseen.
+
+use std::collections::BTreeMap;
+
+use dmtree_fabric::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::log::{Answer, Call, Log};
+
+/// The name in the first line.
+pub const FORMAT: &str = "dmtree-history";
+/// The version in the first line.
+pub const FORMAT_VERSION: u32 = 1;
+/// Most keys of a history.
+const MOST_KEYS: u64 = 1 << 20;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    format: String,
+    version: u32,
+    /// Keys there can be.
+    keys: u64,
+    /// Keys that are no multiple of this are there from the beginning.
+    stride: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    /// The line's number among the events, from 0.
+    n: u64,
+    /// Virtual time, ns.
+    ns: u64,
+    client: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    call: Option<Call>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ret: Option<Answer>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    events: u64,
+}
+
+fn json(what: &impl Serialize) -> String {
+    serde_json::to_string(what).unwrap_or_default()
+}
+
+/// A history as text.
+pub fn write(log: &Log) -> String {
+    let head = Head {
+        format: FORMAT.to_owned(),
+        version: FORMAT_VERSION,
+        keys: log.numbers,
+        stride: log.stride,
+    };
+    let mut events: Vec<Line> = Vec::new();
+    for r in log.records() {
+        let (client, call) = (r.client, Some(r.call));
+        events.push(Line { n: r.called, ns: r.called_ns, client, call, ret: None });
+        if let Some(ret) = &r.ret {
+            let answer = Some(ret.answer.clone());
+            events.push(Line { n: ret.at, ns: ret.at_ns, client, call: None, ret: answer });
+        }
+    }
+    events.sort_by_key(|e| e.n);
+    let mut out = json(&head) + "\n";
+    for event in &events {
+        out.push_str(&json(event));
+        out.push('\n');
+    }
+    out + &json(&End { events: events.len() as u64 }) + "\n"
+}
+
+/// Reads a history.
+///
+/// # Errors
+/// `InvalidArgument` with the number of the line: another format or version, a line that is no event, one that is missing or in
+/// the wrong place, a return without its call, an end that comes too early.
+pub fn read(text: &str) -> Result<Log> {
+    let mut lines = (1..).zip(text.lines());
+    let Some((_, first)) = lines.next() else { return Err(bad(1, "an empty file")) };
+    let head = head(first)?;
+    let mut log = Log::new(head.stride, head.keys);
+    let mut open: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut next = 0;
+    let mut last = 1;
+    while let Some((at, line)) = lines.next() {
+        last = at;
+        let value: Value = serde_json::from_str(line)
+            .map_err(|e| bad(at, format!("not JSON, or cut off: {e}")))?;
+        if value.get("events").is_some() {
+            let end: End = parsed(at, value)?;
+            if end.events != next {
+                return Err(bad(
+                    at,
+                    format!("{} events before this line, and {next} are here", end.events),
+                ));
+            }
+            return match lines.next() {
+                None => Ok(log),
+                Some((at, _)) => Err(bad(at, "lines behind the end")),
+            };
+        }
+        let event: Line = parsed(at, value)?;
+        if event.n != next {
+            return Err(bad(
+                at,
+                format!("event {} where event {next} must be: lost or out of order", event.n),
+            ));
+        }
+        add(&mut log, &mut open, &head, event).map_err(|why| bad(at, why))?;
+        next += 1;
+    }
+    Err(bad(last + 1, "the file ends without its last line: it is truncated"))
+}
+
+fn bad(line: u64, why: impl std::fmt::Display) -> Error {
+    Error::invalid(format!("line {line}: {why}"))
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(at: u64, value: Value) -> Result<T> {
+    serde_json::from_value(value).map_err(|e| bad(at, e))
+}
+
+fn head(line: &str) -> Result<Head> {
+    let value: Value =
+        serde_json::from_str(line).map_err(|e| bad(1, format!("no head of a history: {e}")))?;
+    if value["format"] != FORMAT {
+        return Err(bad(1, format!("no head of a history: format is {}", value["format"])));
+    }
+    if value["version"] != FORMAT_VERSION {
+        return Err(bad(
+            1,
+            format!("version {}; this program reads version {FORMAT_VERSION}", value["version"]),
+        ));
+    }
+    let head: Head = parsed(1, value)?;
+    if head.keys > MOST_KEYS || head.stride == 0 {
+        return Err(bad(1, format!("{} keys, stride {}", head.keys, head.stride)));
+    }
+    Ok(head)
+}
+
+fn add(
+    log: &mut Log,
+    open: &mut BTreeMap<u32, usize>,
+    head: &Head,
+    event: Line,
+) -> std::result::Result<(), String> {
+    let client = event.client;
+    match (event.call, event.ret) {
+        (Some(call), None) => {
+            if open.contains_key(&client) {
+                return Err(format!("client {client} calls before its last call has returned"));
+            }
+            inside(call, head)?;
+            open.insert(client, log.call(client, event.ns, call));
+        }
+        (None, Some(answer)) => match open.remove(&client) {
+            Some(record) => log.ret(record, event.ns, answer),
+            None => return Err(format!("client {client} returns without a call")),
+        },
+        _ => return Err("an event is a call or a return".to_owned()),
+    }
+    Ok(())
+}
+
+/// Refuses keys that cannot be.
+fn inside(call: Call, head: &Head) -> std::result::Result<(), String> {
+    let (low, high) = match call {
+        Call::Scan(a, b) | Call::ScanDown(a, b) => (a, b),
+        Call::Get(k)
+        | Call::Put(k, _)
+        | Call::Insert(k, _)
+        | Call::Update(k, _)
+        | Call::Delete(k)
+        | Call::CompareAndSet(k, ..) => (k, k),
+    };
+    if low > high || high >= head.keys {
+        return Err(format!("{call}: there are {} keys", head.keys));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log() -> Log {
+        let mut log = Log::new(2, 8);
+        let a = log.call(0, 10, Call::Put(0, 5));
+        let b = log.call(1, 20, Call::Scan(0, 1));
+        log.ret(a, 30, Answer::Done);
+        log.ret(b, 40, Answer::Pairs(vec![(0, 5), (1, crate::log::still(1))]));
+        let c = log.call(1, 50, Call::CompareAndSet(0, 5, 6));
+        log.ret(c, 60, Answer::Failed("no answer".to_owned()));
+        log.call(0, 70, Call::Get(4));
+        log
+    }
+
+    #[test]
+    fn a_history_comes_back() {
+        let text = write(&log());
+        assert_eq!(text.lines().count(), 1 + 7 + 1);
+        assert_eq!(read(&text).unwrap(), log());
+        assert_eq!(read(&text).unwrap().check(), Ok(()));
+        assert_eq!(read(&write(&Log::new(1, 1))).unwrap(), Log::new(1, 1));
+    }
+
+    fn refused(text: &str, line: u64, words: &str) {
+        let e = read(text).expect_err(words).to_string();
+        assert!(e.contains(words) && e.starts_with(&format!("line {line}:")), "{e}");
+    }
+
+    #[test]
+    fn truncated_files_are_refused_with_the_line() {
+        let text = write(&log());
+        let lines: Vec<&str> = text.lines().collect();
+        refused("", 1, "empty");
+        for n in 1..lines.len() {
+            refused(&lines[..n].join("\n"), n as u64 + 1, "truncated");
+        }
+        let cut: String = text.chars().take(text.len() - 40).collect();
+        refused(&cut, cut.lines().count() as u64, "cut off");
+    }
+
+    #[test]
+    fn reordered_and_lost_lines_are_refused_with_the_line() {
+        let text = write(&log());
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.swap(3, 4);
+        refused(&lines.join("\n"), 4, "out of order");
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.remove(5);
+        refused(&lines.join("\n"), 6, "lost");
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.remove(7);
+        refused(&lines.join("\n"), 8, "7 events before this line, and 6 are here");
+        refused(&(text.clone() + "{}\n"), 10, "behind the end");
+    }
+
+    #[test]
+    fn other_versions_and_things_are_refused_with_the_line() {
+        let text = write(&log());
+        refused(&text.replace("\"version\":1", "\"version\":2"), 1, "version 2");
+        refused(&text.replace("dmtree-history", "other"), 1, "format is");
+        refused(&text.replace("\"keys\":8", "\"keys\":2"), 8, "there are 2 keys");
+        refused(&text.replace("\"client\":0", "\"client\":1"), 3, "before its last call");
+        refused(&text.replace("\"ret\":\"done\"", "\"tell\":1"), 4, "tell");
+    }
+}

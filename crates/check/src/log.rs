@@ -1,0 +1,313 @@
+//! What clients did and were answered, in one order; and whether it could have happened one at a time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::{Event, Op, Swap, ValueId, Violation, check_key};
+
+/// What a client asks. Keys are numbers, in the order of their bytes; values are identities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Call {
+    /// Reads a key.
+    Get(u64),
+    /// Sets a key.
+    Put(u64, ValueId),
+    /// Sets an absent key.
+    Insert(u64, ValueId),
+    /// Sets a present key.
+    Update(u64, ValueId),
+    /// Removes a key.
+    Delete(u64),
+    /// Sets a key that has the first value to the second.
+    CompareAndSet(u64, ValueId, ValueId),
+    /// All keys from the first to the second, both included.
+    Scan(u64, u64),
+    /// The same downwards.
+    ScanDown(u64, u64),
+}
+
+/// What it is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The value of a key, or none.
+    Found(Option<ValueId>),
+    /// A write took effect.
+    Done,
+    /// The key exists.
+    Exists,
+    /// The key does not exist.
+    NotFound,
+    /// The value is another one.
+    Mismatch,
+    /// The pairs of a scan, in the order in which they came.
+    Pairs(Vec<(u64, ValueId)>),
+    /// Bytes that nobody wrote as one value.
+    Torn(String),
+    /// An error. Whether a write happened is unknown.
+    Failed(String),
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The client.
+    pub client: u32,
+    /// What it asked.
+    pub call: Call,
+    /// When, in the order of all calls and returns.
+    pub called: u64,
+    /// When in virtual time, ns.
+    pub called_ns: u64,
+    /// What it was answered, if it was.
+    pub ret: Option<Return>,
+}
+
+/// The end of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Return {
+    /// When, in the order of all calls and returns.
+    pub at: u64,
+    /// When in virtual time, ns.
+    pub at_ns: u64,
+    /// What.
+    pub answer: Answer,
+}
+
+/// All operations of a run, in the order in which they were called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    records: Vec<Record>,
+    ticks: u64,
+    /// Keys that are there from the beginning: those that are no multiple of this; 0 and 1: none.
+    pub stride: u64,
+    /// Keys there can be.
+    pub numbers: u64,
+}
+
+/// What is wrong with what was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// A key's operations have no order that explains them.
+    Order {
+        /// The key.
+        key: u64,
+        /// The first operation that cannot be explained.
+        violation: Box<Violation>,
+    },
+    /// An operation's answer is wrong by itself.
+    Answer {
+        /// Its number in the log.
+        record: usize,
+        /// Why.
+        why: String,
+    },
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Order { key, violation } => write!(f, "key k{key}: {violation}"),
+            Self::Answer { why, .. } => f.write_str(why),
+        }
+    }
+}
+
+/// The value of a key that is there from the beginning.
+pub fn still(number: u64) -> ValueId {
+    1 << 62 | number
+}
+
+/// A value's name: who wrote it, and in which of its operations.
+pub fn name(value: ValueId) -> String {
+    match value {
+        0 => "nothing".to_owned(),
+        v if v >> 62 == 1 => format!("loaded{}", v & 0xffff_ffff),
+        v => format!("v{}.{}", (v >> 32).wrapping_sub(1), v & 0xffff_ffff),
+    }
+}
+
+impl Log {
+    /// An empty one.
+    pub fn new(stride: u64, numbers: u64) -> Self {
+        Self { stride, numbers, ..Self::default() }
+    }
+
+    /// All operations.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// An operation begins; its number.
+    pub fn call(&mut self, client: u32, now: u64, call: Call) -> usize {
+        let called = self.tick();
+        self.records.push(Record { client, call, called, called_ns: now, ret: None });
+        self.records.len() - 1
+    }
+
+    /// An operation ends.
+    pub fn ret(&mut self, record: usize, now: u64, answer: Answer) {
+        let at = self.tick();
+        self.records[record].ret = Some(Return { at, at_ns: now, answer });
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.ticks += 1;
+        self.ticks - 1
+    }
+
+    /// Calls and returns so far.
+    pub fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// A digest of all operations and answers.
+    pub fn hash(&self) -> u64 {
+        let text = format!("{:?}", self.records);
+        text.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    }
+
+    /// What a key has at first.
+    pub fn initial(&self, key: u64) -> Option<ValueId> {
+        (self.stride > 1 && !key.is_multiple_of(self.stride)).then(|| still(key))
+    }
+
+    /// The operations of every key, scans as reads of all keys in their range.
+    ///
+    /// # Errors
+    /// An answer that is wrong by itself: bytes that nobody wrote, a scan out of order, out of range, or with a key
+    /// twice.
+    pub fn per_key(&self) -> Result<BTreeMap<u64, Vec<Op>>, Wrong> {
+        let mut keys: BTreeMap<u64, Vec<Op>> = BTreeMap::new();
+        for (i, r) in self.records.iter().enumerate() {
+            let ret = r.ret.as_ref().filter(|ret| !matches!(ret.answer, Answer::Failed(_)));
+            let (at, answer) = (ret.map(|ret| ret.at), ret.map(|ret| &ret.answer));
+            let wrong = |why: String| Wrong::Answer { record: i, why };
+            if let Call::Scan(low, high) | Call::ScanDown(low, high) = r.call {
+                let Some(answer) = answer else { continue };
+                let found = scanned(r.call, answer).map_err(wrong)?;
+                for key in (low..=high).take_while(|key| *key < self.numbers) {
+                    let event = Event::Get(found.get(&key).copied());
+                    keys.entry(key).or_default().push(Op { call: r.called, ret: at, event });
+                }
+                continue;
+            }
+            let (key, event) = event(r.call, answer).map_err(wrong)?;
+            keys.entry(key).or_default().push(Op { call: r.called, ret: at, event });
+        }
+        Ok(keys)
+    }
+
+    /// Checks every key.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), Wrong> {
+        for (key, ops) in self.per_key()? {
+            // What nobody writes stays as it was.
+            let initial = self.initial(key);
+            if ops.iter().all(|op| op.event == Event::Get(initial)) {
+                continue;
+            }
+            check_key(&ops, initial).map_err(|v| Wrong::Order { key, violation: Box::new(v) })?;
+        }
+        Ok(())
+    }
+}
+
+/// The pairs of a scan by key.
+fn scanned(call: Call, answer: &Answer) -> Result<BTreeMap<u64, ValueId>, String> {
+    let (Call::Scan(low, high) | Call::ScanDown(low, high)) = call else {
+        return Err("no scan".to_owned());
+    };
+    let down = matches!(call, Call::ScanDown(..));
+    let pairs = match answer {
+        Answer::Pairs(pairs) => pairs,
+        other => return Err(wrong_answer(call, other)),
+    };
+    for w in pairs.windows(2) {
+        let (a, b) = if down { (w[1].0, w[0].0) } else { (w[0].0, w[1].0) };
+        if a == b {
+            return Err(format!("{call}: k{a} came twice"));
+        }
+        if a > b {
+            return Err(format!("{call}: k{} came before k{}", w[0].0, w[1].0));
+        }
+    }
+    if let Some((key, _)) = pairs.iter().find(|(key, _)| !(low..=high).contains(key)) {
+        return Err(format!("{call}: k{key} lies outside"));
+    }
+    Ok(pairs.iter().copied().collect())
+}
+
+fn wrong_answer(call: Call, answer: &Answer) -> String {
+    format!("{call} was answered {answer}")
+}
+
+/// A point operation as the checker of one key takes it.
+fn event(call: Call, answer: Option<&Answer>) -> Result<(u64, Event), String> {
+    use Answer as A;
+    Ok(match (call, answer) {
+        (Call::Get(k), None) => (k, Event::Get(None)),
+        (Call::Get(k), Some(A::Found(v))) => (k, Event::Get(*v)),
+        (Call::Put(k, v), None | Some(A::Done)) => (k, Event::Put(v)),
+        (Call::Insert(k, v), None | Some(A::Done)) => (k, Event::Insert(v, true)),
+        (Call::Insert(k, v), Some(A::Exists)) => (k, Event::Insert(v, false)),
+        (Call::Update(k, v), None | Some(A::Done)) => (k, Event::Update(v, true)),
+        (Call::Update(k, v), Some(A::NotFound)) => (k, Event::Update(v, false)),
+        (Call::Delete(k), None | Some(A::Done)) => (k, Event::Delete(true)),
+        (Call::Delete(k), Some(A::NotFound)) => (k, Event::Delete(false)),
+        (Call::CompareAndSet(k, e, v), None | Some(A::Done)) => {
+            (k, Event::CompareAndSet(e, v, Swap::Done))
+        }
+        (Call::CompareAndSet(k, e, v), Some(A::Mismatch)) => {
+            (k, Event::CompareAndSet(e, v, Swap::Mismatch))
+        }
+        (Call::CompareAndSet(k, e, v), Some(A::NotFound)) => {
+            (k, Event::CompareAndSet(e, v, Swap::NotFound))
+        }
+        (_, Some(other)) => return Err(wrong_answer(call, other)),
+        (Call::Scan(..) | Call::ScanDown(..), None) => return Err("no point operation".to_owned()),
+    })
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Get(k) => write!(f, "get k{k}"),
+            Self::Put(k, v) => write!(f, "put k{k} = {}", name(*v)),
+            Self::Insert(k, v) => write!(f, "insert k{k} = {}", name(*v)),
+            Self::Update(k, v) => write!(f, "update k{k} = {}", name(*v)),
+            Self::Delete(k) => write!(f, "delete k{k}"),
+            Self::CompareAndSet(k, e, v) => {
+                write!(f, "compare-and-set k{k} from {} to {}", name(*e), name(*v))
+            }
+            Self::Scan(a, b) => write!(f, "scan k{a}..=k{b}"),
+            Self::ScanDown(a, b) => write!(f, "scan k{b}..=k{a} downwards"),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Found(None) => f.write_str("absent"),
+            Self::Found(Some(v)) => f.write_str(&name(*v)),
+            Self::Done => f.write_str("done"),
+            Self::Exists => f.write_str("exists"),
+            Self::NotFound => f.write_str("not found"),
+            Self::Mismatch => f.write_str("another value"),
+            Self::Pairs(pairs) => {
+                write!(f, "{} pairs:", pairs.len())?;
+                pairs.iter().try_for_each(|(k, v)| write!(f, " k{k}={}", name(*v)))
+            }
+            Self::Torn(bytes) => write!(f, "bytes that nobody wrote as one value: {bytes}"),
+            Self::Failed(why) => write!(f, "error: {why}"),
+        }
+    }
+}

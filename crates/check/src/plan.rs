@@ -1,0 +1,170 @@
+//! What the clients of a case do: every operation is a function of the seed, its client and its number, so that leaving some out
+//! changes no other.
+
+use dmtree_parts::OpSet;
+
+use crate::case::{Case, KeyForm};
+use crate::history::ValueId;
+use crate::log::Call;
+use crate::rng::Rng;
+
+/// Numbers of operations in the liveness phase begin here.
+const LIVENESS: u64 = 1 << 30;
+
+/// How far apart the numbers in key texts are, so that their order is that of the numbers.
+fn spread(form: KeyForm) -> u64 {
+    match form {
+        KeyForm::Early => 10_000_000_000_000_000,
+        KeyForm::Late => 100_000_000,
+    }
+}
+
+/// The bytes of key number `n`: 24 of them, in the order of the numbers.
+pub fn key(form: KeyForm, n: u64) -> Vec<u8> {
+    let spread = spread(form);
+    let tail = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % spread;
+    format!("key-{:020}", n.wrapping_mul(spread).wrapping_add(tail)).into_bytes()
+}
+
+/// The number of a key.
+pub fn number(form: KeyForm, k: &[u8]) -> Option<u64> {
+    let digits = std::str::from_utf8(k.strip_prefix(b"key-")?).ok()?;
+    let n = digits.parse::<u64>().ok()? / spread(form);
+    (key(form, n) == k).then_some(n)
+}
+
+/// The bytes of a value: its identity, and then what follows from it.
+pub fn value(id: ValueId, bytes: usize) -> Vec<u8> {
+    let mut v = id.to_le_bytes().to_vec();
+    let mut rng = Rng::new(id);
+    while v.len() < bytes {
+        v.extend_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    v.truncate(bytes.max(8));
+    v
+}
+
+/// The identity of a value, if it is whole.
+pub fn identity(v: &[u8]) -> Option<ValueId> {
+    let id = u64::from_le_bytes(v.get(..8)?.try_into().ok()?);
+    (v == value(id, v.len())).then_some(id)
+}
+
+/// What a client does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planned {
+    /// This.
+    Call(Call),
+    /// A conditional write of what the client read last, or of this key when it has read nothing.
+    CompareAndSet {
+        /// The key when nothing was read.
+        key: u64,
+        /// The new value.
+        value: ValueId,
+    },
+}
+
+/// Draws for one operation.
+pub fn draws(case: &Case, client: u32, op: u32) -> Rng {
+    let mut mix = Rng::new(case.seed ^ (u64::from(client) << 32 | u64::from(op)));
+    Rng::new(mix.next_u64())
+}
+
+/// The value that an operation writes.
+fn value_of(client: u32, op: u64) -> ValueId {
+    (u64::from(client) + 1) << 32 | op
+}
+
+/// How long a value is.
+pub fn length(case: &Case, id: ValueId) -> usize {
+    *Rng::new(id ^ case.seed).pick(&case.value_bytes) as usize
+}
+
+/// Operation number `op` of a client, for an index that has these operations.
+pub fn operation(case: &Case, ops: OpSet, client: u32, op: u32, rng: &mut Rng) -> Planned {
+    if client >= case.clients {
+        return Planned::Call(gardening(case, ops, client, op));
+    }
+    let any = |rng: &mut Rng| rng.below(u64::from(case.keys)) * case.stride();
+    if case.scan_one_in > 0 && rng.below(u64::from(case.scan_one_in)) == 0 {
+        let (a, b) = (rng.below(case.numbers()), rng.below(case.numbers()));
+        let (low, high) = (a.min(b), a.max(b));
+        let down = ops.reverse_scan && rng.below(3) == 0;
+        return Planned::Call(if down { Call::ScanDown(low, high) } else { Call::Scan(low, high) });
+    }
+    let (k, v) = (any(rng), value_of(client, u64::from(op)));
+    let waves = case.wave_ops > 0;
+    let shrinking = waves && !(op / case.wave_ops.max(1)).is_multiple_of(2);
+    let draw = match rng.below(10) {
+        // What an index lacks it is not asked for.
+        8 if !ops.delete => 3,
+        9 if !ops.compare_and_set => 4,
+        3..=7 if shrinking && ops.delete => 8,
+        8 if waves && !shrinking => 6,
+        draw => draw,
+    };
+    Planned::Call(match draw {
+        0..=2 => Call::Get(k),
+        3..=4 => Call::Put(k, v),
+        5 => Call::Update(k, v),
+        6..=7 => Call::Insert(k, v),
+        8 => Call::Delete(k),
+        _ => return Planned::CompareAndSet { key: k, value: v },
+    })
+}
+
+/// A gardener removes one neighbour after the other, then puts them back, and so on. The second begins where the first is half way.
+fn gardening(case: &Case, ops: OpSet, client: u32, op: u32) -> Call {
+    let garden = u64::from(case.garden().max(1));
+    let at = u64::from(op) + u64::from(client - case.clients) * garden / 2;
+    let k = case.neighbour(at % garden);
+    if ops.delete && (at / garden).is_multiple_of(2) {
+        return Call::Delete(k);
+    }
+    Call::Put(k, value_of(client, u64::from(op)))
+}
+
+/// What a client does to every key in the liveness phase: it reads, writes, and every other client removes in the end.
+pub fn liveness(case: &Case, ops: OpSet, client: u32) -> Vec<Call> {
+    let mut out = Vec::new();
+    for i in 0..u64::from(case.keys) {
+        // Clients begin at different keys.
+        let k = (i + u64::from(client) * 7) % u64::from(case.keys) * case.stride();
+        out.push(Call::Get(k));
+        out.push(Call::Put(k, value_of(client, LIVENESS + i)));
+        if ops.delete && !client.is_multiple_of(2) {
+            out.push(Call::Delete(k));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_in_order_and_come_back() {
+        for form in [KeyForm::Early, KeyForm::Late] {
+            let keys: Vec<_> = (0..1800).map(|n| key(form, n)).collect();
+            assert!(keys.windows(2).all(|w| w[0] < w[1]));
+            assert!(keys.iter().all(|k| k.len() == 24));
+            assert!((0..1800).all(|n| number(form, &key(form, n)) == Some(n)));
+            assert_eq!(number(form, b"key-00000000000000000001"), None);
+            assert_eq!(number(form, b"other"), None);
+        }
+        assert!(key(KeyForm::Late, 0)[..8] == key(KeyForm::Late, 1799)[..8]);
+        assert!(key(KeyForm::Early, 0)[..8] != key(KeyForm::Early, 1)[..8]);
+    }
+
+    #[test]
+    fn torn_values_are_told_from_whole_ones() {
+        for bytes in [8, 20, 200] {
+            assert_eq!(identity(&value(77, bytes)), Some(77));
+        }
+        let mut torn = value(1, 64);
+        torn[40..].copy_from_slice(&value(2, 64)[40..]);
+        assert_eq!(identity(&torn), None);
+        assert_eq!(identity(b"short"), None);
+    }
+}

@@ -1,0 +1,250 @@
+//! Making a case that goes wrong smaller, greedily: fewer hazards, clients, operations and keys, as long as it goes wrong in the same
+//! way.
+
+use dmtree_fabric::sim::Hazards;
+
+use crate::case::Case;
+use crate::verdict::Verdict;
+
+/// Orders in which a smaller case is tried before it is given up: what is left out moves everything behind it.
+const ORDERS: u64 = 4;
+
+/// A smaller case, and what it came to.
+#[derive(Clone, Debug)]
+pub struct Shrunk {
+    /// The case.
+    pub case: Case,
+    /// What it came to.
+    pub verdict: Verdict,
+    /// How many runs it took.
+    pub runs: u64,
+}
+
+/// How a case is run; nothing when it cannot be.
+type Run<'a> = &'a mut dyn FnMut(&Case) -> Option<Verdict>;
+
+struct Shrinker<'a> {
+    best: Case,
+    verdict: Verdict,
+    kind: &'static str,
+    runs: u64,
+    run: Run<'a>,
+    more: &'a mut dyn FnMut() -> bool,
+}
+
+/// Shrinks a case that came to `verdict`, as long as `more` says that there is time.
+pub fn shrink(
+    case: Case,
+    verdict: Verdict,
+    run: Run<'_>,
+    more: &mut dyn FnMut() -> bool,
+) -> Shrunk {
+    let kind = verdict.finding.as_ref().map_or("", |f| f.kind());
+    let mut s = Shrinker { best: case, verdict, kind, runs: 0, run, more };
+    if !s.kind.is_empty() {
+        loop {
+            let before = s.best.clone();
+            s.phases();
+            s.clients();
+            s.operations();
+            s.keys();
+            s.hazards();
+            if s.best == before || !(s.more)() {
+                break;
+            }
+        }
+    }
+    Shrunk { case: s.best, verdict: s.verdict, runs: s.runs }
+}
+
+impl Shrinker<'_> {
+    /// Tries a smaller case in some orders; whether it is the best now.
+    fn try_case(&mut self, smaller: &Case) -> bool {
+        if *smaller == self.best {
+            return false;
+        }
+        for n in 0..ORDERS {
+            if !(self.more)() {
+                return false;
+            }
+            let order = if n == 0 { smaller.order } else { smaller.seed ^ n << 48 };
+            let candidate = Case { order, ..smaller.clone() };
+            self.runs += 1;
+            let Some(verdict) = (self.run)(&candidate) else { return false };
+            if verdict.finding.as_ref().is_some_and(|f| f.kind() == self.kind) {
+                self.best = candidate;
+                self.verdict = verdict;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn phases(&mut self) {
+        self.try_case(&Case { liveness: false, ..self.best.clone() });
+    }
+
+    fn kept(&self) -> Vec<Vec<u32>> {
+        (0..self.best.total()).map(|c| self.best.numbers_of(c)).collect()
+    }
+
+    fn with_kept(&self, kept: Vec<Vec<u32>>) -> Case {
+        Case { kept: Some(kept), ..self.best.clone() }
+    }
+
+    fn clients(&mut self) {
+        for c in (0..self.best.total() as usize).rev() {
+            let mut kept = self.kept();
+            if kept.get(c).is_some_and(|ops| !ops.is_empty()) {
+                kept[c].clear();
+                let smaller = self.with_kept(kept);
+                self.try_case(&smaller);
+            }
+        }
+    }
+
+    /// Leaves out ever smaller stretches of each client's operations; the ends of all at first.
+    fn operations(&mut self) {
+        for eighths in [1, 2, 4, 6, 7] {
+            let cut = |ops: Vec<u32>| {
+                let n = (ops.len() * eighths).div_ceil(8);
+                ops.into_iter().take(n).collect()
+            };
+            let kept = self.kept().into_iter().map(cut).collect();
+            let smaller = self.with_kept(kept);
+            if self.try_case(&smaller) {
+                break;
+            }
+        }
+        for c in 0..self.best.total() as usize {
+            let mut size = self.kept().get(c).map_or(0, Vec::len).div_ceil(2);
+            while size > 0 {
+                self.stretches(c, size);
+                size /= 2;
+            }
+        }
+    }
+
+    fn stretches(&mut self, c: usize, size: usize) {
+        let mut at = 0;
+        loop {
+            let mut kept = self.kept();
+            let Some(ops) = kept.get_mut(c).filter(|ops| at < ops.len()) else { return };
+            ops.drain(at..(at + size).min(ops.len()));
+            let smaller = self.with_kept(kept);
+            if !self.try_case(&smaller) {
+                at += size;
+            }
+            if !(self.more)() {
+                return;
+            }
+        }
+    }
+
+    fn keys(&mut self) {
+        let b = self.best.clone();
+        for neighbours in [0, b.neighbours / 2] {
+            if neighbours < self.best.neighbours {
+                self.try_case(&Case { neighbours, ..self.best.clone() });
+            }
+        }
+        for keys in [1, 2, 4, b.keys / 4, b.keys / 2, b.keys * 3 / 4] {
+            if (1..self.best.keys).contains(&keys) {
+                self.try_case(&Case { keys, ..self.best.clone() });
+            }
+        }
+        if b.value_bytes != [8] {
+            self.try_case(&Case { value_bytes: vec![8], ..self.best.clone() });
+        }
+    }
+
+    fn hazards(&mut self) {
+        let none = Hazards::NONE;
+        let off: [fn(&mut Hazards, Hazards); 8] = [
+            |h, none| h.stretch_ns = none.stretch_ns,
+            |h, none| h.words = none.words,
+            |h, none| h.stall_one_in = none.stall_one_in,
+            |h, none| h.replay_one_in = none.replay_one_in,
+            |h, none| h.atomic_gap_ns = none.atomic_gap_ns,
+            |h, none| h.garbage = none.garbage,
+            |h, none| h.point_one_in = none.point_one_in,
+            |h, none| h.delay_ns = none.delay_ns,
+        ];
+        for off in off {
+            let mut hazards = self.best.hazards;
+            off(&mut hazards, none);
+            self.try_case(&Case { hazards, ..self.best.clone() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Draw, Drawn};
+    use crate::log::{Call, Log, Wrong};
+    use crate::plan::{self, Planned};
+    use crate::verdict::Finding;
+    use dmtree_fabric::Capabilities;
+    use dmtree_parts::OpSet;
+
+    fn case(seed: u64) -> Case {
+        let index = |_: &mut Draw| Drawn {
+            options: serde_json::Value::Null,
+            least_cache_bytes: 1,
+            value_bytes: None,
+        };
+        let case = Case::of_seed("x", seed, Capabilities::NONE, &index);
+        Case { scan_one_in: 0, neighbours: 3, ..case }
+    }
+
+    /// Goes wrong when two clients put to the first key, and atomics are split.
+    fn pretend(case: &Case) -> Verdict {
+        let mut putters = 0;
+        for c in 0..case.clients {
+            let puts = case.numbers_of(c).into_iter().any(|op| {
+                let mut rng = plan::draws(case, c, op);
+                let planned = plan::operation(case, OpSet::ALL, c, op, &mut rng);
+                matches!(planned, Planned::Call(Call::Put(0, _)))
+            });
+            putters += u32::from(puts);
+        }
+        let wrong = putters >= 2 && case.hazards.atomic_gap_ns > 0;
+        let finding = wrong
+            .then(|| Finding::History(Wrong::Answer { record: 0, why: "pretended".to_owned() }));
+        let log = Log::new(1, 1);
+        Verdict { finding, operations: 0, trace_hash: 0, virtual_ns: 0, log }
+    }
+
+    #[test]
+    fn what_does_not_matter_is_left_out() {
+        let mut shrunk = 0;
+        for seed in 0..40 {
+            let case = case(seed);
+            let verdict = pretend(&case);
+            if verdict.finding.is_none() {
+                continue;
+            }
+            shrunk += 1;
+            let s = shrink(case, verdict, &mut |c| Some(pretend(c)), &mut || true);
+            assert_eq!(s.case.operations(), 2, "{:?}", s.case);
+            assert!(s.case.keys == 1 && s.case.neighbours == 0 && !s.case.liveness, "{:?}", s.case);
+            let left = Hazards { atomic_gap_ns: s.case.hazards.atomic_gap_ns, ..Hazards::NONE };
+            assert_eq!(s.case.hazards, left);
+            assert!(s.verdict.finding.is_some());
+        }
+        assert!(shrunk > 10, "{shrunk}");
+    }
+
+    #[test]
+    fn it_ends_when_time_is_over() {
+        let seed = (0..100).find(|s| pretend(&case(*s)).finding.is_some()).unwrap();
+        let mut left = 5;
+        let mut more = || {
+            left -= 1;
+            left > 0
+        };
+        let s = shrink(case(seed), pretend(&case(seed)), &mut |c| Some(pretend(c)), &mut more);
+        assert!(s.runs <= 5 && s.verdict.finding.is_some(), "{}", s.runs);
+    }
+}

@@ -1,0 +1,129 @@
+//! A case that went wrong as text: who did what when, and a test to paste.
+
+use std::fmt::Write as _;
+
+use crate::case::Case;
+use crate::history::Op;
+use crate::log::{Call, Record, Wrong};
+use crate::verdict::{Finding, Verdict};
+
+/// At most this many operations are printed; the last ones count.
+const MOST_LINES: usize = 80;
+
+/// Who did what when, with results. Of a history that cannot be explained, what went to the key.
+pub fn trace(case: &Case, verdict: &Verdict) -> String {
+    let mut out = String::new();
+    let Some(finding) = &verdict.finding else { return out };
+    let _ = writeln!(
+        out,
+        "{} clients on {} compute nodes, {} memory nodes; hazards {}",
+        (0..case.total()).filter(|c| !case.numbers_of(*c).is_empty()).count(),
+        case.pool.compute_nodes,
+        case.pool.memory_nodes,
+        hazards(case)
+    );
+    let records = verdict.log.records();
+    let shown: Vec<&Record> = records.iter().filter(|r| concerns(finding, r)).collect();
+    if shown.len() > MOST_LINES {
+        let _ = writeln!(out, "  ... {} operations before", shown.len() - MOST_LINES);
+    }
+    let marked = marked(finding, records);
+    for r in shown.iter().skip(shown.len().saturating_sub(MOST_LINES)) {
+        let mark = if marked == Some(r.called) { '>' } else { ' ' };
+        let cn = r.client % u32::from(case.pool.compute_nodes);
+        let who = match r.client < case.total() {
+            true => format!("c{} cn{cn}", r.client),
+            false => "at the end".to_owned(),
+        };
+        let _ = writeln!(out, "{mark} {}  {who:10}  {}", span(r), what(finding, r));
+    }
+    let _ = write!(out, "{}: {}", finding.kind(), said(finding, records));
+    out
+}
+
+/// The hazards that are on.
+fn hazards(case: &Case) -> String {
+    let value = serde_json::to_value(case.hazards).unwrap_or_default();
+    let none = serde_json::to_value(dmtree_fabric::sim::Hazards::NONE).unwrap_or_default();
+    let on = value.as_object().into_iter().flatten().filter(|(name, v)| none[name.as_str()] != **v);
+    let on: Vec<String> = on.map(|(name, v)| format!("{name}={v}")).collect();
+    if on.is_empty() { "none".to_owned() } else { on.join(" ") }
+}
+
+fn span(r: &Record) -> String {
+    let us = |ns: u64| format!("{:.3}", ns as f64 / 1000.0);
+    let end =
+        r.ret.as_ref().map_or("          ?".to_owned(), |ret| format!("{:>11}", us(ret.at_ns)));
+    format!("{:>11} to {end} us", us(r.called_ns))
+}
+
+/// The key that a finding is about.
+fn key_of(finding: &Finding) -> Option<u64> {
+    match finding {
+        Finding::History(Wrong::Order { key, .. }) => Some(*key),
+        _ => None,
+    }
+}
+
+/// Whether an operation has to do with a finding.
+fn concerns(finding: &Finding, r: &Record) -> bool {
+    let Some(key) = key_of(finding) else { return true };
+    match r.call {
+        Call::Scan(low, high) | Call::ScanDown(low, high) => (low..=high).contains(&key),
+        Call::Get(k)
+        | Call::Put(k, _)
+        | Call::Insert(k, _)
+        | Call::Update(k, _)
+        | Call::Delete(k)
+        | Call::CompareAndSet(k, ..) => k == key,
+    }
+}
+
+/// What was asked and answered; of a scan what it says of the key.
+fn what(finding: &Finding, r: &Record) -> String {
+    use crate::log::Answer;
+    let Some(ret) = &r.ret else { return format!("{} -> (has not returned)", r.call) };
+    if let (Some(key), Answer::Pairs(pairs)) = (key_of(finding), &ret.answer) {
+        let found = pairs.iter().find(|(k, _)| *k == key).map(|(_, v)| *v);
+        return format!("{} -> k{key} {}", r.call, Answer::Found(found));
+    }
+    format!("{} -> {}", r.call, ret.answer)
+}
+
+/// When the operation was called that a finding is about.
+fn marked(finding: &Finding, records: &[Record]) -> Option<u64> {
+    match finding {
+        Finding::History(Wrong::Order { violation, .. }) => Some(violation.op.call),
+        Finding::History(Wrong::Answer { record, .. }) => records.get(*record).map(|r| r.called),
+        _ => None,
+    }
+}
+
+/// A finding in words that fit the trace.
+fn said(finding: &Finding, records: &[Record]) -> String {
+    let Finding::History(Wrong::Order { key, violation }) = finding else {
+        return finding.to_string();
+    };
+    let named = |op: &Op| {
+        let record = records.iter().find(|r| r.called == op.call);
+        record.map_or(format!("{:?}", op.event), |r| format!("c{} {}", r.client, what(finding, r)))
+    };
+    let running: Vec<String> = violation.running.iter().map(named).collect();
+    let with = if running.is_empty() {
+        String::new()
+    } else {
+        format!("; running with it: {}", running.join("; "))
+    };
+    format!("no order of the operations on k{key} explains {}{with}", named(&violation.op))
+}
+
+/// A test that fails as long as the case goes wrong, for a package that knows the systems.
+pub fn regression_test(case: &Case) -> String {
+    let name = case.system.replace('-', "_");
+    format!(
+        "#[test]\nfn {name}_seed_{}_{:08x}() {{\n    let case = r##\"{}\"##;\n    let verdict = dmtree_bench::checked::replay(case).unwrap();\n    assert_eq!(verdict.finding, None);\n}}\n",
+        case.seed,
+        case.fingerprint(),
+        case.to_json()
+    )
+}

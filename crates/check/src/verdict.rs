@@ -1,0 +1,123 @@
+//! What a run came to.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::fmt;
+
+use crate::log::{Log, Wrong};
+
+/// What can go wrong in a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The history cannot be explained.
+    History(Wrong),
+    /// A read brought bytes that nobody wrote as one value.
+    Torn {
+        /// The reader.
+        client: u32,
+        /// What it read.
+        what: String,
+    },
+    /// An operation failed though nothing was broken.
+    Failed {
+        /// Its client.
+        client: u32,
+        /// The operation.
+        what: String,
+        /// The kind of the error.
+        kind: String,
+        /// The error.
+        why: String,
+    },
+    /// Code panicked.
+    Panic {
+        /// The client, when it was one.
+        client: Option<u32>,
+        /// Message and place.
+        what: String,
+    },
+    /// Nobody can go on.
+    Stalled(String),
+    /// The bound of a phase passed.
+    Hung {
+        /// Which.
+        phase: &'static str,
+        /// The operations that have not returned.
+        open: Vec<String>,
+    },
+    /// The structure is broken when nobody works on it any more.
+    Structure(String),
+}
+
+impl Finding {
+    /// Its kind, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::History(Wrong::Order { .. }) => "history",
+            Self::History(Wrong::Answer { .. }) => "answer",
+            Self::Torn { .. } => "torn",
+            Self::Failed { .. } => "failed",
+            Self::Panic { .. } => "panic",
+            Self::Stalled(_) => "stalled",
+            Self::Hung { .. } => "hung",
+            Self::Structure(_) => "structure",
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::History(wrong) => wrong.fmt(f),
+            Self::Torn { client, what } => write!(f, "client {client}: {what}"),
+            Self::Failed { client, what, kind, why } => {
+                write!(f, "client {client}: {what} failed ({kind}): {why}")
+            }
+            Self::Panic { client: Some(client), what } => {
+                write!(f, "client {client}: panic: {what}")
+            }
+            Self::Panic { client: None, what } => write!(f, "panic: {what}"),
+            Self::Stalled(why) => f.write_str(why),
+            Self::Hung { phase, open } => {
+                write!(f, "the {phase} phase does not end; running: {}", open.join("; "))
+            }
+            Self::Structure(why) => write!(f, "afterwards: {why}"),
+        }
+    }
+}
+
+/// A run and what it came to.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// What went wrong; nothing when all is well.
+    pub finding: Option<Finding>,
+    /// Operations that clients did.
+    pub operations: u64,
+    /// A digest of every verb and every answer: the same case gives the same.
+    pub trace_hash: u64,
+    /// Virtual time, ns.
+    pub virtual_ns: u64,
+    /// All operations.
+    pub log: Log,
+}
+
+thread_local! {
+    static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Panics of this process are kept for the verdict instead of printed. For a program that does nothing but check.
+pub fn keep_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let text = info.to_string().replace('\n', " ");
+        LAST_PANIC.with(|last| *last.borrow_mut() = Some(text));
+    }));
+}
+
+/// The message of a caught panic.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
+    if let Some(text) = LAST_PANIC.with(|last| last.borrow_mut().take()) {
+        return text;
+    }
+    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "?".to_owned())
+}

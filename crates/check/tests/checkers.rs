@@ -1,0 +1,240 @@
+//! Two checkers that share no code agree on random histories, sound ones and corrupted ones; and histories that no index may leave
+//! behind are rejected, each for its own reason.
+
+use dmtree_check::brute::explainable;
+use dmtree_check::history::{Event, Op, Swap, ValueId, check_key};
+use dmtree_check::log::{Answer, Call, Log, Wrong, still};
+use dmtree_check::rng::Rng;
+
+/// What an operation does to a value, as the index that we pretend does it.
+fn does(rng: &mut Rng, now: Option<ValueId>, v: ValueId) -> (Event, Option<ValueId>) {
+    match rng.below(6) {
+        0 | 1 => (Event::Get(now), now),
+        2 => (Event::Put(v), Some(v)),
+        3 => (Event::Insert(v, now.is_none()), now.or(Some(v))),
+        4 if rng.below(2) == 0 => (Event::Delete(now.is_some()), None),
+        4 => (Event::Update(v, now.is_some()), now.map(|_| v)),
+        _ => {
+            let e = if rng.below(3) == 0 { 1000 } else { now.unwrap_or(7) };
+            match now {
+                None => (Event::CompareAndSet(e, v, Swap::NotFound), None),
+                Some(there) if there == e => (Event::CompareAndSet(e, v, Swap::Done), Some(v)),
+                Some(there) => (Event::CompareAndSet(e, v, Swap::Mismatch), Some(there)),
+            }
+        }
+    }
+}
+
+/// Operations that take effect one after the other, each somewhere between its call and its return. Some never return; of those
+/// some have no effect.
+fn sound(rng: &mut Rng) -> Vec<Op> {
+    let mut now = None;
+    let mut ops = Vec::new();
+    for i in 0..2 + rng.below(7) {
+        let at = 1000 + i * 10;
+        let (event, next) = does(rng, now, 1 + i);
+        let returns = rng.below(8) > 0;
+        // Without a return it is open whether it did what it would have done, if it would have changed anything.
+        if returns || rng.below(2) == 0 {
+            now = next;
+        }
+        let call = at - rng.below(40);
+        let ret = returns.then(|| at + rng.below(40));
+        ops.push(Op { call, ret, event });
+    }
+    ops
+}
+
+/// One answer or time of a history changed at random.
+fn corrupt(rng: &mut Rng, ops: &mut [Op]) {
+    let i = rng.below(ops.len() as u64) as usize;
+    let other = 1 + rng.below(9);
+    let op = &mut ops[i];
+    match rng.below(3) {
+        0 => {
+            op.event = match op.event {
+                Event::Get(None) => Event::Get(Some(other)),
+                Event::Get(Some(_)) if rng.below(2) == 0 => Event::Get(None),
+                Event::Get(Some(_)) => Event::Get(Some(other)),
+                Event::Insert(v, done) => Event::Insert(v, !done),
+                Event::Update(v, done) => Event::Update(v, !done),
+                Event::Delete(done) => Event::Delete(!done),
+                Event::CompareAndSet(e, v, Swap::Done) => {
+                    Event::CompareAndSet(e, v, Swap::NotFound)
+                }
+                Event::CompareAndSet(e, v, _) => Event::CompareAndSet(e, v, Swap::Done),
+                Event::Put(_) => Event::Put(other),
+            }
+        }
+        // It ends before the others that it overlapped, or begins after them.
+        1 => op.ret = Some(op.call),
+        _ => op.call = op.ret.unwrap_or(op.call),
+    }
+}
+
+#[test]
+fn both_checkers_accept_every_sound_history() {
+    let mut rng = Rng::new(1);
+    for n in 0..20_000 {
+        let ops = sound(&mut rng);
+        assert!(explainable(&ops, None), "history {n}: {ops:?}");
+        assert_eq!(check_key(&ops, None), Ok(()), "history {n}: {ops:?}");
+    }
+}
+
+#[test]
+fn both_checkers_agree_on_corrupted_histories() {
+    let mut rng = Rng::new(2);
+    let mut rejected = 0;
+    for n in 0..20_000 {
+        let mut ops = sound(&mut rng);
+        for _ in 0..1 + rng.below(2) {
+            corrupt(&mut rng, &mut ops);
+        }
+        let right = explainable(&ops, None);
+        assert_eq!(check_key(&ops, None).is_ok(), right, "history {n}: {ops:?}");
+        rejected += u32::from(!right);
+    }
+    assert!((5_000..18_000).contains(&rejected), "{rejected} of 20000 corruptions show");
+}
+
+/// Operations one after the other.
+fn log(does: &[(u32, Call, Answer)]) -> Log {
+    let mut log = Log::new(2, 10);
+    for (client, call, answer) in does {
+        let record = log.call(*client, 0, *call);
+        log.ret(record, 0, answer.clone());
+    }
+    log
+}
+
+/// The key whose operations have no order; both checkers say so.
+fn order(log: &Log) -> u64 {
+    match log.check() {
+        Err(Wrong::Order { key, violation }) => {
+            let ops = &log.per_key().unwrap()[&key];
+            assert!(!explainable(ops, log.initial(key)), "the second checker says so, too");
+            assert!(ops.contains(&violation.op));
+            key
+        }
+        other => panic!("accepted, or rejected for another reason: {other:?}"),
+    }
+}
+
+fn answer(log: &Log) -> String {
+    match log.check() {
+        Err(Wrong::Answer { why, .. }) => why,
+        other => panic!("accepted, or rejected for another reason: {other:?}"),
+    }
+}
+
+#[test]
+fn a_lost_update_is_rejected() {
+    let h = [
+        (0, Call::Put(0, 1), Answer::Done),
+        (1, Call::CompareAndSet(0, 1, 2), Answer::Done),
+        (0, Call::CompareAndSet(0, 1, 3), Answer::Done),
+    ];
+    assert_eq!(order(&log(&h)), 0);
+    let h = [
+        (0, Call::Put(2, 1), Answer::Done),
+        (1, Call::Update(2, 2), Answer::Done),
+        (0, Call::Get(2), Answer::Found(Some(1))),
+    ];
+    assert_eq!(order(&log(&h)), 2);
+}
+
+#[test]
+fn a_stale_read_is_rejected() {
+    let h = [
+        (0, Call::Put(0, 1), Answer::Done),
+        (0, Call::Put(0, 2), Answer::Done),
+        (1, Call::Get(0), Answer::Found(Some(1))),
+    ];
+    assert_eq!(order(&log(&h)), 0);
+    let h = [(0, Call::Put(0, 1), Answer::Done), (1, Call::Get(0), Answer::Found(None))];
+    assert_eq!(order(&log(&h)), 0);
+}
+
+#[test]
+fn a_resurrected_delete_is_rejected() {
+    let h = [
+        (0, Call::Put(0, 1), Answer::Done),
+        (1, Call::Delete(0), Answer::Done),
+        (0, Call::Get(0), Answer::Found(None)),
+        (1, Call::Get(0), Answer::Found(Some(1))),
+    ];
+    assert_eq!(order(&log(&h)), 0);
+}
+
+#[test]
+fn two_inserts_that_both_succeed_are_rejected() {
+    let mut log = Log::new(1, 10);
+    let a = log.call(0, 0, Call::Insert(3, 1));
+    let b = log.call(1, 0, Call::Insert(3, 2));
+    log.ret(a, 0, Answer::Done);
+    log.ret(b, 0, Answer::Done);
+    assert_eq!(order(&log), 3);
+}
+
+#[test]
+fn a_value_that_nobody_wrote_is_rejected() {
+    assert_eq!(order(&log(&[(0, Call::Get(4), Answer::Found(Some(99)))])), 4);
+    let torn = log(&[(0, Call::Get(4), Answer::Torn("0102".to_owned()))]);
+    assert!(answer(&torn).contains("nobody wrote"), "{}", answer(&torn));
+}
+
+fn scanned(down: bool, pairs: &[(u64, ValueId)]) -> Log {
+    let call = if down { Call::ScanDown(0, 3) } else { Call::Scan(0, 3) };
+    log(&[
+        (0, Call::Put(0, 5), Answer::Done),
+        (0, Call::Put(2, 6), Answer::Done),
+        (1, call, Answer::Pairs(pairs.to_vec())),
+    ])
+}
+
+#[test]
+fn a_whole_scan_is_accepted() {
+    let mut pairs = vec![(0, 5), (1, still(1)), (2, 6), (3, still(3))];
+    assert_eq!(scanned(false, &pairs).check(), Ok(()));
+    pairs.reverse();
+    assert_eq!(scanned(true, &pairs).check(), Ok(()));
+}
+
+#[test]
+fn a_scan_that_misses_a_key_is_rejected() {
+    assert_eq!(order(&scanned(false, &[(0, 5), (1, still(1)), (3, still(3))])), 2);
+    assert_eq!(order(&scanned(false, &[(0, 5), (1, still(1)), (2, 6)])), 3);
+}
+
+#[test]
+fn a_scan_that_repeats_a_key_is_rejected() {
+    let h = scanned(false, &[(0, 5), (1, still(1)), (1, still(1)), (2, 6), (3, still(3))]);
+    assert!(answer(&h).contains("k1 came twice"), "{}", answer(&h));
+}
+
+#[test]
+fn a_scan_out_of_order_is_rejected() {
+    let pairs = [(0, 5), (2, 6), (1, still(1)), (3, still(3))];
+    assert!(answer(&scanned(false, &pairs)).contains("k2 came before k1"));
+    let ascending = [(0, 5), (1, still(1)), (2, 6), (3, still(3))];
+    assert!(answer(&scanned(true, &ascending)).contains("k0 came before k1"));
+}
+
+#[test]
+fn a_scan_out_of_its_range_is_rejected() {
+    let h = scanned(false, &[(0, 5), (1, still(1)), (2, 6), (3, still(3)), (5, still(5))]);
+    assert!(answer(&h).contains("k5 lies outside"), "{}", answer(&h));
+}
+
+#[test]
+fn what_failed_may_or_may_not_have_happened() {
+    let failed = (0, Call::Put(0, 1), Answer::Failed("no answer".to_owned()));
+    for found in [None, Some(1)] {
+        let h = log(&[failed.clone(), (1, Call::Get(0), Answer::Found(found))]);
+        assert_eq!(h.check(), Ok(()));
+    }
+    let seen_then_not =
+        [failed, (1, Call::Get(0), Answer::Found(Some(1))), (1, Call::Get(0), Answer::Found(None))];
+    assert_eq!(order(&log(&seen_then_not)), 0);
+}

@@ -1,0 +1,348 @@
+//! `check`: seeds of the adversarial simulator, and what went wrong in as few words as possible.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dmtree_bench::campaign::{Campaign, Tally, smallest};
+use dmtree_bench::checked::{self, granted, grants};
+use dmtree_bench::registry::{find, select};
+use dmtree_bench::{Failure, Result, clock};
+use dmtree_check::case::Case;
+use dmtree_check::file;
+use dmtree_check::trace::{regression_test, trace};
+use dmtree_check::verdict::keep_panics;
+
+use crate::args::{CheckArgs, Faults};
+use crate::output;
+
+/// Seeds when neither seeds nor minutes are given.
+const USUAL_SEEDS: u64 = 200;
+/// A line of progress at most this often.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+/// Violations that are named one by one.
+const MOST_NAMED: usize = 10;
+/// Time for making a case small when none is given, s.
+const SHRINK_SECONDS: f64 = 30.0;
+
+/// Runs the command.
+pub fn run(args: &CheckArgs) -> Result<()> {
+    if let Faults::Crash | Faults::All = args.faults {
+        return Err(Failure::input(
+            "crashes of nodes are not built yet: give --faults none, which still has every hazard of the fabric",
+        ));
+    }
+    if let Some(path) = &args.check_history {
+        return check_history(args, path);
+    }
+    keep_panics();
+    let stop = crate::stop_flag()?;
+    match &args.replay {
+        Some(what) => replay(args, what, &stop),
+        None => seeds(args, &stop),
+    }
+}
+
+fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
+    let range = match (args.seeds, args.minutes) {
+        (Some(seeds), _) => seeds.0..seeds.1,
+        (None, Some(_)) => 0..u64::MAX,
+        (None, None) => 0..USUAL_SEEDS,
+    };
+    let until = match args.minutes {
+        Some(m) if m.is_finite() && m > 0.0 => {
+            Some(clock::now() + Duration::from_secs_f64(m * 60.0))
+        }
+        Some(m) => return Err(Failure::input(format!("--minutes {m}: give a time above 0"))),
+        None => None,
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let campaign = Campaign {
+        systems: select(&args.systems())?,
+        seeds: range,
+        grants: grants(&args.grant)?,
+        until,
+        threads: args.threads.unwrap_or(cores),
+        stop: stop.clone(),
+    };
+    let mut told = clock::now();
+    let tally = campaign.run(&mut |t| progress(args, t, &mut told))?;
+    let found = match tally.violations.first() {
+        Some(first) => {
+            let case = checked::case(&find(&first.system)?, first.seed, campaign.grants);
+            Some(smaller(args, &case, SHRINK_SECONDS, stop)?)
+        }
+        None => None,
+    };
+    if args.json {
+        let mut value = serde_json::to_value(&tally).unwrap_or_default();
+        value["seeds_per_second"] = tally.rate().into();
+        value["grants"] = granted(&campaign.grants).into();
+        value["minimal"] = found.as_ref().map_or(serde_json::Value::Null, Found::json);
+        output::line(&serde_json::to_string_pretty(&value).unwrap_or_default());
+        output::note(&tally.line());
+    } else {
+        output::out(&text(&tally));
+        if let Some(found) = &found {
+            output::line(&found.text());
+        }
+        output::line(&tally.line());
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Err(Failure::Interrupted);
+    }
+    verdict(tally.violations.len())
+}
+
+fn verdict(violations: usize) -> Result<()> {
+    match violations {
+        0 => Ok(()),
+        1 => Err(Failure::violation("1 violation")),
+        n => Err(Failure::violation(format!("{n} violations"))),
+    }
+}
+
+fn progress(args: &CheckArgs, t: &Tally, told: &mut Instant) {
+    if args.quiet || clock::now() - *told < TELL_EVERY {
+        return;
+    }
+    *told = clock::now();
+    output::note(&format!("{}, {:.1} seeds per second", t.line(), t.rate()));
+}
+
+/// How often which hazard was drawn, and what went wrong.
+fn text(t: &Tally) -> String {
+    let mut out = format!(
+        "{:.1} seeds per second, {:.3} s of virtual time\nhazards drawn:\n",
+        t.rate(),
+        t.virtual_ns as f64 / 1e9
+    );
+    for (name, values) in &t.hazards {
+        let mut values: Vec<(&String, &u64)> = values.iter().collect();
+        values.sort_by_key(|(value, _)| (value.parse::<u64>().unwrap_or(0), (*value).clone()));
+        let list: Vec<String> = values.iter().map(|(v, n)| format!("{v}: {n}")).collect();
+        out.push_str(&format!("  {name:16} {}\n", list.join(", ")));
+    }
+    out.push_str(&marks(t));
+    for v in t.violations.iter().take(MOST_NAMED) {
+        out.push_str(&format!(
+            "violation: {} seed {} ({}): {}\n",
+            v.system, v.seed, v.kind, v.what
+        ));
+    }
+    let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+    t.violations.iter().for_each(|v| *kinds.entry(&v.kind).or_default() += 1);
+    if !kinds.is_empty() {
+        let list: Vec<String> = kinds.iter().map(|(kind, n)| format!("{kind}: {n}")).collect();
+        out.push_str(&format!("violations by kind: {}\n", list.join(", ")));
+    }
+    if t.violations.len() > MOST_NAMED {
+        out.push_str(&format!("... and {} more\n", t.violations.len() - MOST_NAMED));
+    }
+    out
+}
+
+/// The rare branches that were taken, and those that never were.
+fn marks(t: &Tally) -> String {
+    let reached: Vec<_> = t.marks.iter().filter(|(_, hits)| **hits > 0).collect();
+    let never: Vec<&str> =
+        t.marks.iter().filter(|(_, hits)| **hits == 0).map(|(name, _)| name.as_str()).collect();
+    if t.marks.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("marks reached: {} of {}\n", reached.len(), t.marks.len());
+    for (name, hits) in reached {
+        out.push_str(&format!("  {hits:>9}  {name}\n"));
+    }
+    if !never.is_empty() {
+        out.push_str(&format!("marks never reached: {}\n", never.join("; ")));
+    }
+    out
+}
+
+/// What went wrong, small.
+struct Found {
+    minimal: Case,
+    trace: String,
+    runs: u64,
+    command: String,
+}
+
+impl Found {
+    fn text(&self) -> String {
+        let c = &self.minimal;
+        format!(
+            "\nsmallest case after {} runs: {} operations of {} clients on {} keys\n{}\n\nas a test:\n\n{}\nreplay: {}",
+            self.runs,
+            c.operations(),
+            (0..c.total()).filter(|n| !c.numbers_of(*n).is_empty()).count(),
+            c.keys,
+            self.trace,
+            regression_test(c),
+            self.command
+        )
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "case": self.minimal,
+            "trace": self.trace,
+            "test": regression_test(&self.minimal),
+            "replay": self.command,
+        })
+    }
+}
+
+/// Makes a case that goes wrong small, and writes it where the user wants it.
+fn smaller(args: &CheckArgs, case: &Case, usual: f64, stop: &AtomicBool) -> Result<Found> {
+    let seconds = args.shrink_seconds.unwrap_or(usual);
+    if !(seconds.is_finite() && (0.0..=1e6).contains(&seconds)) {
+        return Err(Failure::input(format!("--shrink-seconds {seconds}: give 0 to 1000000")));
+    }
+    if !args.quiet && seconds > 0.0 {
+        output::note(&format!("making seed {} of {} small", case.seed, case.system));
+    }
+    let s = smallest(case, Duration::from_secs_f64(seconds), stop)?;
+    if let Some(path) = &args.save {
+        write(path, &(s.case.to_json() + "\n"))?;
+    }
+    Ok(Found {
+        trace: trace(&s.case, &s.verdict),
+        minimal: s.case,
+        runs: s.runs,
+        command: command(args, case),
+    })
+}
+
+/// The command that runs a seed or a file again.
+fn command(args: &CheckArgs, case: &Case) -> String {
+    if let (Some(file), Some(_)) = (&args.replay, &case.kept) {
+        return format!("dmtree check --replay {file}");
+    }
+    let grants = granted(&case.grants);
+    let grant =
+        if grants.is_empty() { String::new() } else { format!(" --grant {}", grants.join(",")) };
+    format!(
+        "dmtree check --system {}{grant} --replay {}:{:08x}",
+        case.system,
+        case.seed,
+        case.fingerprint()
+    )
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|e| Failure::file("write", path, &e))
+}
+
+fn replay(args: &CheckArgs, what: &str, stop: &Arc<AtomicBool>) -> Result<()> {
+    let (case, usual) = match what.split_once(':').unwrap_or((what, "")) {
+        (seed, fingerprint) if !seed.is_empty() && seed.bytes().all(|b| b.is_ascii_digit()) => {
+            (seed_case(args, seed, fingerprint)?, SHRINK_SECONDS)
+        }
+        _ => (file_case(args, Path::new(what))?, 0.0),
+    };
+    let v = checked::run(&case)?;
+    if let Some(path) = &args.history {
+        write(path, &file::write(&v.log))?;
+    }
+    let line = format!(
+        "{} seed {}: {} operations, {:.3} ms of virtual time, trace {:016x}",
+        case.system,
+        case.seed,
+        v.operations,
+        v.virtual_ns as f64 / 1e6,
+        v.trace_hash
+    );
+    let violations = usize::from(v.finding.is_some());
+    let found = match &v.finding {
+        Some(_) => Some(smaller(args, &case, usual, stop)?),
+        None => None,
+    };
+    let end = format!("seeds 1 operations {} violations {violations}", v.operations);
+    if args.json {
+        let value = serde_json::json!({
+            "case": case,
+            "operations": v.operations,
+            "virtual_ns": v.virtual_ns,
+            "trace_hash": format!("{:016x}", v.trace_hash),
+            "finding": v.finding.as_ref().map(|f| f.to_string()),
+            "minimal": found.as_ref().map(Found::json),
+        });
+        output::line(&serde_json::to_string_pretty(&value).unwrap_or_default());
+        output::note(&end);
+    } else {
+        output::line(&line);
+        if let Some(finding) = &v.finding {
+            output::line(&format!("violation ({}): {finding}", finding.kind()));
+        }
+        if let Some(found) = &found {
+            output::line(&found.text());
+        }
+        output::line(&end);
+    }
+    verdict(violations)
+}
+
+/// Checks what a file says that clients saw.
+fn check_history(args: &CheckArgs, path: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::file("read", path, &e))?;
+    let at = path.display().to_string();
+    let log = file::read(&text).map_err(|e| Failure::from(e).context(&at))?;
+    let wrong = log.check().err();
+    let operations = log.records().len();
+    if args.json {
+        let wrong = wrong.as_ref().map(ToString::to_string);
+        let value = serde_json::json!({ "operations": operations, "violation": wrong });
+        output::line(&value.to_string());
+    } else {
+        match &wrong {
+            None => output::line(&format!("{operations} operations: linearizable key by key")),
+            Some(wrong) => output::line(&format!("violation: {wrong}")),
+        }
+    }
+    verdict(usize::from(wrong.is_some()))
+}
+
+/// The case of a seed. With a fingerprint it must be the one that was meant.
+fn seed_case(args: &CheckArgs, seed: &str, fingerprint: &str) -> Result<Case> {
+    let seed = seed.parse().map_err(|_| Failure::input(format!("--replay {seed}: no seed")))?;
+    let systems = select(&args.systems())?;
+    let [system] = &systems[..] else {
+        return Err(Failure::input("--replay runs one seed of one system: name it with --system"));
+    };
+    let case = checked::case(system, seed, grants(&args.grant)?);
+    let have = format!("{:08x}", case.fingerprint());
+    if !fingerprint.is_empty() && fingerprint != have {
+        return Err(Failure::input(format!(
+            "seed {seed} of {} is another case here ({have}, not {fingerprint}): it was drawn by another version, or with another --grant",
+            system.name
+        )));
+    }
+    Ok(case)
+}
+
+/// A case from a file, which must not contradict what else is given.
+fn file_case(args: &CheckArgs, path: &Path) -> Result<Case> {
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::file("read", path, &e))?;
+    let at = path.display().to_string();
+    let case = Case::parse(&text).map_err(|e| Failure::from(e).context(&at))?;
+    if let Some(systems) = &args.system
+        && *systems != [case.system.clone()]
+    {
+        return Err(Failure::input(format!(
+            "{at} is a case of {}, not of {}: leave --system out",
+            case.system,
+            systems.join(",")
+        )));
+    }
+    if !args.grant.is_empty() && grants(&args.grant)? != case.grants {
+        let have = granted(&case.grants);
+        let have = if have.is_empty() { "nothing".to_owned() } else { have.join(",") };
+        return Err(Failure::input(format!(
+            "{at} is a case that grants {have}: leave --grant out"
+        )));
+    }
+    Ok(case)
+}
