@@ -162,6 +162,7 @@ mod tests {
 
     /// Against a plain sorted list, with times near, equal, far and in the past.
     #[test]
+    #[cfg_attr(miri, ignore = "safe code that takes Miri minutes")]
     fn events_come_out_in_order() {
         let mut state = 7u64;
         let mut draw = move || {
@@ -208,6 +209,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "safe code that takes Miri minutes")]
     fn nothing_comes_out_before_its_time() {
         let mut wheel = Wheel::new();
         wheel.push(1 << 40, 1u64);
