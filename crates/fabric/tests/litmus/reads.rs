@@ -1,0 +1,219 @@
+//! How a reader without a lock knows that what it read is whole.
+
+use dmtree_fabric::Endpoint;
+use dmtree_fabric::verb::{read, write, write_word};
+
+use crate::bed::*;
+
+/// One writer rewrites the object, others read it and believe it when `accept` says so.
+pub fn readers(eps: Vec<Endpoint>, wrong: Wrong, accept: fn(&[u64]) -> bool) -> Vec<Client> {
+    let mut eps = eps.into_iter();
+    let writer = eps.next().unwrap();
+    let mut out: Vec<Client> = vec![Box::pin(async move {
+        for k in 1..=ROUNDS {
+            let buf = object(&writer, k).await;
+            writer.write(at(OBJECT), buf).await.unwrap();
+        }
+    })];
+    for ep in eps {
+        let wrong = wrong.clone();
+        out.push(Box::pin(async move {
+            for _ in 0..ROUNDS {
+                let words = sample(&ep).await;
+                flag(&wrong, accept(&words) && mixed(&words));
+            }
+        }));
+    }
+    out
+}
+
+pub fn front_and_rear(words: &[u64]) -> bool {
+    words[0] == words[WORDS as usize - 1]
+}
+
+/// Every line carries the version (its first word); what is inside one line is not looked at.
+fn every_line(words: &[u64]) -> bool {
+    words.chunks(8).all(|line| line[0] == words[0])
+}
+
+fn every_word(words: &[u64]) -> bool {
+    !mixed(words)
+}
+
+/// Equal versions at both ends of an object say nothing about its middle, whatever the order of pieces.
+#[test]
+fn front_and_rear_versions() {
+    let naive: Scheme = |_, eps, wrong| readers(eps, wrong, front_and_rear);
+    fails("front and rear versions", naive, LINES);
+    fails("front and rear versions, WRITEs ascending", naive, ASCENDING);
+    let lines: Scheme = |_, eps, wrong| readers(eps, wrong, every_line);
+    holds("a version in every line", lines, LINES);
+    fails("a version in every line, where lines are torn", lines, WEAKEST);
+    holds("a checksum over all words", |_, e, w| readers(e, w, every_word), WEAKEST);
+}
+
+/// A writer that marks the object (word 0 of the first line) as being changed; readers in one READ and a look back, or in three.
+fn sequence_lock(eps: Vec<Endpoint>, wrong: Wrong, three: bool) -> Vec<Client> {
+    let version = at(1024);
+    let mut eps = eps.into_iter();
+    let writer = eps.next().unwrap();
+    let mut out: Vec<Client> = vec![Box::pin(async move {
+        for k in 1..=ROUNDS {
+            writer.write_word(version, 2 * k - 1).await.unwrap();
+            let buf = object(&writer, k).await;
+            writer.write(at(OBJECT), buf).await.unwrap();
+            writer.write_word(version, 2 * k).await.unwrap();
+        }
+    })];
+    for ep in eps {
+        let wrong = wrong.clone();
+        out.push(Box::pin(async move {
+            for _ in 0..ROUNDS {
+                let (before, words) = if three {
+                    (ep.read(version, 8).await.unwrap().word(0), sample(&ep).await)
+                } else {
+                    let both = ep.batch((read(version, 8), read(at(OBJECT), WORDS as u32 * 8)));
+                    let (v, s) = both.await.unwrap();
+                    (v.word(0), (0..WORDS as usize).map(|i| s.word(i)).collect())
+                };
+                let after = ep.read(version, 8).await.unwrap().word(0);
+                flag(&wrong, before == after && before % 2 == 0 && mixed(&words));
+            }
+        }));
+    }
+    out
+}
+
+#[test]
+fn version_and_data_read_together() {
+    fails("version and data in one round", |_, e, w| sequence_lock(e, w, false), WEAKEST);
+    holds("three awaited READs", |_, e, w| sequence_lock(e, w, true), WEAKEST);
+}
+
+/// A message is believed to be there when its last word is.
+fn message(eps: Vec<Endpoint>, wrong: Wrong, flagged: bool) -> Vec<Client> {
+    let done = if flagged { at(1024) } else { at(OBJECT + WORDS * 8 - 8) };
+    let mut eps = eps.into_iter();
+    let (sender, receiver) = (eps.next().unwrap(), eps.next().unwrap());
+    vec![
+        Box::pin(async move {
+            for k in 1..=ROUNDS {
+                let buf = object(&sender, k).await;
+                if flagged {
+                    sender.chain((write(at(OBJECT), buf), write_word(at(1024), k))).await.unwrap();
+                } else {
+                    sender.write(at(OBJECT), buf).await.unwrap();
+                }
+            }
+        }),
+        Box::pin(async move {
+            for _ in 0..ROUNDS {
+                let k = receiver.read(done, 8).await.unwrap().word(0);
+                let words = sample(&receiver).await;
+                // Later messages may have come; older ones must not be seen.
+                flag(&wrong, words.iter().any(|w| *w < k));
+            }
+        }),
+    ]
+}
+
+#[test]
+fn the_last_byte_is_not_the_message() {
+    fails("last word polled", |_, e, w| message(e, w, false), WEAKEST);
+    holds("a flag behind the message", |_, e, w| message(e, w, true), WEAKEST);
+}
+
+/// Every line carries the low bit of the version.
+fn line_versions_of_one_bit(eps: Vec<Endpoint>, wrong: Wrong, mask: u64) -> Vec<Client> {
+    let mut eps = eps.into_iter();
+    let writer = eps.next().unwrap();
+    let mut out: Vec<Client> = vec![Box::pin(async move {
+        for k in 1..=ROUNDS {
+            let mut buf = object(&writer, k).await;
+            buf.chunks_exact_mut(64)
+                .for_each(|l| l[..8].copy_from_slice(&(k & mask).to_le_bytes()));
+            writer.write(at(OBJECT), buf).await.unwrap();
+        }
+    })];
+    for ep in eps {
+        let wrong = wrong.clone();
+        out.push(Box::pin(async move {
+            for _ in 0..ROUNDS {
+                let words = sample(&ep).await;
+                let versions_agree = words.chunks(8).all(|line| line[0] == words[0]);
+                flag(&wrong, versions_agree && words.chunks(8).any(|line| line[1] != words[1]));
+            }
+        }));
+    }
+    out
+}
+
+/// A version that comes round again within one READ certifies a mix.
+#[test]
+fn versions_must_not_wrap_within_a_read() {
+    fails("versions of one bit", |_, e, w| line_versions_of_one_bit(e, w, 1), LINES);
+    holds("versions of 64 bits", |_, e, w| line_versions_of_one_bit(e, w, u64::MAX), LINES);
+}
+
+/// An object with its sum, which is written late: readers take what adds up.
+fn sums(eps: Vec<Endpoint>, wrong: Wrong, seed: u64) -> Vec<Client> {
+    let mut eps = eps.into_iter();
+    let (writer, reader) = (eps.next().unwrap(), eps.next().unwrap());
+    vec![
+        Box::pin(async move {
+            writer.sleep(5_000).await;
+            let mut buf = object(&writer, 1).await;
+            let sum = seed.wrapping_add(WORDS - 1);
+            buf[WORDS as usize * 8 - 8..].copy_from_slice(&sum.to_le_bytes());
+            writer.write(at(OBJECT), buf).await.unwrap();
+        }),
+        Box::pin(async move {
+            for _ in 0..ROUNDS {
+                let words = sample(&reader).await;
+                let (sum, data) = words.split_last().unwrap();
+                let adds_up = data.iter().fold(seed, |s, w| s.wrapping_add(*w)) == *sum;
+                flag(&wrong, adds_up && data.iter().any(|w| *w != 1));
+            }
+        }),
+    ]
+}
+
+#[test]
+fn memory_that_nobody_wrote_must_not_verify() {
+    fails("a checksum that begins at zero", |_, e, w| sums(e, w, 0), WEAKEST);
+    holds("a checksum with a seed", |_, e, w| sums(e, w, 0x5eed), WEAKEST);
+}
+
+/// An entry that is there from its first WRITE on, and is rewritten all the time; a reader that takes a torn one for none.
+fn torn_is_absent(eps: Vec<Endpoint>, wrong: Wrong, again: bool) -> Vec<Client> {
+    let mut eps = eps.into_iter();
+    let (writer, reader) = (eps.next().unwrap(), eps.next().unwrap());
+    vec![
+        Box::pin(async move {
+            for k in 1..=ROUNDS {
+                let buf = object(&writer, k).await;
+                writer.write(at(OBJECT), buf).await.unwrap();
+                writer.write_word(at(1024), 1).await.unwrap();
+            }
+        }),
+        Box::pin(async move {
+            for _ in 0..ROUNDS {
+                if reader.read(at(1024), 8).await.unwrap().word(0) == 0 {
+                    continue;
+                }
+                let mut words = sample(&reader).await;
+                while again && mixed(&words) {
+                    words = sample(&reader).await;
+                }
+                let found = !mixed(&words) && words[0] != 0;
+                flag(&wrong, !found);
+            }
+        }),
+    ]
+}
+
+#[test]
+fn torn_is_not_absent() {
+    fails("torn taken for absent", |_, e, w| torn_is_absent(e, w, false), WEAKEST);
+    holds("torn is read again", |_, e, w| torn_is_absent(e, w, true), WEAKEST);
+}
