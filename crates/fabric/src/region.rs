@@ -146,7 +146,7 @@ impl Region {
 /// Asks the processor to bring memory near that will be used soon. Any address will do: a hint has no other effect.
 pub(crate) fn prefetch(at: usize, bytes: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for line in 0..bytes.div_ceil(64) {
+    for line in 0..(at % 64 + bytes).div_ceil(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let at = std::ptr::without_provenance(at.wrapping_add(line * 64));
         // SAFETY: the instruction never faults and changes nothing but the cache.
