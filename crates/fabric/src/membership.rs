@@ -89,7 +89,7 @@ pub struct MemberState {
     pub since: u64,
     /// Who has acknowledged that.
     pub acknowledged: Vec<Member>,
-    /// Who finds new homes; a claimant that is not living any more is as good as none.
+    /// Who finds new homes. Others may take the claim over when nothing of the claimant executes any more.
     pub claimant: Option<Member>,
 }
 

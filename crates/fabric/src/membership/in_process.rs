@@ -214,7 +214,10 @@ impl Book {
     fn propose(&mut self, me: Member, change: Change) {
         let latest = self.latest();
         let at = |m: Member| latest.of(m).map(|m| (m.standing, m.acknowledged.clone(), m.claimant));
-        let free = |claimant: Option<Member>| claimant.is_none_or(|c| !latest.is_living(c));
+        // A claimant is replaced when nothing of it can execute any more.
+        let free = |claimant: Option<Member>| {
+            claimant.is_none_or(|c| latest.standing(c).is_none_or(|s| s >= Standing::Draining))
+        };
         match change {
             Change::Acknowledge(m, standing) => {
                 let open = at(m).is_some_and(|(s, by, _)| s == standing && !by.contains(&me));

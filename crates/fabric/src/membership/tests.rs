@@ -95,8 +95,13 @@ fn a_claimant_that_dies_is_replaced_and_its_own_death_waits_for_nobody_dead() {
     renew(&m, &[A], 200);
     renew(&m, &[A], 230);
     assert_eq!(standing(&m, B), Standing::Revoking);
+    let claimant = || m.latest().of(C).and_then(|m| m.claimant);
     now(m.propose(A, Change::Claim(C), 231)).expect("living");
-    assert_eq!(m.latest().of(C).and_then(|m| m.claimant), Some(A));
+    assert_eq!(claimant(), Some(B), "what B has in flight may still execute");
+    now(m.propose(A, Change::Acknowledge(B, Standing::Revoking), 231)).expect("living");
+    now(m.propose(A, Change::Revoked(B), 231)).expect("living");
+    now(m.propose(A, Change::Claim(C), 231)).expect("living");
+    assert_eq!(claimant(), Some(A));
 }
 
 #[test]
