@@ -58,6 +58,8 @@ enum State {
     InFlight,
     Detached,
     Done(Result<()>),
+    /// Its client's node has crashed: it never completes.
+    Lost,
 }
 
 struct Mailbox {
@@ -313,6 +315,10 @@ impl Core {
         });
     }
 
+    pub(crate) fn is_in_flight(&self, t: Ticket) -> bool {
+        self.with_posting(t, |p| matches!(p.state, State::InFlight | State::Lost))
+    }
+
     /// The outcome of a posting that has completed.
     pub(crate) fn take_done(&self, t: Ticket) -> Option<Result<()>> {
         self.with_posting(t, |p| match std::mem::take(&mut p.state) {
@@ -353,7 +359,8 @@ impl Core {
         let (dropped, detached, slot) = {
             let mut postings = self.postings.borrow_mut();
             let p = &mut postings[t.posting as usize];
-            if p.generation != t.generation || matches!(p.state, State::Free | State::Done(_)) {
+            let over = matches!(p.state, State::Free | State::Done(_) | State::Lost);
+            if p.generation != t.generation || over {
                 return;
             }
             let detached = matches!(p.state, State::Detached);
@@ -369,6 +376,29 @@ impl Core {
             self.close_posting(t);
         } else {
             self.wake(slot);
+        }
+    }
+
+    /// The node of a list's client has crashed, and none of its verbs will execute any more: nobody hears of it.
+    pub(crate) fn lose(&self, t: Ticket) {
+        let (hook, close) = {
+            let mut postings = self.postings.borrow_mut();
+            let p = &mut postings[t.posting as usize];
+            let open = matches!(p.state, State::InFlight | State::Detached);
+            if p.generation != t.generation || !open {
+                return;
+            }
+            let detached = matches!(p.state, State::Detached);
+            if detached {
+                self.detached.set(self.detached.get() - 1);
+            }
+            let close = detached || p.dropped;
+            p.state = State::Lost;
+            (p.hook.take(), close)
+        };
+        drop(hook);
+        if close {
+            self.close_posting(t);
         }
     }
 
@@ -614,7 +644,12 @@ impl Core {
                 )))),
                 None => transport.post(self, t, &requests),
             };
-        self.with_posting(t, |p| p.requests = requests);
+        self.with_posting(t, |p| {
+            // A list of a crashed node may be gone already.
+            if p.generation == t.generation {
+                p.requests = requests;
+            }
+        });
         posted
     }
 }

@@ -225,7 +225,8 @@ impl Endpoint {
     /// A remote call: one round trip. The reply is written over `reply`.
     ///
     /// # Errors
-    /// Those of the service; `InvalidArgument` for a request over 64 KiB; `Unreachable`, `Unsupported` from the fabric.
+    /// Those of the service; `InvalidArgument` for a request over 64 KiB; `Unreachable`, `Unsupported` from the fabric; `TimedOut`
+    /// at the deadline of the operation, when nobody has answered.
     pub async fn rpc(
         &self,
         to: NodeId,
@@ -252,14 +253,30 @@ impl Endpoint {
             Poll::Pending => {
                 let why = WaitReason { what: "reply of a remote call", at: u64::from(to.bits()) };
                 core.waiting(self.0.slot, Some(why));
+                if self.now() >= self.deadline() {
+                    // Between operations: the last one's has passed.
+                    self.renew_deadline();
+                }
+                let deadline = self.deadline();
                 let done = std::future::poll_fn(|_| match core.take_done(ticket) {
                     Some(result) => Poll::Ready(result),
-                    None => Poll::Pending,
+                    None => match self.check_deadline(why.what, why.at) {
+                        Ok(()) => {
+                            core.arm(self.0.slot, deadline);
+                            Poll::Pending
+                        }
+                        Err(e) => Poll::Ready(Err(e.effect_unknown())),
+                    },
                 });
                 let began = self.step_began();
                 let result = done.await;
                 self.spent(Step::Call, began);
                 core.waiting(self.0.slot, None);
+                if core.is_in_flight(ticket) {
+                    // The deadline passed; whoever answers late speaks to nobody.
+                    drop(waiting);
+                    return result;
+                }
                 core.with_posting(ticket, |p| std::mem::swap(&mut p.reply, reply));
                 waiting.close();
                 result?;

@@ -1,14 +1,26 @@
 //! One node whose memory is in this process: its region, its services, and who may reach it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::addr::{GlobalAddr, NodeId};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::region::Region;
 use crate::rpc::RpcHost;
 use crate::transport::{Opcode, WorkRequest};
+
+/// What is left of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Power {
+    /// All of it.
+    On,
+    /// Its NIC serves memory; its processors stand still.
+    Hung,
+    /// Nothing.
+    Off,
+}
 
 /// A node.
 pub(crate) struct Host {
@@ -19,6 +31,10 @@ pub(crate) struct Host {
     /// Held while a service runs: one at a time, as on a node with one core for them.
     pub(crate) rpc_core: Mutex<()>,
     fenced: AtomicBool,
+    /// A [`Power`].
+    power: AtomicU8,
+    /// The incarnations of other nodes that this one has connections to, where they are not the first.
+    peers: Mutex<BTreeMap<NodeId, u32>>,
     /// Bumped by every revocation: connections look at `revoked` again.
     pub(crate) revocations: AtomicU32,
     /// Highest incarnation of each node that may not reach this one any more.
@@ -62,6 +78,8 @@ impl Host {
             rpc: RpcHost::default(),
             rpc_core: Mutex::default(),
             fenced: AtomicBool::new(false),
+            power: AtomicU8::new(Power::On as u8),
+            peers: Mutex::default(),
             revocations: AtomicU32::new(0),
             revoked: Mutex::default(),
             links: Mutex::default(),
@@ -70,6 +88,71 @@ impl Host {
 
     pub(crate) fn alive(&self) -> bool {
         !self.fenced.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn power(&self) -> Power {
+        match self.power.load(Ordering::SeqCst) {
+            0 => Power::On,
+            1 => Power::Hung,
+            _ => Power::Off,
+        }
+    }
+
+    /// Cuts it off: connections look again whether they may reach it.
+    pub(crate) fn set_power(&self, power: Power) {
+        self.power.store(power as u8, Ordering::SeqCst);
+        self.revocations.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Its connections to `node` are with that incarnation from now on.
+    pub(crate) fn connect(&self, node: NodeId, incarnation: u32) {
+        self.peers.lock().expect("no panic under this lock").insert(node, incarnation);
+    }
+
+    /// Which incarnation of `node` its connections are with.
+    fn knows(&self, node: NodeId) -> u32 {
+        self.peers.lock().expect("no panic under this lock").get(&node).copied().unwrap_or(1)
+    }
+
+    /// Those who may not reach the node's former incarnation may not reach this one.
+    pub(crate) fn inherit(&self, former: &Self) {
+        let revoked = former.revoked.lock().expect("no panic under this lock").clone();
+        self.revocations.fetch_add(revoked.len() as u32, Ordering::SeqCst);
+        *self.revoked.lock().expect("no panic under this lock") = revoked;
+    }
+
+    /// Why this node executes nothing of `issuer`.
+    pub(crate) fn refusal(&self, issuer: &Self) -> Option<Error> {
+        if self.power() == Power::Off {
+            return Some(down(self.node));
+        }
+        if self.incarnation > 1 && issuer.knows(self.node) != self.incarnation {
+            return Some(Error::new(
+                ErrorKind::Unreachable,
+                format!(
+                    "{} has restarted: {} has no connection to its incarnation {}",
+                    self.node, issuer.node, self.incarnation
+                ),
+            ));
+        }
+        let revoked = self.revocations.load(Ordering::SeqCst) > 0
+            && self.is_revoked(issuer.node, issuer.incarnation);
+        revoked.then(|| {
+            Error::new(
+                ErrorKind::Fenced,
+                format!("{} refuses {}: it has lost its membership", self.node, issuer.node),
+            )
+        })
+    }
+
+    /// A copy of what a WRITE writes.
+    pub(crate) fn payload(wr: &WorkRequest) -> Vec<u8> {
+        if wr.op == Opcode::WriteWord {
+            return wr.a.to_le_bytes().to_vec();
+        }
+        // SAFETY: a WRITE's `local` is a buffer of at least `len` bytes, which the posting keeps alive and unchanged until the
+        // completion.
+        unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) }.to_vec()
     }
 
     /// True the first time.
@@ -170,6 +253,17 @@ impl Host {
 fn put_word(wr: &WorkRequest, word: u64) {
     // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting that is being executed.
     unsafe { wr.local.cast::<u64>().write(word.to_le()) };
+}
+
+/// The error of a verb or call to a node that gives no sign of life.
+#[cold]
+pub(crate) fn down(node: NodeId) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "{node} does not answer: it is down, or the way to it is; try again when it is back"
+        ),
+    )
 }
 
 #[cold]

@@ -43,7 +43,10 @@ pub use crate::counters::{OpCounts, ROUND_TRIP_BUCKETS, SideCounts, Snapshot, St
 pub use crate::endpoint::{Backoff, DEFAULT_TIMEOUT_NS, Endpoint, OpScope, Post, Sleep, Yield};
 pub use crate::error::{Effect, Error, ErrorKind, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
-pub use crate::membership::{MemberChange, MemberEvent};
+pub use crate::membership::{
+    Change, InProcess, Lease, Member, MemberChange, MemberEvent, MemberState, Membership,
+    MembershipFuture, Move, Standing, State, Terms,
+};
 pub use crate::region::Region;
 pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};
 pub use crate::sampled::{Sampled, Verified};

@@ -154,6 +154,10 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// `NotFound` for unknown nodes.
     fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()>;
+    /// The connections of `node` to `to` are with that incarnation from now on. A node that restarts is a stranger to all who knew
+    /// it before: their verbs and calls fail as `Unreachable` until they have learnt of its new incarnation, which membership
+    /// tells them. Whoever joins knows the present incarnations of all.
+    fn connect(&self, _node: NodeId, _to: NodeId, _incarnation: u32) {}
     /// The present incarnation of a node; `None` for a node that does not exist.
     fn incarnation(&self, node: NodeId) -> Option<u32>;
     /// Membership events from number `since` on.

@@ -1,9 +1,11 @@
 //! All nodes of an embedded pool in one process.
 
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use dmtree_fabric::local::LocalFabric;
-use dmtree_fabric::{Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result};
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, InProcess, Member, NodeId, Result, Terms,
+};
 
 use crate::catalog::{CATALOG_SERVICE, CatalogService};
 use crate::chunks::{CHUNK_SERVICE, ChunkService};
@@ -20,7 +22,9 @@ pub struct Cluster(Arc<Inner>);
 struct Inner {
     fabric: Arc<dyn Fabric>,
     options: PoolOptions,
-    nodes: Vec<Arc<PoolNode>>,
+    shape: Arc<Shape>,
+    membership: Arc<InProcess>,
+    nodes: RwLock<Vec<Arc<PoolNode>>>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -64,6 +68,8 @@ impl Cluster {
             max_life: ((1u32 << options.life_bits) - 1) as u16,
         });
         let (c, m) = (options.compute_nodes, options.memory_nodes);
+        let membership = Arc::new(InProcess::new(Terms::default()));
+        let member = |node| Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
         for layout in &shape.memory {
             let chunks = Arc::new(ChunkService::new(*layout));
             let space = Space::Chunks {
@@ -71,7 +77,7 @@ impl Cluster {
                 chunk_bytes,
                 rests: std::sync::Mutex::default(),
             };
-            let homes = HomeService::new(layout.node, c, m, space);
+            let homes = HomeService::new(member(layout.node), c, m, space);
             fabric.serve(layout.node, CHUNK_SERVICE, chunks)?;
             fabric.serve(layout.node, CELL_SERVICE, Arc::new(homes))?;
         }
@@ -80,14 +86,34 @@ impl Cluster {
         let mut nodes = Vec::new();
         for cn in (0..c).map(NodeId::compute) {
             let space = Space::region(shape.compute_bytes);
-            fabric.serve(cn, CELL_SERVICE, Arc::new(HomeService::new(cn, c, m, space)))?;
-            let epochs = Epochs::new();
-            fabric.serve(cn, EPOCH_SERVICE, Arc::new(EpochService(epochs.clone())))?;
-            nodes.push(Arc::new(PoolNode::new(fabric.clone(), cn, shape.clone(), epochs)));
+            let homes = HomeService::new(member(cn), c, m, space);
+            nodes.push(start_node(&fabric, cn, &shape, homes, &membership)?);
         }
         let ep = nodes[0].endpoint(0)?;
         ep.core().block_on(ep.slot(), write_heads(&ep, &shape.memory))?;
-        Ok(Self(Arc::new(Inner { fabric, options: options.clone(), nodes })))
+        let nodes = RwLock::new(nodes);
+        Ok(Self(Arc::new(Inner { fabric, options: options.clone(), shape, membership, nodes })))
+    }
+
+    /// Starts the services of a compute node that has come back as a new incarnation: it is the home of nothing yet, knows nothing
+    /// of what its former life held, and joins with the first step of its keeper.
+    ///
+    /// # Errors
+    /// `NotFound` when there are not so many; those of the fabric.
+    pub fn revive(&self, i: usize) -> Result<Arc<PoolNode>> {
+        let cn = self.compute_node(i)?.cn();
+        let Inner { fabric, shape, membership, .. } = &*self.0;
+        let me = Member { node: cn, incarnation: fabric.incarnation(cn).unwrap_or(0) };
+        let homes = HomeService::empty(me, Space::region(shape.compute_bytes));
+        let node = start_node(fabric, cn, shape, homes, membership)?;
+        let mut nodes = self.0.nodes.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        nodes[i] = node.clone();
+        Ok(node)
+    }
+
+    /// Who belongs to it.
+    pub fn membership(&self) -> &Arc<InProcess> {
+        &self.0.membership
     }
 
     /// The fabric.
@@ -105,23 +131,38 @@ impl Cluster {
     /// # Errors
     /// `NotFound` when there are not so many.
     pub fn compute_node(&self, i: usize) -> Result<Arc<PoolNode>> {
-        self.0.nodes.get(i).cloned().ok_or_else(|| {
+        let nodes = self.0.nodes.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        nodes.get(i).cloned().ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,
-                format!("there is no compute node {i}: the pool has {}", self.0.nodes.len()),
+                format!("there is no compute node {i}: the pool has {}", nodes.len()),
             )
         })
     }
 
     /// How many compute nodes.
     pub fn compute_nodes(&self) -> usize {
-        self.0.nodes.len()
+        usize::from(self.0.options.compute_nodes)
     }
 
     /// How many memory nodes.
     pub fn memory_nodes(&self) -> usize {
         usize::from(self.0.options.memory_nodes)
     }
+}
+
+fn start_node(
+    fabric: &Arc<dyn Fabric>,
+    cn: NodeId,
+    shape: &Arc<Shape>,
+    homes: HomeService,
+    membership: &Arc<InProcess>,
+) -> Result<Arc<PoolNode>> {
+    fabric.serve(cn, CELL_SERVICE, Arc::new(homes))?;
+    let epochs = Epochs::new();
+    fabric.serve(cn, EPOCH_SERVICE, Arc::new(EpochService(epochs.clone())))?;
+    let membership = membership.clone();
+    Ok(Arc::new(PoolNode::new(fabric.clone(), cn, shape.clone(), epochs, membership)))
 }
 
 async fn write_heads(ep: &Endpoint, layouts: &[NodeLayout]) -> Result<()> {

@@ -18,7 +18,27 @@ pub(crate) const FIRST_EPOCH: u64 = 1;
 /// A slot on a line of its own: clients of one node enter without disturbing each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Slot(AtomicU64);
+struct Slot(AtomicU64, AtomicU64);
+
+impl Slot {
+    /// The second word counts beginnings and ends of operations, and moments at which one holds nothing: odd while one runs.
+    fn count(&self, by: u64) {
+        // Written by one client only.
+        self.1.store(self.1.load(Ordering::Relaxed) + by, Ordering::SeqCst);
+    }
+}
+
+/// Operations that ran at some moment.
+#[derive(Debug, Default)]
+pub(crate) struct Drain(Vec<(Arc<Slot>, u64)>);
+
+impl Drain {
+    /// Whether all of them have ended, or have come to a moment at which they hold nothing.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.0.retain(|(slot, then)| slot.1.load(Ordering::SeqCst) == *then);
+        self.0.is_empty()
+    }
+}
 
 /// The epochs of one compute node.
 #[derive(Debug)]
@@ -47,6 +67,14 @@ impl Epochs {
         let slots = locked(&self.slots);
         let running = slots.iter().map(|s| s.0.load(Ordering::SeqCst)).filter(|e| *e != 0);
         running.min().unwrap_or(u64::MAX)
+    }
+
+    /// The operations that run now.
+    pub(crate) fn drain(&self) -> Drain {
+        fence(Ordering::SeqCst);
+        let slots = locked(&self.slots);
+        let running = slots.iter().map(|s| (s.clone(), s.1.load(Ordering::SeqCst)));
+        Drain(running.filter(|(_, count)| count % 2 == 1).collect())
     }
 
     pub(crate) fn clients(&self) -> usize {
@@ -87,6 +115,8 @@ impl EpochHandle {
     /// An operation begins: nothing that is reachable from now on is reused before [`EpochHandle::leave`].
     pub fn enter(&self) {
         let known = self.epochs.known.load(Ordering::SeqCst);
+        let running = self.slot.0.load(Ordering::Relaxed) != 0;
+        self.slot.count(if running { 2 } else { 1 });
         self.slot.0.store(known, Ordering::SeqCst);
         // The operation's READs come after the announcement, whatever carries them.
         fence(Ordering::SeqCst);
@@ -94,7 +124,17 @@ impl EpochHandle {
 
     /// The operation has ended: it holds no address any more.
     pub fn leave(&self) {
-        self.slot.0.store(0, Ordering::SeqCst);
+        if self.slot.0.load(Ordering::Relaxed) != 0 {
+            self.slot.0.store(0, Ordering::SeqCst);
+            self.slot.count(1);
+        }
+    }
+
+    /// The running operation holds no lock now, and nothing that it has read of a table will count any more: tables may move.
+    pub fn pass(&self) {
+        if self.slot.0.load(Ordering::Relaxed) != 0 {
+            self.slot.count(2);
+        }
     }
 
     /// A long operation goes on from here holding only what it reads again after this call: as leaving and entering, without a
@@ -161,5 +201,21 @@ mod tests {
             assert!(a.is_entered());
         }
         assert!(!a.is_entered());
+    }
+
+    #[test]
+    fn a_drain_waits_for_what_runs_and_for_nothing_later() {
+        let e = Epochs::new();
+        let (a, b, c) = (e.register(), e.register(), e.register());
+        a.enter();
+        b.enter();
+        let mut d = e.drain();
+        c.enter();
+        assert!(!d.is_over());
+        a.leave();
+        a.enter();
+        assert!(!d.is_over());
+        b.pass();
+        assert!(d.is_over() && !e.drain().is_over());
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId,
+    Endpoint, Error, ErrorKind, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler,
+    ServiceId,
 };
 
 use crate::chunks::{ChunkService, RunRequest};
@@ -18,6 +19,12 @@ use crate::wire::{Fields, locked};
 pub(crate) const CELL_SERVICE: ServiceId = ServiceId(0x11);
 /// Instead of a size and a number of cells: a stretch of bare memory.
 const STRETCH: (u8, u16) = (0, 0);
+/// Instead of a size and a number of cells: take a partition over.
+const ADOPT: (u8, u16) = (0, 1);
+/// Instead of a size and a number of cells: grant no more cells of these partitions.
+const RELEASE: (u8, u16) = (0, 2);
+/// Instead of a size and a number of cells: answer when whatever was asked for before has been done.
+const SETTLE: (u8, u16) = (0, 3);
 /// Most cells of one call.
 pub(crate) const MAX_CELLS: u16 = 256;
 
@@ -87,16 +94,62 @@ struct State {
 
 /// The service.
 pub(crate) struct HomeService {
-    node: NodeId,
+    me: Member,
     space: Space,
     state: Mutex<State>,
 }
 
 impl HomeService {
-    pub(crate) fn new(node: NodeId, compute_nodes: u16, memory_nodes: u16, space: Space) -> Self {
-        let homed = |p: &u16| first_home(*p, compute_nodes, memory_nodes) == node;
-        let partitions = (0..PARTITIONS).filter(homed).map(|p| Partition::new(p, node)).collect();
-        Self { node, space, state: Mutex::new(State { partitions, cursor: 0 }) }
+    /// The service of a node of a new pool.
+    pub(crate) fn new(me: Member, compute_nodes: u16, memory_nodes: u16, space: Space) -> Self {
+        let homed = |p: &u16| first_home(*p, compute_nodes, memory_nodes) == me.node;
+        let partitions = (0..PARTITIONS).filter(homed).map(|p| Partition::new(p, me)).collect();
+        Self { me, space, state: Mutex::new(State { partitions, cursor: 0 }) }
+    }
+
+    /// The service of a node that joins later: the home of nothing yet.
+    pub(crate) fn empty(me: Member, space: Space) -> Self {
+        Self { me, space, state: Mutex::new(State { partitions: Vec::new(), cursor: 0 }) }
+    }
+
+    /// Makes this node the home of a partition: zeroed segments for all its cells, then the directory. False: no room. Asked
+    /// again, it says so again.
+    async fn adopt(&self, ep: &Endpoint, number: u16, moves: u32, lines: u64) -> Result<bool> {
+        let known = |s: &State| s.partitions.iter().position(|p| p.number == number);
+        let mut p = {
+            let s = locked(&self.state);
+            known(&s).map_or_else(|| Partition::new(number, self.me), |i| s.partitions[i].clone())
+        };
+        p.moves = p.moves.max(moves);
+        p.lines = p.lines.max(lines);
+        while segment_start(p.grown()) < p.lines {
+            let grown = p.grown();
+            let Some(at) = self.space.take(ep, segment_bytes(grown)).await? else {
+                return Ok(false);
+            };
+            p.segments[grown] = GlobalAddr::new(self.me.node, at).bits();
+        }
+        self.publish(ep, &p).await?;
+        let mut s = locked(&self.state);
+        match known(&s) {
+            Some(i) => s.partitions[i] = p,
+            None => s.partitions.push(p),
+        }
+        Ok(true)
+    }
+
+    /// Forgets partitions: another node is to be their home.
+    fn release(&self, numbers: &[u16]) {
+        let mut s = locked(&self.state);
+        s.partitions.retain(|p| !numbers.contains(&p.number));
+        s.cursor = 0;
+    }
+
+    async fn publish(&self, ep: &Endpoint, p: &Partition) -> Result<()> {
+        let bytes = p.encode();
+        let mut buf = ep.buf(bytes.len() as u32).await?;
+        buf.copy_from_slice(&bytes);
+        ep.write(Partition::record(p.number), buf).await.map(|_| ())
     }
 
     /// Cuts up to `count` cells. It fills a segment before it goes on to the next partition, so that partitions grow evenly and
@@ -107,6 +160,7 @@ impl HomeService {
             let s = locked(&self.state);
             (s.partitions.len(), s.cursor)
         };
+        // (A node that has joined late may be the home of nothing.)
         for step in 0..n {
             let i = (first + step) % n;
             let wanted = usize::from(count) - out.len();
@@ -145,17 +199,14 @@ impl HomeService {
             let Some(at) = self.space.take(ep, segment_bytes(grown)).await? else {
                 return Ok(());
             };
-            let base = GlobalAddr::new(self.node, at).bits();
+            let base = GlobalAddr::new(self.me.node, at).bits();
             // The segment stays with the partition even if the record cannot be written now.
             locked(&self.state).partitions[i].segments[grown] = base;
             p.segments[grown] = base;
             cells = p.cut(lines, wanted);
         }
         // The directory knows a cell before anybody gets it.
-        let bytes = p.encode();
-        let mut buf = ep.buf(bytes.len() as u32).await?;
-        buf.copy_from_slice(&bytes);
-        ep.write(Partition::record(p.number), buf).await?;
+        self.publish(ep, &p).await?;
         locked(&self.state).partitions[i] = p;
         out.append(&mut cells);
         Ok(())
@@ -181,6 +232,26 @@ impl HomeService {
             // 0 is no stretch's offset: full.
             let (at, bytes) = self.stretch(f.u64()?, f.u64()?).unwrap_or((0, 0));
             return Ok([at.to_le_bytes(), bytes.to_le_bytes()].concat());
+        }
+        if (lines, count) == ADOPT {
+            let (number, moves, lines) = (f.u16()?, f.u32()?, f.u64()?);
+            if number >= PARTITIONS || lines > segment_start(SEGMENTS) {
+                return Err(Error::invalid(format!(
+                    "there is no partition {number} of {lines} lines"
+                )));
+            }
+            return Ok(vec![u8::from(self.adopt(ep, number, moves, lines).await?)]);
+        }
+        if (lines, count) == RELEASE {
+            let mut numbers = Vec::new();
+            while !f.0.is_empty() {
+                numbers.push(f.u16()?);
+            }
+            self.release(&numbers);
+            return Ok(Vec::new());
+        }
+        if (lines, count) == SETTLE {
+            return Ok(Vec::new());
         }
         if !(1..=4).contains(&lines) || count == 0 || count > MAX_CELLS {
             return Err(Error::invalid(format!(
@@ -246,6 +317,52 @@ pub(crate) async fn ask_cells(
     Ok(out)
 }
 
+fn header(what: (u8, u16)) -> Vec<u8> {
+    let mut request = vec![what.0];
+    request.extend(what.1.to_le_bytes());
+    request
+}
+
+/// Makes a node the home of a partition of which `lines` lines were granted; false: it has no room.
+pub(crate) async fn ask_adopt(
+    ep: &Endpoint,
+    home: NodeId,
+    number: u16,
+    moves: u32,
+    lines: u64,
+) -> Result<bool> {
+    let mut request = header(ADOPT);
+    request.extend(number.to_le_bytes());
+    request.extend(moves.to_le_bytes());
+    request.extend(lines.to_le_bytes());
+    let mut reply = Vec::new();
+    ep.rpc(home, CELL_SERVICE, &request, &mut reply).await?;
+    Ok(Fields(&reply).u8()? == 1)
+}
+
+/// Makes a node grant no more cells of some partitions.
+pub(crate) async fn ask_release(ep: &Endpoint, home: NodeId, numbers: &[u16]) -> Result<()> {
+    let mut request = header(RELEASE);
+    request.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+    ep.rpc(home, CELL_SERVICE, &request, &mut Vec::new()).await
+}
+
+/// Returns when a home has done what anybody asked it for before.
+pub(crate) async fn ask_settle(ep: &Endpoint, home: NodeId) -> Result<()> {
+    ep.rpc(home, CELL_SERVICE, &header(SETTLE), &mut Vec::new()).await
+}
+
+/// The error of whoever needs a table whose home is gone.
+#[cold]
+pub(crate) fn homeless(number: u16, home: Member) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "the tables of partition {number} are between homes ({home} was the last): try again"
+        ),
+    )
+}
+
 /// Asks a compute node for a stretch of its table memory; `None`: it has no room.
 pub(crate) async fn ask_stretch(
     ep: &Endpoint,
@@ -280,13 +397,13 @@ mod tests {
     proptest! {
         #[test]
         fn cells_of_all_sizes_lie_in_one_segment_each(cuts in proptest::collection::vec((1u8..=4, 1usize..20), 1..60)) {
-            let mut p = Partition::new(3, NodeId::compute(3));
+            let mut p = Partition::new(3, Member { node: NodeId::compute(3), incarnation: 1 });
             let mut end = 0;
             for (lines, wanted) in cuts {
                 let cells = p.cut(lines, wanted);
                 if cells.is_empty() {
                     let grown = p.grown();
-                    p.segments[grown] = GlobalAddr::new(p.home, 1024 << grown).bits();
+                    p.segments[grown] = GlobalAddr::new(p.home.node, 1024 << grown).bits();
                 }
                 for t in cells {
                     let (partition, segment, _) = t.place().expect("inside one segment");

@@ -1,7 +1,7 @@
 //! Byte maps: the head of a memory node, chunk owner records, the partition directory. All little endian; `DESIGN.md` has the
 //! tables.
 
-use dmtree_fabric::{Error, GlobalAddr, NodeId, Result, Role};
+use dmtree_fabric::{Error, GlobalAddr, Member, NodeId, Result, Role};
 
 use crate::ids::{LINE, PARTITIONS, SEGMENTS, segment_bytes, segment_start};
 use crate::wire::{Fields, seal, sealed};
@@ -27,6 +27,7 @@ pub(crate) const DIRECTORY: u64 = CATALOG + SLOTS * SLOT_BYTES;
 /// Bytes of a directory record.
 pub(crate) const DIRECTORY_BYTES: u64 = 256;
 const FIRST_RECORDS: u64 = DIRECTORY + PARTITIONS as u64 * DIRECTORY_BYTES;
+const MOVES_AT: usize = 16 + SEGMENTS * 8;
 /// Bytes of a chunk record.
 pub(crate) const RECORD_BYTES: u64 = 32;
 const CHUNK_ALIGN: u64 = 4096;
@@ -191,7 +192,7 @@ impl ChunkRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Partition {
     pub(crate) number: u16,
-    pub(crate) home: NodeId,
+    pub(crate) home: Member,
     /// How often the home has changed.
     pub(crate) moves: u32,
     /// Lines handed out, or skipped at the end of a segment: all cells lie below.
@@ -201,7 +202,7 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
-    pub(crate) fn new(number: u16, home: NodeId) -> Self {
+    pub(crate) fn new(number: u16, home: Member) -> Self {
         Self { number, home, moves: 0, lines: 0, segments: [0; SEGMENTS] }
     }
 
@@ -218,14 +219,30 @@ impl Partition {
     pub(crate) fn encode(&self) -> [u8; DIRECTORY_BYTES as usize] {
         let mut out = [0; DIRECTORY_BYTES as usize];
         out[0..2].copy_from_slice(&(self.number + 1).to_le_bytes());
-        out[2..4].copy_from_slice(&self.home.bits().to_le_bytes());
-        out[4..8].copy_from_slice(&self.moves.to_le_bytes());
+        out[2..4].copy_from_slice(&self.home.node.bits().to_le_bytes());
+        out[4..8].copy_from_slice(&self.home.incarnation.to_le_bytes());
         out[8..16].copy_from_slice(&self.lines.to_le_bytes());
         for (dst, s) in out[16..16 + SEGMENTS * 8].chunks_exact_mut(8).zip(&self.segments) {
             dst.copy_from_slice(&s.to_le_bytes());
         }
+        out[MOVES_AT..MOVES_AT + 4].copy_from_slice(&self.moves.to_le_bytes());
         seal(&mut out);
         out
+    }
+
+    /// What a torn image still tells: its words are whole, each of the old image or of the new one. Number and home are one word;
+    /// either line count lies above every cell that was granted. The segments of a mix are worth nothing.
+    pub(crate) fn remains(bytes: &[u8], number: u16) -> Self {
+        let mut f = Fields(bytes);
+        let mut fields = || -> Result<(u16, u32, u64)> {
+            f.u16()?;
+            Ok((f.u16()?, f.u32()?, f.u64()?))
+        };
+        let (node, incarnation, lines) = fields().unwrap_or_default();
+        let home = Member { node: NodeId::from_bits(node), incarnation };
+        let moves = bytes.get(MOVES_AT..).map_or(Ok(0), |b| Fields(b).u32()).unwrap_or_default();
+        let lines = lines.min(segment_start(SEGMENTS));
+        Self { number, home, moves, lines, segments: [0; SEGMENTS] }
     }
 
     /// `Ok(None)` while nobody has written it; `Err(())` for a torn or foreign image.
@@ -239,11 +256,13 @@ impl Partition {
         let mut f = Fields(bytes);
         let mut fields = || -> Result<Self> {
             let number = f.u16()?.wrapping_sub(1);
-            let (home, moves, lines) = (NodeId::from_bits(f.u16()?), f.u32()?, f.u64()?);
+            let home = Member { node: NodeId::from_bits(f.u16()?), incarnation: f.u32()? };
+            let lines = f.u64()?;
             let mut segments = [0; SEGMENTS];
             for s in &mut segments {
                 *s = f.u64()?;
             }
+            let moves = f.u32()?;
             Ok(Self { number, home, moves, lines, segments })
         };
         let p = fields().map_err(|_| ())?;
@@ -258,7 +277,7 @@ impl Partition {
         let Some(region) = region_bytes else { return false };
         self.segments[..self.grown()].iter().enumerate().all(|(j, s)| {
             let at = GlobalAddr::from_bits(*s);
-            at.node() == self.home
+            at.node() == self.home.node
                 && at.space() == 0
                 && at.offset().is_multiple_of(LINE)
                 && at.offset() >= LINE

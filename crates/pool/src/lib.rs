@@ -22,13 +22,16 @@ mod epoch;
 mod extents;
 mod homes;
 mod ids;
+mod keeper;
 mod layout;
 mod marks;
 mod node;
 mod options;
 mod reclaim;
+mod rehome;
 mod stock;
 mod usage;
+mod view;
 mod wire;
 
 pub use crate::arena::{Arena, ArenaKey, Grant};
@@ -42,6 +45,7 @@ pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
     TableId, TableSide, block_class_bytes,
 };
+pub use crate::keeper::Pulse;
 pub use crate::layout::{ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
 pub use crate::node::PoolNode;

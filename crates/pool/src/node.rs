@@ -5,17 +5,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::wait::Turnstile;
-use dmtree_fabric::{Core, Endpoint, Error, ErrorKind, Fabric, NodeId, Result, Role, WaitReason};
+use dmtree_fabric::{
+    Core, Endpoint, Error, ErrorKind, Fabric, Member, Membership, NodeId, Result, Role, WaitReason,
+};
 
 use crate::arena::{Arena, ArenaKey, Grant};
 use crate::blocks::{BlockSpace, BlockWish};
 use crate::chunks::{RunRequest, ask_run, return_run};
 use crate::epoch::{EpochHandle, Epochs};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
+use crate::keeper::Keeping;
 use crate::layout::Shape;
 use crate::reclaim::{Quarantine, Retired};
 use crate::stock::Tables;
 use crate::usage::NodeUsage;
+use crate::view::View;
 use crate::wire::locked;
 
 /// What takes chunks from memory nodes and hands out pieces of them.
@@ -63,6 +67,9 @@ pub struct PoolNode {
     pub(crate) arenas: Mutex<BTreeMap<ArenaKey, Arc<Arena>>>,
     pub(crate) blocks: Mutex<BTreeMap<u32, Arc<BlockSpace>>>,
     pub(crate) tables: Tables,
+    pub(crate) view: View,
+    pub(crate) membership: Arc<dyn Membership>,
+    pub(crate) keeping: Mutex<Keeping>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) quarantine: Quarantine,
     /// Things given back or retired that cannot have been granted: counted, and left alone.
@@ -71,6 +78,8 @@ pub struct PoolNode {
     found_full: Box<[AtomicUsize]>,
 }
 
+/// Cells without a home that are tried in vain before a request for one fails.
+const MAX_HOMELESS: usize = 512;
 /// A full node is asked again after so many wishes: it may have got chunks back from others.
 const ASK_AGAIN: usize = 64;
 
@@ -86,6 +95,7 @@ impl PoolNode {
         cn: NodeId,
         shape: Arc<Shape>,
         epochs: Arc<Epochs>,
+        membership: Arc<dyn Membership>,
     ) -> Self {
         let incarnation = fabric.incarnation(cn).unwrap_or(0);
         let tables = Tables::new(cn, &shape);
@@ -98,6 +108,9 @@ impl PoolNode {
             arenas: Mutex::default(),
             blocks: Mutex::default(),
             tables,
+            view: View::new(Member { node: cn, incarnation }),
+            membership,
+            keeping: Mutex::default(),
             epochs,
             quarantine: Quarantine::default(),
             refused: AtomicUsize::new(0),
@@ -124,6 +137,34 @@ impl PoolNode {
         let core = Core::new(transport.clone(), slab_bytes);
         let slot = core.add_slot();
         Ok(Endpoint::new(core, transport, slot))
+    }
+
+    /// Which life of which node this is.
+    pub fn member(&self) -> Member {
+        self.view.me
+    }
+
+    /// Fails when this node's lease has ended by its own clock: it must not write under a lock then, nor believe its own tables.
+    /// No verb; a load while no membership judges.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    #[inline]
+    pub fn check_lease(&self, ep: &Endpoint) -> Result<()> {
+        self.view.check_lease(ep)
+    }
+
+    /// Whether a node, in the life whose number ends in these 16 bits, is dead and nothing of it executes anywhere any more: its
+    /// locks may be taken over.
+    pub fn is_revoked(&self, node: NodeId, incarnation: u16) -> bool {
+        let state = self.view.state();
+        let mut lives = state.members.iter().map(|m| m.member).filter(|m| m.node == node);
+        lives.any(|m| m.incarnation as u16 == incarnation && self.view.is_revoked(m))
+    }
+
+    /// Whether a node answers, as far as the membership knows.
+    pub fn is_worth_asking(&self, node: NodeId) -> bool {
+        self.view.is_worth_asking(node)
     }
 
     /// A client's announcement of its operations; one per client.
@@ -361,13 +402,32 @@ impl PoolNode {
 
     // ---- tables -----------------------------------------------------------------------------------------------------
 
-    /// A new table cell of 1 to 4 lines. A fresh one is all zero; a reused one is as it was left.
+    /// A new table cell of 1 to 4 lines, with its address. A fresh one is all zero; a reused one is as it was left.
     ///
     /// # Errors
     /// `Full` when no node of the side (compute nodes: nor any memory node) has room, `InvalidArgument` for other sizes; those of
     /// the fabric.
     pub async fn alloc_table(&self, ep: &Endpoint, lines: u8, side: TableSide) -> Result<TableId> {
-        self.tables.alloc(ep, lines, side).await
+        let mut homeless = Vec::new();
+        let found = loop {
+            let t = match self.tables.alloc(ep, &self.view, lines, side).await {
+                Ok(t) => t,
+                Err(e) => break Err(e),
+            };
+            match self.resolve(ep, t).await {
+                Ok(_) => break Ok(t),
+                // Its home is dead: another cell will do.
+                Err(e) if e.kind() == ErrorKind::Unreachable && homeless.len() < MAX_HOMELESS => {
+                    homeless.push(t);
+                }
+                Err(e) => {
+                    homeless.push(t);
+                    break Err(e);
+                }
+            }
+        };
+        homeless.into_iter().for_each(|t| self.give_back_table(t));
+        found
     }
 
     /// Returns a cell that nobody else can ever have reached. Its lock word is 0.
@@ -391,11 +451,11 @@ impl PoolNode {
     /// Where a cell is; one READ of the directory when this node does not know.
     ///
     /// # Errors
-    /// `Corrupt` when no such cell can exist; those of the fabric.
+    /// `Unreachable` while its home is dead and it has no new one; `Corrupt` when no such cell can exist; those of the fabric.
     pub async fn resolve(&self, ep: &Endpoint, t: TableId) -> Result<dmtree_fabric::GlobalAddr> {
         match self.tables.resolve_cached(t) {
             Some(at) => Ok(at),
-            None => self.tables.refresh(ep, &*self.fabric, t).await,
+            None => self.tables.refresh(ep, &*self.fabric, &self.view, t).await,
         }
     }
 

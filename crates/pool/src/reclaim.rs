@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dmtree_fabric::wait::Turnstile;
-use dmtree_fabric::{Endpoint, GlobalAddr, Result, Role, WaitReason};
+use dmtree_fabric::{Endpoint, GlobalAddr, Member, Result, Role, WaitReason};
 
 use crate::arena::{ArenaKey, Grant};
 use crate::epoch::ask_epoch;
@@ -227,10 +227,15 @@ impl PoolNode {
         let mut oldest = self.epochs.adopt(epoch);
         let others = |n: &dmtree_fabric::NodeId| n.role() == Role::Compute && *n != self.cn;
         for node in self.fabric.nodes().into_iter().filter(others) {
+            // What a fenced node's operations read, nobody will ever hear of, and what they would write does not execute.
+            let incarnation = self.fabric.incarnation(node).unwrap_or(0);
+            let fenced = || self.view.is_revoked(Member { node, incarnation });
+            if fenced() {
+                continue;
+            }
             match ask_epoch(ep, node, epoch).await {
                 Ok(e) => oldest = oldest.min(e),
-                // What a fenced node's operations read, nobody will ever hear of.
-                Err(_) if !self.fabric.nodes().contains(&node) => {}
+                Err(_) if fenced() || !self.fabric.nodes().contains(&node) => {}
                 Err(e) => return Err(e.context(format!("asking {node} what it still reads"))),
             }
         }

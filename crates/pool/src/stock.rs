@@ -8,10 +8,11 @@ use dmtree_fabric::{
     Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, WaitReason,
 };
 
-use crate::homes::{MAX_CELLS, ask_cells, first_home, homes_of};
-use crate::ids::{COMPUTE_PARTITIONS, PARTITIONS, SEGMENTS, TableId, TableSide};
+use crate::homes::{MAX_CELLS, ask_cells, first_home, homeless, homes_of};
+use crate::ids::{PARTITIONS, SEGMENTS, TableId, TableSide};
 use crate::layout::{DIRECTORY_BYTES, Partition, Shape};
 use crate::node::Turn;
+use crate::view::{View, may_use};
 use crate::wire::locked;
 
 /// Most cells asked for at a time.
@@ -79,17 +80,23 @@ impl Tables {
         }
     }
 
-    pub(crate) async fn alloc(&self, ep: &Endpoint, lines: u8, side: TableSide) -> Result<TableId> {
+    pub(crate) async fn alloc(
+        &self,
+        ep: &Endpoint,
+        view: &View,
+        lines: u8,
+        side: TableSide,
+    ) -> Result<TableId> {
         if !(1..=4).contains(&lines) {
             return Err(Error::invalid(format!("a table has 1 to 4 lines, not {lines}")));
         }
         let mut trouble = None;
         if side == TableSide::Compute
-            && let Some(t) = self.compute.alloc(ep, lines, &mut trouble).await?
+            && let Some(t) = self.compute.alloc(ep, view, lines, &mut trouble).await?
         {
             return Ok(t);
         }
-        if let Some(t) = self.memory.alloc(ep, lines, &mut trouble).await? {
+        if let Some(t) = self.memory.alloc(ep, view, lines, &mut trouble).await? {
             return Ok(t);
         }
         Err(trouble.unwrap_or_else(|| {
@@ -145,11 +152,12 @@ impl Tables {
         }
     }
 
-    /// Reads the partition's record and remembers its segments.
+    /// Reads the partition's record and remembers its segments, if they may be used.
     pub(crate) async fn refresh(
         &self,
         ep: &Endpoint,
         fabric: &dyn Fabric,
+        view: &View,
         t: TableId,
     ) -> Result<GlobalAddr> {
         let none = || Error::corrupt(format!("{t:?} cannot exist: no such cell was ever granted"));
@@ -160,25 +168,50 @@ impl Tables {
             let bytes = ep.read(record, DIRECTORY_BYTES as u32).await?;
             match bytes.extract(|b| Partition::decode(b, number)) {
                 Ok(p) => break p,
-                // Its home is writing it.
-                Err(()) => pause.step().await?,
+                Err(()) => {
+                    let home = bytes.extract(|b| Partition::remains(b, number)).home;
+                    if pause.steps() > 3 && !may_use(&view.state(), number, home) {
+                        return Err(homeless(number, home));
+                    }
+                    // Its home is writing it, or has died doing so.
+                    pause.step().await?;
+                }
             }
         };
         let p = p.filter(|p| t.first_line() + u64::from(t.lines()) <= p.lines).ok_or_else(none)?;
-        let side = if number < COMPUTE_PARTITIONS { Role::Compute } else { Role::Memory };
-        if p.home.role() != side || !p.inside(fabric.region_bytes(p.home)) {
+        // A home that has restarted knows nothing of it: its directory entry is about to change.
+        let current = fabric.incarnation(p.home.node) == Some(p.home.incarnation);
+        let fits = || p.inside(fabric.region_bytes(p.home.node));
+        if current && !fits() {
             return Err(Error::corrupt(format!(
                 "the directory places partition {number} outside the region of {}",
-                p.home
+                p.home.node
             )));
         }
-        let known = &self.directory[usize::from(number) * SEGMENTS..][..SEGMENTS];
-        for (known, base) in known.iter().zip(&p.segments) {
-            if *base != 0 {
-                known.store(*base, Ordering::Release);
+        let usable = view.with_state(|state| {
+            let usable = current && may_use(state, number, p.home);
+            let known = &self.directory[usize::from(number) * SEGMENTS..][..SEGMENTS];
+            for (known, base) in known.iter().zip(&p.segments) {
+                if usable && *base != 0 {
+                    known.store(*base, Ordering::Release);
+                }
             }
+            usable
+        });
+        if !usable {
+            return Err(homeless(number, p.home));
         }
         Ok(GlobalAddr::from_bits(p.segments[segment]).plus(offset))
+    }
+
+    /// Forgets where the tables are for which `gone` says so, given their partition and home.
+    pub(crate) fn forget(&self, gone: impl Fn(u16, NodeId) -> bool) {
+        for (number, known) in (0..PARTITIONS).zip(self.directory.chunks_exact(SEGMENTS)) {
+            let home = known.iter().map(|k| k.load(Ordering::Relaxed)).find(|b| *b != 0);
+            if home.is_some_and(|base| gone(number, GlobalAddr::from_bits(base).node())) {
+                known.iter().for_each(|k| k.store(0, Ordering::SeqCst));
+            }
+        }
     }
 }
 
@@ -187,6 +220,7 @@ impl Side {
     async fn alloc(
         &self,
         ep: &Endpoint,
+        view: &View,
         lines: u8,
         trouble: &mut Option<Error>,
     ) -> Result<Option<TableId>> {
@@ -197,7 +231,7 @@ impl Side {
             if let Some(t) = home.pop(size) {
                 return Ok(Some(t));
             }
-            if home.is_full(size) {
+            if home.is_full(size) || !view.is_worth_asking(home.node) {
                 continue;
             }
             let why = WaitReason { what: "table cells", at: u64::from(home.node.bits()) };

@@ -16,7 +16,7 @@ use crate::region::Region;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Transport};
 
-use crate::host::Host;
+use crate::host::{Host, Power};
 pub(crate) use transport::LocalTransport;
 
 /// Test knobs of the in-process fabric.
@@ -104,14 +104,18 @@ impl LocalFabric {
             Some(i) => hosts[i].incarnation + 1,
             None => 1,
         };
-        let host = Arc::new(Host::new(node, incarnation, Region::new(bytes)));
-        match old {
-            Some(i) => hosts[i] = host,
-            None => hosts.push(host),
-        }
-        hosts.sort_by_key(|h| h.node);
+        join(&mut hosts, old, Host::new(node, incarnation, Region::new(bytes)));
         drop(hosts);
         self.log(node, incarnation, MemberChange::Joined);
+        Ok(())
+    }
+
+    /// A node comes back as a new incarnation with a zeroed region and no services, whether it was fenced or not.
+    pub(crate) fn restart(&self, node: NodeId) -> Result<()> {
+        let mut hosts = self.0.hosts.write().expect("no panic under this lock");
+        let old = hosts.iter().position(|h| h.node == node).ok_or_else(|| unknown(node))?;
+        let (incarnation, bytes) = (hosts[old].incarnation + 1, hosts[old].region.len());
+        join(&mut hosts, Some(old), Host::new(node, incarnation, Region::new(bytes)));
         Ok(())
     }
 
@@ -126,7 +130,15 @@ impl LocalFabric {
         if !host.alive() {
             return Err(Error::new(ErrorKind::Fenced, format!("{node} has lost its membership")));
         }
+        if host.power() != Power::On {
+            return Err(Error::new(ErrorKind::Unreachable, format!("{node} is down")));
+        }
         Ok(LocalTransport::new(self.0.clone(), host))
+    }
+
+    /// A way of this very incarnation of a node.
+    pub(crate) fn transport_of(&self, host: Arc<Host>) -> LocalTransport {
+        LocalTransport::new(self.0.clone(), host)
     }
 
     fn log(&self, node: NodeId, incarnation: u32, change: MemberChange) {
@@ -134,6 +146,21 @@ impl LocalFabric {
         let number = log.len() as u64;
         log.push(MemberEvent { number, node, incarnation, change });
     }
+}
+
+/// A new host, in the place of its former incarnation if there is one. It knows all others.
+fn join(hosts: &mut Vec<Arc<Host>>, old: Option<usize>, host: Host) {
+    hosts.iter().for_each(|h| host.connect(h.node, h.incarnation));
+    host.connect(host.node, host.incarnation);
+    match old {
+        Some(i) => {
+            hosts[i].set_power(Power::Off);
+            host.inherit(&hosts[i]);
+            hosts[i] = Arc::new(host);
+        }
+        None => hosts.push(Arc::new(host)),
+    }
+    hosts.sort_by_key(|h| h.node);
 }
 
 impl Shared {
@@ -182,6 +209,12 @@ impl Fabric for LocalFabric {
             issuer.quiesce();
         }
         Ok(())
+    }
+
+    fn connect(&self, node: NodeId, to: NodeId, incarnation: u32) {
+        if let Some(host) = self.0.host(node) {
+            host.connect(to, incarnation);
+        }
     }
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {

@@ -92,16 +92,26 @@ impl LocalTransport {
         Ok(c)
     }
 
+    /// A connection that broke is made anew by the next verb.
+    fn disconnect(&self, node: NodeId, why: &Error) {
+        if why.kind() == ErrorKind::Unreachable {
+            let side = match node.role() {
+                Role::Memory => &self.memory,
+                Role::Compute => &self.compute,
+            };
+            if let Some(place) = side.borrow_mut().get_mut(node.index()) {
+                *place = None;
+            }
+        }
+    }
+
     fn may_reach(&self, c: &Connection) -> Result<()> {
         let revocations = c.host.revocations.load(Ordering::SeqCst);
         if c.checked.get() == revocations {
             return Ok(());
         }
-        if c.host.is_revoked(self.own.node, self.own.incarnation) {
-            return Err(Error::new(
-                ErrorKind::Fenced,
-                format!("{} refuses {}: it has lost its membership", c.host.node, self.own.node),
-            ));
+        if let Some(e) = c.host.refusal(&self.own) {
+            return Err(e);
         }
         c.checked.set(revocations);
         Ok(())
@@ -119,17 +129,26 @@ impl LocalTransport {
             Role::Memory => &self.memory,
             Role::Compute => &self.compute,
         };
-        let known = side.borrow();
-        let known = match known.get(wr.at.node().index()) {
+        let all = side.borrow();
+        let known = match all.get(wr.at.node().index()) {
             Some(Some(c)) => c,
             _ => {
-                drop(known);
+                drop(all);
                 self.connection(wr.at.node())?;
                 return self.execute_one(wr);
             }
         };
-        self.may_reach(known)?;
+        if let Err(e) = self.may_reach(known) {
+            drop(all);
+            self.disconnect(wr.at.node(), &e);
+            return Err(e);
+        }
         known.host.serve(wr)
+    }
+
+    /// The node whose client this is.
+    pub(crate) fn own(&self) -> &Arc<Host> {
+        &self.own
     }
 
     /// Whether the test knob says to suspend now, and when to execute then.
@@ -180,7 +199,7 @@ impl LocalTransport {
     /// Runs a service on this thread, in the name of its node: once, so that it takes effect once.
     pub(crate) fn call(&self, to: NodeId, service: ServiceId, request: &[u8]) -> Result<Vec<u8>> {
         let c = self.connection(to)?;
-        self.may_reach(&c)?;
+        self.may_reach(&c).inspect_err(|e| self.disconnect(to, e))?;
         let handler = c.host.rpc.handler(to, service)?;
         let _core = c.host.rpc_core.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let transport: Rc<dyn Transport> =

@@ -10,9 +10,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Picos;
+use super::crash::Fate;
+use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::error::{Error, Result};
-use crate::host::Host;
+use crate::host::{Host, down};
 use crate::transport::{Nanos, Opcode, WorkRequest};
 
 /// What an adversarial fabric does, and how much of it. Each `one_in` is a chance; 0 is never.
@@ -100,6 +102,23 @@ struct Run {
     /// What an atomic found.
     found: u64,
     error: Option<Error>,
+    /// A WRITE of several pieces that executes wholly or not at all when its issuer dies.
+    whole: Option<Box<Whole>>,
+}
+
+/// See [`Capabilities::whole_write_bytes`].
+#[derive(Clone, Debug)]
+struct Whole {
+    issuer: (NodeId, u32),
+    target: NodeId,
+    offset: u64,
+    payload: Vec<u8>,
+    /// Pieces that have not taken effect.
+    rest: Vec<(u32, u32)>,
+    /// One has.
+    begun: bool,
+    /// Its issuer died before it began: whether it never executes.
+    dropped: Option<bool>,
 }
 
 /// A step of a verb.
@@ -189,9 +208,9 @@ impl Chaos {
         now: Picos,
         (list, verb): (u32, u32),
         wr: &WorkRequest,
-        host: &Host,
+        (host, issuer): (&Host, &Host),
     ) {
-        let run = Run { list, verb, left: 0, found: 0, error: None };
+        let run = Run { list, verb, left: 0, found: 0, error: None, whole: None };
         match wr.op {
             Opcode::Cas | Opcode::Faa => {
                 if let Some(until) = self.busy.get(&wr.at.bits()).copied() {
@@ -214,6 +233,22 @@ impl Chaos {
                 let number = self.put(run);
                 let left = self.pieces(now, number, wr);
                 self.runs[number as usize].left = left;
+                if wr.op == Opcode::Write && wr.len <= self.grants.whole_write_bytes {
+                    let pieces = self.next.iter().filter_map(|(_, step)| match step {
+                        Step::Piece { run, from, to } if *run == number => Some((*from, *to)),
+                        _ => None,
+                    });
+                    let whole = Whole {
+                        issuer: (issuer.node, issuer.incarnation),
+                        target: host.node,
+                        offset: wr.at.offset(),
+                        payload: Host::payload(wr),
+                        rest: pieces.collect(),
+                        begun: false,
+                        dropped: None,
+                    };
+                    self.runs[number as usize].whole = Some(Box::new(whole));
+                }
             }
         }
     }
@@ -281,13 +316,13 @@ impl Chaos {
     }
 
     /// A piece or the second half of an atomic takes effect.
-    /// `refused` says why it may not.
+    /// `refused` says why the target does not let it; the fate is that of its issuer.
     pub(super) fn step(
         &mut self,
         step: Step,
         wr: &WorkRequest,
         host: &Host,
-        refused: Option<Error>,
+        (refused, fate): (Option<Error>, Fate),
     ) -> Effect {
         match step {
             Step::Begin { list, verb } => Effect::Ended(list, verb, Ok(())),
@@ -298,8 +333,8 @@ impl Chaos {
                     local: wr.local.wrapping_add(from as usize),
                     ..*wr
                 };
-                let result = refused.map_or_else(|| host.serve(&part), Err);
                 let r = &mut self.runs[run as usize];
+                let result = r.piece(&part, host, (from, to), (refused, fate));
                 r.left -= 1;
                 if let Err(e) = result {
                     r.error.get_or_insert(e);
@@ -309,6 +344,7 @@ impl Chaos {
             Step::AtomicWrite { run } => {
                 self.busy.remove(&wr.at.bits());
                 let found = self.runs[run as usize].found;
+                let refused = refused.or_else(|| (fate == Fate::Never).then(|| down(host.node)));
                 match refused {
                     None => host.finish_atomic(wr, found, self.grants.cas_fail_is_readonly),
                     Some(e) => self.runs[run as usize].error = Some(e),
@@ -319,8 +355,51 @@ impl Chaos {
     }
 
     fn end(&mut self, run: u32) -> Effect {
-        let Run { list, verb, error, .. } = &mut self.runs[run as usize];
+        let Run { list, verb, error, whole, .. } = &mut self.runs[run as usize];
+        *whole = None;
         self.free.push(run);
         Effect::Ended(*list, *verb, error.take().map_or(Ok(()), Err))
+    }
+}
+
+impl Run {
+    /// A piece takes effect, unless the target refuses it or its issuer has died before.
+    fn piece(
+        &mut self,
+        part: &WorkRequest,
+        host: &Host,
+        (from, to): (u32, u32),
+        (refused, fate): (Option<Error>, Fate),
+    ) -> Result<()> {
+        let mut never = fate == Fate::Never;
+        if let Some(whole) = &mut self.whole {
+            let Some(i) = whole.rest.iter().position(|piece| *piece == (from, to)) else {
+                // A fence has brought it to its end.
+                return Ok(());
+            };
+            whole.rest.swap_remove(i);
+            never = !whole.begun && *whole.dropped.get_or_insert(never);
+            whole.begun |= !never && refused.is_none();
+        }
+        match refused {
+            Some(e) => Err(e),
+            None if never => Err(down(host.node)),
+            None => host.serve(part),
+        }
+    }
+}
+
+impl Chaos {
+    /// Whole WRITEs of a node that have begun come to their end at once: it is about to be fenced.
+    pub(super) fn land(&mut self, host: &Host, node: NodeId, incarnation: u32) {
+        for whole in self.runs.iter_mut().filter_map(|r| r.whole.as_mut()) {
+            let its = whole.issuer.0 == node && whole.issuer.1 <= incarnation;
+            if its && whole.target == host.node && whole.begun {
+                for (from, to) in whole.rest.drain(..) {
+                    let at = whole.offset + u64::from(from);
+                    host.region.write(at, &whole.payload[from as usize..to as usize]);
+                }
+            }
+        }
     }
 }

@@ -9,8 +9,11 @@
 //! Time stands still until [`SimFabric::set_timed`]: verbs then execute at once and cost nothing, for loading and checking. One
 //! executor at a time drives the fabric, on one thread.
 
+mod adverse;
+mod calls;
 mod chaos;
 mod costs;
+mod crash;
 mod fields;
 mod nic;
 mod profile;
@@ -25,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use chaos::Hazards;
+pub use crash::{CrashPoint, How, LONGEST_ZOMBIE_NS, Place, RETRANSMISSION_NS};
 pub use fields::{Confidence, FIELDS, Field};
 pub use profile::{
     Cpu, Doorbell, Header, Initiator, Latency, Link, LoadStore, OnChip, Outstanding, Pcie, Profile,
@@ -35,6 +39,7 @@ pub use usage::{NodeUsage, ThreadUsage, Usage};
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::{Host, Power};
 use crate::local::LocalFabric;
 use crate::membership::MemberEvent;
 use crate::rpc::{RpcHandler, ServiceId};
@@ -91,8 +96,8 @@ impl Shared {
         (x >> 32).is_multiple_of(u64::from(one_in))
     }
 
-    fn call(&self, from: NodeId, call: &Call) -> Result<Vec<u8>> {
-        self.nodes.transport(from)?.call(call.to, call.service, &call.request)
+    fn call(&self, from: &Arc<Host>, call: &Call) -> Result<Vec<u8>> {
+        self.nodes.transport_of(from.clone()).call(call.to, call.service, &call.request)
     }
 }
 
@@ -134,13 +139,14 @@ impl SimFabric {
     }
 
     /// The adversarial face: no hardware, but everything that the contract leaves to a fabric, as far as `hazards` go. Of
-    /// `grants`, `line_atomic`, `write_ascending` and `cas_fail_is_readonly` are honoured; nothing else is granted.
+    /// `grants`, `line_atomic`, `write_ascending`, `cas_fail_is_readonly` and `whole_write_bytes` are honoured; nothing else is granted.
     pub fn adversarial(hazards: Hazards, grants: Capabilities, seed: u64) -> Result<Self> {
         let profile = Profile::named("ideal")?;
         let grants = Capabilities {
             line_atomic: grants.line_atomic,
             write_ascending: grants.write_ascending,
             cas_fail_is_readonly: grants.cas_fail_is_readonly,
+            whole_write_bytes: grants.whole_write_bytes,
             ..Capabilities::NONE
         };
         let fabric = Self::with_caps(&profile, seed, grants);
@@ -163,11 +169,85 @@ impl SimFabric {
     /// `Exists` when the node is a member already.
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
         self.0.nodes.add_node(node, bytes)?;
-        let host = self.0.nodes.host(node).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("{node} is no node of this fabric"))
-        })?;
+        let host = self.known(node)?;
         self.0.world().add_nic(host);
         Ok(())
+    }
+
+    /// A compute node stops at once, silently: nothing of it runs or posts any more, and what its clients post from now on never
+    /// completes and has no effect. What they have in flight executes wholly, in part (some pieces of a WRITE, an atomic whole or
+    /// not), later (within [`LONGEST_ZOMBIE_NS`]) or never, as the seed wills, but nothing of it at a host once
+    /// [`Fabric::fence`] has returned for that host. Where `whole_write_bytes` are granted, WRITEs of so many bytes execute wholly
+    /// or not at all. Verbs to the node fail as `Unreachable` after [`RETRANSMISSION_NS`], or are served, as [`How`] says.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown node.
+    pub fn crash(&self, node: NodeId, how: How) -> Result<()> {
+        self.known(node)?;
+        self.0.world().kill(node, how);
+        Ok(())
+    }
+
+    /// The node crashes at a verb that it is to post, in timed mode, from now on; replaces an earlier such call.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown node.
+    pub fn crash_at(&self, node: NodeId, point: CrashPoint, how: How) -> Result<()> {
+        self.known(node)?;
+        self.0.world().crashes.arm(node, point, how);
+        Ok(())
+    }
+
+    /// Takes a call of [`SimFabric::crash_at`] back.
+    pub fn spare(&self, node: NodeId) {
+        self.0.world().crashes.disarm(node);
+    }
+
+    /// Verbs that the clients of a node have posted in timed mode, over all its incarnations.
+    pub fn issued(&self, node: NodeId) -> u64 {
+        self.0.world().crashes.issued(node)
+    }
+
+    /// Crashes so far, those of [`SimFabric::crash_at`] and lost memory nodes included.
+    pub fn crashes(&self) -> u64 {
+        self.0.world().crashes.count
+    }
+
+    /// Whether a node has crashed and not come back.
+    pub fn is_down(&self, node: NodeId) -> bool {
+        self.0.nodes.host(node).is_some_and(|h| h.power() != Power::On)
+    }
+
+    /// A node comes back as a new incarnation with a zeroed region and no services; its new clients attach anew. It knows the
+    /// present incarnations of all others, who fail to reach it until [`Fabric::connect`] tells them of it. Works before its former
+    /// incarnation was fenced, too, whose verbs in flight go on as they were doomed.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown node, `Exists` for one that is up.
+    pub fn restart(&self, node: NodeId) -> Result<()> {
+        self.known(node)?;
+        if !self.is_down(node) {
+            return Err(Error::new(ErrorKind::Exists, format!("{node} is up")));
+        }
+        self.0.nodes.restart(node)?;
+        let host = self.known(node)?;
+        self.0.world().add_nic(host);
+        Ok(())
+    }
+
+    /// A memory node and all that it holds are gone: every verb to it fails as `Unreachable`, naming it, after
+    /// [`RETRANSMISSION_NS`] and what the hazards add.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown node.
+    pub fn lose_memory_node(&self, node: NodeId) -> Result<()> {
+        self.crash(node, How::Machine)
+    }
+
+    fn known(&self, node: NodeId) -> Result<Arc<Host>> {
+        self.0.nodes.host(node).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("{node} is no node of this fabric"))
+        })
     }
 
     /// The profile.
@@ -245,7 +325,14 @@ impl Fabric for SimFabric {
     }
 
     fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
-        self.0.nodes.fence(host, node, incarnation)
+        self.0.nodes.fence(host, node, incarnation)?;
+        let target = self.known(host)?;
+        self.0.world().fenced(&target, node, incarnation);
+        Ok(())
+    }
+
+    fn connect(&self, node: NodeId, to: NodeId, incarnation: u32) {
+        self.0.nodes.connect(node, to, incarnation);
     }
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {

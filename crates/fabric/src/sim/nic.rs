@@ -67,6 +67,8 @@ pub(super) struct Served {
 /// A node's NIC, and the few cores that serve its calls.
 pub(super) struct Nic {
     pub host: Arc<Host>,
+    /// When this incarnation began.
+    pub born: Picos,
     pub in_wire: Server,
     pub out_wire: Server,
     pub responder: Server,
@@ -87,9 +89,10 @@ pub(super) struct Nic {
 }
 
 impl Nic {
-    pub(super) fn new(host: Arc<Host>, c: &Costs) -> Self {
+    pub(super) fn new(host: Arc<Host>, c: &Costs, born: Picos) -> Self {
         Self {
             host,
+            born,
             in_wire: Server::default(),
             out_wire: Server::default(),
             responder: Server::default(),

@@ -12,6 +12,7 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::{Host, Power};
 use crate::local::LocalTransport;
 use crate::rpc::ServiceId;
 use crate::scope::Stage;
@@ -33,6 +34,11 @@ pub(super) struct SimTransport {
 }
 
 impl SimTransport {
+    /// Its node has crashed, whatever has become of the node since.
+    fn is_dead(&self) -> bool {
+        self.local.own().power() != Power::On
+    }
+
     /// One executor at a time drives a world: another may take over when nothing is in flight.
     fn bind(&self, core: &Core) -> Result<()> {
         if self.bound.get() == core.client()
@@ -64,6 +70,10 @@ impl Drop for SimTransport {
 
 impl Transport for SimTransport {
     fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
+        if self.is_dead() {
+            core.lose(ticket);
+            return Poll::Pending;
+        }
         if !self.shared.is_timed() {
             return self.local.post(core, ticket, list);
         }
@@ -82,6 +92,10 @@ impl Transport for SimTransport {
         service: ServiceId,
         request: &[u8],
     ) -> Poll<Result<Vec<u8>>> {
+        if self.is_dead() {
+            core.lose(ticket);
+            return Poll::Pending;
+        }
         if !self.shared.is_timed() {
             return self.local.rpc(core, ticket, to, service, request);
         }
@@ -97,7 +111,7 @@ impl Transport for SimTransport {
         if self.shared.driver.load(Ordering::Relaxed) != core.client() {
             return Progress::Idle(None);
         }
-        let run = |from: NodeId, call: &mut Call| -> Result<()> {
+        let run = |from: &Arc<Host>, call: &mut Call| -> Result<()> {
             call.reply = self.shared.call(from, call)?;
             Ok(())
         };

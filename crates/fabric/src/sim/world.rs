@@ -10,13 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Picos;
-use super::chaos::{Chaos, Effect, Step};
+use super::chaos::{Chaos, Step};
 use super::costs::Costs;
+use super::crash::{Crashes, Doom, RETRANSMISSION_NS};
 use super::nic::{Nic, Numbers, QueuePair, Waiting};
 use super::wheel::Wheel;
 use crate::addr::NodeId;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::Host;
 use crate::rpc::ServiceId;
 use crate::transport::{Ticket, WorkRequest};
 
@@ -43,7 +45,8 @@ pub(super) struct Thread {
     pub cpu: Arc<Cpu>,
     /// Number of its node among the NICs.
     pub nic: u32,
-    incarnation: u32,
+    /// Its node, in the incarnation to which it belongs.
+    pub own: Arc<Host>,
     /// Its number among the threads of its node.
     pub number: u32,
     queue_pairs: Vec<QueuePair>,
@@ -62,18 +65,22 @@ pub(super) struct Call {
 }
 
 /// A posted list.
-struct List {
-    ticket: Ticket,
-    thread: u32,
-    /// Groups that have not been delivered.
-    pending: u32,
+pub(super) struct List {
+    pub ticket: Ticket,
+    pub thread: u32,
+    /// When it was posted.
+    pub posted: Picos,
+    /// Groups that have not been delivered, or chains that have not ended.
+    pub pending: u32,
     /// The first verb that has not been launched: behind a fence.
     next: u32,
     detached: bool,
     /// The client's state, to be brought near before it is resumed.
     client: usize,
-    error: Option<Error>,
-    call: Option<Box<Call>>,
+    pub error: Option<Error>,
+    pub call: Option<Box<Call>>,
+    /// Its issuer has crashed.
+    pub doom: Option<Doom>,
 }
 
 /// Bytes of a client's state that an operation uses, about.
@@ -96,7 +103,7 @@ struct Group {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+pub(super) enum Event {
     Launch(u32),
     Arrive(u32),
     Deliver(u32),
@@ -110,10 +117,10 @@ enum Event {
 }
 
 /// Runs a remote call's handler: node of the caller, then the call.
-pub(super) type Runner<'a> = &'a dyn Fn(NodeId, &mut Call) -> Result<()>;
+pub(super) type Runner<'a> = &'a dyn Fn(&Arc<Host>, &mut Call) -> Result<()>;
 
 /// A slab: numbers for things that come and go.
-struct Slots<T> {
+pub(super) struct Slots<T> {
     items: Vec<Option<T>>,
     free: Vec<u32>,
 }
@@ -134,8 +141,11 @@ impl<T> Slots<T> {
             }
         }
     }
-    fn at(&mut self, n: u32) -> &mut T {
+    pub(super) fn at(&mut self, n: u32) -> &mut T {
         self.items[n as usize].as_mut().expect("numbers are not used after take")
+    }
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut T> {
+        self.items.iter_mut().flatten()
     }
     fn take(&mut self, n: u32) -> T {
         self.free.push(n);
@@ -149,9 +159,9 @@ pub(super) struct World {
     pub numbers: Numbers,
     pub threads: Vec<Thread>,
     pub now: Picos,
-    lists: Slots<List>,
+    pub lists: Slots<List>,
     groups: Slots<Group>,
-    wheel: Wheel<Event>,
+    pub wheel: Wheel<Event>,
     /// Lists in flight.
     pub live: u32,
     /// Threads that were given something to do: those with more waiting get a resume event.
@@ -162,6 +172,7 @@ pub(super) struct World {
     jitter: u64,
     /// The adversarial face instead of NICs.
     pub chaos: Option<Chaos>,
+    pub crashes: Crashes,
 }
 
 impl World {
@@ -181,16 +192,18 @@ impl World {
             driver: 0,
             jitter: seed.wrapping_mul(0xd134_2543_de82_ef95) | 1,
             chaos: None,
+            crashes: Crashes::default(),
         }
     }
 
     pub(super) fn add_nic(&mut self, host: Arc<crate::host::Host>) {
         let node = host.node;
+        let born = self.now;
         match self.nics.iter().position(|n| n.node() == node) {
-            Some(i) => self.nics[i] = Nic::new(host, &self.costs),
+            Some(i) => self.nics[i] = Nic::new(host, &self.costs, born),
             None => {
                 self.numbers.set(node, self.nics.len() as u32);
-                self.nics.push(Nic::new(host, &self.costs));
+                self.nics.push(Nic::new(host, &self.costs, born));
             }
         }
     }
@@ -201,7 +214,7 @@ impl World {
         self.threads.push(Thread {
             cpu,
             nic: nic as u32,
-            incarnation: n.host.incarnation,
+            own: n.host.clone(),
             number: n.threads,
             queue_pairs: Vec::new(),
             done: VecDeque::new(),
@@ -218,7 +231,7 @@ impl World {
         n.threads = n.threads.saturating_sub(1);
     }
 
-    fn mix(&mut self, word: u64) {
+    pub(super) fn mix(&mut self, word: u64) {
         self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
@@ -230,6 +243,7 @@ impl World {
             chaos.scribble(list);
             let number = self.enter(thread, ticket, (detached, client), None);
             self.wheel.push(at, Event::Launch(number));
+            self.count(number, list.len());
             return;
         }
         let c = &self.costs;
@@ -243,20 +257,10 @@ impl World {
         let at = self.threads[thread as usize].cpu.work(self.now, work);
         let number = self.enter(thread, ticket, (detached, client), None);
         self.wheel.push(at, Event::Launch(number));
+        self.count(number, list.len());
     }
 
-    /// A remote call enters.
-    pub(super) fn post_call(&mut self, thread: u32, ticket: Ticket, call: Call) {
-        let work = self.costs.post + self.costs.round;
-        let at = self.threads[thread as usize].cpu.work(self.now, work);
-        let bytes = self.costs.message(call.request.len());
-        let nic = self.threads[thread as usize].nic as usize;
-        let number = self.enter(thread, ticket, (false, 0), Some(Box::new(call)));
-        let sent = self.nics[nic].send(&self.costs, at, bytes);
-        self.wheel.push(sent + self.costs.propagation, Event::CallArrives(number));
-    }
-
-    fn enter(
+    pub(super) fn enter(
         &mut self,
         thread: u32,
         ticket: Ticket,
@@ -264,8 +268,18 @@ impl World {
         call: Option<Box<Call>>,
     ) -> u32 {
         self.live += 1;
-        let (pending, next, error) = (0, 0, None);
-        self.lists.put(List { ticket, thread, pending, next, detached, client, error, call })
+        self.lists.put(List {
+            ticket,
+            thread,
+            posted: self.now,
+            pending: 0,
+            next: 0,
+            detached,
+            client,
+            error: None,
+            call,
+            doom: None,
+        })
     }
 
     /// Brings near what the events of the next moments will use: thousands of clients do not fit the processor's caches.
@@ -323,10 +337,10 @@ impl World {
             Event::Deliver(group) => self.deliver(core, group),
             Event::Resume(thread) => self.resume(core, thread),
             Event::CallArrives(list) => {
-                self.call_arrives(list, run);
+                self.call_arrives(core, list, run);
                 false
             }
-            Event::CallReturns(list) => self.finish(core, list),
+            Event::CallReturns(list) => self.call_returns(core, list),
         })
     }
 
@@ -490,11 +504,10 @@ impl World {
         let g = *self.groups.at(number);
         let l = self.lists.at(g.list);
         let (ticket, thread) = (l.ticket, l.thread);
-        let (own, incarnation) = {
+        let (own, issuer) = {
             let t = &self.threads[thread as usize];
-            (t.nic, t.incarnation)
+            (t.nic, t.own.clone())
         };
-        let issuer = self.nics[own as usize].node();
         let by_wire = own != g.nic;
         let at = self.now;
         let (mut done, mut bytes, mut ends_in_write) = (at, 0u64, false);
@@ -502,14 +515,11 @@ impl World {
         core.with_requests(ticket, |requests| {
             let node = requests[g.from as usize].at.node();
             let nic = &mut self.nics[g.nic as usize];
-            if nic.host.revocations.load(Ordering::Relaxed) > 0
-                && nic.host.is_revoked(issuer, incarnation)
-            {
-                error = Some(Error::new(
-                    ErrorKind::Fenced,
-                    format!("{node} refuses {issuer}: it has lost its membership"),
-                ));
-                return;
+            if nic.host.incarnation > 1 || nic.host.revocations.load(Ordering::Relaxed) > 0 {
+                error = nic.host.refusal(&issuer);
+                if error.is_some() {
+                    return;
+                }
             }
             for wr in
                 requests[g.from as usize..g.to as usize].iter().filter(|w| w.at.node() == node)
@@ -534,6 +544,9 @@ impl World {
             bytes += ack;
         }
         if let Some(e) = error {
+            if e.kind() == ErrorKind::Unreachable {
+                done += RETRANSMISSION_NS * 1000;
+            }
             self.lists.at(g.list).error.get_or_insert(e.effect_unknown());
         }
         self.groups.at(number).bytes = bytes as u32;
@@ -640,129 +653,22 @@ impl World {
         }
     }
 
-    fn finish(&mut self, core: &Core, number: u32) -> bool {
+    pub(super) fn finish(&mut self, core: &Core, number: u32) -> bool {
         let l = self.lists.take(number);
         self.live -= 1;
         self.mix(self.now ^ u64::from(l.thread) << 40);
+        if self.swallow(core, l.thread, l.ticket) {
+            return true;
+        }
         if let Some(call) = l.call {
             core.complete_rpc(l.ticket, call.reply);
         }
         core.complete(l.ticket, l.error.map_or(Ok(()), Err));
         true
     }
-
-    // ---- calls ------------------------------------------------------------------------------------------------------
-
-    fn call_arrives(&mut self, number: u32, run: Runner<'_>) {
-        let l = self.lists.at(number);
-        let thread = l.thread;
-        let Some(mut call) = l.call.take() else { return };
-        let caller = self.nics[self.threads[thread as usize].nic as usize].node();
-        let target = self.numbers.of(crate::GlobalAddr::new(call.to, 64));
-        let mut at = self.now;
-        if let Some(target) = target {
-            let bytes = self.costs.message(call.request.len());
-            let nic = &mut self.nics[target as usize];
-            nic.served.calls += 1;
-            at = nic.receive(&self.costs, at, bytes);
-            at = nic.call(at, self.costs.handler);
-        }
-        let result = run(caller, &mut call);
-        if let Some(target) = target {
-            let bytes = self.costs.message(call.reply.len());
-            at = self.nics[target as usize].send(&self.costs, at, bytes);
-        }
-        self.mix(at ^ u64::from(call.service.0));
-        let l = self.lists.at(number);
-        l.call = Some(call);
-        l.error = result.err();
-        let back = self.costs.propagation + self.costs.completion;
-        self.wheel.push(at + back, Event::CallReturns(number));
-    }
-
-    // ---- the adversarial face ---------------------------------------------------------------------------------------
-
-    /// The chains of a list set out, independently of each other.
-    fn set_out(&mut self, core: &Core, number: u32) {
-        let ticket = self.lists.at(number).ticket;
-        let Some(chaos) = &mut self.chaos else { return };
-        let mut chains = 0;
-        core.with_requests(ticket, |requests| {
-            for verb in 0..requests.len() {
-                if verb == 0 || !requests[verb - 1].chained {
-                    chains += 1;
-                    let at = self.now + chaos.delay();
-                    let step = Step::Begin { list: number, verb: verb as u32 };
-                    self.wheel.push(at, Event::Chaos(step));
-                }
-            }
-        });
-        self.lists.at(number).pending = chains;
-        if chains == 0 {
-            self.wheel.push(self.now, Event::Complete(number));
-        }
-    }
-
-    fn misbehave(&mut self, core: &Core, step: Step) {
-        let Some(chaos) = &mut self.chaos else { return };
-        let (list, verb) = chaos.owner(step);
-        let l = self.lists.at(list);
-        let t = &self.threads[l.thread as usize];
-        let (ticket, issuer, incarnation) =
-            (l.ticket, self.nics[t.nic as usize].node(), t.incarnation);
-        self.hash = (self.hash.rotate_left(23) ^ self.now ^ u64::from(verb) << 48)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let (numbers, nics) = (&self.numbers, &self.nics);
-        let now = self.now;
-        let effect = core.with_requests(ticket, |requests| {
-            let wr = &requests[verb as usize];
-            let Some(target) = numbers.of(wr.at) else {
-                return Effect::Ended(list, verb, Err(unreachable(wr)));
-            };
-            let host = &nics[target as usize].host;
-            let revoked = host.is_revoked(issuer, incarnation);
-            let refused = revoked.then(|| {
-                Error::new(
-                    ErrorKind::Fenced,
-                    format!("{} refuses {issuer}: it has lost its membership", host.node),
-                )
-            });
-            let Step::Begin { .. } = step else { return chaos.step(step, wr, host, refused) };
-            if let Err(e) = refused.map_or_else(|| host.check(wr), Err) {
-                return Effect::Ended(list, verb, Err(e));
-            }
-            chaos.begin(now, (list, verb), wr, host);
-            Effect::Goes
-        });
-        for (at, step) in chaos.next.drain(..) {
-            self.wheel.push(at, Event::Chaos(step));
-        }
-        if let Effect::Ended(list, verb, result) = effect {
-            self.ended(core, list, verb, result);
-        }
-    }
-
-    /// A verb has ended: the next of its chain begins, or the chain has ended, and with the last of them the list.
-    fn ended(&mut self, core: &Core, list: u32, verb: u32, result: Result<()>) {
-        let Some(chaos) = &mut self.chaos else { return };
-        let l = self.lists.at(list);
-        let fine = result.is_ok();
-        if let Err(e) = result {
-            l.error.get_or_insert(e.effect_unknown());
-        }
-        if fine && core.with_requests(l.ticket, |requests| requests[verb as usize].chained) {
-            let step = Step::Begin { list, verb: verb + 1 };
-            self.wheel.push(self.now + chaos.delay(), Event::Chaos(step));
-            return;
-        }
-        l.pending -= 1;
-        if l.pending == 0 {
-            self.wheel.push(self.now + chaos.delay(), Event::Complete(list));
-        }
-    }
 }
 
 #[cold]
-fn unreachable(wr: &WorkRequest) -> Error {
+pub(super) fn unreachable(wr: &WorkRequest) -> Error {
     Error::new(ErrorKind::Unreachable, format!("{} is no node of this fabric", wr.at.node()))
 }

@@ -1,0 +1,97 @@
+//! Events of the adversarial face: chains set out, verbs take effect step by step, chains and lists end.
+
+use super::chaos::{Effect, Step};
+use super::crash::{Fate, RETRANSMISSION_NS};
+use super::world::{Event, World, unreachable};
+use crate::core::Core;
+use crate::error::{ErrorKind, Result};
+use crate::host::down;
+
+impl World {
+    /// The chains of a list set out, independently of each other.
+    pub(super) fn set_out(&mut self, core: &Core, number: u32) {
+        let ticket = self.lists.at(number).ticket;
+        let Some(chaos) = &mut self.chaos else { return };
+        let mut chains = 0;
+        core.with_requests(ticket, |requests| {
+            for verb in 0..requests.len() {
+                if verb == 0 || !requests[verb - 1].chained {
+                    chains += 1;
+                    let at = self.now + chaos.delay();
+                    let step = Step::Begin { list: number, verb: verb as u32 };
+                    self.wheel.push(at, Event::Chaos(step));
+                }
+            }
+        });
+        self.lists.at(number).pending = chains;
+        if chains == 0 {
+            self.wheel.push(self.now, Event::Complete(number));
+        }
+    }
+
+    pub(super) fn misbehave(&mut self, core: &Core, step: Step) {
+        let Some(chaos) = &mut self.chaos else { return };
+        let (list, verb) = chaos.owner(step);
+        let l = self.lists.at(list);
+        let issuer = &self.threads[l.thread as usize].own;
+        let (ticket, posted) = (l.ticket, l.posted);
+        let fate = l.doom.map_or(Fate::Now, |doom| chaos.fate(doom, verb, step, self.now));
+        if let Fate::Later(at) = fate {
+            self.wheel.push(at, Event::Chaos(step));
+            return;
+        }
+        self.hash = (self.hash.rotate_left(23) ^ self.now ^ u64::from(verb) << 48)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (numbers, nics) = (&self.numbers, &self.nics);
+        let now = self.now;
+        let effect = core.with_requests(ticket, |requests| {
+            let wr = &requests[verb as usize];
+            let Some(target) = numbers.of(wr.at) else {
+                return Effect::Ended(list, verb, Err(unreachable(wr)));
+            };
+            let nic = &nics[target as usize];
+            let host = &nic.host;
+            // What was posted to a former incarnation does not reach this one.
+            let refused = match nic.born > posted {
+                true => Some(down(host.node)),
+                false => host.refusal(issuer),
+            };
+            let Step::Begin { .. } = step else {
+                return chaos.step(step, wr, host, (refused, fate));
+            };
+            let refused = refused.or_else(|| (fate == Fate::Never).then(|| down(issuer.node)));
+            if let Err(e) = refused.map_or_else(|| host.check(wr), Err) {
+                return Effect::Ended(list, verb, Err(e));
+            }
+            chaos.begin(now, (list, verb), wr, (host, issuer));
+            Effect::Goes
+        });
+        for (at, step) in chaos.next.drain(..) {
+            self.wheel.push(at, Event::Chaos(step));
+        }
+        if let Effect::Ended(list, verb, result) = effect {
+            self.ended(core, list, verb, result);
+        }
+    }
+
+    /// A verb has ended: the next of its chain begins, or the chain has ended, and with the last of them the list.
+    pub(super) fn ended(&mut self, core: &Core, list: u32, verb: u32, result: Result<()>) {
+        let Some(chaos) = &mut self.chaos else { return };
+        let l = self.lists.at(list);
+        let fine = result.is_ok();
+        if let Err(e) = result {
+            l.error.get_or_insert(e.effect_unknown());
+        }
+        if fine && core.with_requests(l.ticket, |requests| requests[verb as usize].chained) {
+            let step = Step::Begin { list, verb: verb + 1 };
+            self.wheel.push(self.now + chaos.delay(), Event::Chaos(step));
+            return;
+        }
+        l.pending -= 1;
+        if l.pending == 0 {
+            let gone = l.error.as_ref().is_some_and(|e| e.kind() == ErrorKind::Unreachable);
+            let wait = if gone { RETRANSMISSION_NS * 1000 } else { 0 };
+            self.wheel.push(self.now + wait + chaos.delay(), Event::Complete(list));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Remote calls in virtual time: small, at most once, answered by the few cores of a node.
+
+use super::crash::RETRANSMISSION_NS;
+use super::world::{Call, Event, Runner, World};
+use crate::core::Core;
+use crate::error::ErrorKind;
+use crate::host::{Power, down};
+use crate::transport::Ticket;
+
+/// A call that nobody answers is looked at this often, ps.
+const LOOK_AGAIN: u64 = 100_000_000;
+
+impl World {
+    /// A remote call enters.
+    pub(super) fn post_call(&mut self, thread: u32, ticket: Ticket, call: Call) {
+        let work = self.costs.post + self.costs.round;
+        let at = self.threads[thread as usize].cpu.work(self.now, work);
+        let bytes = self.costs.message(call.request.len());
+        let nic = self.threads[thread as usize].nic as usize;
+        let number = self.enter(thread, ticket, (false, 0), Some(Box::new(call)));
+        let sent = self.nics[nic].send(&self.costs, at, bytes);
+        self.wheel.push(sent + self.costs.propagation, Event::CallArrives(number));
+    }
+
+    pub(super) fn call_arrives(&mut self, core: &Core, number: u32, run: Runner<'_>) {
+        let l = self.lists.at(number);
+        let (thread, posted) = (l.thread, l.posted);
+        let Some(mut call) = l.call.take() else { return };
+        let caller = self.threads[thread as usize].own.clone();
+        let target = self.numbers.of(crate::GlobalAddr::new(call.to, 64));
+        let mut at = self.now;
+        if self.is_dead(thread) && self.chaos.as_mut().is_some_and(|c| c.chance.one_in(2)) {
+            // It was still in the caller's queue.
+            self.finish(core, number);
+            return;
+        }
+        let host = target.map(|t| &self.nics[t as usize]);
+        if host.is_some_and(|n| n.host.power() == Power::Hung && n.host.alive()) {
+            self.lists.at(number).call = Some(call);
+            self.wheel.push(at + LOOK_AGAIN, Event::CallArrives(number));
+            return;
+        }
+        let gone = host.is_some_and(|n| n.host.power() == Power::Hung || n.born > posted);
+        if let Some(target) = target {
+            let bytes = self.costs.message(call.request.len());
+            let nic = &mut self.nics[target as usize];
+            nic.served.calls += 1;
+            at = nic.receive(&self.costs, at, bytes);
+            at = nic.call(at, self.costs.handler);
+        }
+        let result = if gone { Err(down(call.to)) } else { run(&caller, &mut call) };
+        if let Some(target) = target {
+            let bytes = self.costs.message(call.reply.len());
+            at = self.nics[target as usize].send(&self.costs, at, bytes);
+        }
+        self.mix(at ^ u64::from(call.service.0));
+        let l = self.lists.at(number);
+        l.call = Some(call);
+        l.error = result.err();
+        let mut back = self.costs.propagation + self.costs.completion;
+        if l.error.as_ref().is_some_and(|e| e.kind() == ErrorKind::Unreachable) {
+            back += RETRANSMISSION_NS * 1000;
+        }
+        self.wheel.push(at + back, Event::CallReturns(number));
+    }
+
+    /// The reply is there, unless the node that gave it is gone by now.
+    pub(super) fn call_returns(&mut self, core: &Core, number: u32) -> bool {
+        let l = self.lists.at(number);
+        if let (Some(call), None) = (&l.call, &l.error) {
+            let target = self.numbers.of(crate::GlobalAddr::new(call.to, 64));
+            let host = target.map(|t| &self.nics[t as usize]);
+            if host.is_some_and(|n| n.host.power() == Power::Off || n.born > l.posted) {
+                l.error = Some(down(call.to).effect_unknown());
+                self.wheel.push(self.now + RETRANSMISSION_NS * 1000, Event::CallReturns(number));
+                return false;
+            }
+        }
+        self.finish(core, number)
+    }
+}

@@ -1,0 +1,212 @@
+//! Crashes: a node stops, what it had posted is at the mercy of the seed, and it may come back as a new incarnation.
+//!
+//! A crash is silent: nobody is told, verbs to the node fail or go on according to [`How`], and its membership is somebody else's
+//! concern. Every verb that was in flight executes wholly, in part, later, or never, until a fence ends it.
+
+use std::collections::BTreeMap;
+
+use super::Picos;
+use super::chaos::{Chaos, Step};
+use super::world::World;
+use crate::addr::NodeId;
+use crate::core::Core;
+use crate::host::{Host, Power};
+use crate::transport::{Nanos, Ticket};
+
+/// A verb or call to a node that is gone fails after this long, ns.
+pub const RETRANSMISSION_NS: Nanos = 500_000;
+/// No verb of a crashed node executes later than this after the crash, fenced or not, ns.
+pub const LONGEST_ZOMBIE_NS: Nanos = 50_000_000;
+
+/// What of a compute node stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Its process: memory and connections are gone.
+    Process,
+    /// The machine: as its process, seen from outside.
+    Machine,
+    /// Its processors: the NIC still serves its memory, locks and all, and nobody answers a call.
+    Hung,
+}
+
+/// Where at a verb a node crashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The verb and those behind it in its list never execute; those before it do, wholly.
+    Before,
+    /// A part of its pieces executes, and of the verbs that its list does not order before it.
+    Inside,
+    /// It executes wholly; nothing later does.
+    After,
+}
+
+/// A moment in the life of a node: a verb that it posts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrashPoint {
+    /// Which, counted from the call that names the point: the first is 1.
+    pub verb: u64,
+    /// Where at this verb.
+    pub place: Place,
+}
+
+/// What becomes of a list whose issuer has crashed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Doom {
+    /// Verbs before this one execute, no others.
+    Before(u32),
+    /// Verbs before this one execute; of it and of the others a part does.
+    Inside(u32),
+    /// Each step executes or not, now or later.
+    Mercy {
+        /// Of four steps this many are left out.
+        skip: u32,
+        /// Steps are put off.
+        late: bool,
+        /// Nothing executes after this.
+        until: Picos,
+    },
+}
+
+/// What becomes of one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Now,
+    Later(Picos),
+    Never,
+}
+
+impl Chaos {
+    /// The doom of a list in flight.
+    pub(super) fn doom(&mut self, now: Picos) -> Doom {
+        let until = now + LONGEST_ZOMBIE_NS * 1000;
+        let (skip, late) = match self.chance.below(6) {
+            0 => (4, false),
+            1 => (0, false),
+            2 => (0, true),
+            3 => (1, true),
+            4 => (2, false),
+            _ => (2, true),
+        };
+        Doom::Mercy { skip, late, until }
+    }
+
+    pub(super) fn fate(&mut self, doom: Doom, verb: u32, step: Step, now: Picos) -> Fate {
+        let begins = matches!(step, Step::Begin { .. });
+        let never = |yes: bool| if yes { Fate::Never } else { Fate::Now };
+        match doom {
+            Doom::Before(n) => never(verb >= n),
+            Doom::Inside(n) if verb < n => Fate::Now,
+            Doom::Inside(n) if verb == n && begins => never(self.chance.one_in(4)),
+            Doom::Inside(n) if verb == n || begins => never(self.chance.one_in(2)),
+            Doom::Inside(_) => Fate::Now,
+            Doom::Mercy { until, .. } if now > until => Fate::Never,
+            Doom::Mercy { skip, .. } if self.chance.below(4) < u64::from(skip) => Fate::Never,
+            // The word of an atomic that has begun is kept from others: it ends in time.
+            Doom::Mercy { late: true, until, .. }
+                if !matches!(step, Step::AtomicWrite { .. }) && self.chance.one_in(2) =>
+            {
+                let octave = self.chance.below(14);
+                Fate::Later(now + 1 + self.chance.below(((until - now) >> octave).max(1)))
+            }
+            Doom::Mercy { .. } => Fate::Now,
+        }
+    }
+}
+
+/// What is known of a node over all its incarnations.
+#[derive(Default)]
+struct Counted {
+    issued: u64,
+    armed: Option<(u64, Place, How)>,
+}
+
+/// Verbs of every node, and where it is to crash.
+#[derive(Default)]
+pub(super) struct Crashes {
+    nodes: BTreeMap<NodeId, Counted>,
+    /// Crashes so far.
+    pub count: u64,
+}
+
+impl Crashes {
+    pub(super) fn issued(&self, node: NodeId) -> u64 {
+        self.nodes.get(&node).map_or(0, |c| c.issued)
+    }
+
+    pub(super) fn arm(&mut self, node: NodeId, point: CrashPoint, how: How) {
+        let c = self.nodes.entry(node).or_default();
+        c.armed = Some((c.issued + point.verb.max(1), point.place, how));
+    }
+
+    pub(super) fn disarm(&mut self, node: NodeId) {
+        self.nodes.entry(node).or_default().armed = None;
+    }
+
+    /// Counts the verbs of a list; says what becomes of it when its node crashes with it.
+    fn count(&mut self, node: NodeId, verbs: u64) -> Option<(Doom, How)> {
+        let c = self.nodes.entry(node).or_default();
+        let before = c.issued;
+        c.issued += verbs;
+        let (at, place, how) = c.armed.filter(|(at, ..)| *at <= c.issued)?;
+        let n = at.saturating_sub(before + 1) as u32;
+        let doom = match place {
+            Place::Before => Doom::Before(n),
+            Place::Inside => Doom::Inside(n),
+            Place::After => Doom::Before(n + 1),
+        };
+        Some((doom, how))
+    }
+}
+
+impl World {
+    /// A list has been posted: its verbs count, and its node may crash with one of them.
+    pub(super) fn count(&mut self, list: u32, verbs: usize) {
+        let thread = self.lists.at(list).thread;
+        let own = self.threads[thread as usize].own.clone();
+        let Some((doom, how)) = self.crashes.count(own.node, verbs as u64) else { return };
+        self.lists.at(list).doom = Some(doom);
+        self.kill(own.node, how);
+    }
+
+    /// The node stops. What its clients have in flight is doomed.
+    pub(super) fn kill(&mut self, node: NodeId, how: How) {
+        self.crashes.disarm(node);
+        let Some(nic) = self.nics.iter().find(|n| n.node() == node) else { return };
+        let host = nic.host.clone();
+        if host.power() == Power::Off {
+            return;
+        }
+        self.crashes.count += 1;
+        host.set_power(if how == How::Hung { Power::Hung } else { Power::Off });
+        let Some(chaos) = &mut self.chaos else { return };
+        for list in self.lists.all() {
+            let own = &self.threads[list.thread as usize].own;
+            if own.node == node && own.incarnation == host.incarnation && list.doom.is_none() {
+                list.doom = Some(chaos.doom(self.now));
+            }
+        }
+        self.mix(u64::from(node.bits()) << 32 | self.now);
+    }
+
+    /// Nothing of `node` up to `incarnation` executes at `host` any more; WRITEs that the fabric grants to be whole and that have
+    /// begun are brought to their end first.
+    pub(super) fn fenced(&mut self, host: &Host, node: NodeId, incarnation: u32) {
+        if let Some(chaos) = &mut self.chaos {
+            chaos.land(host, node, incarnation);
+        }
+    }
+
+    /// Whether a thread's node has crashed.
+    pub(super) fn is_dead(&self, thread: u32) -> bool {
+        self.threads[thread as usize].own.power() != Power::On
+    }
+
+    /// The list of a crashed node's client: it never completes. True when it is one.
+    pub(super) fn swallow(&self, core: &Core, thread: u32, ticket: Ticket) -> bool {
+        let dead = self.is_dead(thread);
+        if dead {
+            core.lose(ticket);
+        }
+        dead
+    }
+}

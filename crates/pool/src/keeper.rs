@@ -1,0 +1,293 @@
+//! The keeper of a compute node: renews its lease, follows the epochs of the membership, and does what they ask of the node.
+//!
+//! The embedder calls [`PoolNode::keep`] again and again, on a slot of its own, with pauses of a small part of a lease. Every step
+//! may be repeated and may stop anywhere: what a keeper has begun, another one's step goes on with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dmtree_fabric::{Change, Endpoint, Error, Member, NodeId, Result, Role, Standing, State};
+
+use crate::epoch::Drain;
+use crate::node::PoolNode;
+use crate::wire::locked;
+
+/// What a keeper remembers between two steps.
+#[derive(Debug, Default)]
+pub(crate) struct Keeping {
+    joined: bool,
+    /// Operations that have to end before a death, or a move (by its epoch), is acknowledged.
+    drains: BTreeMap<(Option<Member>, u64), Drain>,
+    pulses: Vec<(Arc<AtomicU64>, u64, u64)>,
+    /// How long a worker may stand still, ns.
+    patience_ns: u64,
+    /// Asked for before this reading of the own clock, the lease is due for renewal.
+    renew_at: u64,
+}
+
+/// A worker thread's sign of life. While one stands still, the node's lease is not renewed. Dropped, it is deregistered.
+#[derive(Debug)]
+pub struct Pulse {
+    beats: Arc<AtomicU64>,
+    node: Arc<PoolNode>,
+}
+
+impl Pulse {
+    /// The worker makes progress.
+    pub fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        locked(&self.node.keeping).pulses.retain(|(beats, ..)| !Arc::ptr_eq(beats, &self.beats));
+    }
+}
+
+impl PoolNode {
+    /// Registers a worker thread: it calls [`Pulse::beat`] all the time.
+    pub fn pulse(self: &Arc<Self>) -> Pulse {
+        let beats = Arc::new(AtomicU64::new(0));
+        locked(&self.keeping).pulses.push((beats.clone(), u64::MAX, 0));
+        Pulse { beats, node: self.clone() }
+    }
+
+    /// A test knob: this node's clock runs faster by so many millionths.
+    pub fn set_clock_drift(&self, ppm: i64) {
+        self.view.set_drift(ppm);
+    }
+
+    /// One step of the keeper. Joins at first.
+    ///
+    /// # Errors
+    /// `Fenced` when the node has lost its membership: nothing of it works any more. Others are those of the moment: call again.
+    pub async fn keep(&self, ep: &Endpoint) -> Result<()> {
+        ep.renew_deadline();
+        self.renew(ep).await?;
+        let state = self.membership.state(self.view.me, ep.now()).await?;
+        self.follow(&state);
+        self.acknowledge(ep, &state).await?;
+        self.coordinate(ep, &state).await
+    }
+
+    /// [`PoolNode::keep`] until `until` says so or the node is fenced; pauses of `pause_ns`.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    pub async fn keep_on(
+        &self,
+        ep: &Endpoint,
+        pause_ns: u64,
+        until: impl Fn() -> bool,
+    ) -> Result<()> {
+        while !until() {
+            match self.keep(ep).await {
+                Err(e) if e.kind() == dmtree_fabric::ErrorKind::Fenced => {
+                    if !self.membership.state(self.view.me, ep.now()).await?.is_living(self.view.me)
+                    {
+                        return Err(e);
+                    }
+                }
+                _ => {}
+            }
+            ep.sleep(pause_ns).await;
+        }
+        Ok(())
+    }
+
+    /// Joins, or renews the lease when it is due and every worker makes progress.
+    pub(crate) async fn renew(&self, ep: &Endpoint) -> Result<()> {
+        let asked_at = self.view.clock(ep);
+        let me = self.view.me;
+        let (joined, due, alive) = {
+            let mut k = locked(&self.keeping);
+            let patience = k.patience_ns;
+            for (beats, seen, at) in &mut k.pulses {
+                let now = beats.load(Ordering::Relaxed);
+                if now != *seen {
+                    (*seen, *at) = (now, asked_at);
+                }
+            }
+            let alive = k.pulses.iter().all(|(_, _, at)| asked_at <= at + patience);
+            (k.joined, asked_at >= k.renew_at, alive)
+        };
+        let lease = match joined {
+            false => {
+                let lease = self.membership.join(me, ep.now()).await?;
+                // Others may be dead by now: nothing is used before that is known.
+                let state = loop {
+                    let state = self.membership.state(me, ep.now()).await?;
+                    if state.epoch >= lease.epoch {
+                        break state;
+                    }
+                    ep.sleep(lease.for_ns / 16).await;
+                };
+                self.follow(&state);
+                lease
+            }
+            true if due && alive => match self.membership.renew(me, ep.now()).await {
+                Ok(lease) => lease,
+                Err(e) => {
+                    if e.kind() == dmtree_fabric::ErrorKind::Fenced {
+                        self.view.end_lease();
+                    }
+                    return Err(e);
+                }
+            },
+            true => return Ok(()),
+        };
+        self.view.extend(asked_at, lease);
+        let mut k = locked(&self.keeping);
+        k.joined = true;
+        k.patience_ns = lease.for_ns / 2;
+        k.renew_at = asked_at + lease.for_ns / 4;
+        Ok(())
+    }
+
+    /// Acts on a newer state: the tables of the dead, and those that are to move, are used no more.
+    fn follow(&self, state: &Arc<State>) {
+        let newer = self.view.with_state(|known| {
+            let newer = known.epoch < state.epoch;
+            if newer {
+                *known = state.clone();
+                self.tables.forget(|partition, home| {
+                    let lives = state.members.iter().filter(|m| m.member.node == home);
+                    let dead = lives
+                        .into_iter()
+                        .any(|m| !matches!(m.standing, Standing::Living | Standing::Gone));
+                    let moving =
+                        state.planned.as_ref().is_some_and(|p| p.partitions.contains(&partition));
+                    dead || moving
+                });
+            }
+            newer
+        });
+        if !newer {
+            return;
+        }
+        for m in state.members.iter().filter(|m| m.standing == Standing::Living) {
+            if Some(m.member.incarnation) == self.fabric.incarnation(m.member.node) {
+                self.fabric.connect(self.cn, m.member.node, m.member.incarnation);
+            }
+        }
+        let mut k = locked(&self.keeping);
+        let draining = state.members.iter().filter(|m| m.standing == Standing::Draining);
+        for m in draining.filter(|m| !m.acknowledged.contains(&self.view.me)) {
+            k.drains.entry((Some(m.member), 0)).or_insert_with(|| self.epochs.drain());
+        }
+        let planned = state.planned.as_ref().filter(|p| p.standing == Standing::Draining);
+        if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&self.view.me)) {
+            k.drains.entry((None, p.since)).or_insert_with(|| self.epochs.drain());
+        }
+    }
+
+    /// Does what the standings of the dead ask of this node, and says so.
+    async fn acknowledge(&self, ep: &Endpoint, state: &Arc<State>) -> Result<()> {
+        let me = self.view.me;
+        for m in &state.members {
+            let open = !m.acknowledged.contains(&me);
+            let done = match m.standing {
+                Standing::Revoking if open => {
+                    self.fabric.fence(self.cn, m.member.node, m.member.incarnation)?;
+                    true
+                }
+                Standing::Draining if open => self.has_drained((Some(m.member), 0)),
+                _ => false,
+            };
+            if done {
+                let change = Change::Acknowledge(m.member, m.standing);
+                self.membership.propose(me, change, ep.now()).await?;
+                locked(&self.keeping).drains.remove(&(Some(m.member), 0));
+            }
+        }
+        let planned = state.planned.as_ref().filter(|p| p.standing == Standing::Draining);
+        if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&me))
+            && self.has_drained((None, p.since))
+        {
+            self.membership.propose(me, Change::AcknowledgeMove, ep.now()).await?;
+            locked(&self.keeping).drains.remove(&(None, p.since));
+        }
+        Ok(())
+    }
+
+    fn has_drained(&self, what: (Option<Member>, u64)) -> bool {
+        locked(&self.keeping).drains.get_mut(&what).is_some_and(Drain::is_over)
+    }
+
+    /// Whoever comes first carries a death, or a move, on.
+    async fn coordinate(&self, ep: &Endpoint, state: &Arc<State>) -> Result<()> {
+        let me = self.view.me;
+        for m in &state.members {
+            match m.standing {
+                Standing::Revoking if state.is_acknowledged(&m.acknowledged) => {
+                    for host in self.shape.memory.iter().map(|l| l.node) {
+                        self.fabric.fence(host, m.member.node, m.member.incarnation)?;
+                    }
+                    self.membership.propose(me, Change::Revoked(m.member), ep.now()).await?;
+                }
+                Standing::Rehoming if m.claimant == Some(me) => {
+                    self.rehome(ep, m.member).await?;
+                    self.membership.propose(me, Change::Rehomed(m.member), ep.now()).await?;
+                }
+                Standing::Rehoming => {
+                    self.membership.propose(me, Change::Claim(m.member), ep.now()).await?;
+                }
+                _ => {}
+            }
+        }
+        let Some(p) = state.planned.as_ref().filter(|p| p.standing == Standing::Rehoming) else {
+            return Ok(());
+        };
+        if p.claimant != Some(me) {
+            return self.membership.propose(me, Change::ClaimMove, ep.now()).await;
+        }
+        self.carry_out(ep, p).await?;
+        self.membership.propose(me, Change::Moved, ep.now()).await
+    }
+
+    /// Asks for a planned move; returns when the membership has heard of it. One is under way at a time: ask again later.
+    pub(crate) async fn plan(
+        &self,
+        ep: &Endpoint,
+        partitions: Vec<u16>,
+        to: Option<Member>,
+    ) -> Result<()> {
+        self.membership.propose(self.view.me, Change::Plan(partitions, to), ep.now()).await
+    }
+
+    /// Says good-bye: nothing of this node works any more. Its tables have moved before ([`PoolNode::hand_over`]).
+    ///
+    /// # Errors
+    /// `Fenced` when it was dead already.
+    pub async fn leave(&self, ep: &Endpoint) -> Result<()> {
+        self.membership.propose(self.view.me, Change::Leave, ep.now()).await?;
+        self.view.end_lease();
+        Ok(())
+    }
+
+    /// The living compute nodes, as far as this one knows.
+    pub(crate) fn living(&self) -> Vec<Member> {
+        self.view.state().living().collect()
+    }
+
+    /// Whether every death and every move that this node knows of has come to its end.
+    pub fn is_settled(&self) -> bool {
+        let state = self.view.state();
+        let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
+        state.planned.is_none() && state.members.iter().all(|m| still(m.standing))
+    }
+
+    /// How far a node, in the life of this number, has come, as far as this node knows.
+    pub fn standing(&self, node: NodeId, incarnation: u32) -> Option<Standing> {
+        debug_assert!(node.role() == Role::Compute);
+        self.view.state().standing(Member { node, incarnation })
+    }
+}
+
+/// The error of a keeper that cannot go on now.
+#[cold]
+pub(crate) fn not_now(what: String) -> Error {
+    Error::new(dmtree_fabric::ErrorKind::Busy, what)
+}

@@ -1,0 +1,106 @@
+//! What a compute node knows of the membership, and what follows from it for its clients.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use dmtree_fabric::{Endpoint, Error, ErrorKind, Lease, Member, NodeId, Result, Standing, State};
+
+use crate::wire::locked;
+
+/// One node's view.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) me: Member,
+    /// The newest state that this node acts on. Held while bases of tables are stored or dropped, so that none is stored against
+    /// a state that is not the newest any more.
+    state: Mutex<Arc<State>>,
+    /// Reading of the own clock up to which the lease surely holds; `u64::MAX` while nobody has joined: nothing is judged then.
+    lease_until: AtomicU64,
+    /// For tests: how much faster the own clock runs, in millionths.
+    drift_ppm: AtomicI64,
+}
+
+impl View {
+    pub(crate) fn new(me: Member) -> Self {
+        Self {
+            me,
+            state: Mutex::default(),
+            lease_until: AtomicU64::new(u64::MAX),
+            drift_ppm: AtomicI64::new(0),
+        }
+    }
+
+    pub(crate) fn set_drift(&self, ppm: i64) {
+        self.drift_ppm.store(ppm, Ordering::Relaxed);
+    }
+
+    /// The own clock, ns.
+    pub(crate) fn clock(&self, ep: &Endpoint) -> u64 {
+        let now = ep.now();
+        match self.drift_ppm.load(Ordering::Relaxed) {
+            0 => now,
+            ppm => {
+                now.saturating_add_signed((i128::from(now) * i128::from(ppm) / 1_000_000) as i64)
+            }
+        }
+    }
+
+    pub(crate) fn extend(&self, asked_at: u64, lease: Lease) {
+        self.lease_until
+            .store(asked_at.saturating_add(lease.for_ns).min(u64::MAX - 1), Ordering::SeqCst);
+    }
+
+    pub(crate) fn end_lease(&self) {
+        self.lease_until.store(0, Ordering::SeqCst);
+    }
+
+    /// Whether this node has ever joined.
+    pub(crate) fn is_judged(&self) -> bool {
+        self.lease_until.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// Fails when this node's lease has ended by its own clock. Costs a load while nobody judges.
+    #[inline]
+    pub(crate) fn check_lease(&self, ep: &Endpoint) -> Result<()> {
+        let until = self.lease_until.load(Ordering::Relaxed);
+        if until == u64::MAX || self.clock(ep) < until { Ok(()) } else { Err(self.over()) }
+    }
+
+    #[cold]
+    fn over(&self) -> Error {
+        Error::new(
+            ErrorKind::Fenced,
+            format!(
+                "the lease of {} has ended: it is slow, cut off, or was declared dead",
+                self.me
+            ),
+        )
+    }
+
+    pub(crate) fn state(&self) -> Arc<State> {
+        locked(&self.state).clone()
+    }
+
+    pub(crate) fn with_state<T>(&self, f: impl FnOnce(&mut Arc<State>) -> T) -> T {
+        f(&mut locked(&self.state))
+    }
+
+    /// Whether no verb of a member executes anywhere any more.
+    pub(crate) fn is_revoked(&self, member: Member) -> bool {
+        locked(&self.state).standing(member).is_some_and(|s| s >= Standing::Draining)
+    }
+
+    /// Whether a node can be asked for something: as far as is known it lives.
+    pub(crate) fn is_worth_asking(&self, node: NodeId) -> bool {
+        let state = locked(&self.state);
+        let mut lives = state.members.iter().filter(|m| m.member.node == node).peekable();
+        lives.peek().is_none() || lives.any(|m| m.standing == Standing::Living)
+    }
+}
+
+/// Whether tables of a partition may be used where the directory says they are.
+pub(crate) fn may_use(state: &State, partition: u16, home: Member) -> bool {
+    let dead = state.standing(home).is_some_and(|s| s != Standing::Living);
+    let moving = state.planned.as_ref().is_some_and(|p| p.partitions.contains(&partition));
+    !dead && !moving
+}
