@@ -247,6 +247,11 @@ impl Core {
         (detached, self.slots.borrow()[slot as usize].task)
     }
 
+    /// Whose list it is.
+    pub(crate) fn slot_of(&self, t: Ticket) -> u32 {
+        self.with_posting(t, |p| p.slot)
+    }
+
     /// Brings a posting near.
     pub(crate) fn prefetch(&self, t: Ticket) {
         let postings = self.postings.borrow();

@@ -2,6 +2,7 @@
 
 use super::chaos::{Effect, Step};
 use super::crash::{Fate, RETRANSMISSION_NS};
+use super::order::put;
 use super::world::{Event, World, unreachable};
 use crate::core::Core;
 use crate::error::{ErrorKind, Result};
@@ -10,7 +11,8 @@ use crate::host::down;
 impl World {
     /// The chains of a list set out, independently of each other.
     pub(super) fn set_out(&mut self, core: &Core, number: u32) {
-        let ticket = self.lists.at(number).ticket;
+        let l = self.lists.at(number);
+        let (ticket, client) = (l.ticket, l.slot);
         let Some(chaos) = &mut self.chaos else { return };
         let mut chains = 0;
         core.with_requests(ticket, |requests| {
@@ -19,7 +21,7 @@ impl World {
                     chains += 1;
                     let at = self.now + chaos.delay();
                     let step = Step::Begin { list: number, verb: verb as u32 };
-                    self.wheel.push(at, Event::Chaos(step));
+                    put(&mut self.chosen, &mut self.wheel, at, client, step);
                 }
             }
         });
@@ -34,7 +36,7 @@ impl World {
         let (list, verb) = chaos.owner(step);
         let l = self.lists.at(list);
         let issuer = &self.threads[l.thread as usize].own;
-        let (ticket, posted) = (l.ticket, l.posted);
+        let (ticket, posted, client) = (l.ticket, l.posted, l.slot);
         let fate = l.doom.map_or(Fate::Now, |doom| chaos.fate(doom, verb, step, self.now));
         if let Fate::Later(at) = fate {
             self.wheel.push(at, Event::Chaos(step));
@@ -67,7 +69,7 @@ impl World {
             Effect::Goes
         });
         for (at, step) in chaos.next.drain(..) {
-            self.wheel.push(at, Event::Chaos(step));
+            put(&mut self.chosen, &mut self.wheel, at, client, step);
         }
         if let Effect::Ended(list, verb, result) = effect {
             self.ended(core, list, verb, result);
@@ -84,14 +86,17 @@ impl World {
         }
         if fine && core.with_requests(l.ticket, |requests| requests[verb as usize].chained) {
             let step = Step::Begin { list, verb: verb + 1 };
-            self.wheel.push(self.now + chaos.delay(), Event::Chaos(step));
+            let at = self.now + chaos.delay();
+            put(&mut self.chosen, &mut self.wheel, at, l.slot, step);
             return;
         }
         l.pending -= 1;
         if l.pending == 0 {
             let gone = l.error.as_ref().is_some_and(|e| e.kind() == ErrorKind::Unreachable);
             let wait = if gone { RETRANSMISSION_NS * 1000 } else { 0 };
-            self.wheel.push(self.now + wait + chaos.delay(), Event::Complete(list));
+            let delay = chaos.delay();
+            let at = if wait > 0 { self.now + wait + delay } else { self.soon(self.now + delay) };
+            self.wheel.push(at, Event::Complete(list));
         }
     }
 }

@@ -16,6 +16,7 @@ mod costs;
 mod crash;
 mod fields;
 mod nic;
+mod order;
 mod profile;
 mod transport;
 mod usage;
@@ -30,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use chaos::Hazards;
 pub use crash::{CrashPoint, How, LONGEST_ZOMBIE_NS, Place, RETRANSMISSION_NS};
 pub use fields::{Confidence, FIELDS, Field};
+pub use order::{Choice, Order, next_choices};
 pub use profile::{
     Cpu, Doorbell, Header, Initiator, Latency, Link, LoadStore, OnChip, Outstanding, Pcie, Profile,
     QueuePair, Responder, Rpc, SameWord,
@@ -161,6 +163,16 @@ impl SimFabric {
             chaos.hazards = hazards;
             self.0.points.store(hazards.point_one_in, Ordering::Relaxed);
         }
+    }
+
+    /// Who goes first among the verbs in flight, from now on, on the adversarial face.
+    pub fn set_order(&self, order: &Order) {
+        self.0.world().set_order(order);
+    }
+
+    /// The decisions that were made since [`Order::Listed`] was set.
+    pub fn choices(&self) -> Vec<Choice> {
+        self.0.world().choices()
     }
 
     /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back.

@@ -14,6 +14,7 @@ use super::chaos::{Chaos, Step};
 use super::costs::Costs;
 use super::crash::{Crashes, Doom, RETRANSMISSION_NS};
 use super::nic::{Nic, Numbers, QueuePair, Waiting};
+use super::order::Chosen;
 use super::wheel::Wheel;
 use crate::addr::NodeId;
 use crate::core::Core;
@@ -77,6 +78,8 @@ pub(super) struct List {
     detached: bool,
     /// The client's state, to be brought near before it is resumed.
     client: usize,
+    /// Its client's slot; on the adversarial face.
+    pub slot: u32,
     pub error: Option<Error>,
     pub call: Option<Box<Call>>,
     /// Its issuer has crashed.
@@ -173,6 +176,8 @@ pub(super) struct World {
     /// The adversarial face instead of NICs.
     pub chaos: Option<Chaos>,
     pub crashes: Crashes,
+    /// Steps of the adversarial face are chosen instead of timed.
+    pub chosen: Option<Chosen>,
 }
 
 impl World {
@@ -193,6 +198,7 @@ impl World {
             jitter: seed.wrapping_mul(0xd134_2543_de82_ef95) | 1,
             chaos: None,
             crashes: Crashes::default(),
+            chosen: None,
         }
     }
 
@@ -242,6 +248,8 @@ impl World {
             let at = self.now + chaos.hold();
             chaos.scribble(list);
             let number = self.enter(thread, ticket, (detached, client), None);
+            self.lists.at(number).slot = core.slot_of(ticket);
+            let at = self.soon(at);
             self.wheel.push(at, Event::Launch(number));
             self.count(number, list.len());
             return;
@@ -276,6 +284,7 @@ impl World {
             next: 0,
             detached,
             client,
+            slot: 0,
             error: None,
             call,
             doom: None,
@@ -303,7 +312,7 @@ impl World {
 
     /// When the next event is due, ps.
     pub(super) fn next_at(&mut self) -> Option<Picos> {
-        self.wheel.next_at()
+        [self.wheel.next_at(), self.next_chosen()].into_iter().flatten().min()
     }
 
     /// Handles the next event if it is due at `until` or before. `None` when there is none; true when a list has completed.
@@ -314,7 +323,7 @@ impl World {
         if self.wheel.refill() {
             self.look_ahead(core);
         }
-        let (at, event) = self.wheel.pop(until)?;
+        let (at, event) = self.next_event(until)?;
         self.now = self.now.max(at);
         Some(match event {
             Event::Launch(list) if self.chaos.is_some() => {

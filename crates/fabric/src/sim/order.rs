@@ -1,0 +1,202 @@
+//! Who goes first among the verbs in flight on the adversarial face, when it is not left to the times that the seed draws:
+//! by priorities with a few changes, which finds any ordering bug of small depth with a known probability, or by a list of choices,
+//! of which a caller tries all.
+//!
+//! Time then hardly passes: each step takes 1 ns, and a client that sleeps comes after everything that is in flight.
+//! The priorities are those of "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs" (ASPLOS'10), with steps of verbs
+//! for its instructions.
+
+use std::collections::BTreeMap;
+
+use super::Picos;
+use super::chaos::{Chance, Step};
+use super::wheel::Wheel;
+use super::world::{Event, World};
+
+/// How long a chosen step takes, ps.
+const STEP: Picos = 1_000;
+
+/// A decision between steps that could be next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Which was taken; 0 goes on with the client of the step before, if it has one.
+    pub taken: u32,
+    /// How many there were.
+    pub of: u32,
+}
+
+/// Who goes first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As the times say that the seed draws.
+    Drawn,
+    /// The client of the highest priority goes on for as long as it can. At `changes` moments, drawn among the first `steps` steps, the
+    /// one that goes falls behind all others.
+    Priorities {
+        /// Seed of priorities and moments.
+        seed: u64,
+        /// Moments, 0 to 3 or so.
+        changes: u32,
+        /// About how many steps a run has.
+        steps: u64,
+    },
+    /// The choices given, then the first of each; after `switches` choices other than the first none is left. Verbs are whole.
+    Listed {
+        /// Numbers of the alternatives to take, one for each decision between several.
+        choices: Vec<u32>,
+        /// Choices other than the first per run; `u32::MAX` for no bound.
+        switches: u32,
+    },
+}
+
+struct Open {
+    at: Picos,
+    client: u32,
+    step: Step,
+}
+
+enum Chooser {
+    Priorities { chance: Chance, of: BTreeMap<u32, u64>, moments: Vec<u64>, lowest: u64 },
+    Listed { choices: Vec<u32>, switches: u32, made: Vec<Choice> },
+}
+
+/// Steps that wait to be chosen.
+pub(super) struct Chosen {
+    open: Vec<Open>,
+    chooser: Chooser,
+    picks: u64,
+    last: u32,
+}
+
+impl Chosen {
+    pub(super) fn new(order: &Order) -> Option<Self> {
+        let chooser = match *order {
+            Order::Drawn => return None,
+            Order::Priorities { seed, changes, steps } => {
+                let mut chance = Chance::new(seed);
+                let mut moments: Vec<_> =
+                    (0..changes).map(|_| chance.below(steps.max(1))).collect();
+                moments.sort_unstable();
+                let lowest = u64::from(u32::MAX);
+                Chooser::Priorities { chance, of: BTreeMap::new(), moments, lowest }
+            }
+            Order::Listed { ref choices, switches } => {
+                Chooser::Listed { choices: choices.clone(), switches, made: Vec::new() }
+            }
+        };
+        Some(Self { open: Vec::new(), chooser, picks: 0, last: u32::MAX })
+    }
+
+    fn pick(&mut self) -> Option<Open> {
+        if self.open.is_empty() {
+            return None;
+        }
+        let last = self.last;
+        let i = match &mut self.chooser {
+            Chooser::Priorities { chance, of, moments, lowest } => {
+                for o in &self.open {
+                    of.entry(o.client).or_insert_with(|| (1 << 33) + chance.below(1 << 32));
+                }
+                let first = |open: &[Open], of: &BTreeMap<u32, u64>| {
+                    let steps = open.iter().enumerate();
+                    let key = |o: &Open| (std::cmp::Reverse(of.get(&o.client).copied()), o.at);
+                    steps.min_by_key(|(i, o)| (key(o), *i)).map_or(0, |(i, _)| i)
+                };
+                let i = first(&self.open, of);
+                if moments.first().is_some_and(|m| *m <= self.picks) {
+                    moments.remove(0);
+                    of.insert(self.open[i].client, *lowest);
+                    *lowest -= 1;
+                    first(&self.open, of)
+                } else {
+                    i
+                }
+            }
+            Chooser::Listed { choices, switches, made } => {
+                // The client that went goes on first; the others by number.
+                self.open.sort_by_key(|o| (o.client != last, o.client));
+                let used = made.iter().filter(|c| c.taken > 0).count() as u32;
+                let of = if used >= *switches { 1 } else { self.open.len() as u32 };
+                if of == 1 {
+                    0
+                } else {
+                    let taken = choices.get(made.len()).copied().unwrap_or(0).min(of - 1);
+                    made.push(Choice { taken, of });
+                    taken as usize
+                }
+            }
+        };
+        self.picks += 1;
+        let open = self.open.remove(i);
+        self.last = open.client;
+        Some(open)
+    }
+}
+
+/// The next list of choices after a run that made these, in the order of a search that takes every path once; `None` after the last.
+pub fn next_choices(made: &[Choice]) -> Option<Vec<u32>> {
+    let last = made.iter().rposition(|c| c.taken + 1 < c.of)?;
+    let mut out: Vec<u32> = made[..=last].iter().map(|c| c.taken).collect();
+    out[last] += 1;
+    Some(out)
+}
+
+/// A step is to happen at a time of its own, or when it is chosen.
+pub(super) fn put(
+    chosen: &mut Option<Chosen>,
+    wheel: &mut Wheel<Event>,
+    at: Picos,
+    client: u32,
+    step: Step,
+) {
+    match chosen {
+        // Listed verbs are whole: what follows from their beginning follows at once.
+        Some(Chosen { chooser: Chooser::Listed { .. }, .. })
+            if !matches!(step, Step::Begin { .. }) =>
+        {
+            wheel.push(0, Event::Chaos(step));
+        }
+        Some(chosen) => chosen.open.push(Open { at, client, step }),
+        None => wheel.push(at, Event::Chaos(step)),
+    }
+}
+
+impl World {
+    /// When something begins that was to begin at `at`, where order is not a matter of times.
+    pub(super) fn soon(&self, at: Picos) -> Picos {
+        if self.chosen.is_some() { self.now } else { at }
+    }
+
+    pub(super) fn next_chosen(&self) -> Option<Picos> {
+        let chosen = self.chosen.as_ref()?;
+        (!chosen.open.is_empty()).then_some(self.now + STEP)
+    }
+
+    /// The next event, chosen or due.
+    pub(super) fn next_event(&mut self, until: Picos) -> Option<(Picos, Event)> {
+        let chosen = self.next_chosen().filter(|at| *at <= until);
+        match chosen {
+            Some(at) if self.wheel.next_at().is_none_or(|due| due > self.now) => {
+                let open = self.chosen.as_mut().and_then(Chosen::pick)?;
+                Some((at, Event::Chaos(open.step)))
+            }
+            _ => self.wheel.pop(until),
+        }
+    }
+
+    /// Changes the order from now on; what is in flight comes first.
+    pub(super) fn set_order(&mut self, order: &Order) {
+        let old = std::mem::replace(&mut self.chosen, Chosen::new(order));
+        for o in old.into_iter().flat_map(|c| c.open) {
+            put(&mut self.chosen, &mut self.wheel, self.now, o.client, o.step);
+        }
+    }
+
+    /// The decisions since the order was set.
+    pub(super) fn choices(&self) -> Vec<Choice> {
+        match &self.chosen {
+            Some(Chosen { chooser: Chooser::Listed { made, .. }, .. }) => made.clone(),
+            _ => Vec::new(),
+        }
+    }
+}
