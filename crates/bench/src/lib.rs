@@ -13,6 +13,8 @@ pub mod clock;
 pub mod compare;
 pub mod config;
 mod config_check;
+pub mod crash;
+pub mod crash_chart;
 pub mod csv;
 pub mod determinism;
 pub mod dump;

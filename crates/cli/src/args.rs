@@ -106,6 +106,8 @@ pub enum BenchCommand {
     Compare(CompareArgs),
     /// Render table, CSV, charts and a page again from a results.json.
     Report(ReportArgs),
+    /// A compute node of a simulated cluster dies under load: what the others notice.
+    Crash(Box<crate::crash::CrashArgs>),
 }
 
 /// Where output goes.

@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod check;
+mod crash;
 mod demo;
 mod dumps;
 mod fabric;
@@ -45,6 +46,7 @@ fn run(cli: Cli) -> Result<()> {
             Some(BenchCommand::Trace(args)) => bench::trace(&args),
             Some(BenchCommand::Compare(args)) => bench::compare(&args),
             Some(BenchCommand::Report(args)) => bench::report(&args),
+            Some(BenchCommand::Crash(args)) => crash::run(&args),
         },
         Command::Compare(args) => bench::compare(&args),
         Command::Report(args) => bench::report(&args),

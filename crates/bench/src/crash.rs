@@ -1,0 +1,558 @@
+//! A compute node dies under load, in virtual time: what the others notice, and how long recovery takes.
+//!
+//! Every client reads any key and updates keys of its own, so that what it was told last is known of every key. In the end all keys
+//! that were written are read: each must hold what its writer was acknowledged last, or what it was writing when it died.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use dmtree_fabric::sim::{How, Profile, SimFabric};
+use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, NodeId, Standing, Terms, Worker};
+use dmtree_parts::{Fill, NodeContext, RangeIndex, Root, Write};
+use dmtree_pool::{Cluster, PoolOptions};
+use dmtree_workload::Seed;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Result};
+
+/// Version of [`Outcome`] as JSON.
+pub const CRASH_VERSION: u32 = 1;
+/// Buffers of one client, bytes.
+const SLAB_BYTES: u64 = 256 << 10;
+
+/// What is simulated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setup {
+    /// The profile's name.
+    pub profile: String,
+    /// Keys loaded.
+    pub keys: u64,
+    /// Compute nodes; the last one dies.
+    pub cns: u16,
+    /// Threads of each.
+    pub threads: u32,
+    /// Clients of each thread.
+    pub coroutines: u32,
+    /// Updates among the operations, percent; the others are reads.
+    pub update_percent: u32,
+    /// How long a lease lasts, us.
+    pub lease_us: u64,
+    /// When the node dies, us.
+    pub crash_us: u64,
+    /// When the clients end, us.
+    pub until_us: u64,
+    /// Width of a bucket of the curve, us.
+    pub bucket_us: u64,
+    /// The node hangs, with a NIC that goes on serving, instead of going away.
+    pub hung: bool,
+    /// Seed of everything.
+    pub seed: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            profile: "dmtree-artifact-100g".to_owned(),
+            keys: 1_000_000,
+            cns: 6,
+            threads: 24,
+            coroutines: 4,
+            update_percent: 50,
+            lease_us: 10_000,
+            crash_us: 10_000,
+            until_us: 40_000,
+            bucket_us: 250,
+            hung: false,
+            seed: 42,
+        }
+    }
+}
+
+impl Setup {
+    /// Refuses what cannot be.
+    ///
+    /// # Errors
+    /// The flag and its range.
+    pub fn check(&self) -> Result<()> {
+        let range = |name: &str, value: u64, low: u64, high: u64| {
+            if (low..=high).contains(&value) {
+                return Ok(());
+            }
+            Err(Failure::input(format!("{name} is {value}; it must be {low} to {high}")))
+        };
+        let clients = u64::from(self.cns) * u64::from(self.threads) * u64::from(self.coroutines);
+        range("cns", self.cns.into(), 2, 64)?;
+        range("threads", self.threads.into(), 1, 256)?;
+        range("coroutines", self.coroutines.into(), 1, 64)?;
+        range("keys", self.keys, clients.max(1000), 100_000_000)?;
+        range("update-percent", self.update_percent.into(), 0, 100)?;
+        range("lease-us", self.lease_us, 100, 10_000_000)?;
+        range("crash-us", self.crash_us, 1, 10_000_000)?;
+        range("until-us", self.until_us, self.crash_us + 1, 60_000_000)?;
+        range("bucket-us", self.bucket_us, 1, self.until_us)
+    }
+}
+
+/// Operations that ended in one bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Reads.
+    pub reads: u64,
+    /// Updates.
+    pub updates: u64,
+}
+
+/// Something that happened once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// What.
+    pub what: String,
+    /// When, ns of virtual time after the clients' start.
+    pub at_ns: u64,
+}
+
+/// What came out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// [`CRASH_VERSION`].
+    pub version: u32,
+    /// What was simulated.
+    pub setup: Setup,
+    /// Operations of the survivors, bucket by bucket.
+    pub survivors: Vec<Bucket>,
+    /// Operations of the node that died.
+    pub dead: Vec<Bucket>,
+    /// Stages of the recovery.
+    pub moments: Vec<Moment>,
+    /// Millions of operations per second of the survivors before the crash.
+    pub before_mops: f64,
+    /// The same after the recovery.
+    pub after_mops: f64,
+    /// The least in a bucket between.
+    pub least_mops: f64,
+    /// The longest read of a survivor that was under way at the crash or began later, ns.
+    pub longest_read_ns: u64,
+    /// The longest update.
+    pub longest_update_ns: u64,
+    /// Operations of survivors that failed.
+    pub errors: u64,
+    /// The first in words.
+    pub samples: Vec<String>,
+    /// Keys whose last acknowledged update was looked for in the end.
+    pub keys_checked: u64,
+    /// Those that did not hold it.
+    pub keys_wrong: u64,
+    /// Of the keys that the dead node's clients were writing: those that hold the unacknowledged value.
+    pub taken_effect: u64,
+    /// Hash of all that happened, hexadecimal.
+    pub trace_hash: String,
+}
+
+/// Key number `i` of 24 bytes.
+fn key(i: u64) -> [u8; 24] {
+    let mut out = *b"user00000000000000000000";
+    let mut rest = dmtree_workload::mix64(i);
+    for place in out[4..].iter_mut().rev() {
+        *place = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    out
+}
+
+/// What a client was told last of a key, and what it was about to write.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    acknowledged: u64,
+    begun: u64,
+}
+
+/// What the clients share.
+struct Board {
+    fabric: SimFabric,
+    setup: Setup,
+    start_ns: u64,
+    victim: NodeId,
+    crashed: Cell<bool>,
+    survivors: RefCell<Vec<Bucket>>,
+    dead: RefCell<Vec<Bucket>>,
+    longest: Cell<(u64, u64)>,
+    errors: Cell<u64>,
+    samples: RefCell<Vec<String>>,
+    last: RefCell<BTreeMap<u64, Last>>,
+    moments: RefCell<Vec<Moment>>,
+    /// Clients that have not ended.
+    running: Cell<u64>,
+}
+
+impl Board {
+    fn since(&self, now: u64) -> u64 {
+        now.saturating_sub(self.start_ns)
+    }
+
+    fn is_dead(&self, node: NodeId) -> bool {
+        self.crashed.get() && node == self.victim
+    }
+
+    fn done(&self, node: NodeId, update: bool, began: u64, now: u64) {
+        let ended = self.since(now);
+        let of = if node == self.victim { &self.dead } else { &self.survivors };
+        if let Some(b) = of.borrow_mut().get_mut((ended / (self.setup.bucket_us * 1000)) as usize) {
+            if update { b.updates += 1 } else { b.reads += 1 }
+        }
+        if node != self.victim && ended > self.setup.crash_us * 1000 {
+            let (read, write) = self.longest.get();
+            let took = now.saturating_sub(began);
+            let (read, write) =
+                if update { (read, write.max(took)) } else { (read.max(took), write) };
+            self.longest.set((read, write));
+        }
+    }
+
+    fn failed(&self, what: String) {
+        self.errors.set(self.errors.get() + 1);
+        let mut samples = self.samples.borrow_mut();
+        if samples.len() < 5 {
+            samples.push(what);
+        }
+    }
+
+    fn moment(&self, what: &str, now: u64) {
+        let at_ns = self.since(now);
+        self.moments.borrow_mut().push(Moment { what: what.to_owned(), at_ns });
+    }
+}
+
+/// A future that ends when its node dies.
+struct Mortal<'b, F> {
+    board: &'b Board,
+    node: NodeId,
+    inner: Option<Pin<Box<F>>>,
+}
+
+impl<F: Future<Output = ()>> Future for Mortal<'_, F> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.board.is_dead(self.node) {
+            self.inner = None;
+        }
+        match &mut self.inner {
+            Some(inner) => inner.as_mut().poll(cx),
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+/// One client's loop.
+async fn client<I: RangeIndex>(mut index: I, ep: Endpoint, number: u64, clients: u64, b: &Board) {
+    let (s, node) = (&b.setup, ep.node());
+    let mut rng = Seed(s.seed).numbered("crash", number).rng();
+    ep.sleep(rng.below(200_000)).await;
+    let mut value = Vec::new();
+    let mut count = 0u64;
+    while b.since(ep.now()) < s.until_us * 1000 {
+        let update = rng.below(100) < u64::from(s.update_percent);
+        let began = ep.now();
+        let result = if update {
+            let k = rng.below(s.keys / clients) * clients + number;
+            count += 1;
+            let new = number << 32 | count;
+            b.last.borrow_mut().entry(k).or_default().begun = new;
+            let r = index.write(&key(k), Write::Update(&new.to_le_bytes())).await;
+            r.map(|_| {
+                b.last.borrow_mut().entry(k).and_modify(|l| l.acknowledged = new);
+            })
+        } else {
+            let k = rng.below(s.keys);
+            index.get(&key(k), &mut value).await.and_then(|found| match found {
+                true => Ok(()),
+                false => Err(dmtree_fabric::Error::corrupt(format!("key {k} is gone"))),
+            })
+        };
+        match result {
+            Ok(()) => b.done(node, update, began, ep.now()),
+            Err(e) => b.failed(format!("client {number}: {e}")),
+        }
+    }
+}
+
+/// Notes how far the death of the victim has come.
+async fn watch(ep: Endpoint, pool: Arc<dmtree_pool::PoolNode>, incarnation: u32, b: &Board) {
+    let mut seen = None;
+    while b.running.get() > 0 {
+        let now = pool.standing(b.victim, incarnation);
+        if now != seen {
+            seen = now;
+            let what = match now {
+                Some(Standing::Revoking) => "its lease has ended: its access is being revoked",
+                Some(Standing::Draining) => "revoked everywhere: its locks may be taken over",
+                Some(Standing::Rehoming) => "its tables are used no more",
+                Some(Standing::Gone) => "its tables have new homes",
+                _ => "",
+            };
+            if !what.is_empty() {
+                b.moment(what, ep.now());
+            }
+        }
+        ep.sleep(20_000).await;
+    }
+}
+
+struct Made<I: RangeIndex> {
+    cluster: Cluster,
+    fabric: SimFabric,
+    nodes: Vec<Arc<I::Node>>,
+}
+
+fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
+    let profile = Profile::named(&s.profile)?;
+    let pool = PoolOptions {
+        memory_nodes: 1,
+        compute_nodes: s.cns,
+        memory_bytes_per_node: 256 * s.keys + (256 << 20),
+        ..PoolOptions::default()
+    };
+    let fabric = SimFabric::new(&profile, s.seed);
+    fabric.add_node(NodeId::memory(0), pool.memory_bytes_per_node)?;
+    for c in 0..s.cns {
+        fabric.add_node(NodeId::compute(c), pool.chosen_compute_bytes())?;
+    }
+    let cluster = Cluster::format(Arc::new(fabric.clone()), &pool)?;
+    let lease_ns = s.lease_us * 1000;
+    cluster.membership().set_terms(Terms {
+        lease_ns,
+        acknowledge_ns: 10 * lease_ns,
+        ..Terms::default()
+    });
+    let first = cluster.compute_node(0)?;
+    let ep = first.endpoint(1 << 30)?;
+    let cx = NodeContext { pool: first.clone(), cache_bytes: 12 * s.keys + (16 << 20) };
+    let text = serde_json::to_vec(options).map_err(|e| Failure::input(e.to_string()))?;
+    let root = ep.core().block_on(ep.slot(), async {
+        let entry = first.create_index(&ep, "crash", "dmtree", &text).await?;
+        let root = Root { index: entry.id, word: entry.root_word };
+        I::format(&ep, &cx, options, root).await?;
+        first.publish_index(&ep, &entry).await?;
+        Ok(root)
+    })?;
+    let mut nodes = Vec::new();
+    for c in 0..cluster.compute_nodes() {
+        let pool = cluster.compute_node(c)?;
+        nodes.push(I::node(&NodeContext { pool, ..cx.clone() }, options, root)?);
+    }
+    let mut loader = I::client(ep.clone(), nodes[0].clone());
+    let mut pairs = (0..s.keys).map(|i| (key(i).to_vec(), 0u64.to_le_bytes().to_vec()));
+    let fill = Fill::RandomInserts { seed: s.seed };
+    ep.core().block_on(ep.slot(), loader.load(&mut pairs, false, fill))?;
+    // Caches are warm before anybody counts.
+    for node in &nodes {
+        let mut c = I::client(ep.clone(), node.clone());
+        ep.core().block_on(ep.slot(), async {
+            let mut value = Vec::new();
+            for i in (0..s.keys).step_by(8) {
+                c.get(&key(i), &mut value).await?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(Made { cluster, fabric, nodes })
+}
+
+/// Simulates it with DMTree.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn dmtree(setup: &Setup) -> Result<Outcome> {
+    run::<dmtree_engine::DmTree>(setup, &dmtree_engine::Options::default())
+}
+
+/// Simulates it.
+///
+/// # Errors
+/// A setup that cannot be; a simulation that comes to a stop.
+pub fn run<I: RangeIndex>(setup: &Setup, options: &I::Options) -> Result<Outcome> {
+    setup.check()?;
+    let made = make::<I>(setup, options)?;
+    let Made { cluster, fabric, nodes } = &made;
+    let victim = NodeId::compute(setup.cns - 1);
+    let incarnation = fabric.incarnation(victim).unwrap_or(0);
+    let per_cn = setup.threads * setup.coroutines;
+    let clients = u64::from(setup.cns) * u64::from(per_cn);
+    let buckets = (setup.until_us / setup.bucket_us) as usize;
+    let board = Board {
+        fabric: fabric.clone(),
+        setup: setup.clone(),
+        start_ns: fabric.now(),
+        victim,
+        crashed: Cell::new(false),
+        survivors: RefCell::new(vec![Bucket::default(); buckets]),
+        dead: RefCell::new(vec![Bucket::default(); buckets]),
+        longest: Cell::default(),
+        errors: Cell::default(),
+        samples: RefCell::default(),
+        last: RefCell::default(),
+        moments: RefCell::default(),
+        running: Cell::new(clients),
+    };
+    fabric.set_timed(true);
+    let stopped = live::<I>(&made, &board, incarnation, (clients, per_cn));
+    fabric.set_timed(false);
+    stopped?;
+    let (checked, wrong, taken_effect) = look::<I>(cluster, nodes, &board, victim)?;
+    Ok(summary(board, checked, wrong, taken_effect))
+}
+
+/// The clients, the keepers, the watcher and the one who kills.
+fn live<I: RangeIndex>(
+    made: &Made<I>,
+    b: &Board,
+    incarnation: u32,
+    (clients, per_cn): (u64, u32),
+) -> Result<()> {
+    let Made { cluster, fabric, nodes } = made;
+    let s = &b.setup;
+    let first = fabric.attach(NodeId::compute(0))?;
+    let core = Core::new(first, SLAB_BYTES * clients);
+    core.seed(s.seed);
+    let mut worker = Worker::new(core.clone());
+    let mut sums: Option<Endpoint> = None;
+    let mut victims = Vec::new();
+    for cn in 0..s.cns {
+        let node = NodeId::compute(cn);
+        for thread in 0..s.threads {
+            let transport = fabric.attach(node)?;
+            for coroutine in 0..s.coroutines {
+                let slot = core.add_slot();
+                let ep = match &sums {
+                    Some(first) => {
+                        Endpoint::counting_with(core.clone(), transport.clone(), slot, first)
+                    }
+                    None => Endpoint::new(core.clone(), transport.clone(), slot),
+                };
+                sums.get_or_insert(ep.clone());
+                let number = u64::from(u32::from(cn) * per_cn + thread * s.coroutines + coroutine);
+                let index = I::client(ep.clone(), nodes[usize::from(cn)].clone());
+                let inner = Some(Box::pin(client(index, ep, number, clients, b)));
+                let task = Mortal { board: b, node, inner };
+                worker.spawn(slot, async move {
+                    task.await;
+                    b.running.set(b.running.get() - 1);
+                });
+                if node == b.victim {
+                    victims.push(slot);
+                }
+            }
+        }
+        let (slot, pool) = (core.add_slot(), cluster.compute_node(usize::from(cn))?);
+        let ep = Endpoint::new(core.clone(), fabric.attach(node)?, slot);
+        let pause = s.lease_us * 1000 / 16;
+        let keeper = async move {
+            // The fenced have nothing to keep.
+            let _ = pool.keep_on(&ep, pause, || b.running.get() == 0).await;
+        };
+        worker.spawn(slot, Mortal { board: b, node, inner: Some(Box::pin(keeper)) });
+        if node == b.victim {
+            victims.push(slot);
+        }
+    }
+    let slot = core.add_slot();
+    let ep = Endpoint::new(core.clone(), fabric.attach(NodeId::compute(0))?, slot);
+    worker.spawn(slot, watch(ep, cluster.compute_node(0)?, incarnation, b));
+    let slot = core.add_slot();
+    let ep = Endpoint::new(core.clone(), fabric.attach(NodeId::compute(0))?, slot);
+    let waker = core.clone();
+    worker.spawn(slot, async move {
+        ep.sleep(s.crash_us * 1000).await;
+        let how = if s.hung { How::Hung } else { How::Machine };
+        if let Err(e) = b.fabric.crash(b.victim, how) {
+            b.failed(e.to_string());
+        }
+        b.crashed.set(true);
+        b.moment("the node dies", ep.now());
+        victims.into_iter().for_each(|slot| waker.wake(slot));
+    });
+    worker.run(&mut Fifo).map_err(|stalled| Failure::violation(stalled.to_string()))
+}
+
+/// Looks every written key up: how many were, how many hold something else than they must, and of those whose writer died while it
+/// wrote, how many hold what was not acknowledged.
+fn look<I: RangeIndex>(
+    cluster: &Cluster,
+    nodes: &[Arc<I::Node>],
+    b: &Board,
+    victim: NodeId,
+) -> Result<(u64, u64, u64)> {
+    let ep = cluster.compute_node(0)?.endpoint(1 << 24)?;
+    let mut index = I::client(ep.clone(), nodes[0].clone());
+    let all = b.last.borrow();
+    let clients_of_victim = |number: u64| {
+        let per_cn = u64::from(b.setup.threads * b.setup.coroutines);
+        number / per_cn == victim.index() as u64
+    };
+    let (mut checked, mut wrong, mut taken) = (0, 0, 0);
+    ep.core().block_on(ep.slot(), async {
+        let mut value = Vec::new();
+        for (k, last) in all.iter() {
+            checked += 1;
+            ep.renew_deadline();
+            let found = index.get(&key(*k), &mut value).await?;
+            let held = value.as_slice().try_into().map_or(0, u64::from_le_bytes);
+            let open = last.begun != last.acknowledged && clients_of_victim(last.begun >> 32);
+            taken += u64::from(open && held == last.begun);
+            let right = held == last.acknowledged || (open && held == last.begun);
+            wrong += u64::from(!found || !right);
+        }
+        Ok(())
+    })?;
+    Ok((checked, wrong, taken))
+}
+
+fn summary(b: Board, keys_checked: u64, keys_wrong: u64, taken_effect: u64) -> Outcome {
+    let s = b.setup;
+    let survivors = b.survivors.take();
+    let mut moments = b.moments.take();
+    let mops = |from_us: u64, to_us: u64| {
+        let (from, to) = (from_us / s.bucket_us, to_us / s.bucket_us);
+        let range = survivors.get(from as usize..to as usize).unwrap_or(&[]);
+        let ops: u64 = range.iter().map(|x| x.reads + x.updates).sum();
+        ops as f64 / (range.len().max(1) as u64 * s.bucket_us) as f64
+    };
+    let before_mops = mops((s.crash_us / 4).max(1), s.crash_us);
+    let over = moments.last().map_or(s.crash_us, |m| m.at_ns / 1000 + s.bucket_us);
+    let after_mops = mops(over.min(s.until_us), s.until_us);
+    let first = (s.crash_us / s.bucket_us) as usize;
+    let each = survivors.get(first..).unwrap_or(&[]).iter();
+    let each: Vec<f64> = each.map(|x| (x.reads + x.updates) as f64 / s.bucket_us as f64).collect();
+    // The last buckets are those in which clients end.
+    let least_mops = each.iter().rev().skip(1).copied().fold(f64::INFINITY, f64::min);
+    let least = each.iter().position(|m| *m == least_mops).unwrap_or(0);
+    let back = each.iter().skip(least).position(|m| *m >= 0.95 * before_mops);
+    if let Some(back) = back {
+        let at_ns = (first + least + back) as u64 * s.bucket_us * 1000;
+        moments.push(Moment { what: "the survivors are as fast as before".to_owned(), at_ns });
+    }
+    moments.sort_by_key(|m| m.at_ns);
+    let (longest_read_ns, longest_update_ns) = b.longest.get();
+    Outcome {
+        version: CRASH_VERSION,
+        survivors,
+        dead: b.dead.take(),
+        moments,
+        before_mops,
+        after_mops,
+        least_mops: if least_mops.is_finite() { least_mops } else { 0.0 },
+        longest_read_ns,
+        longest_update_ns,
+        errors: b.errors.get(),
+        samples: b.samples.take(),
+        keys_checked,
+        keys_wrong,
+        taken_effect,
+        trace_hash: format!("{:016x}", b.fabric.trace_hash()),
+        setup: s,
+    }
+}
