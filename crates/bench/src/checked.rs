@@ -53,6 +53,11 @@ pub fn case(system: &System, seed: u64, grants: Capabilities) -> Case {
     Case::of_seed(system.name, seed, grants, &|d| system.draw(d))
 }
 
+/// The small case of a system and a seed, every order of which can be tried.
+pub fn tiny(system: &System, seed: u64, grants: Capabilities) -> Case {
+    Case::tiny(system.name, seed, grants, &|d| system.draw(d))
+}
+
 /// Runs a case with the system that it names.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! The systems that can be measured and used, by name.
 
 use dmtree_check::case::{Case, Draw, Drawn};
+use dmtree_check::exhaustive::{Depth, Explored};
 use dmtree_check::verdict::Verdict;
 use dmtree_engine::{DmTree, Options, Tables};
 use dmtree_fabric::mark::Reached;
@@ -56,6 +57,7 @@ pub struct System {
     run: fn(&Group, &mut Host<'_>) -> Result<()>,
     open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
     check: fn(&Case) -> dmtree_fabric::Result<Verdict>,
+    explore: fn(&Case, Depth, &dyn Fn() -> bool) -> dmtree_fabric::Result<Explored>,
     draw: DrawOptions,
     marks: fn() -> Vec<Reached>,
 }
@@ -78,6 +80,7 @@ impl System {
             run: run_group::<I>,
             open: open_pool::<I>,
             check: dmtree_check::run::<I>,
+            explore: dmtree_check::exhaustive::explore::<I>,
             draw: checked::as_they_are,
             marks: Vec::new,
         }
@@ -120,6 +123,14 @@ impl System {
     /// A case that cannot be run. What goes wrong in a run is in the verdict.
     pub fn check(&self, case: &Case) -> Result<Verdict> {
         Ok((self.check)(case)?)
+    }
+
+    /// Tries the orders of a small case with this system.
+    ///
+    /// # Errors
+    /// A case that cannot be run.
+    pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
+        Ok((self.explore)(case, depth, go_on)?)
     }
 
     /// Options for a checked run.

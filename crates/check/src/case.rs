@@ -1,7 +1,7 @@
 //! Everything a checked run is a function of, drawn from a seed and kept as JSON.
 
-use dmtree_fabric::sim::Hazards;
-use dmtree_fabric::{Capabilities, Error, Policy, Result, SeededRandom, Unfair};
+use dmtree_fabric::sim::{Hazards, Order};
+use dmtree_fabric::{Capabilities, Error, Fifo, Policy, Result, SeededRandom, Unfair};
 use dmtree_pool::PoolOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
-pub const CASE_VERSION: u32 = 1;
+pub const CASE_VERSION: u32 = 2;
 /// Fewest clients that a seed draws.
 pub const LEAST_CLIENTS: u32 = 3;
 /// Fewest operations that a seed draws, all clients together.
@@ -50,7 +50,14 @@ pub enum Schedule {
     Uniform,
     /// Some are held back for long stretches.
     Unfair,
+    /// The one of the highest priority, with so many changes of priorities.
+    Priorities(u32),
+    /// The one that became ready first.
+    Fifo,
 }
+
+/// Steps of the verbs of a case, about: changes of priorities are drawn among them.
+const STEPS: u64 = 8_000;
 
 impl Schedule {
     /// The policy with its seed.
@@ -58,6 +65,7 @@ impl Schedule {
         match self {
             Self::Uniform => Box::new(SeededRandom::new(seed)),
             Self::Unfair => Box::new(Unfair::new(seed)),
+            Self::Priorities(_) | Self::Fifo => Box::new(Fifo),
         }
     }
 }
@@ -159,6 +167,9 @@ pub struct Case {
     /// The operations that are done, client by client, by number; all of them when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<Vec<u32>>>,
+    /// Which verb goes next, wherever there are several ([`Order::Listed`]), instead of what the schedule says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choices: Option<Vec<u32>>,
 }
 
 impl Case {
@@ -184,7 +195,14 @@ impl Case {
             system: system.to_owned(),
             seed,
             order: seed,
-            schedule: d.of(&[Schedule::Uniform, Schedule::Unfair]),
+            schedule: d.of(&[
+                Schedule::Uniform,
+                Schedule::Unfair,
+                Schedule::Uniform,
+                Schedule::Unfair,
+                Schedule::Priorities(1),
+                Schedule::Priorities(3),
+            ]),
             hazards: Hazards::of_seed(seed),
             grants,
             options: drawn.options,
@@ -207,6 +225,35 @@ impl Case {
             wave_ops: d.of(&[0, 0, 40]),
             liveness: true,
             kept: None,
+            choices: None,
+        }
+    }
+
+    /// A case small enough that every order of its verbs can be tried: two or three clients with an operation or two each, on one
+    /// or two keys of leaves that are full or nearly so; the fabric does nothing but to order verbs.
+    pub fn tiny(
+        system: &str,
+        seed: u64,
+        grants: Capabilities,
+        index: &dyn Fn(&mut Draw) -> Drawn,
+    ) -> Self {
+        let mut d = Draw::new(seed ^ 0x7469_6e79);
+        let (clients, ops) = d.of(&[(2, 1), (2, 1), (2, 2), (3, 1)]);
+        let whole = Self::of_seed(system, seed, grants, index);
+        Self {
+            schedule: Schedule::Fifo,
+            hazards: Hazards::NONE,
+            clients,
+            gardeners: 0,
+            ops,
+            keys: d.of(&[1, 2]),
+            neighbours: d.of(&[1, 31, 63]),
+            fill_percent: 100,
+            value_bytes: whole.value_bytes[..1].to_vec(),
+            scan_one_in: d.of(&[0, 4]),
+            wave_ops: 0,
+            liveness: false,
+            ..whole
         }
     }
 
@@ -290,6 +337,17 @@ impl Case {
         i / each * self.stride() + 1 + i % each
     }
 
+    /// Which verb goes next.
+    pub fn order(&self) -> Order {
+        match (&self.choices, self.schedule) {
+            (Some(choices), _) => Order::Listed { choices: choices.clone(), switches: u32::MAX },
+            (None, Schedule::Priorities(changes)) => {
+                Order::Priorities { seed: self.order, changes, steps: STEPS }
+            }
+            (None, _) => Order::Drawn,
+        }
+    }
+
     /// The numbers of the operations that client `c` does; gardeners come last.
     pub fn numbers_of(&self, c: u32) -> Vec<u32> {
         match &self.kept {
@@ -350,8 +408,8 @@ mod tests {
     fn what_cannot_be_run_is_refused() {
         let good = case(1).to_json();
         for (bad, words) in [
-            (good.replace("\"version\":1", "\"version\":99"), "version 99"),
-            (good.replace("\"version\":1", "\"versoin\":1"), "no version"),
+            (good.replace("\"version\":2", "\"version\":99"), "version 99"),
+            (good.replace("\"version\":2", "\"versoin\":1"), "no version"),
             (good.replace("\"clients\"", "\"cleints\""), "cleints"),
             ("{".to_owned(), "not JSON"),
             (Case { clients: 0, ..case(1) }.to_json(), "clients is 0"),

@@ -8,6 +8,7 @@ pub mod case;
 pub mod concurrent;
 pub mod conformance;
 mod drive;
+pub mod exhaustive;
 pub mod file;
 pub mod history;
 pub mod log;

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dmtree_fabric::sim::{Hazards, SimFabric};
+use dmtree_fabric::sim::{Choice, Hazards, Order, SimFabric};
 use dmtree_fabric::{Core, Endpoint, Error, Policy, Result, Worker};
 use dmtree_parts::{Fill, RangeIndex};
 
@@ -19,6 +19,8 @@ use crate::verdict::{Finding, Verdict, panic_text};
 const SLAB_BYTES: u64 = 16 << 20;
 /// Bounds of the phase with hazards.
 const SAFETY: Bounds = Bounds { until_ns: 120_000_000_000, steps: 20_000_000 };
+/// Bounds of a small case whose verbs are ordered by a list: who waits for something that the list holds back may look for it for ever.
+const LISTED: Bounds = Bounds { until_ns: 120_000_000_000, steps: 100_000 };
 /// Virtual time within which the phase without hazards must end, ns.
 const LIVENESS_NS: u64 = 5_000_000_000;
 
@@ -27,6 +29,14 @@ const LIVENESS_NS: u64 = 5_000_000_000;
 /// # Errors
 /// A case that cannot be run. What goes wrong in a run is in the verdict.
 pub fn run<I: RangeIndex>(case: &Case) -> Result<Verdict> {
+    run_in::<I>(case, &case.order()).map(|(verdict, _)| verdict)
+}
+
+/// The same with verbs in another order than the case's; also the choices made on the way, when they are listed.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec<Choice>)> {
     case.check()?;
     let options: I::Options = serde_json::from_value(case.options.clone())
         .map_err(|e| Error::invalid(format!("options of {}: {e}", case.system)))?;
@@ -39,7 +49,9 @@ pub fn run<I: RangeIndex>(case: &Case) -> Result<Verdict> {
         &options,
     )?;
     load(&bed, case)?;
-    let caught = catch_unwind(AssertUnwindSafe(|| phases(&bed, &fabric, case)));
+    let mut choices = Vec::new();
+    let caught =
+        catch_unwind(AssertUnwindSafe(|| phases(&bed, &fabric, case, order, &mut choices)));
     let (finding, log) = match caught {
         Ok(done) => done?,
         Err(payload) => {
@@ -49,7 +61,8 @@ pub fn run<I: RangeIndex>(case: &Case) -> Result<Verdict> {
     };
     let trace_hash = fabric.trace_hash() ^ log.hash().rotate_left(32);
     let operations = log.records().len() as u64;
-    Ok(Verdict { finding, operations, trace_hash, virtual_ns: fabric.now(), log })
+    let verdict = Verdict { finding, operations, trace_hash, virtual_ns: fabric.now(), log };
+    Ok((verdict, choices))
 }
 
 /// The keys that are there at first.
@@ -67,9 +80,17 @@ fn load<I: RangeIndex>(bed: &Bed<I>, case: &Case) -> Result<()> {
 
 type Finished = (Option<Finding>, Log);
 
-fn phases<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Result<Finished> {
+fn phases<I: RangeIndex>(
+    bed: &Bed<I>,
+    fabric: &SimFabric,
+    case: &Case,
+    order: &Order,
+    choices: &mut Vec<Choice>,
+) -> Result<Finished> {
     fabric.set_timed(true);
-    let finished = clients(bed, fabric, case);
+    fabric.set_order(order);
+    let listed = matches!(order, Order::Listed { .. });
+    let finished = clients(bed, fabric, case, listed, choices);
     fabric.set_timed(false);
     let (finding, mut log) = finished?;
     if finding.is_some() {
@@ -91,7 +112,13 @@ fn phases<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Resul
 }
 
 /// All clients on one executor, first with hazards and then without.
-fn clients<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Result<Finished> {
+fn clients<I: RangeIndex>(
+    bed: &Bed<I>,
+    fabric: &SimFabric,
+    case: &Case,
+    listed: bool,
+    choices: &mut Vec<Choice>,
+) -> Result<Finished> {
     let attach = |cn: usize| bed.cluster.fabric().attach(bed.cluster.compute_node(cn)?.cn());
     let first = attach(0)?;
     let core = Core::new(first.clone(), SLAB_BYTES);
@@ -105,7 +132,8 @@ fn clients<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Resu
             seats.push((number, slot, RefCell::new(Some(I::client(ep, bed.nodes[cn].clone())))));
         }
     }
-    let shared = Shared::new(case, fabric.clone(), core.clone(), SAFETY);
+    let bounds = if listed { LISTED } else { SAFETY };
+    let shared = Shared::new(case, fabric.clone(), core.clone(), bounds);
     shared.slots.borrow_mut().extend(seats.iter().map(|(_, slot, _)| *slot));
     let mut policy = case.schedule.policy(case.order);
     let mut worker = Worker::new(core);
@@ -121,6 +149,8 @@ fn clients<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Resu
         );
     }
     work(&mut worker, &mut *policy, &shared);
+    *choices = fabric.choices();
+    fabric.set_order(&Order::Drawn);
     if case.liveness && !shared.is_over() {
         fabric.set_hazards(Hazards::NONE);
         shared.phase.set("liveness");

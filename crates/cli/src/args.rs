@@ -374,6 +374,15 @@ pub struct CheckArgs {
     /// Run one seed (SEED, or SEED:CASE as printed with a violation), or the case in a file.
     #[arg(long, value_name = "SEED|FILE", conflicts_with_all = ["seeds", "minutes"])]
     pub replay: Option<String>,
+    /// Try every order of the verbs of small cases, one case per seed.
+    #[arg(long, conflicts_with_all = ["replay", "check_history"])]
+    pub exhaustive: bool,
+    /// With --exhaustive: choices other than to go on with the same client, at most, per order.
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "exhaustive")]
+    pub switches: u32,
+    /// With --exhaustive: orders per case, at most.
+    #[arg(long, value_name = "N", default_value_t = 20_000, requires = "exhaustive")]
+    pub orders: u64,
     /// Threads, each with a seed of its own; the cores by default.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,

@@ -16,7 +16,7 @@ use dmtree_check::trace::{regression_test, trace};
 use dmtree_check::verdict::keep_panics;
 
 use crate::args::{CheckArgs, Faults};
-use crate::output;
+use crate::{exhaustive, output};
 
 /// Seeds when neither seeds nor minutes are given.
 const USUAL_SEEDS: u64 = 200;
@@ -39,6 +39,9 @@ pub fn run(args: &CheckArgs) -> Result<()> {
     }
     keep_panics();
     let stop = crate::stop_flag()?;
+    if args.exhaustive {
+        return exhaustive::run(args, &stop);
+    }
     match &args.replay {
         Some(what) => replay(args, what, &stop),
         None => seeds(args, &stop),

@@ -7,6 +7,7 @@ mod check;
 mod crash;
 mod demo;
 mod dumps;
+mod exhaustive;
 mod fabric;
 mod output;
 mod progress;

@@ -64,7 +64,7 @@ fn a_violation_is_small_and_replays() {
     // Under another configuration it is refused.
     refused(&["--replay", case, "--system", "dmtree"], &["dmtree-published, not of dmtree"]);
     refused(&["--replay", case, "--grant", "line_atomic"], &["grants nothing"]);
-    let old = std::fs::read_to_string(case).unwrap().replace("\"version\":1", "\"version\":0");
+    let old = std::fs::read_to_string(case).unwrap().replace("\"version\":2", "\"version\":0");
     std::fs::write(case, old).unwrap();
     refused(&["--replay", case], &["case.json", "version 0"]);
 }
@@ -100,7 +100,7 @@ fn histories_are_written_checked_and_refused() {
     let lines: Vec<&str> = good.lines().collect();
     std::fs::write(&path, lines[..10].join("\n")).unwrap();
     refused(&["--check-history", at], &["h.jsonl", "line 11", "truncated"]);
-    std::fs::write(&path, good.replacen("\"version\":1", "\"version\":7", 1)).unwrap();
+    std::fs::write(&path, good.replacen("\"version\":2", "\"version\":7", 1)).unwrap();
     refused(&["--check-history", at], &["line 1", "version 7"]);
 }
 

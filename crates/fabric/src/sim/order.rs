@@ -15,6 +15,8 @@ use super::world::{Event, World};
 
 /// How long a chosen step takes, ps.
 const STEP: Picos = 1_000;
+/// So many steps in a row are no progress: who looks again and again falls behind those it waits for.
+const SPINNING: u64 = 20_000;
 
 /// A decision between steps that could be next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub struct Choice {
 pub enum Order {
     /// As the times say that the seed draws.
     Drawn,
-    /// The client of the highest priority goes on for as long as it can. At `changes` moments, drawn among the first `steps` steps, the
+    /// The client of the highest priority goes on for as long as it can (or spins). At `changes` moments, drawn among the first `steps` steps, the
     /// one that goes falls behind all others.
     Priorities {
         /// Seed of priorities and moments.
@@ -49,23 +51,24 @@ pub enum Order {
     },
 }
 
-struct Open {
-    at: Picos,
-    client: u32,
-    step: Step,
-}
-
 enum Chooser {
     Priorities { chance: Chance, of: BTreeMap<u32, u64>, moments: Vec<u64>, lowest: u64 },
     Listed { choices: Vec<u32>, switches: u32, made: Vec<Choice> },
 }
 
+/// The steps of one client, by their drawn times.
+type Queue = BTreeMap<(Picos, u64), Step>;
+
 /// Steps that wait to be chosen.
 pub(super) struct Chosen {
-    open: Vec<Open>,
+    /// By client; none is empty.
+    open: BTreeMap<u32, Queue>,
     chooser: Chooser,
     picks: u64,
+    puts: u64,
     last: u32,
+    /// Steps of that client in a row.
+    row: u64,
 }
 
 impl Chosen {
@@ -84,52 +87,76 @@ impl Chosen {
                 Chooser::Listed { choices: choices.clone(), switches, made: Vec::new() }
             }
         };
-        Some(Self { open: Vec::new(), chooser, picks: 0, last: u32::MAX })
+        Some(Self { open: BTreeMap::new(), chooser, picks: 0, puts: 0, last: u32::MAX, row: 0 })
     }
 
-    fn pick(&mut self) -> Option<Open> {
-        if self.open.is_empty() {
-            return None;
-        }
-        let last = self.last;
-        let i = match &mut self.chooser {
-            Chooser::Priorities { chance, of, moments, lowest } => {
-                for o in &self.open {
-                    of.entry(o.client).or_insert_with(|| (1 << 33) + chance.below(1 << 32));
-                }
-                let first = |open: &[Open], of: &BTreeMap<u32, u64>| {
-                    let steps = open.iter().enumerate();
-                    let key = |o: &Open| (std::cmp::Reverse(of.get(&o.client).copied()), o.at);
-                    steps.min_by_key(|(i, o)| (key(o), *i)).map_or(0, |(i, _)| i)
-                };
-                let i = first(&self.open, of);
-                if moments.first().is_some_and(|m| *m <= self.picks) {
-                    moments.remove(0);
-                    of.insert(self.open[i].client, *lowest);
-                    *lowest -= 1;
-                    first(&self.open, of)
-                } else {
-                    i
-                }
-            }
-            Chooser::Listed { choices, switches, made } => {
-                // The client that went goes on first; the others by number.
-                self.open.sort_by_key(|o| (o.client != last, o.client));
-                let used = made.iter().filter(|c| c.taken > 0).count() as u32;
-                let of = if used >= *switches { 1 } else { self.open.len() as u32 };
-                if of == 1 {
-                    0
-                } else {
-                    let taken = choices.get(made.len()).copied().unwrap_or(0).min(of - 1);
-                    made.push(Choice { taken, of });
-                    taken as usize
-                }
-            }
+    fn put(&mut self, at: Picos, client: u32, step: Step) {
+        self.puts += 1;
+        self.open.entry(client).or_default().insert((at, self.puts), step);
+    }
+
+    fn pick(&mut self) -> Option<Step> {
+        let (client, nth) = match &self.chooser {
+            Chooser::Priorities { .. } => (self.by_priority()?, 0),
+            Chooser::Listed { .. } => self.by_list()?,
         };
         self.picks += 1;
-        let open = self.open.remove(i);
-        self.last = open.client;
-        Some(open)
+        self.row = if client == self.last { self.row + 1 } else { 0 };
+        self.last = client;
+        let queue = self.open.get_mut(&client)?;
+        let key = *queue.keys().nth(nth)?;
+        let step = queue.remove(&key);
+        if queue.is_empty() {
+            self.open.remove(&client);
+        }
+        step
+    }
+
+    fn by_priority(&mut self) -> Option<u32> {
+        let Chooser::Priorities { chance, of, moments, lowest } = &mut self.chooser else {
+            return None;
+        };
+        for client in self.open.keys() {
+            of.entry(*client).or_insert_with(|| (1 << 33) + chance.below(1 << 32));
+        }
+        let highest = |of: &BTreeMap<u32, u64>| {
+            self.open.keys().copied().max_by_key(|client| (of.get(client).copied(), *client))
+        };
+        let client = highest(of)?;
+        let due = moments.first().is_some_and(|m| *m <= self.picks);
+        if !due && self.row < SPINNING {
+            return Some(client);
+        }
+        if due {
+            moments.remove(0);
+        }
+        of.insert(client, *lowest);
+        *lowest -= 1;
+        highest(of)
+    }
+
+    /// A client, and which of its steps: the client that went goes on first, the others follow by number.
+    fn by_list(&mut self) -> Option<(u32, usize)> {
+        let Chooser::Listed { choices, switches, made } = &mut self.chooser else { return None };
+        let used = made.iter().filter(|c| c.taken > 0).count() as u32;
+        let all = self.open.values().map(BTreeMap::len).sum::<usize>() as u32;
+        let of = if used >= *switches { all.min(1) } else { all };
+        let mut taken = 0;
+        if of > 1 {
+            taken = choices.get(made.len()).copied().unwrap_or(0).min(of - 1);
+            made.push(Choice { taken, of });
+        }
+        let mut rest = taken as usize;
+        let mut clients: Vec<u32> = self.open.keys().copied().collect();
+        clients.sort_by_key(|c| (*c != self.last, *c));
+        for client in clients {
+            let n = self.open.get(&client).map_or(0, BTreeMap::len);
+            if rest < n {
+                return Some((client, rest));
+            }
+            rest -= n;
+        }
+        None
     }
 }
 
@@ -149,15 +176,13 @@ pub(super) fn put(
     client: u32,
     step: Step,
 ) {
-    match chosen {
-        // Listed verbs are whole: what follows from their beginning follows at once.
-        Some(Chosen { chooser: Chooser::Listed { .. }, .. })
-            if !matches!(step, Step::Begin { .. }) =>
-        {
-            wheel.push(0, Event::Chaos(step));
-        }
-        Some(chosen) => chosen.open.push(Open { at, client, step }),
-        None => wheel.push(at, Event::Chaos(step)),
+    let Some(chosen) = chosen else { return wheel.push(at, Event::Chaos(step)) };
+    // Listed verbs are whole, and atomics in any chosen order: what follows from their beginning follows at once.
+    let listed = matches!(chosen.chooser, Chooser::Listed { .. });
+    match step {
+        Step::Begin { .. } => chosen.put(at, client, step),
+        Step::Piece { .. } if !listed => chosen.put(at, client, step),
+        Step::Piece { .. } | Step::AtomicWrite { .. } => wheel.push(0, Event::Chaos(step)),
     }
 }
 
@@ -177,8 +202,8 @@ impl World {
         let chosen = self.next_chosen().filter(|at| *at <= until);
         match chosen {
             Some(at) if self.wheel.next_at().is_none_or(|due| due > self.now) => {
-                let open = self.chosen.as_mut().and_then(Chosen::pick)?;
-                Some((at, Event::Chaos(open.step)))
+                let step = self.chosen.as_mut().and_then(Chosen::pick)?;
+                Some((at, Event::Chaos(step)))
             }
             _ => self.wheel.pop(until),
         }
@@ -187,8 +212,10 @@ impl World {
     /// Changes the order from now on; what is in flight comes first.
     pub(super) fn set_order(&mut self, order: &Order) {
         let old = std::mem::replace(&mut self.chosen, Chosen::new(order));
-        for o in old.into_iter().flat_map(|c| c.open) {
-            put(&mut self.chosen, &mut self.wheel, self.now, o.client, o.step);
+        for (client, queue) in old.into_iter().flat_map(|c| c.open) {
+            for step in queue.into_values() {
+                put(&mut self.chosen, &mut self.wheel, self.now, client, step);
+            }
         }
     }
 

@@ -1,0 +1,110 @@
+//! `check --exhaustive`: every order of the verbs of small cases.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dmtree_bench::checked::{self, granted, grants};
+use dmtree_bench::registry::{System, select};
+use dmtree_bench::{Failure, Result, clock};
+use dmtree_check::exhaustive::{Depth, Explored};
+use dmtree_check::trace::{regression_test, trace};
+
+use crate::args::CheckArgs;
+use crate::output;
+
+/// Seeds when none are given.
+const USUAL_SEEDS: u64 = 20;
+
+#[derive(Default)]
+struct Sum {
+    cases: u64,
+    complete: u64,
+    orders: u64,
+    operations: u64,
+    violations: u64,
+}
+
+impl Sum {
+    fn add(&mut self, e: &Explored) {
+        self.cases += 1;
+        self.complete += u64::from(e.complete);
+        self.orders += e.paths;
+        self.operations += e.operations;
+        self.violations += u64::from(e.wrong.is_some());
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "cases {} complete {} orders {} operations {} violations {}",
+            self.cases, self.complete, self.orders, self.operations, self.violations
+        )
+    }
+}
+
+/// Runs it.
+pub fn run(args: &CheckArgs, stop: &AtomicBool) -> Result<()> {
+    let (from, to) = match (args.seeds, args.minutes) {
+        (Some(seeds), _) => seeds,
+        (None, Some(_)) => (0, u64::MAX),
+        (None, None) => (0, USUAL_SEEDS),
+    };
+    let until = args.minutes.map(|m| clock::now() + Duration::from_secs_f64(m.max(0.0) * 60.0));
+    let go_on = || !stop.load(Ordering::Relaxed) && until.is_none_or(|until| clock::now() < until);
+    let depth = Depth { switches: args.switches, paths: args.orders };
+    let mut sum = Sum::default();
+    for system in select(&args.systems())? {
+        for seed in from..to {
+            if !go_on() || sum.violations > 0 {
+                break;
+            }
+            let found = one(args, &system, seed, depth, &go_on)?;
+            sum.add(&found);
+        }
+    }
+    output::line(&sum.line());
+    if stop.load(Ordering::Relaxed) {
+        return Err(Failure::Interrupted);
+    }
+    match sum.violations {
+        0 => Ok(()),
+        n => Err(Failure::violation(format!("{n} violations"))),
+    }
+}
+
+fn one(
+    args: &CheckArgs,
+    system: &System,
+    seed: u64,
+    depth: Depth,
+    go_on: &dyn Fn() -> bool,
+) -> Result<Explored> {
+    let case = checked::tiny(system, seed, grants(&args.grant)?);
+    let e = system.explore(&case, depth, go_on)?;
+    if !args.quiet {
+        output::note(&format!(
+            "{} seed {seed}: {} clients, {} operations each: {} orders of up to {} choices{}",
+            system.name,
+            case.clients,
+            case.ops,
+            e.paths,
+            e.longest,
+            if e.complete { ", all there are" } else { "" }
+        ));
+    }
+    if let Some((case, verdict)) = &e.wrong {
+        let what = verdict.finding.as_ref().map(ToString::to_string).unwrap_or_default();
+        let grants = granted(&case.grants).join(",");
+        output::line(&format!(
+            "violation: {} seed {seed}, granted {}: {what}\n{}\n\nas a test:\n\n{}",
+            system.name,
+            if grants.is_empty() { "nothing" } else { &grants },
+            trace(case, verdict),
+            regression_test(case)
+        ));
+        if let Some(path) = &args.save {
+            std::fs::write(path, case.to_json() + "\n")
+                .map_err(|e| Failure::file("write", path, &e))?;
+        }
+    }
+    Ok(e)
+}
