@@ -11,6 +11,7 @@ use dmtree_fabric::{
 use dmtree_parts::turns::TurnHook;
 use dmtree_pool::{BlockPtr, EpochHandle, TableId};
 
+use crate::defects::Defect;
 use crate::format::area::Stored;
 use crate::format::block;
 use crate::format::leaf::{FenceArea, Header, check_header, check_leaf};
@@ -155,6 +156,15 @@ impl DmTree {
         }
     }
 
+    /// Fails when this node's lease has ended by its own clock.
+    #[inline]
+    pub(crate) fn check_lease(&self) -> Result<()> {
+        match self.node.pool.check_lease(&self.ep) {
+            Err(_) if self.node.has(Defect::NoLease) => Ok(()),
+            checked => checked,
+        }
+    }
+
     /// An operation has come to its end. Locks that it could not give back, because a verb under them failed, are orphans now: no
     /// verb of theirs executes any more, and whoever meets one repairs what it covers.
     pub(crate) fn leave_orphans(&self) {
@@ -215,7 +225,14 @@ impl DmTree {
         loop {
             let len = Table::body_len(capacity);
             self.ep.step(Step::Table);
-            let got = self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await;
+            let got = match self.node.has(Defect::ConfirmWithoutCas) {
+                false => self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await,
+                true => self
+                    .ep
+                    .batch((read(at, 8), read(at.plus(BODY_AT as u64), len as u32)))
+                    .await
+                    .map(|(lock, bytes)| (lock.word(0), bytes)),
+            };
             let (was, bytes) = match got {
                 Ok(got) => got,
                 Err(e) if is_away(&e) => {
@@ -224,7 +241,7 @@ impl DmTree {
                 }
                 Err(e) => return Err(e),
             };
-            if was != 0 {
+            if was != 0 && !self.node.has(Defect::ConfirmWhileLocked) {
                 return Ok(Confirmed::Locked);
             }
             match bytes.extract(|b| Table::view(table, capacity, b)) {
