@@ -11,6 +11,7 @@ use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
 use dmtree_parts::hash::{KeyHash, positions};
 
 use crate::client::{Confirmed, DmTree, Route};
+use crate::defects::Defect;
 use crate::marks::Mark;
 use crate::probe::{Pair, Probe, pair_of};
 use crate::route::Candidates;
@@ -111,6 +112,9 @@ impl DmTree {
             match self.get_confirmed(&route, key, hash, out).await? {
                 Answer::Found => return Ok(true),
                 Answer::Absent => {
+                    // A home that hangs serves its memory after it was fenced, and so does our own: no memory node has told us
+                    // whether we are members still.
+                    self.check_lease()?;
                     out.clear();
                     return Ok(false);
                 }
@@ -118,6 +122,7 @@ impl DmTree {
             }
             let fresh = self.fresh_route(key).await?;
             route = if fresh == route {
+                self.pass();
                 backoff.step().await?;
                 self.walk_route(key, &fresh).await?.unwrap_or(fresh)
             } else {
@@ -137,7 +142,7 @@ impl DmTree {
     ) -> Result<Answer> {
         for slot in slots {
             let probe = self.probe(route.leaf, usize::from(*slot), key, hash, out).await?;
-            if probe.ver().life != route.life {
+            if probe.ver().life != route.life && !self.node.has(Defect::MirrorOtherLife) {
                 return Ok(Answer::Stale);
             }
             if matches!(probe, Probe::Hit { .. }) {

@@ -6,6 +6,7 @@
 
 mod batch;
 mod client;
+mod defects;
 pub mod format;
 mod get;
 mod index;
@@ -13,19 +14,24 @@ mod load;
 mod lock;
 mod maintain;
 mod marks;
+mod mend;
+mod mend_inner;
 mod merge;
 mod node;
 mod options;
 mod parent;
 mod probe;
 mod relocate;
+mod rough;
 mod route;
 mod scan;
 mod split;
+mod sweep;
 mod walk;
 mod write;
 
 pub use client::DmTree;
+pub use defects::Defect;
 pub use marks::Mark;
 pub use node::DmNode;
 pub use options::{Options, Tables};

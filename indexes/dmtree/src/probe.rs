@@ -4,7 +4,7 @@ use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
-use crate::client::DmTree;
+use crate::client::{DmTree, HELP_AFTER};
 use crate::format::area::{self, Mode, Stored};
 use crate::format::slot::{self, Place, Slot, State};
 use crate::format::{Ver, block};
@@ -19,6 +19,8 @@ pub(crate) enum Probe {
         ver: Ver,
         /// The block of the entry, if it has one.
         block: BlockPtr,
+        /// The high half of its word0: its checksum.
+        crc: u32,
     },
     /// Something else is there, or nothing.
     Other {
@@ -68,6 +70,10 @@ impl DmTree {
             }
             Mark::EntryTorn.hit();
             self.retried.set(true);
+            if backoff.steps() >= HELP_AFTER {
+                Box::pin(self.help_leaf(leaf, 0)).await?;
+            }
+            self.pass();
             backoff.step().await?;
         }
     }
@@ -83,6 +89,7 @@ impl DmTree {
     ) -> Result<Option<Probe>> {
         self.ep.stage_cost(Stage::EntryCheck, 1);
         let g = &self.node.g;
+        let crc = (bytes.word(0) >> 32) as u32;
         let glance = bytes.extract(|b| match slot::check(g, place, b) {
             None => Glance::Torn,
             Some(s) => glance(&s, key, hash, out),
@@ -90,7 +97,7 @@ impl DmTree {
         Ok(match glance {
             Glance::Torn => None,
             Glance::Other(ver) => Some(Probe::Other { ver }),
-            Glance::Hit(ver) => Some(Probe::Hit { ver, block: BlockPtr::from_bits(0) }),
+            Glance::Hit(ver) => Some(Probe::Hit { ver, block: BlockPtr::from_bits(0), crc }),
             Glance::HitValueIn(ver, block) => {
                 Mark::ValueBlock.hit();
                 let whole = self
@@ -99,7 +106,7 @@ impl DmTree {
                         out.extend_from_slice(value);
                     })
                     .await?;
-                whole.then_some(Probe::Hit { ver, block })
+                whole.then_some(Probe::Hit { ver, block, crc })
             }
             Glance::MaybeIn(ver, block) => {
                 Mark::PairBlock.hit();
@@ -113,7 +120,11 @@ impl DmTree {
                         }
                     })
                     .await?;
-                whole.then_some(if hit { Probe::Hit { ver, block } } else { Probe::Other { ver } })
+                whole.then_some(if hit {
+                    Probe::Hit { ver, block, crc }
+                } else {
+                    Probe::Other { ver }
+                })
             }
         })
     }
