@@ -1,6 +1,6 @@
 //! Remote calls in virtual time: small, at most once, answered by the few cores of a node.
 
-use super::crash::RETRANSMISSION_NS;
+use super::crash::{RETRANSMISSION_NS, TRY_AGAIN};
 use super::world::{Call, Event, Runner, World};
 use crate::core::Core;
 use crate::error::ErrorKind;
@@ -34,6 +34,21 @@ impl World {
             self.finish(core, number);
             return;
         }
+        match self.held_up(number, call.to) {
+            Some(false) => {}
+            Some(true) => {
+                self.lists.at(number).call = Some(call);
+                self.wheel.push(at + TRY_AGAIN, Event::CallArrives(number));
+                return;
+            }
+            None => {
+                let l = self.lists.at(number);
+                l.error = Some(down(call.to).effect_unknown());
+                l.call = Some(call);
+                self.wheel.push(at, Event::CallReturns(number));
+                return;
+            }
+        }
         let host = target.map(|t| &self.nics[t as usize]);
         if host.is_some_and(|n| n.host.power() == Power::Hung && n.host.alive()) {
             self.lists.at(number).call = Some(call);
@@ -66,6 +81,17 @@ impl World {
 
     /// The reply is there, unless the node that gave it is gone by now.
     pub(super) fn call_returns(&mut self, core: &Core, number: u32) -> bool {
+        let to = self.lists.at(number).call.as_ref().map(|call| call.to);
+        if let (Some(to), true) = (to, self.lists.at(number).error.is_none()) {
+            match self.held_up(number, to) {
+                Some(false) => {}
+                Some(true) => {
+                    self.wheel.push(self.now + TRY_AGAIN, Event::CallReturns(number));
+                    return false;
+                }
+                None => self.lists.at(number).error = Some(down(to).effect_unknown()),
+            }
+        }
         let l = self.lists.at(number);
         if let (Some(call), None) = (&l.call, &l.error) {
             let target = self.numbers.of(crate::GlobalAddr::new(call.to, 64));

@@ -244,6 +244,18 @@ impl SimFabric {
         self.crash(node, How::Machine)
     }
 
+    /// The link between two nodes lets nothing through: verbs and calls over it, in either direction, wait for
+    /// [`RETRANSMISSION_NS`] and then fail as `Unreachable`; those that had reached their target may have taken effect. On the
+    /// adversarial face only.
+    pub fn cut(&self, a: NodeId, b: NodeId) {
+        self.0.world().crashes.cut(a, b, true);
+    }
+
+    /// The link works again.
+    pub fn heal(&self, a: NodeId, b: NodeId) {
+        self.0.world().crashes.cut(a, b, false);
+    }
+
     fn known(&self, node: NodeId) -> Result<Arc<Host>> {
         self.0.nodes.host(node).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("{node} is no node of this fabric"))
