@@ -139,20 +139,17 @@ impl<I: RangeIndex> Bed<I> {
     /// # Errors
     /// Those of attaching.
     pub fn client(&self, cn: usize) -> Result<Client<I>> {
-        let ep = self.cluster.compute_node(cn)?.endpoint(SLAB_BYTES)?;
-        let core = ep.core().clone();
-        Ok(Client { core, slot: ep.slot(), index: I::client(ep, self.nodes[cn].clone()) })
+        self.client_of(cn, self.nodes[cn].clone())
     }
 
-    /// A blocking client on the present incarnation of a node, with the index opened anew: it has nothing cached.
+    /// A blocking client of the index as it is opened on the present incarnation of a node.
     ///
     /// # Errors
-    /// Those of attaching and of the index.
-    pub fn present_client(&self, cn: usize) -> Result<Client<I>> {
-        let pool = self.cluster.compute_node(cn)?;
-        let ep = pool.endpoint(SLAB_BYTES)?;
+    /// Those of attaching.
+    pub fn client_of(&self, cn: usize, node: Arc<I::Node>) -> Result<Client<I>> {
+        let ep = self.cluster.compute_node(cn)?.endpoint(SLAB_BYTES)?;
         let core = ep.core().clone();
-        Ok(Client { core, slot: ep.slot(), index: I::client(ep, self.open(pool)?) })
+        Ok(Client { core, slot: ep.slot(), index: I::client(ep, node) })
     }
 
     /// Clients for the coroutines of one thread, on one executor.

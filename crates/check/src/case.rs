@@ -238,12 +238,7 @@ impl Case {
 
     /// What faults can happen to.
     pub fn scene(&self) -> Scene {
-        Scene {
-            compute_nodes: self.pool.compute_nodes,
-            memory_nodes: self.pool.memory_nodes,
-            clients: self.clients,
-            ops: self.ops,
-        }
+        Scene { compute_nodes: self.pool.compute_nodes, memory_nodes: self.pool.memory_nodes }
     }
 
     /// Nodes that a fault names must be there.
@@ -251,8 +246,10 @@ impl Case {
         let (c, m) = (self.pool.compute_nodes, self.pool.memory_nodes);
         for fault in &self.faults {
             let fits = match *fault {
-                Fault::Crash { cn, .. } | Fault::Freeze { cn, .. } => cn < c,
-                Fault::Abandon { .. } => true,
+                Fault::Crash { cn, .. }
+                | Fault::Freeze { cn, .. }
+                | Fault::Drift { cn, .. }
+                | Fault::News { cn, .. } => cn < c,
                 Fault::Cut { cn, to: End::Compute(to), .. } => cn < c && to < c,
                 Fault::Cut { cn, to: End::Memory(to), .. } => cn < c && to < m,
                 Fault::LoseMemory { mn, cn, .. } => cn < c && mn < m,

@@ -9,11 +9,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use dmtree_fabric::sim::SimFabric;
-use dmtree_fabric::{Core, Effect, Error};
+use dmtree_fabric::{Core, Effect, Error, ErrorKind};
 use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
 
 use crate::case::Case;
-use crate::fault::Fault;
 use crate::history::ValueId;
 use crate::log::{Answer, Call, Log};
 use crate::plan::{self, Planned};
@@ -255,7 +254,7 @@ pub(crate) async fn safety<I: RangeIndex>(
                 Call::CompareAndSet(key, expected, value)
             }
         };
-        let Some(answer) = perform(index, shared, (client, Some(op)), call, &mut rng).await else {
+        let Some(answer) = perform(index, shared, client, call, &mut rng).await else {
             return;
         };
         if let (Call::Get(key), Answer::Found(Some(value))) = (call, &answer) {
@@ -276,7 +275,7 @@ pub(crate) async fn safety<I: RangeIndex>(
 pub(crate) async fn liveness<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, client: u32) {
     for call in plan::liveness(shared.case, I::OPS, client) {
         let mut rng = Rng::new(0);
-        if perform(index, shared, (client, None), call, &mut rng).await.is_none() {
+        if perform(index, shared, client, call, &mut rng).await.is_none() {
             return;
         }
         index.endpoint().yield_now().await;
@@ -290,7 +289,8 @@ fn failed(client: u32, what: String, e: &Error) -> Finding {
 /// Whether a fault lets an operation of a client fail like this.
 fn excused(shared: &Shared<'_>, client: u32, e: &Error) -> bool {
     let cn = client as usize % usize::from(shared.case.pool.compute_nodes);
-    let yes = shared.stage.excuses(cn, e);
+    let scarce = shared.case.hazards.refuse_memory_one_in > 0 && e.kind() == ErrorKind::Full;
+    let yes = scarce || shared.stage.excuses(cn, e);
     shared.excused.set(shared.excused.get() + u64::from(yes));
     yes
 }
@@ -299,33 +299,14 @@ fn excused(shared: &Shared<'_>, client: u32, e: &Error) -> bool {
 async fn perform<I: RangeIndex>(
     index: &mut I,
     shared: &Shared<'_>,
-    (client, op): (u32, Option<u32>),
+    client: u32,
     call: Call,
     rng: &mut Rng,
 ) -> Option<Answer> {
     let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
-    let dropped = shared.case.faults.iter().find_map(|f| match *f {
-        Fault::Abandon { client: c, op: o, polls } if c == client && Some(o) == op => {
-            Some((*f, polls))
-        }
-        _ => None,
-    });
-    let work = async {
-        match call {
-            Call::Scan(..) | Call::ScanDown(..) => scan(index, shared.case, call, rng).await,
-            _ => point(index, shared.case, call).await,
-        }
-    };
-    let done = match dropped {
-        None => work.await,
-        Some((fault, polls)) => match limited(work, polls).await {
-            Some(done) => done,
-            None => {
-                // Nobody hears of its end: it stays open.
-                shared.stage.note(fault, 1);
-                return Some(Answer::Failed("its caller has dropped it".to_owned()));
-            }
-        },
+    let done = match call {
+        Call::Scan(..) | Call::ScanDown(..) => scan(index, shared.case, call, rng).await,
+        _ => point(index, shared.case, call).await,
     };
     let answer = match &done {
         Ok(answer) => answer.clone(),
@@ -340,32 +321,12 @@ async fn perform<I: RangeIndex>(
         }
         Ok(answer) => Some(answer),
         // A node without membership never works again.
-        Err(e) if excused(shared, client, &e) => {
-            (e.kind() != dmtree_fabric::ErrorKind::Fenced).then_some(answer)
-        }
+        Err(e) if excused(shared, client, &e) => (e.kind() != ErrorKind::Fenced).then_some(answer),
         Err(e) => {
             shared.found(failed(client, call.to_string(), &e));
             None
         }
     }
-}
-
-/// Drops a future when it has been polled so often without coming to its end.
-async fn limited<T>(work: impl Future<Output = T>, polls: u32) -> Option<T> {
-    let mut work = Box::pin(work);
-    let mut left = polls;
-    std::future::poll_fn(|cx| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        match work.as_mut().poll(cx) {
-            Poll::Ready(out) => Poll::Ready(Some(out)),
-            Poll::Pending if left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }
 
 /// A value as an answer: its identity, when it is whole.

@@ -1,4 +1,4 @@
-//! What happens to nodes, clients and links in a run, drawn from its seed. Hazards are what a fabric may do all the time; faults
+//! What happens to nodes and links in a run, drawn from its seed. Hazards are what a fabric may do all the time; faults
 //! happen once each, at a verb or at a time.
 
 use dmtree_fabric::Error;
@@ -58,14 +58,19 @@ pub enum Fault {
         /// For how long, ns.
         for_ns: u64,
     },
-    /// The caller of an operation drops its future.
-    Abandon {
-        /// The client.
-        client: u32,
-        /// The operation.
-        op: u32,
-        /// When it has been polled so often.
-        polls: u32,
+    /// A compute node's clock runs faster, or slower.
+    Drift {
+        /// Its number.
+        cn: u16,
+        /// By so many millionths.
+        ppm: i64,
+    },
+    /// News of the membership reaches a compute node late.
+    News {
+        /// Its number.
+        cn: u16,
+        /// By so much, ns.
+        late_ns: u64,
     },
     /// The link between a compute node and another node lets nothing through for a while.
     Cut {
@@ -106,10 +111,6 @@ pub struct Scene {
     pub compute_nodes: u16,
     /// Memory nodes.
     pub memory_nodes: u16,
-    /// Clients.
-    pub clients: u32,
-    /// Operations of each.
-    pub ops: u32,
 }
 
 /// Longest time that an operation is let wait without a fault of its own, ns: what a death takes to be noticed and dealt with.
@@ -123,7 +124,8 @@ impl Fault {
             Self::Crash { how: How::Machine, .. } => "crash of a machine",
             Self::Crash { how: How::Hung, .. } => "hung node",
             Self::Freeze { .. } => "frozen node",
-            Self::Abandon { .. } => "dropped operation",
+            Self::Drift { .. } => "clock drift",
+            Self::News { .. } => "late news",
             Self::Cut { .. } => "cut link",
             Self::LoseMemory { .. } => "lost memory node",
         }
@@ -173,12 +175,13 @@ fn all(d: &mut Draw, scene: Scene) -> Vec<Fault> {
     if d.below(2) == 0 {
         out = crashes(d, scene);
     }
-    if d.below(2) == 0 {
-        for _ in 0..1 + d.below(4) {
-            let client = d.below(scene.clients.into()) as u32;
-            let op = d.below(scene.ops.into()) as u32;
-            out.push(Fault::Abandon { client, op, polls: 1 + d.below(12) as u32 });
-        }
+    if d.below(3) == 0 {
+        let ppm = d.of(&[-40_000, -1_000, 1_000, 40_000]);
+        out.push(Fault::Drift { cn: cn(d), ppm });
+    }
+    if d.below(3) == 0 {
+        let late_ns = d.of(&[1_000_000, 30_000_000, 300_000_000]);
+        out.push(Fault::News { cn: cn(d), late_ns });
     }
     if d.below(4) == 0 {
         let for_ns = d.of(&[100_000, 5_000_000, 100_000_000, 1_000_000_000]);
@@ -217,7 +220,7 @@ impl Happened {
     pub fn excuses(&self, cn: u16, e: &Error) -> bool {
         use dmtree_fabric::ErrorKind as K;
         match self.fault {
-            Fault::Crash { .. } | Fault::Abandon { .. } => false,
+            Fault::Crash { .. } | Fault::Drift { .. } | Fault::News { .. } => false,
             Fault::Freeze { cn: frozen, .. } => {
                 frozen == cn && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended)
             }
@@ -238,7 +241,7 @@ mod tests {
 
     #[test]
     fn faults_are_a_function_of_the_seed_and_leave_a_node() {
-        let scene = Scene { compute_nodes: 3, memory_nodes: 2, clients: 4, ops: 50 };
+        let scene = Scene { compute_nodes: 3, memory_nodes: 2 };
         for seed in 0..500 {
             assert!(Fault::draw(FaultSet::None, seed, scene).is_empty());
             for set in [FaultSet::Crash, FaultSet::All] {

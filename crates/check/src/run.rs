@@ -49,11 +49,14 @@ pub fn run<I: RangeIndex>(case: &Case) -> Result<Verdict> {
     )?;
     load(&bed, case)?;
     let caught = catch_unwind(AssertUnwindSafe(|| phases(&bed, &fabric, case)));
-    let Finished { finding, log, happened, excused, .. } = match caught {
-        Ok(done) => done?,
+    let (finding, log, happened, excused) = match caught {
+        Ok(done) => {
+            let Finished { finding, log, happened, excused, .. } = done?;
+            (finding, log, happened, excused)
+        }
         Err(payload) => {
             let what = panic_text(&*payload);
-            Finished { finding: Some(Finding::Panic { client: None, what }), ..Finished::default() }
+            (Some(Finding::Panic { client: None, what }), Log::default(), Vec::new(), 0)
         }
     };
     let trace_hash = fabric.trace_hash() ^ log.hash().rotate_left(32);
@@ -76,17 +79,16 @@ fn load<I: RangeIndex>(bed: &Bed<I>, case: &Case) -> Result<()> {
 }
 
 /// What the phases came to.
-#[derive(Default)]
-struct Finished {
+struct Finished<I: RangeIndex> {
     finding: Option<Finding>,
     log: Log,
-    /// A compute node that lives.
-    living: Option<usize>,
+    /// The index on the compute nodes that live.
+    living: Vec<(usize, Arc<I::Node>)>,
     happened: Vec<Happened>,
     excused: u64,
 }
 
-fn phases<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Result<Finished> {
+fn phases<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Result<Finished<I>> {
     fabric.set_timed(true);
     let finished = clients(bed, fabric, case);
     fabric.set_timed(false);
@@ -102,16 +104,14 @@ fn phases<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Resul
     }
     let lost = |h: &Happened| matches!(h.fault, Fault::LoseMemory { .. });
     let whole = !done.happened.iter().any(lost);
-    let broken = match done.living.filter(|_| whole) {
-        None => None,
-        Some(cn) => {
-            let log = &mut done.log;
-            match catch_unwind(AssertUnwindSafe(|| afterwards(bed, case, cn, log))) {
-                Ok(done) => done.err().map(|e| Finding::Structure(e.to_string())),
-                Err(payload) => Some(Finding::Panic { client: None, what: panic_text(&*payload) }),
-            }
-        }
-    };
+    let mut broken = None;
+    if whole {
+        let (living, log) = (&done.living, &mut done.log);
+        broken = match catch_unwind(AssertUnwindSafe(|| afterwards(bed, case, living, log))) {
+            Ok(done) => done.err().map(|e| Finding::Structure(e.to_string())),
+            Err(payload) => Some(Finding::Panic { client: None, what: panic_text(&*payload) }),
+        };
+    }
     let wrong = done.log.check().err().map(Finding::History);
     done.finding = wrong.or(broken);
     Ok(done)
@@ -260,7 +260,7 @@ impl<I: RangeIndex> Cast<'_, I> {
 }
 
 /// All clients on one executor, first with hazards and faults and then without.
-fn clients<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Result<Finished> {
+fn clients<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Result<Finished<I>> {
     let neutral = fabric.attach(NodeId::memory(0))?;
     let core = Core::new(neutral.clone(), SLAB_BYTES);
     let shared = Shared::new(case, fabric.clone(), core.clone(), SAFETY);
@@ -288,6 +288,15 @@ fn clients<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Resu
         acknowledge_ns: ACKNOWLEDGE_NS,
         ..Terms::default()
     });
+    for fault in &case.faults {
+        match *fault {
+            Fault::Drift { cn, ppm } => bed.cluster.compute_node(cn.into())?.set_clock_drift(ppm),
+            Fault::News { cn, late_ns } => {
+                bed.cluster.membership().delay_news(NodeId::compute(cn), late_ns);
+            }
+            _ => {}
+        }
+    }
     let mut policy = case.schedule.policy(case.order);
     let mut worker = Worker::new(core);
     shared.stage.begin()?;
@@ -306,12 +315,13 @@ fn clients<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Resu
         work(&mut worker, &mut *policy, &shared);
     }
     drop(worker);
+    let nodes = cast.nodes.take();
     drop(cast);
     let finding = shared.take();
     Ok(Finished {
         finding,
         log: shared.log.take(),
-        living: shared.stage.living().next(),
+        living: shared.stage.living().map(|cn| (cn, nodes[cn].clone())).collect(),
         happened: shared.stage.happened.take(),
         excused: shared.excused.get(),
     })
@@ -324,9 +334,17 @@ fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &Shared<'_>) {
 }
 
 /// When nobody works any more: every key is read once more, a scan agrees, and the structure is whole.
-fn afterwards<I: RangeIndex>(bed: &Bed<I>, case: &Case, cn: usize, log: &mut Log) -> Result<()> {
-    let mut c = bed.present_client(cn)?;
-    c.maintain().map_err(|e| e.context("maintenance"))?;
+fn afterwards<I: RangeIndex>(
+    bed: &Bed<I>,
+    case: &Case,
+    living: &[(usize, Arc<I::Node>)],
+    log: &mut Log,
+) -> Result<()> {
+    let client = |(cn, node): &(usize, Arc<I::Node>)| bed.client_of(*cn, node.clone());
+    for node in living {
+        client(node)?.maintain().map_err(|e| e.context("maintenance"))?;
+    }
+    let Some(mut c) = living.first().map(client).transpose()? else { return Ok(()) };
     let mut keys = 0;
     for n in 0..case.numbers() {
         let record = log.call(case.total(), 0, Call::Get(n));

@@ -80,7 +80,7 @@ impl<'a> Stage<'a> {
                     self.waiting.borrow_mut().push(i)
                 }
                 Fault::Cut { at_ns, .. } => self.plan(self.fabric.now() + at_ns, Due::Begin(i)),
-                Fault::Abandon { .. } => {}
+                Fault::Drift { .. } | Fault::News { .. } => self.note(*fault, 0),
             }
         }
         Ok(())

@@ -12,6 +12,7 @@ use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
 use crate::format::Geometry;
+use crate::format::inner::Child;
 use crate::options::Options;
 
 /// Kinds of arenas: what a chunk holds.
@@ -39,6 +40,8 @@ pub(crate) enum Chore {
     Unlink { lo: Vec<u8>, leaf: GlobalAddr, life: u16, capacity: usize, table: TableId },
     /// This inner node (by a key it covers, and its level) has few records left.
     MergeInner(Vec<u8>, u8),
+    /// The level above lacks the record of this inner node, which begins at this key on this level.
+    PublishInner(Vec<u8>, u8, Child),
 }
 
 /// The shared state of one index on one compute node.

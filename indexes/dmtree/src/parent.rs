@@ -14,6 +14,7 @@ use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
 use crate::format::{Ver, put_u64};
 use crate::marks::Mark;
+use crate::node::Chore;
 
 /// A locked inner node, its image as read under the lock, and its records with whole keys, sorted.
 pub(crate) struct LockedInner {
@@ -290,8 +291,12 @@ impl DmTree {
         let table = dmtree_pool::TableId::from_bits(0);
         let child = Child { addr, life, table, slots: g.fanout };
         match Box::pin(self.insert_record(n.level + 1, &separator, &child)).await {
-            // Right links lead to the new node; whoever hops there can do without the record.
-            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => Ok(()),
+            // Right links lead to the new node; whoever hops there can do without the record for a while.
+            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
+                Mark::PublishLater.hit();
+                self.node.push_chore(Chore::PublishInner(separator, n.level, child));
+                Ok(())
+            }
             other => other,
         }
     }

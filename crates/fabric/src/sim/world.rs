@@ -62,6 +62,8 @@ pub(super) struct Call {
     pub service: ServiceId,
     pub request: Vec<u8>,
     pub reply: Vec<u8>,
+    /// The target has answered it, and would repeat the answer.
+    pub answered: bool,
 }
 
 /// A posted list.
