@@ -141,6 +141,7 @@ impl PoolNode {
     /// Returns when no home is in the middle of something that a former claimant has asked for.
     async fn settle_homes(&self, ep: &Endpoint) -> Result<()> {
         for home in self.living() {
+            self.renew(ep).await?;
             ask_settle(ep, home.node).await?;
         }
         Ok(())
@@ -195,6 +196,7 @@ impl PoolNode {
     async fn directory(&self, ep: &Endpoint) -> Result<Vec<Seen>> {
         let mut out = Vec::new();
         for first in (0..PARTITIONS).step_by(usize::from(STEP)) {
+            self.renew(ep).await?;
             let count = STEP.min(PARTITIONS - first);
             let at = first_node(DIRECTORY + u64::from(first) * DIRECTORY_BYTES);
             let bytes = ep.read(at, u32::from(count) * DIRECTORY_BYTES as u32).await?;

@@ -54,11 +54,6 @@ impl View {
         self.lease_until.store(0, Ordering::SeqCst);
     }
 
-    /// Whether this node has ever joined.
-    pub(crate) fn is_judged(&self) -> bool {
-        self.lease_until.load(Ordering::Relaxed) != u64::MAX
-    }
-
     /// Fails when this node's lease has ended by its own clock. Costs a load while nobody judges.
     #[inline]
     pub(crate) fn check_lease(&self, ep: &Endpoint) -> Result<()> {

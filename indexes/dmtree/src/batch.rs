@@ -5,7 +5,7 @@ use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Values, Write, check_key};
 
-use crate::client::{DmTree, Route};
+use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
 use crate::format::slot::Place;
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::lock::Locked;
@@ -96,7 +96,9 @@ impl DmTree {
                     }
                 }
                 later.append(&mut pending);
-                self.run_round(writes, &mut round, outcomes).await?;
+                let ran = self.run_round(writes, &mut round, outcomes).await;
+                self.leave_orphans();
+                ran?;
             }
             for i in round.alone {
                 let (key, w) = writes[i];
@@ -110,6 +112,12 @@ impl DmTree {
 
     async fn write_one(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         let _pin = self.pin();
+        let written = self.write_one_pinned(key, w).await;
+        self.leave_orphans();
+        written
+    }
+
+    async fn write_one_pinned(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         loop {
             let l = self.lock_leaf(key).await?;
             let hash = KeyHash::of(key);
@@ -189,6 +197,7 @@ impl DmTree {
             written.push((l, fresh));
         }
         if !batch.is_empty() {
+            self.node.pool.check_lease(&self.ep)?;
             self.ep.step(Step::Entry);
             self.ep.batch(batch).await?;
         }
@@ -208,7 +217,14 @@ impl DmTree {
                 round.alone.push(*i);
                 continue;
             };
-            let at = self.node.pool.resolve(&self.ep, route.table).await?;
+            let at = match self.node.pool.resolve(&self.ep, route.table).await {
+                Ok(at) => at,
+                Err(e) if is_away(&e) => {
+                    round.alone.push(*i);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
             let tag = self.next_tag();
             let len = Table::body_len(route.capacity) as u32;
             batch.cas(at, 0, tag.0);
@@ -219,7 +235,18 @@ impl DmTree {
             return Ok(Vec::new());
         }
         self.ep.step(Step::Lock);
-        let mut results = self.ep.batch(batch).await?;
+        let mut results = match self.ep.batch(batch).await {
+            Ok(results) => results,
+            Err(e) if is_away(&e) => {
+                // Which locks are ours is unknown; whoever meets one of these tags repairs its leaf.
+                for (i, route, _, tag, _) in tried {
+                    self.node.orphan(HeldLock { tag, on: Lockable::Leaf(route) });
+                    round.alone.push(i);
+                }
+                return Ok(Vec::new());
+            }
+            Err(e) => return Err(e),
+        };
         let mut locked = Vec::with_capacity(tried.len());
         for (n, (i, route, at, tag, turn)) in tried.into_iter().enumerate() {
             let bytes = results.take_sampled(2 * n + 1);
@@ -229,6 +256,7 @@ impl DmTree {
             }
             match bytes.extract(|b| Table::view(route.table, route.capacity, b)) {
                 View::Whole(table) if route.matches(&table) => {
+                    self.hold(tag, Lockable::Leaf(route));
                     locked.push((i, Locked { route, at, tag, table, turn }));
                 }
                 _ => {

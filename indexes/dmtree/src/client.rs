@@ -1,6 +1,6 @@
 //! A client: one slot's view of the index.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub struct DmTree {
     pub(crate) inner_hook: Rc<dyn DetachedHook>,
     tag_base: u64,
     acquisitions: Cell<u16>,
+    /// Locks that the present operation holds.
+    pub(crate) held: RefCell<Vec<HeldLock>>,
     /// Something forced the present operation to repeat a step.
     pub(crate) retried: Cell<bool>,
     /// Cache hits not yet added to the node's, so that clients do not share a counter per operation.
@@ -44,6 +46,20 @@ impl std::fmt::Debug for DmTree {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "DmTree({:?})", self.ep)
     }
+}
+
+/// A lock that an operation holds: its tag, and what it locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldLock {
+    pub tag: LockTag,
+    pub on: Lockable,
+}
+
+/// What a lock protects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lockable {
+    Leaf(Route),
+    Inner(GlobalAddr),
 }
 
 /// An operation runs: what it may reach is not reused before it ends.
@@ -105,6 +121,7 @@ impl DmTree {
                 | u64::from(incarnation) << 32
                 | u64::from(client) << 16,
             acquisitions: Cell::new(0),
+            held: RefCell::default(),
             retried: Cell::new(false),
             hits: Cell::new(0),
             ep,
@@ -116,6 +133,34 @@ impl DmTree {
         self.epoch.enter();
         self.retried.set(false);
         Pinned(self.epoch.clone())
+    }
+
+    /// The operation holds this lock from now on.
+    pub(crate) fn hold(&self, tag: LockTag, on: Lockable) {
+        self.held.borrow_mut().push(HeldLock { tag, on });
+    }
+
+    /// It has given the lock back, or is about to, in a way that does not fail.
+    pub(crate) fn let_go(&self, tag: LockTag) {
+        let mut held = self.held.borrow_mut();
+        if let Some(i) = held.iter().rposition(|h| h.tag == tag) {
+            held.swap_remove(i);
+        }
+    }
+
+    /// An operation that waits while it holds no lock does not stand in the way of tables that move.
+    pub(crate) fn pass(&self) {
+        if self.held.borrow().is_empty() {
+            self.epoch.pass();
+        }
+    }
+
+    /// An operation has come to its end. Locks that it could not give back, because a verb under them failed, are orphans now: no
+    /// verb of theirs executes any more, and whoever meets one repairs what it covers.
+    pub(crate) fn leave_orphans(&self) {
+        if !self.held.borrow().is_empty() {
+            self.held.borrow_mut().drain(..).for_each(|h| self.node.orphan(h));
+        }
     }
 
     /// Counts a lookup that found its bottom node.
@@ -160,12 +205,25 @@ impl DmTree {
     /// `[CAS lock 0->0, READ table]`: when the lock was free at the CAS, the table is exact at that instant or at a later one
     /// of this operation.
     pub(crate) async fn confirm(&self, table: TableId, capacity: usize) -> Result<Confirmed> {
-        let at = self.node.pool.resolve(&self.ep, table).await?;
+        // A home that is dead, or cannot be reached: the leaf will answer.
+        let at = match self.node.pool.resolve(&self.ep, table).await {
+            Ok(at) => at,
+            Err(e) if is_away(&e) => return Ok(Confirmed::Odd),
+            Err(e) => return Err(e),
+        };
         let mut backoff = self.ep.backoff("table being written", at);
         loop {
             let len = Table::body_len(capacity);
             self.ep.step(Step::Table);
-            let (was, bytes) = self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await?;
+            let got = self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await;
+            let (was, bytes) = match got {
+                Ok(got) => got,
+                Err(e) if is_away(&e) => {
+                    Mark::HomeAway.hit();
+                    return Ok(Confirmed::Odd);
+                }
+                Err(e) => return Err(e),
+            };
             if was != 0 {
                 return Ok(Confirmed::Locked);
             }
@@ -207,6 +265,10 @@ impl DmTree {
             }
             Mark::LeafTorn.hit();
             self.retried.set(true);
+            if backoff.steps() >= HELP_AFTER {
+                Box::pin(self.help_leaf(addr, capacity)).await?;
+            }
+            self.pass();
             backoff.step().await?;
         }
     }
@@ -303,6 +365,14 @@ impl DmTree {
             self.node.pool.give_back_block(self.node.root.index, at);
         }
     }
+}
+
+/// So many looks at a torn image, and its writer may be dead.
+pub(crate) const HELP_AFTER: u32 = 6;
+
+/// Whether an error says that a node is dead or cut off, so that another way, or another time, may do.
+pub(crate) fn is_away(e: &Error) -> bool {
+    e.kind() == dmtree_fabric::ErrorKind::Unreachable
 }
 
 impl LeafCopy {

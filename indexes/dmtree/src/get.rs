@@ -111,6 +111,9 @@ impl DmTree {
             match self.get_confirmed(&route, key, hash, out).await? {
                 Answer::Found => return Ok(true),
                 Answer::Absent => {
+                    // A home that hangs serves its memory after it was fenced, and so does our own: no memory node has told us
+                    // whether we are members still.
+                    self.node.pool.check_lease(&self.ep)?;
                     out.clear();
                     return Ok(false);
                 }
@@ -118,6 +121,7 @@ impl DmTree {
             }
             let fresh = self.fresh_route(key).await?;
             route = if fresh == route {
+                self.pass();
                 backoff.step().await?;
                 self.walk_route(key, &fresh).await?.unwrap_or(fresh)
             } else {

@@ -1,7 +1,7 @@
 //! Bulk load: whole leaves and inner nodes are written into an empty index.
 //!
-//! The only leaf L and the only inner node R0 are locked; the new tree is built beside them; `L.into` and `R0.into` commit, the
-//! root word is swung, and the old pair is retired. Until the commit a failure gives everything back.
+//! The only leaf L and the only inner node R0 are locked; the new tree is built beside them; `R0.next` names its root, `L.into`
+//! commits, `R0.into` and the root word follow, and the old pair is retired. Until the commit a failure gives everything back.
 
 use std::ops::Range;
 
@@ -42,7 +42,9 @@ impl DmTree {
             check_key(key).and_then(|()| check_value(value))
         })?;
         let scope = self.ep.begin(OpKind::Load);
-        let loaded = self.load_sorted(&all, fill).await?;
+        let loaded = self.load_sorted(&all, fill).await;
+        self.leave_orphans();
+        let loaded = loaded?;
         scope.end(OpOutcome::Other);
         Ok(loaded)
     }
@@ -104,7 +106,7 @@ impl DmTree {
     ) -> Result<u64> {
         let mut taken = Taken::default();
         let built = self.build(all, fill, &mut taken).await;
-        let (root, first_bottom) = match built {
+        let root = match built {
             Ok(built) => built,
             Err(e) => {
                 self.give_all_back(taken);
@@ -114,8 +116,12 @@ impl DmTree {
             }
         };
         let first_leaf = taken.leaves[0].grant.addr;
+        // R0.next says where the commit leads to, for whoever finishes the load of a dead client; L.into commits.
+        let g = self.node.g;
+        self.node.pool.check_lease(&self.ep)?;
+        self.ep.write_word(r0.addr.plus(g.next_at() as u64), root.bits()).await?;
         self.commit_into(l.route.leaf, first_leaf).await?;
-        self.commit_into(r0.addr, first_bottom).await?;
+        self.commit_into(r0.addr, root).await?;
         let was = self.ep.cas(self.node.root.word, r0.addr.bits(), root.bits()).await?;
         if was != r0.addr.bits() {
             return Err(
@@ -147,13 +153,8 @@ impl DmTree {
         }
     }
 
-    /// Builds leaves and inner nodes; the root and the first bottom node.
-    async fn build(
-        &self,
-        all: &Pairs,
-        fill: Fill,
-        taken: &mut Taken,
-    ) -> Result<(GlobalAddr, GlobalAddr)> {
+    /// Builds leaves and inner nodes; the root.
+    async fn build(&self, all: &Pairs, fill: Fill, taken: &mut Taken) -> Result<GlobalAddr> {
         let capacity = self.node.o.leaf_capacity as usize;
         // Of a full leaf and the pending pair half the slots stay, rounded down; of a full inner node likewise.
         let rule = |slots: usize| SplitRule::new(slots as u32, slots as u32 / 2);
@@ -197,17 +198,13 @@ impl DmTree {
         }
         let mut children: Vec<Child> = taken.leaves.iter().map(NewLeaf::child).collect();
         let mut level = 1;
-        let mut first_bottom = GlobalAddr::NULL;
         loop {
             let rule = rule(self.node.g.fanout);
             let sizes: Vec<_> = fill.sizes(rule, children.len() as u64, u32::from(level)).collect();
             let (upper_lows, upper) =
                 self.build_level(level, &sizes, &lows, &children, taken).await?;
-            if level == 1 {
-                first_bottom = upper[0].addr;
-            }
             if let [root] = &upper[..] {
-                return Ok((root.addr, first_bottom));
+                return Ok(root.addr);
             }
             (lows, children) = (upper_lows, upper);
             level += 1;

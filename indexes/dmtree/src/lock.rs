@@ -1,16 +1,25 @@
 //! Leaf locks: a word at the table's home, touched by atomics only.
+//!
+//! A try whose outcome is unknown is decided by the tag: whoever reads his own tag back holds the lock. A lock whose holder is dead
+//! (its node is fenced everywhere), or has failed, is taken over by whoever meets it (`mend.rs`). While a table has no home its
+//! writers wait.
 
 use dmtree_fabric::verb::{cas, write};
-use dmtree_fabric::{GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Effect, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::turns::Turn;
 
-use crate::client::{DmTree, Route};
+use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::marks::Mark;
 
 /// Longest pause between two tries for a leaf's lock. It is held for two or three round trips, and one client of each compute
 /// node tries: longer pauses leave it idle between two holders.
 const LOCK_PAUSE_NS: u64 = 4_000;
+/// After so many tries, and every so many further ones, a waiter looks whether the leaf's memory node answers at all, and pauses
+/// longer.
+const LONG_WAIT: u32 = 64;
+/// Pause of a waiter for whom nothing changes soon, ns.
+const LONG_PAUSE_NS: u64 = 200_000;
 
 /// A locked leaf, with its table as it was under the lock.
 pub(crate) struct Locked {
@@ -33,6 +42,7 @@ impl DmTree {
             }
             let fresh = self.fresh_route(key).await?;
             route = if fresh == route {
+                self.pass();
                 backoff.step().await?;
                 self.walk_route(key, &fresh).await?.unwrap_or(fresh)
             } else {
@@ -41,60 +51,139 @@ impl DmTree {
         }
     }
 
-    /// Locks the leaf that a route names; `None` when the route is stale.
+    /// Locks the leaf that a route names; `None` when the route is stale. The caller holds no other leaf's lock.
     pub(crate) async fn lock_route(&self, route: &Route) -> Result<Option<Locked>> {
         self.ep.stage_cost(Stage::LocalQueue, 1);
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
         self.ep.point().await;
-        let at = self.node.pool.resolve(&self.ep, route.table).await?;
-        let mut backoff = self.ep.backoff_within("leaf lock", at, LOCK_PAUSE_NS);
+        let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
+        let tag = self.next_tag();
+        // Where an earlier try with this tag may have succeeded.
+        let mut doubt = None;
         loop {
-            if let Some(locked) = self.try_lock(route, at).await? {
-                return Ok(match locked {
-                    Tried::Got(tag, table) => Some(Locked { route: *route, at, tag, table, turn }),
-                    Tried::Stale => None,
-                });
+            let tried = match self.node.pool.resolve(&self.ep, route.table).await {
+                Ok(at) => (at, self.try_lock(route, at, tag, doubt == Some(at)).await),
+                Err(e) if is_away(&e) => {
+                    Mark::Homeless.hit();
+                    (GlobalAddr::NULL, Err(e))
+                }
+                Err(e) => return Err(e),
+            };
+            match tried {
+                (at, Ok(Tried::Got(table))) => {
+                    self.hold(tag, Lockable::Leaf(*route));
+                    return Ok(Some(Locked { route: *route, at, tag, table, turn }));
+                }
+                (_, Ok(Tried::Stale)) => return Ok(None),
+                (at, Ok(Tried::Unbuilt)) => {
+                    doubt = None;
+                    if !Box::pin(self.mend_leaf(route, at, 0)).await? {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+                (at, Ok(Tried::Busy(was))) => {
+                    doubt = None;
+                    if self.node.is_abandoned(was) {
+                        if !Box::pin(self.mend_leaf(route, at, was)).await? {
+                            return Ok(None);
+                        }
+                        continue;
+                    }
+                }
+                (at, Err(e)) if is_away(&e) => {
+                    Mark::LockInDoubt.hit();
+                    doubt = (!at.is_null()).then_some(at);
+                }
+                (_, Err(e)) => return Err(e),
             }
             self.retried.set(true);
-            backoff.step().await?;
+            self.pass();
+            let paused = self.pause(&mut backoff, route, doubt.is_some()).await;
+            if let Err(e) = paused {
+                if doubt.is_some() {
+                    self.node.orphan(HeldLock { tag, on: Lockable::Leaf(*route) });
+                }
+                return Err(e);
+            }
         }
+    }
+
+    /// Waits for somebody else's lock, or for a home. A memory node that does not answer is named before long.
+    async fn pause(
+        &self,
+        backoff: &mut dmtree_fabric::Backoff<'_>,
+        route: &Route,
+        away: bool,
+    ) -> Result<()> {
+        let steps = backoff.steps();
+        if steps > 0 && steps.is_multiple_of(LONG_WAIT) {
+            self.rough_header(route.leaf).await?;
+        }
+        if away || steps > LONG_WAIT {
+            self.ep.sleep(LONG_PAUSE_NS).await;
+        }
+        backoff.step().await
     }
 
     /// As [`DmTree::lock_route`], but gives up at once when anybody else has the lock, or wants it on this node.
     pub(crate) async fn try_lock_route(&self, route: &Route) -> Result<Option<Locked>> {
         let Some(turn) = self.node.leaf_turns.try_turn(route.table.bits()) else { return Ok(None) };
-        let at = self.node.pool.resolve(&self.ep, route.table).await?;
-        Ok(match self.try_lock(route, at).await? {
-            Some(Tried::Got(tag, table)) => Some(Locked { route: *route, at, tag, table, turn }),
-            Some(Tried::Stale) | None => None,
-        })
+        let at = match self.node.pool.resolve(&self.ep, route.table).await {
+            Ok(at) => at,
+            Err(e) if is_away(&e) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let tag = self.next_tag();
+        match self.try_lock(route, at, tag, false).await {
+            Ok(Tried::Got(table)) => {
+                self.hold(tag, Lockable::Leaf(*route));
+                Ok(Some(Locked { route: *route, at, tag, table, turn }))
+            }
+            Ok(_) => Ok(None),
+            Err(e) => {
+                if e.effect() == Effect::Unknown {
+                    self.node.orphan(HeldLock { tag, on: Lockable::Leaf(*route) });
+                }
+                if is_away(&e) { Ok(None) } else { Err(e) }
+            }
+        }
     }
 
-    async fn try_lock(&self, route: &Route, at: GlobalAddr) -> Result<Option<Tried>> {
-        let tag = self.next_tag();
+    /// `doubt`: an earlier try with this tag may have succeeded.
+    async fn try_lock(
+        &self,
+        route: &Route,
+        at: GlobalAddr,
+        tag: LockTag,
+        doubt: bool,
+    ) -> Result<Tried> {
         let len = Table::body_len(route.capacity);
         self.ep.step(Step::Lock);
         let (was, body) = self.cas_and_read(at, (0, tag.0), at.plus(BODY_AT as u64), len).await?;
-        if was != 0 {
+        if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
-            return Ok(None);
+            return Ok(Tried::Busy(was));
         }
         // The lock is ours: nobody writes this table now, so a torn one is not a table of this leaf.
         let view = body.extract(|b| Table::view(route.table, route.capacity, b));
-        match view {
-            View::Whole(table) if route.matches(&table) => Ok(Some(Tried::Got(tag, table))),
+        let other = match view {
+            View::Whole(table) if route.matches(&table) => return Ok(Tried::Got(table)),
+            View::Unbuilt => Tried::Unbuilt,
             _ => {
                 Mark::LockStale.hit();
-                self.ep.release(cas(at, tag.0, 0), None).await?;
-                Ok(Some(Tried::Stale))
+                Tried::Stale
             }
-        }
+        };
+        self.ep.release(cas(at, tag.0, 0), None).await?;
+        Ok(other)
     }
 
     /// Unlocks a leaf whose table has not changed.
     pub(crate) async fn unlock(&self, l: Locked) -> Result<()> {
         let hook = Some((self.leaf_hook.clone(), l.turn.hand_over()));
-        self.ep.release(cas(l.at, l.tag.0, 0), hook).await
+        let done = self.ep.release(cas(l.at, l.tag.0, 0), hook).await;
+        self.unlocked(l.tag, done)
     }
 
     /// Writes the table and unlocks behind it: WRITE->atomic is ordered.
@@ -103,11 +192,27 @@ impl DmTree {
         l.table.body(l.route.table, &mut body);
         let hook = Some((self.leaf_hook.clone(), l.turn.hand_over()));
         let list = (write(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
-        self.ep.release(list, hook).await
+        let done = self.ep.release(list, hook).await;
+        self.unlocked(l.tag, done)
+    }
+
+    /// An unlock that has failed leaves an orphan behind, and does not undo what the operation has achieved: the home is dead (then
+    /// its lock is moot), or somebody will find the lock and repair the table.
+    pub(crate) fn unlocked(&self, tag: LockTag, done: Result<()>) -> Result<()> {
+        match done {
+            Err(e) if is_away(&e) => Ok(()),
+            done => {
+                self.let_go(tag);
+                done
+            }
+        }
     }
 }
 
 enum Tried {
-    Got(LockTag, Table),
+    Got(Table),
     Stale,
+    /// The cell was never written since it was zeroed: its home is new.
+    Unbuilt,
+    Busy(u64),
 }

@@ -4,7 +4,7 @@ use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
 use dmtree_pool::Grant;
 
-use crate::client::DmTree;
+use crate::client::{DmTree, is_away};
 use crate::node::Chore;
 
 impl DmTree {
@@ -18,22 +18,38 @@ impl DmTree {
         if let Some(chore) = self.node.pop_chore() {
             let scope = self.ep.begin(OpKind::Maintain);
             let pin = self.pin();
-            self.do_chore(chore).await?;
+            let again =
+                matches!(chore, Chore::Settle(_) | Chore::Unlink { .. }).then(|| chore.clone());
+            let did = self.do_chore(chore).await;
+            self.leave_orphans();
             drop(pin);
+            if let Err(e) = did {
+                if !is_away(&e) {
+                    return Err(e);
+                }
+                // A node that this needs is dead or cut off: later.
+                again.into_iter().for_each(|chore| self.node.push_chore(chore));
+                return Ok(Work::None);
+            }
             scope.end(OpOutcome::Other);
             return Ok(Work::Some);
         }
         if self.node.pool.reclaim_due() {
             let scope = self.ep.begin(OpKind::Maintain);
-            let did = self.node.pool.reclaim(&self.ep).await?;
+            let did = self.node.pool.reclaim(&self.ep).await;
             scope.end(OpOutcome::Other);
-            let _ = did;
+            match did {
+                // A member that does not answer keeps everything in quarantine until it answers or is fenced.
+                Err(e) if !is_away(&e) => return Err(e),
+                _ => {}
+            }
         }
         Ok(Work::None)
     }
 
     async fn do_chore(&self, chore: Chore) -> Result<()> {
         match chore {
+            Chore::Settle(h) => Box::pin(self.settle(h)).await,
             Chore::Merge(key) => Box::pin(self.merge_leaf(&key)).await,
             Chore::MergeInner(key, level) => Box::pin(self.merge_inner(&key, level)).await,
             Chore::Publish(key) => {

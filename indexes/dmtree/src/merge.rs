@@ -234,10 +234,14 @@ impl DmTree {
             &parts(&a, ver_a, &lo_a, &hi, b.addr, GlobalAddr::NULL),
         );
         put_header(&g, b.addr, &mut image_b, &parts(&b, ver_b, &lo_b, &hi, next, a.addr));
-        let all: Vec<_> = a.records.iter().chain(&b.records).collect();
-        for i in 0..g.fanout {
+        // A's records stay where they are: a WRITE that dies half way must not lose one.
+        let mut all: Vec<Option<&crate::parent::Held>> = vec![None; g.fanout];
+        a.records.iter().for_each(|r| all[r.index] = Some(r));
+        let mut theirs = b.records.iter();
+        all.iter_mut().filter(|r| r.is_none()).zip(&mut theirs).for_each(|(r, b)| *r = Some(b));
+        for (i, r) in all.iter().enumerate() {
             let at = g.record_at(i);
-            match all.get(i) {
+            match r {
                 Some(r) => {
                     let raw = &mut image_a[at..at + g.record()];
                     put_record(&g, a.addr, ver_a, i, raw, (&r.area.bytes, r.area.mode), &r.child);
@@ -248,6 +252,7 @@ impl DmTree {
         }
         let into = b.addr.plus(g.into_at() as u64);
         self.ep.step(Step::Structure);
+        self.node.pool.check_lease(&self.ep)?;
         self.ep.write_word(into, a.addr.bits()).await?;
         self.write_around_lock(a.addr, &image_a).await?;
         self.write_around_lock(b.addr, &image_b).await?;

@@ -1,18 +1,20 @@
 //! What the clients of one compute node share.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dmtree_fabric::{Error, GlobalAddr, Result};
+use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
 use dmtree_parts::cache::NodeCache;
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::turns::TurnTable;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
+use crate::client::{HeldLock, Lockable};
 use crate::format::Geometry;
 use crate::format::inner::Child;
+use crate::format::table::LockTag;
 use crate::options::Options;
 
 /// Kinds of arenas: what a chunk holds.
@@ -42,6 +44,8 @@ pub(crate) enum Chore {
     MergeInner(Vec<u8>, u8),
     /// The level above lacks the record of this inner node, which begins at this key on this level.
     PublishInner(Vec<u8>, u8, Child),
+    /// An operation has failed while it held this lock: what it covers is to be repaired.
+    Settle(HeldLock),
 }
 
 /// The shared state of one index on one compute node.
@@ -58,6 +62,8 @@ pub struct DmNode {
     pub(crate) writers: Arc<Combiner>,
     pub(crate) inner_arena: Arc<Arena>,
     leaf_arenas: [Arc<Arena>; 3],
+    /// Locks whose operation has failed under them, by tag.
+    orphans: Mutex<BTreeMap<u64, Lockable>>,
     chores: Mutex<VecDeque<Chore>>,
     pub(crate) chores_waiting: AtomicU32,
     clients: AtomicU32,
@@ -96,6 +102,7 @@ impl DmNode {
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             inner_arena: arena(KIND_INNER, g.inner_bytes()),
             leaf_arenas: [32, 64, 128].map(|c| arena(KIND_LEAF, g.leaf_bytes(c))),
+            orphans: Mutex::default(),
             chores: Mutex::default(),
             chores_waiting: AtomicU32::new(0),
             clients: AtomicU32::new(0),
@@ -122,9 +129,34 @@ impl DmNode {
         self.clients.fetch_add(1, Ordering::Relaxed) as u16
     }
 
+    /// Whether a lock's holder does nothing any more: its node is dead and fenced everywhere, or its operation has failed.
+    pub(crate) fn is_abandoned(&self, tag: u64) -> bool {
+        if tag == 0 {
+            return false;
+        }
+        let node = NodeId::from_bits((tag >> 48) as u16);
+        if node == self.pool.cn() {
+            let orphans = self.orphans.lock().expect("no panic under this lock");
+            if orphans.contains_key(&tag) {
+                return true;
+            }
+        }
+        self.pool.is_revoked(node, (tag >> 32) as u16)
+    }
+
+    pub(crate) fn orphan(&self, h: HeldLock) {
+        self.orphans.lock().expect("no panic under this lock").insert(h.tag.0, h.on);
+        self.push_chore(Chore::Settle(h));
+    }
+
+    /// Somebody has taken the lock of an orphan over, or it is gone.
+    pub(crate) fn adopted(&self, tag: LockTag) {
+        self.orphans.lock().expect("no panic under this lock").remove(&tag.0);
+    }
+
     pub(crate) fn push_chore(&self, chore: Chore) {
         let mut chores = self.chores.lock().expect("no panic under this lock");
-        let wanted = matches!(chore, Chore::Unlink { .. });
+        let wanted = matches!(chore, Chore::Unlink { .. } | Chore::Settle(_));
         if wanted || (chores.len() < MAX_CHORES && !chores.contains(&chore)) {
             chores.push_back(chore);
             self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::turns::Turn;
 use dmtree_pool::Grant;
 
-use crate::client::DmTree;
+use crate::client::{DmTree, Lockable};
 use crate::format::inner::{self, Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
@@ -98,8 +98,14 @@ impl DmTree {
             }
             Mark::InnerLockHeld.hit();
             self.retried.set(true);
+            if self.node.is_abandoned(was) {
+                Box::pin(self.mend_inner(addr, was)).await?;
+                continue;
+            }
+            self.pass();
             backoff.step().await?;
         };
+        self.hold(tag, Lockable::Inner(addr));
         self.open_inner(addr, life, level, tag, turn, bytes).await
     }
 
@@ -143,7 +149,8 @@ impl DmTree {
 
     async fn release_inner(&self, lock: GlobalAddr, tag: LockTag, turn: Turn) -> Result<()> {
         let hook = Some((self.inner_hook.clone(), turn.hand_over()));
-        self.ep.release(cas(lock, tag.0, 0), hook).await
+        let done = self.ep.release(cas(lock, tag.0, 0), hook).await;
+        self.unlocked(tag, done)
     }
 
     pub(crate) async fn unlock_inner(&self, n: LockedInner) -> Result<()> {
@@ -202,7 +209,9 @@ impl DmTree {
         let lock = n.addr.plus(g.inner_lock_at() as u64);
         let unlock = cas(lock, n.tag.0, 0);
         self.ep.step(Step::Structure);
+        self.node.pool.check_lease(&self.ep)?;
         self.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
+        self.let_go(n.tag);
         drop(n.turn);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
@@ -218,7 +227,9 @@ impl DmTree {
         let lock = n.addr.plus(g.inner_lock_at() as u64);
         let list = (write_word(n.addr.plus(at as u64), word), cas(lock, n.tag.0, 0));
         self.ep.step(Step::Structure);
+        self.node.pool.check_lease(&self.ep)?;
         self.ep.chain(list).await?;
+        self.let_go(n.tag);
         drop(n.turn);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
@@ -282,8 +293,10 @@ impl DmTree {
         let upper_bytes = upper.to_vec();
         let lower_bytes = lower.to_vec();
         self.ep.step(Step::Structure);
+        self.node.pool.check_lease(&self.ep)?;
         self.ep.write(grant.addr, upper).await?;
         self.write_inner(&n, lower, grant.addr).await?;
+        self.let_go(n.tag);
         drop(n.turn);
         self.cache_inner(n.addr, &lower_bytes).await?;
         self.cache_inner(grant.addr, &upper_bytes).await?;
@@ -422,6 +435,7 @@ impl DmTree {
         if was != 0 {
             return Ok(None);
         }
+        self.hold(tag, Lockable::Inner(addr));
         self.open_inner(addr, Some(life), level, tag, turn, bytes).await
     }
 

@@ -19,6 +19,8 @@ pub(crate) enum Probe {
         ver: Ver,
         /// The block of the entry, if it has one.
         block: BlockPtr,
+        /// The high half of its word0: its checksum.
+        crc: u32,
     },
     /// Something else is there, or nothing.
     Other {
@@ -83,6 +85,7 @@ impl DmTree {
     ) -> Result<Option<Probe>> {
         self.ep.stage_cost(Stage::EntryCheck, 1);
         let g = &self.node.g;
+        let crc = (bytes.word(0) >> 32) as u32;
         let glance = bytes.extract(|b| match slot::check(g, place, b) {
             None => Glance::Torn,
             Some(s) => glance(&s, key, hash, out),
@@ -90,7 +93,7 @@ impl DmTree {
         Ok(match glance {
             Glance::Torn => None,
             Glance::Other(ver) => Some(Probe::Other { ver }),
-            Glance::Hit(ver) => Some(Probe::Hit { ver, block: BlockPtr::from_bits(0) }),
+            Glance::Hit(ver) => Some(Probe::Hit { ver, block: BlockPtr::from_bits(0), crc }),
             Glance::HitValueIn(ver, block) => {
                 Mark::ValueBlock.hit();
                 let whole = self
@@ -99,7 +102,7 @@ impl DmTree {
                         out.extend_from_slice(value);
                     })
                     .await?;
-                whole.then_some(Probe::Hit { ver, block })
+                whole.then_some(Probe::Hit { ver, block, crc })
             }
             Glance::MaybeIn(ver, block) => {
                 Mark::PairBlock.hit();
@@ -113,7 +116,11 @@ impl DmTree {
                         }
                     })
                     .await?;
-                whole.then_some(if hit { Probe::Hit { ver, block } } else { Probe::Other { ver } })
+                whole.then_some(if hit {
+                    Probe::Hit { ver, block, crc }
+                } else {
+                    Probe::Other { ver }
+                })
             }
         })
     }

@@ -8,12 +8,13 @@ use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
 use dmtree_pool::{Grant, TableId};
 
-use crate::client::{DmTree, LeafCopy};
+use crate::client::{DmTree, LeafCopy, Route, is_away};
+use crate::format::Ver;
 use crate::format::inner::{free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::put_u64;
 use crate::format::slot::State;
-use crate::format::table::{BODY_AT, Table};
+use crate::format::table::{BODY_AT, LockTag, Table};
 use crate::lock::Locked;
 use crate::marks::Mark;
 use crate::node::Chore;
@@ -115,6 +116,7 @@ impl DmTree {
 
     /// Commits: the leaf's range goes to `into`.
     pub(crate) async fn commit_into(&self, leaf: GlobalAddr, into: GlobalAddr) -> Result<()> {
+        self.node.pool.check_lease(&self.ep)?;
         self.ep.write_word(leaf.plus(self.node.g.into_at() as u64), into.bits()).await
     }
 
@@ -164,7 +166,9 @@ impl DmTree {
             cas(n.addr.plus(g.inner_lock_at() as u64), n.tag.0, 0),
         );
         self.ep.step(Step::Structure);
+        self.node.pool.check_lease(&self.ep)?;
         self.ep.chain(list).await?;
+        self.let_go(n.tag);
         drop(n.turn);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
@@ -179,9 +183,49 @@ impl DmTree {
         let body = self.table_body(&mut table, l.route.table).await?;
         let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
         self.ep.step(Step::Structure);
-        self.ep.chain(list).await?;
+        let buried = self.ep.chain(list).await.map(|_| ());
         drop(l.turn);
+        if buried.as_ref().is_err_and(is_away) {
+            self.bury_again(l.tag, &l.route, l.at).await?;
+        } else {
+            buried?;
+        }
+        self.let_go(l.tag);
         Ok(())
+    }
+
+    /// The home did not answer: whether it has buried the table is unknown. When it is dead its cells are gone, and zero at the next
+    /// home, where nobody finds this leaf alive; else the burial is repeated.
+    async fn bury_again(&self, tag: LockTag, route: &Route, at: GlobalAddr) -> Result<()> {
+        let mut backoff = self.ep.backoff("the home of a dead table", at);
+        loop {
+            match self.node.pool.resolve(&self.ep, route.table).await {
+                Ok(now) if now == at => {}
+                Err(e) if !is_away(&e) => return Err(e),
+                _ => return Ok(()),
+            }
+            let mut table =
+                Table::new(route.leaf, Ver { life: route.life, range: 0 }, 0, route.capacity);
+            table.dead = true;
+            let was = match self.ep.cas(at, tag.0, tag.0).await {
+                Ok(was) => was,
+                Err(e) if is_away(&e) => {
+                    self.ep.sleep(100_000).await;
+                    backoff.step().await?;
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            if was != tag.0 {
+                return Ok(());
+            }
+            let body = self.table_body(&mut table, route.table).await?;
+            let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
+            match self.ep.chain(list).await {
+                Err(e) if is_away(&e) => backoff.step().await?,
+                other => return other.map(|_| ()),
+            }
+        }
     }
 
     /// Lets the left sibling of a dead, relocated leaf name its heir, and retires the leaf. False when it has to be tried again.

@@ -8,7 +8,7 @@ use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeParts, Record};
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::keys::KeyArray;
 
-use crate::client::{DmTree, Route};
+use crate::client::{DmTree, HELP_AFTER, Route};
 use crate::format::area::Stored;
 use crate::format::inner;
 use crate::marks::Mark;
@@ -268,6 +268,10 @@ impl DmTree {
             }
             Mark::InnerTorn.hit();
             self.retried.set(true);
+            if backoff.steps() >= HELP_AFTER {
+                Box::pin(self.help_inner(addr)).await?;
+            }
+            self.pass();
             backoff.step().await?;
         }
     }

@@ -14,7 +14,7 @@ use dmtree_parts::cache::CachedNode;
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, check_key};
 use dmtree_pool::BlockPtr;
 
-use crate::client::{DmTree, Route};
+use crate::client::{DmTree, Route, is_away};
 use crate::format::leaf::{check_header, check_leaf};
 use crate::format::slot::State;
 use crate::format::table::{BODY_AT, Table, View};
@@ -252,20 +252,41 @@ impl DmTree {
         let g = &self.node.g;
         let routes: Vec<Route> = node.records()[first..first + n].iter().map(route_of).collect();
         let mut batch = VerbVec::new();
-        for route in &routes {
-            let at = self.node.pool.resolve(&self.ep, route.table).await?;
-            batch.cas(at, 0, 0);
-            batch.then().read(at.plus(BODY_AT as u64), Table::body_len(route.capacity) as u32);
+        let mut asked = vec![None; n];
+        for (i, route) in routes.iter().enumerate() {
+            // A home that is dead or cut off is not asked: its leaf is read whole.
+            match self.node.pool.resolve(&self.ep, route.table).await {
+                Ok(at) => {
+                    asked[i] = Some(batch.cas(at, 0, 0));
+                    let len = Table::body_len(route.capacity) as u32;
+                    batch.then().read(at.plus(BODY_AT as u64), len);
+                }
+                Err(e) if is_away(&e) => Mark::HomeAway.hit(),
+                Err(e) => return Err(e),
+            }
         }
         self.ep.step(Step::Table);
-        let mut tables = self.ep.batch(batch).await?;
+        let mut tables = match batch.is_empty() {
+            true => batch,
+            false => match self.ep.batch(batch).await {
+                Ok(tables) => tables,
+                Err(e) if is_away(&e) => {
+                    Mark::HomeAway.hit();
+                    asked.fill(None);
+                    VerbVec::new()
+                }
+                Err(e) => return Err(e),
+            },
+        };
         let mut batch = VerbVec::new();
         let mut read = Vec::with_capacity(n);
         for (i, route) in routes.iter().enumerate() {
-            let bytes = tables.take_sampled(2 * i + 1);
-            let view = bytes.extract(|b| Table::view(route.table, route.capacity, b));
+            let view = asked[i].map(|at| {
+                let bytes = tables.take_sampled(at + 1);
+                (tables.word(at), bytes.extract(|b| Table::view(route.table, route.capacity, b)))
+            });
             let known = match view {
-                View::Whole(t) if tables.word(2 * i) == 0 && route.matches(&t) => {
+                Some((0, View::Whole(t))) if route.matches(&t) => {
                     if let Some(key) = (self.node.o.mirrors).then(|| node.keys().get(first + i)) {
                         self.fill_mirror(key, route, t.fps());
                     }

@@ -298,9 +298,10 @@ impl DmTree {
         let body = self.table_body(&mut s_table, s.table).await?;
         let s_at = s.grant.addr;
         self.ep.step(Step::Structure);
-        self.ep
-            .batch((write_verb(s_at, s_image), write_verb(s.table_at.plus(BODY_AT as u64), body)))
-            .await?;
+        self.node.pool.check_lease(&self.ep)?;
+        let table_at = s.table_at.plus(BODY_AT as u64);
+        self.write_new(s_at, s_image, table_at, body).await?;
+        self.node.pool.check_lease(&self.ep)?;
         let addr = l.route.leaf;
         if self.ep.caps().whole_write_bytes as usize >= l_image.len() {
             // The image lands wholly or not at all: it carries the commit word and the new pair with it.
@@ -321,6 +322,18 @@ impl DmTree {
                 self.ep.chain((next, image, entry)).await.map(|_| ())
             }
         }
+    }
+
+    /// `WRITE leaf | WRITE table`, awaited. A table whose home is away stays unbuilt, or is built again.
+    pub(crate) async fn write_new(
+        &self,
+        leaf: GlobalAddr,
+        image: Buf,
+        table: GlobalAddr,
+        body: Buf,
+    ) -> Result<()> {
+        let both = self.ep.batch((write_verb(leaf, image), write_verb(table, body))).await;
+        both.map(|_| ())
     }
 
     pub(crate) async fn table_body(&self, table: &mut Table, id: TableId) -> Result<Buf> {

@@ -27,6 +27,8 @@ pub(crate) type Written = (Outcome, OpOutcome);
 struct Present {
     slot: usize,
     block: BlockPtr,
+    /// Its checksum: what a shadow names.
+    crc: u32,
 }
 
 impl DmTree {
@@ -94,6 +96,18 @@ impl DmTree {
         lease: &mut Option<Lease>,
     ) -> Result<Written> {
         let _pin = self.pin();
+        let written = self.write_pinned(key, hash, w, lease).await;
+        self.leave_orphans();
+        written
+    }
+
+    async fn write_pinned(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        w: Write<'_>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Written> {
         loop {
             let l = self.lock_leaf(key).await?;
             if let Some(written) = self.write_locked(l, key, hash, w, lease).await? {
@@ -128,6 +142,10 @@ impl DmTree {
             _ => None,
         };
         if let Some((outcome, counted)) = refuse {
+            // An absence that no memory node has confirmed: a table of ours, or of a home that hangs, is worth nothing by itself.
+            if let Err(e) = self.node.pool.check_lease(&self.ep) {
+                return self.fail_locked(l, e).await;
+            }
             if let Some(lease) = lease {
                 lease.seal(&mut Vec::new());
             }
@@ -169,8 +187,8 @@ impl DmTree {
             for slot in candidates.as_slice() {
                 let slot = usize::from(*slot);
                 let probe = self.probe(l.route.leaf, slot, key, hash, old).await?;
-                if let Probe::Hit { block, .. } = probe {
-                    return Ok(Some(Present { slot, block }));
+                if let Probe::Hit { block, crc, .. } = probe {
+                    return Ok(Some(Present { slot, block, crc }));
                 }
             }
             match rest {
@@ -215,7 +233,7 @@ impl DmTree {
         let mut combined = Vec::new();
         let value = Self::final_value(pair.2, lease, &mut combined);
         let place = Place { leaf: l.route.leaf, slot: p.slot };
-        let written = self.write_entry(&l, place, (pair.0, pair.1, value), true).await;
+        let written = self.write_entry(&l, place, (pair.0, pair.1, value), Some(p.crc)).await;
         if let Err(e) = written {
             return self.fail_locked(l, e).await;
         }
@@ -258,7 +276,7 @@ impl DmTree {
         let mut combined = Vec::new();
         let value = Self::final_value(pair.2, lease, &mut combined);
         let place = Place { leaf: l.route.leaf, slot };
-        if let Err(e) = self.write_entry(&l, place, (pair.0, pair.1, value), false).await {
+        if let Err(e) = self.write_entry(&l, place, (pair.0, pair.1, value), None).await {
             return self.fail_locked(l, e).await;
         }
         l.table.set(slot, pair.1.fingerprint());
@@ -271,6 +289,9 @@ impl DmTree {
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let at = place.leaf.plus(self.node.g.slot_at(p.slot) as u64);
         let free = slot::free_word(place, l.table.ver);
+        if let Err(e) = self.node.pool.check_lease(&self.ep) {
+            return self.fail_locked(l, e).await;
+        }
         self.ep.step(Step::Entry);
         if let Err(e) = self.ep.write_word(at, free).await {
             return self.fail_locked(l, e).await;
@@ -293,17 +314,18 @@ impl DmTree {
         l: &Locked,
         place: Place,
         pair: (&[u8], KeyHash, &[u8]),
-        replaces: bool,
+        replaces: Option<u32>,
     ) -> Result<()> {
         let g = &self.node.g;
         let at = place.leaf.plus(g.slot_at(place.slot) as u64);
         let mut entry = self.ep.buf(g.entry() as u32).await?;
         let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
-        let shadow = if replaces && (self.ep.caps().whole_write_bytes as usize) < g.entry() {
-            Some(self.shadow(l, place, &entry).await?)
-        } else {
-            None
+        let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
+        let shadow = match replaces.filter(|_| !whole) {
+            Some(crc) => Some(self.shadow(place, crc, &entry).await?),
+            None => None,
         };
+        self.node.pool.check_lease(&self.ep)?;
         let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
         self.ep.step(Step::Entry);
         match (block, shadow) {
@@ -335,10 +357,11 @@ impl DmTree {
         }
     }
 
-    /// The shadow of an entry about to be replaced: slot and the low 48 bits of the lock tag, then the new image.
-    async fn shadow(&self, l: &Locked, place: Place, entry: &[u8]) -> Result<Buf> {
+    /// The shadow of an entry about to be replaced: its slot and its checksum, then the new image. A torn slot whose word0 is the old
+    /// one or the new one was torn by this update and by nothing else.
+    async fn shadow(&self, place: Place, crc: u32, entry: &[u8]) -> Result<Buf> {
         let mut buf = self.ep.buf(8 + entry.len() as u32).await?;
-        let head = place.slot as u64 | l.tag.0 << 16;
+        let head = place.slot as u64 | u64::from(crc) << 32;
         buf[..8].copy_from_slice(&head.to_le_bytes());
         buf[8..].copy_from_slice(entry);
         Ok(buf)

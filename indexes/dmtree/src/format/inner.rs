@@ -86,35 +86,68 @@ pub fn check<'a>(
     for index in 0..g.fanout {
         let at = g.record_at(index);
         let raw = &bytes[at..at + g.record()];
-        let word = u64_at(raw, 0);
-        let low = word as u32;
-        let live = match low & 3 {
-            0 => false,
-            1 => true,
-            _ => return None,
+        let range = match rough_record(g, node, header.ver.life, index, raw) {
+            RoughRecord::Torn => return None,
+            RoughRecord::Free(range) => range,
+            RoughRecord::Live(record, range) => {
+                records.push(record);
+                range
+            }
         };
-        let covered = if live { &raw[8..] } else { &[] };
-        let sum = crc(node, header.ver.life, index, low, covered);
-        let stamp = Ver::from_bits(low >> 8);
-        if sum != (word >> 32) as u32 || stamp.range != header.ver.range {
+        if range != header.ver.range {
             return None;
         }
-        if !live {
-            continue;
-        }
-        let mode = Mode::from_bits(u64::from(low >> 2));
-        let area = &raw[8..8 + g.k];
-        let last = u64_at(raw, 16 + g.k);
-        let child = Child {
-            addr: GlobalAddr::from_bits(u64_at(raw, 8 + g.k)),
-            life: stamp.life,
-            table: TableId::from_bits(last & 0xffff_ffff_ffff),
-            slots: (last >> 48 & 0xff) as usize,
-        };
-        let key = area::get_key(area, mode).filter(|k| *k != Stored::Infinite)?;
-        records.push(Record { index, key, area, mode, child });
     }
     Some((header, records))
+}
+
+/// A record by itself, with the range of the node when it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoughRecord<'a> {
+    /// Half written.
+    Torn,
+    /// None.
+    Free(u8),
+    /// Valid.
+    Live(Record<'a>, u8),
+}
+
+/// Checks one record of a node of some life.
+pub fn rough_record<'a>(
+    g: &Geometry,
+    node: GlobalAddr,
+    life: u16,
+    index: usize,
+    raw: &'a [u8],
+) -> RoughRecord<'a> {
+    let word = u64_at(raw, 0);
+    let low = word as u32;
+    let stamp = Ver::from_bits(low >> 8);
+    let live = match low & 3 {
+        0 => false,
+        1 => true,
+        _ => return RoughRecord::Torn,
+    };
+    let covered = if live { &raw[8..] } else { &[] };
+    if crc(node, life, index, low, covered) != (word >> 32) as u32 {
+        return RoughRecord::Torn;
+    }
+    if !live {
+        return RoughRecord::Free(stamp.range);
+    }
+    let mode = Mode::from_bits(u64::from(low >> 2));
+    let area = &raw[8..8 + g.k];
+    let last = u64_at(raw, 16 + g.k);
+    let child = Child {
+        addr: GlobalAddr::from_bits(u64_at(raw, 8 + g.k)),
+        life: stamp.life,
+        table: TableId::from_bits(last & 0xffff_ffff_ffff),
+        slots: (last >> 48 & 0xff) as usize,
+    };
+    match area::get_key(area, mode).filter(|k| *k != Stored::Infinite) {
+        Some(key) => RoughRecord::Live(Record { index, key, area, mode, child }, stamp.range),
+        None => RoughRecord::Torn,
+    }
 }
 
 #[cfg(test)]

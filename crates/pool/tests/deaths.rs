@@ -1,0 +1,343 @@
+//! Deaths of compute nodes: leases, barriers, new homes. In virtual time, on the adversarial fabric.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use dmtree_fabric::sim::{CrashPoint, Hazards, How, Place, SimFabric};
+use dmtree_fabric::{
+    Capabilities, Core, Endpoint, ErrorKind, Fabric, NodeId, Role, SeededRandom, Standing, Terms,
+    Worker,
+};
+use dmtree_pool::{Cluster, PoolNode, PoolOptions, TableId, TableSide};
+
+const TERMS: Terms = Terms { lease_ns: 20_000_000, acknowledge_ns: 80_000_000, drift_one_in: 16 };
+const PAUSE_NS: u64 = 300_000;
+
+/// A slot, whether its node lives, and what it does while it does.
+type Task = (u32, Box<dyn Fn() -> bool>, Pin<Box<dyn Future<Output = ()>>>);
+
+/// A pool in virtual time with a keeper per compute node.
+struct Scene {
+    fabric: SimFabric,
+    cluster: Cluster,
+    core: Rc<Core>,
+    /// The slot of the test itself.
+    own: u32,
+    over: Rc<Cell<bool>>,
+    tasks: RefCell<Vec<Task>>,
+}
+
+impl Scene {
+    fn new(seed: u64, compute_nodes: u16) -> Self {
+        let o = PoolOptions {
+            memory_nodes: 2,
+            compute_nodes,
+            memory_bytes_per_node: 2 << 20,
+            compute_bytes_per_node: 1 << 20,
+            chunk_bytes: Some(64 << 10),
+            ..PoolOptions::default()
+        };
+        let hazards = Hazards::of_seed(seed);
+        let fabric = SimFabric::adversarial(hazards, Capabilities::NONE, seed).expect("a fabric");
+        for m in 0..2 {
+            fabric.add_node(NodeId::memory(m), o.memory_bytes_per_node).expect("new");
+        }
+        for c in 0..compute_nodes {
+            fabric.add_node(NodeId::compute(c), o.compute_bytes_per_node).expect("new");
+        }
+        let cluster = Cluster::format(Arc::new(fabric.clone()), &o).expect("a pool");
+        cluster.membership().set_terms(TERMS);
+        let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 8 << 20);
+        let own = core.add_slot();
+        Self { fabric, cluster, core, own, over: Rc::default(), tasks: RefCell::default() }
+    }
+
+    fn node(&self, i: usize) -> Arc<PoolNode> {
+        self.cluster.compute_node(i).expect("exists")
+    }
+
+    /// An endpoint of the test itself.
+    fn endpoint(&self, cn: usize) -> Endpoint {
+        self.at_slot(cn, self.own)
+    }
+
+    fn at_slot(&self, cn: usize, slot: u32) -> Endpoint {
+        let t = self.fabric.attach(self.node(cn).cn()).expect("a member");
+        let ep = Endpoint::new(self.core.clone(), t, slot);
+        ep.set_timeout(20_000_000);
+        ep
+    }
+
+    fn spawn(
+        &self,
+        slot: u32,
+        lives: impl Fn() -> bool + 'static,
+        f: impl Future<Output = ()> + 'static,
+    ) {
+        self.tasks.borrow_mut().push((slot, Box::new(lives), Box::pin(f)));
+    }
+
+    /// A keeper; `pause_ns` between its steps.
+    fn keeper(&self, cn: usize, pause_ns: u64) {
+        let ep = self.at_slot(cn, self.core.add_slot());
+        let (node, over) = (self.node(cn), self.over.clone());
+        let node_life = node.member().incarnation;
+        let (fabric, cn) = (self.fabric.clone(), node.cn());
+        let lives = move || !fabric.is_down(cn) && fabric.incarnation(cn) == Some(node_life);
+        self.spawn(ep.slot(), lives, async move {
+            let _ = node.keep_on(&ep, pause_ns, || over.get()).await;
+        });
+    }
+
+    /// Runs everything until `main` has ended.
+    fn run(&self, seed: u64, main: impl Future<Output = ()>) {
+        self.fabric.set_timed(true);
+        let slots = Rc::new(RefCell::new(Vec::new()));
+        let mut worker = Worker::new(self.core.clone());
+        for (slot, lives, mut task) in self.tasks.take() {
+            let over = self.over.clone();
+            slots.borrow_mut().push(slot);
+            worker.spawn(
+                slot,
+                std::future::poll_fn(move |cx| match over.get() {
+                    true => Poll::Ready(()),
+                    // Nothing of a dead node runs.
+                    false if !lives() => Poll::Pending,
+                    false => task.as_mut().poll(cx),
+                }),
+            );
+        }
+        let own = self.own;
+        let to_wake = slots.clone();
+        worker.spawn(own, async move {
+            main.await;
+            self.over.set(true);
+            to_wake.borrow().iter().for_each(|s| self.core.wake(*s));
+        });
+        worker.run(&mut SeededRandom::new(seed)).expect("nobody waits for ever");
+        drop(worker);
+        self.fabric.set_timed(false);
+    }
+
+    fn is_settled(&self, cn: usize) -> bool {
+        self.node(cn).is_settled()
+    }
+}
+
+/// Tables of every node, before time begins.
+fn tables(scene: &Scene, per_node: usize) -> Vec<TableId> {
+    let mut out = Vec::new();
+    for cn in 0..scene.cluster.compute_nodes() {
+        let (node, ep) = (scene.node(cn), scene.endpoint(cn));
+        for i in 0..per_node {
+            let lines = 1 + (i % 3) as u8;
+            let t =
+                scene.core.block_on(ep.slot(), node.alloc_table(&ep, lines, TableSide::Compute));
+            out.push(t.expect("room"));
+        }
+    }
+    out
+}
+
+/// Where the tables are now; every cell of a new home is zero.
+async fn check_homes(
+    node: &PoolNode,
+    ep: &Endpoint,
+    all: &[TableId],
+    gone: &[NodeId],
+) -> BTreeMap<NodeId, u32> {
+    let mut homes = BTreeMap::new();
+    for t in all {
+        let at = node.resolve(ep, *t).await.expect("a home");
+        assert!(!gone.contains(&at.node()), "{t:?} is at {at}");
+        let bytes = ep.read(at, u32::from(t.lines()) * 64).await.expect("reads");
+        assert!(bytes.extract(|b| b.iter().all(|b| *b == 0)), "{t:?} at {at}");
+        *homes.entry(at.node()).or_default() += 1;
+    }
+    homes
+}
+
+async fn settled(scene: &Scene, watch: &Endpoint, cn: usize, dead: &[(u16, u32)]) {
+    let began = watch.now();
+    loop {
+        let node = scene.node(cn);
+        let gone =
+            |(n, i): &(u16, u32)| node.standing(NodeId::compute(*n), *i) == Some(Standing::Gone);
+        if scene.is_settled(cn) && dead.iter().all(gone) {
+            return;
+        }
+        assert!(watch.now() < began + 2_000_000_000, "{:?}", scene.cluster.membership());
+        watch.sleep(100_000).await;
+    }
+}
+
+#[test]
+fn a_dead_node_is_fenced_and_its_tables_find_new_homes() {
+    for (seed, how) in [(1, How::Process), (2, How::Machine), (3, How::Hung), (4, How::Hung)] {
+        let scene = Scene::new(seed, 3);
+        let all = tables(&scene, 30);
+        (0..3).for_each(|cn| scene.keeper(cn, PAUSE_NS));
+        let watch = scene.endpoint(0);
+        scene.run(seed, async {
+            watch.sleep(2_000_000).await;
+            scene.fabric.crash(NodeId::compute(1), how).expect("known");
+            settled(&scene, &watch, 0, &[(1, 1)]).await;
+            settled(&scene, &watch, 2, &[(1, 1)]).await;
+            let (a, c) = (scene.node(0), scene.node(2));
+            assert!(a.is_revoked(NodeId::compute(1), 1) && !a.is_revoked(NodeId::compute(0), 1));
+            let homes = check_homes(&a, &watch, &all, &[NodeId::compute(1)]).await;
+            assert_eq!(homes.values().sum::<u32>(), 90);
+            assert!(homes.values().all(|n| *n > 20), "{homes:?}");
+            let other = scene.endpoint(2);
+            assert_eq!(check_homes(&c, &other, &all, &[NodeId::compute(1)]).await, homes);
+            for _ in 0..40 {
+                let t = a.alloc_table(&watch, 1, TableSide::Compute).await.expect("room");
+                let at = a.resolve(&watch, t).await.expect("a home");
+                assert!(at.node() != NodeId::compute(1) && at.node().role() == Role::Compute);
+            }
+        });
+    }
+}
+
+/// Whoever finds the new homes may die at any verb; another one goes on. Records that it left torn are written anew.
+#[test]
+fn the_claimant_dies_at_every_verb() {
+    let mut verbs = 0;
+    for verb in 1.. {
+        let mut crashed = false;
+        for place in [Place::Before, Place::Inside, Place::After] {
+            let seed = verb * 3 + place as u64;
+            let scene = Scene::new(seed, 3);
+            let all = tables(&scene, 12);
+            scene.keeper(0, PAUSE_NS);
+            scene.keeper(1, PAUSE_NS);
+            scene.keeper(2, 4 * PAUSE_NS);
+            let watch = scene.endpoint(2);
+            let over = Rc::new(Cell::new(false));
+            scene.run(seed, async {
+                watch.sleep(2_000_000).await;
+                scene.fabric.crash(NodeId::compute(1), How::Machine).expect("known");
+                let point = CrashPoint { verb, place };
+                scene.fabric.crash_at(NodeId::compute(0), point, How::Machine).expect("known");
+                settled(&scene, &watch, 2, &[(1, 1)]).await;
+                over.set(!scene.fabric.is_down(NodeId::compute(0)));
+                if over.get() {
+                    return;
+                }
+                settled(&scene, &watch, 2, &[(1, 1), (0, 1)]).await;
+                let gone = [NodeId::compute(0), NodeId::compute(1)];
+                check_homes(&scene.node(2), &watch, &all, &gone).await;
+                verbs += 1;
+            });
+            crashed |= !over.get();
+        }
+        if !crashed {
+            break;
+        }
+    }
+    assert!(verbs > 30, "{verbs} crash points");
+}
+
+/// A node whose clock is within its bounds stops before it is fenced; one whose worker stands still is fenced.
+#[test]
+fn leases_end_first_where_they_are_held() {
+    for ppm in [-50_000, 0, 50_000] {
+        let scene = Scene::new(7, 2);
+        let (a, b) = (scene.node(0), scene.node(1));
+        b.set_clock_drift(ppm);
+        let pulse = b.pulse();
+        scene.keeper(0, PAUSE_NS);
+        scene.keeper(1, PAUSE_NS);
+        let (watch, own) = (scene.endpoint(0), scene.endpoint(1));
+        scene.run(7, async {
+            for _ in 0..40 {
+                pulse.beat();
+                watch.sleep(500_000).await;
+                assert!(
+                    b.check_lease(&own).is_ok() && b.standing(b.cn(), 1) == Some(Standing::Living)
+                );
+            }
+            // The worker stands still.
+            while a.standing(b.cn(), 1) == Some(Standing::Living) {
+                watch.sleep(20_000).await;
+            }
+            let e = b.check_lease(&own).expect_err("over before anybody else knows");
+            assert_eq!(e.kind(), ErrorKind::Fenced);
+        });
+    }
+}
+
+/// News that reaches a node late delays the barrier, and harms nothing; too late, it costs the node its membership.
+#[test]
+fn late_news() {
+    for (delay, survives) in [(15_000_000, true), (200_000_000, false)] {
+        let scene = Scene::new(11, 3);
+        let all = tables(&scene, 9);
+        (0..3).for_each(|cn| scene.keeper(cn, PAUSE_NS));
+        let watch = scene.endpoint(0);
+        scene.run(11, async {
+            watch.sleep(2_000_000).await;
+            scene.cluster.membership().delay_news(NodeId::compute(2), delay);
+            scene.fabric.crash(NodeId::compute(1), How::Hung).expect("known");
+            settled(&scene, &watch, 0, &[(1, 1)]).await;
+            watch.sleep(150_000_000).await;
+            settled(&scene, &watch, 0, &[]).await;
+            let living = scene.node(0).standing(NodeId::compute(2), 1) == Some(Standing::Living);
+            assert_eq!(living, survives);
+            let gone: Vec<_> = [1, 2].into_iter().filter(|n| *n == 1 || !survives).collect();
+            let gone: Vec<_> = gone.into_iter().map(NodeId::compute).collect();
+            check_homes(&scene.node(0), &watch, &all, &gone).await;
+        });
+    }
+}
+
+/// A node that comes back before its lease has ended is a new one without tables, takes its share, and hands it over when it leaves.
+#[test]
+fn restart_join_and_leave() {
+    for seed in 20..24 {
+        let scene = Scene::new(seed, 3);
+        let all = tables(&scene, 20);
+        scene.keeper(0, PAUSE_NS);
+        scene.keeper(1, PAUSE_NS);
+        scene.keeper(2, PAUSE_NS);
+        let watch = scene.endpoint(0);
+        let cn1 = NodeId::compute(1);
+        scene.run(seed, async {
+            watch.sleep(2_000_000).await;
+            scene.fabric.crash(cn1, How::Process).expect("known");
+            watch.sleep(500_000).await;
+            scene.fabric.restart(cn1).expect("down");
+            let again = scene.cluster.revive(1).expect("exists");
+            let ep = scene.endpoint(1);
+            let keep = async |times: u32| {
+                for _ in 0..times {
+                    let _ = again.keep(&ep).await;
+                    ep.sleep(PAUSE_NS).await;
+                }
+            };
+            while !scene.is_settled(0) || scene.node(0).standing(cn1, 1) != Some(Standing::Gone) {
+                keep(1).await;
+            }
+            check_homes(&scene.node(0), &watch, &all, &[]).await;
+            while !again.take_share(&ep).await.expect("living") {
+                keep(4).await;
+            }
+            keep(4).await;
+            let homes = check_homes(&scene.node(0), &watch, &all, &[]).await;
+            assert!(homes[&cn1] >= 5, "{homes:?}");
+            assert_eq!(check_homes(&again, &ep, &all, &[]).await, homes);
+            while !again.hand_over(&ep).await.expect("living") {
+                keep(4).await;
+            }
+            again.leave(&ep).await.expect("living");
+            settled(&scene, &watch, 0, &[(1, 1), (1, 2)]).await;
+            check_homes(&scene.node(0), &watch, &all, &[cn1]).await;
+            assert!(again.keep(&ep).await.is_err());
+        });
+    }
+}

@@ -1,0 +1,491 @@
+//! Completing or undoing what a dead (or failed) client has left of a leaf: the one routine for locks that are taken over, for
+//! tables that have to be built, and for audits.
+//!
+//! Everything is derived from the memory nodes, under the leaf's lock, and may be repeated: a survivor that dies here leaves what
+//! the next one starts from. The header is read *before* the lock is taken: a leaf that went `into` another is not repaired without
+//! its heir. Whoever gets here has seen that nothing of the former holder executes any more, so what he reads is what there is.
+
+use dmtree_fabric::verb::{cas, write as write_verb};
+use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_parts::hash::{KeyHash, fence_tag};
+use dmtree_pool::Grant;
+
+use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
+use crate::format::inner::Child;
+use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
+use crate::format::slot::{self, Place, State};
+use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::format::{Geometry, Ver, u64_at};
+use crate::marks::Mark;
+use crate::node::Chore;
+use crate::rough::Rough;
+
+/// A dead or waiting heir is looked at again after this long, ns.
+const LOOK_AGAIN_NS: u64 = 20_000;
+
+/// What is left of a leaf, and what it is to become.
+struct Remains {
+    /// The image, with restored slots.
+    image: Vec<u8>,
+    header: Rough,
+    /// Slots that stay, with their keys.
+    kept: Vec<(usize, Vec<u8>)>,
+    /// Something has to be written.
+    damaged: bool,
+    /// Largest range seen.
+    range: u8,
+}
+
+impl DmTree {
+    /// Repairs the leaf of a route whose lock was found to be `was`: abandoned, or 0 and the table unbuilt. True: the lock is worth
+    /// another try. False: the route is stale.
+    pub(crate) async fn mend_leaf(&self, route: &Route, at: GlobalAddr, was: u64) -> Result<bool> {
+        let h = self.rough_header(route.leaf).await?;
+        let same = h.table == route.table && h.ver.life == route.life && h.slots == route.capacity;
+        if !same || h.level != 0 {
+            return Ok(false);
+        }
+        if !h.into.is_null() {
+            // An unbuilt table of a dead leaf may be in other hands by now: it is left alone.
+            return if was == 0 { Ok(false) } else { self.finish_dead(route, &h, at, was).await };
+        }
+        let tag = self.next_tag();
+        let Some(body) = self.take_over(route, at, was, tag).await? else { return Ok(true) };
+        if was == 0 && body != View::Unbuilt {
+            // Somebody was faster.
+            self.give_lock_back(at, tag).await?;
+            return Ok(true);
+        }
+        match was {
+            0 => Mark::TableBuilt.hit(),
+            _ => Mark::LockTaken.hit(),
+        }
+        self.recover(route, at, tag).await.map(|()| true)
+    }
+
+    /// Makes somebody's lock ours; `None` when it is not his any more.
+    async fn take_over(
+        &self,
+        route: &Route,
+        at: GlobalAddr,
+        was: u64,
+        tag: LockTag,
+    ) -> Result<Option<View>> {
+        let len = Table::body_len(route.capacity);
+        self.ep.step(Step::Lock);
+        let taken = self.cas_and_read(at, (was, tag.0), at.plus(BODY_AT as u64), len).await;
+        let (now, body) = match taken {
+            Ok(taken) => taken,
+            Err(e) => {
+                self.node.orphan(HeldLock { tag, on: Lockable::Leaf(*route) });
+                return if is_away(&e) { Ok(None) } else { Err(e) };
+            }
+        };
+        if now != was {
+            return Ok(None);
+        }
+        self.node.adopted(LockTag(was));
+        self.hold(tag, Lockable::Leaf(*route));
+        Ok(Some(body.extract(|b| Table::view(route.table, route.capacity, b))))
+    }
+
+    /// Unlocks, awaited. A home that is away leaves an orphan.
+    async fn give_lock_back(&self, at: GlobalAddr, tag: LockTag) -> Result<()> {
+        let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
+        self.unlocked(tag, done)
+    }
+
+    /// A reader has looked at a torn leaf for long: when its writer is dead, the reader repairs it.
+    pub(crate) async fn help_leaf(&self, addr: GlobalAddr, capacity: usize) -> Result<()> {
+        let h = self.rough_header(addr).await?;
+        if !h.is_leaf() {
+            return Ok(());
+        }
+        let capacity = if h.slots == capacity { capacity } else { h.slots };
+        let route = Route { leaf: addr, life: h.ver.life, table: h.table, capacity, fence: 0 };
+        self.help_route(&route).await
+    }
+
+    /// Repairs the leaf of a route if its lock is abandoned or its table unbuilt.
+    pub(crate) async fn help_route(&self, route: &Route) -> Result<()> {
+        let held = self.held.borrow().len();
+        let helped = self.look_and_mend(route).await;
+        if helped.is_err() {
+            let left = self.held.borrow_mut().split_off(held);
+            left.into_iter().for_each(|h| self.node.orphan(h));
+        }
+        helped
+    }
+
+    async fn look_and_mend(&self, route: &Route) -> Result<()> {
+        let at = match self.node.pool.resolve(&self.ep, route.table).await {
+            Err(e) if is_away(&e) => return Ok(()),
+            at => at?,
+        };
+        let len = Table::body_len(route.capacity);
+        let (was, body) = match self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await {
+            Err(e) if is_away(&e) => return Ok(()),
+            got => got?,
+        };
+        let unbuilt =
+            || body.extract(|b| Table::view(route.table, route.capacity, b)) == View::Unbuilt;
+        if self.node.is_abandoned(was) || (was == 0 && unbuilt()) {
+            Mark::HelpLeaf.hit();
+            self.mend_leaf(route, at, was).await?;
+        }
+        Ok(())
+    }
+
+    /// The leaf's lock is ours: brings leaf, neighbours, parent and table in order, and unlocks.
+    async fn recover(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<()> {
+        let g = self.node.g;
+        self.node.pool.check_lease(&self.ep)?;
+        self.ep.step(Step::Structure);
+        let bytes = self.ep.read(route.leaf, g.leaf_bytes(route.capacity) as u32).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        let header = Rough::of(&g, route.leaf, &image);
+        let right = self.right_of(route.leaf, &header).await?;
+        let (hi, next) = match &right {
+            Right::End => (FenceArea::infinite(&g), GlobalAddr::NULL),
+            Right::Sibling(addr, n) => (n.lo.clone(), *addr),
+            Right::Merged(_, b) => (b.hi.clone(), header.next),
+        };
+        let merged = matches!(right, Right::Merged(..));
+        if merged {
+            Mark::MendMerge.hit();
+        } else if header.whole && header.hi != hi || !header.whole {
+            Mark::MendSplit.hit();
+        }
+        let high = self.fence_key(&hi).await?;
+        let mut left = self.sift(route, image, header, merged, high.as_deref()).await?;
+        let moved = left.header.hi != hi || left.header.next != next || !left.header.whole;
+        let mut ver = Ver { life: route.life, range: left.range };
+        if left.damaged || moved || merged {
+            ver.range = ver.range.saturating_add(1);
+            self.restamp(route, &mut left, &hi, next, ver).await?;
+        } else {
+            Mark::MendNothing.hit();
+        }
+        match &right {
+            Right::End => {}
+            Right::Sibling(addr, n) => self.publish_right(*addr, n).await?,
+            Right::Merged(addr, b) => self.finish_merge(route, *addr, b).await?,
+        }
+        let mut table = Table::new(route.leaf, ver, fence_tag(high.as_deref()), route.capacity);
+        for (i, key) in &left.kept {
+            table.set(*i, KeyHash::of(key).fingerprint());
+        }
+        let low = self.fence_key(&left.header.lo).await?.unwrap_or_default();
+        let fps = table.clone();
+        let body = self.table_body(&mut table, route.table).await?;
+        self.ep.step(Step::Table);
+        let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
+        let done = self.ep.chain(list).await.map(|_| ());
+        self.unlocked(tag, done)?;
+        self.fill_mirror(&low, &Route { fence: table.fence, ..*route }, fps.fps());
+        Ok(())
+    }
+
+    /// The live right sibling, past relocated ones, or a neighbour that was being merged into this leaf.
+    async fn right_of(&self, leaf: GlobalAddr, header: &Rough) -> Result<Right> {
+        let mut at = header.next;
+        while !at.is_null() {
+            let n = self.rough_header(at).await?;
+            if n.into == leaf {
+                return Ok(Right::Merged(at, n));
+            }
+            if n.into.is_null() {
+                if at != header.next {
+                    Mark::MendNext.hit();
+                }
+                return Ok(Right::Sibling(at, n));
+            }
+            at = n.into;
+            self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;
+        }
+        Ok(Right::End)
+    }
+
+    /// Tells the slots that stay from those that go.
+    async fn sift(
+        &self,
+        route: &Route,
+        mut image: Vec<u8>,
+        header: Rough,
+        merged: bool,
+        high: Option<&[u8]>,
+    ) -> Result<Remains> {
+        let g = self.node.g;
+        let (mut damaged, mut range) = (false, header.ver.range);
+        let mut kept = Vec::new();
+        for i in 0..route.capacity {
+            let place = Place { leaf: route.leaf, slot: i };
+            let span = g.slot_at(i)..g.slot_at(i) + g.entry();
+            let sound = |b: &[u8]| {
+                slot::check(&g, place, b).filter(|s| s.ver.life == route.life).map(|s| s.ver.range)
+            };
+            if sound(&image[span.clone()]).is_none() {
+                damaged = true;
+                let Some(entry) = from_shadow(&g, place, route.capacity, &image) else {
+                    Mark::MendTorn.hit();
+                    continue;
+                };
+                Mark::MendShadow.hit();
+                image[span.clone()].copy_from_slice(&entry);
+            }
+            let Some(s) = slot::check(&g, place, &image[span]) else { continue };
+            range = range.max(s.ver.range);
+            damaged |= s.ver != header.ver;
+            match s.state {
+                State::Free => continue,
+                State::Staged if !merged => {
+                    Mark::MendStaged.hit();
+                    damaged = true;
+                    continue;
+                }
+                State::Staged | State::Live => {}
+            }
+            let key = self.whole_key(&s, route.leaf).await?;
+            if high.is_some_and(|high| &key[..] >= high) {
+                damaged = true;
+                continue;
+            }
+            kept.push((i, key));
+        }
+        Ok(Remains { image, header, kept, damaged, range })
+    }
+
+    /// WRITEs the leaf anew under one version. Only word0s, the upper fence and `next` differ from what is there.
+    async fn restamp(
+        &self,
+        route: &Route,
+        left: &mut Remains,
+        hi: &FenceArea,
+        next: GlobalAddr,
+        ver: Ver,
+    ) -> Result<()> {
+        let g = self.node.g;
+        let mut image = self.ep.buf(g.leaf_image(route.capacity) as u32).await?;
+        let len = image.len();
+        image.copy_from_slice(&left.image[..len]);
+        let h = &left.header;
+        let parts = HeaderParts {
+            ver,
+            table: h.table,
+            slots: h.slots,
+            level: 0,
+            lo: &h.lo,
+            hi,
+            next,
+            into: GlobalAddr::NULL,
+        };
+        put_header(&g, route.leaf, &mut image, &parts);
+        for i in 0..route.capacity {
+            let place = Place { leaf: route.leaf, slot: i };
+            let span = g.slot_at(i)..g.slot_at(i) + g.entry();
+            match slot::check(&g, place, &left.image[span]) {
+                Some(s) if left.kept.iter().any(|(k, _)| *k == i) => {
+                    put_slot(&g, route.leaf, &mut image, i, &s, State::Live, ver);
+                }
+                _ => put_free(&g, route.leaf, &mut image, i, ver),
+            }
+        }
+        self.ep.step(Step::Structure);
+        self.ep.write(route.leaf, image).await.map(|_| ())
+    }
+
+    /// The right sibling's record is in the parent, or is put there.
+    async fn publish_right(&self, addr: GlobalAddr, n: &Rough) -> Result<()> {
+        let low = self.fence_key(&n.lo).await?.unwrap_or_default();
+        if self.route(&low).await?.leaf == addr || self.fresh_route(&low).await?.leaf == addr {
+            return Ok(());
+        }
+        Mark::MendPublish.hit();
+        let child = Child { addr, life: n.ver.life, table: n.table, slots: n.slots };
+        self.publish(&low, &child).await
+    }
+
+    /// From m4 on: the neighbour's slots, `next`, its record, its table. Its entries are all in the heir: m1 was awaited before m2.
+    async fn finish_merge(&self, a: &Route, addr: GlobalAddr, b: &Rough) -> Result<()> {
+        let g = self.node.g;
+        self.blank_rough(addr, b).await?;
+        let next = self.rough_header(addr).await?.next;
+        self.ep.write_word(a.leaf.plus(g.next_at() as u64), next.bits()).await?;
+        self.drop_record(b, addr).await?;
+        let route =
+            Route { leaf: addr, life: b.ver.life, table: b.table, capacity: b.slots, fence: 0 };
+        let at = match self.node.pool.resolve(&self.ep, b.table).await {
+            Err(e) if is_away(&e) => return Ok(()),
+            at => at?,
+        };
+        let was = match self.ep.cas(at, 0, 0).await {
+            Err(e) if is_away(&e) => return Ok(()),
+            was => was?,
+        };
+        if !self.node.is_abandoned(was) {
+            return Ok(());
+        }
+        let tag = self.next_tag();
+        if self.take_over(&route, at, was, tag).await?.is_some() {
+            self.bury(&route, at, tag).await?;
+            self.retire_leaf(&route);
+        }
+        Ok(())
+    }
+
+    fn retire_leaf(&self, route: &Route) {
+        let Route { leaf: addr, life, table, capacity, .. } = *route;
+        self.node.pool.retire(self.node.leaf_arena(capacity), Grant { addr, life });
+        self.node.pool.retire_table(table);
+    }
+
+    /// Removes the record of a dead leaf whose range its left neighbour has, if it is there.
+    async fn drop_record(&self, b: &Rough, addr: GlobalAddr) -> Result<()> {
+        let low = self.fence_key(&b.lo).await?.unwrap_or_default();
+        let Some(parent) = self.lock_inner(1, &low).await? else { return Ok(()) };
+        match parent.records.iter().position(|r| r.child.addr == addr && r.key == low) {
+            Some(i) if i > 0 => {
+                let index = parent.records[i].index;
+                self.remove_record(parent, index).await
+            }
+            _ => self.unlock_inner(parent).await,
+        }
+    }
+
+    /// Frees all slots of a dead leaf, torn or not.
+    pub(crate) async fn blank_rough(&self, addr: GlobalAddr, h: &Rough) -> Result<()> {
+        let g = self.node.g;
+        let len = g.leaf_image(h.slots) as u32;
+        let bytes = self.ep.read(addr, len).await?;
+        let old = bytes.extract(<[u8]>::to_vec);
+        let now = Rough::of(&g, addr, &old);
+        let stamp = |i: usize| Ver::from_bits(u64_at(&old, g.slot_at(i)) as u32 >> 8);
+        let stamps = (0..h.slots).map(stamp).filter(|v| v.life == h.ver.life).map(|v| v.range);
+        let range = stamps.max().unwrap_or(0).max(now.ver.range).saturating_add(1);
+        let ver = Ver { life: h.ver.life, range };
+        let mut image = self.ep.buf(len).await?;
+        image.copy_from_slice(&old);
+        let parts = HeaderParts {
+            ver,
+            table: now.table,
+            slots: now.slots,
+            level: 0,
+            lo: &now.lo,
+            hi: &now.hi,
+            next: now.next,
+            into: now.into,
+        };
+        put_header(&g, addr, &mut image, &parts);
+        (0..h.slots).for_each(|i| put_free(&g, addr, &mut image, i, ver));
+        self.ep.step(Step::Structure);
+        self.ep.write(addr, image).await.map(|_| ())
+    }
+
+    /// Marks the table of a dead leaf and unlocks it, awaited.
+    async fn bury(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<()> {
+        let ver = Ver { life: route.life, range: 0 };
+        let mut table = Table::new(route.leaf, ver, 0, route.capacity);
+        table.dead = true;
+        let body = self.table_body(&mut table, route.table).await?;
+        let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
+        let done = self.ep.chain(list).await.map(|_| ());
+        self.unlocked(tag, done)
+    }
+
+    /// A leaf that went `into` another, and whose lock is abandoned: its heir first, then itself. As [`DmTree::mend_leaf`].
+    async fn finish_dead(
+        &self,
+        route: &Route,
+        h: &Rough,
+        at: GlobalAddr,
+        was: u64,
+    ) -> Result<bool> {
+        let heir = self.rough_header(h.into).await?;
+        let relocated = heir.lo == h.lo;
+        if !relocated && heir.into.is_null() && heir.next == route.leaf {
+            // The merge is not finished: that is the heir's business.
+            self.mend_heir(h.into, &heir).await?;
+            return Ok(true);
+        }
+        let tag = self.next_tag();
+        if self.take_over(route, at, was, tag).await?.is_none() {
+            return Ok(true);
+        }
+        Mark::MendDead.hit();
+        self.node.pool.check_lease(&self.ep)?;
+        self.blank_rough(route.leaf, h).await?;
+        let low = self.fence_key(&h.lo).await?.unwrap_or_default();
+        if relocated {
+            // Whoever locks the parent replaces the record: its lock was held by the one who relocated.
+            if let Some(parent) = self.lock_inner(1, &low).await? {
+                self.unlock_inner(parent).await?;
+            }
+        } else {
+            self.drop_record(h, route.leaf).await?;
+        }
+        self.bury(route, at, tag).await?;
+        if relocated {
+            let Route { leaf, life, table, capacity, .. } = *route;
+            self.node.push_chore(Chore::Unlink { lo: low, leaf, life, capacity, table });
+        } else {
+            self.retire_leaf(route);
+        }
+        Ok(false)
+    }
+
+    async fn mend_heir(&self, addr: GlobalAddr, h: &Rough) -> Result<()> {
+        let route =
+            Route { leaf: addr, life: h.ver.life, table: h.table, capacity: h.slots, fence: 0 };
+        Box::pin(self.look_and_mend(&route)).await?;
+        self.pass();
+        self.ep.sleep(LOOK_AGAIN_NS).await;
+        self.ep.check_deadline("the heir of a dead leaf", addr.bits())
+    }
+
+    /// An operation of this node has failed under a lock: when it still has it, what it covers is repaired.
+    pub(crate) async fn settle(&self, h: HeldLock) -> Result<()> {
+        match h.on {
+            Lockable::Leaf(route) => {
+                let at = match self.node.pool.resolve(&self.ep, route.table).await {
+                    Ok(at) => at,
+                    Err(e) => return Err(e),
+                };
+                if self.ep.cas(at, 0, 0).await? == h.tag.0 {
+                    self.mend_leaf(&route, at, h.tag.0).await?;
+                }
+            }
+            Lockable::Inner(addr) => {
+                let lock = addr.plus(self.node.g.inner_lock_at() as u64);
+                if self.ep.cas(lock, 0, 0).await? == h.tag.0 {
+                    self.mend_inner(addr, h.tag.0).await?;
+                }
+            }
+        }
+        self.node.adopted(h.tag);
+        Ok(())
+    }
+}
+
+/// What lies to the right of a leaf.
+enum Right {
+    End,
+    Sibling(GlobalAddr, Rough),
+    /// This one went into the leaf, and the leaf does not bypass it yet.
+    Merged(GlobalAddr, Rough),
+}
+
+/// The new image of a slot that an update has torn. Its shadow was written before, and names the checksum of what it replaces: a
+/// slot whose word0 is neither the old one nor the new one was torn by something else.
+fn from_shadow(g: &Geometry, place: Place, capacity: usize, image: &[u8]) -> Option<Vec<u8>> {
+    let at = g.shadow_at(capacity);
+    let head = u64_at(image, at);
+    if head & 0xffff != place.slot as u64 {
+        return None;
+    }
+    let entry = &image[at + 8..at + 8 + g.entry()];
+    let new = slot::check(g, place, entry).filter(|s| s.state == State::Live)?;
+    let torn = u64_at(image, g.slot_at(place.slot));
+    let is_new = torn == u64_at(entry, 0);
+    let is_old = torn >> 32 == head >> 32 && Ver::from_bits(torn as u32 >> 8) == new.ver;
+    (is_new || is_old).then(|| entry.to_vec())
+}

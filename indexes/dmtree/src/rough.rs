@@ -1,0 +1,64 @@
+//! Headers as a crash may have left them. A WRITE that died half way leaves words, each old or new: what is constant in a life (id,
+//! lower fence) and what is one word (h0's version and modes, `next`, `into`) can be told whatever the checksum says.
+
+use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_pool::TableId;
+
+use crate::client::DmTree;
+use crate::format::leaf::{FenceArea, check_header};
+use crate::format::{Geometry, Ver, u64_at};
+
+/// A header, perhaps torn.
+#[derive(Clone, Debug)]
+pub(crate) struct Rough {
+    /// The checksum holds: the upper fence counts, too.
+    pub whole: bool,
+    pub ver: Ver,
+    pub table: TableId,
+    pub slots: usize,
+    pub level: u8,
+    pub lo: FenceArea,
+    pub hi: FenceArea,
+    pub next: GlobalAddr,
+    pub into: GlobalAddr,
+}
+
+impl Rough {
+    pub fn of(g: &Geometry, addr: GlobalAddr, bytes: &[u8]) -> Self {
+        let id = u64_at(bytes, 8);
+        Self {
+            whole: check_header(g, addr, bytes).is_some(),
+            ver: Ver::from_bits(u64_at(bytes, 0) as u32 >> 8),
+            table: TableId::from_bits(id & 0xffff_ffff_ffff),
+            slots: (id >> 48 & 0xff) as usize,
+            level: (id >> 56) as u8,
+            lo: FenceArea::lo_of(g, bytes),
+            hi: FenceArea::hi_of(g, bytes),
+            next: GlobalAddr::from_bits(u64_at(bytes, g.next_at())),
+            into: GlobalAddr::from_bits(u64_at(bytes, g.into_at())),
+        }
+    }
+
+    /// Whether this is the header of a leaf of some capacity that exists.
+    pub fn is_leaf(&self) -> bool {
+        self.level == 0 && [32, 64, 128].contains(&self.slots)
+    }
+}
+
+impl DmTree {
+    /// READs a header without asking for its checksum.
+    pub(crate) async fn rough_header(&self, addr: GlobalAddr) -> Result<Rough> {
+        let g = self.node.g;
+        self.ep.step(Step::Structure);
+        let bytes = self.ep.read(addr, g.header() as u32).await?;
+        Ok(bytes.extract(|b| Rough::of(&g, addr, b)))
+    }
+
+    /// The key of a fence as stored; `None` is the right end.
+    pub(crate) async fn fence_key(&self, area: &FenceArea) -> Result<Option<Vec<u8>>> {
+        match crate::format::area::get_key(&area.bytes, area.mode) {
+            Some(stored) => self.fence_bytes(stored).await,
+            None => Err(dmtree_fabric::Error::corrupt("a fence that nobody stores")),
+        }
+    }
+}
