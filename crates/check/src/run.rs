@@ -204,11 +204,30 @@ impl<I: RangeIndex> Cast<'_, I> {
         let shared = self.shared;
         let Some(ep) = self.must("attach", self.endpoint(cn, slot)) else { return };
         let Some(pool) = self.must("the node", self.bed.cluster.compute_node(cn)) else { return };
+        let mut heard = 0;
         loop {
-            match pool.keep(&ep).await {
+            let kept = pool.keep(&ep).await;
+            if kept.is_ok() {
+                heard = ep.now();
+            }
+            match kept {
                 Err(e) if e.kind() == ErrorKind::Fenced => {
+                    let latest = self.bed.cluster.membership().latest();
+                    if latest.is_living(pool.member()) {
+                        ep.sleep(shared.case.lease_ns / 16).await;
+                        continue;
+                    }
                     if !shared.stage.may_be_expelled(cn) {
-                        shared.found(Finding::Expelled(format!("cn{cn}: {e}")));
+                        let members: Vec<String> = latest
+                            .members
+                            .iter()
+                            .map(|m| format!("{} {:?}", m.member, m.standing))
+                            .collect();
+                        let now = shared.fabric.now();
+                        shared.found(Finding::Expelled(format!(
+                            "at {now} ns: {e}; its keeper was last heard of at {heard} ns; {}",
+                            members.join(", ")
+                        )));
                     }
                     shared.stage.expel(cn);
                     shared.wake(|of| of == Some(cn));
