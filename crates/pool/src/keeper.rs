@@ -152,6 +152,7 @@ impl PoolNode {
             let newer = known.epoch < state.epoch;
             if newer {
                 *known = state.clone();
+                self.view.count_deaths(state);
                 self.tables.forget(|partition, home| {
                     let lives = state.members.iter().filter(|m| m.member.node == home);
                     let dead = lives
@@ -270,6 +271,11 @@ impl PoolNode {
     /// The living compute nodes, as far as this one knows.
     pub(crate) fn living(&self) -> Vec<Member> {
         self.view.state().living().collect()
+    }
+
+    /// How many deaths have come to their ends, as far as this node knows: after each, what the dead have left is there to be found.
+    pub fn deaths(&self) -> u64 {
+        self.view.deaths()
     }
 
     /// Whether every death and every move that this node knows of has come to its end.

@@ -16,6 +16,8 @@ pub(crate) struct View {
     state: Mutex<Arc<State>>,
     /// Reading of the own clock up to which the lease surely holds; `u64::MAX` while nobody has joined: nothing is judged then.
     lease_until: AtomicU64,
+    /// Members that are gone.
+    deaths: AtomicU64,
     /// For tests: how much faster the own clock runs, in millionths.
     drift_ppm: AtomicI64,
 }
@@ -26,8 +28,18 @@ impl View {
             me,
             state: Mutex::default(),
             lease_until: AtomicU64::new(u64::MAX),
+            deaths: AtomicU64::new(0),
             drift_ppm: AtomicI64::new(0),
         }
+    }
+
+    pub(crate) fn deaths(&self) -> u64 {
+        self.deaths.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_deaths(&self, state: &State) {
+        let gone = state.members.iter().filter(|m| m.standing == Standing::Gone).count();
+        self.deaths.store(gone as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn set_drift(&self, ppm: i64) {

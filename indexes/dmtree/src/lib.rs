@@ -25,6 +25,7 @@ mod rough;
 mod route;
 mod scan;
 mod split;
+mod sweep;
 mod walk;
 mod write;
 

@@ -15,11 +15,12 @@ impl DmTree {
     }
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
+        self.begin_sweep();
         if let Some(chore) = self.node.pop_chore() {
             let scope = self.ep.begin(OpKind::Maintain);
             let pin = self.pin();
-            let again =
-                matches!(chore, Chore::Settle(_) | Chore::Unlink { .. }).then(|| chore.clone());
+            let again = matches!(chore, Chore::Settle(_) | Chore::Unlink { .. } | Chore::Sweep(_))
+                .then(|| chore.clone());
             let did = self.do_chore(chore).await;
             self.leave_orphans();
             drop(pin);
@@ -49,6 +50,12 @@ impl DmTree {
 
     async fn do_chore(&self, chore: Chore) -> Result<()> {
         match chore {
+            Chore::Sweep(from) => {
+                if let Some(next) = Box::pin(self.sweep_node(&from, true)).await? {
+                    self.node.push_chore(Chore::Sweep(next));
+                }
+                Ok(())
+            }
             Chore::Settle(h) => Box::pin(self.settle(h)).await,
             Chore::Merge(key) => Box::pin(self.merge_leaf(&key)).await,
             Chore::MergeInner(key, level) => Box::pin(self.merge_inner(&key, level)).await,

@@ -131,7 +131,23 @@ impl DmTree {
             || body.extract(|b| Table::view(route.table, route.capacity, b)) == View::Unbuilt;
         if self.node.is_abandoned(was) || (was == 0 && unbuilt()) {
             Mark::HelpLeaf.hit();
-            self.mend_leaf(route, at, was).await?;
+            let mended = self.mend_leaf(route, at, was).await?;
+            if !mended && was == 0 {
+                return self.help_dead(route).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// A dead leaf whose lock died with its home, and which its owner was blanking: readers cannot pass it while it is torn. All do
+    /// the same to it, so no lock is needed; it is not reused while this operation runs.
+    async fn help_dead(&self, route: &Route) -> Result<()> {
+        let h = self.rough_header(route.leaf).await?;
+        let torn = !h.into.is_null() && h.ver.life == route.life && h.slots == route.capacity;
+        if torn && h.table == route.table {
+            Mark::MendDead.hit();
+            self.node.pool.check_lease(&self.ep)?;
+            self.blank_rough(route.leaf, &h).await?;
         }
         Ok(())
     }

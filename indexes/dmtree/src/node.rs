@@ -46,6 +46,8 @@ pub(crate) enum Chore {
     PublishInner(Vec<u8>, u8, Child),
     /// An operation has failed while it held this lock: what it covers is to be repaired.
     Settle(HeldLock),
+    /// The sweep after a death goes on at this key.
+    Sweep(Vec<u8>),
 }
 
 /// The shared state of one index on one compute node.
@@ -64,6 +66,8 @@ pub struct DmNode {
     leaf_arenas: [Arc<Arena>; 3],
     /// Locks whose operation has failed under them, by tag.
     orphans: Mutex<BTreeMap<u64, Lockable>>,
+    /// Deaths after which this node has swept.
+    swept: AtomicU64,
     chores: Mutex<VecDeque<Chore>>,
     pub(crate) chores_waiting: AtomicU32,
     clients: AtomicU32,
@@ -103,6 +107,7 @@ impl DmNode {
             inner_arena: arena(KIND_INNER, g.inner_bytes()),
             leaf_arenas: [32, 64, 128].map(|c| arena(KIND_LEAF, g.leaf_bytes(c))),
             orphans: Mutex::default(),
+            swept: AtomicU64::new(0),
             chores: Mutex::default(),
             chores_waiting: AtomicU32::new(0),
             clients: AtomicU32::new(0),
@@ -144,6 +149,12 @@ impl DmNode {
         self.pool.is_revoked(node, (tag >> 32) as u16)
     }
 
+    /// Whether deaths have come to their ends since this was asked last.
+    pub(crate) fn is_sweep_due(&self) -> bool {
+        let deaths = self.pool.deaths();
+        self.swept.fetch_max(deaths, Ordering::Relaxed) < deaths
+    }
+
     pub(crate) fn orphan(&self, h: HeldLock) {
         self.orphans.lock().expect("no panic under this lock").insert(h.tag.0, h.on);
         self.push_chore(Chore::Settle(h));
@@ -156,7 +167,7 @@ impl DmNode {
 
     pub(crate) fn push_chore(&self, chore: Chore) {
         let mut chores = self.chores.lock().expect("no panic under this lock");
-        let wanted = matches!(chore, Chore::Unlink { .. } | Chore::Settle(_));
+        let wanted = matches!(chore, Chore::Unlink { .. } | Chore::Settle(_) | Chore::Sweep(_));
         if wanted || (chores.len() < MAX_CHORES && !chores.contains(&chore)) {
             chores.push_back(chore);
             self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);

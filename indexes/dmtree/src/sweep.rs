@@ -1,0 +1,148 @@
+//! Going over the whole tree after a death: locks of the dead, unbuilt tables and missing records that nobody has met yet.
+//!
+//! Maintenance does it one bottom node at a time: each node looks at the leaves whose tables are homed with it, and at the inner
+//! nodes above them.
+
+use dmtree_fabric::{GlobalAddr, Result};
+use dmtree_pool::TableId;
+
+use crate::client::{DmTree, is_away};
+use crate::format::inner::Child;
+use crate::marks::Mark;
+use crate::node::Chore;
+use crate::route::{InnerRead, route_of};
+
+impl DmTree {
+    /// Sweeps the whole tree, every leaf of it, at once.
+    ///
+    /// # Errors
+    /// Those of the fabric; a leaf on a memory node that is lost is passed over.
+    pub async fn sweep(&mut self) -> Result<()> {
+        let mut from = Vec::new();
+        let swept = loop {
+            self.ep.renew_deadline();
+            let _pin = self.pin();
+            match self.sweep_node(&from, false).await {
+                Ok(Some(next)) => from = next,
+                Ok(None) => break Ok(()),
+                Err(e) => break Err(e),
+            }
+        };
+        self.leave_orphans();
+        swept
+    }
+
+    /// Whether a death has come to its end since this node swept last; if so a sweep begins.
+    pub(crate) fn begin_sweep(&self) {
+        if self.node.is_sweep_due() {
+            self.node.push_chore(Chore::Sweep(Vec::new()));
+        }
+    }
+
+    /// One bottom node, and on the way the inner nodes above it; the key at which to go on.
+    pub(crate) async fn sweep_node(&self, from: &[u8], own: bool) -> Result<Option<Vec<u8>>> {
+        if from.is_empty() {
+            self.sweep_root().await?;
+        }
+        let top = self.top_level().await?;
+        for level in (1..=top).rev() {
+            self.sweep_inner(from, level).await?;
+        }
+        let node = self.descend(from, 1).await?;
+        // The cached node may be old: its leaves are those of now.
+        let node = match self.read_inner(node.addr, Some(node.life), Some(1)).await? {
+            InnerRead::Whole(copy) => copy.node,
+            _ => {
+                self.node.cache.invalidate(1, &node);
+                self.descend(from, 1).await?
+            }
+        };
+        for (i, r) in node.records().iter().enumerate() {
+            self.ep.renew_deadline();
+            let route = route_of(r);
+            let home = self.node.pool.resolve(&self.ep, route.table).await;
+            if own && !home.is_ok_and(|at| at.node() == self.ep.node()) {
+                continue;
+            }
+            match self.help_route(&route).await {
+                Err(e) if is_away(&e) => continue,
+                helped => helped?,
+            }
+            let last = i + 1 == node.records().len();
+            let high = if last { node.hi() } else { Some(node.keys().get(i + 1)) };
+            self.sweep_right(route.leaf, high).await?;
+        }
+        Ok(node.hi().map(<[u8]>::to_vec))
+    }
+
+    /// A root that went into another one: the root of a load.
+    async fn sweep_root(&self) -> Result<()> {
+        loop {
+            let root = self.read_root().await?;
+            let h = self.rough_header(root).await?;
+            if h.into.is_null() || h.into == root {
+                return Ok(());
+            }
+            Mark::MendRoot.hit();
+            self.ep.cas(self.node.root.word, root.bits(), h.into.bits()).await?;
+            self.ep.check_deadline("the root", root.bits())?;
+        }
+    }
+
+    async fn top_level(&self) -> Result<u8> {
+        let root = self.read_root().await?;
+        Ok(self.rough_header(root).await?.level)
+    }
+
+    /// The node of a level that covers a key: its lock, and the record of its right sibling.
+    async fn sweep_inner(&self, key: &[u8], level: u8) -> Result<()> {
+        let Some(node) = self.descend_to(key, level).await? else { return Ok(()) };
+        self.help_inner(node.addr).await?;
+        let h = self.rough_header(node.addr).await?;
+        if !h.into.is_null() || h.ver.life != node.life {
+            self.node.cache.invalidate(level, &node);
+            return Ok(());
+        }
+        if h.next.is_null() {
+            return Ok(());
+        }
+        let n = self.rough_header(h.next).await?;
+        let Some(low) = self.fence_key(&n.lo).await? else { return Ok(()) };
+        if n.level != level || !n.into.is_null() || !n.whole {
+            return Ok(());
+        }
+        let parent = self.descend_to(&low, level + 1).await?;
+        let named = parent
+            .is_some_and(|p| p.keys().floor(&low).is_some_and(|i| p.records()[i].child == h.next));
+        if named {
+            return Ok(());
+        }
+        Mark::MendPublish.hit();
+        let child = Child {
+            addr: h.next,
+            life: n.ver.life,
+            table: TableId::from_bits(0),
+            slots: self.node.g.fanout,
+        };
+        match Box::pin(self.insert_record(level + 1, &low, &child)).await {
+            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The right sibling of a leaf has a record: otherwise the parent level goes on at another key than the leaf ends.
+    async fn sweep_right(&self, leaf: GlobalAddr, high: Option<&[u8]>) -> Result<()> {
+        let h = self.rough_header(leaf).await?;
+        if !h.whole || !h.into.is_null() || h.next.is_null() {
+            return Ok(());
+        }
+        let hi = self.fence_key(&h.hi).await?;
+        if hi.as_deref() == high {
+            return Ok(());
+        }
+        if let Some(hi) = hi {
+            self.node.push_chore(Chore::Publish(hi));
+        }
+        Ok(())
+    }
+}
