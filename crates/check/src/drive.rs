@@ -14,7 +14,7 @@ use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
 
 use crate::case::Case;
 use crate::history::ValueId;
-use crate::log::{Answer, Call, Log};
+use crate::log::{Answer, Call, Log, Record};
 use crate::plan::{self, Planned};
 use crate::rng::Rng;
 use crate::stage::{Condition, Stage};
@@ -112,6 +112,22 @@ impl<'a> Shared<'a> {
         self.finding.borrow_mut().take()
     }
 
+    /// The operations that have not returned.
+    pub(crate) fn open(&self) -> Vec<String> {
+        let log = self.log.borrow();
+        let open = log.records().iter().filter(|r| r.ret.is_none());
+        let waits = self.core.waits();
+        // Slots are made in the order of clients.
+        let why = |client: u32| {
+            let wait = waits.iter().find(|(slot, _)| *slot == client);
+            wait.map_or(String::new(), |(_, why)| format!(" waits for {why}"))
+        };
+        let said = |r: &Record| {
+            format!("c{} {} since {} ns{}", r.client, r.call, r.called_ns, why(r.client))
+        };
+        open.map(said).collect()
+    }
+
     /// Counts a step of a client.
     fn step(&self) {
         let mut b = self.bounds.get();
@@ -120,10 +136,7 @@ impl<'a> Shared<'a> {
         if b.steps > 0 && self.fabric.now() <= b.until_ns {
             return;
         }
-        let log = self.log.borrow();
-        let open = log.records().iter().filter(|r| r.ret.is_none());
-        let open = open.map(|r| format!("c{} {}", r.client, r.call)).collect::<Vec<_>>();
-        drop(log);
+        let open = self.open();
         let phase = self.phase.get();
         self.found(Finding::Hung { phase, open });
     }

@@ -225,8 +225,10 @@ impl<I: RangeIndex> Cast<'_, I> {
                             .collect();
                         let now = shared.fabric.now();
                         shared.found(Finding::Expelled(format!(
-                            "at {now} ns: {e}; its keeper was last heard of at {heard} ns; {}",
-                            members.join(", ")
+                            "at {now} ns: {e}; its keeper was last heard of at {heard} ns; {}; \
+                             running: {}",
+                            members.join(", "),
+                            shared.open().join("; ")
                         )));
                     }
                     shared.stage.expel(cn);

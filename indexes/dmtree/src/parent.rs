@@ -86,7 +86,9 @@ impl DmTree {
         level: u8,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
+        let resting = self.rest();
         let turn = self.node.inner_turns.turn(&self.ep, addr.bits()).await?;
+        drop(resting);
         let lock = addr.plus(g.inner_lock_at() as u64);
         let mut backoff = self.ep.backoff("inner lock", lock);
         let (tag, bytes) = loop {
