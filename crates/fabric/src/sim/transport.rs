@@ -102,7 +102,8 @@ impl Transport for SimTransport {
         if let Err(e) = self.bind(core) {
             return Poll::Ready(Err(e));
         }
-        let call = Call { to, service, request: request.to_vec(), reply: Vec::new() };
+        let call =
+            Call { to, service, request: request.to_vec(), reply: Vec::new(), answered: false };
         self.shared.world().post_call(self.thread, ticket, call);
         Poll::Pending
     }
@@ -180,6 +181,10 @@ impl Transport for SimTransport {
 
     fn interleave(&self) -> bool {
         self.shared.gives_way()
+    }
+
+    fn is_scarce(&self) -> bool {
+        self.shared.refuses_memory()
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {

@@ -62,6 +62,8 @@ pub(super) struct Call {
     pub service: ServiceId,
     pub request: Vec<u8>,
     pub reply: Vec<u8>,
+    /// The target has answered it, and would repeat the answer.
+    pub answered: bool,
 }
 
 /// A posted list.
@@ -79,6 +81,8 @@ pub(super) struct List {
     client: usize,
     pub error: Option<Error>,
     pub call: Option<Box<Call>>,
+    /// Since when a cut link holds it up.
+    pub cut_since: Option<Picos>,
     /// Its issuer has crashed.
     pub doom: Option<Doom>,
 }
@@ -278,6 +282,7 @@ impl World {
             client,
             error: None,
             call,
+            cut_since: None,
             doom: None,
         })
     }
@@ -329,7 +334,7 @@ impl World {
                 self.misbehave(core, step);
                 false
             }
-            Event::Complete(list) => self.finish(core, list),
+            Event::Complete(list) => self.complete(core, list),
             Event::Arrive(group) => {
                 self.arrive(core, group);
                 false
