@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::wait::Turnstile;
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, Member, Membership, NodeId, Result, Role, WaitReason,
+    Core, Endpoint, Error, ErrorKind, Fabric, Member, Membership, NodeId, Result, Role, Standing,
+    WaitReason,
 };
 
 use crate::arena::{Arena, ArenaKey, Grant};
@@ -160,6 +161,15 @@ impl PoolNode {
         let state = self.view.state();
         let mut lives = state.members.iter().map(|m| m.member).filter(|m| m.node == node);
         lives.any(|m| m.incarnation as u16 == incarnation && self.view.is_revoked(m))
+    }
+
+    /// Whether a node, in the life whose number ends in these 16 bits, has lost its lease. What it has in flight may still execute:
+    /// for checkers only.
+    #[doc(hidden)]
+    pub fn is_suspected(&self, node: NodeId, incarnation: u16) -> bool {
+        let state = self.view.state();
+        let mut lives = state.members.iter().filter(|m| m.member.node == node);
+        lives.any(|m| m.member.incarnation as u16 == incarnation && m.standing != Standing::Living)
     }
 
     /// Whether a node answers, as far as the membership knows.

@@ -197,7 +197,7 @@ impl DmTree {
             written.push((l, fresh));
         }
         if !batch.is_empty() {
-            self.node.pool.check_lease(&self.ep)?;
+            self.check_lease()?;
             self.ep.step(Step::Entry);
             self.ep.batch(batch).await?;
         }

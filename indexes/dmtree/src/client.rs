@@ -11,6 +11,7 @@ use dmtree_fabric::{
 use dmtree_parts::turns::TurnHook;
 use dmtree_pool::{BlockPtr, EpochHandle, TableId};
 
+use crate::defects::Defect;
 use crate::format::area::Stored;
 use crate::format::block;
 use crate::format::leaf::{FenceArea, Header, check_header, check_leaf};
@@ -155,6 +156,15 @@ impl DmTree {
         }
     }
 
+    /// Fails when this node's lease has ended by its own clock.
+    #[inline]
+    pub(crate) fn check_lease(&self) -> Result<()> {
+        match self.node.pool.check_lease(&self.ep) {
+            Err(_) if self.node.has(Defect::NoLease) => Ok(()),
+            checked => checked,
+        }
+    }
+
     /// While it waits for another operation of its node, an operation that holds no lock does not stand in the way of tables that
     /// move: the other may wait for just that.
     pub(crate) fn rest(&self) -> Option<dmtree_pool::Rest> {
@@ -221,7 +231,14 @@ impl DmTree {
         loop {
             let len = Table::body_len(capacity);
             self.ep.step(Step::Table);
-            let got = self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await;
+            let got = match self.node.has(Defect::ConfirmWithoutCas) {
+                false => self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await,
+                true => self
+                    .ep
+                    .batch((read(at, 8), read(at.plus(BODY_AT as u64), len as u32)))
+                    .await
+                    .map(|(lock, bytes)| (lock.word(0), bytes)),
+            };
             let (was, bytes) = match got {
                 Ok(got) => got,
                 Err(e) if is_away(&e) => {
@@ -230,7 +247,7 @@ impl DmTree {
                 }
                 Err(e) => return Err(e),
             };
-            if was != 0 {
+            if was != 0 && !self.node.has(Defect::ConfirmWhileLocked) {
                 return Ok(Confirmed::Locked);
             }
             match bytes.extract(|b| Table::view(table, capacity, b)) {

@@ -6,6 +6,7 @@
 
 mod batch;
 mod client;
+mod defects;
 pub mod format;
 mod get;
 mod index;
@@ -30,6 +31,7 @@ mod walk;
 mod write;
 
 pub use client::DmTree;
+pub use defects::Defect;
 pub use marks::Mark;
 pub use node::DmNode;
 pub use options::{Options, Tables};

@@ -118,7 +118,7 @@ impl DmTree {
         let first_leaf = taken.leaves[0].grant.addr;
         // R0.next says where the commit leads to, for whoever finishes the load of a dead client; L.into commits.
         let g = self.node.g;
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         self.ep.write_word(r0.addr.plus(g.next_at() as u64), root.bits()).await?;
         self.commit_into(l.route.leaf, first_leaf).await?;
         self.commit_into(r0.addr, root).await?;

@@ -9,6 +9,7 @@ use dmtree_fabric::{Effect, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::turns::Turn;
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
+use crate::defects::Defect;
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::marks::Mark;
 
@@ -171,6 +172,9 @@ impl DmTree {
         let view = body.extract(|b| Table::view(route.table, route.capacity, b));
         let other = match view {
             View::Whole(table) if route.matches(&table) => return Ok(Tried::Got(table)),
+            View::Whole(table) if self.node.has(Defect::LockAnyTable) => {
+                return Ok(Tried::Got(table));
+            }
             View::Unbuilt => Tried::Unbuilt,
             _ => {
                 Mark::LockStale.hit();
@@ -193,6 +197,12 @@ impl DmTree {
         let mut body = self.ep.buf(Table::body_len(l.route.capacity) as u32).await?;
         l.table.body(l.route.table, &mut body);
         let hook = Some((self.leaf_hook.clone(), l.turn.hand_over()));
+        if self.node.has(Defect::UnlockBesideTable) {
+            self.ep.detach(write(l.at.plus(BODY_AT as u64), body), None);
+            self.ep.detach(cas(l.at, l.tag.0, 0), hook);
+            self.let_go(l.tag);
+            return Ok(());
+        }
         let list = (write(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
         let done = self.ep.release(list, hook).await;
         self.unlocked(l.tag, done)

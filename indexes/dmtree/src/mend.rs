@@ -11,6 +11,7 @@ use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
+use crate::defects::Defect;
 use crate::format::inner::Child;
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::slot::{self, Place, State};
@@ -45,7 +46,7 @@ impl DmTree {
         if !same || h.level != 0 {
             return Ok(false);
         }
-        if !h.into.is_null() {
+        if !h.into.is_null() && !self.node.has(Defect::MendWithoutHeir) {
             // An unbuilt table of a dead leaf may be in other hands by now: it is left alone.
             return if was == 0 { Ok(false) } else { self.finish_dead(route, &h, at, was).await };
         }
@@ -146,7 +147,7 @@ impl DmTree {
         let torn = !h.into.is_null() && h.ver.life == route.life && h.slots == route.capacity;
         if torn && h.table == route.table {
             Mark::MendDead.hit();
-            self.node.pool.check_lease(&self.ep)?;
+            self.check_lease()?;
             self.blank_rough(route.leaf, &h).await?;
         }
         Ok(())
@@ -155,7 +156,7 @@ impl DmTree {
     /// The leaf's lock is ours: brings leaf, neighbours, parent and table in order, and unlocks.
     async fn recover(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<()> {
         let g = self.node.g;
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         self.ep.step(Step::Structure);
         let bytes = self.ep.read(route.leaf, g.leaf_bytes(route.capacity) as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
@@ -172,6 +173,10 @@ impl DmTree {
         } else if header.whole && header.hi != hi || !header.whole {
             Mark::MendSplit.hit();
         }
+        let (hi, next) = match self.node.has(Defect::MendNoSplit) {
+            true => (header.hi.clone(), header.next),
+            false => (hi, next),
+        };
         let high = self.fence_key(&hi).await?;
         let mut left = self.sift(route, image, header, merged, high.as_deref()).await?;
         let moved = left.header.hi != hi || left.header.next != next || !left.header.whole;
@@ -188,7 +193,8 @@ impl DmTree {
             Right::Merged(addr, b) => self.finish_merge(route, *addr, b).await?,
         }
         let mut table = Table::new(route.leaf, ver, fence_tag(high.as_deref()), route.capacity);
-        for (i, key) in &left.kept {
+        let none = self.node.has(Defect::MendOldTable);
+        for (i, key) in left.kept.iter().filter(|_| !none) {
             table.set(*i, KeyHash::of(key).fingerprint());
         }
         let low = self.fence_key(&left.header.lo).await?.unwrap_or_default();
@@ -428,7 +434,7 @@ impl DmTree {
             return Ok(true);
         }
         Mark::MendDead.hit();
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         self.blank_rough(route.leaf, h).await?;
         let low = self.fence_key(&h.lo).await?.unwrap_or_default();
         if relocated {

@@ -63,7 +63,7 @@ impl DmTree {
         Mark::InnerTaken.hit();
         self.node.adopted(LockTag(was));
         self.hold(tag, Lockable::Inner(addr));
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Rough::of(&g, addr, &image);
         let mut right = None;

@@ -10,6 +10,7 @@ use dmtree_parts::hash::fence_tag;
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, LeafCopy, Route};
+use crate::defects::Defect;
 use crate::format::MAX_RANGE;
 use crate::format::area::{Mode, Stored, get_key};
 use crate::format::inner::{free_word, put_record};
@@ -97,7 +98,9 @@ impl DmTree {
         for (from, slot) in copy_b.live(self) {
             let to = a.table.free_slot().expect("both are small");
             let mut entry = self.ep.buf(g.leaf_image(copy_a.capacity) as u32).await?;
-            put_slot(&g, copy_a.addr, &mut entry, to, &slot, State::Staged, ver);
+            let live = self.node.has(Defect::MergeLive);
+            let state = if live { State::Live } else { State::Staged };
+            put_slot(&g, copy_a.addr, &mut entry, to, &slot, state, ver);
             let range = g.slot_at(to)..g.slot_at(to) + g.entry();
             entry.copy_within(range, 0);
             entry.truncate(g.entry() as u32);
@@ -133,6 +136,14 @@ impl DmTree {
             into: GlobalAddr::NULL,
         };
         put_header(&g, copy_a.addr, &mut image, &parts);
+        if self.node.has(Defect::MergeNextEarly) {
+            let next = copy_a.addr.plus(g.next_at() as u64);
+            self.ep.write_word(next, header_b.next.bits()).await?;
+        }
+        if self.node.has(Defect::RetireMergedEarly) {
+            let arena = self.node.leaf_arena(b.route.capacity);
+            self.node.pool.give_back(arena, Grant { addr: b.route.leaf, life: b.route.life });
+        }
         self.commit_into(copy_b.addr, copy_a.addr).await?; // m2
         self.ep.write(copy_a.addr, image).await?; // m3
         self.blank(copy_b, &b.table, copy_a.addr).await?; // m4
@@ -152,7 +163,9 @@ impl DmTree {
         self.unlock_with_table(a).await?; // m7
         self.bury_table(b).await?;
         let arena = self.node.leaf_arena(dead.capacity);
-        self.node.pool.retire(arena, Grant { addr: dead.leaf, life: dead.life });
+        if !self.node.has(Defect::RetireMergedEarly) {
+            self.node.pool.retire(arena, Grant { addr: dead.leaf, life: dead.life });
+        }
         self.node.pool.retire_table(dead.table);
         self.retire_fence(&FenceArea::lo_of(&g, &copy_b.bytes));
         self.retire_fence(&record_key);
@@ -236,7 +249,11 @@ impl DmTree {
         put_header(&g, b.addr, &mut image_b, &parts(&b, ver_b, &lo_b, &hi, next, a.addr));
         // A's records stay where they are: a WRITE that dies half way must not lose one.
         let mut all: Vec<Option<&crate::parent::Held>> = vec![None; g.fanout];
-        a.records.iter().for_each(|r| all[r.index] = Some(r));
+        let moves = self.node.has(Defect::InnerMergeMoves);
+        a.records
+            .iter()
+            .enumerate()
+            .for_each(|(i, r)| all[if moves { i } else { r.index }] = Some(r));
         let mut theirs = b.records.iter();
         all.iter_mut().filter(|r| r.is_none()).zip(&mut theirs).for_each(|(r, b)| *r = Some(b));
         for (i, r) in all.iter().enumerate() {
@@ -252,7 +269,7 @@ impl DmTree {
         }
         let into = b.addr.plus(g.into_at() as u64);
         self.ep.step(Step::Structure);
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         self.ep.write_word(into, a.addr.bits()).await?;
         self.write_around_lock(a.addr, &image_a).await?;
         self.write_around_lock(b.addr, &image_b).await?;

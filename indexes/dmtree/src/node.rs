@@ -12,6 +12,7 @@ use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
 use crate::client::{HeldLock, Lockable};
+use crate::defects::{Defect, Defects};
 use crate::format::Geometry;
 use crate::format::inner::Child;
 use crate::format::table::LockTag;
@@ -66,6 +67,7 @@ pub struct DmNode {
     leaf_arenas: [Arc<Arena>; 3],
     /// Locks whose operation has failed under them, by tag.
     orphans: Mutex<BTreeMap<u64, Lockable>>,
+    defects: Defects,
     /// Deaths after which this node has swept.
     swept: AtomicU64,
     chores: Mutex<VecDeque<Chore>>,
@@ -107,6 +109,7 @@ impl DmNode {
             inner_arena: arena(KIND_INNER, g.inner_bytes()),
             leaf_arenas: [32, 64, 128].map(|c| arena(KIND_LEAF, g.leaf_bytes(c))),
             orphans: Mutex::default(),
+            defects: Defects::default(),
             swept: AtomicU64::new(0),
             chores: Mutex::default(),
             chores_waiting: AtomicU32::new(0),
@@ -146,7 +149,21 @@ impl DmNode {
                 return true;
             }
         }
-        self.pool.is_revoked(node, (tag >> 32) as u16)
+        let incarnation = (tag >> 32) as u16;
+        self.pool.is_revoked(node, incarnation)
+            || (self.has(Defect::TakeOverEarly) && self.pool.is_suspected(node, incarnation))
+    }
+
+    /// For checkers of checkers: makes every client of this node wrong from now on.
+    #[doc(hidden)]
+    pub fn set_defects(&self, on: &[Defect]) {
+        self.defects.set(on);
+    }
+
+    /// Whether a defect is on: a load and a branch.
+    #[inline]
+    pub(crate) fn has(&self, d: Defect) -> bool {
+        self.defects.has(d)
     }
 
     /// Whether deaths have come to their ends since this was asked last.

@@ -211,7 +211,7 @@ impl DmTree {
         let lock = n.addr.plus(g.inner_lock_at() as u64);
         let unlock = cas(lock, n.tag.0, 0);
         self.ep.step(Step::Structure);
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         self.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
         self.let_go(n.tag);
         drop(n.turn);
@@ -229,7 +229,7 @@ impl DmTree {
         let lock = n.addr.plus(g.inner_lock_at() as u64);
         let list = (write_word(n.addr.plus(at as u64), word), cas(lock, n.tag.0, 0));
         self.ep.step(Step::Structure);
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         self.ep.chain(list).await?;
         self.let_go(n.tag);
         drop(n.turn);
@@ -295,7 +295,7 @@ impl DmTree {
         let upper_bytes = upper.to_vec();
         let lower_bytes = lower.to_vec();
         self.ep.step(Step::Structure);
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         self.ep.write(grant.addr, upper).await?;
         self.write_inner(&n, lower, grant.addr).await?;
         self.let_go(n.tag);

@@ -4,7 +4,7 @@ use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
-use crate::client::DmTree;
+use crate::client::{DmTree, HELP_AFTER};
 use crate::format::area::{self, Mode, Stored};
 use crate::format::slot::{self, Place, Slot, State};
 use crate::format::{Ver, block};
@@ -70,6 +70,10 @@ impl DmTree {
             }
             Mark::EntryTorn.hit();
             self.retried.set(true);
+            if backoff.steps() >= HELP_AFTER {
+                Box::pin(self.help_leaf(leaf, 0)).await?;
+            }
+            self.pass();
             backoff.step().await?;
         }
     }

@@ -9,6 +9,7 @@ use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
 use dmtree_pool::{Grant, TableId};
 
 use crate::client::{DmTree, LeafCopy, Route, is_away};
+use crate::defects::Defect;
 use crate::format::Ver;
 use crate::format::inner::{free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
@@ -53,7 +54,9 @@ impl DmTree {
         };
         let table = self.write_relocated(&l, &leaf, &s).await?;
         self.commit_into(leaf.addr, s.grant.addr).await?;
-        self.blank(&leaf, &l.table, s.grant.addr).await?;
+        if !self.node.has(Defect::NoBlank) {
+            self.blank(&leaf, &l.table, s.grant.addr).await?;
+        }
         self.replace_record(parent, at, &s).await?;
         self.fill_mirror(&low, &s.route(table.fence), table.fps());
         let route = l.route;
@@ -65,6 +68,12 @@ impl DmTree {
             capacity: route.capacity,
             table: route.table,
         };
+        if self.node.has(Defect::RetireRelocatedEarly) {
+            let dead = Grant { addr: route.leaf, life: route.life };
+            self.node.pool.retire(self.node.leaf_arena(route.capacity), dead);
+            self.node.pool.retire_table(route.table);
+            return Ok(None);
+        }
         self.node.push_chore(chore);
         Ok(None)
     }
@@ -116,7 +125,7 @@ impl DmTree {
 
     /// Commits: the leaf's range goes to `into`.
     pub(crate) async fn commit_into(&self, leaf: GlobalAddr, into: GlobalAddr) -> Result<()> {
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         self.ep.write_word(leaf.plus(self.node.g.into_at() as u64), into.bits()).await
     }
 
@@ -166,7 +175,7 @@ impl DmTree {
             cas(n.addr.plus(g.inner_lock_at() as u64), n.tag.0, 0),
         );
         self.ep.step(Step::Structure);
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         self.ep.chain(list).await?;
         self.let_go(n.tag);
         drop(n.turn);
@@ -183,6 +192,11 @@ impl DmTree {
         let body = self.table_body(&mut table, l.route.table).await?;
         let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
         self.ep.step(Step::Structure);
+        if self.node.has(Defect::BuryDetached) {
+            self.ep.detach(list, None);
+            self.let_go(l.tag);
+            return Ok(());
+        }
         let buried = self.ep.chain(list).await.map(|_| ());
         drop(l.turn);
         if buried.as_ref().is_err_and(is_away) {

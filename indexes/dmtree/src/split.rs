@@ -16,6 +16,7 @@ use dmtree_parts::{MAX_KEY_BYTES, Outcome};
 use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
 
 use crate::client::{DmTree, LeafCopy, Route};
+use crate::defects::Defect;
 use crate::format::inner::Child;
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::slot::{Place, Slot, State};
@@ -83,7 +84,11 @@ impl DmTree {
     }
 
     pub(crate) fn forget_leaf(&self, s: &NewLeaf) {
-        self.node.pool.give_back(self.node.leaf_arena(s.capacity), s.grant);
+        let mut grant = s.grant;
+        if self.node.has(Defect::NoNewLife) && grant.life > 1 {
+            grant.life -= 1;
+        }
+        self.node.pool.give_back(self.node.leaf_arena(s.capacity), grant);
         self.node.pool.give_back_table(s.table);
     }
 
@@ -143,8 +148,11 @@ impl DmTree {
         // From here on, an error leaves the lock held (see `fail_locked`): the fabric failed, not the allocation.
         self.write_blocks(&mut blocks).await?;
         let (s_table, l_table) = (images.s_table.clone(), images.l_table.clone());
-        self.commit_split(&l, &s, images).await?;
         let low = &plan.separator;
+        if self.node.has(Defect::PublishBeforeImage) {
+            self.publish(low, &s.child()).await?;
+        }
+        self.commit_split(&l, &s, images).await?;
         self.publish(low, &s.child()).await?;
         let hi = self.fence_bytes(leaf.header(self).hi).await?;
         self.fill_mirror(low, &s.route(fence_tag(hi.as_deref())), s_table.fps());
@@ -298,10 +306,15 @@ impl DmTree {
         let body = self.table_body(&mut s_table, s.table).await?;
         let s_at = s.grant.addr;
         self.ep.step(Step::Structure);
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         let table_at = s.table_at.plus(BODY_AT as u64);
-        self.write_new(s_at, s_image, table_at, body).await?;
-        self.node.pool.check_lease(&self.ep)?;
+        if self.node.has(Defect::SplitBeforeSibling) {
+            self.ep.detach(write_verb(s_at, s_image), None);
+            self.ep.write(table_at, body).await?;
+        } else {
+            self.write_new(s_at, s_image, table_at, body).await?;
+        }
+        self.check_lease()?;
         let addr = l.route.leaf;
         if self.ep.caps().whole_write_bytes as usize >= l_image.len() {
             // The image lands wholly or not at all: it carries the commit word and the new pair with it.
@@ -316,6 +329,9 @@ impl DmTree {
         let next = write_verb(addr.plus(g.next_at() as u64), next);
         let image = write_verb(addr, l_image);
         match pending {
+            None if self.node.has(Defect::ImageBeforeNext) => {
+                self.ep.chain((image, next)).await.map(|_| ())
+            }
             None => self.ep.chain((next, image)).await.map(|_| ()),
             Some((slot, entry)) => {
                 let entry = write_verb(addr.plus(g.slot_at(slot) as u64), entry);

@@ -13,6 +13,7 @@ use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
 
 use crate::client::DmTree;
+use crate::defects::Defect;
 use crate::format::slot::{self, Place};
 use crate::lock::Locked;
 use crate::marks::Mark;
@@ -146,7 +147,7 @@ impl DmTree {
         };
         if let Some((outcome, counted)) = refuse {
             // An absence that no memory node has confirmed: a table of ours, or of a home that hangs, is worth nothing by itself.
-            if let Err(e) = self.node.pool.check_lease(&self.ep) {
+            if let Err(e) = self.check_lease() {
                 return self.fail_locked(l, e).await;
             }
             if let Some(lease) = lease {
@@ -292,8 +293,17 @@ impl DmTree {
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let at = place.leaf.plus(self.node.g.slot_at(p.slot) as u64);
         let free = slot::free_word(place, l.table.ver);
-        if let Err(e) = self.node.pool.check_lease(&self.ep) {
+        if let Err(e) = self.check_lease() {
             return self.fail_locked(l, e).await;
+        }
+        if self.node.has(Defect::DeleteTableFirst) {
+            let mut table = l.table.clone();
+            table.set(p.slot, 0);
+            let body = self.table_body(&mut table, l.route.table).await?;
+            let body_at = l.at.plus(crate::format::table::BODY_AT as u64);
+            self.ep
+                .chain((write_verb(body_at, body), dmtree_fabric::verb::cas(l.at, l.tag.0, 0)))
+                .await?;
         }
         self.ep.step(Step::Entry);
         if let Err(e) = self.ep.write_word(at, free).await {
@@ -324,13 +334,31 @@ impl DmTree {
         let mut entry = self.ep.buf(g.entry() as u32).await?;
         let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
         let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
-        let shadow = match replaces.filter(|_| !whole) {
+        let shadow = match replaces.filter(|_| !whole && !self.node.has(Defect::NoShadow)) {
             Some(crc) => Some(self.shadow(place, crc, &entry).await?),
             None => None,
         };
-        self.node.pool.check_lease(&self.ep)?;
+        self.check_lease()?;
         let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
         self.ep.step(Step::Entry);
+        let (block, shadow, entry) = match (block, shadow) {
+            (None, None) if self.node.has(Defect::AcknowledgeEarly) => {
+                self.ep.detach(write_verb(at, entry), None);
+                return Ok(());
+            }
+            (None, Some(s)) if self.node.has(Defect::ShadowBehindEntry) => {
+                return self
+                    .ep
+                    .chain((write_verb(at, entry), write_verb(shadow_at, s)))
+                    .await
+                    .map(|_| ());
+            }
+            (Some((b, buf)), _) if self.node.has(Defect::EntryBesideBlock) => {
+                self.ep.detach(write_verb(b.addr(), buf), None);
+                return self.ep.write(at, entry).await.map(|_| ());
+            }
+            other => (other.0, other.1, entry),
+        };
         match (block, shadow) {
             (None, None) => self.ep.write(at, entry).await.map(|_| ()),
             (None, Some(s)) => {

@@ -206,3 +206,30 @@ fn tables_on_memory_nodes_and_no_mirrors_cost_what_they_say() {
     let m = mean(&c.take_counts().total(&[OpKind::Update]));
     assert!((5.0..5.1).contains(&m.rtt) && m.detached == 0.0, "{m:?}");
 }
+
+/// Leases, epochs and everything that a death needs cost the common path no verb.
+#[test]
+fn membership_costs_nothing_on_the_way() {
+    let costs = |joined: bool| {
+        let (bed, mut c) = warm(&Options::default());
+        if joined {
+            let terms = dmtree_fabric::Terms { lease_ns: 1 << 50, ..Default::default() };
+            bed.cluster.membership().set_terms(terms);
+            let node = bed.cluster.compute_node(0).expect("exists");
+            let ep = node.endpoint(0).expect("a member");
+            ep.core().block_on(ep.slot(), node.keep(&ep)).expect("joined");
+            assert!(node.standing(node.cn(), 1).is_some());
+        }
+        for n in 0..1_000 {
+            c.get(&key(n)).expect("get");
+            c.get(&key(N + n)).expect("get");
+            c.write(&key(n), Write::Update(b"12345678")).expect("update");
+            c.write(&key(2 * N + n), Write::Insert(b"12345678")).expect("insert");
+            c.write(&key(n + 5_000), Write::Delete).expect("delete");
+        }
+        let counts = c.take_counts();
+        let kinds = [OpKind::Get, OpKind::Update, OpKind::Insert, OpKind::Delete];
+        kinds.map(|k| counts.total(&[k]).counts)
+    };
+    assert_eq!(costs(false), costs(true));
+}

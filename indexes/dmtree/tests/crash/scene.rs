@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use dmtree_check::bed::Bed;
-use dmtree_engine::{DmTree, Options};
+use dmtree_engine::{Defect, DmTree, Options};
 use dmtree_fabric::sim::{CrashPoint, Hazards, How, Place, SimFabric};
 use dmtree_fabric::{
     Capabilities, Core, Endpoint, Error, ErrorKind, Fabric, NodeId, Policy, SeededRandom, Standing,
@@ -61,6 +61,8 @@ pub struct Play {
     /// Done by the victim in time.
     pub ops: Vec<Op>,
     pub compute_nodes: u16,
+    /// What is wrong on purpose.
+    pub defect: Option<Defect>,
 }
 
 impl Play {
@@ -78,6 +80,7 @@ impl Play {
             before: Vec::new(),
             ops: Vec::new(),
             compute_nodes: 3,
+            defect: None,
         }
     }
 }
@@ -215,15 +218,17 @@ impl Scene {
             false => Capabilities::NONE,
         };
         let made = Bed::adversarial(hazards, grants, seed, &pool, play.cache_bytes, &play.options);
-        let (bed, fabric) = made.expect("a cluster");
+        let (bed, fabric): (Bed<DmTree>, SimFabric) = made.expect("a cluster");
         bed.cluster.membership().set_terms(TERMS);
+        let defects: Vec<Defect> = play.defect.into_iter().collect();
+        bed.nodes.iter().for_each(|n| n.set_defects(&defects));
         let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 16 << 20);
         let own = core.add_slot();
         let (over, tasks, trouble) = Default::default();
         Self { bed, fabric, core, own, over, tasks, trouble }
     }
 
-    fn endpoint(&self, cn: u16, slot: u32) -> Endpoint {
+    pub fn endpoint(&self, cn: u16, slot: u32) -> Endpoint {
         let t = self.fabric.attach(NodeId::compute(cn)).expect("a member");
         Endpoint::new(self.core.clone(), t, slot)
     }
@@ -363,7 +368,7 @@ pub async fn perform(c: &mut DmTree, op: &Op) -> Result<(), Error> {
     }
 }
 
-async fn get(c: &mut DmTree, k: u64) -> Result<Option<Vec<u8>>, Error> {
+pub async fn get(c: &mut DmTree, k: u64) -> Result<Option<Vec<u8>>, Error> {
     let mut out = Vec::new();
     Ok(c.get(&key(k), &mut out).await?.then_some(out))
 }
