@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use dmtree_check::case::Case;
 use dmtree_check::shrink::{Shrunk, shrink};
 use dmtree_check::verdict::Verdict;
-use dmtree_fabric::{Capabilities, mark};
+use dmtree_fabric::mark;
 use serde::Serialize;
 
-use crate::checked;
+use crate::checked::{self, Setting};
 use crate::clock;
 use crate::failure::{Failure, Result};
 use crate::registry::System;
@@ -27,8 +27,8 @@ pub struct Campaign {
     pub systems: Vec<System>,
     /// The seeds.
     pub seeds: Range<u64>,
-    /// What the fabric grants.
-    pub grants: Capabilities,
+    /// What the fabric grants, and what happens to nodes.
+    pub setting: Setting,
     /// No seed begins after this.
     pub until: Option<Instant>,
     /// Threads; every run has one to itself.
@@ -50,6 +50,17 @@ pub struct Violation {
     pub what: String,
 }
 
+/// How often a fault was drawn and happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FaultCount {
+    /// Cases that have it.
+    pub drawn: u64,
+    /// It happened.
+    pub happened: u64,
+    /// It happened inside an operation.
+    pub inside: u64,
+}
+
 /// What has been run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Tally {
@@ -63,6 +74,14 @@ pub struct Tally {
     pub seconds: f64,
     /// How often which hazard was drawn with which value.
     pub hazards: BTreeMap<String, BTreeMap<String, u64>>,
+    /// How often which fault happened, in how many seeds, and in how many of them inside an operation.
+    pub faults: BTreeMap<String, FaultCount>,
+    /// Seeds with faults.
+    pub with_faults: u64,
+    /// Seeds in which a fault happened inside an operation.
+    pub inside: u64,
+    /// Operations that failed as a fault lets them.
+    pub excused: u64,
     /// What went wrong, by seed and system.
     pub violations: Vec<Violation>,
     /// The rare branches of the systems' code, with how often each was taken.
@@ -81,6 +100,17 @@ impl Tally {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             *self.hazards.entry(name.to_owned()).or_default().entry(text).or_default() += 1;
         }
+        for fault in &case.faults {
+            self.faults.entry(fault.kind().to_owned()).or_default().drawn += 1;
+        }
+        for h in &verdict.happened {
+            let count = self.faults.entry(h.fault.kind().to_owned()).or_default();
+            count.happened += 1;
+            count.inside += u64::from(h.inside > 0);
+        }
+        self.with_faults += u64::from(!case.faults.is_empty());
+        self.inside += u64::from(verdict.happened.iter().any(|h| h.inside > 0));
+        self.excused += verdict.excused;
         if let Some(finding) = &verdict.finding {
             self.violations.push(Violation {
                 seed: case.seed,
@@ -169,7 +199,7 @@ impl Campaign {
                 return Ok(());
             }
             let system = &self.systems[(job % systems) as usize];
-            let case = checked::case(system, seed, self.grants);
+            let case = checked::case(system, seed, self.setting);
             let verdict = system
                 .check(&case)
                 .map_err(|e| e.context(&format!("{} seed {seed}", system.name)))?;
@@ -198,7 +228,7 @@ mod tests {
         Campaign {
             systems: select(&["dmtree".to_owned(), "dmtree-no-rtc".to_owned()]).unwrap(),
             seeds: 3..6,
-            grants: Capabilities::NONE,
+            setting: Setting::default(),
             until: None,
             threads,
             stop: Arc::default(),

@@ -1,5 +1,6 @@
 //! Checked runs of the systems of the registry.
 
+use dmtree_check::FaultSet;
 use dmtree_check::case::{Case, Draw, Drawn};
 use dmtree_check::verdict::Verdict;
 use dmtree_engine::{DmNode, Options};
@@ -48,9 +49,27 @@ pub(crate) fn fptree(_: &str, options: &Value, d: &mut Draw) -> Drawn {
     Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
 }
 
+/// What surrounds a seed: the same seed in another setting is another case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Setting {
+    /// What the fabric grants.
+    pub grants: Capabilities,
+    /// What happens to nodes.
+    pub faults: FaultSet,
+}
+
+impl Setting {
+    /// As far as a system can bear it: only those that recover from crashes are given faults.
+    #[must_use]
+    pub fn of(self, system: &System) -> Self {
+        Self { faults: if system.recovers { self.faults } else { FaultSet::None }, ..self }
+    }
+}
+
 /// The case of a system and a seed.
-pub fn case(system: &System, seed: u64, grants: Capabilities) -> Case {
-    Case::of_seed(system.name, seed, grants, &|d| system.draw(d))
+pub fn case(system: &System, seed: u64, setting: Setting) -> Case {
+    let Setting { grants, faults } = setting.of(system);
+    Case::of_seed(system.name, seed, (grants, faults), &|d| system.draw(d))
 }
 
 /// The small case of a system and a seed, every order of which can be tried.
@@ -74,6 +93,9 @@ pub fn replay(json: &str) -> Result<Verdict> {
     run(&Case::parse(json)?)
 }
 
+/// What `whole_write` grants: WRITEs of one packet.
+const WHOLE_WRITE_BYTES: u32 = 4096;
+
 /// Capabilities by name.
 ///
 /// # Errors
@@ -85,10 +107,11 @@ pub fn grants(names: &[String]) -> Result<Capabilities> {
             "line_atomic" => out.line_atomic = true,
             "write_ascending" => out.write_ascending = true,
             "cas_fail_is_readonly" => out.cas_fail_is_readonly = true,
+            "whole_write" => out.whole_write_bytes = WHOLE_WRITE_BYTES,
             "none" => {}
             other => {
                 return Err(Failure::input(format!(
-                    "{other:?} cannot be granted: give none or some of line_atomic, write_ascending, cas_fail_is_readonly"
+                    "{other:?} cannot be granted: give none or some of line_atomic, write_ascending, cas_fail_is_readonly, whole_write"
                 )));
             }
         }
@@ -102,6 +125,7 @@ pub fn granted(c: &Capabilities) -> Vec<&'static str> {
         (c.line_atomic, "line_atomic"),
         (c.write_ascending, "write_ascending"),
         (c.cas_fail_is_readonly, "cas_fail_is_readonly"),
+        (c.whole_write_bytes > 0, "whole_write"),
     ]
     .into_iter()
     .filter_map(|(on, name)| on.then_some(name))
@@ -117,13 +141,13 @@ mod tests {
     fn every_system_draws_cases_that_can_be_run() {
         for system in systems() {
             for seed in 0..3 {
-                let case = case(&system, seed, Capabilities::NONE);
+                let case = case(&system, seed, Setting::default());
                 let small = Case { kept: Some(vec![vec![0, 1, 2]]), ..case };
                 let verdict = replay(&small.to_json()).unwrap();
                 assert_eq!(verdict.finding, None, "{} {seed}", system.name);
             }
         }
-        let mut case = case(&systems()[0], 0, Capabilities::NONE);
+        let mut case = case(&systems()[0], 0, Setting::default());
         case.system = "x".to_owned();
         assert!(run(&case).unwrap_err().to_string().contains("unknown system"));
     }

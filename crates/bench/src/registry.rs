@@ -50,6 +50,8 @@ pub struct System {
     pub description: &'static str,
     /// Whether it is "as published": layouts, verbs and unsoundness included.
     pub published: bool,
+    /// Whether it recovers from crashes of nodes.
+    pub recovers: bool,
     /// The operations it has.
     pub ops: OpSet,
     /// Its creation options.
@@ -75,6 +77,7 @@ impl System {
             family,
             description,
             published: false,
+            recovers: false,
             ops: I::OPS,
             options: serde_json::to_value(options).unwrap_or_default(),
             run: run_group::<I>,
@@ -90,6 +93,12 @@ impl System {
     #[must_use]
     pub fn as_published(self) -> Self {
         Self { published: true, ..self }
+    }
+
+    /// The same, which recovers from crashes of nodes.
+    #[must_use]
+    pub(crate) fn recovering(self) -> Self {
+        Self { recovers: true, ..self }
     }
 
     /// The same, whose checked runs draw their options so.
@@ -273,6 +282,7 @@ fn ours(name: &'static str, description: &'static str, options: &Options) -> Sys
     System::of::<DmTree>(name, "dmtree", description, options)
         .drawing(checked::dmtree)
         .marked(checked::dmtree_marks)
+        .recovering()
 }
 
 /// A preset of the published index.

@@ -9,7 +9,7 @@ use dmtree_parts::{
     Fill, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values,
     Work, Write,
 };
-use dmtree_pool::{Cluster, PoolOptions};
+use dmtree_pool::{Cluster, PoolNode, PoolOptions};
 
 /// Bytes of buffers per client.
 const SLAB_BYTES: u64 = 16 << 20;
@@ -18,13 +18,22 @@ const SLAB_BYTES: u64 = 16 << 20;
 pub struct Bed<I: RangeIndex> {
     /// The pool.
     pub cluster: Cluster,
+    cache_bytes: u64,
+    options: I::Options,
+    root: Root,
     /// The index's shared state on each compute node.
     pub nodes: Vec<Arc<I::Node>>,
 }
 
 impl<I: RangeIndex> Clone for Bed<I> {
     fn clone(&self) -> Self {
-        Self { cluster: self.cluster.clone(), nodes: self.nodes.clone() }
+        Self {
+            cluster: self.cluster.clone(),
+            cache_bytes: self.cache_bytes,
+            options: self.options.clone(),
+            root: self.root,
+            nodes: self.nodes.clone(),
+        }
     }
 }
 
@@ -64,7 +73,19 @@ impl<I: RangeIndex> Bed<I> {
                 I::node(&cx, options, root)
             })
             .collect::<Result<_>>()?;
-        Ok(Self { cluster, nodes })
+        Ok(Self { cluster, cache_bytes, options: options.clone(), root, nodes })
+    }
+
+    /// Starts a compute node that has come back, and opens the index on it.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub fn revive(&self, cn: usize) -> Result<Arc<I::Node>> {
+        self.open(self.cluster.revive(cn)?)
+    }
+
+    fn open(&self, pool: Arc<PoolNode>) -> Result<Arc<I::Node>> {
+        I::node(&NodeContext { pool, cache_bytes: self.cache_bytes }, &self.options, self.root)
     }
 
     /// The same in a simulated cluster, whose time stands still until the fabric's is let go.
@@ -118,9 +139,17 @@ impl<I: RangeIndex> Bed<I> {
     /// # Errors
     /// Those of attaching.
     pub fn client(&self, cn: usize) -> Result<Client<I>> {
+        self.client_of(cn, self.nodes[cn].clone())
+    }
+
+    /// A blocking client of the index as it is opened on the present incarnation of a node.
+    ///
+    /// # Errors
+    /// Those of attaching.
+    pub fn client_of(&self, cn: usize, node: Arc<I::Node>) -> Result<Client<I>> {
         let ep = self.cluster.compute_node(cn)?.endpoint(SLAB_BYTES)?;
         let core = ep.core().clone();
-        Ok(Client { core, slot: ep.slot(), index: I::client(ep, self.nodes[cn].clone()) })
+        Ok(Client { core, slot: ep.slot(), index: I::client(ep, node) })
     }
 
     /// Clients for the coroutines of one thread, on one executor.

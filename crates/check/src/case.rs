@@ -6,6 +6,7 @@ use dmtree_pool::PoolOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::fault::{End, Fault, FaultSet, Scene};
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
@@ -164,6 +165,12 @@ pub struct Case {
     pub wave_ops: u32,
     /// Afterwards, without hazards, every client works on every key.
     pub liveness: bool,
+    /// What happens to nodes, clients and links.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<Fault>,
+    /// How long a lease lasts where there are faults, ns.
+    #[serde(default = "usual_lease", skip_serializing_if = "is_usual_lease")]
+    pub lease_ns: u64,
     /// The operations that are done, client by client, by number; all of them when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<Vec<u32>>>,
@@ -172,12 +179,22 @@ pub struct Case {
     pub choices: Option<Vec<u32>>,
 }
 
+const USUAL_LEASE_NS: u64 = 20_000_000;
+
+fn usual_lease() -> u64 {
+    USUAL_LEASE_NS
+}
+
+fn is_usual_lease(ns: &u64) -> bool {
+    *ns == USUAL_LEASE_NS
+}
+
 impl Case {
     /// The case of a seed: geometry of pool and index, hazards, schedule, clients and their operations.
     pub fn of_seed(
         system: &str,
         seed: u64,
-        grants: Capabilities,
+        (grants, faults): (Capabilities, FaultSet),
         index: &dyn Fn(&mut Draw) -> Drawn,
     ) -> Self {
         let mut d = Draw::new(seed);
@@ -190,7 +207,7 @@ impl Case {
             }
         };
         let clients = d.of(&[LEAST_CLIENTS, 4, 6, 9]);
-        Self {
+        let mut case = Self {
             version: CASE_VERSION,
             system: system.to_owned(),
             seed,
@@ -224,9 +241,22 @@ impl Case {
             scan_one_in: d.of(&[0, 20, 60]),
             wave_ops: d.of(&[0, 0, 40]),
             liveness: true,
+            faults: Vec::new(),
+            lease_ns: USUAL_LEASE_NS,
             kept: None,
             choices: None,
+        };
+        if faults != FaultSet::None {
+            let mut d = Draw::new(seed ^ 0x6c65_6173_6573);
+            if let Schedule::Priorities(_) = case.schedule {
+                // Time hardly passes under priorities, and leases never end.
+                case.schedule = Schedule::Unfair;
+            }
+            case.pool.compute_nodes = d.of(&[2, 3, 4]);
+            case.lease_ns = d.of(&[USUAL_LEASE_NS, 5 * USUAL_LEASE_NS]);
+            case.faults = Fault::draw(faults, seed, case.scene());
         }
+        case
     }
 
     /// A case small enough that every order of its verbs can be tried: two or three clients with an operation or two each, on one
@@ -239,7 +269,7 @@ impl Case {
     ) -> Self {
         let mut d = Draw::new(seed ^ 0x7469_6e79);
         let (clients, ops) = d.of(&[(2, 1), (2, 1), (2, 2), (3, 1)]);
-        let whole = Self::of_seed(system, seed, grants, index);
+        let whole = Self::of_seed(system, seed, (grants, FaultSet::None), index);
         Self {
             schedule: Schedule::Fifo,
             hazards: Hazards::NONE,
@@ -255,6 +285,31 @@ impl Case {
             liveness: false,
             ..whole
         }
+    }
+
+    /// What faults can happen to.
+    pub fn scene(&self) -> Scene {
+        Scene { compute_nodes: self.pool.compute_nodes, memory_nodes: self.pool.memory_nodes }
+    }
+
+    /// Nodes that a fault names must be there.
+    fn check_faults(&self) -> Result<()> {
+        let (c, m) = (self.pool.compute_nodes, self.pool.memory_nodes);
+        for fault in &self.faults {
+            let fits = match *fault {
+                Fault::Crash { cn, .. }
+                | Fault::Freeze { cn, .. }
+                | Fault::Drift { cn, .. }
+                | Fault::News { cn, .. } => cn < c,
+                Fault::Cut { cn, to: End::Compute(to), .. } => cn < c && to < c,
+                Fault::Cut { cn, to: End::Memory(to), .. } => cn < c && to < m,
+                Fault::LoseMemory { mn, cn, .. } => cn < c && mn < m,
+            };
+            if !fits {
+                return Err(Error::invalid(format!("faults: no such node: {fault:?}")));
+            }
+        }
+        Ok(())
     }
 
     /// Reads the JSON form.
@@ -318,6 +373,7 @@ impl Case {
         if let Some(kept) = &self.kept {
             range("kept", kept.len() as u64, 0, self.total().into())?;
         }
+        self.check_faults()?;
         self.pool.options().validate()
     }
 
@@ -388,7 +444,7 @@ mod tests {
             least_cache_bytes: 1 << 10,
             value_bytes: None,
         };
-        Case::of_seed("x", seed, Capabilities::NONE, &index)
+        Case::of_seed("x", seed, (Capabilities::NONE, FaultSet::None), &index)
     }
 
     #[test]

@@ -9,14 +9,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use dmtree_fabric::sim::SimFabric;
-use dmtree_fabric::{Core, Error};
+use dmtree_fabric::{Core, Effect, Error, ErrorKind};
 use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
 
 use crate::case::Case;
 use crate::history::ValueId;
-use crate::log::{Answer, Call, Log};
+use crate::log::{Answer, Call, Log, Record};
 use crate::plan::{self, Planned};
 use crate::rng::Rng;
+use crate::stage::{Condition, Stage};
 use crate::verdict::Finding;
 
 /// One call of maintenance in this many operations.
@@ -36,10 +37,16 @@ pub(crate) struct Shared<'a> {
     pub case: &'a Case,
     pub fabric: SimFabric,
     pub core: Rc<Core>,
-    pub slots: RefCell<Vec<u32>>,
+    pub stage: Stage<'a>,
+    /// Every slot, with the compute node that it belongs to.
+    pub slots: RefCell<Vec<(u32, Option<usize>)>>,
     pub log: RefCell<Log>,
     pub bounds: Cell<Bounds>,
     pub phase: Cell<&'static str>,
+    /// Clients that have not come to the end of the phase.
+    pub busy: Cell<u32>,
+    /// Operations that failed as a fault lets them.
+    pub excused: Cell<u64>,
     finding: RefCell<Option<Finding>>,
 }
 
@@ -47,12 +54,15 @@ impl<'a> Shared<'a> {
     pub(crate) fn new(case: &'a Case, fabric: SimFabric, core: Rc<Core>, bounds: Bounds) -> Self {
         Self {
             case,
+            stage: Stage::new(case, fabric.clone()),
             fabric,
             core,
             slots: RefCell::default(),
             log: RefCell::new(Log::new(case.stride(), case.numbers())),
             bounds: Cell::new(bounds),
             phase: Cell::new("safety"),
+            busy: Cell::new(0),
+            excused: Cell::new(0),
             finding: RefCell::default(),
         }
     }
@@ -60,7 +70,37 @@ impl<'a> Shared<'a> {
     /// Keeps the first thing that went wrong, and lets every client come to its end.
     pub(crate) fn found(&self, what: Finding) {
         self.finding.borrow_mut().get_or_insert(what);
-        self.slots.borrow().iter().for_each(|slot| self.core.wake(*slot));
+        self.wake(|_| true);
+    }
+
+    /// Wakes the clients of some nodes.
+    pub(crate) fn wake(&self, of: impl Fn(Option<usize>) -> bool) {
+        let slots = self.slots.borrow();
+        slots.iter().filter(|(_, cn)| of(*cn)).for_each(|(slot, _)| self.core.wake(*slot));
+    }
+
+    /// How many operations run, of a node or of all.
+    pub(crate) fn running(&self, cn: Option<usize>) -> u32 {
+        let nodes = usize::from(self.case.pool.compute_nodes);
+        let log = self.log.borrow();
+        let open = log.records().iter().filter(|r| r.ret.is_none());
+        open.filter(|r| cn.is_none_or(|cn| r.client as usize % nodes == cn)).count() as u32
+    }
+
+    /// Looks whether something has happened to a node; its clients hear of it.
+    fn look(&self) {
+        let hit = self.stage.look(&|cn| self.running(cn));
+        if !hit.is_empty() {
+            self.wake(|cn| cn.is_none_or(|cn| hit.contains(&cn)));
+        }
+    }
+
+    /// A client has come to the end of the phase; with the last one everybody else has, too.
+    fn ended(&self) {
+        self.busy.set(self.busy.get() - 1);
+        if self.busy.get() == 0 {
+            self.wake(|_| true);
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -72,6 +112,22 @@ impl<'a> Shared<'a> {
         self.finding.borrow_mut().take()
     }
 
+    /// The operations that have not returned.
+    pub(crate) fn open(&self) -> Vec<String> {
+        let log = self.log.borrow();
+        let open = log.records().iter().filter(|r| r.ret.is_none());
+        let waits = self.core.waits();
+        // Slots are made in the order of clients.
+        let why = |client: u32| {
+            let wait = waits.iter().find(|(slot, _)| *slot == client);
+            wait.map_or(String::new(), |(_, why)| format!(" waits for {why}"))
+        };
+        let said = |r: &Record| {
+            format!("c{} {} since {} ns{}", r.client, r.call, r.called_ns, why(r.client))
+        };
+        open.map(said).collect()
+    }
+
     /// Counts a step of a client.
     fn step(&self) {
         let mut b = self.bounds.get();
@@ -80,35 +136,74 @@ impl<'a> Shared<'a> {
         if b.steps > 0 && self.fabric.now() <= b.until_ns {
             return;
         }
-        let log = self.log.borrow();
-        let open = log.records().iter().filter(|r| r.ret.is_none());
-        let open = open.map(|r| format!("c{} {}", r.client, r.call)).collect::<Vec<_>>();
-        drop(log);
+        let open = self.open();
         let phase = self.phase.get();
         self.found(Finding::Hung { phase, open });
     }
 }
 
-/// A client's future: ends at once when something was found, and turns a panic into a finding.
+type Work<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// What a slot of the executor does in a phase. It stops for good when something was found or its node is gone, stands still while
+/// the node is frozen, and begins anew when the node comes back; a panic becomes a finding.
 pub(crate) struct Guarded<'a> {
     shared: &'a Shared<'a>,
-    client: u32,
-    inner: Option<Pin<Box<dyn Future<Output = ()> + 'a>>>,
+    who: Who,
+    make: Box<dyn Fn() -> Work<'a> + 'a>,
+    work: Option<Work<'a>>,
+    over: bool,
+}
+
+/// Whose work it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// That of a client, by its number, on a compute node. The phase lasts until all of them have ended.
+    Client(u32, usize),
+    /// That of a compute node's keeper.
+    Keeper(usize),
+    /// That of the test, which makes things happen.
+    Director,
+    /// That of the test, which waits for what must come to pass before the phase ends.
+    Settler,
+}
+
+impl Who {
+    fn cn(self) -> Option<usize> {
+        match self {
+            Self::Client(_, cn) | Self::Keeper(cn) => Some(cn),
+            Self::Director | Self::Settler => None,
+        }
+    }
+
+    /// Whether the phase lasts until it ends.
+    fn counts(self) -> bool {
+        matches!(self, Self::Client(..) | Self::Settler)
+    }
 }
 
 impl<'a> Guarded<'a> {
-    pub(crate) fn new(
+    pub(crate) fn new<F: Future<Output = ()> + 'a>(
         shared: &'a Shared<'a>,
-        client: u32,
-        inner: impl Future<Output = ()> + 'a,
+        who: Who,
+        make: impl Fn() -> F + 'a,
     ) -> Self {
-        Self { shared, client, inner: Some(Box::pin(inner)) }
+        if who.counts() {
+            shared.busy.set(shared.busy.get() + 1);
+        }
+        Self { shared, who, make: Box::new(move || Box::pin(make())), work: None, over: false }
+    }
+
+    fn let_go(&mut self) {
+        let work = self.work.take();
+        // What was broken by a panic may panic once more when it is dropped; the first is what counts.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(work)));
     }
 
     fn quit(&mut self) -> Poll<()> {
-        let inner = self.inner.take();
-        // What was broken by a panic may panic once more when it is dropped; the first is what counts.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(inner)));
+        self.let_go();
+        if !std::mem::replace(&mut self.over, true) && self.who.counts() {
+            self.shared.ended();
+        }
         Poll::Ready(())
     }
 }
@@ -118,15 +213,33 @@ impl Future for Guarded<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         this.shared.step();
-        if this.shared.is_over() {
+        this.shared.look();
+        if this.shared.is_over() || (!this.who.counts() && this.shared.busy.get() == 0) {
             return this.quit();
         }
-        let Some(inner) = &mut this.inner else { return Poll::Ready(()) };
-        match catch_unwind(AssertUnwindSafe(|| inner.as_mut().poll(cx))) {
-            Ok(polled) => polled,
+        match this.who.cn().map(|cn| this.shared.stage.condition(cn)) {
+            None | Some(Condition::Up) => {}
+            Some(Condition::Frozen) => return Poll::Pending,
+            Some(Condition::Gone) => return this.quit(),
+            Some(Condition::Away) => {
+                this.let_go();
+                return Poll::Pending;
+            }
+        }
+        let make = &this.make;
+        let work = this.work.get_or_insert_with(|| make());
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
+        this.shared.look();
+        match polled {
+            Ok(Poll::Ready(())) => this.quit(),
+            Ok(Poll::Pending) => Poll::Pending,
             Err(payload) => {
                 let what = crate::verdict::panic_text(&*payload);
-                this.shared.found(Finding::Panic { client: Some(this.client), what });
+                let client = match this.who {
+                    Who::Client(n, _) => Some(n),
+                    _ => None,
+                };
+                this.shared.found(Finding::Panic { client, what });
                 this.quit()
             }
         }
@@ -134,10 +247,18 @@ impl Future for Guarded<'_> {
 }
 
 /// One client's operations before the liveness phase.
-pub(crate) async fn safety<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, client: u32) {
+pub(crate) async fn safety<I: RangeIndex>(
+    index: &mut I,
+    shared: &Shared<'_>,
+    client: u32,
+    next: &Cell<usize>,
+) {
     let case = shared.case;
     let mut seen = None;
-    for op in case.numbers_of(client) {
+    let ops = case.numbers_of(client);
+    while let Some(&op) = ops.get(next.get()) {
+        // The next life of its node goes on behind it.
+        next.set(next.get() + 1);
         let mut rng = plan::draws(case, client, op);
         let call = match plan::operation(case, I::OPS, client, op, &mut rng) {
             Planned::Call(call) => call,
@@ -146,12 +267,15 @@ pub(crate) async fn safety<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, cl
                 Call::CompareAndSet(key, expected, value)
             }
         };
-        let Some(answer) = perform(index, shared, client, call, &mut rng).await else { return };
+        let Some(answer) = perform(index, shared, client, call, &mut rng).await else {
+            return;
+        };
         if let (Call::Get(key), Answer::Found(Some(value))) = (call, &answer) {
             seen = Some((key, *value));
         }
         if op.is_multiple_of(MAINTAIN_ONE_IN)
             && let Err(e) = index.maintain().await
+            && !excused(shared, client, &e)
         {
             shared.found(failed(client, "maintain".to_owned(), &e));
             return;
@@ -175,7 +299,16 @@ fn failed(client: u32, what: String, e: &Error) -> Finding {
     Finding::Failed { client, what, kind: format!("{:?}", e.kind()), why: e.to_string() }
 }
 
-/// Does one operation and logs it. Nothing when it failed, which is a finding.
+/// Whether a fault lets an operation of a client fail like this.
+fn excused(shared: &Shared<'_>, client: u32, e: &Error) -> bool {
+    let cn = client as usize % usize::from(shared.case.pool.compute_nodes);
+    let scarce = shared.case.hazards.refuse_memory_one_in > 0 && e.kind() == ErrorKind::Full;
+    let yes = scarce || shared.stage.excuses(cn, e);
+    shared.excused.set(shared.excused.get() + u64::from(yes));
+    yes
+}
+
+/// Does one operation and logs it. Nothing when the client cannot go on: it failed, which is a finding, or its node is out.
 async fn perform<I: RangeIndex>(
     index: &mut I,
     shared: &Shared<'_>,
@@ -190,6 +323,7 @@ async fn perform<I: RangeIndex>(
     };
     let answer = match &done {
         Ok(answer) => answer.clone(),
+        Err(e) if e.effect() == Effect::None => Answer::Refused(e.to_string()),
         Err(e) => Answer::Failed(e.to_string()),
     };
     shared.log.borrow_mut().ret(record, shared.fabric.now(), answer.clone());
@@ -199,6 +333,8 @@ async fn perform<I: RangeIndex>(
             None
         }
         Ok(answer) => Some(answer),
+        // A node without membership never works again.
+        Err(e) if excused(shared, client, &e) => (e.kind() != ErrorKind::Fenced).then_some(answer),
         Err(e) => {
             shared.found(failed(client, call.to_string(), &e));
             None

@@ -49,6 +49,8 @@ pub enum Answer {
     Torn(String),
     /// An error. Whether a write happened is unknown.
     Failed(String),
+    /// An error without effect.
+    Refused(String),
 }
 
 /// One operation.
@@ -185,6 +187,9 @@ impl Log {
     pub fn per_key(&self) -> Result<BTreeMap<u64, Vec<Op>>, Wrong> {
         let mut keys: BTreeMap<u64, Vec<Op>> = BTreeMap::new();
         for (i, r) in self.records.iter().enumerate() {
+            if matches!(&r.ret, Some(Return { answer: Answer::Refused(_), .. })) {
+                continue;
+            }
             let ret = r.ret.as_ref().filter(|ret| !matches!(ret.answer, Answer::Failed(_)));
             let (at, answer) = (ret.map(|ret| ret.at), ret.map(|ret| &ret.answer));
             let wrong = |why: String| Wrong::Answer { record: i, why };
@@ -308,6 +313,7 @@ impl fmt::Display for Answer {
             }
             Self::Torn(bytes) => write!(f, "bytes that nobody wrote as one value: {bytes}"),
             Self::Failed(why) => write!(f, "error: {why}"),
+            Self::Refused(why) => write!(f, "refused: {why}"),
         }
     }
 }

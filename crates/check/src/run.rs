@@ -1,18 +1,23 @@
 //! Runs a case: a pool on the adversarial fabric, the clients, a check of what they saw, a phase without hazards in which
 //! everything must end, and a walk.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, Hazards, Order, SimFabric};
-use dmtree_fabric::{Core, Endpoint, Error, Policy, Result, Worker};
+use dmtree_fabric::{
+    Core, Endpoint, Error, ErrorKind, Fabric, NodeId, Policy, Result, Standing, Terms, Worker,
+};
 use dmtree_parts::{Fill, RangeIndex};
 
 use crate::bed::Bed;
 use crate::case::Case;
-use crate::drive::{Bounds, Guarded, Shared, liveness, safety};
+use crate::drive::{Bounds, Guarded, Shared, Who, liveness, safety};
+use crate::fault::{Fault, Happened};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
+use crate::stage::{Due, wait_until};
 use crate::verdict::{Finding, Verdict, panic_text};
 
 /// Buffers of all clients together.
@@ -21,6 +26,10 @@ const SLAB_BYTES: u64 = 16 << 20;
 const SAFETY: Bounds = Bounds { until_ns: 120_000_000_000, steps: 20_000_000 };
 /// Bounds of a small case whose verbs are ordered by a list: who waits for something that the list holds back may look for it for ever.
 const LISTED: Bounds = Bounds { until_ns: 120_000_000_000, steps: 100_000 };
+/// What an epoch asks of a node it does within this time of virtual time, ns: its operations may be stalled that long.
+const ACKNOWLEDGE_NS: u64 = 1_000_000_000;
+/// Pauses of those who wait for something to have come to pass, ns.
+const LOOK_NS: u64 = 200_000;
 /// Virtual time within which the phase without hazards must end, ns.
 const LIVENESS_NS: u64 = 5_000_000_000;
 
@@ -50,19 +59,25 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
     )?;
     load(&bed, case)?;
     let mut choices = Vec::new();
-    let caught =
-        catch_unwind(AssertUnwindSafe(|| phases(&bed, &fabric, case, order, &mut choices)));
-    let (finding, log) = match caught {
-        Ok(done) => done?,
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let phased = Phased { bed: &bed, fabric: &fabric, case, order };
+        phases(&phased, &mut choices)
+    }));
+    let (finding, log, happened, excused) = match caught {
+        Ok(done) => {
+            let Finished { finding, log, happened, excused, .. } = done?;
+            (finding, log, happened, excused)
+        }
         Err(payload) => {
             let what = panic_text(&*payload);
-            (Some(Finding::Panic { client: None, what }), Log::default())
+            (Some(Finding::Panic { client: None, what }), Log::default(), Vec::new(), 0)
         }
     };
     let trace_hash = fabric.trace_hash() ^ log.hash().rotate_left(32);
     let operations = log.records().len() as u64;
-    let verdict = Verdict { finding, operations, trace_hash, virtual_ns: fabric.now(), log };
-    Ok((verdict, choices))
+    let virtual_ns = fabric.now();
+    let v = Verdict { finding, happened, excused, operations, trace_hash, virtual_ns, log };
+    Ok((v, choices))
 }
 
 /// The keys that are there at first.
@@ -78,100 +93,288 @@ fn load<I: RangeIndex>(bed: &Bed<I>, case: &Case) -> Result<()> {
     Ok(())
 }
 
-type Finished = (Option<Finding>, Log);
-
-fn phases<I: RangeIndex>(
-    bed: &Bed<I>,
-    fabric: &SimFabric,
-    case: &Case,
-    order: &Order,
-    choices: &mut Vec<Choice>,
-) -> Result<Finished> {
-    fabric.set_timed(true);
-    fabric.set_order(order);
-    let listed = matches!(order, Order::Listed { .. });
-    let finished = clients(bed, fabric, case, listed, choices);
-    fabric.set_timed(false);
-    let (finding, mut log) = finished?;
-    if finding.is_some() {
-        // An answer that is wrong by itself says more than what followed from it.
-        let finding = match (finding, log.check()) {
-            (torn @ Some(Finding::Torn { .. }), _) => torn,
-            (_, Err(wrong)) => Some(Finding::History(wrong)),
-            (finding, Ok(())) => finding,
-        };
-        return Ok((finding, log));
-    }
-    let caught = catch_unwind(AssertUnwindSafe(|| afterwards(bed, case, &mut log)));
-    let broken = match caught {
-        Ok(done) => done.err().map(|e| Finding::Structure(e.to_string())),
-        Err(payload) => Some(Finding::Panic { client: None, what: panic_text(&*payload) }),
-    };
-    let wrong = log.check().err().map(Finding::History);
-    Ok((wrong.or(broken), log))
+/// What the phases came to.
+struct Finished<I: RangeIndex> {
+    finding: Option<Finding>,
+    log: Log,
+    /// The index on the compute nodes that live.
+    living: Vec<(usize, Arc<I::Node>)>,
+    happened: Vec<Happened>,
+    excused: u64,
 }
 
-/// All clients on one executor, first with hazards and then without.
-fn clients<I: RangeIndex>(
-    bed: &Bed<I>,
-    fabric: &SimFabric,
-    case: &Case,
-    listed: bool,
-    choices: &mut Vec<Choice>,
-) -> Result<Finished> {
-    let attach = |cn: usize| bed.cluster.fabric().attach(bed.cluster.compute_node(cn)?.cn());
-    let first = attach(0)?;
-    let core = Core::new(first.clone(), SLAB_BYTES);
+/// What the phases are made of.
+struct Phased<'a, I: RangeIndex> {
+    bed: &'a Bed<I>,
+    fabric: &'a SimFabric,
+    case: &'a Case,
+    order: &'a Order,
+}
+
+fn phases<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result<Finished<I>> {
+    let Phased { bed, fabric, case, order } = *p;
+    fabric.set_timed(true);
+    fabric.set_order(order);
+    let finished = clients(p, choices);
+    fabric.set_timed(false);
+    let mut done = finished?;
+    if let Some(finding) = done.finding.take() {
+        // An answer that is wrong by itself says more than what followed from it.
+        done.finding = match (finding, done.log.check()) {
+            (torn @ Finding::Torn { .. }, _) => Some(torn),
+            (_, Err(wrong)) => Some(Finding::History(wrong)),
+            (finding, Ok(())) => Some(finding),
+        };
+        return Ok(done);
+    }
+    let lost = |h: &Happened| matches!(h.fault, Fault::LoseMemory { .. });
+    let whole = !done.happened.iter().any(lost);
+    let mut broken = None;
+    if whole {
+        let (living, log) = (&done.living, &mut done.log);
+        broken = match catch_unwind(AssertUnwindSafe(|| afterwards(bed, case, living, log))) {
+            Ok(done) => done.err().map(|e| Finding::Structure(e.to_string())),
+            Err(payload) => Some(Finding::Panic { client: None, what: panic_text(&*payload) }),
+        };
+    }
+    let wrong = done.log.check().err().map(Finding::History);
+    done.finding = wrong.or(broken);
+    Ok(done)
+}
+
+/// A client of the run over all its node's lives.
+struct Seat<I> {
+    number: u32,
+    cn: usize,
+    slot: u32,
+    /// Its next operation.
+    next: Cell<usize>,
+    /// The client, and the incarnation of the node to which it belongs.
+    index: RefCell<Option<(u32, I)>>,
+}
+
+/// What the clients and keepers of a run are made of.
+struct Cast<'a, I: RangeIndex> {
+    bed: &'a Bed<I>,
+    shared: &'a Shared<'a>,
+    seats: Vec<Seat<I>>,
+    /// A slot for the keeper of each compute node.
+    keepers: Vec<u32>,
+    nodes: RefCell<Vec<Arc<I::Node>>>,
+    director: Endpoint,
+    settler: Endpoint,
+}
+
+impl<I: RangeIndex> Cast<'_, I> {
+    fn endpoint(&self, cn: usize, slot: u32) -> Result<Endpoint> {
+        let transport = self.bed.cluster.fabric().attach(NodeId::compute(cn as u16))?;
+        Ok(Endpoint::new(self.shared.core.clone(), transport, slot))
+    }
+
+    /// A client of the present life of its node, when the node has joined.
+    async fn take_seat(&self, seat: &Seat<I>) -> Option<I> {
+        let life = self.shared.stage.incarnation(seat.cn);
+        if let Some((_, client)) = seat.index.take().filter(|(its, _)| *its == life) {
+            return Some(client);
+        }
+        let made = self.endpoint(seat.cn, seat.slot);
+        let ep = self.must("attach", made)?;
+        if !self.shared.case.faults.is_empty() {
+            let pool = self.must("the node", self.bed.cluster.compute_node(seat.cn))?;
+            while pool.standing(pool.cn(), life) != Some(Standing::Living) {
+                ep.sleep(LOOK_NS).await;
+            }
+        }
+        Some(I::client(ep, self.nodes.borrow()[seat.cn].clone()))
+    }
+
+    fn must<T>(&self, what: &str, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(out) => Some(out),
+            Err(e) => {
+                self.shared.found(Finding::Structure(format!("{what}: {e}")));
+                None
+            }
+        }
+    }
+
+    /// One phase: clients, the keepers of their nodes, and what happens to them.
+    fn phase<'w>(&'w self, worker: &mut Worker<'w>, liveness_now: bool) {
+        let shared = self.shared;
+        for seat in &self.seats {
+            let work = move || async move {
+                let Some(mut client) = self.take_seat(seat).await else { return };
+                match liveness_now {
+                    true => liveness(&mut client, shared, seat.number).await,
+                    false => safety(&mut client, shared, seat.number, &seat.next).await,
+                }
+                seat.index.replace(Some((shared.stage.incarnation(seat.cn), client)));
+            };
+            let who = Who::Client(seat.number, seat.cn);
+            worker.spawn(seat.slot, Guarded::new(shared, who, work));
+        }
+        if shared.case.faults.is_empty() {
+            return;
+        }
+        for (cn, slot) in self.keepers.iter().enumerate() {
+            let work = move || self.keep(cn, *slot);
+            worker.spawn(*slot, Guarded::new(shared, Who::Keeper(cn), work));
+        }
+        let work = move || self.direct();
+        worker.spawn(self.director.slot(), Guarded::new(shared, Who::Director, work));
+    }
+
+    /// The keeper of a node in one of its lives.
+    async fn keep(&self, cn: usize, slot: u32) {
+        let shared = self.shared;
+        let Some(ep) = self.must("attach", self.endpoint(cn, slot)) else { return };
+        let Some(pool) = self.must("the node", self.bed.cluster.compute_node(cn)) else { return };
+        let mut heard = 0;
+        loop {
+            let kept = pool.keep(&ep).await;
+            if kept.is_ok() {
+                heard = ep.now();
+            }
+            match kept {
+                Err(e) if e.kind() == ErrorKind::Fenced => {
+                    let latest = self.bed.cluster.membership().latest();
+                    if latest.is_living(pool.member()) {
+                        ep.sleep(shared.case.lease_ns / 16).await;
+                        continue;
+                    }
+                    if !shared.stage.may_be_expelled(cn) {
+                        let members: Vec<String> = latest
+                            .members
+                            .iter()
+                            .map(|m| format!("{} {:?}", m.member, m.standing))
+                            .collect();
+                        let now = shared.fabric.now();
+                        shared.found(Finding::Expelled(format!(
+                            "at {now} ns: {e}; its keeper was last heard of at {heard} ns; {}; \
+                             running: {}",
+                            members.join(", "),
+                            shared.open().join("; ")
+                        )));
+                    }
+                    shared.stage.expel(cn);
+                    shared.wake(|of| of == Some(cn));
+                    return;
+                }
+                _ => ep.sleep(shared.case.lease_ns / 16).await,
+            }
+        }
+    }
+
+    /// Makes happen what is due.
+    async fn direct(&self) {
+        let (shared, stage) = (self.shared, &self.shared.stage);
+        loop {
+            let is_due = || stage.next().is_some_and(|at| at <= shared.fabric.now());
+            wait_until(&self.director, is_due, || stage.next()).await;
+            let Some(due) = stage.take_due() else { continue };
+            let hit = match due {
+                Due::Restart(cn) => {
+                    let back = shared.fabric.restart(NodeId::compute(cn as u16));
+                    let node = back.and_then(|()| self.bed.revive(cn));
+                    let Some(node) = self.must("a restart", node) else { return };
+                    self.nodes.borrow_mut()[cn] = node;
+                    stage.back(cn);
+                    vec![cn]
+                }
+                other => stage.apply(other, &|cn| shared.running(cn)),
+            };
+            shared.wake(|of| of.is_some_and(|cn| hit.contains(&cn)));
+        }
+    }
+
+    /// Every death has been dealt with.
+    async fn settled(&self) {
+        let (shared, ep) = (self.shared, &self.settler);
+        while shared.busy.get() > 1 {
+            ep.sleep(LOOK_NS).await;
+        }
+        let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
+        loop {
+            let state = self.bed.cluster.membership().latest();
+            let all = shared.stage.living().next().is_none();
+            if all || (state.planned.is_none() && state.members.iter().all(|m| still(m.standing))) {
+                return;
+            }
+            ep.sleep(LOOK_NS).await;
+        }
+    }
+}
+
+/// All clients on one executor, first with hazards and faults and then without.
+fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result<Finished<I>> {
+    let Phased { bed, fabric, case, order } = *p;
+    let neutral = fabric.attach(NodeId::memory(0))?;
+    let core = Core::new(neutral.clone(), SLAB_BYTES);
+    let bounds = if matches!(order, Order::Listed { .. }) { LISTED } else { SAFETY };
+    let shared = Shared::new(case, fabric.clone(), core.clone(), bounds);
+    let slot_of = |cn: Option<usize>| {
+        let slot = core.add_slot();
+        shared.slots.borrow_mut().push((slot, cn));
+        slot
+    };
     let mut seats = Vec::new();
     for number in 0..case.total() {
         let cn = number as usize % bed.nodes.len();
-        let transport = if cn == 0 { first.clone() } else { attach(cn)? };
-        let slot = core.add_slot();
+        let slot = slot_of(Some(cn));
         if !case.numbers_of(number).is_empty() {
-            let ep = Endpoint::new(core.clone(), transport, slot);
-            seats.push((number, slot, RefCell::new(Some(I::client(ep, bed.nodes[cn].clone())))));
+            let (next, index) = (Cell::new(0), RefCell::new(None));
+            seats.push(Seat { number, cn, slot, next, index });
         }
     }
-    let bounds = if listed { LISTED } else { SAFETY };
-    let shared = Shared::new(case, fabric.clone(), core.clone(), bounds);
-    shared.slots.borrow_mut().extend(seats.iter().map(|(_, slot, _)| *slot));
+    let keepers = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
+    let director = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
+    let settler = Endpoint::new(core.clone(), neutral, slot_of(None));
+    let nodes = RefCell::new(bed.nodes.clone());
+    let cast = Cast { bed, shared: &shared, seats, keepers, nodes, director, settler };
+    bed.cluster.membership().set_terms(Terms {
+        lease_ns: case.lease_ns,
+        acknowledge_ns: ACKNOWLEDGE_NS,
+        ..Terms::default()
+    });
+    for fault in &case.faults {
+        match *fault {
+            Fault::Drift { cn, ppm } => bed.cluster.compute_node(cn.into())?.set_clock_drift(ppm),
+            Fault::News { cn, late_ns } => {
+                bed.cluster.membership().delay_news(NodeId::compute(cn), late_ns);
+            }
+            _ => {}
+        }
+    }
     let mut policy = case.schedule.policy(case.order);
     let mut worker = Worker::new(core);
-    for (number, slot, index) in &seats {
-        worker.spawn(
-            *slot,
-            Guarded::new(&shared, *number, async {
-                if let Some(mut client) = index.take() {
-                    safety(&mut client, &shared, *number).await;
-                    index.replace(Some(client));
-                }
-            }),
-        );
-    }
+    shared.stage.begin()?;
+    cast.phase(&mut worker, false);
     work(&mut worker, &mut *policy, &shared);
     *choices = fabric.choices();
     fabric.set_order(&Order::Drawn);
+    shared.stage.calm();
     if case.liveness && !shared.is_over() {
         fabric.set_hazards(Hazards::NONE);
         shared.phase.set("liveness");
         shared.bounds.set(Bounds { until_ns: fabric.now() + LIVENESS_NS, ..SAFETY });
-        for (number, slot, index) in &seats {
-            worker.spawn(
-                *slot,
-                Guarded::new(&shared, *number, async {
-                    if let Some(mut client) = index.take() {
-                        liveness(&mut client, &shared, *number).await;
-                        index.replace(Some(client));
-                    }
-                }),
-            );
+        cast.phase(&mut worker, true);
+        if !case.faults.is_empty() {
+            let work = || cast.settled();
+            worker.spawn(cast.settler.slot(), Guarded::new(&shared, Who::Settler, work));
         }
         work(&mut worker, &mut *policy, &shared);
     }
     drop(worker);
+    let nodes = cast.nodes.take();
+    drop(cast);
     let finding = shared.take();
-    let log = shared.log.take();
-    Ok((finding, log))
+    Ok(Finished {
+        finding,
+        log: shared.log.take(),
+        living: shared.stage.living().map(|cn| (cn, nodes[cn].clone())).collect(),
+        happened: shared.stage.happened.take(),
+        excused: shared.excused.get(),
+    })
 }
 
 fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &Shared<'_>) {
@@ -181,9 +384,17 @@ fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &Shared<'_>) {
 }
 
 /// When nobody works any more: every key is read once more, a scan agrees, and the structure is whole.
-fn afterwards<I: RangeIndex>(bed: &Bed<I>, case: &Case, log: &mut Log) -> Result<()> {
-    let mut c = bed.client(0)?;
-    c.maintain().map_err(|e| e.context("maintenance"))?;
+fn afterwards<I: RangeIndex>(
+    bed: &Bed<I>,
+    case: &Case,
+    living: &[(usize, Arc<I::Node>)],
+    log: &mut Log,
+) -> Result<()> {
+    let client = |(cn, node): &(usize, Arc<I::Node>)| bed.client_of(*cn, node.clone());
+    for node in living {
+        client(node)?.maintain().map_err(|e| e.context("maintenance"))?;
+    }
+    let Some(mut c) = living.first().map(client).transpose()? else { return Ok(()) };
     let mut keys = 0;
     for n in 0..case.numbers() {
         let record = log.call(case.total(), 0, Call::Get(n));

@@ -4,6 +4,7 @@
 use dmtree_fabric::sim::Hazards;
 
 use crate::case::Case;
+use crate::fault::Fault;
 use crate::verdict::Verdict;
 
 /// Orders in which a smaller case is tried before it is given up: what is left out moves everything behind it.
@@ -44,6 +45,7 @@ pub fn shrink(
     if !s.kind.is_empty() {
         loop {
             let before = s.best.clone();
+            s.faults();
             s.phases();
             s.clients();
             s.operations();
@@ -78,6 +80,22 @@ impl Shrinker<'_> {
             }
         }
         false
+    }
+
+    /// Leaves out what happens, one by one; nodes that come back stay away.
+    fn faults(&mut self) {
+        for i in (0..self.best.faults.len()).rev() {
+            let mut faults = self.best.faults.clone();
+            faults.remove(i);
+            self.try_case(&Case { faults, ..self.best.clone() });
+        }
+        for i in 0..self.best.faults.len() {
+            let mut faults = self.best.faults.clone();
+            if let Some(Fault::Crash { back_ns, .. }) = faults.get_mut(i) {
+                *back_ns = None;
+                self.try_case(&Case { faults, ..self.best.clone() });
+            }
+        }
     }
 
     fn phases(&mut self) {
@@ -194,7 +212,7 @@ mod tests {
             least_cache_bytes: 1,
             value_bytes: None,
         };
-        let case = Case::of_seed("x", seed, Capabilities::NONE, &index);
+        let case = Case::of_seed("x", seed, (Capabilities::NONE, crate::FaultSet::None), &index);
         Case { scan_one_in: 0, neighbours: 3, ..case }
     }
 
@@ -213,7 +231,15 @@ mod tests {
         let finding = wrong
             .then(|| Finding::History(Wrong::Answer { record: 0, why: "pretended".to_owned() }));
         let log = Log::new(1, 1);
-        Verdict { finding, operations: 0, trace_hash: 0, virtual_ns: 0, log }
+        Verdict {
+            finding,
+            happened: Vec::new(),
+            excused: 0,
+            operations: 0,
+            trace_hash: 0,
+            virtual_ns: 0,
+            log,
+        }
     }
 
     #[test]

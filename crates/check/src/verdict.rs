@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 
+use crate::fault::Happened;
 use crate::log::{Log, Wrong};
 
 /// What can go wrong in a run.
@@ -45,6 +46,15 @@ pub enum Finding {
         /// The operations that have not returned.
         open: Vec<String>,
     },
+    /// An operation that no fault touches took too long.
+    Slow {
+        /// Its client.
+        client: u32,
+        /// The operation, and how long it took.
+        what: String,
+    },
+    /// A node that nothing had happened to lost its membership.
+    Expelled(String),
     /// The structure is broken when nobody works on it any more.
     Structure(String),
 }
@@ -60,6 +70,8 @@ impl Finding {
             Self::Panic { .. } => "panic",
             Self::Stalled(_) => "stalled",
             Self::Hung { .. } => "hung",
+            Self::Slow { .. } => "slow",
+            Self::Expelled(_) => "expelled",
             Self::Structure(_) => "structure",
         }
     }
@@ -81,6 +93,8 @@ impl fmt::Display for Finding {
             Self::Hung { phase, open } => {
                 write!(f, "the {phase} phase does not end; running: {}", open.join("; "))
             }
+            Self::Slow { client, what } => write!(f, "client {client}: {what}"),
+            Self::Expelled(why) => f.write_str(why),
             Self::Structure(why) => write!(f, "afterwards: {why}"),
         }
     }
@@ -91,6 +105,10 @@ impl fmt::Display for Finding {
 pub struct Verdict {
     /// What went wrong; nothing when all is well.
     pub finding: Option<Finding>,
+    /// What has happened of the case's faults.
+    pub happened: Vec<Happened>,
+    /// Operations that failed as a fault lets them.
+    pub excused: u64,
     /// Operations that clients did.
     pub operations: u64,
     /// A digest of every verb and every answer: the same case gives the same.

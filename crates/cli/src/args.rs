@@ -328,9 +328,9 @@ pub struct ReportArgs {
 pub enum Faults {
     /// Nothing.
     None,
-    /// Compute nodes crash; not built yet.
+    /// Compute nodes crash, and some come back.
     Crash,
-    /// Everything; not built yet.
+    /// Crashes, hung and frozen nodes, dropped operations, cut links, lost memory nodes.
     All,
 }
 
@@ -368,7 +368,8 @@ pub struct CheckArgs {
     /// What happens to nodes.
     #[arg(long, value_enum, default_value = "none")]
     pub faults: Faults,
-    /// What the fabric promises beyond its contract: line_atomic, write_ascending, cas_fail_is_readonly.
+    /// What the fabric promises beyond its contract: line_atomic, write_ascending, cas_fail_is_readonly,
+    /// whole_write.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub grant: Vec<String>,
     /// Run one seed (SEED, or SEED:CASE as printed with a violation), or the case in a file.

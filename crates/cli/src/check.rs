@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dmtree_bench::campaign::{Campaign, Tally, smallest};
-use dmtree_bench::checked::{self, granted, grants};
+use dmtree_bench::checked::{self, Setting, granted, grants};
 use dmtree_bench::registry::{find, select};
 use dmtree_bench::{Failure, Result, clock};
+use dmtree_check::FaultSet;
 use dmtree_check::case::Case;
 use dmtree_check::file;
 use dmtree_check::trace::{regression_test, trace};
@@ -29,11 +30,6 @@ const SHRINK_SECONDS: f64 = 30.0;
 
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<()> {
-    if let Faults::Crash | Faults::All = args.faults {
-        return Err(Failure::input(
-            "crashes of nodes are not built yet: give --faults none, which still has every hazard of the fabric",
-        ));
-    }
     if let Some(path) = &args.check_history {
         return check_history(args, path);
     }
@@ -65,16 +61,24 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
     let campaign = Campaign {
         systems: select(&args.systems())?,
         seeds: range,
-        grants: grants(&args.grant)?,
+        setting: setting(args)?,
         until,
         threads: args.threads.unwrap_or(cores),
         stop: stop.clone(),
     };
+    let spared: Vec<&str> =
+        campaign.systems.iter().filter(|s| !s.recovers).map(|s| s.name).collect();
+    if campaign.setting.faults != FaultSet::None && !spared.is_empty() {
+        output::note(&format!(
+            "{}: run without faults; published without recovery from crashes",
+            spared.join(", ")
+        ));
+    }
     let mut told = clock::now();
     let tally = campaign.run(&mut |t| progress(args, t, &mut told))?;
     let found = match tally.violations.first() {
         Some(first) => {
-            let case = checked::case(&find(&first.system)?, first.seed, campaign.grants);
+            let case = checked::case(&find(&first.system)?, first.seed, campaign.setting);
             Some(smaller(args, &case, SHRINK_SECONDS, stop)?)
         }
         None => None,
@@ -82,7 +86,7 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
     if args.json {
         let mut value = serde_json::to_value(&tally).unwrap_or_default();
         value["seeds_per_second"] = tally.rate().into();
-        value["grants"] = granted(&campaign.grants).into();
+        value["grants"] = granted(&campaign.setting.grants).into();
         value["minimal"] = found.as_ref().map_or(serde_json::Value::Null, Found::json);
         output::line(&serde_json::to_string_pretty(&value).unwrap_or_default());
         output::note(&tally.line());
@@ -97,6 +101,16 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
         return Err(Failure::Interrupted);
     }
     verdict(tally.violations.len())
+}
+
+/// What surrounds the seeds.
+fn setting(args: &CheckArgs) -> Result<Setting> {
+    let faults = match args.faults {
+        Faults::None => FaultSet::None,
+        Faults::Crash => FaultSet::Crash,
+        Faults::All => FaultSet::All,
+    };
+    Ok(Setting { grants: grants(&args.grant)?, faults })
 }
 
 fn verdict(violations: usize) -> Result<()> {
@@ -128,6 +142,7 @@ fn text(t: &Tally) -> String {
         let list: Vec<String> = values.iter().map(|(v, n)| format!("{v}: {n}")).collect();
         out.push_str(&format!("  {name:16} {}\n", list.join(", ")));
     }
+    out.push_str(&faults(t));
     out.push_str(&marks(t));
     for v in t.violations.iter().take(MOST_NAMED) {
         out.push_str(&format!(
@@ -143,6 +158,24 @@ fn text(t: &Tally) -> String {
     }
     if t.violations.len() > MOST_NAMED {
         out.push_str(&format!("... and {} more\n", t.violations.len() - MOST_NAMED));
+    }
+    out
+}
+
+/// How often which fault was drawn, and happened.
+fn faults(t: &Tally) -> String {
+    if t.with_faults == 0 {
+        return String::new();
+    }
+    let mut out = format!(
+        "faults: inside an operation in {} of {} seeds; operations that they made fail: {}\n",
+        t.inside, t.with_faults, t.excused
+    );
+    for (kind, n) in &t.faults {
+        out.push_str(&format!(
+            "  {kind:20} drawn {}, happened {}, inside an operation {}\n",
+            n.drawn, n.happened, n.inside
+        ));
     }
     out
 }
@@ -227,8 +260,13 @@ fn command(args: &CheckArgs, case: &Case) -> String {
     let grants = granted(&case.grants);
     let grant =
         if grants.is_empty() { String::new() } else { format!(" --grant {}", grants.join(",")) };
+    let faults = match args.faults {
+        Faults::None => "",
+        Faults::Crash => " --faults crash",
+        Faults::All => " --faults all",
+    };
     format!(
-        "dmtree check --system {}{grant} --replay {}:{:08x}",
+        "dmtree check --system {}{grant}{faults} --replay {}:{:08x}",
         case.system,
         case.seed,
         case.fingerprint()
@@ -315,11 +353,11 @@ fn seed_case(args: &CheckArgs, seed: &str, fingerprint: &str) -> Result<Case> {
     let [system] = &systems[..] else {
         return Err(Failure::input("--replay runs one seed of one system: name it with --system"));
     };
-    let case = checked::case(system, seed, grants(&args.grant)?);
+    let case = checked::case(system, seed, setting(args)?);
     let have = format!("{:08x}", case.fingerprint());
     if !fingerprint.is_empty() && fingerprint != have {
         return Err(Failure::input(format!(
-            "seed {seed} of {} is another case here ({have}, not {fingerprint}): it was drawn by another version, or with another --grant",
+            "seed {seed} of {} is another case here ({have}, not {fingerprint}): it was drawn by another version, or with another --grant or --faults",
             system.name
         )));
     }

@@ -526,9 +526,14 @@ impl Core {
     }
 
     fn stalled(&self) -> Stalled {
+        Stalled { waiting: self.waits() }
+    }
+
+    /// Which slots wait for others, and for what.
+    pub fn waits(&self) -> Vec<(u32, WaitReason)> {
         let slots = self.slots.borrow();
         let waiting = slots.iter().enumerate();
-        Stalled { waiting: waiting.filter_map(|(i, s)| Some((i as u32, s.waiting?))).collect() }
+        waiting.filter_map(|(i, s)| Some((i as u32, s.waiting?))).collect()
     }
 
     pub(crate) fn pop_ready(&self, policy: &mut dyn crate::exec::Policy) -> Option<u32> {

@@ -310,6 +310,17 @@ impl Endpoint {
         }
     }
 
+    /// Fails as if no memory were left, where a simulator says so: what allocates asks this first.
+    ///
+    /// # Errors
+    /// `Full`.
+    pub fn check_memory(&self) -> Result<()> {
+        match self.0.transport.is_scarce() {
+            true => Err(Error::new(ErrorKind::Full, "no memory is left (refused for a test)")),
+            false => Ok(()),
+        }
+    }
+
     /// Charges CPU time for a step.
     pub fn stage_cost(&self, stage: Stage, units: u32) {
         if self.0.charges {

@@ -125,6 +125,10 @@ pub trait Transport {
     fn interleave(&self) -> bool {
         false
     }
+    /// Whether an allocation shall fail now as if no memory were left; only simulators say yes.
+    fn is_scarce(&self) -> bool {
+        false
+    }
     /// Reads a word of this node's own region without a verb: a hint only.
     fn peek(&self, offset: u64) -> Option<u64>;
 }

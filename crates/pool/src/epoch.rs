@@ -137,6 +137,16 @@ impl EpochHandle {
         }
     }
 
+    /// The running operation waits for another of its node, holding no lock and nothing that it has read of a table: until the guard
+    /// is dropped it does not stand in the way of tables that move. What it waits for may itself wait for that.
+    pub fn rest(&self) -> Rest {
+        let running = self.is_entered();
+        if running {
+            self.slot.count(1);
+        }
+        Rest(running.then(|| self.slot.clone()))
+    }
+
     /// A long operation goes on from here holding only what it reads again after this call: as leaving and entering, without a
     /// moment in between. A scan that keeps one leaf while it reads the next must not call it in between.
     pub fn renew(&self) {
@@ -158,6 +168,18 @@ impl EpochHandle {
 impl Drop for EpochHandle {
     fn drop(&mut self) {
         locked(&self.epochs.slots).retain(|s| !Arc::ptr_eq(s, &self.slot));
+    }
+}
+
+/// See [`EpochHandle::rest`].
+#[derive(Debug)]
+pub struct Rest(Option<Arc<Slot>>);
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        if let Some(slot) = &self.0 {
+            slot.count(1);
+        }
     }
 }
 

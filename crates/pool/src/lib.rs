@@ -40,7 +40,7 @@ pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
 };
 pub use crate::cluster::Cluster;
-pub use crate::epoch::{EpochGuard, EpochHandle};
+pub use crate::epoch::{EpochGuard, EpochHandle, Rest};
 pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
     TableId, TableSide, block_class_bytes,

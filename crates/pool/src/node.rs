@@ -210,6 +210,7 @@ impl PoolNode {
                 self.shape.chunk_bytes
             )));
         }
+        ep.check_memory()?;
         self.obtain(ep, arena, near).await
     }
 
@@ -255,6 +256,7 @@ impl PoolNode {
         let class = block_class_of(bytes).filter(|_| bytes > 0).ok_or_else(|| {
             Error::invalid(format!("a block has 1 to {BLOCK_MAX_BYTES} bytes, not {bytes}"))
         })?;
+        ep.check_memory()?;
         let space = self.space(index);
         let wish = BlockWish { space: &space, class, layouts: &self.shape.memory };
         self.obtain(ep, &wish, near).await
@@ -418,6 +420,7 @@ impl PoolNode {
     /// `Full` when no node of the side (compute nodes: nor any memory node) has room, `InvalidArgument` for other sizes; those of
     /// the fabric.
     pub async fn alloc_table(&self, ep: &Endpoint, lines: u8, side: TableSide) -> Result<TableId> {
+        ep.check_memory()?;
         let mut homeless = Vec::new();
         let found = loop {
             let t = match self.tables.alloc(ep, &self.view, lines, side).await {

@@ -165,6 +165,12 @@ impl DmTree {
         }
     }
 
+    /// While it waits for another operation of its node, an operation that holds no lock does not stand in the way of tables that
+    /// move: the other may wait for just that.
+    pub(crate) fn rest(&self) -> Option<dmtree_pool::Rest> {
+        self.held.borrow().is_empty().then(|| self.epoch.rest())
+    }
+
     /// An operation has come to its end. Locks that it could not give back, because a verb under them failed, are orphans now: no
     /// verb of theirs executes any more, and whoever meets one repairs what it covers.
     pub(crate) fn leave_orphans(&self) {

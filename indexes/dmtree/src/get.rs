@@ -52,12 +52,16 @@ impl DmTree {
         let lease = match arrival {
             Arrival::Join(group) => {
                 Mark::ReadShared.hit();
+                let resting = self.rest();
                 let shared = group.share(&self.ep, out).await?;
+                drop(resting);
                 let found = matches!(shared, Shared::Found(true));
                 return Ok((found, OpOutcome::Shared));
             }
             Arrival::Lead(mut lease) => {
+                let resting = self.rest();
                 lease.begin(&self.ep).await?;
+                drop(resting);
                 self.ep.point().await;
                 lease.seal(out);
                 Some(lease)

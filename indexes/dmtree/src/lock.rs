@@ -55,7 +55,9 @@ impl DmTree {
     /// Locks the leaf that a route names; `None` when the route is stale. The caller holds no other leaf's lock.
     pub(crate) async fn lock_route(&self, route: &Route) -> Result<Option<Locked>> {
         self.ep.stage_cost(Stage::LocalQueue, 1);
+        let resting = self.rest();
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
+        drop(resting);
         self.ep.point().await;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let tag = self.next_tag();

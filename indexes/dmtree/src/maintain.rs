@@ -1,6 +1,6 @@
 //! Work that nobody waits for, one bounded piece at a time.
 
-use dmtree_fabric::{OpKind, OpOutcome, Result};
+use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
 use dmtree_pool::Grant;
 
@@ -60,8 +60,11 @@ impl DmTree {
             Chore::Merge(key) => Box::pin(self.merge_leaf(&key)).await,
             Chore::MergeInner(key, level) => Box::pin(self.merge_inner(&key, level)).await,
             Chore::Publish(key) => {
-                let from = self.route(&key).await?;
-                let Some(found) = self.walk_route(&key, &from).await? else { return Ok(()) };
+                let from = self.fresh_route(&key).await?;
+                let Some(found) = self.walk_route(&key, &from).await? else {
+                    self.node.push_chore(Chore::Publish(key));
+                    return Ok(());
+                };
                 let copy = self.read_leaf(found.leaf, found.capacity).await?;
                 let low = self.fence_bytes(copy.header(self).lo).await?.unwrap_or_default();
                 let child = crate::format::inner::Child {
@@ -71,10 +74,29 @@ impl DmTree {
                     slots: found.capacity,
                 };
                 // The leaf stays locked while its record is added: it cannot be merged away meanwhile.
-                let Some(l) = self.lock_route(&found).await? else { return Ok(()) };
+                let Some(l) = self.lock_route(&found).await? else {
+                    // It has changed meanwhile, which says nothing about its record.
+                    self.node.push_chore(Chore::Publish(key));
+                    return Ok(());
+                };
                 let published = self.publish(&low, &child).await;
                 self.unlock(l).await?;
                 published
+            }
+            Chore::PublishInner(low, level, child) => {
+                let Some(n) = self.lock_inner(level, &low).await? else { return Ok(()) };
+                // It stays locked while its record is added: it cannot be merged away meanwhile.
+                let there = n.addr == child.addr && n.ver.life == child.life;
+                let done = match there {
+                    true => Box::pin(self.insert_record(level + 1, &low, &child)).await,
+                    false => Ok(()),
+                };
+                self.unlock_inner(n).await?;
+                if done.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full) {
+                    self.node.push_chore(Chore::PublishInner(low, level, child));
+                    return Ok(());
+                }
+                done
             }
             Chore::Unlink { lo, leaf, life, capacity, table } => {
                 let dead = Grant { addr: leaf, life };

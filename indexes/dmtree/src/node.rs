@@ -14,6 +14,7 @@ use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 use crate::client::{HeldLock, Lockable};
 use crate::defects::{Defect, Defects};
 use crate::format::Geometry;
+use crate::format::inner::Child;
 use crate::format::table::LockTag;
 use crate::options::Options;
 
@@ -42,6 +43,8 @@ pub(crate) enum Chore {
     Unlink { lo: Vec<u8>, leaf: GlobalAddr, life: u16, capacity: usize, table: TableId },
     /// This inner node (by a key it covers, and its level) has few records left.
     MergeInner(Vec<u8>, u8),
+    /// The level above lacks the record of this inner node, which begins at this key on this level.
+    PublishInner(Vec<u8>, u8, Child),
     /// An operation has failed while it held this lock: what it covers is to be repaired.
     Settle(HeldLock),
     /// The sweep after a death goes on at this key.

@@ -14,6 +14,7 @@ use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
 use crate::format::{Ver, put_u64};
 use crate::marks::Mark;
+use crate::node::Chore;
 
 /// A locked inner node, its image as read under the lock, and its records with whole keys, sorted.
 pub(crate) struct LockedInner {
@@ -85,7 +86,9 @@ impl DmTree {
         level: u8,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
+        let resting = self.rest();
         let turn = self.node.inner_turns.turn(&self.ep, addr.bits()).await?;
+        drop(resting);
         let lock = addr.plus(g.inner_lock_at() as u64);
         let mut backoff = self.ep.backoff("inner lock", lock);
         let (tag, bytes) = loop {
@@ -303,8 +306,12 @@ impl DmTree {
         let table = dmtree_pool::TableId::from_bits(0);
         let child = Child { addr, life, table, slots: g.fanout };
         match Box::pin(self.insert_record(n.level + 1, &separator, &child)).await {
-            // Right links lead to the new node; whoever hops there can do without the record.
-            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => Ok(()),
+            // Right links lead to the new node; whoever hops there can do without the record for a while.
+            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
+                Mark::PublishLater.hit();
+                self.node.push_chore(Chore::PublishInner(separator, n.level, child));
+                Ok(())
+            }
             other => other,
         }
     }

@@ -66,6 +66,7 @@ impl DmTree {
         match arrival {
             Arrival::Join(group) => {
                 Mark::WriteShared.hit();
+                let _resting = self.rest();
                 match group.share(&self.ep, &mut Vec::new()).await? {
                     Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
                     Shared::Found(_) => unreachable!("groups of writers share writes"),
@@ -73,7 +74,9 @@ impl DmTree {
             }
             Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
             Arrival::Lead(mut lease) => {
+                let resting = self.rest();
                 lease.begin(&self.ep).await?;
+                drop(resting);
                 let mut lease = Some(lease);
                 let result = self.write_alone(key, hash, w, &mut lease).await;
                 let shared = match &result {

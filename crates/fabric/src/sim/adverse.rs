@@ -1,7 +1,7 @@
 //! Events of the adversarial face: chains set out, verbs take effect step by step, chains and lists end.
 
 use super::chaos::{Effect, Step};
-use super::crash::{Fate, RETRANSMISSION_NS};
+use super::crash::{Fate, RETRANSMISSION_NS, TRY_AGAIN};
 use super::order::put;
 use super::world::{Event, World, unreachable};
 use crate::core::Core;
@@ -35,9 +35,21 @@ impl World {
         let Some(chaos) = &mut self.chaos else { return };
         let (list, verb) = chaos.owner(step);
         let l = self.lists.at(list);
-        let issuer = &self.threads[l.thread as usize].own;
         let (ticket, posted, client) = (l.ticket, l.posted, l.slot);
         let fate = l.doom.map_or(Fate::Now, |doom| chaos.fate(doom, verb, step, self.now));
+        if let (Step::Begin { .. }, true) = (step, self.crashes.any_cut()) {
+            let to = core.with_requests(ticket, |requests| requests[verb as usize].at.node());
+            match self.held_up(list, to) {
+                Some(false) => {}
+                Some(true) => {
+                    self.wheel.push(self.now + TRY_AGAIN, Event::Chaos(step));
+                    return;
+                }
+                None => return self.ended(core, list, verb, Err(down(to))),
+            }
+        }
+        let Some(chaos) = &mut self.chaos else { return };
+        let issuer = &self.threads[self.lists.at(list).thread as usize].own;
         if let Fate::Later(at) = fate {
             self.wheel.push(at, Event::Chaos(step));
             return;
@@ -74,6 +86,30 @@ impl World {
         if let Effect::Ended(list, verb, result) = effect {
             self.ended(core, list, verb, result);
         }
+    }
+
+    /// The completion of a list reaches its client, unless a link over which a response comes is cut.
+    pub(super) fn complete(&mut self, core: &Core, number: u32) -> bool {
+        if self.crashes.any_cut() {
+            let ticket = self.lists.at(number).ticket;
+            let mut nodes = core.with_requests(ticket, |requests| {
+                requests.iter().map(|wr| wr.at.node()).collect::<Vec<_>>()
+            });
+            nodes.dedup();
+            for to in nodes {
+                match self.held_up(number, to) {
+                    Some(false) => {}
+                    Some(true) => {
+                        self.wheel.push(self.now + TRY_AGAIN, Event::Complete(number));
+                        return false;
+                    }
+                    None => {
+                        self.lists.at(number).error.get_or_insert(down(to).effect_unknown());
+                    }
+                }
+            }
+        }
+        self.finish(core, number)
     }
 
     /// A verb has ended: the next of its chain begins, or the chain has ended, and with the last of them the list.

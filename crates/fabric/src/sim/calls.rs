@@ -1,6 +1,6 @@
 //! Remote calls in virtual time: small, at most once, answered by the few cores of a node.
 
-use super::crash::RETRANSMISSION_NS;
+use super::crash::{RETRANSMISSION_NS, TRY_AGAIN};
 use super::world::{Call, Event, Runner, World};
 use crate::core::Core;
 use crate::error::ErrorKind;
@@ -9,6 +9,9 @@ use crate::transport::Ticket;
 
 /// A call that nobody answers is looked at this often, ps.
 const LOOK_AGAIN: u64 = 100_000_000;
+
+/// A request without an answer is sent again after this time, ps.
+const SEND_AGAIN: u64 = 30_000_000;
 
 impl World {
     /// A remote call enters.
@@ -34,6 +37,27 @@ impl World {
             self.finish(core, number);
             return;
         }
+        match self.held_up(number, call.to) {
+            Some(false) => {}
+            Some(true) => {
+                self.lists.at(number).call = Some(call);
+                self.wheel.push(at + TRY_AGAIN, Event::CallArrives(number));
+                return;
+            }
+            None => {
+                let l = self.lists.at(number);
+                l.error = Some(down(call.to).effect_unknown());
+                l.call = Some(call);
+                self.wheel.push(at, Event::CallReturns(number));
+                return;
+            }
+        }
+        if self.loses_call() {
+            // The request, or, when it has been answered, its repetition.
+            self.lists.at(number).call = Some(call);
+            self.wheel.push(at + SEND_AGAIN, Event::CallArrives(number));
+            return;
+        }
         let host = target.map(|t| &self.nics[t as usize]);
         if host.is_some_and(|n| n.host.power() == Power::Hung && n.host.alive()) {
             self.lists.at(number).call = Some(call);
@@ -48,7 +72,13 @@ impl World {
             at = nic.receive(&self.costs, at, bytes);
             at = nic.call(at, self.costs.handler);
         }
-        let result = if gone { Err(down(call.to)) } else { run(&caller, &mut call) };
+        let result = match gone {
+            true => Err(down(call.to)),
+            // The target knows its number: the answer of the first time is repeated.
+            false if call.answered => self.lists.at(number).error.take().map_or(Ok(()), Err),
+            false => run(&caller, &mut call),
+        };
+        call.answered = true;
         if let Some(target) = target {
             let bytes = self.costs.message(call.reply.len());
             at = self.nics[target as usize].send(&self.costs, at, bytes);
@@ -61,11 +91,34 @@ impl World {
         if l.error.as_ref().is_some_and(|e| e.kind() == ErrorKind::Unreachable) {
             back += RETRANSMISSION_NS * 1000;
         }
+        if !gone && self.loses_call() {
+            self.wheel.push(at + SEND_AGAIN, Event::CallArrives(number));
+            return;
+        }
         self.wheel.push(at + back, Event::CallReturns(number));
+    }
+
+    /// Whether a request or a reply is lost now.
+    fn loses_call(&mut self) -> bool {
+        self.chaos.as_mut().is_some_and(|c| {
+            let one_in = c.hazards.call_lost_one_in;
+            c.chance.one_in(one_in)
+        })
     }
 
     /// The reply is there, unless the node that gave it is gone by now.
     pub(super) fn call_returns(&mut self, core: &Core, number: u32) -> bool {
+        let to = self.lists.at(number).call.as_ref().map(|call| call.to);
+        if let (Some(to), true) = (to, self.lists.at(number).error.is_none()) {
+            match self.held_up(number, to) {
+                Some(false) => {}
+                Some(true) => {
+                    self.wheel.push(self.now + TRY_AGAIN, Event::CallReturns(number));
+                    return false;
+                }
+                None => self.lists.at(number).error = Some(down(to).effect_unknown()),
+            }
+        }
         let l = self.lists.at(number);
         if let (Some(call), None) = (&l.call, &l.error) {
             let target = self.numbers.of(crate::GlobalAddr::new(call.to, 64));

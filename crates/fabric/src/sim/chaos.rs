@@ -37,6 +37,16 @@ pub struct Hazards {
     pub garbage: bool,
     /// Interleaving points in shared state of a compute node give way to other clients.
     pub point_one_in: u32,
+    /// A request of a remote call is lost on its way, or its reply is: it is sent again, with its number, and answered once.
+    #[serde(default, skip_serializing_if = "is_never")]
+    pub call_lost_one_in: u32,
+    /// Memory is refused: an allocation fails as if there were none left.
+    #[serde(default, skip_serializing_if = "is_never")]
+    pub refuse_memory_one_in: u32,
+}
+
+fn is_never(one_in: &u32) -> bool {
+    *one_in == 0
 }
 
 impl Hazards {
@@ -50,6 +60,8 @@ impl Hazards {
         atomic_gap_ns: 0,
         garbage: false,
         point_one_in: 0,
+        call_lost_one_in: 0,
+        refuse_memory_one_in: 0,
     };
 
     /// Those of a seed: each drawn by itself, so that some runs have one of them alone and others have all.
@@ -65,6 +77,8 @@ impl Hazards {
             atomic_gap_ns: pick(&[0, 3_000, 30_000]),
             garbage: pick(&[0, 1]) == 1,
             point_one_in: pick(&[0, 2, 10]) as u32,
+            call_lost_one_in: pick(&[0, 0, 3]) as u32,
+            refuse_memory_one_in: pick(&[0, 0, 0, 0, 30, 3]) as u32,
         }
     }
 }

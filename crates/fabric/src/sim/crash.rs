@@ -3,7 +3,9 @@
 //! A crash is silent: nobody is told, verbs to the node fail or go on according to [`How`], and its membership is somebody else's
 //! concern. Every verb that was in flight executes wholly, in part, later, or never, until a fence ends it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
 
 use super::Picos;
 use super::chaos::{Chaos, Step};
@@ -18,8 +20,12 @@ pub const RETRANSMISSION_NS: Nanos = 500_000;
 /// No verb of a crashed node executes later than this after the crash, fenced or not, ns.
 pub const LONGEST_ZOMBIE_NS: Nanos = 50_000_000;
 
+/// What a cut link holds up is tried again after this time, ps.
+pub(super) const TRY_AGAIN: Picos = 50_000_000;
+
 /// What of a compute node stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum How {
     /// Its process: memory and connections are gone.
     Process,
@@ -30,7 +36,8 @@ pub enum How {
 }
 
 /// Where at a verb a node crashes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Place {
     /// The verb and those behind it in its list never execute; those before it do, wholly.
     Before,
@@ -124,6 +131,8 @@ struct Counted {
 #[derive(Default)]
 pub(super) struct Crashes {
     nodes: BTreeMap<NodeId, Counted>,
+    /// Links that let nothing through: the lower end first.
+    cuts: BTreeSet<(NodeId, NodeId)>,
     /// Crashes so far.
     pub count: u64,
 }
@@ -131,6 +140,23 @@ pub(super) struct Crashes {
 impl Crashes {
     pub(super) fn issued(&self, node: NodeId) -> u64 {
         self.nodes.get(&node).map_or(0, |c| c.issued)
+    }
+
+    pub(super) fn cut(&mut self, a: NodeId, b: NodeId, on: bool) {
+        let link = (a.min(b), a.max(b));
+        if on {
+            self.cuts.insert(link);
+        } else {
+            self.cuts.remove(&link);
+        }
+    }
+
+    pub(super) fn any_cut(&self) -> bool {
+        !self.cuts.is_empty()
+    }
+
+    pub(super) fn is_cut(&self, a: NodeId, b: NodeId) -> bool {
+        !self.cuts.is_empty() && self.cuts.contains(&(a.min(b), a.max(b)))
     }
 
     pub(super) fn arm(&mut self, node: NodeId, point: CrashPoint, how: How) {
@@ -186,6 +212,16 @@ impl World {
             }
         }
         self.mix(u64::from(node.bits()) << 32 | self.now);
+    }
+
+    /// Whether a cut link holds a list up now; `None` when it has done so for too long.
+    pub(super) fn held_up(&mut self, list: u32, to: NodeId) -> Option<bool> {
+        let l = self.lists.at(list);
+        if !self.crashes.is_cut(self.threads[l.thread as usize].own.node, to) {
+            return Some(false);
+        }
+        let since = *l.cut_since.get_or_insert(self.now);
+        (self.now <= since + RETRANSMISSION_NS * 1000).then_some(true)
     }
 
     /// Nothing of `node` up to `incarnation` executes at `host` any more; WRITEs that the fabric grants to be whole and that have

@@ -72,6 +72,8 @@ struct Shared {
     /// One interleaving point in this many gives way; 0: none.
     points: AtomicU32,
     point_draw: AtomicU64,
+    /// One allocation in this many fails; 0: none.
+    scarce: AtomicU32,
     world: Mutex<World>,
 }
 
@@ -86,7 +88,16 @@ impl Shared {
 
     /// Whether an interleaving point gives way.
     fn gives_way(&self) -> bool {
-        let one_in = self.points.load(Ordering::Relaxed);
+        self.draw(&self.points)
+    }
+
+    /// Whether an allocation fails.
+    fn refuses_memory(&self) -> bool {
+        self.draw(&self.scarce)
+    }
+
+    fn draw(&self, one_in: &AtomicU32) -> bool {
+        let one_in = one_in.load(Ordering::Relaxed);
         if one_in == 0 || !self.is_timed() {
             return false;
         }
@@ -136,6 +147,7 @@ impl SimFabric {
             since: AtomicU64::new(0),
             points: AtomicU32::new(0),
             point_draw: AtomicU64::new(seed | 1),
+            scarce: AtomicU32::new(0),
             world: Mutex::new(World::new(Costs::new(profile), seed)),
         }))
     }
@@ -153,7 +165,7 @@ impl SimFabric {
         };
         let fabric = Self::with_caps(&profile, seed, grants);
         fabric.0.world().chaos = Some(Chaos::new(hazards, grants, seed));
-        fabric.0.points.store(hazards.point_one_in, Ordering::Relaxed);
+        fabric.set_hazards(hazards);
         Ok(fabric)
     }
 
@@ -162,6 +174,7 @@ impl SimFabric {
         if let Some(chaos) = &mut self.0.world().chaos {
             chaos.hazards = hazards;
             self.0.points.store(hazards.point_one_in, Ordering::Relaxed);
+            self.0.scarce.store(hazards.refuse_memory_one_in, Ordering::Relaxed);
         }
     }
 
@@ -254,6 +267,18 @@ impl SimFabric {
     /// `NotFound` for an unknown node.
     pub fn lose_memory_node(&self, node: NodeId) -> Result<()> {
         self.crash(node, How::Machine)
+    }
+
+    /// The link between two nodes lets nothing through: verbs and calls over it, in either direction, wait for
+    /// [`RETRANSMISSION_NS`] and then fail as `Unreachable`; those that had reached their target may have taken effect. On the
+    /// adversarial face only.
+    pub fn cut(&self, a: NodeId, b: NodeId) {
+        self.0.world().crashes.cut(a, b, true);
+    }
+
+    /// The link works again.
+    pub fn heal(&self, a: NodeId, b: NodeId) {
+        self.0.world().crashes.cut(a, b, false);
     }
 
     fn known(&self, node: NodeId) -> Result<Arc<Host>> {

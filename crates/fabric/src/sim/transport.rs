@@ -102,7 +102,8 @@ impl Transport for SimTransport {
         if let Err(e) = self.bind(core) {
             return Poll::Ready(Err(e));
         }
-        let call = Call { to, service, request: request.to_vec(), reply: Vec::new() };
+        let call =
+            Call { to, service, request: request.to_vec(), reply: Vec::new(), answered: false };
         self.shared.world().post_call(self.thread, ticket, call);
         Poll::Pending
     }
@@ -122,7 +123,8 @@ impl Transport for SimTransport {
             let until = if core.has_ready() {
                 w.now
             } else {
-                core.next_timer().map_or(Picos::MAX, |at| at.saturating_mul(1000))
+                // A timer that is overdue (nobody fires it while lists are only reaped) holds up nothing that is due.
+                core.next_timer().map_or(Picos::MAX, |at| at.saturating_mul(1000).max(w.now))
             };
             let step = w.step(core, until, &run);
             self.shared.now.store(w.now, Ordering::Relaxed);
@@ -180,6 +182,10 @@ impl Transport for SimTransport {
 
     fn interleave(&self) -> bool {
         self.shared.gives_way()
+    }
+
+    fn is_scarce(&self) -> bool {
+        self.shared.refuses_memory()
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {

@@ -63,6 +63,8 @@ pub(super) struct Call {
     pub service: ServiceId,
     pub request: Vec<u8>,
     pub reply: Vec<u8>,
+    /// The target has answered it, and would repeat the answer.
+    pub answered: bool,
 }
 
 /// A posted list.
@@ -82,6 +84,8 @@ pub(super) struct List {
     pub slot: u32,
     pub error: Option<Error>,
     pub call: Option<Box<Call>>,
+    /// Since when a cut link holds it up.
+    pub cut_since: Option<Picos>,
     /// Its issuer has crashed.
     pub doom: Option<Doom>,
 }
@@ -287,6 +291,7 @@ impl World {
             slot: 0,
             error: None,
             call,
+            cut_since: None,
             doom: None,
         })
     }
@@ -338,7 +343,7 @@ impl World {
                 self.misbehave(core, step);
                 false
             }
-            Event::Complete(list) => self.finish(core, list),
+            Event::Complete(list) => self.complete(core, list),
             Event::Arrive(group) => {
                 self.arrive(core, group);
                 false

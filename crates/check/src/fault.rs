@@ -1,0 +1,255 @@
+//! What happens to nodes and links in a run, drawn from its seed. Hazards are what a fabric may do all the time; faults
+//! happen once each, at a verb or at a time.
+
+use dmtree_fabric::Error;
+use dmtree_fabric::sim::{How, Place};
+use serde::{Deserialize, Serialize};
+
+use crate::case::Draw;
+
+/// What a run draws.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultSet {
+    /// Nothing happens.
+    #[default]
+    None,
+    /// Compute nodes crash, and some come back.
+    Crash,
+    /// Everything there is.
+    All,
+}
+
+impl FaultSet {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Crash => "crash",
+            Self::All => "all",
+        }
+    }
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Fault {
+    /// A compute node crashes at a verb.
+    Crash {
+        /// Its number.
+        cn: u16,
+        /// The verb, among those it posts: from 1.
+        verb: u64,
+        /// Where at it.
+        place: Place,
+        /// What stops.
+        how: How,
+        /// It comes back so long after, ns.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        back_ns: Option<u64>,
+    },
+    /// All of a compute node stops when it has posted a verb, and goes on later as if nothing had been.
+    Freeze {
+        /// Its number.
+        cn: u16,
+        /// The verb, among those it posts.
+        verb: u64,
+        /// For how long, ns.
+        for_ns: u64,
+    },
+    /// A compute node's clock runs faster, or slower.
+    Drift {
+        /// Its number.
+        cn: u16,
+        /// By so many millionths.
+        ppm: i64,
+    },
+    /// News of the membership reaches a compute node late.
+    News {
+        /// Its number.
+        cn: u16,
+        /// By so much, ns.
+        late_ns: u64,
+    },
+    /// The link between a compute node and another node lets nothing through for a while.
+    Cut {
+        /// The compute node.
+        cn: u16,
+        /// The other end: a compute node, or a memory node.
+        to: End,
+        /// From when, ns.
+        at_ns: u64,
+        /// For how long, ns.
+        for_ns: u64,
+    },
+    /// A memory node is lost with all it holds when a compute node has posted a verb.
+    LoseMemory {
+        /// Its number.
+        mn: u16,
+        /// The compute node whose verbs count.
+        cn: u16,
+        /// The verb.
+        verb: u64,
+    },
+}
+
+/// The other end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// A compute node.
+    Compute(u16),
+    /// A memory node.
+    Memory(u16),
+}
+
+/// What there is in a case that faults can happen to.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene {
+    /// Compute nodes.
+    pub compute_nodes: u16,
+    /// Memory nodes.
+    pub memory_nodes: u16,
+}
+
+/// Longest time that an operation is let wait without a fault of its own, ns: what a death takes to be noticed and dealt with.
+pub const LONGEST_OUTAGE_NS: u64 = 2_000_000_000;
+
+impl Fault {
+    /// Its kind, in a word or two.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Crash { how: How::Process, .. } => "crash of a process",
+            Self::Crash { how: How::Machine, .. } => "crash of a machine",
+            Self::Crash { how: How::Hung, .. } => "hung node",
+            Self::Freeze { .. } => "frozen node",
+            Self::Drift { .. } => "clock drift",
+            Self::News { .. } => "late news",
+            Self::Cut { .. } => "cut link",
+            Self::LoseMemory { .. } => "lost memory node",
+        }
+    }
+
+    /// Those of a seed.
+    pub fn draw(set: FaultSet, seed: u64, scene: Scene) -> Vec<Self> {
+        let mut d = Draw::new(seed ^ 0x6661_756c_7473);
+        match set {
+            FaultSet::None => Vec::new(),
+            FaultSet::Crash => crashes(&mut d, scene),
+            FaultSet::All => all(&mut d, scene),
+        }
+    }
+}
+
+/// Early verbs more often than late ones: every node posts that many in nearly every run.
+fn verb(d: &mut Draw) -> u64 {
+    let most = d.of(&[20, 80, 200, 400]);
+    1 + d.below(most)
+}
+
+fn crash(d: &mut Draw, cn: u16) -> Fault {
+    Fault::Crash {
+        cn,
+        verb: verb(d),
+        place: d.of(&[Place::Before, Place::Inside, Place::After]),
+        how: d.of(&[How::Process, How::Machine, How::Hung]),
+        back_ns: d.of(&[None, None, Some(50_000), Some(5_000_000), Some(200_000_000)]),
+    }
+}
+
+/// One or two nodes, never all.
+fn crashes(d: &mut Draw, scene: Scene) -> Vec<Fault> {
+    let first = d.below(scene.compute_nodes.into()) as u16;
+    let mut out = vec![crash(d, first)];
+    if scene.compute_nodes > 2 && d.below(3) == 0 {
+        let other = 1 + d.below(u64::from(scene.compute_nodes) - 1) as u16;
+        out.push(crash(d, (first + other) % scene.compute_nodes));
+    }
+    out
+}
+
+fn all(d: &mut Draw, scene: Scene) -> Vec<Fault> {
+    let mut out = Vec::new();
+    let cn = |d: &mut Draw| d.below(scene.compute_nodes.into()) as u16;
+    if d.below(2) == 0 {
+        out = crashes(d, scene);
+    }
+    if d.below(3) == 0 {
+        let ppm = d.of(&[-40_000, -1_000, 1_000, 40_000]);
+        out.push(Fault::Drift { cn: cn(d), ppm });
+    }
+    if d.below(3) == 0 {
+        let late_ns = d.of(&[1_000_000, 30_000_000, 300_000_000]);
+        out.push(Fault::News { cn: cn(d), late_ns });
+    }
+    if d.below(4) == 0 {
+        let for_ns = d.of(&[100_000, 5_000_000, 100_000_000, 1_000_000_000]);
+        out.push(Fault::Freeze { cn: cn(d), verb: verb(d), for_ns });
+    }
+    if d.below(4) == 0 {
+        let near = cn(d);
+        let other =
+            (near + 1 + d.below(u64::from(scene.compute_nodes) - 1) as u16) % scene.compute_nodes;
+        let mn = End::Memory(d.below(scene.memory_nodes.into()) as u16);
+        let to = d.of(&[End::Compute(other), End::Compute(other), mn]);
+        let (at_ns, for_ns) = (d.below(2_000_000), d.of(&[200_000, 10_000_000, 500_000_000]));
+        out.push(Fault::Cut { cn: near, to, at_ns, for_ns });
+    }
+    if scene.memory_nodes > 1 && d.below(10) == 0 {
+        // The first holds the catalog.
+        let mn = 1 + d.below(u64::from(scene.memory_nodes) - 1) as u16;
+        out.push(Fault::LoseMemory { mn, cn: cn(d), verb: verb(d) });
+    }
+    out
+}
+
+/// What has happened in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Happened {
+    /// Which of the case's faults.
+    pub fault: Fault,
+    /// When, ns of virtual time.
+    pub at_ns: u64,
+    /// Operations that it interrupted: of the node's clients, or running when a link or memory node went.
+    pub inside: u32,
+}
+
+impl Happened {
+    /// Whether the error of an operation is what it must lead to, or may lead to.
+    pub fn excuses(&self, cn: u16, e: &Error) -> bool {
+        use dmtree_fabric::ErrorKind as K;
+        match self.fault {
+            Fault::Crash { .. } | Fault::Drift { .. } | Fault::News { .. } => false,
+            Fault::Freeze { cn: frozen, .. } => {
+                frozen == cn && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended)
+            }
+            Fault::Cut { cn: near, to, .. } => {
+                let end = near == cn || to == End::Compute(cn);
+                end && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended | K::Unreachable)
+            }
+            Fault::LoseMemory { mn, .. } => {
+                e.kind() == K::Unreachable && e.to_string().contains(&format!("mn{mn}"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_a_function_of_the_seed_and_leave_a_node() {
+        let scene = Scene { compute_nodes: 3, memory_nodes: 2 };
+        for seed in 0..500 {
+            assert!(Fault::draw(FaultSet::None, seed, scene).is_empty());
+            for set in [FaultSet::Crash, FaultSet::All] {
+                let drawn = Fault::draw(set, seed, scene);
+                assert_eq!(drawn, Fault::draw(set, seed, scene));
+                let crashed = drawn.iter().filter(|f| matches!(f, Fault::Crash { .. })).count();
+                assert!(crashed < 3 && (set == FaultSet::All || crashed > 0), "{drawn:?}");
+            }
+        }
+    }
+}
