@@ -192,6 +192,11 @@ impl World {
         if self.chosen.is_some() { self.now } else { at }
     }
 
+    /// How long a step takes where steps are chosen.
+    pub(super) fn step_time(&self) -> Picos {
+        if self.chosen.is_some() { STEP } else { 0 }
+    }
+
     pub(super) fn next_chosen(&self) -> Option<Picos> {
         let chosen = self.chosen.as_ref()?;
         (!chosen.open.is_empty()).then_some(self.now + STEP)

@@ -120,11 +120,14 @@ impl Transport for SimTransport {
         let mut made = false;
         loop {
             // Time only passes while no client has anything to do.
-            let until = if core.has_ready() {
+            // Slots that nobody polls any more hold up nothing where steps are chosen.
+            let idle = w.step_time() > 0 && !core.is_driven();
+            let until = if core.has_ready() && !idle {
                 w.now
             } else {
                 // A timer that is overdue (nobody fires it while lists are only reaped) holds up nothing that is due.
-                core.next_timer().map_or(Picos::MAX, |at| at.saturating_mul(1000).max(w.now))
+                let due = w.now + w.step_time();
+                core.next_timer().map_or(Picos::MAX, |at| at.saturating_mul(1000).max(due))
             };
             let step = w.step(core, until, &run);
             self.shared.now.store(w.now, Ordering::Relaxed);
