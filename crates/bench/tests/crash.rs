@@ -1,0 +1,54 @@
+//! A node dies under simulated load, small.
+
+use dmtree_bench::crash::{Setup, dmtree};
+
+fn small() -> Setup {
+    Setup {
+        keys: 5_000,
+        cns: 3,
+        threads: 2,
+        coroutines: 2,
+        lease_us: 2_000,
+        crash_us: 1_000,
+        until_us: 8_000,
+        ..Setup::default()
+    }
+}
+
+#[test]
+fn survivors_come_back_and_nothing_acknowledged_is_lost() {
+    for hung in [false, true] {
+        let o = dmtree(&Setup { hung, ..small() }).unwrap();
+        assert!(o.is_fine() && o.keys_checked > 100, "{}", o.text());
+        assert!(o.after_mops > 0.5 * o.before_mops, "{}", o.text());
+        let whats: Vec<&str> = o.moments.iter().map(|m| m.what.as_str()).collect();
+        assert!(whats.contains(&"its tables have new homes"), "{whats:?}");
+        let lease_ns = o.setup.lease_us * 1000;
+        assert!(o.longest_read_ns < lease_ns, "readers wait for no lease: {}", o.text());
+        assert!(o.longest_update_ns > lease_ns / 2, "somebody waits for the dead: {}", o.text());
+        assert!(o.svg().contains("its tables have new homes"));
+    }
+}
+
+#[test]
+fn readers_do_not_notice_and_a_run_is_a_function_of_its_seed() {
+    let s = Setup { update_percent: 0, ..small() };
+    let (a, b) = (dmtree(&s).unwrap(), dmtree(&s).unwrap());
+    assert!(a.is_fine() && a.least_mops > 0.0, "{}", a.text());
+    assert_eq!(a, b);
+    assert_ne!(a.trace_hash, dmtree(&Setup { seed: 7, ..s }).unwrap().trace_hash);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for (bad, words) in [
+        (Setup { cns: 1, ..small() }, "cns is 1; it must be 2 to 64"),
+        (Setup { until_us: 500, ..small() }, "until-us is 500"),
+        (Setup { keys: 1, ..small() }, "keys is 1"),
+        (Setup { lease_us: 0, ..small() }, "lease-us is 0"),
+        (Setup { profile: "none".to_owned(), ..small() }, "none"),
+    ] {
+        let e = dmtree(&bad).expect_err(words).to_string();
+        assert!(e.contains(words), "{e}");
+    }
+}
