@@ -83,7 +83,6 @@ impl DmTree {
                     if !Box::pin(self.mend_leaf(route, at, 0)).await? {
                         return Ok(None);
                     }
-                    continue;
                 }
                 (at, Ok(Tried::Busy(was))) => {
                     doubt = None;
@@ -91,7 +90,6 @@ impl DmTree {
                         if !Box::pin(self.mend_leaf(route, at, was)).await? {
                             return Ok(None);
                         }
-                        continue;
                     }
                 }
                 (at, Err(e)) if is_away(&e) => {
