@@ -83,14 +83,11 @@ impl PoolNode {
         until: impl Fn() -> bool,
     ) -> Result<()> {
         while !until() {
-            match self.keep(ep).await {
-                Err(e) if e.kind() == dmtree_fabric::ErrorKind::Fenced => {
-                    if !self.membership.state(self.view.me, ep.now()).await?.is_living(self.view.me)
-                    {
-                        return Err(e);
-                    }
-                }
-                _ => {}
+            let kept = self.keep(ep).await;
+            if kept.as_ref().is_err_and(|e| e.kind() == dmtree_fabric::ErrorKind::Fenced)
+                && !self.membership.state(self.view.me, ep.now()).await?.is_living(self.view.me)
+            {
+                return kept;
             }
             ep.sleep(pause_ns).await;
         }

@@ -86,10 +86,10 @@ impl DmTree {
                 }
                 (at, Ok(Tried::Busy(was))) => {
                     doubt = None;
-                    if self.node.is_abandoned(was) {
-                        if !Box::pin(self.mend_leaf(route, at, was)).await? {
-                            return Ok(None);
-                        }
+                    if self.node.is_abandoned(was)
+                        && !Box::pin(self.mend_leaf(route, at, was)).await?
+                    {
+                        return Ok(None);
                     }
                 }
                 (at, Err(e)) if is_away(&e) => {

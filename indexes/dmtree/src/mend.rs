@@ -172,7 +172,7 @@ impl DmTree {
         let merged = matches!(right, Right::Merged(..));
         if merged {
             Mark::MendMerge.hit();
-        } else if header.whole && header.hi != hi || !header.whole {
+        } else if !header.whole || header.hi != hi {
             Mark::MendSplit.hit();
         }
         let (hi, next) = match self.node.has(Defect::MendNoSplit) {
