@@ -83,14 +83,11 @@ impl PoolNode {
         until: impl Fn() -> bool,
     ) -> Result<()> {
         while !until() {
-            match self.keep(ep).await {
-                Err(e) if e.kind() == dmtree_fabric::ErrorKind::Fenced => {
-                    if !self.membership.state(self.view.me, ep.now()).await?.is_living(self.view.me)
-                    {
-                        return Err(e);
-                    }
-                }
-                _ => {}
+            let kept = self.keep(ep).await;
+            if kept.as_ref().is_err_and(|e| e.kind() == dmtree_fabric::ErrorKind::Fenced)
+                && !self.membership.state(self.view.me, ep.now()).await?.is_living(self.view.me)
+            {
+                return kept;
             }
             ep.sleep(pause_ns).await;
         }
@@ -168,11 +165,7 @@ impl PoolNode {
         if !newer {
             return;
         }
-        for m in state.members.iter().filter(|m| m.standing == Standing::Living) {
-            if Some(m.member.incarnation) == self.fabric.incarnation(m.member.node) {
-                self.fabric.connect(self.cn, m.member.node, m.member.incarnation);
-            }
-        }
+        self.connect(state);
         let mut k = locked(&self.keeping);
         let draining = state.members.iter().filter(|m| m.standing == Standing::Draining);
         for m in draining.filter(|m| !m.acknowledged.contains(&self.view.me)) {
@@ -181,6 +174,25 @@ impl PoolNode {
         let planned = state.planned.as_ref().filter(|p| p.standing == Standing::Draining);
         if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&self.view.me)) {
             k.drains.entry((None, p.since)).or_insert_with(|| self.epochs.drain());
+        }
+    }
+
+    /// Connections to nodes that have come back, once nothing of this node uses an address of a former life of theirs: not before the
+    /// former life has drained.
+    fn connect(&self, state: &State) {
+        for m in state.members.iter().filter(|m| m.standing == Standing::Living) {
+            let Member { node, incarnation } = m.member;
+            let former = |o: &&dmtree_fabric::MemberState| {
+                o.member.node == node && o.member.incarnation < incarnation
+            };
+            let drained = state
+                .members
+                .iter()
+                .filter(former)
+                .all(|o| matches!(o.standing, Standing::Rehoming | Standing::Gone));
+            if drained && self.fabric.incarnation(node) == Some(incarnation) {
+                self.fabric.connect(self.cn, node, incarnation);
+            }
         }
     }
 

@@ -42,7 +42,7 @@ impl Scene {
             chunk_bytes: Some(64 << 10),
             ..PoolOptions::default()
         };
-        let hazards = Hazards::of_seed(seed);
+        let hazards = Hazards { refuse_memory_one_in: 0, ..Hazards::of_seed(seed) };
         let fabric = SimFabric::adversarial(hazards, Capabilities::NONE, seed).expect("a fabric");
         for m in 0..2 {
             fabric.add_node(NodeId::memory(m), o.memory_bytes_per_node).expect("new");

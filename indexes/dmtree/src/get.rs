@@ -28,6 +28,9 @@ impl DmTree {
     pub(crate) async fn get_op(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         check_key(key)?;
         let hash = KeyHash::of(key);
+        if self.node.has_orphans() {
+            self.settle_some().await;
+        }
         let scope = self.ep.begin(OpKind::Get);
         out.clear();
         let (found, outcome) = if self.node.o.delegation {

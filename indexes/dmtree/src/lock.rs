@@ -83,15 +83,13 @@ impl DmTree {
                     if !Box::pin(self.mend_leaf(route, at, 0)).await? {
                         return Ok(None);
                     }
-                    continue;
                 }
                 (at, Ok(Tried::Busy(was))) => {
                     doubt = None;
-                    if self.node.is_abandoned(was) {
-                        if !Box::pin(self.mend_leaf(route, at, was)).await? {
-                            return Ok(None);
-                        }
-                        continue;
+                    if self.node.is_abandoned(was)
+                        && !Box::pin(self.mend_leaf(route, at, was)).await?
+                    {
+                        return Ok(None);
                     }
                 }
                 (at, Err(e)) if is_away(&e) => {

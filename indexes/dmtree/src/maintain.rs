@@ -17,23 +17,7 @@ impl DmTree {
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
         self.begin_sweep();
         if let Some(chore) = self.node.pop_chore() {
-            let scope = self.ep.begin(OpKind::Maintain);
-            let pin = self.pin();
-            let again = matches!(chore, Chore::Settle(_) | Chore::Unlink { .. } | Chore::Sweep(_))
-                .then(|| chore.clone());
-            let did = self.do_chore(chore).await;
-            self.leave_orphans();
-            drop(pin);
-            if let Err(e) = did {
-                if !is_away(&e) {
-                    return Err(e);
-                }
-                // A node that this needs is dead or cut off: later.
-                again.into_iter().for_each(|chore| self.node.push_chore(chore));
-                return Ok(Work::None);
-            }
-            scope.end(OpOutcome::Other);
-            return Ok(Work::Some);
+            return self.do_one(chore).await;
         }
         if self.node.pool.reclaim_due() {
             let scope = self.ep.begin(OpKind::Maintain);
@@ -46,6 +30,29 @@ impl DmTree {
             }
         }
         Ok(Work::None)
+    }
+
+    /// One chore, as an operation of its own.
+    async fn do_one(&self, chore: Chore) -> Result<Work> {
+        let scope = self.ep.begin(OpKind::Maintain);
+        let pin = self.pin();
+        let again = matches!(chore, Chore::Settle(_) | Chore::Unlink { .. } | Chore::Sweep(_))
+            .then(|| chore.clone());
+        let did = self.do_chore(chore).await;
+        self.leave_orphans();
+        drop(pin);
+        match did {
+            Err(e) if is_away(&e) => {
+                // A node that this needs is dead or cut off: later.
+                again.into_iter().for_each(|chore| self.node.push_chore(chore));
+                Ok(Work::None)
+            }
+            Err(e) => Err(e),
+            Ok(()) => {
+                scope.end(OpOutcome::Other);
+                Ok(Work::Some)
+            }
+        }
     }
 
     async fn do_chore(&self, chore: Chore) -> Result<()> {

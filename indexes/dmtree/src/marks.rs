@@ -54,6 +54,7 @@ dmtree_fabric::marks! {
         PublishLater => "publish: no memory for the record now",
         HomeAway => "recovery: a home cannot be reached, the leaf answers",
         Homeless => "recovery: a writer waits for a table between homes",
+        SplitHomeAway => "recovery: the home of a new leaf's table dies, another cell is taken",
         LockInDoubt => "recovery: a lock's outcome is unknown, and decided by its tag",
         LockTaken => "recovery: the lock of a dead or failed holder is taken over",
         InnerTaken => "recovery: an inner lock is taken over",

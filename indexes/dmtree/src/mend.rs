@@ -23,6 +23,8 @@ use crate::rough::Rough;
 
 /// A dead or waiting heir is looked at again after this long, ns.
 const LOOK_AGAIN_NS: u64 = 20_000;
+/// Operations look after orphans no more often than this, ns.
+const SETTLE_PAUSE_NS: u64 = 1_000_000;
 
 /// What is left of a leaf, and what it is to become.
 struct Remains {
@@ -170,7 +172,7 @@ impl DmTree {
         let merged = matches!(right, Right::Merged(..));
         if merged {
             Mark::MendMerge.hit();
-        } else if header.whole && header.hi != hi || !header.whole {
+        } else if !header.whole || header.hi != hi {
             Mark::MendSplit.hit();
         }
         let (hi, next) = match self.node.has(Defect::MendNoSplit) {
@@ -462,6 +464,21 @@ impl DmTree {
         self.pass();
         self.ep.sleep(LOOK_AGAIN_NS).await;
         self.ep.check_deadline("the heir of a dead leaf", addr.bits())
+    }
+
+    /// Before an operation of its own, a client looks after what others of its node have left behind: it may be wanted elsewhere.
+    pub(crate) async fn settle_some(&self) {
+        let now = self.ep.now();
+        let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS) else { return };
+        let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
+        let pin = self.pin();
+        // What fails is tried again later.
+        let settled = Box::pin(self.settle(h)).await;
+        self.leave_orphans();
+        drop(pin);
+        if settled.is_ok() {
+            scope.end(dmtree_fabric::OpOutcome::Other);
+        }
     }
 
     /// An operation of this node has failed under a lock: when it still has it, what it covers is repaired.

@@ -67,6 +67,8 @@ pub struct DmNode {
     leaf_arenas: [Arc<Arena>; 3],
     /// Locks whose operation has failed under them, by tag.
     orphans: Mutex<BTreeMap<u64, Lockable>>,
+    /// When an operation shall look after the orphans next, ns of the fabric's clock; `u64::MAX` while there are none.
+    settle_at: AtomicU64,
     defects: Defects,
     /// Deaths after which this node has swept.
     swept: AtomicU64,
@@ -109,6 +111,7 @@ impl DmNode {
             inner_arena: arena(KIND_INNER, g.inner_bytes()),
             leaf_arenas: [32, 64, 128].map(|c| arena(KIND_LEAF, g.leaf_bytes(c))),
             orphans: Mutex::default(),
+            settle_at: AtomicU64::new(u64::MAX),
             defects: Defects::default(),
             swept: AtomicU64::new(0),
             chores: Mutex::default(),
@@ -174,12 +177,35 @@ impl DmNode {
 
     pub(crate) fn orphan(&self, h: HeldLock) {
         self.orphans.lock().expect("no panic under this lock").insert(h.tag.0, h.on);
+        self.settle_at.store(0, Ordering::Relaxed);
         self.push_chore(Chore::Settle(h));
     }
 
     /// Somebody has taken the lock of an orphan over, or it is gone.
     pub(crate) fn adopted(&self, tag: LockTag) {
-        self.orphans.lock().expect("no panic under this lock").remove(&tag.0);
+        let mut orphans = self.orphans.lock().expect("no panic under this lock");
+        orphans.remove(&tag.0);
+        if orphans.is_empty() {
+            self.settle_at.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this node has orphans at all: a load.
+    #[inline]
+    pub(crate) fn has_orphans(&self) -> bool {
+        self.settle_at.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// An orphan to look after now; the next one not before `again`.
+    pub(crate) fn due_orphan(&self, now: u64, again: u64) -> Option<HeldLock> {
+        let at = self.settle_at.load(Ordering::Relaxed);
+        if at > now {
+            return None;
+        }
+        let orphans = self.orphans.lock().expect("no panic under this lock");
+        self.settle_at.store(if orphans.is_empty() { u64::MAX } else { again }, Ordering::Relaxed);
+        let all = orphans.iter().nth((now % orphans.len().max(1) as u64) as usize);
+        all.map(|(tag, on)| HeldLock { tag: LockTag(*tag), on: *on })
     }
 
     pub(crate) fn push_chore(&self, chore: Chore) {

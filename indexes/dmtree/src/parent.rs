@@ -102,7 +102,6 @@ impl DmTree {
             self.retried.set(true);
             if self.node.is_abandoned(was) {
                 Box::pin(self.mend_inner(addr, was)).await?;
-                continue;
             }
             self.pass();
             backoff.step().await?;

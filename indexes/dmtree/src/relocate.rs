@@ -52,7 +52,16 @@ impl DmTree {
             self.forget_leaf(&s);
             return Ok(Some(l));
         };
-        let table = self.write_relocated(&l, &leaf, &s).await?;
+        let table = match self.write_relocated(&l, &leaf, &s).await {
+            Ok(table) => table,
+            Err(e) if is_away(&e) && self.ep.cas(s.table_at, 0, 0).await.is_err() => {
+                // The home of the new table is away: as good as no memory.
+                self.forget_leaf(&s);
+                self.unlock_inner(parent).await?;
+                return Ok(Some(l));
+            }
+            Err(e) => return Err(e),
+        };
         self.commit_into(leaf.addr, s.grant.addr).await?;
         if !self.node.has(Defect::NoBlank) {
             self.blank(&leaf, &l.table, s.grant.addr).await?;

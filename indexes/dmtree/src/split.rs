@@ -15,7 +15,7 @@ use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_parts::{MAX_KEY_BYTES, Outcome};
 use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
 
-use crate::client::{DmTree, LeafCopy, Route};
+use crate::client::{DmTree, LeafCopy, Route, is_away};
 use crate::defects::Defect;
 use crate::format::inner::Child;
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
@@ -29,6 +29,9 @@ use crate::node::DmNode;
 use crate::options::Tables;
 use crate::probe::{Pair, block_pair, pair_of};
 use crate::write::Written;
+
+/// Homes of the new leaf's table that may die one after the other.
+const MAX_SIBLINGS: u32 = 8;
 
 type Unwritten = Vec<(BlockPtr, Buf)>;
 
@@ -131,22 +134,11 @@ impl DmTree {
             Ok(plan) => plan,
             Err(e) => return self.fail_locked(l, e).await,
         };
-        let s = match self.new_leaf(leaf.capacity).await {
-            Ok(s) => s,
+        let (s, images) = match self.write_sibling(&l, &leaf, &plan, pair).await {
+            Ok(written) => written,
             Err(e) => return self.fail_locked(l, e).await,
         };
-        let mut blocks = Unwritten::new();
-        let images = self.split_images(&l, &leaf, &plan, &s, pair, &mut blocks).await;
-        let images = match images {
-            Ok(images) => images,
-            Err(e) => {
-                self.forget_leaf(&s);
-                self.forget_blocks(blocks);
-                return self.fail_locked(l, e).await;
-            }
-        };
         // From here on, an error leaves the lock held (see `fail_locked`): the fabric failed, not the allocation.
-        self.write_blocks(&mut blocks).await?;
         let (s_table, l_table) = (images.s_table.clone(), images.l_table.clone());
         let low = &plan.separator;
         if self.node.has(Defect::PublishBeforeImage) {
@@ -162,6 +154,58 @@ impl DmTree {
         self.fill_mirror(&self.low_of(&leaf).await?, &l.route, l.table.fps());
         self.unlock_with_table(l).await?;
         Ok((Outcome::Done, OpOutcome::InsertSplit))
+    }
+
+    /// Step 2: the new leaf, complete but for the old one's commit word. When the home of its table dies meanwhile another cell will
+    /// do: nothing has been changed yet, and nobody waits for a home while he holds a lock.
+    async fn write_sibling(
+        &self,
+        l: &Locked,
+        leaf: &LeafCopy,
+        plan: &Plan,
+        pair: (&[u8], KeyHash, &[u8]),
+    ) -> Result<(NewLeaf, Images)> {
+        let mut tries = 0;
+        loop {
+            let s = self.new_leaf(leaf.capacity).await?;
+            let mut blocks = Unwritten::new();
+            let mut images = match self.split_images(l, leaf, plan, &s, pair, &mut blocks).await {
+                Ok(images) => images,
+                Err(e) => {
+                    self.forget_leaf(&s);
+                    self.forget_blocks(blocks);
+                    return Err(e);
+                }
+            };
+            let taken: Vec<BlockPtr> = blocks.iter().map(|(at, _)| *at).collect();
+            self.write_blocks(&mut blocks).await?;
+            let Some(image) = images.s_image.take() else { return Ok((s, images)) };
+            let body = self.table_body(&mut images.s_table, s.table).await?;
+            let table_at = s.table_at.plus(BODY_AT as u64);
+            self.ep.step(Step::Structure);
+            self.check_lease()?;
+            if self.node.has(Defect::SplitBeforeSibling) {
+                self.ep.detach(write_verb(s.grant.addr, image), None);
+                self.ep.write(table_at, body).await?;
+                return Ok((s, images));
+            }
+            let both = (write_verb(s.grant.addr, image), write_verb(table_at, body));
+            match self.ep.batch(both).await {
+                Ok(_) => return Ok((s, images)),
+                Err(e) => {
+                    let home_is_away =
+                        self.ep.cas(s.table_at, 0, 0).await.is_err_and(|e| is_away(&e));
+                    if !home_is_away || tries == MAX_SIBLINGS {
+                        return Err(e);
+                    }
+                    tries += 1;
+                    Mark::SplitHomeAway.hit();
+                    self.forget_leaf(&s);
+                    let index = self.node.root.index;
+                    taken.iter().for_each(|at| self.node.pool.give_back_block(index, *at));
+                }
+            }
+        }
     }
 
     async fn low_of(&self, leaf: &LeafCopy) -> Result<Vec<u8>> {
@@ -296,24 +340,15 @@ impl DmTree {
         for i in plan.moved.len() + usize::from(plan.pending_moves)..s.capacity {
             put_free(g, s.grant.addr, &mut s_image, i, s_ver);
         }
-        Ok(Images { s_image, s_table, l_image, l_table, pending })
+        Ok(Images { s_image: Some(s_image), s_table, l_image, l_table, pending })
     }
 
-    /// Steps 2 and 3.
+    /// Step 3.
     async fn commit_split(&self, l: &Locked, s: &NewLeaf, images: Images) -> Result<()> {
         let g = &self.node.g;
-        let Images { s_image, mut s_table, mut l_image, pending, .. } = images;
-        let body = self.table_body(&mut s_table, s.table).await?;
+        let Images { mut l_image, pending, .. } = images;
         let s_at = s.grant.addr;
         self.ep.step(Step::Structure);
-        self.check_lease()?;
-        let table_at = s.table_at.plus(BODY_AT as u64);
-        if self.node.has(Defect::SplitBeforeSibling) {
-            self.ep.detach(write_verb(s_at, s_image), None);
-            self.ep.write(table_at, body).await?;
-        } else {
-            self.write_new(s_at, s_image, table_at, body).await?;
-        }
         self.check_lease()?;
         let addr = l.route.leaf;
         if self.ep.caps().whole_write_bytes as usize >= l_image.len() {
@@ -338,18 +373,6 @@ impl DmTree {
                 self.ep.chain((next, image, entry)).await.map(|_| ())
             }
         }
-    }
-
-    /// `WRITE leaf | WRITE table`, awaited. A table whose home is away stays unbuilt, or is built again.
-    pub(crate) async fn write_new(
-        &self,
-        leaf: GlobalAddr,
-        image: Buf,
-        table: GlobalAddr,
-        body: Buf,
-    ) -> Result<()> {
-        let both = self.ep.batch((write_verb(leaf, image), write_verb(table, body))).await;
-        both.map(|_| ())
     }
 
     pub(crate) async fn table_body(&self, table: &mut Table, id: TableId) -> Result<Buf> {
@@ -383,7 +406,8 @@ struct Plan {
 }
 
 struct Images {
-    s_image: Buf,
+    /// Until it has been written.
+    s_image: Option<Buf>,
     s_table: Table,
     l_image: Buf,
     l_table: Table,

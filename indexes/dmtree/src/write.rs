@@ -44,6 +44,9 @@ impl DmTree {
             Write::Delete => (OpKind::Delete, None),
             Write::CompareAndSet { .. } => (OpKind::CompareAndSet, None),
         };
+        if self.node.has_orphans() {
+            self.settle_some().await;
+        }
         let scope = self.ep.begin(kind);
         let written = match intent.filter(|_| self.node.o.combining) {
             Some(intent) => self.write_shared(key, hash, w, &intent).await?,

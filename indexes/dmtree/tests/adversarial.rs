@@ -2,6 +2,7 @@
 //! when the fabric behaves again, and afterwards every invariant holds.
 
 use dmtree_check::case::{Case, Draw, Drawn};
+use dmtree_check::fault::FaultSet;
 use dmtree_engine::format::Geometry;
 use dmtree_engine::{DmNode, DmTree, Options};
 use dmtree_fabric::Capabilities;
@@ -14,6 +15,10 @@ fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
 
 /// The case of a seed: that of `dmtree check --system dmtree`.
 fn case(seed: u64) -> Case {
+    case_with(seed, FaultSet::None)
+}
+
+fn case_with(seed: u64, faults: FaultSet) -> Case {
     let index = |d: &mut Draw| {
         let o = Options::default().drawn(true, &mut |n| d.below(n));
         Drawn {
@@ -22,7 +27,7 @@ fn case(seed: u64) -> Case {
             value_bytes: None,
         }
     };
-    Case::of_seed("dmtree", seed, Capabilities::NONE, &index)
+    Case::of_seed("dmtree", seed, (Capabilities::NONE, faults), &index)
 }
 
 fn run(seed: u64) {
@@ -47,4 +52,18 @@ fn the_same_seed_gives_the_same_run() {
         let other = Case { order: 1 << 40, ..case(seed) };
         assert_ne!(a.trace_hash, dmtree_check::run::<DmTree>(&other).unwrap().trace_hash);
     }
+}
+
+/// The same while compute nodes crash and come back.
+#[test]
+fn adversarial_seeds_with_crashes() {
+    let mut wrong = Vec::new();
+    for seed in seeds(1_000_060, 48) {
+        let case = case_with(seed, FaultSet::Crash);
+        let verdict = dmtree_check::run::<DmTree>(&case).unwrap();
+        if let Some(finding) = verdict.finding {
+            wrong.push(format!("seed {seed}: {finding}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
 }
