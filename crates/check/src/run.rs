@@ -22,6 +22,8 @@ use crate::verdict::{Finding, Verdict, panic_text};
 
 /// Buffers of all clients together.
 const SLAB_BYTES: u64 = 16 << 20;
+/// Virtual time within which the phase with faults must end, ns: longer than an operation waits.
+const FAULTS_NS: u64 = 30_000_000_000;
 /// Bounds of the phase with hazards.
 const SAFETY: Bounds = Bounds { until_ns: 120_000_000_000, steps: 20_000_000 };
 /// What an epoch asks of a node it does within this time of virtual time, ns: its operations may be stalled that long.
@@ -284,7 +286,9 @@ impl<I: RangeIndex> Cast<'_, I> {
 fn clients<I: RangeIndex>(bed: &Bed<I>, fabric: &SimFabric, case: &Case) -> Result<Finished<I>> {
     let neutral = fabric.attach(NodeId::memory(0))?;
     let core = Core::new(neutral.clone(), SLAB_BYTES);
-    let shared = Shared::new(case, fabric.clone(), core.clone(), SAFETY);
+    let until_ns = if case.faults.is_empty() { SAFETY.until_ns } else { FAULTS_NS };
+    let bounds = Bounds { until_ns, ..SAFETY };
+    let shared = Shared::new(case, fabric.clone(), core.clone(), bounds);
     let slot_of = |cn: Option<usize>| {
         let slot = core.add_slot();
         shared.slots.borrow_mut().push((slot, cn));
