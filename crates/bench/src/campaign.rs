@@ -223,6 +223,7 @@ pub fn smallest(case: &Case, within: Duration, stop: &AtomicBool) -> Result<Shru
 mod tests {
     use super::*;
     use crate::registry::select;
+    use dmtree_check::FaultSet;
 
     fn campaign(threads: usize) -> Campaign {
         Campaign {
@@ -243,6 +244,21 @@ mod tests {
         assert_eq!((one.line(), &one.hazards), (two.line(), &two.hazards));
         assert!(one.marks["lock: held by another"] > 0, "{:?}", one.marks);
         assert_eq!(one.hazards["words"].values().sum::<u64>(), 6);
+    }
+
+    /// Most seeds must show what they are for: a fault in the middle of an operation.
+    #[test]
+    fn faults_happen_inside_operations() {
+        for faults in [FaultSet::Crash, FaultSet::All] {
+            let systems = select(&["dmtree".to_owned()]).unwrap();
+            let setting = Setting { faults, ..Setting::default() };
+            let t = Campaign { systems, seeds: 0..6, setting, ..campaign(2) };
+            let t = t.run(&mut |_| {}).unwrap();
+            assert!(t.inside * 2 >= t.seeds, "{faults:?}: {} of {}", t.inside, t.seeds);
+        }
+        let systems = select(&["fptree".to_owned()]).unwrap();
+        let setting = Setting { faults: FaultSet::Crash, ..Setting::default() };
+        assert_eq!(checked::case(&systems[0], 1, setting).faults, []);
     }
 
     #[test]

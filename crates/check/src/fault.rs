@@ -180,7 +180,8 @@ fn all(d: &mut Draw, scene: Scene) -> Vec<Fault> {
         out.push(Fault::Drift { cn: cn(d), ppm });
     }
     if d.below(3) == 0 {
-        let late_ns = d.of(&[1_000_000, 30_000_000, 300_000_000]);
+        // Shorter than a lease: whoever joins waits for the news of it.
+        let late_ns = d.of(&[1_000_000, 5_000_000, 12_000_000]);
         out.push(Fault::News { cn: cn(d), late_ns });
     }
     if d.below(4) == 0 {

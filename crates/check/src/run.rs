@@ -22,6 +22,8 @@ use crate::verdict::{Finding, Verdict, panic_text};
 
 /// Buffers of all clients together.
 const SLAB_BYTES: u64 = 16 << 20;
+/// Virtual time within which the phase with faults must end, ns: longer than an operation waits.
+const FAULTS_NS: u64 = 30_000_000_000;
 /// Bounds of the phase with hazards.
 const SAFETY: Bounds = Bounds { until_ns: 120_000_000_000, steps: 20_000_000 };
 /// Bounds of a small case whose verbs are ordered by a list: who waits for something that the list holds back may look for it for ever.
@@ -310,7 +312,11 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     let Phased { bed, fabric, case, order } = *p;
     let neutral = fabric.attach(NodeId::memory(0))?;
     let core = Core::new(neutral.clone(), SLAB_BYTES);
-    let bounds = if matches!(order, Order::Listed { .. }) { LISTED } else { SAFETY };
+    let until_ns = if case.faults.is_empty() { SAFETY.until_ns } else { FAULTS_NS };
+    let bounds = match order {
+        Order::Listed { .. } => LISTED,
+        _ => Bounds { until_ns, ..SAFETY },
+    };
     let shared = Shared::new(case, fabric.clone(), core.clone(), bounds);
     let slot_of = |cn: Option<usize>| {
         let slot = core.add_slot();

@@ -10,6 +10,8 @@ use crate::transport::Ticket;
 /// A call that nobody answers is looked at this often, ps.
 const LOOK_AGAIN: u64 = 100_000_000;
 
+/// Nobody waits longer for an answer, ps.
+const LONGEST_CALL: u64 = 20_000_000_000_000;
 /// A request without an answer is sent again after this time, ps.
 const SEND_AGAIN: u64 = 30_000_000;
 
@@ -59,7 +61,12 @@ impl World {
             return;
         }
         let host = target.map(|t| &self.nics[t as usize]);
-        if host.is_some_and(|n| n.host.power() == Power::Hung && n.host.alive()) {
+        let hung = host.is_some_and(|n| n.host.power() == Power::Hung && n.host.alive());
+        if hung && self.is_dead(thread) {
+            self.finish(core, number);
+            return;
+        }
+        if hung && at < posted + LONGEST_CALL {
             self.lists.at(number).call = Some(call);
             self.wheel.push(at + LOOK_AGAIN, Event::CallArrives(number));
             return;
