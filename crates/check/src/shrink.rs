@@ -178,7 +178,9 @@ impl Shrinker<'_> {
 
     fn hazards(&mut self) {
         let none = Hazards::NONE;
-        let off: [fn(&mut Hazards, Hazards); 8] = [
+        let off: [fn(&mut Hazards, Hazards); 10] = [
+            |h, none| h.call_lost_one_in = none.call_lost_one_in,
+            |h, none| h.refuse_memory_one_in = none.refuse_memory_one_in,
             |h, none| h.stretch_ns = none.stretch_ns,
             |h, none| h.words = none.words,
             |h, none| h.stall_one_in = none.stall_one_in,
