@@ -29,3 +29,12 @@ fn the_record_of_an_inner_node_is_added_when_there_is_memory_again() {
     let case = r##"{"version":1,"system":"dmtree","seed":192,"order":844424930132160,"schedule":"uniform","hazards":{"words":false,"stretch_ns":200000,"delay_ns":500,"stall_one_in":0,"replay_one_in":0,"atomic_gap_ns":3000,"garbage":false,"point_one_in":2,"refuse_memory_one_in":30},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":true,"combining":false,"delegation":true,"fanout":8,"key_inline_bytes":24,"leaf_capacity":64,"mirrors":true,"round_trip_combining":false,"tables":"compute","timeout_ms":10000,"value_inline_bytes":64},"pool":{"compute_nodes":3,"memory_nodes":2,"memory_bytes":33554432,"life_bits":16,"cache_bytes":4194304},"clients":9,"gardeners":2,"ops":100,"keys":24,"neighbours":15,"key_form":"early","fill_percent":100,"value_bytes":[5000],"scan_one_in":60,"wave_ops":0,"liveness":false,"kept":[[0],[3],[0],[1],[1],[0,1,2],[2],[4],[0,1,3],[],[19,20,22]]}"##;
     assert_eq!(replay(case).unwrap().finding, None);
 }
+
+/// Two nodes died one soon after the other, and two claimants gave the tables of the first new homes at the same time: a leaf had
+/// two tables, and a value that had been replaced and deleted came back.
+#[test]
+fn a_table_has_one_home() {
+    let case = r##"{"version":2,"system":"dmtree","seed":102,"order":281474976710758,"schedule":"uniform","hazards":{"words":true,"stretch_ns":200000,"delay_ns":500,"stall_one_in":0,"replay_one_in":0,"atomic_gap_ns":0,"garbage":false,"point_one_in":2},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":false,"combining":false,"delegation":false,"fanout":8,"key_inline_bytes":8,"leaf_capacity":64,"mirrors":true,"round_trip_combining":false,"tables":"compute","timeout_ms":10000,"value_inline_bytes":64},"pool":{"compute_nodes":4,"memory_nodes":2,"memory_bytes":33554432,"life_bits":16,"cache_bytes":4194304},"clients":9,"gardeners":1,"ops":100,"keys":6,"neighbours":15,"key_form":"early","fill_percent":100,"value_bytes":[8],"scan_one_in":0,"wave_ops":0,"liveness":true,"faults":[{"crash":{"cn":1,"verb":58,"place":"after","how":"process"}},{"crash":{"cn":0,"verb":107,"place":"after","how":"machine"}}],"kept":[[1],[],[12],[12],[],[12],[0],[0,2],[],[]]}"##;
+    let verdict = replay(case).unwrap();
+    assert_eq!(verdict.finding, None);
+}

@@ -7,7 +7,8 @@
 //!   had locked elsewhere may be taken over.
 //! - *draining*: every living compute node stops using what is homed at the dead node, and ends what it had begun there. When all
 //!   have, a node that hangs while its NIC still serves its locks is harmless.
-//! - *rehoming*: one living node, the claimant, gives new homes to what was homed there.
+//! - *rehoming*: one living node, the claimant, gives new homes to what was homed there. There is one claimant at a time, whatever
+//!   there is to be given new homes.
 //! - *gone*.
 //!
 //! A planned move of tables is draining and rehoming alone. A node that does not acknowledge in time dies itself.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmtree_fabric::{Change, Endpoint, Error, Member, NodeId, Result, Role, Standing, State};
+use dmtree_fabric::{Change, Endpoint, Error, Member, Move, NodeId, Result, Role, Standing, State};
 
 use crate::epoch::Drain;
 use crate::node::PoolNode;
@@ -22,6 +22,8 @@ pub(crate) struct Keeping {
     pulses: Vec<(Arc<AtomicU64>, u64, u64)>,
     /// How long a worker may stand still, ns.
     patience_ns: u64,
+    /// The move that this node carried out last, by its epoch: news of its end may come late.
+    carried_out: u64,
     /// Asked for before this reading of the own clock, the lease is due for renewal.
     renew_at: u64,
 }
@@ -250,14 +252,16 @@ impl PoolNode {
                 _ => {}
             }
         }
-        let Some(p) = state.planned.as_ref().filter(|p| p.standing == Standing::Rehoming) else {
-            return Ok(());
-        };
+        let done = locked(&self.keeping).carried_out;
+        let open = |p: &&Move| p.standing == Standing::Rehoming && p.since > done;
+        let Some(p) = state.planned.as_ref().filter(open) else { return Ok(()) };
         if p.claimant != Some(me) {
             return self.membership.propose(me, Change::ClaimMove, ep.now()).await;
         }
         self.carry_out(ep, p).await?;
-        self.membership.propose(me, Change::Moved, ep.now()).await
+        self.membership.propose(me, Change::Moved, ep.now()).await?;
+        locked(&self.keeping).carried_out = p.since;
+        Ok(())
     }
 
     /// Asks for a planned move; returns when the membership has heard of it. One is under way at a time: ask again later.

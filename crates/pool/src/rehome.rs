@@ -30,10 +30,7 @@ impl PoolNode {
     /// Gives new homes to the partitions of a dead node.
     pub(crate) async fn rehome(&self, ep: &Endpoint, dead: Member) -> Result<()> {
         self.settle_homes(ep).await?;
-        let state = self.view.state();
-        let gone = |home: Member| {
-            home == dead || state.standing(home).is_some_and(|s| s >= Standing::Rehoming)
-        };
+        let gone = |home: Member| home == dead;
         let seen = self.directory(ep).await?;
         let mut load = self.load(&seen);
         for s in seen.iter().filter(|s| gone(s.partition.home)) {

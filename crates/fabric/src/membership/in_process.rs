@@ -218,6 +218,11 @@ impl Book {
         let free = |claimant: Option<Member>| {
             claimant.is_none_or(|c| latest.standing(c).is_none_or(|s| s >= Standing::Draining))
         };
+        // One claimant at a time: two who read the directory together would give one table two homes.
+        let other = |c: Option<Member>| c.is_some_and(|c| c != me) && !free(c);
+        let rehoming = latest.members.iter().filter(|m| m.standing == Standing::Rehoming);
+        let claimed = rehoming.map(|m| m.claimant).chain(latest.planned.iter().map(|p| p.claimant));
+        let taken = { claimed }.any(other);
         match change {
             Change::Acknowledge(m, standing) => {
                 let open = at(m).is_some_and(|(s, by, _)| s == standing && !by.contains(&me));
@@ -233,7 +238,7 @@ impl Book {
                 }
             }
             Change::Claim(m) => {
-                if at(m).is_some_and(|(s, _, c)| s == Standing::Rehoming && free(c)) {
+                if !taken && at(m).is_some_and(|(s, _, c)| s == Standing::Rehoming && free(c)) {
                     self.edit(m, |m| m.claimant = Some(me));
                 }
             }
@@ -268,7 +273,7 @@ impl Book {
             }
             Change::ClaimMove => {
                 let open = |p: &Move| p.standing == Standing::Rehoming && free(p.claimant);
-                if latest.planned.as_ref().is_some_and(open) {
+                if !taken && latest.planned.as_ref().is_some_and(open) {
                     self.change(|s, _| {
                         if let Some(p) = &mut s.planned {
                             p.claimant = Some(me);

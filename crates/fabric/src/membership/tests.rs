@@ -115,6 +115,34 @@ fn news_is_late_where_a_test_wants_it() {
     assert_eq!(now(m.state(B, 171)).expect("answers").standing(C), Some(Standing::Revoking));
 }
 
+/// Two nodes die one soon after the other, and two others found new homes for the tables of the first at the same time: one of them
+/// for the death that was its own to see to, with a directory it had read before. A table had two homes then, and each of the two
+/// its writers.
+#[test]
+fn there_is_one_claimant_at_a_time() {
+    let d = Member { node: NodeId::compute(3), incarnation: 1 };
+    let m = three();
+    now(m.join(d, 1)).expect("a new one");
+    for at in [60, 120] {
+        renew(&m, &[A, B], at);
+    }
+    for dead in [C, d] {
+        for s in [Standing::Revoking, Standing::Draining] {
+            for who in [A, B] {
+                now(m.propose(who, Change::Acknowledge(dead, s), 121)).expect("living");
+            }
+            now(m.propose(A, Change::Revoked(dead), 121)).expect("living");
+        }
+    }
+    let claimant = |of| m.latest().of(of).and_then(|m| m.claimant);
+    now(m.propose(A, Change::Claim(C), 122)).expect("living");
+    now(m.propose(B, Change::Claim(d), 122)).expect("living");
+    assert_eq!((claimant(C), claimant(d)), (Some(A), None));
+    now(m.propose(A, Change::Rehomed(C), 123)).expect("living");
+    now(m.propose(B, Change::Claim(d), 123)).expect("living");
+    assert_eq!(claimant(d), Some(B));
+}
+
 /// A node that comes back before its lease has ended is another one, and the first is dead at once.
 #[test]
 fn a_second_incarnation_ends_the_first() {
