@@ -18,7 +18,7 @@ use crate::drive::{Bounds, Guarded, Shared, Who, liveness, safety};
 use crate::fault::{Fault, Happened};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
-use crate::stage::{Due, wait_until};
+use crate::stage::{Condition, Due, wait_until};
 use crate::verdict::{Finding, Verdict, panic_text};
 
 /// Buffers of all clients together.
@@ -301,13 +301,21 @@ impl<I: RangeIndex> Cast<'_, I> {
         let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
         loop {
             let state = self.bed.cluster.membership().latest();
-            let over = state.planned.is_none() && state.members.iter().all(|m| still(m.standing));
+            let over = state.planned.is_none()
+                && state.members.iter().all(|m| still(m.standing))
+                && state.living().all(|m| self.is_up(m));
             let all = shared.stage.living().next().is_none();
             if all || (over && shared.stage.living().all(|cn| self.knows(cn, &state))) {
                 return;
             }
             ep.sleep(LOOK_NS).await;
         }
+    }
+
+    /// Whether a member works indeed: the lease of one that has crashed may not have ended yet.
+    fn is_up(&self, m: Member) -> bool {
+        let (stage, cn) = (&self.shared.stage, m.node.index());
+        stage.condition(cn) == Condition::Up && stage.incarnation(cn) == m.incarnation
     }
 
     /// Whether a node has heard how far everybody has come.
