@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, Hazards, Order, SimFabric};
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, NodeId, Policy, Result, Standing, Terms, Worker,
+    Core, Endpoint, Error, ErrorKind, Fabric, Member, NodeId, Policy, Result, Standing, State,
+    Terms, Worker,
 };
 use dmtree_parts::{Fill, RangeIndex};
 
@@ -17,7 +18,7 @@ use crate::drive::{Bounds, Guarded, Shared, Who, liveness, safety};
 use crate::fault::{Fault, Happened};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
-use crate::stage::{Due, wait_until};
+use crate::stage::{Condition, Due, wait_until};
 use crate::verdict::{Finding, Verdict, panic_text};
 
 /// Buffers of all clients together.
@@ -176,16 +177,17 @@ impl<I: RangeIndex> Cast<'_, I> {
     /// A client of the present life of its node, when the node has joined.
     async fn take_seat(&self, seat: &Seat<I>) -> Option<I> {
         let life = self.shared.stage.incarnation(seat.cn);
-        if let Some((_, client)) = seat.index.take().filter(|(its, _)| *its == life) {
-            return Some(client);
-        }
         let made = self.endpoint(seat.cn, seat.slot);
         let ep = self.must("attach", made)?;
         if !self.shared.case.faults.is_empty() {
             let pool = self.must("the node", self.bed.cluster.compute_node(seat.cn))?;
-            while pool.standing(pool.cn(), life) != Some(Standing::Living) {
+            let living = || pool.standing(pool.cn(), life) == Some(Standing::Living);
+            while !living() || pool.check_lease(&ep).is_err() {
                 ep.sleep(LOOK_NS).await;
             }
+        }
+        if let Some((_, client)) = seat.index.take().filter(|(its, _)| *its == life) {
+            return Some(client);
         }
         Some(I::client(ep, self.nodes.borrow()[seat.cn].clone()))
     }
@@ -289,7 +291,8 @@ impl<I: RangeIndex> Cast<'_, I> {
         }
     }
 
-    /// Every death has been dealt with.
+    /// Every death has been dealt with, and every node that works knows it: what follows from a death is done by those who have
+    /// heard of it.
     async fn settled(&self) {
         let (shared, ep) = (self.shared, &self.settler);
         while shared.busy.get() > 1 {
@@ -298,12 +301,29 @@ impl<I: RangeIndex> Cast<'_, I> {
         let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
         loop {
             let state = self.bed.cluster.membership().latest();
+            let over = state.planned.is_none()
+                && state.members.iter().all(|m| still(m.standing))
+                && state.living().all(|m| self.is_up(m));
             let all = shared.stage.living().next().is_none();
-            if all || (state.planned.is_none() && state.members.iter().all(|m| still(m.standing))) {
+            if all || (over && shared.stage.living().all(|cn| self.knows(cn, &state))) {
                 return;
             }
             ep.sleep(LOOK_NS).await;
         }
+    }
+
+    /// Whether a member works indeed: the lease of one that has crashed may not have ended yet.
+    fn is_up(&self, m: Member) -> bool {
+        let (stage, cn) = (&self.shared.stage, m.node.index());
+        stage.condition(cn) == Condition::Up && stage.incarnation(cn) == m.incarnation
+    }
+
+    /// Whether a node has heard how far everybody has come.
+    fn knows(&self, cn: usize, state: &State) -> bool {
+        let Ok(pool) = self.bed.cluster.compute_node(cn) else { return false };
+        let heard = |m: Member| pool.standing(m.node, m.incarnation);
+        state.is_living(pool.member())
+            && state.members.iter().all(|m| heard(m.member) == Some(m.standing))
     }
 }
 
@@ -362,6 +382,8 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     if case.liveness && !shared.is_over() {
         fabric.set_hazards(Hazards::NONE);
         shared.phase.set("liveness");
+        // While the last verbs of the other phase came to their ends nobody kept anything.
+        bed.cluster.membership().excuse(fabric.now());
         shared.bounds.set(Bounds { until_ns: fabric.now() + LIVENESS_NS, ..SAFETY });
         cast.phase(&mut worker, true);
         if !case.faults.is_empty() {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::{Endpoint, Error, NodeId, Result, RpcFuture, RpcHandler, ServiceId};
 
-use crate::wire::{Fields, locked};
+use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
 
 /// Epochs, on every compute node.
 pub(crate) const EPOCH_SERVICE: ServiceId = ServiceId(0x12);
@@ -96,8 +96,8 @@ impl RpcHandler for EpochService {
 
 /// Asks another compute node.
 pub(crate) async fn ask_epoch(ep: &Endpoint, node: NodeId, epoch: u64) -> Result<u64> {
-    let mut reply = Vec::new();
-    ep.rpc(node, EPOCH_SERVICE, &epoch.to_le_bytes(), &mut reply).await?;
+    let request = epoch.to_le_bytes();
+    let reply = call_within(ep, LONGEST_CALL_NS, node, EPOCH_SERVICE, &request).await?;
     match Fields(&reply).u64()? {
         0 => Err(Error::corrupt(format!("{node} says that an operation runs in epoch 0"))),
         oldest => Ok(oldest),

@@ -13,7 +13,7 @@ use crate::ids::{
     segment_of, segment_start,
 };
 use crate::layout::{ChunkUse, Partition, compute_base};
-use crate::wire::{Fields, locked};
+use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
 
 /// Cells of tables, on every compute and every memory node.
 pub(crate) const CELL_SERVICE: ServiceId = ServiceId(0x11);
@@ -303,8 +303,7 @@ pub(crate) async fn ask_cells(
 ) -> Result<Vec<TableId>> {
     let mut request = vec![lines];
     request.extend(count.to_le_bytes());
-    let mut reply = Vec::new();
-    ep.rpc(home, CELL_SERVICE, &request, &mut reply).await?;
+    let reply = call_within(ep, LONGEST_CALL_NS, home, CELL_SERVICE, &request).await?;
     let mut f = Fields(&reply);
     let mut out = Vec::new();
     while !f.0.is_empty() {
@@ -326,6 +325,7 @@ fn header(what: (u8, u16)) -> Vec<u8> {
 /// Makes a node the home of a partition of which `lines` lines were granted; false: it has no room.
 pub(crate) async fn ask_adopt(
     ep: &Endpoint,
+    longest_ns: u64,
     home: NodeId,
     number: u16,
     moves: u32,
@@ -335,21 +335,25 @@ pub(crate) async fn ask_adopt(
     request.extend(number.to_le_bytes());
     request.extend(moves.to_le_bytes());
     request.extend(lines.to_le_bytes());
-    let mut reply = Vec::new();
-    ep.rpc(home, CELL_SERVICE, &request, &mut reply).await?;
+    let reply = call_within(ep, longest_ns, home, CELL_SERVICE, &request).await?;
     Ok(Fields(&reply).u8()? == 1)
 }
 
 /// Makes a node grant no more cells of some partitions.
-pub(crate) async fn ask_release(ep: &Endpoint, home: NodeId, numbers: &[u16]) -> Result<()> {
+pub(crate) async fn ask_release(
+    ep: &Endpoint,
+    longest_ns: u64,
+    home: NodeId,
+    numbers: &[u16],
+) -> Result<()> {
     let mut request = header(RELEASE);
     request.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
-    ep.rpc(home, CELL_SERVICE, &request, &mut Vec::new()).await
+    call_within(ep, longest_ns, home, CELL_SERVICE, &request).await.map(|_| ())
 }
 
 /// Returns when a home has done what anybody asked it for before.
-pub(crate) async fn ask_settle(ep: &Endpoint, home: NodeId) -> Result<()> {
-    ep.rpc(home, CELL_SERVICE, &header(SETTLE), &mut Vec::new()).await
+pub(crate) async fn ask_settle(ep: &Endpoint, longest_ns: u64, home: NodeId) -> Result<()> {
+    call_within(ep, longest_ns, home, CELL_SERVICE, &header(SETTLE)).await.map(|_| ())
 }
 
 /// The error of whoever needs a table whose home is gone.
@@ -374,8 +378,7 @@ pub(crate) async fn ask_stretch(
     request.extend(STRETCH.1.to_le_bytes());
     request.extend(bytes.to_le_bytes());
     request.extend(least.to_le_bytes());
-    let mut reply = Vec::new();
-    ep.rpc(home, CELL_SERVICE, &request, &mut reply).await?;
+    let reply = call_within(ep, LONGEST_CALL_NS, home, CELL_SERVICE, &request).await?;
     let mut f = Fields(&reply);
     let (at, granted) = (f.u64()?, f.u64()?);
     if at == 0 {

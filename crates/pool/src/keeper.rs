@@ -145,6 +145,12 @@ impl PoolNode {
         Ok(())
     }
 
+    /// How long a call of the keeper may take, ns: it renews the lease between two of them. What it has asked for may be asked for
+    /// again.
+    pub(crate) fn call_ns(&self) -> u64 {
+        (locked(&self.keeping).patience_ns / 2).max(1)
+    }
+
     /// Acts on a newer state: the tables of the dead, and those that are to move, are used no more.
     fn follow(&self, state: &Arc<State>) {
         let newer = self.view.with_state(|known| {
@@ -292,6 +298,11 @@ impl PoolNode {
     /// How many deaths have come to their ends, as far as this node knows: after each, what the dead have left is there to be found.
     pub fn deaths(&self) -> u64 {
         self.view.deaths()
+    }
+
+    /// Whether this is the first of the living compute nodes, as far as it knows: the one for what one node is to do for all.
+    pub fn is_first(&self) -> bool {
+        self.view.state().living().next() == Some(self.view.me)
     }
 
     /// Whether every death and every move that this node knows of has come to its end.

@@ -60,7 +60,7 @@ impl PoolNode {
                 continue;
             }
             if found.is_some() {
-                ask_release(ep, home.node, &[*number]).await?;
+                ask_release(ep, self.call_ns(), home.node, &[*number]).await?;
                 *load.entry(home).or_default() += usize::from(PARTITIONS);
             }
             let again = self.directory_at(ep, *number).await?;
@@ -139,7 +139,7 @@ impl PoolNode {
     async fn settle_homes(&self, ep: &Endpoint) -> Result<()> {
         for home in self.living() {
             self.renew(ep).await?;
-            ask_settle(ep, home.node).await?;
+            ask_settle(ep, self.call_ns(), home.node).await?;
         }
         Ok(())
     }
@@ -169,14 +169,15 @@ impl PoolNode {
         order.sort();
         let compute = to.into_iter().chain(order.into_iter().map(|(_, m)| m));
         for home in compute {
-            if ask_adopt(ep, home.node, p.number, p.moves + 1, p.lines).await? {
+            self.renew(ep).await?;
+            if ask_adopt(ep, self.call_ns(), home.node, p.number, p.moves + 1, p.lines).await? {
                 *load.entry(home).or_default() += 1;
                 return Ok(());
             }
         }
         let memory: Vec<NodeId> = self.shape.memory.iter().map(|l| l.node).collect();
         for home in memory {
-            if ask_adopt(ep, home, p.number, p.moves + 1, p.lines).await? {
+            if ask_adopt(ep, self.call_ns(), home, p.number, p.moves + 1, p.lines).await? {
                 return Ok(());
             }
         }

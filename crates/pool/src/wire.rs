@@ -2,7 +2,44 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dmtree_fabric::{Error, Result};
+use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId, Result, Role, ServiceId};
+
+/// A compute node that has not answered a call of an operation for so long does not answer it any more, ns. Much less than members
+/// have for acknowledging a death: the one that does not answer may be what the death is about, and the operation may hold a lock.
+pub(crate) const LONGEST_CALL_NS: u64 = 50_000_000;
+
+/// A remote call that ends, after `longest_ns` at the latest, also when a compute node is asked that hangs.
+///
+/// # Errors
+/// `Unreachable` then; those of the fabric.
+pub(crate) async fn call_within(
+    ep: &Endpoint,
+    longest_ns: u64,
+    to: NodeId,
+    service: ServiceId,
+    request: &[u8],
+) -> Result<Vec<u8>> {
+    let mut reply = Vec::new();
+    if to.role() != Role::Compute {
+        ep.rpc(to, service, request, &mut reply).await?;
+        return Ok(reply);
+    }
+    if ep.now() >= ep.deadline() {
+        // Between operations: the last one's has passed.
+        ep.renew_deadline();
+    }
+    let whole = ep.deadline();
+    ep.set_deadline(whole.min(ep.now() + longest_ns));
+    let done = ep.rpc(to, service, request, &mut reply).await;
+    ep.set_deadline(whole);
+    match done {
+        Err(e) if e.kind() == ErrorKind::TimedOut && ep.now() < whole => {
+            let text = format!("{to} has not answered a call for {} ms", longest_ns / 1_000_000);
+            Err(Error::new(ErrorKind::Unreachable, text).effect_unknown())
+        }
+        done => done.map(|()| reply),
+    }
+}
 
 /// Locks for a few instructions. A panic elsewhere under the lock leaves consistent (if incomplete) bookkeeping behind.
 pub(crate) fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -149,6 +149,15 @@ impl DmTree {
         }
     }
 
+    /// It could not give this lock back, and does nothing under it any more.
+    pub(crate) fn leave_orphan(&self, tag: LockTag) {
+        let mut held = self.held.borrow_mut();
+        if let Some(i) = held.iter().rposition(|h| h.tag == tag) {
+            let h = held.swap_remove(i);
+            self.node.orphan(h);
+        }
+    }
+
     /// An operation that waits while it holds no lock does not stand in the way of tables that move.
     pub(crate) fn pass(&self) {
         if self.held.borrow().is_empty() {

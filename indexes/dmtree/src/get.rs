@@ -238,7 +238,7 @@ impl DmTree {
             if on.is_null() {
                 return Ok(Answer::Stale);
             }
-            backoff.step().await?;
+            self.stroll(&mut backoff, &leaf).await?;
             leaf = self.read_leaf(on, leaf.capacity).await?;
         }
     }

@@ -207,10 +207,14 @@ impl DmTree {
     }
 
     /// An unlock that has failed leaves an orphan behind, and does not undo what the operation has achieved: the home is dead (then
-    /// its lock is moot), or somebody will find the lock and repair the table.
+    /// its lock is moot), or somebody will find the lock and repair the table. The operation does not hold it any more: when it goes
+    /// on and waits, tables may move.
     pub(crate) fn unlocked(&self, tag: LockTag, done: Result<()>) -> Result<()> {
         match done {
-            Err(e) if is_away(&e) => Ok(()),
+            Err(e) if is_away(&e) => {
+                self.leave_orphan(tag);
+                Ok(())
+            }
             done => {
                 self.let_go(tag);
                 done

@@ -36,8 +36,9 @@ impl DmTree {
     async fn do_one(&self, chore: Chore) -> Result<Work> {
         let scope = self.ep.begin(OpKind::Maintain);
         let pin = self.pin();
-        let again = matches!(chore, Chore::Settle(_) | Chore::Unlink { .. } | Chore::Sweep(_))
-            .then(|| chore.clone());
+        // Merges are found again by the next delete; everything else is not.
+        let again =
+            (!matches!(chore, Chore::Merge(_) | Chore::MergeInner(..))).then(|| chore.clone());
         let did = self.do_chore(chore).await;
         self.leave_orphans();
         drop(pin);
@@ -47,7 +48,13 @@ impl DmTree {
                 again.into_iter().for_each(|chore| self.node.push_chore(chore));
                 Ok(Work::None)
             }
-            Err(e) => Err(e),
+            Err(e) => {
+                // What nobody else would find again is not forgotten for an error of the moment.
+                if e.kind() != ErrorKind::Corrupt {
+                    again.into_iter().for_each(|chore| self.node.push_chore(chore));
+                }
+                Err(e)
+            }
             Ok(()) => {
                 scope.end(OpOutcome::Other);
                 Ok(Work::Some)

@@ -80,6 +80,7 @@ dmtree_fabric::marks! {
         ScanStale => "scan: restarts at a leaf that has changed",
         ScanTorn => "scan: a torn leaf is read again",
         ScanOddTable => "scan: a leaf is locked or its table is odd",
+        ScanWalk => "scan: a leaf without a record is found by walking",
         ScanDownAgain => "scan downwards: restarts",
         ScanDownWalk => "scan downwards: walks right to a leaf without a record",
     }

@@ -14,6 +14,7 @@ use crate::format::leaf::{FenceArea, HeaderParts, put_header};
 use crate::format::table::LockTag;
 use crate::format::{Ver, put_u64};
 use crate::marks::Mark;
+use crate::node::Chore;
 use crate::rough::Rough;
 
 /// A record that stays.
@@ -76,7 +77,9 @@ impl DmTree {
         if let Some((low, child)) = right {
             // Found by walking until then.
             match Box::pin(self.insert_record(h.level + 1, &low, &child)).await {
-                Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {}
+                Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
+                    self.node.push_chore(Chore::PublishInner(low, h.level, child));
+                }
                 other => other?,
             }
         }

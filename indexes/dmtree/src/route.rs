@@ -8,7 +8,7 @@ use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeParts, Record};
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::keys::KeyArray;
 
-use crate::client::{DmTree, HELP_AFTER, Route};
+use crate::client::{DmTree, HELP_AFTER, LeafCopy, Route};
 use crate::format::area::Stored;
 use crate::format::inner;
 use crate::marks::Mark;
@@ -19,6 +19,9 @@ pub(crate) struct InnerCopy {
     pub level: u8,
     pub next: GlobalAddr,
 }
+
+/// A walk over more leaves than this may go round in circles.
+const STROLL: u32 = 16;
 
 /// What reading an inner node can show.
 pub(crate) enum InnerRead {
@@ -375,6 +378,7 @@ impl DmTree {
             return Ok(None);
         }
         Mark::RouteWalk.hit();
+        let mut backoff = self.ep.backoff("the end of a walk", leaf.addr);
         loop {
             let h = leaf.header(self);
             let (life, table, next) = (h.ver.life, h.table, h.next);
@@ -385,7 +389,6 @@ impl DmTree {
                 let capacity = leaf.capacity;
                 return Ok(Some(Route { leaf: leaf.addr, life, table, capacity, fence }));
             }
-            self.ep.check_deadline("the end of a walk", next.bits())?;
             let on = if into.is_null() { next } else { into };
             if on.is_null() {
                 return Ok(None);
@@ -393,8 +396,24 @@ impl DmTree {
             if !into.is_null() {
                 Mark::RouteWalkInto.hit();
             }
+            self.stroll(&mut backoff, &leaf).await?;
             leaf = self.read_leaf(on, leaf.capacity).await?;
         }
+    }
+
+    /// Between two leaves of a walk. A merge that has committed and not ended sends a walker back and forth between the two leaves:
+    /// when it goes on for long its owner may be dead, and the walker repairs what it meets. Meanwhile tables may move: the repair
+    /// itself may have to wait for that.
+    pub(crate) async fn stroll(
+        &self,
+        backoff: &mut dmtree_fabric::Backoff<'_>,
+        leaf: &LeafCopy,
+    ) -> Result<()> {
+        if backoff.steps() >= STROLL {
+            Box::pin(self.help_leaf(leaf.addr, leaf.capacity)).await?;
+        }
+        self.pass();
+        backoff.step().await
     }
 
     /// The bottom node that covers the largest keys below `key` (below the right end when `None`): it begins below `key` and

@@ -27,6 +27,8 @@ use crate::route::route_of;
 const MAX_GROUP: usize = 16;
 /// Bytes of blocks fetched together.
 const BLOCK_BATCH_BYTES: u64 = 4 << 20;
+/// Looks at the parent in vain, after which a scan finds the leaf by walking.
+const WALK_AFTER: u32 = 3;
 
 /// A pair on its way to a page.
 #[derive(Debug)]
@@ -96,11 +98,18 @@ impl DmTree {
         };
         let mut backoff = self.ep.backoff("a consistent view of a leaf", self.node.root.word);
         let mut pin = self.pin();
+        // A leaf found by walking, because no record names it.
+        let mut walked: Option<Route> = None;
         loop {
-            let node = self.bottom(&cursor).await?;
-            let first = node.keys().floor(&cursor).unwrap_or(0);
-            let group = self.group(&node, first, r.limit - page.len(), &beyond);
-            let leaves = self.read_group(&node, first, group).await?;
+            let leaves = match walked.take() {
+                Some(route) => vec![self.read_one(&route).await?],
+                None => {
+                    let node = self.bottom(&cursor).await?;
+                    let first = node.keys().floor(&cursor).unwrap_or(0);
+                    let group = self.group(&node, first, r.limit - page.len(), &beyond);
+                    self.read_group(&node, first, group).await?
+                }
+            };
             let mut stale = false;
             for seen in leaves {
                 let Some(leaf) = seen.filter(|l| covers(l, &cursor)) else {
@@ -121,8 +130,14 @@ impl DmTree {
             }
             if stale {
                 Mark::ScanStale.hit();
-                self.fresh_route(&cursor).await?;
+                let fresh = self.fresh_route(&cursor).await?;
+                self.pass();
                 backoff.step().await?;
+                if backoff.steps() > WALK_AFTER {
+                    // The record is missing, or names a dead leaf, and whoever should see to that may be dead, too.
+                    Mark::ScanWalk.hit();
+                    walked = self.walk_route(&cursor, &fresh).await?;
+                }
             }
             if page.bytes() >= PAGE_BYTES {
                 return Ok(Some(Resume(Bound::Included(cursor))));
@@ -188,7 +203,10 @@ impl DmTree {
     async fn read_below(&self, route: &Route, cursor: Option<&[u8]>) -> Result<Option<ScanLeaf>> {
         let mut leaf = match self.read_one(route).await? {
             Some(leaf) => leaf,
-            None => return Ok(None),
+            None => match self.read_heir(route).await? {
+                Some(leaf) => leaf,
+                None => return Ok(None),
+            },
         };
         loop {
             let reaches = match (&leaf.hi, cursor) {
@@ -209,6 +227,26 @@ impl DmTree {
             let seen = self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await?;
             let Seen::Whole(next) = seen else { return Ok(None) };
             leaf = next;
+        }
+    }
+
+    /// The leaf that a dead one went into, as long as the record names the dead one.
+    async fn read_heir(&self, route: &Route) -> Result<Option<ScanLeaf>> {
+        let mut copy = self.read_leaf(route.leaf, route.capacity).await?;
+        if copy.header(self).ver.life != route.life {
+            return Ok(None);
+        }
+        loop {
+            let into = copy.header(self).into;
+            if into.is_null() {
+                break;
+            }
+            self.ep.check_deadline("the end of a chain of dead leaves", into.bits())?;
+            copy = self.read_leaf(into, copy.capacity).await?;
+        }
+        match self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await? {
+            Seen::Whole(leaf) => Ok(Some(leaf)),
+            Seen::Stale | Seen::Torn => Ok(None),
         }
     }
 
@@ -333,7 +371,10 @@ impl DmTree {
             match self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await? {
                 Seen::Whole(leaf) => return Ok(Some(leaf)),
                 Seen::Stale => return Ok(None),
-                Seen::Torn => backoff.step().await?,
+                Seen::Torn => {
+                    self.pass();
+                    backoff.step().await?;
+                }
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Going over the whole tree after a death: locks of the dead, unbuilt tables and missing records that nobody has met yet.
 //!
-//! Maintenance does it one bottom node at a time: each node looks at the leaves whose tables are homed with it, and at the inner
-//! nodes above them.
+//! Maintenance does it one bottom node at a time: each node looks at the leaves whose tables are homed with it (one node for all
+//! whose tables are homed on memory nodes), and at the inner nodes above them.
 
-use dmtree_fabric::{GlobalAddr, Result};
+use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
 use dmtree_pool::TableId;
 
 use crate::client::{DmTree, is_away};
@@ -61,11 +61,15 @@ impl DmTree {
             self.ep.renew_deadline();
             let route = route_of(r);
             let home = self.node.pool.resolve(&self.ep, route.table).await;
-            if own && !home.is_ok_and(|at| at.node() == self.ep.node()) {
+            if own && !home.is_ok_and(|at| self.sweeps_for(at.node())) {
                 continue;
             }
             match self.help_route(&route).await {
-                Err(e) if is_away(&e) => continue,
+                // The leaf is lost, or something else that its repair needs is away: then the sweep is not done with it.
+                Err(e) if is_away(&e) => match self.rough_header(route.leaf).await {
+                    Err(e) if is_away(&e) => continue,
+                    _ => return Err(e),
+                },
                 helped => helped?,
             }
             let last = i + 1 == node.records().len();
@@ -73,6 +77,15 @@ impl DmTree {
             self.sweep_right(route.leaf, high).await?;
         }
         Ok(node.hi().map(<[u8]>::to_vec))
+    }
+
+    /// Whether this node looks at the leaves whose tables are homed at a node: at its own, and one node for all of them at those
+    /// of the memory nodes. (When that one dies its death begins another sweep, of another one.)
+    fn sweeps_for(&self, home: NodeId) -> bool {
+        match home.role() {
+            Role::Compute => home == self.ep.node(),
+            Role::Memory => self.node.pool.is_first(),
+        }
     }
 
     /// A root that went into another one: the root of a load.
@@ -126,7 +139,10 @@ impl DmTree {
             slots: self.node.g.fanout,
         };
         match Box::pin(self.insert_record(level + 1, &low, &child)).await {
-            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => Ok(()),
+            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
+                self.node.push_chore(Chore::PublishInner(low, level, child));
+                Ok(())
+            }
             other => other,
         }
     }

@@ -78,6 +78,18 @@ impl InProcess {
         self.book().delays.insert(node, ns);
     }
 
+    /// A test knob: whatever the living owe is due as if it had been asked for now, because nobody could do anything for a while.
+    pub fn excuse(&self, now: Nanos) {
+        let mut book = self.book();
+        book.now = book.now.max(now);
+        let (now, until) = (book.now, book.now + book.terms.lease_ns);
+        for member in book.latest().living() {
+            book.leases.insert(member, until);
+        }
+        book.asked.values_mut().for_each(|at| *at = now);
+        book.move_asked = now;
+    }
+
     /// Other terms from now on; leases that were granted stay as they are.
     pub fn set_terms(&self, terms: Terms) {
         self.book().terms = terms;
