@@ -32,8 +32,21 @@ impl std::fmt::Display for WaitReason {
 
 /// Called when a detached list has finished, successfully or not: passes a local turn on, say.
 pub trait DetachedHook {
-    /// The list posted with this argument has finished.
+    /// The list posted with this argument is nobody's business any more: it has ended, or, when its caller blocks, it was posted.
     fn finished(&self, arg: u64);
+
+    /// It has ended like this: none of its verbs executes any more. With a worker this comes before `finished`.
+    fn ended(&self, arg: u64, result: &Result<()>) {
+        let _ = (arg, result);
+    }
+}
+
+/// The hook of a detached list, and what it is called with.
+pub(crate) struct Hooked {
+    pub hook: Rc<dyn DetachedHook>,
+    pub arg: u64,
+    /// `finished` has been called.
+    pub is_told: bool,
 }
 
 /// A list of verbs from staging to collection.
@@ -44,7 +57,7 @@ pub(crate) struct Posting {
     slot: u32,
     /// The awaiting future is gone; the completion frees the buffers.
     dropped: bool,
-    hook: Option<(Rc<dyn DetachedHook>, u64)>,
+    hook: Option<Hooked>,
     pub(crate) requests: Vec<WorkRequest>,
     pub(crate) bufs: Vec<Option<Buf>>,
     pub(crate) words: Option<Buf>,
@@ -312,7 +325,7 @@ impl Core {
         self.with_posting(t, |p| p.state = State::InFlight);
     }
 
-    pub(crate) fn mark_detached(&self, t: Ticket, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
+    pub(crate) fn mark_detached(&self, t: Ticket, hook: Option<Hooked>) {
         self.detached.set(self.detached.get() + 1);
         self.with_posting(t, |p| {
             p.state = State::Detached;
@@ -410,13 +423,16 @@ impl Core {
     /// A detached list has finished: its hook runs, its error is kept for the next [`Core::take_detached_error`].
     pub(crate) fn finish_detached(&self, t: Ticket, result: Result<()>) {
         self.detached.set(self.detached.get() - 1);
-        if let Err(e) = result {
-            self.detached_error.borrow_mut().get_or_insert(e);
-        }
         let hook = self.with_posting(t, |p| p.hook.take());
         self.close_posting(t);
-        if let Some((hook, arg)) = hook {
-            hook.finished(arg);
+        if let Some(Hooked { hook, arg, is_told }) = hook {
+            hook.ended(arg, &result);
+            if !is_told {
+                hook.finished(arg);
+            }
+        }
+        if let Err(e) = result {
+            self.detached_error.borrow_mut().get_or_insert(e);
         }
     }
 

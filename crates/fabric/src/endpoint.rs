@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
-use crate::core::{Core, DetachedHook, WaitReason};
+use crate::core::{Core, DetachedHook, Hooked, WaitReason};
 use crate::counters::{Counters, OpCounts, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
@@ -157,8 +157,9 @@ impl Endpoint {
     pub fn detach<L: Ordered>(&self, list: L, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
         let core = &self.0.core;
         let (ticket, _) = self.stage(list, true, true);
-        let (now, later) = if core.is_driven() { (None, hook) } else { (hook, None) };
-        core.mark_detached(ticket, later);
+        let now = hook.clone().filter(|_| !core.is_driven());
+        let is_told = now.is_some();
+        core.mark_detached(ticket, hook.map(|(hook, arg)| Hooked { hook, arg, is_told }));
         let posted = core.post_on(&*self.0.transport, ticket);
         if let Some((hook, arg)) = now {
             hook.finished(arg);
@@ -179,6 +180,7 @@ impl Endpoint {
     ) -> Result<()> {
         let result = self.chain(list).await.map(|_| ());
         if let Some((hook, arg)) = hook {
+            hook.ended(arg, &result);
             hook.finished(arg);
         }
         result

@@ -1,13 +1,13 @@
 //! Several operations with fewer round trips than one by one. Not atomic: each is linearizable by itself.
 
-use dmtree_fabric::verb::{VerbVec, cas};
+use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Values, Write, check_key};
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
 use crate::format::slot::Place;
-use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::format::table::{BODY_AT, Table, View};
 use crate::lock::Locked;
 use crate::probe::Probe;
 
@@ -260,16 +260,12 @@ impl DmTree {
                     locked.push((i, Locked { route, at, tag, table, turn }));
                 }
                 _ => {
-                    self.give_back_lock(at, tag).await?;
+                    self.give_back_leaf(&route, at, tag).await?;
                     round.alone.push(i);
                 }
             }
         }
         Ok(locked)
-    }
-
-    async fn give_back_lock(&self, at: dmtree_fabric::GlobalAddr, tag: LockTag) -> Result<()> {
-        self.ep.release(cas(at, tag.0, 0), None).await
     }
 }
 

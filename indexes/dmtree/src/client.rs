@@ -5,10 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::verb::{cas, read};
-use dmtree_fabric::{
-    DetachedHook, Endpoint, Error, GlobalAddr, OpOutcome, Result, Stage, Step, Verified,
-};
-use dmtree_parts::turns::TurnHook;
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, OpOutcome, Result, Stage, Step, Verified};
 use dmtree_pool::{BlockPtr, EpochHandle, TableId};
 
 use crate::defects::Defect;
@@ -19,14 +16,15 @@ use crate::format::slot::{self, Place, Slot, State};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::marks::Mark;
 use crate::node::DmNode;
+use crate::unlock::UnlockHook;
 
 /// A DMTree client: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
 pub struct DmTree {
     pub(crate) ep: Endpoint,
     pub(crate) node: Arc<DmNode>,
     pub(crate) epoch: Rc<EpochHandle>,
-    pub(crate) leaf_hook: Rc<dyn DetachedHook>,
-    pub(crate) inner_hook: Rc<dyn DetachedHook>,
+    pub(crate) leaf_hook: Rc<UnlockHook>,
+    pub(crate) inner_hook: Rc<UnlockHook>,
     tag_base: u64,
     acquisitions: Cell<u16>,
     /// Locks that the present operation holds.
@@ -116,8 +114,8 @@ impl DmTree {
         ep.set_attached_only(!node.o.round_trip_combining);
         Self {
             epoch: Rc::new(node.pool.register()),
-            leaf_hook: TurnHook::of(&node.leaf_turns),
-            inner_hook: TurnHook::of(&node.inner_turns),
+            leaf_hook: UnlockHook::of(&node, &node.leaf_turns),
+            inner_hook: UnlockHook::of(&node, &node.inner_turns),
             tag_base: u64::from(ep.node().bits()) << 48
                 | u64::from(incarnation) << 32
                 | u64::from(client) << 16,

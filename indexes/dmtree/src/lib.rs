@@ -27,6 +27,7 @@ mod route;
 mod scan;
 mod split;
 mod sweep;
+mod unlock;
 mod walk;
 mod write;
 

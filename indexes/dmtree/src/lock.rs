@@ -99,6 +99,7 @@ impl DmTree {
                 (_, Err(e)) => return Err(e),
             }
             self.retried.set(true);
+            self.settle_while_waiting().await;
             self.pass();
             let paused = self.pause(&mut backoff, route, doubt.is_some()).await;
             if let Err(e) = paused {
@@ -179,22 +180,37 @@ impl DmTree {
                 Tried::Stale
             }
         };
-        self.ep.release(cas(at, tag.0, 0), None).await?;
+        self.give_back_leaf(route, at, tag).await?;
         Ok(other)
     }
 
     /// Unlocks a leaf whose table has not changed.
     pub(crate) async fn unlock(&self, l: Locked) -> Result<()> {
-        let hook = Some((self.leaf_hook.clone(), l.turn.hand_over()));
+        let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
+        let hook = self.leaf_hook.watch(lock, Some(l.turn));
         let done = self.ep.release(cas(l.at, l.tag.0, 0), hook).await;
-        self.unlocked(l.tag, done)
+        self.released(l.tag, done)
+    }
+
+    /// Gives a lock back under which nothing was done.
+    pub(crate) async fn give_back_leaf(
+        &self,
+        route: &Route,
+        at: GlobalAddr,
+        tag: LockTag,
+    ) -> Result<()> {
+        let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
+        let hook = self.leaf_hook.watch(lock, None);
+        let done = self.ep.release(cas(at, tag.0, 0), hook).await;
+        self.released(tag, done)
     }
 
     /// Writes the table and unlocks behind it: WRITE->atomic is ordered.
     pub(crate) async fn unlock_with_table(&self, mut l: Locked) -> Result<()> {
         let mut body = self.ep.buf(Table::body_len(l.route.capacity) as u32).await?;
         l.table.body(l.route.table, &mut body);
-        let hook = Some((self.leaf_hook.clone(), l.turn.hand_over()));
+        let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
+        let hook = self.leaf_hook.watch(lock, Some(l.turn));
         if self.node.has(Defect::UnlockBesideTable) {
             self.ep.detach(write(l.at.plus(BODY_AT as u64), body), None);
             self.ep.detach(cas(l.at, l.tag.0, 0), hook);
@@ -203,21 +219,31 @@ impl DmTree {
         }
         let list = (write(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
         let done = self.ep.release(list, hook).await;
-        self.unlocked(l.tag, done)
+        self.released(l.tag, done)
     }
 
-    /// An unlock that has failed leaves an orphan behind, and does not undo what the operation has achieved: the home is dead (then
-    /// its lock is moot), or somebody will find the lock and repair the table. The operation does not hold it any more: when it goes
-    /// on and waits, tables may move.
+    /// An unlock is under way, or has ended: its hook leaves the orphan, if any.
+    pub(crate) fn released(&self, tag: LockTag, done: Result<()>) -> Result<()> {
+        self.let_go(tag);
+        match done {
+            Err(e) if is_away(&e) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// An awaited unlock that has failed leaves an orphan behind, and does not undo what the operation has achieved: the home is dead
+    /// (then its lock is moot), or somebody will find the lock and repair the table. The operation does not hold it any more: when it
+    /// goes on and waits, tables may move.
     pub(crate) fn unlocked(&self, tag: LockTag, done: Result<()>) -> Result<()> {
         match done {
             Err(e) if is_away(&e) => {
                 self.leave_orphan(tag);
                 Ok(())
             }
-            done => {
+            Err(e) => Err(e),
+            Ok(()) => {
                 self.let_go(tag);
-                done
+                Ok(())
             }
         }
     }

@@ -469,7 +469,7 @@ impl DmTree {
     /// Before an operation of its own, a client looks after what others of its node have left behind: it may be wanted elsewhere.
     pub(crate) async fn settle_some(&self) {
         let now = self.ep.now();
-        let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS) else { return };
+        let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, |_| true) else { return };
         let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
         let pin = self.pin();
         // What fails is tried again later.
@@ -478,6 +478,22 @@ impl DmTree {
         drop(pin);
         if settled.is_ok() {
             scope.end(dmtree_fabric::OpOutcome::Other);
+        }
+    }
+
+    /// Whoever waits for a lock may wait for the orphan of a node all of whose clients wait for orphans of this one: so it looks
+    /// after them meanwhile. While it holds locks it touches no leaf, since whoever waits for a leaf's lock holds none.
+    pub(crate) async fn settle_while_waiting(&self) {
+        if !self.node.has_orphans() {
+            return;
+        }
+        let held = self.held.borrow().len();
+        let may = |on: &Lockable| held == 0 || matches!(on, Lockable::Inner(_));
+        let now = self.ep.now();
+        let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, may) else { return };
+        if Box::pin(self.settle(h)).await.is_err() {
+            let left = self.held.borrow_mut().split_off(held);
+            left.into_iter().for_each(|h| self.node.orphan(h));
         }
     }
 
@@ -490,7 +506,15 @@ impl DmTree {
                     Err(e) => return Err(e),
                 };
                 if self.ep.cas(at, 0, 0).await? == h.tag.0 {
-                    self.mend_leaf(&route, at, h.tag.0).await?;
+                    match self.mend_leaf(&route, at, h.tag.0).await? {
+                        // Whether it was taken over may be in doubt.
+                        true if self.ep.cas(at, 0, 0).await? == h.tag.0 => return Ok(()),
+                        true => {}
+                        // The cell was another leaf's when it was locked: nothing was done under the lock.
+                        false => {
+                            self.ep.cas(at, h.tag.0, 0).await?;
+                        }
+                    }
                 }
             }
             Lockable::Inner(addr) => {

@@ -196,16 +196,22 @@ impl DmNode {
         self.settle_at.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// An orphan to look after now; the next one not before `again`.
-    pub(crate) fn due_orphan(&self, now: u64, again: u64) -> Option<HeldLock> {
+    /// An orphan, of those that `may` be touched, to look after now; the next one not before `again`.
+    pub(crate) fn due_orphan(
+        &self,
+        now: u64,
+        again: u64,
+        may: impl Fn(&Lockable) -> bool,
+    ) -> Option<HeldLock> {
         let at = self.settle_at.load(Ordering::Relaxed);
         if at > now {
             return None;
         }
         let orphans = self.orphans.lock().expect("no panic under this lock");
         self.settle_at.store(if orphans.is_empty() { u64::MAX } else { again }, Ordering::Relaxed);
-        let all = orphans.iter().nth((now % orphans.len().max(1) as u64) as usize);
-        all.map(|(tag, on)| HeldLock { tag: LockTag(*tag), on: *on })
+        let first = (now % orphans.len().max(1) as u64) as usize;
+        let mut from = orphans.iter().skip(first).chain(orphans.iter().take(first));
+        from.find(|(_, on)| may(on)).map(|(tag, on)| HeldLock { tag: LockTag(*tag), on: *on })
     }
 
     pub(crate) fn push_chore(&self, chore: Chore) {

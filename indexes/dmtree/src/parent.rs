@@ -4,11 +4,11 @@
 //! has the form of a leaf's: image of N', N.next = N' commits, image of N, unlock, then the record of N' one level up.
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
-use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::turns::Turn;
 use dmtree_pool::Grant;
 
-use crate::client::{DmTree, Lockable};
+use crate::client::{DmTree, HeldLock, Lockable};
 use crate::format::inner::{self, Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
@@ -94,7 +94,8 @@ impl DmTree {
         let (tag, bytes) = loop {
             let tag = self.next_tag();
             self.ep.step(Step::Structure);
-            let (was, bytes) = self.cas_and_read(lock, (0, tag.0), addr, g.inner_image()).await?;
+            let tried = self.cas_and_read(lock, (0, tag.0), addr, g.inner_image()).await;
+            let (was, bytes) = self.sure_of(addr, tag, tried)?;
             if was == 0 {
                 break (tag, bytes);
             }
@@ -103,11 +104,20 @@ impl DmTree {
             if self.node.is_abandoned(was) {
                 Box::pin(self.mend_inner(addr, was)).await?;
             }
+            self.settle_while_waiting().await;
             self.pass();
             backoff.step().await?;
         };
         self.hold(tag, Lockable::Inner(addr));
         self.open_inner(addr, life, level, tag, turn, bytes).await
+    }
+
+    /// A try that has failed may have taken the lock: it leaves an orphan.
+    fn sure_of<T>(&self, addr: GlobalAddr, tag: LockTag, tried: Result<T>) -> Result<T> {
+        if tried.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
+            self.node.orphan(HeldLock { tag, on: Lockable::Inner(addr) });
+        }
+        tried
     }
 
     /// Accepts (or gives back) a node just locked.
@@ -121,7 +131,6 @@ impl DmTree {
         bytes: dmtree_fabric::Sampled,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
-        let lock = addr.plus(g.inner_lock_at() as u64);
         self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
         let checked = bytes.check(|b| {
             let (h, _) = inner::check(g, addr, b).ok_or(())?;
@@ -132,7 +141,7 @@ impl DmTree {
         let Ok((ver, bytes)) = checked else {
             // Stale, or freed and in another's hands: give the lock back.
             Mark::InnerLockStale.hit();
-            self.release_inner(lock, tag, turn).await?;
+            self.release_inner(addr, tag, turn).await?;
             return Ok(None);
         };
         let bytes = bytes.into_buf();
@@ -148,15 +157,15 @@ impl DmTree {
         Ok(Some(LockedInner { addr, tag, turn, ver, level, hi, bytes, records }))
     }
 
-    async fn release_inner(&self, lock: GlobalAddr, tag: LockTag, turn: Turn) -> Result<()> {
-        let hook = Some((self.inner_hook.clone(), turn.hand_over()));
+    async fn release_inner(&self, addr: GlobalAddr, tag: LockTag, turn: Turn) -> Result<()> {
+        let lock = addr.plus(self.node.g.inner_lock_at() as u64);
+        let hook = self.inner_hook.watch(HeldLock { tag, on: Lockable::Inner(addr) }, Some(turn));
         let done = self.ep.release(cas(lock, tag.0, 0), hook).await;
-        self.unlocked(tag, done)
+        self.released(tag, done)
     }
 
     pub(crate) async fn unlock_inner(&self, n: LockedInner) -> Result<()> {
-        let lock = n.addr.plus(self.node.g.inner_lock_at() as u64);
-        self.release_inner(lock, n.tag, n.turn).await
+        self.release_inner(n.addr, n.tag, n.turn).await
     }
 
     /// Adds the record of a child to the level above it (`level`), unless it is there. Splits what is full, up to a new root.
@@ -432,7 +441,8 @@ impl DmTree {
         let tag = self.next_tag();
         let len = self.node.g.inner_image();
         self.ep.step(Step::Structure);
-        let (was, bytes) = self.cas_and_read(lock, (0, tag.0), addr, len).await?;
+        let tried = self.cas_and_read(lock, (0, tag.0), addr, len).await;
+        let (was, bytes) = self.sure_of(addr, tag, tried)?;
         if was != 0 {
             return Ok(None);
         }
