@@ -83,9 +83,29 @@ defects! {
     NoLease,
 }
 
+/// Which are on in every index that this process opens from now on.
+static PLANTED: AtomicU64 = AtomicU64::new(0);
+
+impl Defect {
+    /// Switches defects on in every index that this process opens from now on, and all others off: for checkers.
+    pub fn plant(on: &[Self]) {
+        PLANTED.store(bits(on), Ordering::Relaxed);
+    }
+}
+
+fn bits(on: &[Defect]) -> u64 {
+    on.iter().fold(0, |bits, d| bits | 1 << (*d as u8))
+}
+
 /// Which are on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Defects(AtomicU64);
+
+impl Default for Defects {
+    fn default() -> Self {
+        Self(AtomicU64::new(PLANTED.load(Ordering::Relaxed)))
+    }
+}
 
 impl Defects {
     #[inline]
@@ -95,6 +115,6 @@ impl Defects {
     }
 
     pub(crate) fn set(&self, on: &[Defect]) {
-        self.0.store(on.iter().fold(0, |bits, d| bits | 1 << (*d as u8)), Ordering::Relaxed);
+        self.0.store(bits(on), Ordering::Relaxed);
     }
 }

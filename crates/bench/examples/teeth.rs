@@ -1,0 +1,59 @@
+//! Which defects of DMTree the checker finds, and after how many seeds: `teeth [SEEDS [NAME...]]`. A table in Markdown.
+
+#![allow(clippy::disallowed_macros, reason = "a program prints")]
+
+use dmtree_bench::checked::{Setting, case, run, tiny};
+use dmtree_bench::registry::find;
+use dmtree_check::exhaustive::Depth;
+use dmtree_check::fault::FaultSet;
+use dmtree_check::verdict::keep_panics;
+use dmtree_engine::Defect;
+use dmtree_fabric::Capabilities;
+
+/// Orders of one small case.
+const ORDERS: Depth = Depth { switches: 3, paths: 2_000 };
+/// Small cases.
+const SMALL: u64 = 12;
+
+/// The first seed that goes wrong, and how.
+fn first(seeds: u64, faults: FaultSet) -> Option<(u64, &'static str)> {
+    let dmtree = find("dmtree").expect("it is registered");
+    let setting = Setting { grants: Capabilities::NONE, faults };
+    (0..seeds).find_map(|seed| {
+        let verdict = run(&case(&dmtree, seed, setting)).expect("a seed's case runs");
+        verdict.finding.map(|f| (seed + 1, f.kind()))
+    })
+}
+
+/// The same among every order of small cases: case and order.
+fn small() -> Option<(u64, u64)> {
+    let dmtree = find("dmtree").expect("it is registered");
+    (0..SMALL).find_map(|seed| {
+        let case = tiny(&dmtree, seed, Capabilities::NONE);
+        let e = dmtree.explore(&case, ORDERS, &|| true).expect("a small case runs");
+        e.wrong.map(|_| (seed, e.paths))
+    })
+}
+
+fn main() {
+    keep_panics();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let seeds: u64 = args.first().map_or(2_000, |a| a.parse().expect("a number of seeds"));
+    let wanted = |d: &Defect| args.len() < 2 || args[1..].iter().any(|name| name == d.name());
+    println!("| defect | seeds without faults | with crashes | small cases |\n|---|---|---|---|");
+    for d in Defect::ALL.iter().filter(|d| wanted(d)) {
+        Defect::plant(&[*d]);
+        let shown = |f: Option<(u64, &str)>| f.map(|(n, kind)| format!("{n} ({kind})"));
+        let calm = shown(first(seeds, FaultSet::None));
+        let crash = match calm {
+            Some(_) => None,
+            None => shown(first(seeds, FaultSet::Crash)),
+        };
+        let orders = match (&calm, &crash) {
+            (None, None) => small().map(|(case, n)| format!("case {case}, order {n}")),
+            _ => None,
+        };
+        let text = |t: Option<String>| t.unwrap_or_else(|| "-".to_owned());
+        println!("| {} | {} | {} | {} |", d.name(), text(calm), text(crash), text(orders));
+    }
+}
