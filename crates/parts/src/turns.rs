@@ -8,21 +8,36 @@ use dmtree_fabric::wait::Turnstile;
 use dmtree_fabric::{DetachedHook, Endpoint, Result, WaitReason};
 
 /// A fixed number of turnstiles; a lock's number picks one. Two locks may share one: that costs waiting, never correctness, as
-/// long as nobody waits for a turn while holding another.
+/// long as whoever waits for a turn while holding another waits for one of a higher rank. (Ranks share none.)
 #[derive(Debug)]
 pub struct TurnTable {
     slots: Box<[Turnstile]>,
+    /// Turnstiles of one rank: a power of two.
+    of_rank: usize,
 }
+
+/// The place of a lock in the order in which turns are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank(pub u8);
 
 impl TurnTable {
     /// `slots` turnstiles, rounded up to a power of two.
     pub fn new(slots: usize) -> Arc<Self> {
-        let n = slots.next_power_of_two();
-        Arc::new(Self { slots: (0..n).map(|_| Turnstile::new()).collect() })
+        Self::ranked(Rank(0), slots)
     }
 
-    fn index(&self, lock: u64) -> usize {
-        (lock.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.slots.len() - 1)
+    /// As many for each rank up to `highest`.
+    pub fn ranked(highest: Rank, slots: usize) -> Arc<Self> {
+        let of_rank = slots.next_power_of_two();
+        let all = (usize::from(highest.0) + 1) * of_rank;
+        Arc::new(Self { slots: (0..all).map(|_| Turnstile::new()).collect(), of_rank })
+    }
+
+    /// A rank above the highest counts as the highest.
+    fn index(&self, rank: Rank, lock: u64) -> usize {
+        let hash = (lock.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        let highest = self.slots.len() / self.of_rank - 1;
+        usize::from(rank.0).min(highest) * self.of_rank + (hash & (self.of_rank - 1))
     }
 
     /// Waits for the turn at lock number `lock`.
@@ -30,7 +45,15 @@ impl TurnTable {
     /// # Errors
     /// `TimedOut` at the deadline of the operation.
     pub async fn turn(self: &Arc<Self>, ep: &Endpoint, lock: u64) -> Result<Turn> {
-        let index = self.index(lock);
+        self.turn_of(ep, Rank(0), lock).await
+    }
+
+    /// The same for a lock of some rank. The caller holds turns of lower ranks only.
+    ///
+    /// # Errors
+    /// As [`TurnTable::turn`].
+    pub async fn turn_of(self: &Arc<Self>, ep: &Endpoint, rank: Rank, lock: u64) -> Result<Turn> {
+        let index = self.index(rank, lock);
         let why = WaitReason { what: "turn at a lock", at: lock };
         self.slots[index].acquire(ep, why).await?;
         Ok(Turn { table: self.clone(), index, held: true })
@@ -38,7 +61,12 @@ impl TurnTable {
 
     /// Takes the turn when nobody has it.
     pub fn try_turn(self: &Arc<Self>, lock: u64) -> Option<Turn> {
-        let index = self.index(lock);
+        self.try_turn_of(Rank(0), lock)
+    }
+
+    /// The same for a lock of some rank.
+    pub fn try_turn_of(self: &Arc<Self>, rank: Rank, lock: u64) -> Option<Turn> {
+        let index = self.index(rank, lock);
         let held = self.slots[index].try_acquire();
         held.then(|| Turn { table: self.clone(), index, held: true })
     }
@@ -83,5 +111,23 @@ impl TurnHook {
 impl DetachedHook for TurnHook {
     fn finished(&self, index: u64) {
         self.0.slots[index as usize].release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that held the lock of an inner node waited for that of its parent, which had the same turnstile: for itself.
+    #[test]
+    fn locks_of_different_ranks_never_share_a_turnstile() {
+        let turns = TurnTable::ranked(Rank(2), 1);
+        let node = turns.try_turn_of(Rank(1), 7).expect("nobody has it");
+        assert!(turns.try_turn_of(Rank(1), 8).is_none(), "one of a rank");
+        let parent = turns.try_turn_of(Rank(2), 7).expect("another rank");
+        assert!(turns.try_turn_of(Rank(9), 1).is_none(), "counts as the highest");
+        drop(node);
+        drop(parent);
+        assert!(turns.try_turn_of(Rank(1), 8).is_some());
     }
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
-use dmtree_parts::cache::NodeCache;
+use dmtree_parts::cache::{MAX_LEVELS, NodeCache};
 use dmtree_parts::combine::Combiner;
-use dmtree_parts::turns::TurnTable;
+use dmtree_parts::turns::{Rank, TurnTable};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
@@ -21,8 +21,10 @@ use crate::options::Options;
 /// Kinds of arenas: what a chunk holds.
 const KIND_INNER: u8 = 1;
 const KIND_LEAF: u8 = 2;
-/// Turnstiles for leaf locks, and as many for inner locks.
+/// Turnstiles for leaf locks.
 const TURNS: usize = 4096;
+/// Turnstiles for the locks of the inner nodes of each level.
+const INNER_TURNS: usize = 256;
 /// Slots for groups of readers, and as many for groups of writers. Few enough to stay in a core's cache: two keys that meet in
 /// one slot only miss a chance to share.
 const GROUPS: usize = 1024;
@@ -105,7 +107,7 @@ impl DmNode {
             root,
             cache: NodeCache::new(cx.cache_bytes),
             leaf_turns: TurnTable::new(TURNS),
-            inner_turns: TurnTable::new(TURNS / 8),
+            inner_turns: TurnTable::ranked(Rank(MAX_LEVELS as u8), INNER_TURNS),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             inner_arena: arena(KIND_INNER, g.inner_bytes()),

@@ -1,11 +1,12 @@
 //! Inner nodes: adding and removing records, splitting, growing a new root.
 //!
-//! A node is locked by a word of its own; one inner lock is held at a time. Readers check fences and hop right. An inner split
+//! A node is locked by a word of its own; who waits for an inner lock while holding another waits for one of a higher level (the turns
+//! at inner locks are ranked by level). Readers check fences and hop right. An inner split
 //! has the form of a leaf's: image of N', N.next = N' commits, image of N, unlock, then the record of N' one level up.
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Stage, Step};
-use dmtree_parts::turns::Turn;
+use dmtree_parts::turns::{Rank, Turn};
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, HeldLock, Lockable};
@@ -87,7 +88,7 @@ impl DmTree {
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
         let resting = self.rest();
-        let turn = self.node.inner_turns.turn(&self.ep, addr.bits()).await?;
+        let turn = self.node.inner_turns.turn_of(&self.ep, Rank(level), addr.bits()).await?;
         drop(resting);
         let lock = addr.plus(g.inner_lock_at() as u64);
         let mut backoff = self.ep.backoff("inner lock", lock);
@@ -436,7 +437,9 @@ impl DmTree {
         life: u16,
         level: u8,
     ) -> Result<Option<LockedInner>> {
-        let Some(turn) = self.node.inner_turns.try_turn(addr.bits()) else { return Ok(None) };
+        let Some(turn) = self.node.inner_turns.try_turn_of(Rank(level), addr.bits()) else {
+            return Ok(None);
+        };
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
         let tag = self.next_tag();
         let len = self.node.g.inner_image();
