@@ -159,13 +159,15 @@ struct Config {
     /// Running operations that have taken effect, ascending.
     done: Vec<usize>,
     /// Operations of unknown outcome that have, ascending.
-    tried: Vec<usize>,
+    tried: Tried,
 }
+
+type Tried = Vec<usize>;
 
 /// Explanations, none of which is like another but for more operations of unknown outcome: whoever has used up fewer of them can do
 /// whatever the other can.
 #[derive(Default)]
-struct Configs(BTreeMap<(Option<ValueId>, Vec<usize>), Vec<Vec<usize>>>);
+struct Configs(BTreeMap<(Option<ValueId>, Vec<usize>), Vec<Tried>>);
 
 impl Configs {
     /// False: it adds nothing.

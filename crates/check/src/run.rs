@@ -344,8 +344,11 @@ impl<I: RangeIndex> Cast<'_, I> {
         loop {
             let state = self.bed.cluster.membership().latest();
             let all = shared.stage.living().next().is_none();
-            let known =
-                |cn: usize| self.bed.cluster.compute_node(cn).is_ok_and(|node| node.is_settled());
+            let gone = state.members.iter().filter(|m| m.standing == Standing::Gone).count();
+            let known = |cn: usize| {
+                let node = self.bed.cluster.compute_node(cn);
+                node.is_ok_and(|n| n.is_settled() && n.deaths() >= gone as u64)
+            };
             let over = state.planned.is_none() && state.members.iter().all(|m| still(m.standing));
             // Who does not know of a death yet does not sweep after it.
             if all || (over && shared.stage.living().all(known)) {
