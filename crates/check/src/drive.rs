@@ -295,12 +295,12 @@ pub(crate) async fn liveness<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, 
     }
 }
 
-fn failed(client: u32, what: String, e: &Error) -> Finding {
+pub(crate) fn failed(client: u32, what: String, e: &Error) -> Finding {
     Finding::Failed { client, what, kind: format!("{:?}", e.kind()), why: e.to_string() }
 }
 
 /// Whether a fault lets an operation of a client fail like this.
-fn excused(shared: &Shared<'_>, client: u32, e: &Error) -> bool {
+pub(crate) fn excused(shared: &Shared<'_>, client: u32, e: &Error) -> bool {
     let cn = client as usize % usize::from(shared.case.pool.compute_nodes);
     let scarce = shared.case.hazards.refuse_memory_one_in > 0 && e.kind() == ErrorKind::Full;
     let yes = scarce || shared.stage.excuses(cn, e);
@@ -333,8 +333,12 @@ async fn perform<I: RangeIndex>(
             None
         }
         Ok(answer) => Some(answer),
-        // A node without membership never works again.
-        Err(e) if excused(shared, client, &e) => (e.kind() != ErrorKind::Fenced).then_some(answer),
+        Err(e) if excused(shared, client, &e) => {
+            // A node without membership never works again. What needs lost memory to be brought to its end stays locked for good:
+            // who has waited for it once has seen it.
+            let stuck = e.kind() == ErrorKind::TimedOut && shared.stage.has_lost();
+            (e.kind() != ErrorKind::Fenced && !stuck).then_some(answer)
+        }
         Err(e) => {
             shared.found(failed(client, call.to_string(), &e));
             None

@@ -131,6 +131,11 @@ impl Fault {
         }
     }
 
+    /// Whether verbs of nodes that live on may fail by it, other than at the dead.
+    pub fn hits_the_living(&self) -> bool {
+        matches!(self, Self::Freeze { .. } | Self::Cut { .. } | Self::LoseMemory { .. })
+    }
+
     /// Those of a seed.
     pub fn draw(set: FaultSet, seed: u64, scene: Scene) -> Vec<Self> {
         let mut d = Draw::new(seed ^ 0x6661_756c_7473);
@@ -229,8 +234,10 @@ impl Happened {
                 let end = near == cn || to == End::Compute(cn);
                 end && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended | K::Unreachable)
             }
+            // What was half done and needs what is lost is never brought to its end: its lock is held for good.
             Fault::LoseMemory { mn, .. } => {
-                e.kind() == K::Unreachable && e.to_string().contains(&format!("mn{mn}"))
+                matches!(e.kind(), K::TimedOut | K::Contended)
+                    || e.kind() == K::Unreachable && e.to_string().contains(&format!("mn{mn}"))
             }
         }
     }

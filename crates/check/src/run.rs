@@ -14,7 +14,7 @@ use dmtree_parts::{Fill, RangeIndex};
 
 use crate::bed::Bed;
 use crate::case::Case;
-use crate::drive::{Bounds, Guarded, Shared, Who, liveness, safety};
+use crate::drive::{Bounds, Guarded, Shared, Who, excused, failed, liveness, safety};
 use crate::fault::{Fault, Happened};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
@@ -35,6 +35,10 @@ const ACKNOWLEDGE_NS: u64 = 1_000_000_000;
 const LOOK_NS: u64 = 200_000;
 /// Virtual time within which the phase without hazards must end, ns.
 const LIVENESS_NS: u64 = 5_000_000_000;
+/// The same when operations may wait until their deadline.
+const LIVENESS_AFTER_LOSS_NS: u64 = 15_000_000_000;
+/// Pause of a node's maintenance, ns.
+const TEND_NS: u64 = 2_000_000;
 
 /// Runs a case with an index of type `I`.
 ///
@@ -163,26 +167,48 @@ struct Cast<'a, I: RangeIndex> {
     seats: Vec<Seat<I>>,
     /// A slot for the keeper of each compute node.
     keepers: Vec<u32>,
+    /// A slot for the maintenance of each, when verbs of the living fail.
+    tenders: Vec<u32>,
     nodes: RefCell<Vec<Arc<I::Node>>>,
     director: Endpoint,
     settler: Endpoint,
 }
 
 impl<I: RangeIndex> Cast<'_, I> {
-    fn endpoint(&self, cn: usize, slot: u32) -> Result<Endpoint> {
-        let transport = self.bed.cluster.fabric().attach(NodeId::compute(cn as u16))?;
-        Ok(Endpoint::new(self.shared.core.clone(), transport, slot))
+    /// A way to memory for a slot of a node. Nothing when the node has rightly lost its membership, and has not heard of it.
+    fn endpoint(&self, cn: usize, slot: u32) -> Option<Endpoint> {
+        let shared = self.shared;
+        match self.bed.cluster.fabric().attach(NodeId::compute(cn as u16)) {
+            Err(e) if e.kind() == ErrorKind::Fenced && shared.stage.may_be_expelled(cn) => {
+                shared.stage.expel(cn);
+                shared.wake(|of| of == Some(cn));
+                None
+            }
+            attached => {
+                let transport = self.must("attach", attached)?;
+                Some(Endpoint::new(shared.core.clone(), transport, slot))
+            }
+        }
+    }
+
+    /// Waits until a node is a member in its present life.
+    async fn joined(&self, cn: usize, ep: &Endpoint) -> Option<()> {
+        let life = self.shared.stage.incarnation(cn);
+        let pool = self.must("the node", self.bed.cluster.compute_node(cn))?;
+        while pool.standing(pool.cn(), life) != Some(Standing::Living) {
+            ep.sleep(LOOK_NS).await;
+        }
+        Some(())
     }
 
     /// A client of the present life of its node, when the node has joined.
     async fn take_seat(&self, seat: &Seat<I>) -> Option<I> {
         let life = self.shared.stage.incarnation(seat.cn);
-        let made = self.endpoint(seat.cn, seat.slot);
-        let ep = self.must("attach", made)?;
+        let ep = self.endpoint(seat.cn, seat.slot)?;
         if !self.shared.case.faults.is_empty() {
+            self.joined(seat.cn, &ep).await?;
             let pool = self.must("the node", self.bed.cluster.compute_node(seat.cn))?;
-            let living = || pool.standing(pool.cn(), life) == Some(Standing::Living);
-            while !living() || pool.check_lease(&ep).is_err() {
+            while pool.check_lease(&ep).is_err() {
                 ep.sleep(LOOK_NS).await;
             }
         }
@@ -224,14 +250,36 @@ impl<I: RangeIndex> Cast<'_, I> {
             let work = move || self.keep(cn, *slot);
             worker.spawn(*slot, Guarded::new(shared, Who::Keeper(cn), work));
         }
+        for (cn, slot) in self.tenders.iter().enumerate() {
+            let work = move || async move { self.tend(cn, *slot).await.unwrap_or_default() };
+            worker.spawn(*slot, Guarded::new(shared, Who::Keeper(cn), work));
+        }
         let work = move || self.direct();
         worker.spawn(self.director.slot(), Guarded::new(shared, Who::Director, work));
+    }
+
+    /// What somebody has to do on every node, whether or not its clients do anything: maintenance, now and then. Operations that
+    /// fail leave locks behind, and the next operation of their node may never come.
+    async fn tend(&self, cn: usize, slot: u32) -> Option<()> {
+        let ep = self.endpoint(cn, slot)?;
+        self.joined(cn, &ep).await?;
+        let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
+        loop {
+            index.endpoint().sleep(TEND_NS).await;
+            match index.maintain().await {
+                Err(e) if e.kind() == ErrorKind::Fenced => return None,
+                Err(e) if !excused(self.shared, cn as u32, &e) => {
+                    self.shared.found(failed(cn as u32, "maintenance of its node".to_owned(), &e));
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The keeper of a node in one of its lives.
     async fn keep(&self, cn: usize, slot: u32) {
         let shared = self.shared;
-        let Some(ep) = self.must("attach", self.endpoint(cn, slot)) else { return };
+        let Some(ep) = self.endpoint(cn, slot) else { return };
         let Some(pool) = self.must("the node", self.bed.cluster.compute_node(cn)) else { return };
         let mut heard = 0;
         loop {
@@ -353,10 +401,12 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         }
     }
     let keepers = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
+    let tended = if case.faults.iter().any(Fault::hits_the_living) { bed.nodes.len() } else { 0 };
+    let tenders = (0..tended).map(|cn| slot_of(Some(cn))).collect();
     let director = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
     let settler = Endpoint::new(core.clone(), neutral, slot_of(None));
     let nodes = RefCell::new(bed.nodes.clone());
-    let cast = Cast { bed, shared: &shared, seats, keepers, nodes, director, settler };
+    let cast = Cast { bed, shared: &shared, seats, keepers, tenders, nodes, director, settler };
     bed.cluster.membership().set_terms(Terms {
         lease_ns: case.lease_ns,
         acknowledge_ns: ACKNOWLEDGE_NS,
@@ -384,7 +434,8 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         shared.phase.set("liveness");
         // While the last verbs of the other phase came to their ends nobody kept anything.
         bed.cluster.membership().excuse(fabric.now());
-        shared.bounds.set(Bounds { until_ns: fabric.now() + LIVENESS_NS, ..SAFETY });
+        let lasts = if shared.stage.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };
+        shared.bounds.set(Bounds { until_ns: fabric.now() + lasts, ..SAFETY });
         cast.phase(&mut worker, true);
         if !case.faults.is_empty() {
             let work = || cast.settled();

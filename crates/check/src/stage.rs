@@ -232,6 +232,11 @@ impl<'a> Stage<'a> {
         self.lives[cn].condition.set(Condition::Up);
     }
 
+    /// Whether memory has been lost.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.happened.borrow().iter().any(|h| matches!(h.fault, Fault::LoseMemory { .. }))
+    }
+
     /// Whether something that has happened lets an operation of a node fail like this.
     pub(crate) fn excuses(&self, cn: usize, e: &dmtree_fabric::Error) -> bool {
         self.happened.borrow().iter().any(|h| h.excuses(cn as u16, e))
