@@ -26,7 +26,59 @@ fn a_node_sampled_around_the_replacement_of_its_first_record_is_read_again() {
 /// when there was memory again. Now it is a chore, as a leaf's record is.
 #[test]
 fn the_record_of_an_inner_node_is_added_when_there_is_memory_again() {
-    let case = r##"{"version":1,"system":"dmtree","seed":192,"order":844424930132160,"schedule":"uniform","hazards":{"words":false,"stretch_ns":200000,"delay_ns":500,"stall_one_in":0,"replay_one_in":0,"atomic_gap_ns":3000,"garbage":false,"point_one_in":2,"refuse_memory_one_in":30},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":true,"combining":false,"delegation":true,"fanout":8,"key_inline_bytes":24,"leaf_capacity":64,"mirrors":true,"round_trip_combining":false,"tables":"compute","timeout_ms":10000,"value_inline_bytes":64},"pool":{"compute_nodes":3,"memory_nodes":2,"memory_bytes":33554432,"life_bits":16,"cache_bytes":4194304},"clients":9,"gardeners":2,"ops":100,"keys":24,"neighbours":15,"key_form":"early","fill_percent":100,"value_bytes":[5000],"scan_one_in":60,"wave_ops":0,"liveness":false,"kept":[[0],[3],[0],[1],[1],[0,1,2],[2],[4],[0,1,3],[],[19,20,22]]}"##;
+    let case = r##"{"version":2,"system":"dmtree","seed":192,"order":844424930132160,"schedule":"uniform","hazards":{"words":false,"stretch_ns":200000,"delay_ns":500,"stall_one_in":0,"replay_one_in":0,"atomic_gap_ns":3000,"garbage":false,"point_one_in":2,"refuse_memory_one_in":30},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":true,"combining":false,"delegation":true,"fanout":8,"key_inline_bytes":24,"leaf_capacity":64,"mirrors":true,"round_trip_combining":false,"tables":"compute","timeout_ms":10000,"value_inline_bytes":64},"pool":{"compute_nodes":3,"memory_nodes":2,"memory_bytes":33554432,"life_bits":16,"cache_bytes":4194304},"clients":9,"gardeners":2,"ops":100,"keys":24,"neighbours":15,"key_form":"early","fill_percent":100,"value_bytes":[5000],"scan_one_in":60,"wave_ops":0,"liveness":false,"kept":[[0],[3],[0],[1],[1],[0,1,2],[2],[4],[0,1,3],[],[19,20,22]]}"##;
+    assert_eq!(replay(case).unwrap().finding, None);
+}
+
+/// The checker walked before the death of a node whose lease had not ended yet: its tables had no new homes. (Checked crashes, seed 894.)
+#[test]
+fn a_crashed_node_whose_lease_has_not_ended_is_not_a_living_one() {
+    let case = r##"{"version":2,"system":"dmtree","seed":894,"order":894,"schedule":"uniform","hazards":{"words":false,"stretch_ns":20000,"delay_ns":500,"stall_one_in":0,"replay_one_in":0,"atomic_gap_ns":30000,"garbage":false,"point_one_in":0,"call_lost_one_in":3,"refuse_memory_one_in":30},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":true,"combining":true,"delegation":true,"fanout":8,"key_inline_bytes":24,"leaf_capacity":32,"mirrors":true,"round_trip_combining":true,"tables":"compute","timeout_ms":10000,"value_inline_bytes":64},"pool":{"compute_nodes":2,"memory_nodes":2,"memory_bytes":33554432,"life_bits":2,"cache_bytes":4560},"clients":9,"gardeners":0,"ops":100,"keys":6,"neighbours":3,"key_form":"early","fill_percent":50,"value_bytes":[8,60,200],"scan_one_in":20,"wave_ops":0,"liveness":true,"faults":[{"crash":{"cn":0,"verb":101,"place":"inside","how":"machine"}}],"lease_ns":100000000}"##;
+    assert_eq!(replay(case).unwrap().finding, None);
+}
+
+/// The checker walked when the membership had dealt with a death of which the survivors had not heard: no sweep was due, and a record
+/// was missing. (Checked crashes, seed 121.)
+#[test]
+fn a_node_sweeps_before_the_walk_when_it_has_heard_of_a_death() {
+    let case = r##"{"version":2,"system":"dmtree","seed":121,"order":121,"schedule":"uniform","hazards":{"words":false,"stretch_ns":0,"delay_ns":500,"stall_one_in":0,"replay_one_in":4,"atomic_gap_ns":3000,"garbage":true,"point_one_in":2},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":false,"combining":false,"delegation":false,"fanout":8,"key_inline_bytes":8,"leaf_capacity":32,"mirrors":false,"round_trip_combining":true,"tables":"memory","timeout_ms":10000,"value_inline_bytes":64},"pool":{"compute_nodes":4,"memory_nodes":1,"memory_bytes":33554432,"life_bits":2,"cache_bytes":4080},"clients":9,"gardeners":1,"ops":100,"keys":64,"neighbours":7,"key_form":"late","fill_percent":100,"value_bytes":[60],"scan_one_in":20,"wave_ops":0,"liveness":true,"faults":[{"crash":{"cn":1,"verb":276,"place":"inside","how":"process"}}]}"##;
+    assert_eq!(replay(case).unwrap().finding, None);
+}
+
+/// A survivor could not give a lock back, because its home had died, and went on with its operation: when it waited for the new home it
+/// did not leave its drain ticket, because of that lock, and was expelled. (Checked crashes, seed 401.)
+#[test]
+fn an_unlock_that_failed_does_not_keep_a_new_home_waiting() {
+    let case = r##"{"version":2,"system":"dmtree","seed":401,"order":401,"schedule":"unfair","hazards":{"words":false,"stretch_ns":2000,"delay_ns":50000,"stall_one_in":20,"replay_one_in":0,"atomic_gap_ns":30000,"garbage":false,"point_one_in":10},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":true,"combining":true,"delegation":true,"fanout":32,"key_inline_bytes":8,"leaf_capacity":64,"mirrors":true,"round_trip_combining":true,"tables":"compute","timeout_ms":10000,"value_inline_bytes":8},"pool":{"compute_nodes":3,"memory_nodes":2,"memory_bytes":33554432,"life_bits":16,"cache_bytes":11568},"clients":4,"gardeners":0,"ops":100,"keys":24,"neighbours":15,"key_form":"early","fill_percent":50,"value_bytes":[8],"scan_one_in":0,"wave_ops":40,"liveness":true,"faults":[{"crash":{"cn":1,"verb":297,"place":"before","how":"process"}},{"crash":{"cn":2,"verb":271,"place":"inside","how":"machine"}}]}"##;
+    assert_eq!(replay(case).unwrap().finding, None);
+}
+
+/// While the last verbs of a phase came to their ends no keeper ran, and all survivors were expelled. (Checked crashes, seed 1202.)
+#[test]
+fn leases_do_not_end_between_two_phases() {
+    let case = r##"{"version":2,"system":"dmtree","seed":1202,"order":1202,"schedule":"unfair","hazards":{"words":true,"stretch_ns":20000,"delay_ns":500,"stall_one_in":0,"replay_one_in":0,"atomic_gap_ns":0,"garbage":false,"point_one_in":0,"call_lost_one_in":3},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":false,"combining":true,"delegation":true,"fanout":32,"key_inline_bytes":40,"leaf_capacity":64,"mirrors":true,"round_trip_combining":true,"tables":"compute","timeout_ms":10000,"value_inline_bytes":64},"pool":{"compute_nodes":4,"memory_nodes":2,"memory_bytes":33554432,"life_bits":2,"cache_bytes":14832},"clients":6,"gardeners":0,"ops":120,"keys":24,"neighbours":15,"key_form":"early","fill_percent":50,"value_bytes":[8],"scan_one_in":0,"wave_ops":0,"liveness":true,"faults":[{"crash":{"cn":0,"verb":39,"place":"inside","how":"process"}}]}"##;
+    assert_eq!(replay(case).unwrap().finding, None);
+}
+
+/// A claimant of a death asked another home that hung, did not renew its lease meanwhile, and was expelled. (Checked crashes, seed 1596.)
+#[test]
+fn a_keeper_that_calls_a_node_that_hangs_keeps_its_own_lease() {
+    let case = r##"{"version":2,"system":"dmtree","seed":1596,"order":1596,"schedule":"unfair","hazards":{"words":true,"stretch_ns":200000,"delay_ns":500,"stall_one_in":20,"replay_one_in":0,"atomic_gap_ns":0,"garbage":true,"point_one_in":2},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":true,"combining":false,"delegation":true,"fanout":32,"key_inline_bytes":40,"leaf_capacity":32,"mirrors":true,"round_trip_combining":false,"tables":"compute","timeout_ms":10000,"value_inline_bytes":8},"pool":{"compute_nodes":3,"memory_nodes":2,"memory_bytes":33554432,"life_bits":2,"cache_bytes":4194304},"clients":3,"gardeners":1,"ops":100,"keys":64,"neighbours":7,"key_form":"late","fill_percent":70,"value_bytes":[200],"scan_one_in":60,"wave_ops":40,"liveness":true,"faults":[{"crash":{"cn":0,"verb":139,"place":"inside","how":"hung"}},{"crash":{"cn":2,"verb":20,"place":"inside","how":"hung","back_ns":50000}}]}"##;
+    assert_eq!(replay(case).unwrap().finding, None);
+}
+
+/// A split had found no memory for its record: a scan upwards waited for the record until its patience ended. (Checked crashes, seed 1935.)
+#[test]
+fn a_scan_passes_a_leaf_without_a_record() {
+    let case = r##"{"version":2,"system":"dmtree","seed":1935,"order":1935,"schedule":"uniform","hazards":{"words":false,"stretch_ns":2000,"delay_ns":50000,"stall_one_in":200,"replay_one_in":4,"atomic_gap_ns":0,"garbage":true,"point_one_in":10,"refuse_memory_one_in":3},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":true,"combining":true,"delegation":true,"fanout":8,"key_inline_bytes":8,"leaf_capacity":64,"mirrors":true,"round_trip_combining":true,"tables":"compute","timeout_ms":10000,"value_inline_bytes":8},"pool":{"compute_nodes":4,"memory_nodes":1,"memory_bytes":33554432,"life_bits":2,"cache_bytes":4194304},"clients":9,"gardeners":1,"ops":100,"keys":64,"neighbours":15,"key_form":"late","fill_percent":100,"value_bytes":[60],"scan_one_in":20,"wave_ops":40,"liveness":true,"faults":[{"crash":{"cn":2,"verb":62,"place":"after","how":"machine","back_ns":5000000}}],"lease_ns":100000000}"##;
+    assert_eq!(replay(case).unwrap().finding, None);
+}
+
+/// The locks of an inner node and of its parent had the same turnstile: who held the one and wanted the other waited for himself, until
+/// his node was expelled. (Checked crashes, seed 2370.)
+#[test]
+fn nobody_waits_for_his_own_turn() {
+    let case = r##"{"version":2,"system":"dmtree","seed":2370,"order":2370,"schedule":"uniform","hazards":{"words":false,"stretch_ns":2000,"delay_ns":5000,"stall_one_in":0,"replay_one_in":0,"atomic_gap_ns":3000,"garbage":true,"point_one_in":2,"call_lost_one_in":3,"refuse_memory_one_in":3},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":false,"combining":false,"delegation":false,"fanout":8,"key_inline_bytes":8,"leaf_capacity":32,"mirrors":false,"round_trip_combining":true,"tables":"memory","timeout_ms":10000,"value_inline_bytes":8},"pool":{"compute_nodes":4,"memory_nodes":2,"memory_bytes":33554432,"life_bits":16,"cache_bytes":4080},"clients":6,"gardeners":2,"ops":120,"keys":64,"neighbours":15,"key_form":"late","fill_percent":100,"value_bytes":[60],"scan_one_in":60,"wave_ops":40,"liveness":true,"faults":[{"crash":{"cn":0,"verb":19,"place":"before","how":"machine"}}],"lease_ns":100000000}"##;
     assert_eq!(replay(case).unwrap().finding, None);
 }
 

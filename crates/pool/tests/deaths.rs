@@ -204,6 +204,53 @@ fn a_dead_node_is_fenced_and_its_tables_find_new_homes() {
     }
 }
 
+/// A client that asked a home for cells, or a member for its epoch, waited for a node that hangs until its own patience ended, with a
+/// leaf locked: and the death of that very node waited for the client (checked crashes, seed 401).
+#[test]
+fn nobody_waits_long_for_a_node_that_hangs() {
+    let scene = Scene::new(1, 2);
+    let watch = scene.endpoint(0);
+    watch.set_timeout(10_000_000_000);
+    scene.run(1, async {
+        let a = scene.node(0);
+        scene.fabric.crash(NodeId::compute(1), How::Hung).expect("known");
+        for _ in 0..40 {
+            watch.renew_deadline();
+            let began = watch.now();
+            let t = a.alloc_table(&watch, 1, TableSide::Compute).await.expect("another home");
+            assert!(watch.now() < began + 100_000_000);
+            a.retire_table(t);
+        }
+        watch.renew_deadline();
+        let began = watch.now();
+        let e = a.reclaim(&watch).await.expect_err("it may still read");
+        assert!(e.kind() == ErrorKind::Unreachable && watch.now() < began + 100_000_000, "{e}");
+    });
+}
+
+/// A claimant that asked a home that hung meanwhile did not renew its own lease until it got an answer, and was expelled (checked
+/// crashes, seed 1106).
+#[test]
+fn a_claimant_renews_its_lease_while_a_home_hangs() {
+    for seed in 1..6 {
+        let scene = Scene::new(seed, 3);
+        tables(&scene, 10);
+        (0..3).for_each(|cn| scene.keeper(cn, PAUSE_NS));
+        let watch = scene.endpoint(0);
+        scene.run(seed, async {
+            watch.sleep(2_000_000).await;
+            scene.fabric.crash(NodeId::compute(1), How::Process).expect("known");
+            let a = scene.node(0);
+            while a.standing(NodeId::compute(1), 1) != Some(Standing::Rehoming) {
+                watch.sleep(50_000).await;
+            }
+            scene.fabric.crash(NodeId::compute(2), How::Hung).expect("known");
+            settled(&scene, &watch, 0, &[(1, 1), (2, 1)]).await;
+            assert_eq!(a.standing(NodeId::compute(0), 1), Some(Standing::Living));
+        });
+    }
+}
+
 /// Whoever finds the new homes may die at any verb; another one goes on. Records that it left torn are written anew.
 #[test]
 fn the_claimant_dies_at_every_verb() {
