@@ -82,6 +82,8 @@ impl View {
                 self.me
             ),
         )
+        // The operation may have written before it was held up.
+        .effect_unknown()
     }
 
     pub(crate) fn state(&self) -> Arc<State> {
