@@ -104,7 +104,7 @@ fn histories_are_written_checked_and_refused() {
     let lines: Vec<&str> = good.lines().collect();
     std::fs::write(&path, lines[..10].join("\n")).unwrap();
     refused(&["--check-history", at], &["h.jsonl", "line 11", "truncated"]);
-    std::fs::write(&path, good.replacen("\"version\":2", "\"version\":7", 1)).unwrap();
+    std::fs::write(&path, good.replacen("\"version\":1", "\"version\":7", 1)).unwrap();
     refused(&["--check-history", at], &["line 1", "version 7"]);
 }
 
