@@ -3,11 +3,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Result of anything that may touch the fabric.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, to branch on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The caller passed something that cannot be right.
@@ -39,7 +41,7 @@ pub enum ErrorKind {
 }
 
 /// After a failed write: may it have happened?
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Effect {
     /// It did not and will not happen.
     None,

@@ -155,6 +155,22 @@ impl Host {
         unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) }.to_vec()
     }
 
+    /// Appends what a WRITE writes.
+    pub(crate) fn append_payload(wr: &WorkRequest, out: &mut Vec<u8>) {
+        // SAFETY: as for `payload`.
+        out.extend(unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) });
+    }
+
+    /// Puts what a READ (its length) or an atomic (a word) has found into its buffer. Before the completion only.
+    pub(crate) fn deliver(wr: &WorkRequest, found: &[u8]) {
+        let len = if wr.op == Opcode::Read { wr.len as usize } else { 8 };
+        assert_eq!(found.len(), len, "the transport cuts what was found by the verbs");
+        // SAFETY: `local` is a buffer of at least `len` bytes (an atomic's is a word) owned by the posting until its completion,
+        // which the transport reports after this.
+        let out = unsafe { std::slice::from_raw_parts_mut(wr.local, len) };
+        out.copy_from_slice(found);
+    }
+
     /// True the first time.
     pub(crate) fn mark_fenced(&self) -> bool {
         !self.fenced.swap(true, Ordering::SeqCst)

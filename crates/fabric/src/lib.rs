@@ -25,6 +25,7 @@ mod host;
 pub mod local;
 pub mod mark;
 mod membership;
+pub mod net;
 mod region;
 mod rpc;
 mod sampled;

@@ -19,6 +19,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::addr::{NodeId, Role};
 use crate::error::Result;
 use crate::transport::Nanos;
@@ -50,7 +52,7 @@ pub struct MemberEvent {
 }
 
 /// A node in one of its lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// Which node.
     pub node: NodeId,
@@ -65,7 +67,7 @@ impl std::fmt::Display for Member {
 }
 
 /// How far a member has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Standing {
     /// It holds a lease.
     Living,
@@ -80,7 +82,7 @@ pub enum Standing {
 }
 
 /// One member in a state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberState {
     /// Who.
     pub member: Member,
@@ -95,7 +97,7 @@ pub struct MemberState {
 }
 
 /// A planned move of homes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
     /// What moves: numbers of table partitions.
     pub partitions: Vec<u16>,
@@ -112,7 +114,7 @@ pub struct Move {
 }
 
 /// A state of the membership.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct State {
     /// Its number.
     pub epoch: u64,
@@ -152,7 +154,7 @@ impl State {
 }
 
 /// A right to act until it ends or is renewed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// How long from the moment at which it was asked for, by the holder's own clock, ns.
     pub for_ns: Nanos,
@@ -161,7 +163,7 @@ pub struct Lease {
 }
 
 /// What the members report and ask for. All of it may be repeated, and may come late: what does not fit any more is ignored.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// The sender has done what the standing of a member asks of it.
     Acknowledge(Member, Standing),

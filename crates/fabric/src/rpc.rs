@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use crate::addr::NodeId;
+use crate::caps::Capabilities;
+use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
+use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
 /// Names a service of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,5 +62,47 @@ impl std::fmt::Debug for RpcHost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let handlers = self.handlers.lock().expect("no panic under this lock");
         f.debug_list().entries(handlers.keys()).finish()
+    }
+}
+
+/// What a service's coroutine runs on: the same transport without further calls.
+pub(crate) struct WithoutCalls<T>(pub(crate) Rc<T>);
+
+impl<T: Transport> Transport for WithoutCalls<T> {
+    fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
+        self.0.post(core, ticket, list)
+    }
+    fn rpc(
+        &self,
+        _core: &Core,
+        _ticket: Ticket,
+        to: NodeId,
+        _service: ServiceId,
+        _request: &[u8],
+    ) -> Poll<Result<Vec<u8>>> {
+        Poll::Ready(Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "a service cannot call another service (of {to}): two nodes could wait for each other"
+            ),
+        )))
+    }
+    fn poll(&self, core: &Core) -> Progress {
+        self.0.poll(core)
+    }
+    fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
+        self.0.idle(core, due, spins)
+    }
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+    fn caps(&self) -> Capabilities {
+        self.0.caps()
+    }
+    fn node(&self) -> NodeId {
+        self.0.node()
+    }
+    fn peek(&self, offset: u64) -> Option<u64> {
+        self.0.peek(offset)
     }
 }

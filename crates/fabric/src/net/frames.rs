@@ -1,0 +1,240 @@
+//! Frames of verbs and calls. A frame is executed wholly, in order, by one thread of the host; it carries the time of the host's
+//! clock after which it is not executed any more, so that whoever sent it knows when to stop waiting.
+//!
+//! | frame | fields, little endian |
+//! |---|---|
+//! | POST | 1, use-by 8, then per verb: opcode 1, length 4, address 8, and as the opcode needs: two words 16, the bytes to write |
+//! | CALL | 2, use-by 8, number 8, service 2, the request |
+//! | DONE | 1, 1 and what READs and atomics found, in order; or 1, 0 and a failure |
+//! | REPLY | 2, number 8, 1 and the reply; or 2, number, 0 and a failure |
+
+use super::wire::{self, Failure, MAX_FRAME};
+use crate::addr::GlobalAddr;
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::rpc::ServiceId;
+use crate::transport::{Nanos, Opcode, WorkRequest};
+
+pub(super) const POST: u8 = 1;
+pub(super) const CALL: u8 = 2;
+
+/// Takes fields off the front of a frame.
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub(super) fn bytes(&mut self, n: usize) -> Result<&'a [u8]> {
+        let (head, tail) = self
+            .0
+            .split_at_checked(n)
+            .ok_or_else(|| Error::corrupt(format!("a frame ends {} bytes early", n - self.0.len())))?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8> {
+        Ok(self.bytes(1)?[0])
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16> {
+        Ok(u16::from_le_bytes(self.bytes(2)?.try_into().expect("2 bytes")))
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.bytes(4)?.try_into().expect("4 bytes")))
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.bytes(8)?.try_into().expect("8 bytes")))
+    }
+}
+
+/// Begins a frame at the end of `out`; returns where, for [`end`].
+pub(super) fn begin(out: &mut Vec<u8>, kind: u8) -> usize {
+    let start = out.len();
+    out.extend([0; 4]);
+    out.push(kind);
+    start
+}
+
+/// Ends the frame that began at `start`.
+pub(super) fn end(out: &mut [u8], start: usize) {
+    let length = (out.len() - start - 4) as u32;
+    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+fn code(op: Opcode) -> u8 {
+    match op {
+        Opcode::Read => 0,
+        Opcode::Write => 1,
+        Opcode::WriteWord => 2,
+        Opcode::Cas => 3,
+        Opcode::Faa => 4,
+    }
+}
+
+fn opcode(code: u8) -> Result<Opcode> {
+    Ok(match code {
+        0 => Opcode::Read,
+        1 => Opcode::Write,
+        2 => Opcode::WriteWord,
+        3 => Opcode::Cas,
+        4 => Opcode::Faa,
+        _ => return Err(Error::corrupt(format!("there is no verb {code}"))),
+    })
+}
+
+/// Appends a frame of verbs.
+pub(super) fn post<'w>(
+    out: &mut Vec<u8>,
+    use_by: Nanos,
+    verbs: impl Iterator<Item = &'w WorkRequest>,
+) -> Result<()> {
+    let start = begin(out, POST);
+    out.extend(use_by.to_le_bytes());
+    for wr in verbs {
+        out.push(code(wr.op));
+        out.extend(wr.len.to_le_bytes());
+        out.extend(wr.at.bits().to_le_bytes());
+        match wr.op {
+            Opcode::Read => {}
+            Opcode::Write => Host::append_payload(wr, out),
+            Opcode::WriteWord | Opcode::Cas | Opcode::Faa => {
+                out.extend(wr.a.to_le_bytes());
+                out.extend(wr.b.to_le_bytes());
+            }
+        }
+    }
+    if out.len() - start - 4 > MAX_FRAME {
+        let bytes = out.len() - start;
+        out.truncate(start);
+        return Err(Error::invalid(format!(
+            "a list of verbs of {bytes} bytes: this fabric takes {MAX_FRAME}; post less at a time"
+        )));
+    }
+    end(out, start);
+    Ok(())
+}
+
+/// Executes the verbs of a frame and appends what they found to `out`.
+pub(super) fn execute(host: &Host, verbs: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    let mut f = Fields(verbs);
+    while !f.0.is_empty() {
+        let op = opcode(f.u8()?)?;
+        let (len, at) = (f.u32()?, GlobalAddr::from_bits(f.u64()?));
+        let mut wr = WorkRequest {
+            op,
+            fenced: false,
+            chained: false,
+            len,
+            at,
+            a: 0,
+            b: 0,
+            local: std::ptr::null_mut(),
+        };
+        let is_word = !matches!(op, Opcode::Read | Opcode::Write);
+        if at.node() != host.node || (is_word && len != 8) {
+            return Err(Error::corrupt(format!("{} got {op:?} of {len} bytes at {at}", host.node)));
+        }
+        host.check(&wr)?;
+        let offset = at.offset();
+        match op {
+            Opcode::Read => {
+                let from = out.len();
+                if from + len as usize > MAX_FRAME {
+                    return Err(Error::invalid(format!(
+                        "READs of more than {MAX_FRAME} bytes in one list: post less at a time"
+                    )));
+                }
+                out.resize(from + len as usize, 0);
+                host.region.read(offset, &mut out[from..]);
+            }
+            Opcode::Write => host.region.write(offset, f.bytes(len as usize)?),
+            Opcode::WriteWord | Opcode::Cas | Opcode::Faa => {
+                (wr.a, wr.b) = (f.u64()?, f.u64()?);
+                match op {
+                    Opcode::Cas => out.extend(host.region.cas(offset, wr.a, wr.b).to_le_bytes()),
+                    Opcode::Faa => out.extend(host.region.faa(offset, wr.a).to_le_bytes()),
+                    _ => host.region.store(offset, wr.a),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts what verbs have found where they want it.
+pub(super) fn deliver(gets: &[WorkRequest], found: &[u8]) -> Result<()> {
+    let mut f = Fields(found);
+    for wr in gets {
+        match wr.op {
+            Opcode::Read => Host::deliver(wr, f.bytes(wr.len as usize)?),
+            _ => Host::deliver(wr, f.bytes(8)?),
+        }
+    }
+    match f.0.len() {
+        0 => Ok(()),
+        n => Err(Error::corrupt(format!("{n} bytes too many for the verbs of a list"))),
+    }
+}
+
+/// Appends a frame of a call.
+pub(super) fn call(out: &mut Vec<u8>, use_by: Nanos, number: u64, to: ServiceId, request: &[u8]) {
+    let start = begin(out, CALL);
+    out.extend(use_by.to_le_bytes());
+    out.extend(number.to_le_bytes());
+    out.extend(to.0.to_le_bytes());
+    out.extend(request);
+    end(out, start);
+}
+
+/// Appends the outcome of a list or a call to a frame that was begun.
+pub(super) fn outcome(out: &mut Vec<u8>, failed: Option<&Error>) {
+    match failed {
+        None => out.push(1),
+        Some(e) => {
+            out.push(0);
+            out.extend(wire::encode(&Failure::from(e)).unwrap_or_default());
+        }
+    }
+}
+
+/// The rest of a frame after its outcome, or the error it brings.
+pub(super) fn read_outcome<'a>(f: &mut Fields<'a>, from: &str) -> Result<Result<&'a [u8]>> {
+    Ok(match f.u8()? {
+        1 => Ok(f.0),
+        _ => Err(wire::decode::<Failure>(f.0, from)?.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::NodeId;
+    use crate::region::Region;
+    use proptest::prelude::*;
+
+    fn host() -> Host {
+        Host::new(NodeId::memory(0), 1, Region::new(4096))
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_verbs_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = execute(&host(), &bytes, &mut Vec::new());
+        }
+
+        #[test]
+        fn near_verbs_stay_inside(op in 0u8..6, len in 0u32..5000, node in 0u64..2, at in 0u64..5000, a: u64, cut in 0usize..40) {
+            let mut bytes = vec![op];
+            bytes.extend(len.to_le_bytes());
+            bytes.extend((node << 48 | at).to_le_bytes());
+            bytes.extend(a.to_le_bytes());
+            bytes.extend(a.to_le_bytes());
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            let mut out = Vec::new();
+            if execute(&host(), &bytes, &mut out).is_ok() && op != 0 {
+                prop_assert!(out.len() <= 8);
+            }
+        }
+    }
+}

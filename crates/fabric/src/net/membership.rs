@@ -1,0 +1,67 @@
+//! The membership as the other processes see it: kept by the first memory node. Its clock judges, not the caller's.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Shared;
+use super::admin::unexpected;
+use super::wire::{Answer, Ask};
+use crate::error::Result;
+use crate::membership::{Change, Lease, Member, Membership, MembershipFuture, State};
+use crate::transport::Nanos;
+
+pub(super) struct Remote {
+    pub(super) shared: Arc<Shared>,
+    known: Mutex<Arc<State>>,
+}
+
+impl Remote {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, known: Mutex::default() }
+    }
+
+    fn ask_state(&self, me: Member) -> Result<Arc<State>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let newer = match self.shared.ask(&Ask::State { me, known: known.epoch })? {
+            Answer::State(None) => return Ok(known),
+            Answer::State(Some(state)) => Arc::new(state),
+            other => return Err(unexpected(&other)),
+        };
+        // Whoever is in it must be found.
+        let strange = |m: Member| self.shared.place(m.node).is_none_or(|p| p.member < m);
+        if newer.living().any(strange) {
+            self.shared.refresh_roster()?;
+        }
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = newer.clone();
+        Ok(newer)
+    }
+
+    fn ask_lease(&self, ask: &Ask) -> Result<Lease> {
+        match self.shared.ask(ask)? {
+            Answer::Lease(lease) => Ok(lease),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl Membership for Remote {
+    fn join(&self, me: Member, _now: Nanos) -> MembershipFuture<'_, Lease> {
+        Box::pin(async move { self.ask_lease(&Ask::Join(me)) })
+    }
+
+    fn renew(&self, me: Member, _now: Nanos) -> MembershipFuture<'_, Lease> {
+        Box::pin(async move { self.ask_lease(&Ask::Renew(me)) })
+    }
+
+    fn state(&self, me: Member, _now: Nanos) -> MembershipFuture<'_, Arc<State>> {
+        Box::pin(async move { self.ask_state(me) })
+    }
+
+    fn propose(&self, me: Member, change: Change, _now: Nanos) -> MembershipFuture<'_, ()> {
+        Box::pin(async move {
+            match self.shared.ask(&Ask::Propose(me, change))? {
+                Answer::Done => Ok(()),
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+}

@@ -1,0 +1,252 @@
+//! What the first memory node keeps for all: the charter of the pool, who is where, and the membership.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::roster::{Place, Roster};
+use super::wire::{Answer, Ask, Introduction, PoolId};
+use crate::addr::{NodeId, Role};
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::{InProcess, Member, Membership, Standing};
+use crate::transport::Nanos;
+
+/// What a pool consists of, and what its nodes have to know: the fabric does not look into it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charter {
+    /// How many memory nodes it has. It opens when all are there.
+    pub memory_nodes: u16,
+    /// How many compute nodes it can have at a time.
+    pub compute_nodes: u16,
+    /// For the layer above.
+    pub terms: Vec<u8>,
+}
+
+/// A compute node that has registered and does not join within this time, ns, has given its number up.
+const JOINS_WITHIN_NS: Nanos = 30_000_000_000;
+
+pub(super) struct Registrar {
+    pub(super) pool: PoolId,
+    charter: Charter,
+    pub(super) membership: Arc<InProcess>,
+    book: Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    roster: Roster,
+    /// Who got which number.
+    nonces: BTreeMap<u64, Member>,
+    /// When a compute node registered.
+    since: BTreeMap<Member, Nanos>,
+}
+
+impl Registrar {
+    pub(super) fn new(pool: PoolId, charter: Charter, membership: Arc<InProcess>) -> Self {
+        Self { pool, charter, membership, book: Mutex::default() }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn roster(&self) -> Roster {
+        self.book().roster.clone()
+    }
+
+    /// Enters the first memory node itself.
+    pub(super) fn enter(&self, place: Place) {
+        self.book().roster.put(place);
+    }
+
+    /// Answers a question that came from `ip`.
+    pub(super) fn answer(&self, ask: Ask, ip: IpAddr, now: Nanos) -> Answer {
+        match self.try_answer(ask, ip, now) {
+            Ok(answer) => answer,
+            Err(e) => Answer::Refused((&e).into()),
+        }
+    }
+
+    fn try_answer(&self, ask: Ask, ip: IpAddr, now: Nanos) -> Result<Answer> {
+        let m = &*self.membership;
+        Ok(match ask {
+            Ask::Charter => Answer::Charter { pool: self.pool, charter: self.charter.terms.clone() },
+            Ask::Register(who) => {
+                let me = self.register(who, ip, now)?;
+                Answer::Registered { me, roster: self.roster() }
+            }
+            Ask::Roster => Answer::Roster(self.roster()),
+            Ask::Join(me) => Answer::Lease(ready(m.join(me, now))?),
+            Ask::Renew(me) => Answer::Lease(ready(m.renew(me, now))?),
+            Ask::State { me, known } => {
+                let state = ready(m.state(me, now))?;
+                Answer::State((state.epoch != known).then(|| (*state).clone()))
+            }
+            Ask::Propose(me, change) => {
+                ready(m.propose(me, change, now))?;
+                Answer::Done
+            }
+            Ask::Fence(_) => return Err(Error::invalid("hosts fence, not the registrar")),
+        })
+    }
+
+    /// Gives a node its number and its life.
+    fn register(&self, who: Introduction, ip: IpAddr, now: Nanos) -> Result<Member> {
+        let mut book = self.book();
+        if let Some(me) = book.nonces.get(&who.nonce) {
+            return Ok(*me);
+        }
+        let node = match who.role {
+            Role::Memory => self.memory_number(&book, &who)?,
+            Role::Compute => self.compute_number(&book, &who, now)?,
+        };
+        let incarnation = book.roster.find(node).map_or(1, |p| p.member.incarnation + 1);
+        let me = Member { node, incarnation };
+        book.nonces.insert(who.nonce, me);
+        book.since.insert(me, now);
+        let address = seen_from(&who.listens, ip);
+        book.roster.put(Place { member: me, address, region_bytes: who.region_bytes });
+        Ok(me)
+    }
+
+    fn memory_number(&self, book: &Book, who: &Introduction) -> Result<NodeId> {
+        let taken = |n: &u16| book.roster.find(NodeId::memory(*n)).is_some();
+        if let Some(n) = who.wanted.filter(taken) {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!(
+                    "mn{n} is there already, or has been: what a memory node held is lost with it; start a new pool"
+                ),
+            ));
+        }
+        let free = (0..self.charter.memory_nodes).find(|n| !taken(n));
+        let n = who.wanted.filter(|n| *n < self.charter.memory_nodes).or(free);
+        n.map(NodeId::memory).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Full,
+                format!(
+                    "the pool has {} memory nodes, and all have been there: start it with more",
+                    self.charter.memory_nodes
+                ),
+            )
+        })
+    }
+
+    fn compute_number(&self, book: &Book, who: &Introduction, now: Nanos) -> Result<NodeId> {
+        let (there, all) = (book.roster.count(Role::Memory), usize::from(self.charter.memory_nodes));
+        if there < all {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("the pool waits for its memory nodes: {there} of {all} are there"),
+            ));
+        }
+        let is_free = |n: u16| self.is_free(book, NodeId::compute(n), now);
+        let all = 0..self.charter.compute_nodes;
+        if let Some(n) = who.wanted {
+            return match all.contains(&n) && is_free(n) {
+                true => Ok(NodeId::compute(n)),
+                false => Err(Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "cn{n} is not free: it is living, its death is not over, or the pool has fewer compute nodes ({})",
+                        self.charter.compute_nodes
+                    ),
+                )),
+            };
+        }
+        let unused = all.clone().find(|n| book.roster.find(NodeId::compute(*n)).is_none());
+        let n = unused.or_else(|| all.clone().find(|n| is_free(*n)));
+        n.map(NodeId::compute).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "all {} compute nodes of the pool are there: start it with more, or stop one",
+                    self.charter.compute_nodes
+                ),
+            )
+        })
+    }
+
+    /// Whether a number has no owner that lives, is dying, or is about to join.
+    fn is_free(&self, book: &Book, node: NodeId, now: Nanos) -> bool {
+        let Some(place) = book.roster.find(node) else { return true };
+        let state = self.membership.latest();
+        match state.standing(place.member) {
+            Some(standing) => standing == Standing::Gone,
+            None => {
+                let since = book.since.get(&place.member).copied().unwrap_or(0);
+                since + JOINS_WITHIN_NS < now
+            }
+        }
+    }
+}
+
+/// Where others reach a node that says where it listens and that is seen to come from `ip`.
+fn seen_from(listens: &str, ip: IpAddr) -> String {
+    match listens.parse::<std::net::SocketAddr>() {
+        Ok(at) if at.ip().is_unspecified() => std::net::SocketAddr::new(ip, at.port()).to_string(),
+        _ => listens.to_string(),
+    }
+}
+
+/// The membership inside this process answers at once.
+fn ready<T>(mut answer: crate::membership::MembershipFuture<'_, T>) -> Result<T> {
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match answer.as_mut().poll(&mut cx) {
+        std::task::Poll::Ready(result) => result,
+        std::task::Poll::Pending => {
+            Err(Error::new(ErrorKind::Busy, "the membership does not answer now: ask again"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::membership::Terms;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn registrar(memory_nodes: u16, compute_nodes: u16) -> Registrar {
+        let charter = Charter { memory_nodes, compute_nodes, terms: vec![1, 2] };
+        let r = Registrar::new(PoolId(7), charter, Arc::new(InProcess::new(Terms::default())));
+        let me = Member { node: NodeId::memory(0), incarnation: 1 };
+        r.enter(Place { member: me, address: String::new(), region_bytes: 1 << 20 });
+        r
+    }
+
+    fn ask(r: &Registrar, role: Role, wanted: Option<u16>, nonce: u64, now: Nanos) -> Result<Member> {
+        let listens = "0.0.0.0:9".to_string();
+        let who = Introduction { role, wanted, listens, region_bytes: 4096, nonce };
+        r.register(who, HERE, now)
+    }
+
+    #[test]
+    fn numbers_are_given_once_and_repeated_questions_get_the_same() {
+        let r = registrar(2, 2);
+        let early = ask(&r, Role::Compute, None, 1, 0).unwrap_err();
+        assert!(early.is_retryable() && early.to_string().contains("1 of 2"), "{early}");
+        let mn1 = ask(&r, Role::Memory, None, 2, 0).expect("room");
+        assert_eq!((mn1.node, mn1.incarnation), (NodeId::memory(1), 1));
+        assert_eq!(ask(&r, Role::Memory, None, 2, 0).expect("the same"), mn1);
+        let lost = ask(&r, Role::Memory, Some(1), 3, 0).unwrap_err();
+        assert!(lost.to_string().contains("lost"), "{lost}");
+        let cn0 = ask(&r, Role::Compute, None, 4, 0).expect("room");
+        let cn1 = ask(&r, Role::Compute, None, 5, 0).expect("room");
+        assert_ne!(cn0, cn1);
+        assert!(ask(&r, Role::Compute, None, 6, 0).is_err());
+        let roster = r.roster();
+        assert_eq!(roster.find(cn0.node).expect("entered").address, "127.0.0.1:9");
+    }
+
+    #[test]
+    fn a_number_is_free_again_after_a_death_or_when_nobody_joins() {
+        let r = registrar(1, 1);
+        let cn0 = ask(&r, Role::Compute, None, 1, 0).expect("room");
+        assert!(ask(&r, Role::Compute, None, 2, 1_000).is_err(), "it may still join");
+        let again = ask(&r, Role::Compute, None, 3, JOINS_WITHIN_NS + 1).expect("given up");
+        assert_eq!((again.node, again.incarnation), (cn0.node, 2));
+        r.try_answer(Ask::Join(again), HERE, JOINS_WITHIN_NS + 2).expect("joins");
+        assert!(ask(&r, Role::Compute, Some(0), 4, 10 * JOINS_WITHIN_NS).is_err(), "it lives");
+    }
+}

@@ -1,0 +1,107 @@
+//! The thread of a node that answers remote calls, one at a time.
+
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Shared;
+use super::frames;
+use super::transport::NetTransport;
+use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::Member;
+use crate::rpc::{MAX_RPC_BYTES, ServiceId, WithoutCalls};
+use crate::transport::{Nanos, Transport};
+
+/// A call to be answered.
+pub(super) struct Call {
+    pub(super) from: Member,
+    pub(super) service: ServiceId,
+    pub(super) request: Vec<u8>,
+    /// By this node's clock: later it is not answered any more.
+    pub(super) use_by: Nanos,
+    pub(super) reply: Reply,
+}
+
+/// Where an answer goes.
+pub(super) enum Reply {
+    /// To another process.
+    Away { to: Arc<Mutex<TcpStream>>, number: u64 },
+    /// To a client thread of this process.
+    Here(Arc<Mutex<Option<Result<Vec<u8>>>>>),
+}
+
+impl Reply {
+    fn send(self, result: Result<Vec<u8>>) {
+        match self {
+            Self::Here(place) => {
+                *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            }
+            Self::Away { to, number } => {
+                let mut frame = Vec::new();
+                let start = frames::begin(&mut frame, frames::CALL);
+                frame.extend(number.to_le_bytes());
+                frames::outcome(&mut frame, result.as_ref().err());
+                frame.extend(result.unwrap_or_default());
+                frames::end(&mut frame, start);
+                // Whoever has gone meanwhile learns nothing.
+                let _ = super::server::write(&to, &frame);
+            }
+        }
+    }
+}
+
+/// Starts the thread; calls go through the sender until it is dropped.
+pub(super) fn start(shared: &Arc<Shared>) -> Result<Sender<Call>> {
+    let (calls, inbox) = channel();
+    let weak = Arc::downgrade(shared);
+    let run = move || {
+        let Some(shared) = weak.upgrade() else { return };
+        let transport = Rc::new(NetTransport::new(shared.clone()));
+        drop(shared);
+        serve(&weak, transport, &inbox);
+    };
+    let named = std::thread::Builder::new().name("dmtree services".into());
+    named.spawn(run).map_err(|e| Error::new(ErrorKind::Busy, format!("no thread: {e}")))?;
+    Ok(calls)
+}
+
+fn serve(
+    shared: &std::sync::Weak<Shared>,
+    transport: Rc<NetTransport>,
+    inbox: &Receiver<Call>,
+) {
+    let transport: Rc<dyn Transport> = Rc::new(WithoutCalls(transport));
+    let core = Core::new(transport.clone(), 0);
+    let slot = core.add_slot();
+    while let Ok(call) = inbox.recv() {
+        let Some(shared) = shared.upgrade() else { return };
+        let result = answer(&shared, &core, &transport, slot, &call);
+        call.reply.send(result);
+    }
+}
+
+fn answer(
+    shared: &Shared,
+    core: &Rc<Core>,
+    transport: &Rc<dyn Transport>,
+    slot: u32,
+    call: &Call,
+) -> Result<Vec<u8>> {
+    if shared.now() > call.use_by {
+        return Err(Error::new(
+            ErrorKind::Unreachable,
+            format!("{} had no time for a call", shared.me.node),
+        ));
+    }
+    shared.check_issuer(call.from)?;
+    let handler = shared.host.rpc.handler(shared.me.node, call.service)?;
+    let ep = Endpoint::new(core.clone(), transport.clone(), slot);
+    let reply = core.block_on(slot, handler.call(&ep, call.from.node, &call.request))?;
+    if reply.len() > MAX_RPC_BYTES {
+        return Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len())));
+    }
+    Ok(reply)
+}

@@ -1,0 +1,301 @@
+//! A client thread's way to memory over TCP: a link per host. Its own node's memory it reaches directly.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
+
+use super::Shared;
+use super::link::{Ended, Link};
+use super::service::{Call, Reply};
+use crate::addr::NodeId;
+use crate::caps::Capabilities;
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::rpc::ServiceId;
+use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
+
+/// A frame is executed wholly or not at all.
+pub(super) const CAPS: Capabilities =
+    Capabilities { whole_write_bytes: u32::MAX, cas_fail_is_readonly: true, ..Capabilities::NONE };
+
+/// A host that could not be reached is not asked again within this time, ns.
+const DOWN_NS: Nanos = 100_000_000;
+/// Longest wait for a socket at a time: a wake from another thread is not noticed meanwhile.
+const NAP_NS: Nanos = 200_000;
+/// A call of an own service is answered within this time, ns, or not at all.
+const OWN_CALL_NS: Nanos = 2_000_000_000;
+
+/// A posted list of which parts are under way.
+struct Lot {
+    ticket: Ticket,
+    parts: u32,
+    failed: Option<Error>,
+}
+
+/// A call to a service of the own node.
+type OwnCall = (Ticket, Arc<Mutex<Option<Result<Vec<u8>>>>>);
+
+pub(crate) struct NetTransport {
+    shared: Arc<Shared>,
+    links: RefCell<BTreeMap<NodeId, Link>>,
+    down: RefCell<BTreeMap<NodeId, (Nanos, Error)>>,
+    lots: RefCell<Vec<Option<Lot>>>,
+    own_calls: RefCell<Vec<OwnCall>>,
+    ended: RefCell<Vec<Ended>>,
+    scratch: Cell<Vec<NodeId>>,
+}
+
+impl NetTransport {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            links: RefCell::default(),
+            down: RefCell::default(),
+            lots: RefCell::default(),
+            own_calls: RefCell::default(),
+            ended: RefCell::default(),
+            scratch: Cell::default(),
+        }
+    }
+
+    /// Runs `f` with the link to a node, connecting if need be.
+    fn with_link<T>(&self, node: NodeId, f: impl FnOnce(&mut Link) -> Result<T>) -> Result<T> {
+        let mut links = self.links.borrow_mut();
+        let now = self.shared.now();
+        if let Some(link) = links.get_mut(&node) {
+            let known = self.shared.known_life(node);
+            let is_stale = known.is_some_and(|life| life != link.to().incarnation);
+            match link.is_broken() {
+                None if !is_stale => return f(link),
+                Some(e) if link.is_busy() => return Err(e),
+                None if link.is_busy() => return Err(restarted(node)),
+                _ => _ = links.remove(&node),
+            }
+        }
+        if let Some((until, e)) = self.down.borrow().get(&node)
+            && now < *until
+        {
+            return Err(e.clone());
+        }
+        let opened = self.shared.reach(node).and_then(|(to, at)| Link::open(&self.shared, to, at));
+        match opened {
+            Ok(link) => {
+                self.down.borrow_mut().remove(&node);
+                f(links.entry(node).or_insert(link))
+            }
+            Err(e) => {
+                self.down.borrow_mut().insert(node, (self.shared.now() + DOWN_NS, e.clone()));
+                Err(e)
+            }
+        }
+    }
+
+    fn open_lot(&self, ticket: Ticket) -> u32 {
+        let mut lots = self.lots.borrow_mut();
+        let lot = Some(Lot { ticket, parts: 0, failed: None });
+        match lots.iter().position(Option::is_none) {
+            Some(i) => {
+                lots[i] = lot;
+                i as u32
+            }
+            None => {
+                lots.push(lot);
+                lots.len() as u32 - 1
+            }
+        }
+    }
+
+    /// A part of a list has ended; the list itself, if it was the last.
+    fn end_part(&self, lot: u32, result: Result<()>) -> Option<(Ticket, Result<()>)> {
+        let mut lots = self.lots.borrow_mut();
+        let place = lots.get_mut(lot as usize)?;
+        let l = place.as_mut()?;
+        l.parts = l.parts.saturating_sub(1);
+        if let Err(e) = result {
+            l.failed.get_or_insert(e);
+        }
+        if l.parts > 0 {
+            return None;
+        }
+        let l = place.take()?;
+        Some((l.ticket, l.failed.map_or(Ok(()), Err)))
+    }
+
+    fn serve_own(&self, list: &[WorkRequest]) -> Result<()> {
+        let own = self.shared.me.node;
+        let mut mine = list.iter().filter(|wr| wr.at.node() == own);
+        mine.try_for_each(|wr| self.shared.host.serve(wr)).map_err(Error::effect_unknown)
+    }
+
+    /// Posts the parts of a list; those that could not be posted have failed.
+    fn post_parts(&self, lot: u32, nodes: &[NodeId], list: &[WorkRequest]) {
+        for node in nodes {
+            let verbs = list.iter().filter(|wr| wr.at.node() == *node);
+            let posted = match *node == self.shared.me.node {
+                true => self.serve_own(list).map(|()| false),
+                false => self
+                    .with_link(*node, |link| link.post(self.shared.now(), lot, verbs))
+                    .map(|()| true),
+            };
+            let mut lots = self.lots.borrow_mut();
+            let Some(l) = lots[lot as usize].as_mut() else { return };
+            match posted {
+                Ok(away) => l.parts += u32::from(away),
+                Err(e) => _ = l.failed.get_or_insert(e),
+            }
+        }
+    }
+}
+
+impl Transport for NetTransport {
+    fn post(&self, _core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
+        let own = self.shared.me.node;
+        if list.iter().all(|wr| wr.at.node() == own) {
+            return Poll::Ready(self.serve_own(list));
+        }
+        let mut nodes = self.scratch.take();
+        nodes.clear();
+        for wr in list {
+            if !nodes.contains(&wr.at.node()) {
+                nodes.push(wr.at.node());
+            }
+        }
+        let lot = self.open_lot(ticket);
+        self.post_parts(lot, &nodes, list);
+        let single = nodes.len() == 1;
+        self.scratch.set(nodes);
+        let mut lots = self.lots.borrow_mut();
+        let place = &mut lots[lot as usize];
+        match place {
+            Some(l) if l.parts > 0 => Poll::Pending,
+            _ => {
+                let failed = place.take().and_then(|l| l.failed);
+                let known = |e: Error| if single { e } else { e.effect_unknown() };
+                Poll::Ready(failed.map_or(Ok(()), |e| Err(known(e))))
+            }
+        }
+    }
+
+    fn rpc(
+        &self,
+        _core: &Core,
+        ticket: Ticket,
+        to: NodeId,
+        service: ServiceId,
+        request: &[u8],
+    ) -> Poll<Result<Vec<u8>>> {
+        let now = self.shared.now();
+        if to == self.shared.me.node {
+            let place = Arc::default();
+            self.shared.call(Call {
+                from: self.shared.me,
+                service,
+                request: request.to_vec(),
+                use_by: now + OWN_CALL_NS,
+                reply: Reply::Here(Arc::clone(&place)),
+            });
+            self.own_calls.borrow_mut().push((ticket, place));
+            return Poll::Pending;
+        }
+        let called = self.with_link(to, |link| {
+            link.call(now, ticket, service, request);
+            Ok(())
+        });
+        match called {
+            Ok(()) => Poll::Pending,
+            Err(e) => Poll::Ready(Err(e)),
+        }
+    }
+
+    fn poll(&self, core: &Core) -> Progress {
+        let mut ended = self.ended.take();
+        for link in self.links.borrow_mut().values_mut().filter(|l| l.is_busy()) {
+            link.drive(&self.shared, &mut ended);
+        }
+        self.own_calls.borrow_mut().retain(|(ticket, place)| {
+            let reply = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let open = reply.is_none();
+            ended.extend(reply.map(|r| Ended::Call(*ticket, r)));
+            open
+        });
+        let made = !ended.is_empty();
+        for e in ended.drain(..) {
+            match e {
+                Ended::Part(lot, result) => {
+                    if let Some((ticket, result)) = self.end_part(lot, result) {
+                        core.complete(ticket, result);
+                    }
+                }
+                Ended::Call(ticket, Ok(reply)) => {
+                    core.complete_rpc(ticket, reply);
+                    core.complete(ticket, Ok(()));
+                }
+                Ended::Call(ticket, Err(e)) => core.complete(ticket, Err(e)),
+            }
+        }
+        self.ended.replace(ended);
+        if made { Progress::Made } else { Progress::Idle(None) }
+    }
+
+    fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
+        let longest = due.map_or(50_000_000, |due| due.saturating_sub(self.now()));
+        if spins < 4 {
+            std::thread::yield_now();
+            return Idle::Again;
+        }
+        let links = self.links.borrow();
+        let mut fds: Vec<PollFd<'_>> = links
+            .values()
+            .filter_map(Link::fd)
+            .map(|(fd, write)| {
+                let flags = if write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                PollFd::from_borrowed_fd(fd, flags)
+            })
+            .collect();
+        let busy = links.values().any(Link::is_busy) || !self.own_calls.borrow().is_empty();
+        if fds.is_empty() {
+            let nap = if busy { longest.min(NAP_NS) } else { longest.min(1_000_000) };
+            std::thread::park_timeout(std::time::Duration::from_nanos(nap));
+        } else {
+            let nap = Timespec { tv_sec: 0, tv_nsec: longest.min(NAP_NS) as i64 };
+            // Interrupted or not: the caller looks again.
+            let _ = rustix::event::poll(&mut fds, Some(&nap));
+        }
+        Idle::Again
+    }
+
+    fn now(&self) -> Nanos {
+        self.shared.now()
+    }
+
+    fn caps(&self) -> Capabilities {
+        CAPS
+    }
+
+    fn node(&self) -> NodeId {
+        self.shared.me.node
+    }
+
+    fn peek(&self, offset: u64) -> Option<u64> {
+        let region = &self.shared.host.region;
+        let inside = offset.is_multiple_of(8) && region.contains(offset, 8);
+        inside.then(|| region.load(offset))
+    }
+}
+
+impl Drop for NetTransport {
+    /// What was posted is executed: an unlock must not be lost with its executor.
+    fn drop(&mut self) {
+        let mut links = self.links.borrow_mut();
+        links.values_mut().filter(|l| l.is_busy()).for_each(Link::finish);
+    }
+}
+
+#[cold]
+fn restarted(node: NodeId) -> Error {
+    Error::new(ErrorKind::Unreachable, format!("{node} has restarted: try again"))
+}

@@ -1,0 +1,233 @@
+//! Bytes between processes: frames, and the messages of connection set-up and of the roster.
+//!
+//! A frame is a length (4 bytes, little endian, of what follows) and a body of at most 64 MiB. Everything that comes from a peer is
+//! checked before it is used: it may be another version, another program, or damaged.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::roster::Roster;
+use crate::addr::Role;
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::membership::{Change, Lease, Member, State};
+use crate::transport::Nanos;
+
+/// What every connection begins with.
+pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
+/// Processes of different versions do not talk to each other.
+pub(super) const VERSION: u32 = 1;
+/// Longest body of a frame.
+pub(super) const MAX_FRAME: usize = 64 << 20;
+/// Longest message of connection set-up and of the roster.
+const MAX_MESSAGE: usize = 4 << 20;
+
+/// Which pool: drawn when its first memory node starts, so that a memory node that comes back empty is told from the old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolId(pub u64);
+
+/// What whoever connects wants.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Hello {
+    /// Questions and answers, one after the other.
+    Ask {
+        /// Which pool; nothing when the asker does not know yet.
+        pool: Option<PoolId>,
+    },
+    /// Verbs and calls of one client thread.
+    Link {
+        pool: PoolId,
+        from: Member,
+        to: Member,
+        /// Number of this link in the process of `from`.
+        number: u64,
+        /// The link that this one takes the place of; 0: none.
+        replaces: u64,
+    },
+}
+
+/// How it is received.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Welcome {
+    /// Go on. The clock of the host, ns: frames carry the time of that clock after which they are not executed any more.
+    Granted { clock: Nanos },
+    /// No.
+    Refused(Failure),
+}
+
+/// An [`Error`] on its way.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Failure {
+    kind: ErrorKind,
+    effect: Effect,
+    message: String,
+}
+
+impl From<&Error> for Failure {
+    fn from(e: &Error) -> Self {
+        let plain = Error::new(e.kind(), "");
+        let mut message = e.to_string();
+        if e.effect() == Effect::Unknown {
+            let tail = plain.effect_unknown().to_string();
+            message.truncate(message.len() - tail.len());
+        }
+        Self { kind: e.kind(), effect: e.effect(), message }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(f: Failure) -> Self {
+        let e = Self::new(f.kind, f.message);
+        if f.effect == Effect::Unknown { e.effect_unknown() } else { e }
+    }
+}
+
+/// A node as it introduces itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Introduction {
+    pub role: Role,
+    /// The number it wants among the nodes of its role.
+    pub wanted: Option<u16>,
+    /// Where it listens; an unspecified address means: the one it is seen to come from.
+    pub listens: String,
+    pub region_bytes: u64,
+    /// Drawn by the asker: who asks twice is the same.
+    pub nonce: u64,
+}
+
+/// Questions. All but the last are for the first memory node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Ask {
+    Charter,
+    Register(Introduction),
+    Roster,
+    Join(Member),
+    Renew(Member),
+    State {
+        me: Member,
+        /// The newest state that the asker knows.
+        known: u64,
+    },
+    Propose(Member, Change),
+    /// For every host: execute nothing of this member any more.
+    Fence(Member),
+}
+
+/// Answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Charter { pool: PoolId, charter: Vec<u8> },
+    Registered { me: Member, roster: Roster },
+    Roster(Roster),
+    Lease(Lease),
+    /// Nothing when the asker knows it.
+    State(Option<State>),
+    Done,
+    Refused(Failure),
+}
+
+/// The body of a message.
+pub(super) fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
+    postcard::to_stdvec(message).map_err(|e| Error::invalid(format!("not a message: {e}")))
+}
+
+/// A message from its body.
+pub(super) fn decode<T: DeserializeOwned>(body: &[u8], from: &str) -> Result<T> {
+    postcard::from_bytes(body)
+        .map_err(|e| Error::corrupt(format!("{from} sent {} bytes of no message: {e}", body.len())))
+}
+
+/// Sends a message, blocking.
+pub(super) fn send<T: Serialize>(mut to: &TcpStream, message: &T) -> Result<()> {
+    let body = encode(message)?;
+    let mut frame = Vec::with_capacity(body.len() + 4);
+    frame.extend((body.len() as u32).to_le_bytes());
+    frame.extend(body);
+    to.write_all(&frame).map_err(|e| broken("the peer", &e))
+}
+
+/// Receives a message, blocking as long as the socket's timeout says.
+pub(super) fn receive<T: DeserializeOwned>(mut from: &TcpStream, name: &str) -> Result<T> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length).map_err(|e| broken(name, &e))?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_MESSAGE {
+        return Err(Error::corrupt(format!(
+            "{name} announces a message of {length} bytes: is it a node of dmtree?"
+        )));
+    }
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).map_err(|e| broken(name, &e))?;
+    decode(&body, name)
+}
+
+/// Begins a conversation: magic and version in both directions, so that strangers are told apart before anything is parsed.
+pub(super) fn greet(mut peer: &TcpStream, name: &str) -> Result<()> {
+    let mut mine = MAGIC.to_vec();
+    mine.extend(VERSION.to_le_bytes());
+    peer.write_all(&mine).map_err(|e| broken(name, &e))?;
+    let mut theirs = [0; 12];
+    peer.read_exact(&mut theirs).map_err(|e| broken(name, &e))?;
+    if theirs[..8] != MAGIC {
+        return Err(Error::new(
+            ErrorKind::Incompatible,
+            format!("{name} is no node of dmtree: check the address and the port"),
+        ));
+    }
+    let version = u32::from_le_bytes(theirs[8..].try_into().expect("4 bytes"));
+    if version != VERSION {
+        return Err(Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "{name} speaks version {version} of the protocol, this process version {VERSION}: run the same release everywhere"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The error of a connection that does not work.
+pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
+    use std::io::ErrorKind as Io;
+    let what = match e.kind() {
+        Io::ConnectionRefused => "nobody listens there: start the node, or check the address".into(),
+        Io::WouldBlock | Io::TimedOut => "no answer in time: is it up, and the way to it?".into(),
+        Io::UnexpectedEof | Io::ConnectionReset | Io::BrokenPipe | Io::ConnectionAborted => {
+            "it closed the connection".to_string()
+        }
+        _ => e.to_string(),
+    };
+    Error::new(ErrorKind::Unreachable, format!("{name}: {what}"))
+}
+
+/// A number that no other process draws.
+pub(super) fn draw() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // The standard library seeds these keys from the system's source of randomness.
+    std::hash::RandomState::new().build_hasher().finish() | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_survive_the_way() {
+        let plain = Error::new(ErrorKind::Full, "no room").context("insert");
+        for e in [plain.clone(), plain.effect_unknown()] {
+            let body = encode(&Failure::from(&e)).expect("encodes");
+            let back: Error = decode::<Failure>(&body, "mn0").expect("decodes").into();
+            assert_eq!((back.kind(), back.effect(), back.to_string()), (e.kind(), e.effect(), e.to_string()));
+        }
+    }
+
+    #[test]
+    fn garbage_is_no_message() {
+        for len in 0..40 {
+            let body = vec![0xff; len];
+            assert!(decode::<Ask>(&body, "mn0").is_err());
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The contract over TCP: several nodes, each as a process would have it, with a connection per client thread and host.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dmtree_fabric::net::{Charter, Joining, NetFabric};
+use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
+use dmtree_fabric::{
+    Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, RpcFuture,
+    RpcHandler, ServiceId, Standing, Terms,
+};
+
+const MN: NodeId = NodeId::memory(0);
+const SOON: Duration = Duration::from_millis(300);
+
+fn found(memory_nodes: u16) -> NetFabric {
+    let charter = Charter { memory_nodes, compute_nodes: 4, terms: b"terms".to_vec() };
+    NetFabric::found("127.0.0.1:0", 1 << 16, charter, Terms::default()).expect("a free port")
+}
+
+fn join_as(first: &str, role: Role, wanted: Option<u16>) -> Result<NetFabric> {
+    let how = Joining { first, listen: "127.0.0.1:0", role, wanted, within: SOON };
+    NetFabric::join(&how, |charter| {
+        assert_eq!(charter, b"terms");
+        Ok(1 << 14)
+    })
+}
+
+fn compute(first: &NetFabric) -> NetFabric {
+    join_as(first.listens(), Role::Compute, None).expect("joins")
+}
+
+fn endpoint(f: &NetFabric) -> Endpoint {
+    let transport = f.attach(f.me().node).expect("this process's node");
+    let core = Core::new(transport.clone(), 0);
+    let slot = core.add_slot();
+    Endpoint::new(core, transport, slot)
+}
+
+fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
+    ep.core().block_on(ep.slot(), f)
+}
+
+fn at(offset: u64) -> GlobalAddr {
+    GlobalAddr::new(MN, offset)
+}
+
+async fn put(ep: &Endpoint, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
+    let mut buf = ep.buf(bytes.len() as u32).await?;
+    buf.copy_from_slice(bytes);
+    ep.write(at, buf).await.map(|_| ())
+}
+
+#[test]
+fn verbs_chains_and_batches() {
+    let mn0 = found(2);
+    let mn1 = join_as(mn0.listens(), Role::Memory, None).expect("the second");
+    let (cn0, cn1) = (compute(&mn0), compute(&mn0));
+    assert_eq!((mn1.me().node, cn0.me().node), (NodeId::memory(1), NodeId::compute(0)));
+    let ep = &endpoint(&cn0);
+    on(ep, async {
+        put(ep, at(100), b"hello, world").await?;
+        let (all, _) = ep.read(at(100), 12).await?.check(|b| Ok::<_, ()>(b.to_vec())).expect("ok");
+        assert_eq!(all, b"hello, world");
+        assert_eq!(ep.faa(at(64), 5).await?, 0);
+        assert_eq!(ep.cas(at(64), 5, 7).await?, 5);
+        let mut buf = ep.buf(8).await?;
+        buf.copy_from_slice(&1u64.to_le_bytes());
+        let list = (write(at(128), buf), write_word(at(136), 2), cas(at(64), 7, 0));
+        let (back, (), was) = ep.chain(list).await?;
+        assert_eq!((back.len(), was), (8, 7));
+        let others = (
+            read(GlobalAddr::new(NodeId::memory(1), 64), 8),
+            faa(GlobalAddr::new(cn1.me().node, 64), 3),
+            faa(GlobalAddr::new(cn0.me().node, 64), 4),
+        );
+        let batch = (chain((faa(at(64), 1), read(at(128), 16))), others);
+        let ((was, near), (far, peer, own)) = ep.batch(batch).await?;
+        assert_eq!((was, near.word(0), near.word(1), far.word(0), peer, own), (0, 1, 2, 0, 0, 0));
+        let (sampled, was) = ep.chain((read(at(64), 8), fenced(faa(at(64), 1)))).await?;
+        assert_eq!((sampled.word(0), was), (1, 1));
+        Ok(())
+    })
+    .expect("all verbs work");
+    let own = endpoint(&cn1);
+    let seen = on(&own, own.faa(GlobalAddr::new(cn1.me().node, 64), 0)).expect("its own memory");
+    assert_eq!(seen, 3, "what others wrote there");
+}
+
+#[test]
+fn long_lists_and_long_buffers() {
+    let mn0 = found(1);
+    let cn0 = compute(&mn0);
+    let ep = &endpoint(&cn0);
+    on(ep, async {
+        let mut v = VerbVec::new();
+        for round in 0..3u64 {
+            v.clear();
+            for i in 0..200 {
+                v.cas(at(64 + i * 64), round, round + 1);
+                v.then().read(at(64 + i * 64), 8);
+            }
+            v = ep.batch(v).await?;
+            for i in 0..200 {
+                assert_eq!(v.word(2 * i), round);
+                assert_eq!(v.take_sampled(2 * i + 1).word(0), round + 1);
+            }
+        }
+        let long: Vec<u8> = (0..40_000u32).map(|i| i as u8).collect();
+        put(ep, at(20_001), &long).await?;
+        let back = ep.read(at(20_001), 40_000).await?;
+        assert!(back.check(|b| Ok::<_, ()>(b == long)).expect("read").0);
+        Ok(())
+    })
+    .expect("all of it");
+}
+
+#[test]
+fn errors_are_values() {
+    let mn0 = found(1);
+    let cn0 = compute(&mn0);
+    let ep = &endpoint(&cn0);
+    let kind = |r: Result<u64>| r.expect_err("an error").kind();
+    assert_eq!(kind(on(ep, ep.cas(at(1 << 20), 0, 1))), ErrorKind::Corrupt, "outside the region");
+    assert_eq!(kind(on(ep, ep.cas(at(0), 0, 1))), ErrorKind::Corrupt, "the first line is reserved");
+    assert_eq!(kind(on(ep, ep.cas(at(68), 0, 1))), ErrorKind::InvalidArgument, "not aligned");
+    let garbage = GlobalAddr::from_bits(u64::MAX);
+    assert_eq!(kind(on(ep, ep.cas(garbage, 0, 1))), ErrorKind::Unreachable);
+    assert_eq!(on(ep, ep.faa(at(64), 1)).expect("the link survives"), 0);
+    let stranger = cn0.attach(NodeId::compute(9)).map(|_| ());
+    assert_eq!(stranger.expect_err("another process's").kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn fencing_ends_a_members_access_at_once() {
+    let mn0 = found(1);
+    let (cn0, cn1) = (compute(&mn0), compute(&mn0));
+    let (a, b) = (&endpoint(&cn0), &endpoint(&cn1));
+    assert_eq!(on(a, a.faa(at(64), 1)).expect("works"), 0);
+    cn1.fence(MN, cn0.me().node, cn0.me().incarnation).expect("the host answers");
+    let e = on(a, a.faa(at(64), 1)).expect_err("fenced");
+    // The first verb may find the link broken; the next ones are told why.
+    let e = if e.kind() == ErrorKind::Fenced { e } else { on(a, a.faa(at(64), 1)).expect_err("fenced") };
+    assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
+    assert_eq!(on(b, b.faa(at(64), 0)).expect("others go on"), 1);
+}
+
+struct Echo;
+impl RpcHandler for Echo {
+    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(async move {
+            ep.faa(GlobalAddr::new(ep.node(), 512), 1).await?;
+            ep.faa(at(512), 1).await?;
+            if request.is_empty() {
+                return Err(dmtree_fabric::Error::invalid("nothing to repeat"));
+            }
+            Ok([&from.bits().to_le_bytes()[..], request].concat())
+        })
+    }
+}
+
+#[test]
+fn calls_go_to_any_node_and_their_handlers_reach_any_memory() {
+    let mn0 = found(1);
+    let (cn0, cn1) = (compute(&mn0), compute(&mn0));
+    for f in [&mn0, &cn0, &cn1] {
+        f.serve(f.me().node, ServiceId(9), Arc::new(Echo)).expect("its own node");
+    }
+    let ep = &endpoint(&cn0);
+    for to in [&mn0, &cn0, &cn1] {
+        let mut reply = Vec::new();
+        on(ep, ep.rpc(to.me().node, ServiceId(9), b"abc", &mut reply)).expect("answered");
+        assert_eq!(reply[2..], *b"abc");
+        let e = on(ep, ep.rpc(to.me().node, ServiceId(9), b"", &mut reply)).expect_err("refused");
+        assert!(e.to_string().contains("nothing to repeat"), "{e}");
+        let e = on(ep, ep.rpc(to.me().node, ServiceId(8), b"", &mut reply)).expect_err("no such");
+        assert_eq!(e.kind(), ErrorKind::Unsupported);
+    }
+    assert_eq!(on(ep, ep.faa(at(512), 0)).expect("counted"), 8, "6 calls, two of mn0's count twice");
+}
+
+#[test]
+fn a_memory_node_that_is_gone_is_an_error_and_one_that_is_back_is_another_pool() {
+    let mn0 = found(1);
+    let address = mn0.listens().to_string();
+    let cn0 = compute(&mn0);
+    let ep = &endpoint(&cn0);
+    on(ep, ep.faa(at(64), 1)).expect("works");
+    drop(mn0);
+    let e = on(ep, ep.faa(at(64), 1)).expect_err("gone");
+    assert_eq!((e.kind(), e.effect()), (ErrorKind::Unreachable, Effect::Unknown), "{e}");
+    let charter = Charter { memory_nodes: 1, compute_nodes: 4, terms: b"terms".to_vec() };
+    let again = NetFabric::found(&address, 1 << 16, charter, Terms::default()).expect("the same port");
+    std::thread::sleep(Duration::from_millis(150));
+    let e = on(ep, ep.faa(at(64), 1)).expect_err("another pool");
+    assert!(e.to_string().contains("another pool"), "{e}");
+    let e = on(ep, async { cn0.membership().join(cn0.me(), 0).await }).expect_err("another pool");
+    assert!(e.to_string().contains("another pool"), "{e}");
+    drop(again);
+}
+
+#[test]
+fn who_joins_too_early_waits_and_says_for_what() {
+    let mn0 = found(2);
+    let e = join_as(mn0.listens(), Role::Compute, None).expect_err("a memory node is missing");
+    assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("1 of 2"), "{e}");
+    let e = join_as("127.0.0.1:1", Role::Compute, None).expect_err("nobody is there");
+    assert!(e.kind() == ErrorKind::Unreachable && e.to_string().contains("nobody listens"), "{e}");
+    let e = join_as("nowhere", Role::Compute, None).expect_err("no address");
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+}
+
+/// A server that sends `bytes` to everybody and closes.
+fn stranger(bytes: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            let _ = stream.write_all(&bytes);
+            let _ = stream.read(&mut [0; 64]);
+        }
+    });
+    address
+}
+
+#[test]
+fn strangers_and_other_versions_are_told_apart() {
+    let e = join_as(&stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Role::Compute, None);
+    let e = e.expect_err("a web server");
+    assert!(e.kind() == ErrorKind::Incompatible && e.to_string().contains("no node of dmtree"), "{e}");
+    let other = [&b"dmtwire\n"[..], &9u32.to_le_bytes()].concat();
+    let e = join_as(&stranger(other), Role::Compute, None).expect_err("another version");
+    assert!(e.kind() == ErrorKind::Incompatible && e.to_string().contains("version 9"), "{e}");
+}
+
+#[test]
+fn garbage_from_peers_harms_nobody() {
+    let mn0 = found(1);
+    for len in [0, 5, 12, 20, 200] {
+        let mut peer = TcpStream::connect(mn0.listens()).expect("listens");
+        let mut bytes = b"dmtwire\n\x01\0\0\0".to_vec();
+        bytes.resize(len, 0xff);
+        let _ = peer.write_all(&bytes);
+        drop(peer);
+    }
+    let cn0 = compute(&mn0);
+    let ep = &endpoint(&cn0);
+    assert_eq!(on(ep, ep.faa(at(64), 1)).expect("still serves"), 0);
+}
+
+#[test]
+fn the_membership_is_kept_by_the_first_memory_node() {
+    let mn0 = found(1);
+    let (cn0, cn1) = (compute(&mn0), compute(&mn0));
+    let (m0, m1) = (cn0.membership(), cn1.membership());
+    let ep = &endpoint(&cn0);
+    on(ep, async {
+        m0.join(cn0.me(), 0).await?;
+        m1.join(cn1.me(), 0).await?;
+        m1.propose(cn1.me(), Change::Leave, 0).await?;
+        let state = m0.state(cn0.me(), 0).await?;
+        assert_eq!(state.standing(cn1.me()), Some(Standing::Revoking));
+        assert_eq!(m1.renew(cn1.me(), 0).await.expect_err("has left").kind(), ErrorKind::Fenced);
+        m0.renew(cn0.me(), 0).await?;
+        Ok(())
+    })
+    .expect("all answered");
+}
