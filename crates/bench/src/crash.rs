@@ -323,7 +323,7 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
     }
     let cluster = Cluster::format(Arc::new(fabric.clone()), &pool)?;
     let lease_ns = s.lease_us * 1000;
-    cluster.membership().set_terms(Terms {
+    cluster.judge().expect("in this process").set_terms(Terms {
         lease_ns,
         acknowledge_ns: 10 * lease_ns,
         ..Terms::default()

@@ -289,7 +289,7 @@ impl<I: RangeIndex> Cast<'_, I> {
             }
             match kept {
                 Err(e) if e.kind() == ErrorKind::Fenced => {
-                    let latest = self.bed.cluster.membership().latest();
+                    let latest = self.bed.cluster.judge().expect("in this process").latest();
                     if latest.is_living(pool.member()) {
                         ep.sleep(shared.case.lease_ns / 16).await;
                         continue;
@@ -348,7 +348,7 @@ impl<I: RangeIndex> Cast<'_, I> {
         }
         let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
         loop {
-            let state = self.bed.cluster.membership().latest();
+            let state = self.bed.cluster.judge().expect("in this process").latest();
             let over = state.planned.is_none()
                 && state.members.iter().all(|m| still(m.standing))
                 && state.living().all(|m| self.is_up(m));
@@ -407,7 +407,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     let settler = Endpoint::new(core.clone(), neutral, slot_of(None));
     let nodes = RefCell::new(bed.nodes.clone());
     let cast = Cast { bed, shared: &shared, seats, keepers, tenders, nodes, director, settler };
-    bed.cluster.membership().set_terms(Terms {
+    bed.cluster.judge().expect("in this process").set_terms(Terms {
         lease_ns: case.lease_ns,
         acknowledge_ns: ACKNOWLEDGE_NS,
         ..Terms::default()
@@ -416,7 +416,10 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         match *fault {
             Fault::Drift { cn, ppm } => bed.cluster.compute_node(cn.into())?.set_clock_drift(ppm),
             Fault::News { cn, late_ns } => {
-                bed.cluster.membership().delay_news(NodeId::compute(cn), late_ns);
+                bed.cluster
+                    .judge()
+                    .expect("in this process")
+                    .delay_news(NodeId::compute(cn), late_ns);
             }
             _ => {}
         }
@@ -433,7 +436,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         fabric.set_hazards(Hazards::NONE);
         shared.phase.set("liveness");
         // While the last verbs of the other phase came to their ends nobody kept anything.
-        bed.cluster.membership().excuse(fabric.now());
+        bed.cluster.judge().expect("in this process").excuse(fabric.now());
         let lasts = if shared.stage.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };
         shared.bounds.set(Bounds { until_ns: fabric.now() + lasts, ..SAFETY });
         cast.phase(&mut worker, true);

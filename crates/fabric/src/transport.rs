@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::addr::{GlobalAddr, NodeId};
+use crate::addr::{GlobalAddr, NodeId, Role};
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::error::Result;
@@ -139,6 +139,13 @@ pub trait Fabric: Send + Sync {
     fn name(&self) -> &'static str;
     /// Nodes that are members now, in id order.
     fn nodes(&self) -> Vec<NodeId>;
+    /// The compute nodes that may run operations, in id order. Whoever began one before the call is among them.
+    ///
+    /// # Errors
+    /// Where others have to be asked: `Unreachable`.
+    fn members(&self) -> Result<Vec<NodeId>> {
+        Ok(self.nodes().into_iter().filter(|n| n.role() == Role::Compute).collect())
+    }
     /// Bytes of a node's region; `None` for a node that does not exist.
     fn region_bytes(&self, node: NodeId) -> Option<u64>;
     /// A client thread's transport on compute (or, for services, memory) node `node`.

@@ -1,4 +1,5 @@
 //! The contract over TCP: several nodes, each as a process would have it, with a connection per client thread and host.
+#![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +18,10 @@ const SOON: Duration = Duration::from_millis(300);
 
 fn found(memory_nodes: u16) -> NetFabric {
     let charter = Charter { memory_nodes, compute_nodes: 4, terms: b"terms".to_vec() };
-    NetFabric::found("127.0.0.1:0", 1 << 16, charter, Terms::default()).expect("a free port")
+    let mn0 =
+        NetFabric::found("127.0.0.1:0", 1 << 16, charter, Terms::default()).expect("a free port");
+    mn0.ready().expect("itself");
+    mn0
 }
 
 fn join_as(first: &str, role: Role, wanted: Option<u16>) -> Result<NetFabric> {
@@ -57,6 +61,7 @@ async fn put(ep: &Endpoint, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
 fn verbs_chains_and_batches() {
     let mn0 = found(2);
     let mn1 = join_as(mn0.listens(), Role::Memory, None).expect("the second");
+    mn1.ready().expect("mn0 answers");
     let (cn0, cn1) = (compute(&mn0), compute(&mn0));
     assert_eq!((mn1.me().node, cn0.me().node), (NodeId::memory(1), NodeId::compute(0)));
     let ep = &endpoint(&cn0);
@@ -142,7 +147,11 @@ fn fencing_ends_a_members_access_at_once() {
     cn1.fence(MN, cn0.me().node, cn0.me().incarnation).expect("the host answers");
     let e = on(a, a.faa(at(64), 1)).expect_err("fenced");
     // The first verb may find the link broken; the next ones are told why.
-    let e = if e.kind() == ErrorKind::Fenced { e } else { on(a, a.faa(at(64), 1)).expect_err("fenced") };
+    let e = if e.kind() == ErrorKind::Fenced {
+        e
+    } else {
+        on(a, a.faa(at(64), 1)).expect_err("fenced")
+    };
     assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
     assert_eq!(on(b, b.faa(at(64), 0)).expect("others go on"), 1);
 }
@@ -178,7 +187,11 @@ fn calls_go_to_any_node_and_their_handlers_reach_any_memory() {
         let e = on(ep, ep.rpc(to.me().node, ServiceId(8), b"", &mut reply)).expect_err("no such");
         assert_eq!(e.kind(), ErrorKind::Unsupported);
     }
-    assert_eq!(on(ep, ep.faa(at(512), 0)).expect("counted"), 8, "6 calls, two of mn0's count twice");
+    assert_eq!(
+        on(ep, ep.faa(at(512), 0)).expect("counted"),
+        8,
+        "6 calls, two of mn0's count twice"
+    );
 }
 
 #[test]
@@ -192,7 +205,8 @@ fn a_memory_node_that_is_gone_is_an_error_and_one_that_is_back_is_another_pool()
     let e = on(ep, ep.faa(at(64), 1)).expect_err("gone");
     assert_eq!((e.kind(), e.effect()), (ErrorKind::Unreachable, Effect::Unknown), "{e}");
     let charter = Charter { memory_nodes: 1, compute_nodes: 4, terms: b"terms".to_vec() };
-    let again = NetFabric::found(&address, 1 << 16, charter, Terms::default()).expect("the same port");
+    let again =
+        NetFabric::found(&address, 1 << 16, charter, Terms::default()).expect("the same port");
     std::thread::sleep(Duration::from_millis(150));
     let e = on(ep, ep.faa(at(64), 1)).expect_err("another pool");
     assert!(e.to_string().contains("another pool"), "{e}");
@@ -230,7 +244,10 @@ fn stranger(bytes: Vec<u8>) -> String {
 fn strangers_and_other_versions_are_told_apart() {
     let e = join_as(&stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Role::Compute, None);
     let e = e.expect_err("a web server");
-    assert!(e.kind() == ErrorKind::Incompatible && e.to_string().contains("no node of dmtree"), "{e}");
+    assert!(
+        e.kind() == ErrorKind::Incompatible && e.to_string().contains("no node of dmtree"),
+        "{e}"
+    );
     let other = [&b"dmtwire\n"[..], &9u32.to_le_bytes()].concat();
     let e = join_as(&stranger(other), Role::Compute, None).expect_err("another version");
     assert!(e.kind() == ErrorKind::Incompatible && e.to_string().contains("version 9"), "{e}");

@@ -153,6 +153,9 @@ impl PoolNode {
         let first = from.cursor.load(Ordering::Relaxed);
         for n in (0..nodes).map(|k| (first + k) % nodes) {
             let home = NodeId::compute(n as u16);
+            if !self.view.is_worth_asking(home) {
+                continue;
+            }
             let stretch = ask_stretch(ep, home, from.stretch_bytes.max(bytes), bytes).await?;
             if stretch.is_some() {
                 from.cursor.store(n + 1, Ordering::Relaxed);

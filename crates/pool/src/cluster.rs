@@ -1,12 +1,14 @@
-//! All nodes of an embedded pool in one process.
+//! A pool as one process sees it: all its nodes, or one compute node of many.
 
 use std::sync::{Arc, RwLock};
 
 use dmtree_fabric::local::LocalFabric;
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, InProcess, Member, NodeId, Result, Terms,
+    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, InProcess, Member, Membership, NodeId, Result,
+    Terms,
 };
 
+use crate::apart::Keeper;
 use crate::catalog::{CATALOG_SERVICE, CatalogService};
 use crate::chunks::{CHUNK_SERVICE, ChunkService};
 use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
@@ -15,7 +17,8 @@ use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape,
 use crate::node::PoolNode;
 use crate::options::PoolOptions;
 
-/// A pool whose nodes all live in this process. Clone it freely; all clones are the same pool.
+/// A pool: one whose nodes all live in this process, or one that this process belongs to as a compute node. Clone it freely; all
+/// clones are the same pool.
 #[derive(Clone)]
 pub struct Cluster(Arc<Inner>);
 
@@ -23,8 +26,14 @@ struct Inner {
     fabric: Arc<dyn Fabric>,
     options: PoolOptions,
     shape: Arc<Shape>,
-    membership: Arc<InProcess>,
+    membership: Arc<dyn Membership>,
+    /// The same, when it is in this process.
+    judge: Option<Arc<InProcess>>,
+    memory_nodes: usize,
+    /// Those of this process.
     nodes: RwLock<Vec<Arc<PoolNode>>>,
+    /// Keeps the membership of a node that belongs to a pool of several processes.
+    _keeper: Option<Keeper>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -58,41 +67,51 @@ impl Cluster {
         options.validate()?;
         let chunk_bytes = options.chosen_chunk_bytes();
         let bytes = options.memory_bytes_per_node;
-        let shape = Arc::new(Shape {
-            memory: (0..options.memory_nodes)
-                .map(|m| NodeLayout::new(NodeId::memory(m), bytes, chunk_bytes))
-                .collect(),
-            compute_nodes: options.compute_nodes,
-            compute_bytes: options.chosen_compute_bytes(),
-            chunk_bytes,
-            max_life: ((1u32 << options.life_bits) - 1) as u16,
-        });
-        let (c, m) = (options.compute_nodes, options.memory_nodes);
-        let membership = Arc::new(InProcess::new(Terms::default()));
-        let member = |node| Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
+        let memory = (0..options.memory_nodes)
+            .map(|m| NodeLayout::new(NodeId::memory(m), bytes, chunk_bytes))
+            .collect();
+        let shape = Arc::new(Shape::new(options, memory));
+        let judge = Arc::new(InProcess::new(Terms::default()));
+        let membership: Arc<dyn Membership> = judge.clone();
         for layout in &shape.memory {
-            let chunks = Arc::new(ChunkService::new(*layout));
-            let space = Space::Chunks {
-                service: chunks.clone(),
-                chunk_bytes,
-                rests: std::sync::Mutex::default(),
-            };
-            let homes = HomeService::new(member(layout.node), c, m, space);
-            fabric.serve(layout.node, CHUNK_SERVICE, chunks)?;
-            fabric.serve(layout.node, CELL_SERVICE, Arc::new(homes))?;
+            serve_memory(&*fabric, layout, options)?;
         }
-        let catalog = Arc::new(CatalogService::default());
-        fabric.serve(NodeId::memory(0), CATALOG_SERVICE, catalog)?;
         let mut nodes = Vec::new();
-        for cn in (0..c).map(NodeId::compute) {
-            let space = Space::region(shape.compute_bytes);
-            let homes = HomeService::new(member(cn), c, m, space);
-            nodes.push(start_node(&fabric, cn, &shape, homes, &membership)?);
+        for cn in (0..options.compute_nodes).map(NodeId::compute) {
+            nodes.push(start_node(&fabric, cn, &shape, options, &membership)?);
         }
         let ep = nodes[0].endpoint(0)?;
         ep.core().block_on(ep.slot(), write_heads(&ep, &shape.memory))?;
-        let nodes = RwLock::new(nodes);
-        Ok(Self(Arc::new(Inner { fabric, options: options.clone(), shape, membership, nodes })))
+        Ok(Self(Arc::new(Inner {
+            fabric,
+            options: options.clone(),
+            memory_nodes: shape.memory.len(),
+            shape,
+            membership,
+            judge: Some(judge),
+            nodes: RwLock::new(nodes),
+            _keeper: None,
+        })))
+    }
+
+    /// A pool of several processes, of which this one is a compute node.
+    pub(crate) fn apart(
+        fabric: Arc<dyn Fabric>,
+        options: PoolOptions,
+        node: Arc<PoolNode>,
+        keeper: Keeper,
+    ) -> Self {
+        let (shape, membership) = (node.shape.clone(), node.membership.clone());
+        Self(Arc::new(Inner {
+            fabric,
+            options,
+            memory_nodes: shape.memory.len(),
+            shape,
+            membership,
+            judge: None,
+            nodes: RwLock::new(vec![node]),
+            _keeper: Some(keeper),
+        }))
     }
 
     /// Starts the services of a compute node that has come back as a new incarnation: it is the home of nothing yet, knows nothing
@@ -102,18 +121,21 @@ impl Cluster {
     /// `NotFound` when there are not so many; those of the fabric.
     pub fn revive(&self, i: usize) -> Result<Arc<PoolNode>> {
         let cn = self.compute_node(i)?.cn();
-        let Inner { fabric, shape, membership, .. } = &*self.0;
-        let me = Member { node: cn, incarnation: fabric.incarnation(cn).unwrap_or(0) };
-        let homes = HomeService::empty(me, Space::region(shape.compute_bytes));
-        let node = start_node(fabric, cn, shape, homes, membership)?;
+        let Inner { fabric, shape, options, membership, .. } = &*self.0;
+        let node = start_node(fabric, cn, shape, options, membership)?;
         let mut nodes = self.0.nodes.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         nodes[i] = node.clone();
         Ok(node)
     }
 
     /// Who belongs to it.
-    pub fn membership(&self) -> &Arc<InProcess> {
+    pub fn membership(&self) -> &Arc<dyn Membership> {
         &self.0.membership
+    }
+
+    /// The membership itself, when it is in this process.
+    pub fn judge(&self) -> Option<&Arc<InProcess>> {
+        self.0.judge.as_ref()
     }
 
     /// The fabric.
@@ -126,7 +148,7 @@ impl Cluster {
         &self.0.options
     }
 
-    /// A compute node's share.
+    /// The share of one of this process's compute nodes.
     ///
     /// # Errors
     /// `NotFound` when there are not so many.
@@ -135,29 +157,59 @@ impl Cluster {
         nodes.get(i).cloned().ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,
-                format!("there is no compute node {i}: the pool has {}", nodes.len()),
+                format!("there is no compute node {i}: this process has {}", nodes.len()),
             )
         })
     }
 
-    /// How many compute nodes.
+    /// How many compute nodes this process has: all, or one.
     pub fn compute_nodes(&self) -> usize {
-        usize::from(self.0.options.compute_nodes)
+        self.0.nodes.read().unwrap_or_else(std::sync::PoisonError::into_inner).len()
     }
 
     /// How many memory nodes.
     pub fn memory_nodes(&self) -> usize {
-        usize::from(self.0.options.memory_nodes)
+        self.0.memory_nodes
     }
 }
 
-fn start_node(
+/// Starts the services of a memory node.
+pub(crate) fn serve_memory(
+    fabric: &dyn Fabric,
+    layout: &NodeLayout,
+    options: &PoolOptions,
+) -> Result<()> {
+    let node = layout.node;
+    let chunks = Arc::new(ChunkService::new(*layout));
+    let space = Space::Chunks {
+        service: chunks.clone(),
+        chunk_bytes: layout.chunk_bytes,
+        rests: std::sync::Mutex::default(),
+    };
+    let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
+    let homes = HomeService::new(me, options.compute_nodes, options.memory_nodes, space);
+    fabric.serve(node, CHUNK_SERVICE, chunks)?;
+    fabric.serve(node, CELL_SERVICE, Arc::new(homes))?;
+    if node == NodeId::memory(0) {
+        fabric.serve(node, CATALOG_SERVICE, Arc::new(CatalogService::default()))?;
+    }
+    Ok(())
+}
+
+/// Starts the services of a compute node. In its first life it is the home of its share of the tables; later of nothing at first.
+pub(crate) fn start_node(
     fabric: &Arc<dyn Fabric>,
     cn: NodeId,
     shape: &Arc<Shape>,
-    homes: HomeService,
-    membership: &Arc<InProcess>,
+    options: &PoolOptions,
+    membership: &Arc<dyn Membership>,
 ) -> Result<Arc<PoolNode>> {
+    let me = Member { node: cn, incarnation: fabric.incarnation(cn).unwrap_or(0) };
+    let space = Space::region(shape.compute_bytes);
+    let homes = match me.incarnation {
+        0 | 1 => HomeService::new(me, options.compute_nodes, options.memory_nodes, space),
+        _ => HomeService::empty(me, space),
+    };
     fabric.serve(cn, CELL_SERVICE, Arc::new(homes))?;
     let epochs = Epochs::new();
     fabric.serve(cn, EPOCH_SERVICE, Arc::new(EpochService(epochs.clone())))?;
@@ -165,9 +217,12 @@ fn start_node(
     Ok(Arc::new(PoolNode::new(fabric.clone(), cn, shape.clone(), epochs, membership)))
 }
 
-async fn write_heads(ep: &Endpoint, layouts: &[NodeLayout]) -> Result<()> {
-    ep.write_word(first_node(EPOCH_WORD), FIRST_EPOCH).await?;
+/// Formats the heads of memory nodes.
+pub(crate) async fn write_heads(ep: &Endpoint, layouts: &[NodeLayout]) -> Result<()> {
     for layout in layouts {
+        if layout.node == NodeId::memory(0) {
+            ep.write_word(first_node(EPOCH_WORD), FIRST_EPOCH).await?;
+        }
         let at = GlobalAddr::new(layout.node, SUPERBLOCK);
         let mut buf = ep.buf(SUPERBLOCK_BYTES as u32).await?;
         buf.copy_from_slice(&layout.encode());

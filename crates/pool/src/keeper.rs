@@ -151,6 +151,16 @@ impl PoolNode {
         (locked(&self.keeping).patience_ns / 2).max(1)
     }
 
+    /// How long a lease is, ns; 0 before the first.
+    pub(crate) fn lease_ns(&self) -> u64 {
+        locked(&self.keeping).patience_ns * 2
+    }
+
+    /// Whether other compute nodes live, as far as this one knows.
+    pub(crate) fn has_peers(&self) -> bool {
+        self.living().iter().any(|m| *m != self.view.me)
+    }
+
     /// Acts on a newer state: the tables of the dead, and those that are to move, are used no more.
     fn follow(&self, state: &Arc<State>) {
         let newer = self.view.with_state(|known| {

@@ -4,6 +4,7 @@
 use dmtree_fabric::{Error, GlobalAddr, Member, NodeId, Result, Role};
 
 use crate::ids::{LINE, PARTITIONS, SEGMENTS, segment_bytes, segment_start};
+use crate::options::PoolOptions;
 use crate::wire::{Fields, seal, sealed};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"dmtpool\x01");
@@ -297,6 +298,17 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// The geometry that follows from options, with memory nodes of these layouts.
+    pub(crate) fn new(options: &PoolOptions, memory: Vec<NodeLayout>) -> Self {
+        Self {
+            memory,
+            compute_nodes: options.compute_nodes,
+            compute_bytes: options.chosen_compute_bytes(),
+            chunk_bytes: options.chosen_chunk_bytes(),
+            max_life: ((1u32 << options.life_bits) - 1) as u16,
+        }
+    }
+
     /// The layout of the memory node that `addr` names, when the bytes lie inside its chunks.
     pub(crate) fn holds(&self, addr: GlobalAddr, bytes: u64) -> Option<&NodeLayout> {
         if addr.node().role() != Role::Memory

@@ -12,10 +12,12 @@
 //! `DESIGN.md` beside this crate has the byte maps and the invariants.
 #![forbid(unsafe_code)]
 
+mod apart;
 mod arena;
 mod blocks;
 mod bump;
 mod catalog;
+mod charter;
 mod chunks;
 mod cluster;
 mod epoch;
@@ -34,6 +36,7 @@ mod usage;
 mod view;
 mod wire;
 
+pub use crate::apart::{MemoryNode, Place, open_charter};
 pub use crate::arena::{Arena, ArenaKey, Grant};
 pub use crate::bump::{Bump, Stripes};
 pub use crate::catalog::{

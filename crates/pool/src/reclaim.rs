@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dmtree_fabric::wait::Turnstile;
-use dmtree_fabric::{Endpoint, GlobalAddr, Member, Result, Role, WaitReason};
+use dmtree_fabric::{Endpoint, GlobalAddr, Member, Result, WaitReason};
 
 use crate::arena::{ArenaKey, Grant};
 use crate::epoch::ask_epoch;
@@ -225,8 +225,7 @@ impl PoolNode {
     /// Tells every member the epoch, and returns the smallest one in which an operation runs.
     async fn oldest_running(&self, ep: &Endpoint, epoch: u64) -> Result<u64> {
         let mut oldest = self.epochs.adopt(epoch);
-        let others = |n: &dmtree_fabric::NodeId| n.role() == Role::Compute && *n != self.cn;
-        for node in self.fabric.nodes().into_iter().filter(others) {
+        for node in self.fabric.members()?.into_iter().filter(|n| *n != self.cn) {
             // What a fenced node's operations read, nobody will ever hear of, and what they would write does not execute.
             let incarnation = self.fabric.incarnation(node).unwrap_or(0);
             let fenced = || self.view.is_revoked(Member { node, incarnation });

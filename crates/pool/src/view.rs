@@ -102,8 +102,9 @@ impl View {
     /// Whether a node can be asked for something: as far as is known it lives.
     pub(crate) fn is_worth_asking(&self, node: NodeId) -> bool {
         let state = locked(&self.state);
-        let mut lives = state.members.iter().filter(|m| m.member.node == node).peekable();
-        lives.peek().is_none() || lives.any(|m| m.standing == Standing::Living)
+        // (While nobody has joined, nothing is judged.)
+        let mut lives = state.members.iter().filter(|m| m.member.node == node);
+        state.members.is_empty() || lives.any(|m| m.standing == Standing::Living)
     }
 }
 

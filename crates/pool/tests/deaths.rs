@@ -51,7 +51,7 @@ impl Scene {
             fabric.add_node(NodeId::compute(c), o.compute_bytes_per_node).expect("new");
         }
         let cluster = Cluster::format(Arc::new(fabric.clone()), &o).expect("a pool");
-        cluster.membership().set_terms(TERMS);
+        cluster.judge().expect("in this process").set_terms(TERMS);
         let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 8 << 20);
         let own = core.add_slot();
         Self { fabric, cluster, core, own, over: Rc::default(), tasks: RefCell::default() }
@@ -171,7 +171,7 @@ async fn settled(scene: &Scene, watch: &Endpoint, cn: usize, dead: &[(u16, u32)]
         if scene.is_settled(cn) && dead.iter().all(gone) {
             return;
         }
-        assert!(watch.now() < began + 2_000_000_000, "{:?}", scene.cluster.membership());
+        assert!(watch.now() < began + 2_000_000_000, "{:?}", scene.cluster.judge());
         watch.sleep(100_000).await;
     }
 }
@@ -329,7 +329,7 @@ fn late_news() {
         let watch = scene.endpoint(0);
         scene.run(11, async {
             watch.sleep(2_000_000).await;
-            scene.cluster.membership().delay_news(NodeId::compute(2), delay);
+            scene.cluster.judge().expect("in this process").delay_news(NodeId::compute(2), delay);
             scene.fabric.crash(NodeId::compute(1), How::Hung).expect("known");
             settled(&scene, &watch, 0, &[(1, 1)]).await;
             watch.sleep(150_000_000).await;

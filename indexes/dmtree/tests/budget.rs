@@ -214,7 +214,7 @@ fn membership_costs_nothing_on_the_way() {
         let (bed, mut c) = warm(&Options::default());
         if joined {
             let terms = dmtree_fabric::Terms { lease_ns: 1 << 50, ..Default::default() };
-            bed.cluster.membership().set_terms(terms);
+            bed.cluster.judge().expect("in this process").set_terms(terms);
             let node = bed.cluster.compute_node(0).expect("exists");
             let ep = node.endpoint(0).expect("a member");
             ep.core().block_on(ep.slot(), node.keep(&ep)).expect("joined");

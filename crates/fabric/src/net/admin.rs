@@ -72,7 +72,9 @@ pub(super) fn open(address: &str, hello: &Hello) -> Result<(TcpStream, u64)> {
 
 fn dial(address: &str) -> Result<TcpStream> {
     let all = address.to_socket_addrs().map_err(|e| {
-        Error::invalid(format!("{address:?} is no address: {e}; write HOST:PORT, like 10.0.0.1:7000"))
+        Error::invalid(format!(
+            "{address:?} is no address: {e}; write HOST:PORT, like 10.0.0.1:7000"
+        ))
     })?;
     let mut trouble = None;
     for at in all {

@@ -23,10 +23,9 @@ pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
     pub(super) fn bytes(&mut self, n: usize) -> Result<&'a [u8]> {
-        let (head, tail) = self
-            .0
-            .split_at_checked(n)
-            .ok_or_else(|| Error::corrupt(format!("a frame ends {} bytes early", n - self.0.len())))?;
+        let (head, tail) = self.0.split_at_checked(n).ok_or_else(|| {
+            Error::corrupt(format!("a frame ends {} bytes early", n - self.0.len()))
+        })?;
         self.0 = tail;
         Ok(head)
     }

@@ -129,7 +129,10 @@ impl NetFabric {
     /// # Errors
     /// As [`NetFabric::charter`]; `Busy` when the pool is not ready within the time, or has no place; `Exists` for a memory node
     /// that comes back: what it held is lost.
-    pub fn join(how: &Joining<'_>, region_bytes: impl FnOnce(&[u8]) -> Result<u64>) -> Result<Self> {
+    pub fn join(
+        how: &Joining<'_>,
+        region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
+    ) -> Result<Self> {
         let until = deadline(how.within);
         let (pool, charter) = ask_charter(how.first, how.within)?;
         let region_bytes = region_bytes(&charter)?;
@@ -213,6 +216,17 @@ impl NetFabric {
         self.0.shared.refresh_roster()
     }
 
+    /// This memory node can be used: its services run and its region is formatted. Compute nodes are let in when all are ready.
+    ///
+    /// # Errors
+    /// `Unreachable`.
+    pub fn ready(&self) -> Result<()> {
+        match self.0.shared.ask(&Ask::Ready(self.me()))? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// The membership of the pool.
     pub fn membership(&self) -> Arc<dyn Membership> {
         match &self.0.shared.registrar {
@@ -259,9 +273,7 @@ impl Shared {
     fn place(&self, node: NodeId) -> Option<Place> {
         match &self.registrar {
             Some(registrar) => registrar.roster().find(node).cloned(),
-            None => {
-                self.roster.read().unwrap_or_else(PoisonError::into_inner).find(node).cloned()
-            }
+            None => self.roster.read().unwrap_or_else(PoisonError::into_inner).find(node).cloned(),
         }
     }
 
@@ -416,6 +428,17 @@ impl Fabric for NetFabric {
 
     fn nodes(&self) -> Vec<NodeId> {
         self.roster().places().iter().map(|p| p.member.node).collect()
+    }
+
+    fn members(&self) -> Result<Vec<NodeId>> {
+        match self.0.shared.ask(&Ask::Members)? {
+            Answer::Members(all) => {
+                let mut nodes: Vec<_> = all.into_iter().map(|m| m.node).collect();
+                nodes.dedup();
+                Ok(nodes)
+            }
+            other => Err(unexpected(&other)),
+        }
     }
 
     fn region_bytes(&self, node: NodeId) -> Option<u64> {

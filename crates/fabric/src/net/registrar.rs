@@ -1,6 +1,6 @@
 //! What the first memory node keeps for all: the charter of the pool, who is where, and the membership.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -37,6 +37,8 @@ struct Book {
     roster: Roster,
     /// Who got which number.
     nonces: BTreeMap<u64, Member>,
+    /// Memory nodes that can be used.
+    ready: BTreeSet<NodeId>,
     /// When a compute node registered.
     since: BTreeMap<Member, Nanos>,
 }
@@ -59,6 +61,17 @@ impl Registrar {
         self.book().roster.put(place);
     }
 
+    /// A memory node can be used from now on.
+    pub(super) fn ready(&self, node: NodeId) {
+        self.book().ready.insert(node);
+    }
+
+    fn members(&self) -> Vec<Member> {
+        let state = self.membership.latest();
+        let there = state.members.iter().filter(|m| m.standing != Standing::Gone);
+        there.map(|m| m.member).collect()
+    }
+
     /// Answers a question that came from `ip`.
     pub(super) fn answer(&self, ask: Ask, ip: IpAddr, now: Nanos) -> Answer {
         match self.try_answer(ask, ip, now) {
@@ -70,12 +83,19 @@ impl Registrar {
     fn try_answer(&self, ask: Ask, ip: IpAddr, now: Nanos) -> Result<Answer> {
         let m = &*self.membership;
         Ok(match ask {
-            Ask::Charter => Answer::Charter { pool: self.pool, charter: self.charter.terms.clone() },
+            Ask::Charter => {
+                Answer::Charter { pool: self.pool, charter: self.charter.terms.clone() }
+            }
             Ask::Register(who) => {
                 let me = self.register(who, ip, now)?;
                 Answer::Registered { me, roster: self.roster() }
             }
+            Ask::Ready(member) => {
+                self.ready(member.node);
+                Answer::Done
+            }
             Ask::Roster => Answer::Roster(self.roster()),
+            Ask::Members => Answer::Members(self.members()),
             Ask::Join(me) => Answer::Lease(ready(m.join(me, now))?),
             Ask::Renew(me) => Answer::Lease(ready(m.renew(me, now))?),
             Ask::State { me, known } => {
@@ -133,7 +153,7 @@ impl Registrar {
     }
 
     fn compute_number(&self, book: &Book, who: &Introduction, now: Nanos) -> Result<NodeId> {
-        let (there, all) = (book.roster.count(Role::Memory), usize::from(self.charter.memory_nodes));
+        let (there, all) = (book.ready.len(), usize::from(self.charter.memory_nodes));
         if there < all {
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -212,10 +232,17 @@ mod tests {
         let r = Registrar::new(PoolId(7), charter, Arc::new(InProcess::new(Terms::default())));
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
         r.enter(Place { member: me, address: String::new(), region_bytes: 1 << 20 });
+        r.ready(me.node);
         r
     }
 
-    fn ask(r: &Registrar, role: Role, wanted: Option<u16>, nonce: u64, now: Nanos) -> Result<Member> {
+    fn ask(
+        r: &Registrar,
+        role: Role,
+        wanted: Option<u16>,
+        nonce: u64,
+        now: Nanos,
+    ) -> Result<Member> {
         let listens = "0.0.0.0:9".to_string();
         let who = Introduction { role, wanted, listens, region_bytes: 4096, nonce };
         r.register(who, HERE, now)
@@ -229,6 +256,8 @@ mod tests {
         let mn1 = ask(&r, Role::Memory, None, 2, 0).expect("room");
         assert_eq!((mn1.node, mn1.incarnation), (NodeId::memory(1), 1));
         assert_eq!(ask(&r, Role::Memory, None, 2, 0).expect("the same"), mn1);
+        assert!(ask(&r, Role::Compute, None, 1, 0).is_err(), "it is not ready");
+        r.ready(mn1.node);
         let lost = ask(&r, Role::Memory, Some(1), 3, 0).unwrap_err();
         assert!(lost.to_string().contains("lost"), "{lost}");
         let cn0 = ask(&r, Role::Compute, None, 4, 0).expect("room");

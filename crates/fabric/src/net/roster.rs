@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::addr::{NodeId, Role};
+use crate::addr::NodeId;
 use crate::membership::Member;
 
 /// A node in its newest life.
@@ -40,10 +40,5 @@ impl Roster {
             Ok(i) => self.places[i] = place,
             Err(i) => self.places.insert(i, place),
         }
-    }
-
-    /// How many nodes of a role.
-    pub fn count(&self, role: Role) -> usize {
-        self.places.iter().filter(|p| p.member.node.role() == role).count()
     }
 }

@@ -232,9 +232,8 @@ fn execute(shared: &Shared, from: Member, use_by: u64, verbs: &[u8], out: &mut V
     let start = frames::begin(out, frames::POST);
     let found = out.len() + 1;
     out.push(1);
-    let late = || {
-        Error::new(ErrorKind::Unreachable, format!("{} had no time for a list", shared.me.node))
-    };
+    let late =
+        || Error::new(ErrorKind::Unreachable, format!("{} had no time for a list", shared.me.node));
     let result = match shared.now() > use_by {
         true => Err(late()),
         false => shared

@@ -68,11 +68,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<Sender<Call>> {
     Ok(calls)
 }
 
-fn serve(
-    shared: &std::sync::Weak<Shared>,
-    transport: Rc<NetTransport>,
-    inbox: &Receiver<Call>,
-) {
+fn serve(shared: &std::sync::Weak<Shared>, transport: Rc<NetTransport>, inbox: &Receiver<Call>) {
     let transport: Rc<dyn Transport> = Rc::new(WithoutCalls(transport));
     let core = Core::new(transport.clone(), 0);
     let slot = core.add_slot();

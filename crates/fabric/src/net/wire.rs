@@ -102,7 +102,11 @@ pub(super) struct Introduction {
 pub(super) enum Ask {
     Charter,
     Register(Introduction),
+    /// A memory node is ready to be used.
+    Ready(Member),
     Roster,
+    /// The compute nodes that have joined and are not gone.
+    Members,
     Join(Member),
     Renew(Member),
     State {
@@ -118,9 +122,16 @@ pub(super) enum Ask {
 /// Answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    Charter { pool: PoolId, charter: Vec<u8> },
-    Registered { me: Member, roster: Roster },
+    Charter {
+        pool: PoolId,
+        charter: Vec<u8>,
+    },
+    Registered {
+        me: Member,
+        roster: Roster,
+    },
     Roster(Roster),
+    Members(Vec<Member>),
     Lease(Lease),
     /// Nothing when the asker knows it.
     State(Option<State>),
@@ -192,7 +203,9 @@ pub(super) fn greet(mut peer: &TcpStream, name: &str) -> Result<()> {
 pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
     let what = match e.kind() {
-        Io::ConnectionRefused => "nobody listens there: start the node, or check the address".into(),
+        Io::ConnectionRefused => {
+            "nobody listens there: start the node, or check the address".into()
+        }
         Io::WouldBlock | Io::TimedOut => "no answer in time: is it up, and the way to it?".into(),
         Io::UnexpectedEof | Io::ConnectionReset | Io::BrokenPipe | Io::ConnectionAborted => {
             "it closed the connection".to_string()
@@ -219,7 +232,10 @@ mod tests {
         for e in [plain.clone(), plain.effect_unknown()] {
             let body = encode(&Failure::from(&e)).expect("encodes");
             let back: Error = decode::<Failure>(&body, "mn0").expect("decodes").into();
-            assert_eq!((back.kind(), back.effect(), back.to_string()), (e.kind(), e.effect(), e.to_string()));
+            assert_eq!(
+                (back.kind(), back.effect(), back.to_string()),
+                (e.kind(), e.effect(), e.to_string())
+            );
         }
     }
 

@@ -219,7 +219,7 @@ impl Scene {
         };
         let made = Bed::adversarial(hazards, grants, seed, &pool, play.cache_bytes, &play.options);
         let (bed, fabric): (Bed<DmTree>, SimFabric) = made.expect("a cluster");
-        bed.cluster.membership().set_terms(TERMS);
+        bed.cluster.judge().expect("in this process").set_terms(TERMS);
         let defects: Vec<Defect> = play.defect.into_iter().collect();
         bed.nodes.iter().for_each(|n| n.set_defects(&defects));
         let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 16 << 20);
@@ -323,7 +323,7 @@ impl Scene {
                 return;
             }
             if ep.now() > began + 3_000_000_000 {
-                self.complain()(format!("not settled: {:?}", self.bed.cluster.membership()));
+                self.complain()(format!("not settled: {:?}", self.bed.cluster.judge()));
                 return;
             }
             ep.sleep(PAUSE_NS).await;

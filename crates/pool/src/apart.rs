@@ -1,0 +1,239 @@
+//! Pools of several processes: a memory node's process, and the place of a compute node's process in the pool.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dmtree_fabric::net::{Charter, Joining, NetFabric};
+use dmtree_fabric::{
+    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, Terms,
+};
+
+use crate::charter;
+use crate::cluster::{Cluster, serve_memory, start_node, write_heads};
+use crate::layout::{NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape};
+use crate::node::PoolNode;
+use crate::options::PoolOptions;
+use crate::wire::locked;
+
+/// Steps of a keeper in a lease.
+const STEPS_PER_LEASE: u64 = 16;
+/// Longest time for a good-bye, ns.
+const LEAVES_WITHIN_NS: u64 = 5_000_000_000;
+/// Longest time for joining, once registered.
+const JOINS_WITHIN: Duration = Duration::from_secs(10);
+/// Bytes of buffers of a keeper.
+const KEEPER_SLAB_BYTES: u64 = 4 << 20;
+
+/// A memory node's process: its region is served until this is dropped, and is lost then.
+#[derive(Debug)]
+pub struct MemoryNode {
+    fabric: NetFabric,
+}
+
+/// Where a process stands in a pool.
+#[derive(Clone, Debug)]
+pub struct Place<'a> {
+    /// Where the first memory node listens, `HOST:PORT`.
+    pub first: &'a str,
+    /// Where this process is to listen; port 0 takes any.
+    pub listen: &'a str,
+    /// The number it wants among the nodes of its role, if it matters.
+    pub wanted: Option<u16>,
+    /// How long it waits for a pool that is not ready.
+    pub within: Duration,
+}
+
+impl Place<'_> {
+    fn joining(&self, role: Role) -> Joining<'_> {
+        let Place { first, listen, wanted, within } = *self;
+        Joining { first, listen, role, wanted, within }
+    }
+}
+
+/// The options of the pool whose first memory node listens at an address.
+///
+/// # Errors
+/// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
+pub fn open_charter(first: &str, within: Duration) -> Result<PoolOptions> {
+    charter::decode(&NetFabric::charter(first, within)?)
+}
+
+impl MemoryNode {
+    /// Founds a pool of these options: this process is its first memory node.
+    ///
+    /// # Errors
+    /// Those of [`PoolOptions::validate`]; `InvalidArgument` when it cannot listen there.
+    pub fn found(listen: &str, options: &PoolOptions, terms: Terms) -> Result<Self> {
+        options.validate()?;
+        let terms_of_pool = Charter {
+            memory_nodes: options.memory_nodes,
+            compute_nodes: options.compute_nodes,
+            terms: charter::encode(options),
+        };
+        let bytes = options.memory_bytes_per_node;
+        let fabric = NetFabric::found(listen, bytes, terms_of_pool, terms)?;
+        Self::serve(fabric, bytes, options)
+    }
+
+    /// Joins a pool as one of its further memory nodes, with a region of `bytes`.
+    ///
+    /// # Errors
+    /// Those of [`NetFabric::join`]; `InvalidArgument` when the region is too small for the pool's chunks.
+    pub fn join(place: &Place<'_>, bytes: u64) -> Result<Self> {
+        let mut options = PoolOptions::default();
+        let fabric = NetFabric::join(&place.joining(Role::Memory), |terms| {
+            options = PoolOptions { memory_bytes_per_node: bytes, ..charter::decode(terms)? };
+            options.validate()?;
+            Ok(bytes)
+        })?;
+        Self::serve(fabric, bytes, &options)
+    }
+
+    fn serve(fabric: NetFabric, bytes: u64, options: &PoolOptions) -> Result<Self> {
+        let node = fabric.me().node;
+        let layout = NodeLayout::new(node, bytes, options.chosen_chunk_bytes());
+        serve_memory(&fabric, &layout, options)?;
+        let transport = fabric.attach(node)?;
+        let core = Core::new(transport.clone(), 0);
+        let ep = Endpoint::new(core.clone(), transport, core.add_slot());
+        core.block_on(ep.slot(), write_heads(&ep, &[layout]))?;
+        fabric.ready()?;
+        Ok(Self { fabric })
+    }
+
+    /// Which node it is.
+    pub fn node(&self) -> NodeId {
+        self.fabric.me().node
+    }
+
+    /// Where it listens.
+    pub fn listens(&self) -> &str {
+        self.fabric.listens()
+    }
+
+    /// Its fabric.
+    pub fn fabric(&self) -> &NetFabric {
+        &self.fabric
+    }
+}
+
+impl Cluster {
+    /// Joins a pool of several processes as a compute node. It leaves in good order when the last clone goes.
+    ///
+    /// # Errors
+    /// Those of [`NetFabric::join`]; `Corrupt` when a memory node's region is not formatted for this pool.
+    pub fn join(place: &Place<'_>) -> Result<Self> {
+        let mut options = PoolOptions::default();
+        let fabric = NetFabric::join(&place.joining(Role::Compute), |terms| {
+            options = charter::decode(terms)?;
+            Ok(options.chosen_compute_bytes())
+        })?;
+        let (me, membership) = (fabric.me(), fabric.membership());
+        let shape = Arc::new(Shape::new(&options, layouts(&fabric, &options)?));
+        let fabric: Arc<dyn Fabric> = Arc::new(fabric);
+        let node = start_node(&fabric, me.node, &shape, &options, &membership)?;
+        let keeper = Keeper::start(&node)?;
+        let ep = node.endpoint(0)?;
+        ep.core().block_on(ep.slot(), check_heads(&ep, &shape.memory))?;
+        Ok(Self::apart(fabric, options, node, keeper))
+    }
+}
+
+fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>> {
+    let roster = fabric.roster();
+    let layout = |m: u16| {
+        let node = NodeId::memory(m);
+        let place = roster.find(node).ok_or_else(|| {
+            Error::corrupt(format!(
+                "{node} is not in the roster of a pool that says it is complete"
+            ))
+        })?;
+        Ok(NodeLayout::new(node, place.region_bytes, options.chosen_chunk_bytes()))
+    };
+    (0..options.memory_nodes).map(layout).collect()
+}
+
+async fn check_heads(ep: &Endpoint, layouts: &[NodeLayout]) -> Result<()> {
+    for layout in layouts {
+        let at = GlobalAddr::new(layout.node, SUPERBLOCK);
+        let head = ep.read(at, SUPERBLOCK_BYTES as u32).await?;
+        head.extract(|b| layout.check(b))?;
+    }
+    Ok(())
+}
+
+/// The thread that keeps a compute node's membership. Dropped, the node leaves in good order.
+pub(crate) struct Keeper {
+    stop: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Keeper {
+    /// Returns when the node has joined.
+    fn start(node: &Arc<PoolNode>) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (joined, news): (SyncSender<Result<()>>, Receiver<_>) = sync_channel(1);
+        let (seen, node) = (stop.clone(), node.clone());
+        let named = std::thread::Builder::new().name("dmtree keeper".into());
+        let thread = named
+            .spawn(move || keep(&node, &seen, &joined))
+            .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the keeper: {e}")))?;
+        let keeper = Self { stop, thread: Mutex::new(Some(thread)) };
+        news.recv_timeout(JOINS_WITHIN).unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::TimedOut,
+                "the membership of the pool has not answered for 10 s: is the first memory node up?",
+            ))
+        })?;
+        Ok(keeper)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = locked(&self.thread).take() {
+            thread.thread().unpark();
+            // A keeper that panicked has nothing left to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn keep(node: &Arc<PoolNode>, stop: &AtomicBool, joined: &SyncSender<Result<()>>) {
+    let ep = match node.endpoint(KEEPER_SLAB_BYTES) {
+        Ok(ep) => ep,
+        Err(e) => return drop(joined.send(Err(e))),
+    };
+    let first = ep.core().block_on(ep.slot(), node.keep(&ep));
+    let is_in = first.is_ok();
+    let _ = joined.send(first);
+    if !is_in {
+        return;
+    }
+    // When it ends otherwise the node is fenced, and its clients find out by the lease that has ended.
+    let _ = ep.core().block_on(ep.slot(), async {
+        let pause = node.lease_ns() / STEPS_PER_LEASE;
+        node.keep_on(&ep, pause, || stop.load(Ordering::SeqCst)).await?;
+        leave(node, &ep, pause).await
+    });
+}
+
+/// Hands the node's tables over, if there is anybody to take them, and says good-bye.
+async fn leave(node: &PoolNode, ep: &Endpoint, pause_ns: u64) -> Result<()> {
+    let until = ep.now() + LEAVES_WITHIN_NS;
+    while ep.now() < until && node.has_peers() {
+        match node.hand_over(ep).await {
+            Ok(true) => break,
+            Err(e) if !e.is_retryable() => return Err(e),
+            _ => {}
+        }
+        // One planned move is under way at a time: another node's may come first.
+        node.keep(ep).await?;
+        ep.sleep(pause_ns / 4).await;
+    }
+    node.leave(ep).await
+}

@@ -1,0 +1,126 @@
+//! A pool of several nodes as processes would have them, over TCP: memory nodes, compute nodes that come and go.
+#![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Result, Terms};
+use dmtree_pool::{
+    ArenaKey, Cluster, MemoryNode, Place, PoolNode, PoolOptions, TableId, TableSide, open_charter,
+};
+
+const SHORT: Terms =
+    Terms { lease_ns: 200_000_000, acknowledge_ns: 2_000_000_000, drift_one_in: 16 };
+
+fn options(memory_nodes: u16) -> PoolOptions {
+    let memory_bytes_per_node = 8 << 20;
+    PoolOptions { memory_nodes, compute_nodes: 4, memory_bytes_per_node, ..PoolOptions::default() }
+}
+
+fn found(memory_nodes: u16) -> MemoryNode {
+    MemoryNode::found("127.0.0.1:0", &options(memory_nodes), SHORT).expect("a free port")
+}
+
+fn place(first: &MemoryNode) -> Place<'_> {
+    let within = Duration::from_secs(5);
+    Place { first: first.listens(), listen: "127.0.0.1:0", wanted: None, within }
+}
+
+fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
+    ep.core().block_on(ep.slot(), f)
+}
+
+fn node(c: &Cluster) -> (Arc<PoolNode>, Endpoint) {
+    let node = c.compute_node(0).expect("its own");
+    let ep = node.endpoint(1 << 20).expect("a member");
+    (node, ep)
+}
+
+/// A table cell on a compute node, not used by anybody else.
+fn cell(node: &PoolNode, ep: &Endpoint) -> (TableId, NodeId) {
+    let t = on(ep, node.alloc_table(ep, 1, TableSide::Compute)).expect("room");
+    (t, on(ep, node.resolve(ep, t)).expect("a home").node())
+}
+
+fn within<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(out) = f() {
+            return out;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn two_compute_nodes_share_memory_tables_and_names() {
+    let mn0 = found(2);
+    let second = place(&mn0);
+    let mn1 = MemoryNode::join(&second, 4 << 20).expect("the second memory node");
+    assert_eq!(mn1.node(), NodeId::memory(1));
+    let (a, b) = (Cluster::join(&second).expect("joins"), Cluster::join(&second).expect("joins"));
+    let ((na, ea), (nb, eb)) = (node(&a), node(&b));
+    let key = ArenaKey { index: 1, kind: 1, object_bytes: 1024 };
+    let ga = on(&ea, na.alloc(&ea, &na.arena(key), None)).expect("room");
+    let gb = on(&eb, nb.alloc(&eb, &nb.arena(key), None)).expect("room");
+    assert_ne!(ga.addr, gb.addr);
+    let entry = on(&ea, na.create_index(&ea, "users", "test", b"{}")).expect("a new name");
+    on(&ea, na.publish_index(&ea, &entry)).expect("published");
+    let found = on(&eb, nb.find_index(&eb, "users")).expect("reads").expect("is there");
+    assert_eq!((found.id, found.root_word), (entry.id, entry.root_word));
+    let taken = on(&eb, nb.create_index(&eb, "users", "test", b"{}"));
+    assert_eq!(taken.expect_err("taken").kind(), ErrorKind::Exists);
+    // Cells come from both compute nodes (when the first has heard of the second), and either finds them.
+    for home in [na.cn(), nb.cn()] {
+        let (t, _) = within("a cell there", || Some(cell(&na, &ea)).filter(|(_, h)| *h == home));
+        assert_eq!(on(&eb, nb.resolve(&eb, t)).expect("a home").node(), home);
+    }
+}
+
+#[test]
+fn retired_memory_comes_back_when_the_other_node_holds_it_no_more() {
+    let mn0 = found(1);
+    let (a, b) = (Cluster::join(&place(&mn0)).expect("a"), Cluster::join(&place(&mn0)).expect("b"));
+    let ((na, ea), (nb, _eb)) = (node(&a), node(&b));
+    let key = ArenaKey { index: 1, kind: 1, object_bytes: 1024 };
+    let arena = na.arena(key);
+    let g = on(&ea, na.alloc(&ea, &arena, None)).expect("room");
+    let running = nb.register();
+    running.enter();
+    na.retire(&arena, g);
+    on(&ea, na.reclaim(&ea)).expect("both answer");
+    // An operation of the other node that began before the retirement may still hold it.
+    assert_eq!(on(&ea, na.reclaim(&ea)).expect("both answer").objects, 0);
+    running.leave();
+    assert_eq!(on(&ea, na.reclaim(&ea)).expect("both answer").objects, 1);
+}
+
+#[test]
+fn a_compute_node_that_leaves_hands_its_tables_over() {
+    let mn0 = found(1);
+    let (a, b) = (Cluster::join(&place(&mn0)).expect("a"), Cluster::join(&place(&mn0)).expect("b"));
+    let (na, ea) = node(&a);
+    let nb = node(&b).0.cn();
+    let there = within("a cell at the other", || Some(cell(&na, &ea)).filter(|(_, h)| *h == nb)).0;
+    drop(b);
+    let home = within("a new home", || on(&ea, na.resolve(&ea, there)).ok().map(|at| at.node()));
+    assert_eq!(home, na.cn());
+    let again = Cluster::join(&place(&mn0)).expect("somebody new");
+    assert_ne!(node(&again).0.cn(), na.cn());
+}
+
+#[test]
+fn a_pool_that_is_not_there_or_not_ready_is_an_error_with_a_way_out() {
+    let soon = Duration::from_millis(200);
+    let nobody = Place { first: "127.0.0.1:1", listen: "127.0.0.1:0", wanted: None, within: soon };
+    let e = Cluster::join(&nobody).expect_err("nobody is there");
+    assert_eq!(e.kind(), ErrorKind::Unreachable, "{e}");
+    let mn0 = found(2);
+    let early = Place { within: soon, ..place(&mn0) };
+    let e = Cluster::join(&early).expect_err("a memory node is missing");
+    assert!(e.to_string().contains("1 of 2"), "{e}");
+    assert_eq!(open_charter(mn0.listens(), soon).expect("answers").memory_nodes, 2);
+    let small = MemoryNode::join(&early, 1024).expect_err("too small");
+    assert_eq!(small.kind(), ErrorKind::InvalidArgument, "{small}");
+}
