@@ -88,6 +88,8 @@ layer! {
     distributions: Vec<Distribution>,
     /// The fabric.
     fabric: String,
+    /// Where the first memory node of a running pool listens, on fabric tcp; without it memory nodes are started in this process.
+    nodes: String,
     /// The profile of the simulated fabric: a name, or a file that ends with .toml.
     profile: String,
     /// Fields of the profile set to other values: `resp_ns.read=22`.
@@ -169,6 +171,9 @@ pub struct Config {
     pub workloads: Vec<Workload>,
     pub distributions: Vec<Distribution>,
     pub fabric: String,
+    /// A running pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<String>,
     /// The profile on the simulated fabric, whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileText>,
@@ -274,6 +279,7 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         workloads: l.workloads.unwrap_or_else(quick_workloads),
         distributions: l.distributions.unwrap_or_else(quick_distributions),
         fabric: l.fabric.unwrap_or_else(|| LOCAL.to_owned()),
+        nodes: l.nodes,
         profile,
         keys,
         ops: l.ops.or((simulated && !given).then_some(SIM_OPS)),

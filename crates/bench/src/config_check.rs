@@ -6,7 +6,7 @@ use crate::config::{Config, FillBy};
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
 use crate::published::Table;
-use crate::registry::{FABRICS, find};
+use crate::registry::{FABRICS, TCP, find};
 use crate::sizing;
 
 /// More clients than this one thread does not simulate.
@@ -29,6 +29,9 @@ impl Config {
                 self.fabric,
                 FABRICS.join(", ")
             ));
+        }
+        if self.nodes.is_some() && self.fabric != TCP {
+            return refuse("a running pool is reached over TCP: give --fabric tcp too".to_owned());
         }
         if self.workloads.is_empty() || self.distributions.is_empty() || self.systems.is_empty() {
             return refuse(

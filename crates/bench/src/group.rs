@@ -18,7 +18,7 @@ use crate::offered::OpenFigures;
 use crate::opened::{Crew, Opened, PoolSpec};
 use crate::oracle::Oracle;
 use crate::prepare::{load, walk, warm_up};
-use crate::registry::System;
+use crate::registry::{System, TCP};
 use crate::results::MemoryFigures;
 use crate::simulated::{FabricSpec, SimFigures};
 use crate::sizing;
@@ -140,6 +140,7 @@ impl Host<'_> {
 pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<PoolSpec> {
     let fabric = match &c.profile {
         Some(p) => FabricSpec::Sim { profile: Box::new(p.profile()?), seed: c.seed },
+        None if c.fabric == TCP => FabricSpec::Tcp { first: c.nodes.clone() },
         None => FabricSpec::Local,
     };
     Ok(PoolSpec {
@@ -149,6 +150,7 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
         compute_bytes,
         cache_bytes: c.cache_bytes.0,
         fabric,
+        index: None,
     })
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, OpKind, Snapshot, Transport, Worker};
 use dmtree_parts::{CacheStats, NodeContext, RangeIndex, Root};
-use dmtree_pool::{Cluster, PoolOptions};
+use dmtree_pool::{Cluster, IndexState, Place, PoolOptions};
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
@@ -20,8 +20,10 @@ use crate::simulated::{FabricSpec, SimFabric};
 const SIM_SLAB_BYTES: u64 = 256 << 10;
 /// Buffers of a thread's clients together, bytes.
 const SLAB_BYTES: u64 = 64 << 20;
-/// The index's name in the catalog.
+/// The index's name in the catalog when nobody gives one.
 const INDEX_NAME: &str = "bench";
+/// How long to wait for a pool that is not ready.
+const POOL_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What a pool is made of.
 #[derive(Clone, Debug)]
@@ -38,6 +40,8 @@ pub struct PoolSpec {
     pub cache_bytes: u64,
     /// What it is made on.
     pub fabric: FabricSpec,
+    /// An index that stays: opened if it is there, made if not. Without a name, one is made and removed in the end.
+    pub index: Option<String>,
 }
 
 impl PoolSpec {
@@ -50,6 +54,7 @@ impl PoolSpec {
             compute_bytes: 0,
             cache_bytes: 64 << 20,
             fabric: FabricSpec::Local,
+            index: None,
         }
     }
 }
@@ -59,6 +64,8 @@ pub struct Opened<I: RangeIndex> {
     cluster: Cluster,
     nodes: Vec<Arc<I::Node>>,
     sim: Option<(SimFabric, u64)>,
+    /// The index, when it is to be removed from a pool that stays.
+    fleeting: Option<String>,
 }
 
 /// How many clients there are, and on how many threads.
@@ -121,8 +128,15 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
         compute_bytes_per_node: spec.compute_bytes,
         ..PoolOptions::default()
     };
-    let FabricSpec::Sim { profile, seed } = &spec.fabric else {
-        return Ok((Cluster::embedded(&options)?, None));
+    let (profile, seed) = match &spec.fabric {
+        FabricSpec::Local => return Ok((Cluster::embedded(&options)?, None)),
+        FabricSpec::Tcp { first: None } => return Ok((Cluster::over_tcp(&options)?, None)),
+        FabricSpec::Tcp { first: Some(first) } => {
+            let (listen, within) = ("0.0.0.0:0", POOL_WITHIN);
+            let place = Place { first, listen, wanted: None, within };
+            return Ok((Cluster::join_as(&place, spec.cns)?, None));
+        }
+        FabricSpec::Sim { profile, seed } => (profile, seed),
     };
     options.validate()?;
     let sim = SimFabric::new(profile, *seed);
@@ -134,6 +148,45 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
     }
     Ok((Cluster::format(Arc::new(sim.clone()), &options)?, Some((sim, *seed))))
 }
+
+/// Opens the index of this name, or makes it. With the options that it was made with.
+fn open_index<I: RangeIndex>(
+    cluster: &Cluster,
+    system: &str,
+    name: &str,
+    options: I::Options,
+    cache_bytes: u64,
+) -> Result<(I::Options, Root)> {
+    let pool = cluster.compute_node(0)?;
+    let ep = pool.endpoint(SLAB_BYTES)?;
+    let on = |f: Step<'_>| ep.core().block_on(ep.slot(), f);
+    if let Some(entry) = ep.core().block_on(ep.slot(), pool.find_index(&ep, name))? {
+        if entry.system != system || entry.state != IndexState::Ready {
+            return Err(Failure::input(format!(
+                "the index {name:?} of this pool is a {:?} in state {:?}, not a {system:?}: give another name",
+                entry.system, entry.state
+            )));
+        }
+        let options = serde_json::from_slice(&entry.options)
+            .map_err(|e| Failure::input(format!("options of the index {name:?}: {e}")))?;
+        return Ok((options, Root { index: entry.id, word: entry.root_word }));
+    }
+    let encoded = serde_json::to_vec(&options)
+        .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
+    let cx = NodeContext { pool: pool.clone(), cache_bytes };
+    I::check_options(&options, &cx)?;
+    let root = on(Box::pin(async {
+        let entry = pool.create_index(&ep, name, system, &encoded).await?;
+        let root = Root { index: entry.id, word: entry.root_word };
+        I::format(&ep, &cx, &options, root).await?;
+        pool.publish_index(&ep, &entry).await?;
+        Ok(root)
+    }))?;
+    Ok((options, root))
+}
+
+/// A step of making an index.
+type Step<'a> = Pin<Box<dyn Future<Output = dmtree_fabric::Result<Root>> + 'a>>;
 
 /// A client's loop.
 pub type Loop<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -155,26 +208,17 @@ impl<I: RangeIndex> Opened<I> {
                 missing.join(", ")
             )));
         }
-        let encoded = serde_json::to_vec(&options)
-            .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
-        let pool = cluster.compute_node(0)?;
-        let ep = pool.endpoint(SLAB_BYTES)?;
-        let cx = NodeContext { pool: pool.clone(), cache_bytes: spec.cache_bytes };
-        I::check_options(&options, &cx)?;
-        let root = ep.core().block_on(ep.slot(), async {
-            let entry = pool.create_index(&ep, INDEX_NAME, system, &encoded).await?;
-            let root = Root { index: entry.id, word: entry.root_word };
-            I::format(&ep, &cx, &options, root).await?;
-            pool.publish_index(&ep, &entry).await?;
-            Ok(root)
-        })?;
+        let name = spec.index.as_deref().unwrap_or(INDEX_NAME);
+        let (options, root) = open_index::<I>(&cluster, system, name, options, spec.cache_bytes)?;
         let mut nodes = Vec::new();
         for cn in 0..cluster.compute_nodes() {
             let pool = cluster.compute_node(cn)?;
             let cx = NodeContext { pool, cache_bytes: spec.cache_bytes };
             nodes.push(I::node(&cx, &options, root)?);
         }
-        Ok(Self { cluster, nodes, sim })
+        let stays = matches!(spec.fabric, FabricSpec::Tcp { first: Some(_) });
+        let fleeting = (stays && spec.index.is_none()).then(|| name.to_owned());
+        Ok(Self { cluster, nodes, sim, fleeting })
     }
 
     /// How many compute nodes.
@@ -313,6 +357,18 @@ impl<I: RangeIndex> Opened<I> {
             seats.push(Seat { number, cn, shares_thread: true, client, ep, latency });
         }
         Ok(seats)
+    }
+}
+
+impl<I: RangeIndex> Drop for Opened<I> {
+    fn drop(&mut self) {
+        let Some(name) = self.fleeting.take() else { return };
+        let removed = self.cluster.compute_node(0).and_then(|pool| {
+            let ep = pool.endpoint(SLAB_BYTES)?;
+            ep.core().block_on(ep.slot(), pool.drop_index(&ep, &name))
+        });
+        // A pool that has gone meanwhile has no index.
+        let _ = removed;
     }
 }
 

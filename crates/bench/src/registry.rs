@@ -22,8 +22,10 @@ use crate::sizing;
 pub const LOCAL: &str = "local";
 /// The simulated fabric.
 pub const SIM: &str = "sim";
+/// Nodes that are apart, over TCP.
+pub const TCP: &str = "tcp";
 /// The fabrics that a system can run on here.
-pub const FABRICS: [&str; 2] = [LOCAL, SIM];
+pub const FABRICS: [&str; 3] = [LOCAL, SIM, TCP];
 
 /// Systems that experiments name and that are not built yet.
 const PLANNED: [&str; 10] = [

@@ -181,6 +181,7 @@ pub fn replay(
         compute_bytes: 0,
         cache_bytes: o.cache_bytes,
         fabric: FabricSpec::Local,
+        index: None,
     };
     let pool = o.system.open(&spec, key, value.min(64))?;
     let done = AtomicU64::new(0);

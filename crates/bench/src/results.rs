@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::offered::OpenFigures;
 use crate::published::{CellName, Reference};
+use crate::registry::TCP;
 use crate::simulated::SimFigures;
 use crate::summary::Summary;
 
@@ -21,10 +22,15 @@ pub const LOCAL_NOTE: &str = "fabric local: in-process memory, no statement abou
 /// What numbers of the simulated fabric are.
 pub const SIM_NOTE: &str = "fabric sim: the index code itself in virtual time, hardware simulated";
 
+/// What numbers of nodes that are apart are.
+pub const TCP_NOTE: &str =
+    "fabric tcp: nodes apart, a frame per doorbell over sockets; no statement about a NIC";
+
 /// What every header and file says about the numbers of a fabric.
 pub fn note(c: &Config) -> String {
     match &c.profile {
         Some(p) => format!("{SIM_NOTE}; profile {}", p.title()),
+        None if c.fabric == TCP => TCP_NOTE.to_owned(),
         None => LOCAL_NOTE.to_owned(),
     }
 }

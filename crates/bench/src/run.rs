@@ -11,13 +11,13 @@ use dmtree_workload::OpKind;
 
 use crate::client::Tally;
 use crate::clock;
-use crate::config::Resolved;
+use crate::config::{Config, Resolved};
 use crate::failure::{Failure, Result};
 use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec};
 use crate::offered::OpenFigures;
 use crate::opened::FOREGROUND;
 use crate::published::{CellName, Table};
-use crate::registry::{self, System};
+use crate::registry::{self, LOCAL, System, TCP};
 use crate::results::{
     Cell, KindFigures, Machine, MemoryFigures, NodeFigures, OutcomeCost, PublishedTable, Results,
     Round, SCHEMA_VERSION, Side, cell_key, note,
@@ -164,12 +164,18 @@ pub fn preflight(r: &Resolved) -> Result<()> {
         if done.contains(&name) {
             continue;
         }
-        let spec = pool_spec(c, 16 << 20, 0)?;
+        // What is refused does not depend on where the nodes are.
+        let spec =
+            pool_spec(&Config { fabric: here(&c.fabric), nodes: None, ..c.clone() }, 16 << 20, 0)?;
         let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
         system.open(&spec, key, value).map_err(|e| e.context(system.name))?;
         done.push(name);
     }
     Ok(())
+}
+
+fn here(fabric: &str) -> String {
+    if fabric == TCP { LOCAL.to_owned() } else { fabric.to_owned() }
 }
 
 /// A cell over all its rounds so far.

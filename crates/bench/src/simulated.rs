@@ -21,6 +21,11 @@ pub enum FabricSpec {
         /// The seed of what it draws.
         seed: u64,
     },
+    /// Nodes that are apart and reach each other over TCP.
+    Tcp {
+        /// Where the first memory node of a running pool listens; without one, memory nodes are started in this process.
+        first: Option<String>,
+    },
 }
 
 /// A server that things queue at.

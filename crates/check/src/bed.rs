@@ -157,7 +157,8 @@ impl<I: RangeIndex> Bed<I> {
     /// # Errors
     /// Those of attaching.
     pub fn coroutines(&self, cn: usize, n: usize) -> Result<Coroutines<I>> {
-        let transport = self.cluster.fabric().attach(self.cluster.compute_node(cn)?.cn())?;
+        let pool = self.cluster.compute_node(cn)?;
+        let transport = pool.fabric().attach(pool.cn())?;
         let core = Core::new(transport.clone(), SLAB_BYTES);
         let clients = (0..n).map(|_| {
             let slot = core.add_slot();

@@ -191,7 +191,7 @@ pub fn coroutines<I: RangeIndex>(bed: &Bed<I>, s: Stress, policy: &mut dyn Polic
     let all = RefCell::new(History::default());
     let attach = |cn: usize| {
         let node = bed.cluster.compute_node(cn).expect("a node");
-        bed.cluster.fabric().attach(node.cn()).expect("attach")
+        node.fabric().attach(node.cn()).expect("attach")
     };
     let first = attach(0);
     let core = Core::new(first.clone(), 64 << 20);

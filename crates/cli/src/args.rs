@@ -8,6 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use dmtree_bench::bytes::Bytes;
 use dmtree_bench::config::{FillBy, Layer, LoadBy};
 use dmtree_bench::offered::LoadShape;
+use dmtree_bench::opened::PoolSpec;
+use dmtree_bench::simulated::FabricSpec;
 use dmtree_bench::sweep::Sweep;
 use dmtree_workload::{Distribution, KeyForm, ScanLength, ValueSize, Workload};
 
@@ -42,9 +44,11 @@ pub enum Command {
     Fabric(FabricArgs),
     /// Settings.
     Config(ConfigArgs),
+    /// Be a memory node: serve a region to compute nodes, over TCP.
+    Memnode(MemnodeArgs),
     /// A short tour of the index, in this process.
     Demo(ToolArgs),
-    /// The operations by hand, on an embedded pool.
+    /// The operations by hand.
     Shell(ToolArgs),
     /// Write generated keys, or what a trace leaves behind, as a dump.
     Dump(DumpArgs),
@@ -148,9 +152,13 @@ pub struct Settings {
     /// Distributions: uniform, zipfian, zipfian-exact(0.99), zipfian-ycsb(0.99), latest.
     #[arg(long, value_delimiter = ',', value_parser = parsed::<Distribution>, value_name = "NAME,...")]
     distributions: Option<Vec<Distribution>>,
-    /// The fabric: local (memory of this process) or sim (simulated hardware, virtual time).
+    /// The fabric: local (memory of this process), sim (simulated hardware, virtual time), or tcp (nodes apart, over sockets).
     #[arg(long)]
     fabric: Option<String>,
+    /// On fabric tcp: where the first memory node of a running pool listens (`dmtree memnode`); without it, memory nodes are
+    /// started in this process.
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Cluster")]
+    nodes: Option<String>,
     /// Profile of the simulated fabric (see `fabric list`), or a file that ends with .toml.
     #[arg(long, value_name = "NAME|FILE.toml")]
     profile: Option<String>,
@@ -254,6 +262,7 @@ impl Settings {
             seed: self.seed,
             rounds: self.rounds,
             sweep: self.sweep,
+            nodes: self.nodes,
             profile: self.profile,
             profile_set: (!self.profile_set.is_empty()).then_some(self.profile_set),
             load: self.load,
@@ -466,7 +475,7 @@ pub enum ConfigCommand {
 /// `demo` and `shell`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The pool is embedded: it lives in the memory of this process and ends with it."
+    after_help = "The pool is embedded, in the memory of this process, and ends with it, unless --connect names another."
 )]
 pub struct ToolArgs {
     /// The system.
@@ -475,6 +484,70 @@ pub struct ToolArgs {
     /// Size of the memory node.
     #[arg(long, value_parser = parsed::<Bytes>, default_value = "256MiB", value_name = "SIZE")]
     pub memory_bytes: Bytes,
+    /// Join the running pool whose first memory node listens there, instead of an embedded one.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "memory_bytes")]
+    pub connect: Option<String>,
+    /// With --connect: the index; it is made if there is none of this name, and stays.
+    #[arg(long, value_name = "NAME", default_value = "shell", requires = "connect")]
+    pub index: String,
+}
+
+impl ToolArgs {
+    /// The pool that is meant.
+    pub fn pool(&self) -> PoolSpec {
+        let small = PoolSpec::small(2, self.memory_bytes.0);
+        match &self.connect {
+            None => small,
+            Some(first) => PoolSpec {
+                cns: 1,
+                fabric: FabricSpec::Tcp { first: Some(first.clone()) },
+                index: Some(self.index.clone()),
+                ..small
+            },
+        }
+    }
+}
+
+/// `memnode`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  dmtree memnode --listen 0.0.0.0:7000 --memory-bytes 4GiB
+  dmtree memnode --listen 0.0.0.0:7000 --memory-bytes 4GiB --memory-nodes 2     # founds a pool of two
+  dmtree memnode --listen 0.0.0.0:7000 --memory-bytes 4GiB --join 10.0.0.1:7000 # the second
+  dmtree shell --connect 10.0.0.1:7000                                          # a compute node
+
+Processes may start in any order. What a memory node holds is lost with its process.")]
+pub struct MemnodeArgs {
+    /// Where to listen.
+    #[arg(long, value_name = "HOST:PORT", default_value = "0.0.0.0:7000")]
+    pub listen: String,
+    /// Size of the region.
+    #[arg(long, value_parser = parsed::<Bytes>, default_value = "1GiB", value_name = "SIZE")]
+    pub memory_bytes: Bytes,
+    /// Join the pool whose first memory node listens there, instead of founding one.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub join: Option<String>,
+    /// With --join: which memory node this is.
+    #[arg(long, value_name = "N", requires = "join")]
+    pub index: Option<u16>,
+    /// How many memory nodes the pool has; compute nodes are let in when all are there.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "join")]
+    pub memory_nodes: u16,
+    /// How many compute nodes the pool can have at a time.
+    #[arg(long, value_name = "N", default_value_t = 16, conflicts_with = "join")]
+    pub compute_nodes: u16,
+    /// Table memory of each compute node; 0 chooses 1/32 of all memory.
+    #[arg(long, value_parser = parsed::<Bytes>, default_value = "0B", value_name = "SIZE", conflicts_with = "join")]
+    pub compute_bytes: Bytes,
+    /// Bytes of a chunk, a power of two; chosen from the size of the region by default.
+    #[arg(long, value_parser = parsed::<Bytes>, value_name = "SIZE", conflicts_with = "join")]
+    pub chunk_bytes: Option<Bytes>,
+    /// Length of a lease, ms: a compute node that does not renew it is declared dead.
+    #[arg(long, value_name = "MS", default_value_t = 1000, conflicts_with = "join", value_parser = clap::value_parser!(u64).range(20..=600_000))]
+    pub lease_ms: u64,
+    /// With --join: how long to wait for the pool, s.
+    #[arg(long, value_name = "S", default_value_t = 60, requires = "join")]
+    pub wait: u64,
 }
 
 /// `dump`.

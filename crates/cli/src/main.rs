@@ -9,6 +9,7 @@ mod demo;
 mod dumps;
 mod exhaustive;
 mod fabric;
+mod memnode;
 mod output;
 mod progress;
 mod shell;
@@ -61,6 +62,7 @@ fn run(cli: Cli) -> Result<()> {
             }
         },
         Command::Check(args) => check::run(&args),
+        Command::Memnode(args) => memnode::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Shell(args) => shell::run(&args),
         Command::Dump(args) => dumps::dump(&args),

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use dmtree_bench::facade::{DynPool, Session};
-use dmtree_bench::opened::{FOREGROUND, PoolSpec};
+use dmtree_bench::opened::FOREGROUND;
 use dmtree_bench::{Failure, Result, registry};
 use dmtree_parts::{Outcome, ScanRequest, Write};
 use rustyline::DefaultEditor;
@@ -32,7 +32,7 @@ stats                     structure, cache, and what operations have cost
 dump FILE                 write everything as a dump
 load FILE                 put all pairs of a dump
 help                      this
-quit                      leave; the index is gone then
+quit                      leave; an embedded index is gone then
 Keys and values: words, or \"in quotes\"; \\xNN is a byte.";
 
 /// The shell.
@@ -49,10 +49,11 @@ enum Next {
 /// `shell`.
 pub fn run(a: &ToolArgs) -> Result<()> {
     let system = registry::find(&a.system)?;
-    let pool = system.open(&PoolSpec::small(2, a.memory_bytes.0), 24, 24)?;
+    let pool = system.open(&a.pool(), 24, 24)?;
     let session = pool.client(0)?;
     let mut shell = Shell { pool, session };
-    if std::io::stdin().is_terminal() { shell.interactive(&a.system) } else { shell.plain() }
+    let at = a.connect.as_deref().unwrap_or("this process");
+    if std::io::stdin().is_terminal() { shell.interactive(&a.system, at) } else { shell.plain() }
 }
 
 fn history() -> Option<PathBuf> {
@@ -61,7 +62,7 @@ fn history() -> Option<PathBuf> {
 }
 
 impl Shell {
-    fn interactive(&mut self, system: &str) -> Result<()> {
+    fn interactive(&mut self, system: &str, where_: &str) -> Result<()> {
         let failed = |e: ReadlineError| Failure::input(format!("the terminal: {e}"));
         let mut editor = DefaultEditor::new().map_err(failed)?;
         let history = history();
@@ -69,9 +70,7 @@ impl Shell {
             // None yet is fine.
             let _ = editor.load_history(path);
         }
-        output::line(&format!(
-            "{system}, in memory of this process; `help` lists what can be done"
-        ));
+        output::line(&format!("{system}, in memory of {where_}; `help` lists what can be done"));
         loop {
             match editor.readline("dmtree> ") {
                 Ok(line) => {

@@ -1,7 +1,9 @@
-//! What an embedded pool is made of.
+//! What an embedded pool is made of, and how to join one of several processes.
+
+use std::time::Duration;
 
 use dmtree_fabric::{Error, Result};
-use dmtree_pool::{Cluster, PoolOptions};
+use dmtree_pool::{Cluster, Place, PoolOptions};
 
 use crate::pool::Pool;
 use crate::size::ByteSize;
@@ -10,6 +12,8 @@ use crate::size::ByteSize;
 const DEFAULT_MEMORY_BYTES: u64 = 256 << 20;
 /// Bytes of cache when nobody says otherwise: 64 MiB.
 const DEFAULT_CACHE_BYTES: u64 = 64 << 20;
+/// How long to wait for a pool when nobody says otherwise.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// Says what an embedded pool is made of; made by [`Pool::embedded`], ended by [`PoolBuilder::open`].
 ///
@@ -83,5 +87,75 @@ impl PoolBuilder {
             ..PoolOptions::default()
         };
         Ok(Pool::new(Cluster::embedded(&options)?, cache_bytes))
+    }
+}
+
+/// Says how to join a pool of several processes; made by [`Pool::connect`], ended by [`Connector::open`].
+///
+/// ```no_run
+/// let pool = dmtree::Pool::connect("10.0.0.1:7000").cache("1GiB").open()?;
+/// pool.open_or_create("users", dmtree::Options::default())?.put("ada", "1815")?;
+/// # Ok::<(), dmtree::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a connector does nothing before `open`"]
+pub struct Connector {
+    first: String,
+    listen: String,
+    cache: Result<u64>,
+    wanted: Option<u16>,
+    within: Duration,
+}
+
+impl Connector {
+    pub(crate) fn new(first: &str) -> Self {
+        Self {
+            first: first.to_string(),
+            listen: "0.0.0.0:0".to_string(),
+            cache: Ok(DEFAULT_CACHE_BYTES),
+            wanted: None,
+            within: DEFAULT_WAIT,
+        }
+    }
+
+    /// Cache of every index: bytes, or a text such as `"64MiB"` (the default).
+    pub fn cache(mut self, size: impl ByteSize) -> Self {
+        self.cache = size.to_bytes().map_err(|e| e.context("cache"));
+        self
+    }
+
+    /// Where this process listens for the other compute nodes, which reach tables and locks in its memory: `HOST:PORT`; any free
+    /// port of all its addresses by default.
+    pub fn listen(mut self, at: &str) -> Self {
+        self.listen = at.to_string();
+        self
+    }
+
+    /// Which compute node it is to be; any that is free by default.
+    pub fn node(mut self, number: u16) -> Self {
+        self.wanted = Some(number);
+        self
+    }
+
+    /// How long it waits for a pool that is not ready; 30 s by default.
+    pub fn wait(mut self, within: Duration) -> Self {
+        self.within = within;
+        self
+    }
+
+    /// Joins the pool as a compute node. When the last handle of the pool is dropped the node leaves in good order; when the process
+    /// dies, the other compute nodes repair what it had begun.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Busy`](crate::ErrorKind::Busy) when the pool is not
+    /// ready in time, [`ErrorKind::Incompatible`](crate::ErrorKind::Incompatible) for another release; they say what is missing.
+    pub fn open(self) -> Result<Pool> {
+        let place = Place {
+            first: &self.first,
+            listen: &self.listen,
+            wanted: self.wanted,
+            within: self.within,
+        };
+        Ok(Pool::new(Cluster::join(&place)?, self.cache?))
     }
 }

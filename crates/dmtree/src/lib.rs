@@ -19,7 +19,7 @@ mod tally;
 pub use crate::async_client::{AsyncClient, AsyncOptions, AsyncScan, Reply};
 pub use crate::batch::Batch;
 pub use crate::bounds::KeyRange;
-pub use crate::builder::PoolBuilder;
+pub use crate::builder::{Connector, PoolBuilder};
 pub use crate::index::{Index, LoadOrder};
 pub use crate::pool::Pool;
 pub use crate::scan::{PageSource, Pairs, Scan};

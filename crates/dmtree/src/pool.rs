@@ -9,7 +9,7 @@ use dmtree_fabric::{Endpoint, Error, ErrorKind, Result};
 use dmtree_parts::{NodeContext, RangeIndex, Root};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
 
-use crate::builder::PoolBuilder;
+use crate::builder::{Connector, PoolBuilder};
 use crate::index::Index;
 use crate::open::OpenIndex;
 use crate::stats::PoolStats;
@@ -49,6 +49,12 @@ impl Pool {
     /// A pool in the memory of this process: the builder says how large. It lives in memory only.
     pub fn embedded() -> PoolBuilder {
         PoolBuilder::new()
+    }
+
+    /// Joins a pool of several processes as a compute node. `first` is where its first memory node listens, `HOST:PORT`
+    /// (`dmtree memnode` starts one).
+    pub fn connect(first: &str) -> Connector {
+        Connector::new(first)
     }
 
     pub(crate) fn new(cluster: Cluster, cache_bytes: u64) -> Self {

@@ -126,20 +126,72 @@ impl Cluster {
     /// # Errors
     /// Those of [`NetFabric::join`]; `Corrupt` when a memory node's region is not formatted for this pool.
     pub fn join(place: &Place<'_>) -> Result<Self> {
-        let mut options = PoolOptions::default();
-        let fabric = NetFabric::join(&place.joining(Role::Compute), |terms| {
-            options = charter::decode(terms)?;
-            Ok(options.chosen_compute_bytes())
-        })?;
-        let (me, membership) = (fabric.me(), fabric.membership());
-        let shape = Arc::new(Shape::new(&options, layouts(&fabric, &options)?));
-        let fabric: Arc<dyn Fabric> = Arc::new(fabric);
-        let node = start_node(&fabric, me.node, &shape, &options, &membership)?;
-        let keeper = Keeper::start(&node)?;
-        let ep = node.endpoint(0)?;
-        ep.core().block_on(ep.slot(), check_heads(&ep, &shape.memory))?;
-        Ok(Self::apart(fabric, options, node, keeper))
+        Self::join_as(place, 1)
     }
+
+    /// Joins a pool as several compute nodes, each with its own connections, caches and locks: for measuring and for tests. With a
+    /// number wanted, the others get those that follow.
+    ///
+    /// # Errors
+    /// As [`Cluster::join`].
+    pub fn join_as(place: &Place<'_>, compute_nodes: u16) -> Result<Self> {
+        Self::gather(place, compute_nodes, Vec::new())
+    }
+
+    /// A pool like an embedded one, but with every node apart: nodes share nothing but connections, as if each were a process.
+    ///
+    /// # Errors
+    /// Those of [`MemoryNode::found`] and [`Cluster::join`].
+    pub fn over_tcp(options: &PoolOptions) -> Result<Self> {
+        let listen = "127.0.0.1:0";
+        let first = MemoryNode::found(listen, options, Terms::default())?;
+        let address = first.listens().to_string();
+        let place = Place { first: &address, listen, wanted: None, within: JOINS_WITHIN };
+        let mut memory = vec![first];
+        for _ in 1..options.memory_nodes {
+            memory.push(MemoryNode::join(&place, options.memory_bytes_per_node)?);
+        }
+        Self::gather(&place, options.compute_nodes, memory)
+    }
+
+    fn gather(place: &Place<'_>, compute_nodes: u16, memory: Vec<MemoryNode>) -> Result<Self> {
+        let (mut nodes, mut keepers) = (Vec::new(), Vec::new());
+        let mut options = PoolOptions::default();
+        for i in 0..compute_nodes {
+            let wanted = place.wanted.map(|n| n.saturating_add(i));
+            let (node, keeper) = join_one(&Place { wanted, ..place.clone() }, &mut options)?;
+            nodes.push(node);
+            keepers.push(keeper);
+        }
+        // Whoever came first has heard of the others before anybody begins.
+        let all = usize::from(compute_nodes);
+        for node in &nodes {
+            let ep = node.endpoint(0)?;
+            ep.core().block_on(ep.slot(), async {
+                while node.living().len() < all {
+                    ep.check_deadline("the other compute nodes", 0)?;
+                    ep.sleep(1_000_000).await;
+                }
+                Ok(())
+            })?;
+        }
+        Self::apart(options, nodes, keepers, memory)
+    }
+}
+
+fn join_one(place: &Place<'_>, options: &mut PoolOptions) -> Result<(Arc<PoolNode>, Keeper)> {
+    let fabric = NetFabric::join(&place.joining(Role::Compute), |terms| {
+        *options = charter::decode(terms)?;
+        Ok(options.chosen_compute_bytes())
+    })?;
+    let (me, membership) = (fabric.me(), fabric.membership());
+    let shape = Arc::new(Shape::new(options, layouts(&fabric, options)?));
+    let fabric: Arc<dyn Fabric> = Arc::new(fabric);
+    let node = start_node(&fabric, me.node, &shape, options, &membership)?;
+    let keeper = Keeper::start(&node)?;
+    let ep = node.endpoint(0)?;
+    ep.core().block_on(ep.slot(), check_heads(&ep, &shape.memory))?;
+    Ok((node, keeper))
 }
 
 fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>> {

@@ -8,7 +8,7 @@ use dmtree_fabric::{
     Terms,
 };
 
-use crate::apart::Keeper;
+use crate::apart::{Keeper, MemoryNode};
 use crate::catalog::{CATALOG_SERVICE, CatalogService};
 use crate::chunks::{CHUNK_SERVICE, ChunkService};
 use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
@@ -32,8 +32,10 @@ struct Inner {
     memory_nodes: usize,
     /// Those of this process.
     nodes: RwLock<Vec<Arc<PoolNode>>>,
-    /// Keeps the membership of a node that belongs to a pool of several processes.
-    _keeper: Option<Keeper>,
+    /// Keep the membership of nodes that belong to a pool of several processes. They say good-bye before the memory nodes go.
+    _keepers: Vec<Keeper>,
+    /// Memory nodes that are apart, in this process all the same.
+    _memory: Vec<MemoryNode>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -90,28 +92,32 @@ impl Cluster {
             membership,
             judge: Some(judge),
             nodes: RwLock::new(nodes),
-            _keeper: None,
+            _keepers: Vec::new(),
+            _memory: Vec::new(),
         })))
     }
 
-    /// A pool of several processes, of which this one is a compute node.
+    /// A pool of nodes that are apart, of which these are here.
     pub(crate) fn apart(
-        fabric: Arc<dyn Fabric>,
         options: PoolOptions,
-        node: Arc<PoolNode>,
-        keeper: Keeper,
-    ) -> Self {
-        let (shape, membership) = (node.shape.clone(), node.membership.clone());
-        Self(Arc::new(Inner {
+        nodes: Vec<Arc<PoolNode>>,
+        keepers: Vec<Keeper>,
+        memory: Vec<MemoryNode>,
+    ) -> Result<Self> {
+        let first = nodes.first().ok_or_else(|| Error::invalid("a pool without compute nodes"))?;
+        let (fabric, shape, membership) =
+            (first.fabric.clone(), first.shape.clone(), first.membership.clone());
+        Ok(Self(Arc::new(Inner {
             fabric,
             options,
             memory_nodes: shape.memory.len(),
             shape,
             membership,
             judge: None,
-            nodes: RwLock::new(vec![node]),
-            _keeper: Some(keeper),
-        }))
+            nodes: RwLock::new(nodes),
+            _keepers: keepers,
+            _memory: memory,
+        })))
     }
 
     /// Starts the services of a compute node that has come back as a new incarnation: it is the home of nothing yet, knows nothing

@@ -73,8 +73,8 @@ fn attach(
     coroutines: usize,
 ) -> Result<(Rc<Core>, Vec<Coroutine>)> {
     let compute_node = open.next_node();
-    let cn = pool.cluster.compute_node(compute_node)?.cn();
-    let transport = pool.cluster.fabric().attach(cn)?;
+    let node = pool.cluster.compute_node(compute_node)?;
+    let transport = node.fabric().attach(node.cn())?;
     let core = Core::new(transport.clone(), SLAB_BYTES);
     let coroutine = || {
         let ep = Endpoint::new(core.clone(), transport.clone(), core.add_slot());
