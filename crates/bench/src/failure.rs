@@ -39,6 +39,11 @@ impl Failure {
         Self::Violation(message.into())
     }
 
+    /// Something that a command needs is not there: a node, a pool, a port.
+    pub fn missing(e: &dmtree_fabric::Error) -> Self {
+        Self::Input(e.to_string())
+    }
+
     /// A file that cannot be read or written.
     pub fn file(what: &str, path: &Path, e: &std::io::Error) -> Self {
         Self::Input(format!("cannot {what} {}: {e}", path.display()))

@@ -134,7 +134,8 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
         FabricSpec::Tcp { first: Some(first) } => {
             let (listen, within) = ("0.0.0.0:0", POOL_WITHIN);
             let place = Place { first, listen, wanted: None, within };
-            return Ok((Cluster::join_as(&place, spec.cns)?, None));
+            let joined = Cluster::join_as(&place, spec.cns);
+            return Ok((joined.map_err(|e| Failure::missing(&e))?, None));
         }
         FabricSpec::Sim { profile, seed } => (profile, seed),
     };

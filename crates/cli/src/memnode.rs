@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dmtree_bench::Result;
 use dmtree_bench::bytes::Bytes;
+use dmtree_bench::{Failure, Result};
 use dmtree_fabric::Terms;
 use dmtree_pool::{MemoryNode, Place, PoolOptions};
 
@@ -18,13 +18,14 @@ const LOOK: Duration = Duration::from_millis(100);
 pub fn run(a: &MemnodeArgs) -> Result<()> {
     let stop = stop_flag()?;
     let node = match &a.join {
-        None => found(a)?,
+        None => found(a),
         Some(first) => {
             output::note(&format!("joining the pool of {first}"));
             let (listen, within) = (a.listen.as_str(), Duration::from_secs(a.wait));
-            MemoryNode::join(&Place { first, listen, wanted: a.index, within }, a.memory_bytes.0)?
+            MemoryNode::join(&Place { first, listen, wanted: a.index, within }, a.memory_bytes.0)
         }
     };
+    let node = node.map_err(|e| Failure::missing(&e))?;
     output::line(&format!(
         "{} serves {} at {}; what it holds is lost when it stops",
         node.node(),
@@ -43,7 +44,7 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
     Ok(())
 }
 
-fn found(a: &MemnodeArgs) -> Result<MemoryNode> {
+fn found(a: &MemnodeArgs) -> dmtree_fabric::Result<MemoryNode> {
     let options = PoolOptions {
         memory_nodes: a.memory_nodes,
         compute_nodes: a.compute_nodes,
@@ -53,5 +54,5 @@ fn found(a: &MemnodeArgs) -> Result<MemoryNode> {
         ..PoolOptions::default()
     };
     let terms = Terms { lease_ns: a.lease_ms * 1_000_000, ..Terms::default() };
-    Ok(MemoryNode::found(&a.listen, &options, terms)?)
+    MemoryNode::found(&a.listen, &options, terms)
 }

@@ -1,0 +1,223 @@
+//! Real processes: a memory node, compute nodes that share an index on it, and what is left when one of them is killed.
+#![expect(clippy::disallowed_methods, reason = "real processes in real time")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A process whose lines can be waited for; killed when dropped.
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Process {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_dmtree"))
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary");
+        let (to, lines) = channel();
+        let out = child.stdout.take().expect("piped");
+        let err = child.stderr.take().expect("piped");
+        let all: [Box<dyn std::io::Read + Send>; 2] = [Box::new(out), Box::new(err)];
+        for stream in all {
+            let to = to.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    if to.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        let input = child.stdin.take().expect("piped");
+        Self { child, input, lines }
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("it reads");
+    }
+
+    fn line(&self) -> String {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("nothing said for {PATIENCE:?}"),
+            Err(RecvTimeoutError::Disconnected) => panic!("it has ended"),
+        }
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        self.say(line);
+        self.line()
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
+    }
+}
+
+/// A memory node, and where it listens.
+fn memnode() -> (Process, String) {
+    let args = ["--listen", "127.0.0.1:0", "--memory-bytes", "64MiB", "--lease-ms", "300"];
+    let p = Process::start(&[&["memnode"][..], &args].concat());
+    let line = p.line();
+    let at = line.split(" at ").nth(1).and_then(|l| l.split(';').next()).expect("an address");
+    (p, at.to_string())
+}
+
+fn compute(at: &str) -> Process {
+    let mut p = Process::start(&["shell", "--connect", at]);
+    assert_eq!(p.ask("put ready yes"), "done");
+    p
+}
+
+#[test]
+fn what_one_process_writes_another_reads() {
+    let (_mn, at) = memnode();
+    let (mut a, mut b) = (compute(&at), compute(&at));
+    assert_eq!(a.ask("put ada 1815"), "done");
+    assert_eq!(b.ask("get ada"), "1815");
+    assert_eq!(b.ask("cas ada 1815 1852"), "done");
+    assert_eq!(a.ask("get ada"), "1852");
+    assert_eq!(b.ask("delete ada"), "done");
+    assert_eq!(a.ask("get ada"), "not found");
+    // One that leaves in good order leaves its tables to the others.
+    a.say("quit");
+    let began = Instant::now();
+    while a.child.try_wait().expect("a child").is_none() {
+        assert!(began.elapsed() < PATIENCE, "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for i in 0..100 {
+        assert_eq!(b.ask(&format!("put after{i} x")), "done");
+    }
+}
+
+/// Acknowledged writes survive the process that made them, whenever it is killed; the others go on, on the same leaves too.
+#[test]
+fn a_process_that_is_killed_while_it_writes_loses_nothing_acknowledged() {
+    let (_mn, at) = memnode();
+    let mut survivor = compute(&at);
+    for round in 0..4 {
+        let mut writer = compute(&at);
+        let pause = Duration::from_millis(40 + 37 * round);
+        let mut pipe = std::mem::replace(&mut writer.input, null_input());
+        let feeder = std::thread::spawn(move || {
+            for i in 0..200_000 {
+                if writeln!(pipe, "put key{:05} v{round}-{i}", i % 3_000).is_err() {
+                    return;
+                }
+            }
+        });
+        std::thread::sleep(pause);
+        writer.kill();
+        feeder.join().expect("ends when the pipe breaks");
+        let mut acknowledged = 0;
+        while let Ok(line) = writer.lines.recv_timeout(PATIENCE) {
+            assert_eq!(line, "done");
+            acknowledged += 1;
+        }
+        assert!(acknowledged > 0, "killed before anything was written");
+        let first = acknowledged - acknowledged.min(3_000);
+        for i in first..acknowledged {
+            let found = survivor.ask(&format!("get key{:05}", i % 3_000));
+            let written = |i: i32| found == format!("v{round}-{i}");
+            // The one after the last acknowledged may have happened, too.
+            assert!(
+                written(i) || (i + 3_000 == acknowledged && written(acknowledged)),
+                "{i}: {found}"
+            );
+        }
+        for i in 0..3_000 {
+            assert_eq!(survivor.ask(&format!("put key{i:05} x")), "done", "key{i}");
+        }
+    }
+    let count = survivor.ask("scan zzz *");
+    assert_eq!(count, "(0)");
+}
+
+/// The pipe of a process that ends at once.
+fn null_input() -> ChildStdin {
+    let mut child = Command::new("true").stdin(Stdio::piped()).spawn().expect("true");
+    let input = child.stdin.take().expect("piped");
+    let _ = child.wait();
+    input
+}
+
+/// A process that stands still for longer than its lease is dead to the others, and says so when it goes on.
+#[test]
+fn a_process_that_hangs_is_fenced_and_learns_of_it() {
+    let (_mn, at) = memnode();
+    let (mut a, mut b) = (compute(&at), compute(&at));
+    for i in 0..200 {
+        assert_eq!(a.ask(&format!("put k{i} a")), "done");
+    }
+    a.signal("-STOP");
+    for i in 0..200 {
+        assert_eq!(
+            b.ask(&format!("put k{i} b")),
+            "done",
+            "writes go on without the one that hangs"
+        );
+    }
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(b.ask("put late b"), "done");
+    a.signal("-CONT");
+    let began = Instant::now();
+    loop {
+        let answer = a.ask("put k0 zombie");
+        assert_ne!(answer, "done", "a zombie wrote");
+        if answer.contains("lease") || answer.contains("lost its membership") {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{answer}");
+    }
+    assert_eq!(b.ask("get k0"), "b");
+}
+
+#[test]
+fn what_cannot_be_is_said_with_a_way_out() {
+    let run = |args: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_dmtree"))
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .expect("runs");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (_mn, at) = memnode();
+    for (args, words) in [
+        (vec!["memnode", "--listen", at.as_str()], "give another address or port"),
+        (vec!["memnode", "--listen", "nowhere"], "cannot listen"),
+        (vec!["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "1KiB"], "too little"),
+        (
+            vec!["memnode", "--join", at.as_str(), "--listen", "127.0.0.1:0", "--wait", "1"],
+            "all have been there",
+        ),
+        (vec!["shell", "--connect", "127.0.0.1:1"], "nobody listens there"),
+        (vec!["bench", "quick", "--nodes", at.as_str()], "--fabric tcp"),
+    ] {
+        let (code, text) = run(&args);
+        assert!(code == Some(2) && text.contains(words), "{args:?}: {code:?} {text}");
+    }
+}

@@ -1,0 +1,24 @@
+//! The presets on nodes that are apart and share nothing but TCP connections.
+
+use dmtree_check::bed::Bed;
+use dmtree_check::conformance::{self, Keys};
+use dmtree_fptree::{FpTree, Options};
+use dmtree_pool::{Cluster, PoolOptions};
+
+fn bed(o: &Options) -> Bed<FpTree> {
+    let pool =
+        PoolOptions { compute_nodes: 2, memory_bytes_per_node: 64 << 20, ..PoolOptions::default() };
+    Bed::on(Cluster::over_tcp(&pool).expect("nodes"), 8 << 20, o).expect("an index")
+}
+
+#[test]
+fn fptree() {
+    conformance::model(&bed(&Options::fptree()), 3, Keys::Hashed24, 500, 3_000);
+}
+
+#[test]
+fn dmtree_as_published() {
+    let bed = bed(&Options::dmtree_published());
+    conformance::basics_of_fixed_lengths(&bed);
+    conformance::model(&bed, 4, Keys::Hashed24, 500, 3_000);
+}
