@@ -18,7 +18,6 @@ fn fptree() {
 
 #[test]
 fn dmtree_as_published() {
-    let bed = bed(&Options::dmtree_published());
-    conformance::basics_of_fixed_lengths(&bed);
-    conformance::model(&bed, 4, Keys::Hashed24, 500, 3_000);
+    conformance::basics_of_fixed_lengths(&bed(&Options::dmtree_published()));
+    conformance::model(&bed(&Options::dmtree_published()), 4, Keys::Hashed24, 500, 3_000);
 }
