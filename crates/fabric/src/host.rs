@@ -27,6 +27,8 @@ pub(crate) struct Host {
     pub(crate) node: NodeId,
     pub(crate) incarnation: u32,
     pub(crate) region: Region,
+    /// The NIC's own memory, where there is any.
+    chip: Region,
     pub(crate) rpc: RpcHost,
     /// Held while a service runs: one at a time, as on a node with one core for them.
     pub(crate) rpc_core: Mutex<()>,
@@ -71,10 +73,15 @@ impl Link {
 
 impl Host {
     pub(crate) fn new(node: NodeId, incarnation: u32, region: Region) -> Self {
+        Self::with_chip(node, incarnation, region, Region::new(0))
+    }
+
+    pub(crate) fn with_chip(node: NodeId, incarnation: u32, region: Region, chip: Region) -> Self {
         Self {
             node,
             incarnation,
             region,
+            chip,
             rpc: RpcHost::default(),
             rpc_core: Mutex::default(),
             fenced: AtomicBool::new(false),
@@ -204,10 +211,18 @@ impl Host {
         }
     }
 
+    /// The memory that an address is in; it was checked.
+    pub(crate) fn memory(&self, at: GlobalAddr) -> &Region {
+        if at.is_on_chip() { &self.chip } else { &self.region }
+    }
+
     /// Refuses what no NIC takes.
     pub(crate) fn check(&self, wr: &WorkRequest) -> Result<()> {
         let at = wr.at.offset();
-        if wr.at.space() != 0 || at < 64 || !self.region.contains(at, u64::from(wr.len)) {
+        // The first line of main memory is reserved.
+        let first = if wr.at.is_on_chip() { 0 } else { 64 };
+        let inside = self.memory(wr.at).contains(at, u64::from(wr.len));
+        if wr.at.space() > 1 || at < first || !inside {
             return Err(out_of_bounds(wr.at, wr.len));
         }
         let word = !matches!(wr.op, Opcode::Read | Opcode::Write);
@@ -219,11 +234,11 @@ impl Host {
 
     /// The second half of an atomic that found `found`: whatever happened to the word since is overwritten.
     pub(crate) fn finish_atomic(&self, wr: &WorkRequest, found: u64, fail_is_readonly: bool) {
-        let at = wr.at.offset();
+        let (region, at) = (self.memory(wr.at), wr.at.offset());
         match wr.op {
-            Opcode::Faa => self.region.store(at, found.wrapping_add(wr.a)),
-            Opcode::Cas if found == wr.a => self.region.store(at, wr.b),
-            Opcode::Cas if !fail_is_readonly => self.region.store(at, found),
+            Opcode::Faa => region.store(at, found.wrapping_add(wr.a)),
+            Opcode::Cas if found == wr.a => region.store(at, wr.b),
+            Opcode::Cas if !fail_is_readonly => region.store(at, found),
             _ => {}
         }
         put_word(wr, found);
@@ -244,7 +259,7 @@ impl Host {
     /// Executes a verb on this node's memory.
     pub(crate) fn serve(&self, wr: &WorkRequest) -> Result<()> {
         self.check(wr)?;
-        let region = &self.region;
+        let region = self.memory(wr.at);
         let at = wr.at.offset();
         match wr.op {
             Opcode::Read => {

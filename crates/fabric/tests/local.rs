@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dmtree_fabric::local::{Knobs, LocalFabric};
+use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{
     Core, DetachedHook, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, MemberChange, NodeId,
@@ -73,6 +73,31 @@ fn verbs_chains_and_batches() {
         })
         .expect("all verbs work");
     }
+}
+
+#[test]
+fn memory_nodes_may_have_on_chip_memory() {
+    let f = LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, 256);
+    f.add_node(MN, 1 << 12).expect("new");
+    f.add_node(CN, 1 << 12).expect("new");
+    assert_eq!(f.caps().on_chip_bytes, 256);
+    let ep = &endpoint(&f, CN);
+    let chip = |offset| GlobalAddr::on_chip(MN, offset);
+    on(ep, async {
+        let mut buf = ep.buf(16).await?;
+        buf.fill(7);
+        let (_, (), was) =
+            ep.chain((write(at(64), buf), write_word(chip(0), 1), cas(chip(0), 1, 2))).await?;
+        assert_eq!(was, 1, "one chain reaches both memories of a node");
+        assert_eq!(ep.faa(chip(248), 1).await?, 0);
+        assert_eq!(ep.faa(at(248), 0).await?, 0, "another memory");
+        Ok(())
+    })
+    .expect("works");
+    let e = on(ep, ep.faa(chip(256), 1)).expect_err("its end");
+    assert_eq!(e.kind(), ErrorKind::Corrupt);
+    let own = GlobalAddr::on_chip(CN, 0);
+    assert_eq!(on(ep, ep.faa(own, 1)).expect_err("none").kind(), ErrorKind::Corrupt);
 }
 
 #[test]

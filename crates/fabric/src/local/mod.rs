@@ -8,7 +8,7 @@ mod transport;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, RwLock};
 
-use crate::addr::NodeId;
+use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{MemberChange, MemberEvent};
@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     log: Mutex<Vec<MemberEvent>>,
     knobs: Knobs,
     tears: Tearing,
+    /// On-chip memory of every memory node.
+    chip_bytes: u32,
     /// Start of the fabric's clock.
     epoch: std::time::Instant,
 }
@@ -79,9 +81,15 @@ impl LocalFabric {
 
     /// A fabric with test knobs that spares its clients some of what the contract allows: for published layouts that do not
     /// survive it. Says something about the clients of one thread only.
-    #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
     pub fn with_tearing(knobs: Knobs, tears: Tearing) -> Self {
+        Self::with_chips(knobs, tears, 0)
+    }
+
+    /// The same, with so many bytes of on-chip memory on every memory node.
+    #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
+    pub fn with_chips(knobs: Knobs, tears: Tearing, chip_bytes: u32) -> Self {
         Self(Arc::new(Shared {
+            chip_bytes,
             hosts: RwLock::default(),
             log: Mutex::default(),
             knobs,
@@ -104,7 +112,7 @@ impl LocalFabric {
             Some(i) => hosts[i].incarnation + 1,
             None => 1,
         };
-        join(&mut hosts, old, Host::new(node, incarnation, Region::new(bytes)));
+        join(&mut hosts, old, self.new_host(node, incarnation, bytes));
         drop(hosts);
         self.log(node, incarnation, MemberChange::Joined);
         Ok(())
@@ -115,8 +123,16 @@ impl LocalFabric {
         let mut hosts = self.0.hosts.write().expect("no panic under this lock");
         let old = hosts.iter().position(|h| h.node == node).ok_or_else(|| unknown(node))?;
         let (incarnation, bytes) = (hosts[old].incarnation + 1, hosts[old].region.len());
-        join(&mut hosts, Some(old), Host::new(node, incarnation, Region::new(bytes)));
+        join(&mut hosts, Some(old), self.new_host(node, incarnation, bytes));
         Ok(())
+    }
+
+    fn new_host(&self, node: NodeId, incarnation: u32, bytes: u64) -> Host {
+        let chip = match node.role() {
+            Role::Memory => u64::from(self.0.chip_bytes),
+            Role::Compute => 0,
+        };
+        Host::with_chip(node, incarnation, Region::new(bytes), Region::new(chip))
     }
 
     /// The node's present host.
@@ -189,7 +205,7 @@ impl Fabric for LocalFabric {
     }
 
     fn caps(&self) -> Capabilities {
-        transport::CAPS
+        Capabilities { on_chip_bytes: self.0.chip_bytes, ..transport::CAPS }
     }
 
     fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Link};
-use crate::rpc::{MAX_RPC_BYTES, ServiceId};
+use crate::rpc::{MAX_RPC_BYTES, ServiceId, WithoutCalls};
 use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
 
 /// Verbs execute on the posting thread: a WRITE is whole unless the process dies, and then everything is gone.
@@ -37,6 +37,8 @@ pub(crate) struct LocalTransport {
     /// Lists suspended by the test knob: executed already, or not yet.
     suspended: RefCell<VecDeque<Suspended>>,
     rng: Cell<u64>,
+    /// The test knob is for clients, not for services.
+    is_service: bool,
 }
 
 /// When a suspended list executes.
@@ -69,7 +71,12 @@ impl LocalTransport {
             compute: RefCell::default(),
             suspended: RefCell::default(),
             rng: Cell::new(seed | 1),
+            is_service: false,
         }
+    }
+
+    fn of_service(shared: Arc<Shared>, own: Arc<Host>) -> Self {
+        Self { is_service: true, ..Self::new(shared, own) }
     }
 
     fn connection(&self, node: NodeId) -> Result<Rc<Connection>> {
@@ -154,7 +161,7 @@ impl LocalTransport {
     /// Whether the test knob says to suspend now, and when to execute then.
     fn suspend(&self) -> Option<When> {
         let one_in = self.shared.knobs.suspend_one_in;
-        if one_in == 0 {
+        if one_in == 0 || self.is_service {
             return None;
         }
         let mut x = self.rng.get();
@@ -202,8 +209,8 @@ impl LocalTransport {
         self.may_reach(&c).inspect_err(|e| self.disconnect(to, e))?;
         let handler = c.host.rpc.handler(to, service)?;
         let _core = c.host.rpc_core.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let transport: Rc<dyn Transport> =
-            Rc::new(Service(LocalTransport::new(self.shared.clone(), c.host.clone())));
+        let served = Rc::new(LocalTransport::of_service(self.shared.clone(), c.host.clone()));
+        let transport: Rc<dyn Transport> = Rc::new(WithoutCalls(served));
         let core = Core::new(transport.clone(), 0);
         let slot = core.add_slot();
         let ep = Endpoint::new(core.clone(), transport, slot);
@@ -268,7 +275,7 @@ impl Transport for LocalTransport {
     }
 
     fn caps(&self) -> Capabilities {
-        CAPS
+        Capabilities { on_chip_bytes: self.shared.chip_bytes, ..CAPS }
     }
 
     fn node(&self) -> NodeId {
@@ -282,47 +289,5 @@ impl Transport for LocalTransport {
     fn peek(&self, offset: u64) -> Option<u64> {
         let inside = offset.is_multiple_of(8) && self.own.region.contains(offset, 8);
         inside.then(|| self.own.region.load(offset))
-    }
-}
-
-/// What a service's coroutine runs on: the same, without the test knob and without further calls.
-struct Service(LocalTransport);
-
-impl Transport for Service {
-    fn post(&self, _core: &Core, _ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
-        Poll::Ready(self.0.execute(list))
-    }
-    fn rpc(
-        &self,
-        _core: &Core,
-        _ticket: Ticket,
-        to: NodeId,
-        _service: ServiceId,
-        _request: &[u8],
-    ) -> Poll<Result<Vec<u8>>> {
-        Poll::Ready(Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "a service cannot call another service (of {to}): two nodes could wait for each other"
-            ),
-        )))
-    }
-    fn poll(&self, _core: &Core) -> Progress {
-        Progress::Idle(None)
-    }
-    fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
-        self.0.idle(core, due, spins)
-    }
-    fn now(&self) -> Nanos {
-        self.0.now()
-    }
-    fn caps(&self) -> Capabilities {
-        CAPS
-    }
-    fn node(&self) -> NodeId {
-        self.0.node()
-    }
-    fn peek(&self, offset: u64) -> Option<u64> {
-        self.0.peek(offset)
     }
 }

@@ -135,7 +135,7 @@ pub(super) fn execute(host: &Host, verbs: &[u8], out: &mut Vec<u8>) -> Result<()
             return Err(Error::corrupt(format!("{} got {op:?} of {len} bytes at {at}", host.node)));
         }
         host.check(&wr)?;
-        let offset = at.offset();
+        let (region, offset) = (host.memory(at), at.offset());
         match op {
             Opcode::Read => {
                 let from = out.len();
@@ -145,15 +145,15 @@ pub(super) fn execute(host: &Host, verbs: &[u8], out: &mut Vec<u8>) -> Result<()
                     )));
                 }
                 out.resize(from + len as usize, 0);
-                host.region.read(offset, &mut out[from..]);
+                region.read(offset, &mut out[from..]);
             }
-            Opcode::Write => host.region.write(offset, f.bytes(len as usize)?),
+            Opcode::Write => region.write(offset, f.bytes(len as usize)?),
             Opcode::WriteWord | Opcode::Cas | Opcode::Faa => {
                 (wr.a, wr.b) = (f.u64()?, f.u64()?);
                 match op {
-                    Opcode::Cas => out.extend(host.region.cas(offset, wr.a, wr.b).to_le_bytes()),
-                    Opcode::Faa => out.extend(host.region.faa(offset, wr.a).to_le_bytes()),
-                    _ => host.region.store(offset, wr.a),
+                    Opcode::Cas => out.extend(region.cas(offset, wr.a, wr.b).to_le_bytes()),
+                    Opcode::Faa => out.extend(region.faa(offset, wr.a).to_le_bytes()),
+                    _ => region.store(offset, wr.a),
                 }
             }
         }

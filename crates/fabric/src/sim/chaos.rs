@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Picos;
 use super::crash::Fate;
-use crate::addr::NodeId;
+use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::error::{Error, Result};
 use crate::host::{Host, down};
@@ -125,7 +125,7 @@ struct Run {
 struct Whole {
     issuer: (NodeId, u32),
     target: NodeId,
-    offset: u64,
+    at: GlobalAddr,
     payload: Vec<u8>,
     /// Pieces that have not taken effect.
     rest: Vec<(u32, u32)>,
@@ -236,7 +236,7 @@ impl Chaos {
                     longest => self.spread(longest * 1000),
                 };
                 self.busy.insert(wr.at.bits(), now + gap);
-                let run = self.put(Run { found: host.region.load(wr.at.offset()), ..run });
+                let run = self.put(Run { found: host.memory(wr.at).load(wr.at.offset()), ..run });
                 self.next.push((now + gap, Step::AtomicWrite { run }));
             }
             Opcode::WriteWord => {
@@ -255,7 +255,7 @@ impl Chaos {
                     let whole = Whole {
                         issuer: (issuer.node, issuer.incarnation),
                         target: host.node,
-                        offset: wr.at.offset(),
+                        at: wr.at,
                         payload: Host::payload(wr),
                         rest: pieces.collect(),
                         begun: false,
@@ -410,8 +410,8 @@ impl Chaos {
             let its = whole.issuer.0 == node && whole.issuer.1 <= incarnation;
             if its && whole.target == host.node && whole.begun {
                 for (from, to) in whole.rest.drain(..) {
-                    let at = whole.offset + u64::from(from);
-                    host.region.write(at, &whole.payload[from as usize..to as usize]);
+                    let at = whole.at.plus(u64::from(from));
+                    host.memory(at).write(at.offset(), &whole.payload[from as usize..to as usize]);
                 }
             }
         }

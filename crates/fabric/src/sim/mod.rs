@@ -42,7 +42,7 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Power};
-use crate::local::LocalFabric;
+use crate::local::{Knobs, LocalFabric, Tearing};
 use crate::membership::MemberEvent;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
@@ -130,6 +130,7 @@ impl SimFabric {
         let caps = Capabilities {
             whole_write_bytes: profile.link.mtu_bytes as u32,
             cas_fail_is_readonly: true,
+            on_chip_bytes: profile.on_chip.bytes as u32,
             ..Capabilities::NONE
         };
         Self::with_caps(profile, seed, caps)
@@ -138,7 +139,7 @@ impl SimFabric {
     fn with_caps(profile: &Profile, seed: u64, caps: Capabilities) -> Self {
         Self(Arc::new(Shared {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            nodes: LocalFabric::new(),
+            nodes: LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, caps.on_chip_bytes),
             profile: profile.clone(),
             caps,
             timed: AtomicBool::new(false),
@@ -153,7 +154,7 @@ impl SimFabric {
     }
 
     /// The adversarial face: no hardware, but everything that the contract leaves to a fabric, as far as `hazards` go. Of
-    /// `grants`, `line_atomic`, `write_ascending`, `cas_fail_is_readonly` and `whole_write_bytes` are honoured; nothing else is granted.
+    /// `grants`, `line_atomic`, `write_ascending`, `cas_fail_is_readonly`, `whole_write_bytes` and `on_chip_bytes` are honoured; nothing else is granted.
     pub fn adversarial(hazards: Hazards, grants: Capabilities, seed: u64) -> Result<Self> {
         let profile = Profile::named("ideal")?;
         let grants = Capabilities {
@@ -161,6 +162,7 @@ impl SimFabric {
             write_ascending: grants.write_ascending,
             cas_fail_is_readonly: grants.cas_fail_is_readonly,
             whole_write_bytes: grants.whole_write_bytes,
+            on_chip_bytes: grants.on_chip_bytes,
             ..Capabilities::NONE
         };
         let fabric = Self::with_caps(&profile, seed, grants);
