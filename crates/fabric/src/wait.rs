@@ -130,8 +130,8 @@ impl Turnstile {
         Some(Place { turnstile: self, waiter, done: false })
     }
 
-    /// Passes the turn to the oldest client that still waits.
-    pub fn release(&self) {
+    /// Passes the turn to the oldest client that still waits; whether there was one.
+    pub fn release(&self) -> bool {
         loop {
             let next = {
                 let mut inner = self.inner.lock().expect("no panic under this lock");
@@ -139,14 +139,19 @@ impl Turnstile {
                     Some(w) => w,
                     None => {
                         inner.held = false;
-                        return;
+                        return false;
                     }
                 }
             };
             if next.grant() {
-                return;
+                return true;
             }
         }
+    }
+
+    /// Whether somebody queues for the turn, or did and has given up.
+    pub fn is_awaited(&self) -> bool {
+        !self.inner.lock().expect("no panic under this lock").queue.is_empty()
     }
 
     /// Waits for the turn.

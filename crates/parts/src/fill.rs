@@ -57,6 +57,19 @@ impl Fill {
     }
 }
 
+/// For layouts in which the highest key of all stands for the right end: a lone last key could be that one, which no lower fence may be.
+/// It gets a neighbour.
+pub fn give_company(sizes: &mut Vec<usize>, capacity: usize) {
+    if let [.., before, last @ 1] = &mut sizes[..] {
+        if *before < capacity {
+            *before += 1;
+            sizes.pop();
+        } else {
+            (*before, *last) = (*before - 1, 2);
+        }
+    }
+}
+
 /// What becomes of a full node and one key more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitRule {

@@ -1,5 +1,6 @@
 //! The contract of a range index on disaggregated memory ([`contract`]), and the parts that several indexes share: the cache of
-//! inner nodes with its mirrors ([`cache`]), delegation and combining ([`combine`]), turns at remote locks ([`turns`]), sorted
+//! inner nodes with its mirrors ([`cache`]), delegation and combining ([`combine`]), turns at remote locks ([`turns`], and with hand-over
+//! [`handover`]), sorted
 //! keys ([`keys`]), pairs to be loaded ([`pairs`]), fixed hashes ([`hash`]) and how full a bulk load leaves nodes ([`fill`]).
 #![forbid(unsafe_code)]
 
@@ -7,6 +8,7 @@ pub mod cache;
 pub mod combine;
 pub mod contract;
 pub mod fill;
+pub mod handover;
 pub mod hash;
 pub mod keys;
 pub mod pairs;

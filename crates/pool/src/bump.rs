@@ -115,6 +115,35 @@ impl PoolNode {
         self.obtain(ep, &Wish { from, bytes }, None).await
     }
 
+    /// A piece on this very memory node, with a chunk of its own: for what every memory node has one of.
+    ///
+    /// # Errors
+    /// As [`PoolNode::alloc_bump`]; `Full` when this memory node has no chunk.
+    pub async fn alloc_bump_on(
+        &self,
+        ep: &Endpoint,
+        (index, kind): (u32, u8),
+        bytes: u32,
+        node: NodeId,
+    ) -> Result<GlobalAddr> {
+        let bytes = rounded(bytes);
+        let from = self.bump(index, kind);
+        if bytes > self.shape.chunk_bytes {
+            return Err(Error::invalid(format!(
+                "a piece of {bytes} bytes does not fit a chunk of {}: create the pool with larger chunks",
+                self.shape.chunk_bytes
+            )));
+        }
+        let at = self.obtain(ep, &Wish { from: &from, bytes }, Some(node)).await?;
+        if at.node() != node {
+            return Err(Error::new(
+                dmtree_fabric::ErrorKind::Full,
+                format!("{node} has no free chunk: create the pool with more memory"),
+            ));
+        }
+        Ok(at)
+    }
+
     /// A bump allocator of this node over stretches of compute nodes' table memory, `stretch_bytes` long where there is room.
     pub fn stripes(&self, stretch_bytes: u64) -> Stripes {
         Stripes {

@@ -124,6 +124,11 @@ impl PoolNode {
         &self.fabric
     }
 
+    /// How many memory nodes the pool has.
+    pub fn memory_nodes(&self) -> usize {
+        self.shape.memory.len()
+    }
+
     /// Which compute node this is.
     pub fn cn(&self) -> NodeId {
         self.cn

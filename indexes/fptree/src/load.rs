@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
-use dmtree_parts::fill::{Fill, SplitRule};
+use dmtree_parts::fill::{self, Fill, SplitRule};
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{Loaded, Outcome, Write};
 
@@ -20,18 +20,6 @@ use crate::split::half;
 
 /// A level of the new tree: lower fences and children.
 type Named = (Vec<u8>, Child);
-
-/// A lone last key could be the highest of all, which no lower fence may be: it gets a neighbour.
-fn give_company(sizes: &mut Vec<usize>, capacity: usize) {
-    if let [.., before, last @ 1] = &mut sizes[..] {
-        if *before < capacity {
-            *before += 1;
-            sizes.pop();
-        } else {
-            (*before, *last) = (*before - 1, 2);
-        }
-    }
-}
 
 /// The new leaves; of the first one the images of leaf and table.
 struct Leaves {
@@ -138,7 +126,7 @@ impl FpTree {
         let capacity = l.route.capacity;
         let rule = SplitRule::new(capacity as u32, half(capacity + 1) as u32);
         let mut sizes: Vec<usize> = fill.sizes(rule, all.len() as u64, 0).collect();
-        give_company(&mut sizes, capacity);
+        fill::give_company(&mut sizes, capacity);
         let mut chunks: Vec<Range<usize>> = Vec::new();
         for size in sizes {
             let first = chunks.last().map_or(0, |c| c.end);

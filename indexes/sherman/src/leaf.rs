@@ -1,0 +1,48 @@
+//! READs of leaves.
+
+use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified};
+
+use crate::client::Sherman;
+use crate::format::{Header, header};
+use crate::route::Route;
+
+impl Sherman {
+    /// READs a leaf until it looks whole.
+    pub(crate) async fn read_leaf(&self, at: GlobalAddr) -> Result<Verified> {
+        if at.node().role() != Role::Memory {
+            return Err(Error::corrupt(format!("{at} cannot be a leaf")));
+        }
+        let g = &self.node.g;
+        let mut backoff = self.ep.backoff("leaf being written", at);
+        loop {
+            self.ep.step(Step::Entry);
+            let bytes = self.ep.read(at, g.leaf_bytes() as u32).await?;
+            self.ep.stage_cost(Stage::NodeImage, g.leaf_slots as u32);
+            let seen = bytes.check(|b| header(g, b).filter(|h| h.level == 0).map(|_| ()).ok_or(()));
+            if let Ok(((), image)) = seen {
+                return Ok(image);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// The header of a page that was accepted before.
+    pub(crate) fn header_of<'a>(&self, image: &'a [u8]) -> Result<Header<'a>> {
+        header(&self.node.g, image).ok_or_else(|| Error::corrupt("a page without a header"))
+    }
+
+    /// The leaf that covers a key.
+    pub(crate) async fn leaf_of(&self, key: &[u8]) -> Result<(Route, Verified)> {
+        let mut r = self.route(key).await?;
+        loop {
+            let image = self.read_leaf(r.leaf).await?;
+            let h = self.header_of(&image)?;
+            if h.covers(key) {
+                return Ok((r, image));
+            }
+            self.ep.check_deadline("the leaf of a key", r.leaf.bits())?;
+            r = self.elsewhere(key, &r, &h).await?;
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Locks: a table of words per memory node, in front of it the local locks of a compute node.
+//!
+//! A page's lock is on the page's memory node, so that a WRITE of the page and the release go to one node: as one chain when they are
+//! combined. Pages that share a word share the lock; nobody holds two. Whoever gets a lock READs the page, also after a hand-over.
+
+use dmtree_fabric::verb::{write as write_verb, write_word};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Role, Stage, Step};
+use dmtree_parts::handover::LocalTurn;
+use dmtree_parts::hash::check64;
+
+use crate::client::Sherman;
+use crate::node::LockTables;
+
+const SEED: u64 = 0x6c_6f_63_6b;
+
+/// A lock that is held.
+pub(crate) struct Held {
+    word: GlobalAddr,
+    turn: Option<LocalTurn>,
+}
+
+impl Sherman {
+    /// Where the lock tables are; asked for once.
+    pub(crate) async fn lock_tables(&self) -> Result<&LockTables> {
+        if let Some(tables) = self.node.tables.get() {
+            return Ok(tables);
+        }
+        let tables = self.read_tables().await?;
+        Ok(self.node.tables.get_or_init(|| tables))
+    }
+
+    /// The word behind the root names a list of tables in main memory, or is 0: then they are on chip.
+    async fn read_tables(&self) -> Result<LockTables> {
+        let count = self.node.pool.memory_nodes();
+        let list = self.ep.read(self.node.root.aux(), 8).await?.word(0);
+        if list == 0 {
+            let on_chip =
+                |m: usize| GlobalAddr::on_chip(dmtree_fabric::NodeId::memory(m as u16), 0);
+            let words = u64::from(self.ep.caps().on_chip_bytes) / 8;
+            if words == 0 {
+                return Err(Error::corrupt("the locks are on chip, and the fabric has none there"));
+            }
+            return Ok(LockTables { bases: (0..count).map(on_chip).collect(), words });
+        }
+        let list = GlobalAddr::from_bits(list);
+        let bytes = self.ep.read(list, count as u32 * 8).await?;
+        let bases: Vec<_> = (0..count).map(|m| GlobalAddr::from_bits(bytes.word(m))).collect();
+        if bases.iter().enumerate().any(|(m, at)| at.node().index() != m || at.is_null()) {
+            return Err(Error::corrupt(format!("{list} is no list of lock tables")));
+        }
+        Ok(LockTables { bases, words: self.node.o.locks.into() })
+    }
+
+    /// The lock of a page: its word, and its number among all.
+    async fn lock_of(&self, page: GlobalAddr) -> Result<(GlobalAddr, usize)> {
+        let tables = self.lock_tables().await?;
+        let m = page.node().index();
+        let base = tables.bases.get(m).filter(|_| page.node().role() == Role::Memory);
+        let base = base.ok_or_else(|| Error::corrupt(format!("{page} cannot be a page")))?;
+        let i = check64(&page.bits().to_le_bytes(), SEED) % tables.words;
+        Ok((base.plus(8 * i), m * tables.words as usize + i as usize))
+    }
+
+    /// Takes the lock of a page.
+    pub(crate) async fn lock(&self, page: GlobalAddr) -> Result<Held> {
+        let (word, number) = self.lock_of(page).await?;
+        let turn = match &self.node.local {
+            None => None,
+            Some(local) => {
+                self.ep.stage_cost(Stage::LocalQueue, 1);
+                let turn = local.turn(&self.ep, number).await?;
+                self.ep.point().await;
+                if turn.is_handed {
+                    return Ok(Held { word, turn: Some(turn) });
+                }
+                Some(turn)
+            }
+        };
+        // As published nobody pauses between two attempts.
+        let mut again = self.ep.backoff_within("remote lock", word, 0);
+        self.ep.step(Step::Lock);
+        while self.ep.cas(word, 0, self.tag).await? != 0 {
+            self.retried.set(true);
+            again.step().await?;
+            self.ep.step(Step::Lock);
+        }
+        Ok(Held { word, turn })
+    }
+
+    /// Releases a lock; nothing was changed.
+    pub(crate) async fn unlock(&self, held: Held) -> Result<()> {
+        let Held { word, turn } = held;
+        let turn = match turn {
+            Some(turn) if turn.may_hand_over() => match turn.hand_over() {
+                None => return Ok(()),
+                back => back,
+            },
+            turn => turn,
+        };
+        self.ep.step(Step::Lock);
+        if self.node.o.combine {
+            self.ep.detach(write_word(word, 0), None);
+        } else {
+            self.ep.faa(word, self.tag.wrapping_neg()).await?;
+        }
+        if let Some(turn) = turn {
+            turn.leave();
+        }
+        Ok(())
+    }
+
+    /// Releases a lock because of an error, which it returns.
+    pub(crate) async fn fail<T>(&self, held: Held, e: Error) -> Result<T> {
+        self.unlock(held).await?;
+        Err(e)
+    }
+
+    /// WRITEs part of a page, and releases its lock or hands it over. `lazy`: as published, a split does not wait for this.
+    pub(crate) async fn write_and_unlock(
+        &self,
+        held: Held,
+        at: GlobalAddr,
+        image: Buf,
+        lazy: bool,
+    ) -> Result<()> {
+        let Held { word, turn } = held;
+        self.ep.step(Step::Entry);
+        if !self.node.o.combine {
+            self.ep.write(at, image).await?;
+            self.ep.step(Step::Lock);
+            self.ep.faa(word, self.tag.wrapping_neg()).await?;
+            return Ok(());
+        }
+        let turn = match turn {
+            Some(turn) if turn.may_hand_over() => {
+                self.ep.write(at, image).await?;
+                let Some(turn) = turn.hand_over() else { return Ok(()) };
+                self.ep.detach(write_word(word, 0), None);
+                turn.leave();
+                return Ok(());
+            }
+            turn => turn,
+        };
+        let both = (write_verb(at, image), write_word(word, 0));
+        if lazy {
+            self.ep.detach(both, None);
+        } else {
+            self.ep.chain(both).await?;
+        }
+        if let Some(turn) = turn {
+            turn.leave();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! Creation options and ablation switches.
+
+use dmtree_fabric::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// How an index is laid out, and which techniques it uses. Stored in the catalog.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// Bytes of every key, 1 to 256.
+    pub key_bytes: u32,
+    /// Bytes of every value, 0 to 1024.
+    pub value_bytes: u32,
+    /// Slots of a leaf, 4 to 128. The operation that fills the last one splits it.
+    pub leaf_slots: u32,
+    /// Records of an inner page, 4 to 128; the same rule.
+    pub inner_slots: u32,
+    /// Bytes of a page are a multiple of this: leaves.
+    pub leaf_step: u32,
+    /// The same of inner pages.
+    pub inner_step: u32,
+    /// A page and the release of its lock go together (command combination).
+    pub combine: bool,
+    /// Locks lie in on-chip memory, where the fabric has any.
+    pub on_chip: bool,
+    /// Local locks in front of the remote ones, with hand-over (hierarchical lock).
+    pub hierarchical: bool,
+    /// Leaves are unsorted, single entries are written, and versions tell whether a page is whole (two-level versions). Without it pages
+    /// are sorted, written whole, and have a checksum.
+    pub two_level: bool,
+    /// A split is reported before its left page has been written.
+    pub lazy_splits: bool,
+    /// Words of the lock table of a memory node, where they are not on chip.
+    pub locks: u32,
+    /// Longest wait of one operation for others, ms.
+    pub timeout_ms: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::published()
+    }
+}
+
+impl Options {
+    /// FG with Sherman's cache: every verb awaited.
+    pub fn fg() -> Self {
+        Self {
+            key_bytes: 24,
+            value_bytes: 8,
+            leaf_slots: 32,
+            inner_slots: 32,
+            leaf_step: 2,
+            inner_step: 32,
+            combine: false,
+            on_chip: false,
+            hierarchical: false,
+            two_level: false,
+            lazy_splits: false,
+            locks: 16_384,
+            timeout_ms: 10_000,
+        }
+    }
+
+    /// The first step: a page and its unlock together.
+    pub fn combine() -> Self {
+        Self { combine: true, ..Self::fg() }
+    }
+
+    /// The second: locks on chip.
+    pub fn on_chip() -> Self {
+        Self { on_chip: true, ..Self::combine() }
+    }
+
+    /// The third: hierarchical locks.
+    pub fn hierarchical() -> Self {
+        Self { hierarchical: true, ..Self::on_chip() }
+    }
+
+    /// Sherman as published: two-level versions too, and splits that are reported early.
+    pub fn published() -> Self {
+        Self { two_level: true, lazy_splits: true, ..Self::hierarchical() }
+    }
+
+    /// The same with the geometry of the paper: 8-byte keys and values, pages of 1 KiB.
+    #[must_use]
+    pub fn in_pages_of_1k(&self) -> Self {
+        Self {
+            key_bytes: 8,
+            value_bytes: 8,
+            leaf_slots: 54,
+            inner_slots: 61,
+            leaf_step: 1024,
+            inner_step: 1024,
+            ..self.clone()
+        }
+    }
+
+    /// Refuses what cannot be.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the option and its range.
+    pub fn check(&self) -> Result<()> {
+        let range = |name: &str, value: u64, low: u64, high: u64| {
+            if !(low..=high).contains(&value) {
+                return Err(Error::invalid(format!(
+                    "{name} is {value}; it must be {low} to {high}"
+                )));
+            }
+            Ok(())
+        };
+        range("key_bytes", self.key_bytes.into(), 1, 256)?;
+        range("value_bytes", self.value_bytes.into(), 0, 1024)?;
+        range("leaf_slots", self.leaf_slots.into(), 4, 128)?;
+        range("inner_slots", self.inner_slots.into(), 4, 128)?;
+        range("leaf_step", self.leaf_step.into(), 1, 4096)?;
+        range("inner_step", self.inner_step.into(), 1, 4096)?;
+        range("locks", self.locks.into(), 1, 1 << 20)?;
+        range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
+        if self.hierarchical && !self.combine {
+            return Err(Error::invalid(
+                "hierarchical is true without combine: a lock that is handed over is released with its page",
+            ));
+        }
+        if self.lazy_splits && !self.combine {
+            return Err(Error::invalid(
+                "lazy_splits is true without combine: every verb is awaited",
+            ));
+        }
+        Ok(())
+    }
+
+    /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: small pages, few locks, techniques as they are here. Waits are
+    /// shorter than usual, because as published some never end.
+    #[must_use]
+    pub fn drawn(&self, below: &mut dyn FnMut(u64) -> u64) -> Self {
+        let mut of = |choices: &[u32]| choices[below(choices.len() as u64) as usize];
+        Self {
+            leaf_slots: of(&[4, 8, 16, 32]),
+            inner_slots: of(&[4, 8, 16]),
+            value_bytes: of(&[8, 8, 24, 64]),
+            locks: of(&[1, 16, 1024]),
+            timeout_ms: 2_000,
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions_are_named() {
+        let o = Options::published;
+        for (bad, words) in [
+            (Options { key_bytes: 0, ..o() }, "key_bytes is 0; it must be 1 to 256"),
+            (Options { leaf_slots: 3, ..o() }, "leaf_slots is 3; it must be 4 to 128"),
+            (Options { locks: 0, ..o() }, "locks is 0"),
+            (Options { combine: false, ..o() }, "hierarchical is true without combine"),
+            (Options { timeout_ms: 0, ..o() }, "timeout_ms is 0"),
+        ] {
+            let e = bad.check().expect_err("refused").to_string();
+            assert!(e.contains(words), "{e}");
+        }
+        let all =
+            [Options::fg(), Options::combine(), Options::on_chip(), Options::hierarchical(), o()];
+        for o in all {
+            o.check().expect("a preset");
+            o.in_pages_of_1k().check().expect("a preset");
+        }
+    }
+}

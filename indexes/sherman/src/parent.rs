@@ -1,0 +1,189 @@
+//! A new separator in the page above: splits of inner pages, a new root.
+//!
+//! One lock is held at a time. Between the division of a page and its separator, the right half is reached over the left one.
+
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
+
+use crate::client::Sherman;
+use crate::format::inner::{self, Inner};
+use crate::format::{self, Header};
+use crate::lock::Held;
+use crate::route::{MAX_LEVELS, Page};
+
+impl Sherman {
+    /// Adds a record to the page of `level` that covers its key, or makes a root there.
+    pub(crate) async fn add_separator(
+        &self,
+        level: u8,
+        key: &[u8],
+        child: GlobalAddr,
+    ) -> Result<()> {
+        let (mut level, mut key, mut child) = (level, key.to_vec(), child);
+        // Each round ends, or goes one level up.
+        for _ in 0..MAX_LEVELS {
+            let Some(at) = self.parent(level, &key, child).await? else { return Ok(()) };
+            match self.insert_record(at, &key, child).await? {
+                None => return Ok(()),
+                Some((separator, right)) => {
+                    (level, key, child) = (level + 1, separator, right);
+                }
+            }
+        }
+        Err(Error::corrupt(format!("a tree of more than {MAX_LEVELS} levels")))
+    }
+
+    /// The page of `level` that should cover a key: on the way down, or looked for from the root. `None`: there was no such level, and a
+    /// root with this record is there now.
+    async fn parent(&self, level: u8, key: &[u8], child: GlobalAddr) -> Result<Option<GlobalAddr>> {
+        let known = self.path.borrow().get(usize::from(level)).copied();
+        if let Some(at) = known.filter(|at| !at.is_null()) {
+            return Ok(Some(at));
+        }
+        let mut backoff = self.ep.backoff("the page above", self.node.root.word);
+        loop {
+            let root = self.read_root().await?;
+            let top = match self.read_page(root).await? {
+                Page::Leaf => 0,
+                Page::Inner(image) => self.accepted(&image)?.h.level,
+            };
+            if top >= level {
+                return self.descend(key, level).await.map(Some);
+            }
+            if top + 1 == level && self.grow(level, root, key, child).await? {
+                return Ok(None);
+            }
+            // Somebody else's root is there, or about to be.
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// Puts a new root above the old one; false when somebody else was faster.
+    async fn grow(
+        &self,
+        level: u8,
+        old: GlobalAddr,
+        key: &[u8],
+        child: GlobalAddr,
+    ) -> Result<bool> {
+        let g = &self.node.g;
+        let at = self.new_page().await?;
+        let mut image = self.blank(g.inner_bytes()).await?;
+        let (low, high) = (g.lowest(), g.highest());
+        let h = Header {
+            leftmost: old,
+            sibling: GlobalAddr::NULL,
+            level,
+            records: 1,
+            low: &low,
+            high: &high,
+        };
+        format::put_header(g, &mut image, &h);
+        inner::put_record(g, &mut image, 0, key, child);
+        format::seal(g, &mut image);
+        self.ep.step(Step::Structure);
+        self.ep.write(at, image).await?;
+        let was = self.ep.cas(self.node.root.word, old.bits(), at.bits()).await?;
+        self.forget_top();
+        Ok(was == old.bits())
+    }
+
+    /// Locks and READs the inner page that covers a key, from `at` to the right.
+    async fn lock_inner(&self, at: GlobalAddr, key: &[u8]) -> Result<(GlobalAddr, Held, Buf)> {
+        let mut at = at;
+        loop {
+            let held = self.lock(at).await?;
+            let image = match self.read_inner(at).await {
+                Ok(image) => image,
+                Err(e) => return self.fail(held, e).await,
+            };
+            let h = match self.accepted(&image) {
+                Ok(n) => n.h,
+                Err(e) => return self.fail(held, e).await,
+            };
+            if h.covers(key) {
+                return Ok((at, held, image));
+            }
+            self.unlock(held).await?;
+            at = match h.begins_after(key) {
+                true => self.descend(key, h.level).await?,
+                false => self.hop(&h, at)?,
+            };
+        }
+    }
+
+    /// READs an inner page that is locked, until it looks whole: the WRITE of the last holder may not have landed.
+    async fn read_inner(&self, at: GlobalAddr) -> Result<Buf> {
+        let g = &self.node.g;
+        let mut backoff = self.ep.backoff("inner page being written", at);
+        loop {
+            self.ep.step(Step::Structure);
+            let bytes = self.ep.read(at, g.inner_bytes() as u32).await?;
+            self.ep.stage_cost(Stage::NodeImage, g.inner_slots as u32);
+            if let Ok(((), image)) = bytes.check(|b| Inner::check(g, b).map(|_| ()).ok_or(())) {
+                return Ok(image.into_buf());
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// Adds a record; what a split of the page has made due one level up.
+    async fn insert_record(
+        &self,
+        at: GlobalAddr,
+        key: &[u8],
+        child: GlobalAddr,
+    ) -> Result<Option<(Vec<u8>, GlobalAddr)>> {
+        let g = &self.node.g;
+        let (at, held, mut image) = self.lock_inner(at, key).await?;
+        let (i, count) = {
+            let n = self.accepted(&image)?;
+            (n.rank(key), n.h.records)
+        };
+        let is_there = i > 0 && self.accepted(&image)?.key(i - 1) == key;
+        match is_there {
+            true => inner::put_record(g, &mut image, i - 1, key, child),
+            false if count < g.inner_slots => {
+                inner::insert_record(g, &mut image, (i, count), key, child);
+            }
+            false => {
+                let e = Error::corrupt(format!("inner page {at} was left full"));
+                return self.fail(held, e).await;
+            }
+        }
+        if is_there || count + 1 < g.inner_slots {
+            format::seal(g, &mut image);
+            self.write_and_unlock(held, at, image, false).await?;
+            return Ok(None);
+        }
+        self.split_inner(at, held, image).await.map(Some)
+    }
+
+    async fn split_inner(
+        &self,
+        at: GlobalAddr,
+        held: Held,
+        mut left: Buf,
+    ) -> Result<(Vec<u8>, GlobalAddr)> {
+        let g = &self.node.g;
+        let prepared = async {
+            let sibling = self.new_page().await?;
+            Ok::<_, Error>((sibling, self.blank(g.inner_bytes()).await?))
+        };
+        let (sibling, mut right) = match prepared.await {
+            Ok(prepared) => prepared,
+            Err(e) => return self.fail(held, e).await,
+        };
+        let middle = g.inner_slots / 2;
+        let Some(separator) = inner::divide(g, &mut left, &mut right, middle, sibling) else {
+            return self.fail(held, Error::corrupt("an inner page without a header")).await;
+        };
+        format::seal(g, &mut right);
+        format::seal(g, &mut left);
+        self.ep.step(Step::Structure);
+        self.ep.write(sibling, right).await?;
+        self.write_and_unlock(held, at, left, self.node.o.lazy_splits).await?;
+        Ok((separator, sibling))
+    }
+}

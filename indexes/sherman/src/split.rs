@@ -1,0 +1,67 @@
+//! The write that fills the last slot of a leaf divides it.
+//!
+//! Under the lock: the entries are sorted in place, as published; WRITE the right half as a new page, awaited; WRITE the left half and
+//! unlock (as published, a split with combined verbs does not wait for that); then the separator goes into the page above.
+
+use dmtree_fabric::{Buf, Error, GlobalAddr, OpOutcome, Result, Stage, Step};
+use dmtree_parts::Outcome;
+
+use crate::client::Sherman;
+use crate::format::{self, Header, leaf};
+use crate::lock::Held;
+
+impl Sherman {
+    pub(crate) async fn split(
+        &self,
+        held: Held,
+        at: GlobalAddr,
+        mut left: Buf,
+    ) -> Result<(Outcome, OpOutcome)> {
+        let g = &self.node.g;
+        let prepared = async {
+            self.reserve().await?;
+            let sibling = self.new_page().await?;
+            Ok::<_, Error>((sibling, self.blank(g.leaf_bytes()).await?))
+        };
+        let (sibling, mut right) = match prepared.await {
+            Ok(prepared) => prepared,
+            Err(e) => return self.fail(held, e).await,
+        };
+        self.ep.stage_cost(Stage::NodeImage, 2 * g.leaf_slots as u32);
+        let separator = self.divide(&mut left, &mut right, sibling)?;
+        let lazy = self.node.o.lazy_splits;
+        let written = async {
+            self.ep.step(Step::Structure);
+            self.ep.write(sibling, right).await?;
+            self.write_and_unlock(held, at, left, lazy).await?;
+            self.add_separator(1, &separator, sibling).await
+        };
+        written.await.map_err(Error::effect_unknown)?;
+        Ok((Outcome::Done, OpOutcome::InsertSplit))
+    }
+
+    /// Divides the image of a full leaf; the separator.
+    fn divide(&self, left: &mut [u8], right: &mut [u8], sibling: GlobalAddr) -> Result<Vec<u8>> {
+        let g = &self.node.g;
+        let stay = g.leaf_slots / 2;
+        leaf::sort(g, left);
+        let separator = leaf::entry(g, left, stay).key.to_vec();
+        let old = self.header_of_changed(left)?;
+        let (low, high) = (old.low.to_vec(), old.high.to_vec());
+        let (next, old) = (old.sibling, Header { low: &low, high: &high, ..old });
+        let of_right = Header { low: &separator, sibling: next, ..old };
+        let of_left = Header { high: &separator, sibling, ..old };
+        format::put_header(g, right, &of_right);
+        format::put_header(g, left, &of_left);
+        leaf::move_upper(g, left, right, stay);
+        format::seal(g, right);
+        format::seal(g, left);
+        Ok(separator)
+    }
+
+    /// The header of an image that has been changed since it was accepted.
+    fn header_of_changed<'a>(&self, image: &'a [u8]) -> Result<Header<'a>> {
+        format::changed(&self.node.g, image)
+            .ok_or_else(|| Error::corrupt("a page without a header"))
+    }
+}
