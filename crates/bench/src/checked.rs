@@ -7,6 +7,7 @@ use dmtree_engine::{DmNode, Options};
 use dmtree_fabric::Capabilities;
 use dmtree_fabric::mark::Reached;
 use dmtree_fptree::{FpNode, Options as FpOptions};
+use dmtree_sherman::{Options as ShermanOptions, ShermanNode};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -46,6 +47,15 @@ pub(crate) fn fptree(_: &str, options: &Value, d: &mut Draw) -> Drawn {
     let o = base.drawn(&mut |n| d.below(n));
     let g = dmtree_fptree::format::Geometry::new(&o);
     let least_cache_bytes = FpNode::least_cache_bytes(&g);
+    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
+}
+
+/// Sherman and FG: values of one length.
+pub(crate) fn sherman(_: &str, options: &Value, d: &mut Draw) -> Drawn {
+    let base: ShermanOptions = serde_json::from_value(options.clone()).unwrap_or_default();
+    let o = base.drawn(&mut |n| d.below(n));
+    let g = dmtree_sherman::format::Geometry::new(&o);
+    let least_cache_bytes = ShermanNode::least_cache_bytes(&g);
     Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
 }
 
@@ -95,6 +105,8 @@ pub fn replay(json: &str) -> Result<Verdict> {
 
 /// What `whole_write` grants: WRITEs of one packet.
 const WHOLE_WRITE_BYTES: u32 = 4096;
+/// What `on_chip` grants: a few locks, so that pages share them.
+const ON_CHIP_BYTES: u32 = 1024;
 
 /// Capabilities by name.
 ///
@@ -108,10 +120,11 @@ pub fn grants(names: &[String]) -> Result<Capabilities> {
             "write_ascending" => out.write_ascending = true,
             "cas_fail_is_readonly" => out.cas_fail_is_readonly = true,
             "whole_write" => out.whole_write_bytes = WHOLE_WRITE_BYTES,
+            "on_chip" => out.on_chip_bytes = ON_CHIP_BYTES,
             "none" => {}
             other => {
                 return Err(Failure::input(format!(
-                    "{other:?} cannot be granted: give none or some of line_atomic, write_ascending, cas_fail_is_readonly, whole_write"
+                    "{other:?} cannot be granted: give none or some of line_atomic, write_ascending, cas_fail_is_readonly, whole_write, on_chip"
                 )));
             }
         }
@@ -126,6 +139,7 @@ pub fn granted(c: &Capabilities) -> Vec<&'static str> {
         (c.write_ascending, "write_ascending"),
         (c.cas_fail_is_readonly, "cas_fail_is_readonly"),
         (c.whole_write_bytes > 0, "whole_write"),
+        (c.on_chip_bytes > 0, "on_chip"),
     ]
     .into_iter()
     .filter_map(|(on, name)| on.then_some(name))

@@ -7,6 +7,7 @@ use dmtree_engine::{DmTree, Options, Tables};
 use dmtree_fabric::mark::Reached;
 use dmtree_fptree::{FpTree, Options as FpOptions};
 use dmtree_parts::{OpSet, RangeIndex};
+use dmtree_sherman::{Options as ShermanOptions, Sherman};
 use dmtree_workload::{KeyForm, ValueSize, Workload};
 use serde_json::Value;
 
@@ -28,13 +29,12 @@ pub const TCP: &str = "tcp";
 pub const FABRICS: [&str; 3] = [LOCAL, SIM, TCP];
 
 /// Systems that experiments name and that are not built yet.
-const PLANNED: [&str; 10] = [
+const PLANNED: [&str; 9] = [
     "dmtree-published",
     "fptree",
     "fptree-rtc",
     "fptree-cache",
     "fptree-locking",
-    "sherman",
     "smart",
     "rolex",
     "chime",
@@ -276,6 +276,19 @@ pub fn systems() -> Vec<System> {
             "DMTree as its artifact does it: every verb awaited",
             &FpOptions::dmtree_published(),
         ),
+        sherman(
+            "sherman-published",
+            "Sherman with every published technique",
+            &ShermanOptions::published(),
+        ),
+        sherman("fg", "FG with Sherman's cache: every verb awaited", &ShermanOptions::fg()),
+        sherman("fg-combine", "FG with a page and its unlock together", &ShermanOptions::combine()),
+        sherman("fg-on-chip", "and locks in the NIC's memory", &ShermanOptions::on_chip()),
+        sherman(
+            "fg-hierarchical",
+            "and local locks with hand-over",
+            &ShermanOptions::hierarchical(),
+        ),
     ]
 }
 
@@ -295,6 +308,13 @@ fn published(
     options: &FpOptions,
 ) -> System {
     System::of::<FpTree>(name, family, description, options).drawing(checked::fptree).as_published()
+}
+
+/// A rung of the ladder from FG to Sherman.
+fn sherman(name: &'static str, description: &'static str, options: &ShermanOptions) -> System {
+    System::of::<Sherman>(name, "sherman", description, options)
+        .drawing(checked::sherman)
+        .as_published()
 }
 
 /// A system by name.
@@ -376,7 +396,8 @@ mod tests {
             let list: Vec<String> = list.iter().map(|s| (*s).to_owned()).collect();
             select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
         };
-        assert_eq!(names(&["families"]), ["dmtree", "fptree", "dmtree-published"]);
+        let families = ["dmtree", "fptree", "dmtree-published", "sherman-published"];
+        assert_eq!(names(&["families"]), families);
         assert_eq!(names(&["all"]).len(), all.len());
         assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);
         assert!(find("x").unwrap_err().to_string().contains("dmtree-no-rtc"));
