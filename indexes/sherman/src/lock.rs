@@ -13,6 +13,11 @@ use crate::node::LockTables;
 
 const SEED: u64 = 0x6c_6f_63_6b;
 
+/// So many attempts at a lock follow each other without a pause.
+const SPINS: u32 = 64;
+/// Pauses after that, ns: a few round trips.
+const LONG_PAUSE_NS: u64 = 8_000;
+
 /// A lock that is held.
 pub(crate) struct Held {
     word: GlobalAddr,
@@ -67,8 +72,9 @@ impl Sherman {
         let turn = match &self.node.local {
             None => None,
             Some(local) => {
-                self.ep.stage_cost(Stage::LocalQueue, 1);
                 let turn = local.turn(&self.ep, number).await?;
+                // Whoever has waited looks at the local lock once more, when its thread comes to it: the lock stands still meanwhile.
+                self.ep.stage_cost(Stage::LocalQueue, 1);
                 self.ep.point().await;
                 if turn.is_handed {
                     return Ok(Held { word, turn: Some(turn) });
@@ -76,12 +82,16 @@ impl Sherman {
                 Some(turn)
             }
         };
-        // As published nobody pauses between two attempts.
-        let mut again = self.ep.backoff_within("remote lock", word, 0);
+        // As published nobody pauses between two attempts; here only who has made very many does.
+        let mut at_once = self.ep.backoff_within("remote lock", word, 0);
+        let mut paused = self.ep.backoff_within("remote lock", word, LONG_PAUSE_NS);
         self.ep.step(Step::Lock);
         while self.ep.cas(word, 0, self.tag).await? != 0 {
             self.retried.set(true);
-            again.step().await?;
+            match at_once.steps() < SPINS {
+                true => at_once.step().await?,
+                false => paused.step().await?,
+            }
             self.ep.step(Step::Lock);
         }
         Ok(Held { word, turn })
