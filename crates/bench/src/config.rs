@@ -133,6 +133,8 @@ layer! {
     /// Table memory that a client node takes from one compute node before it goes on to the next, for 1e9 keys, scaled to the
     /// keys there are; for systems that have such chunks.
     table_chunk_at_billion: Bytes,
+    /// Bytes of a page, for systems whose pages may have as many slots as fit.
+    page_bytes: Bytes,
     /// Bytes of each memory node.
     memory_bytes: Bytes,
     /// How the index is filled.
@@ -198,6 +200,8 @@ pub struct Config {
     pub cache_at_billion: Option<Bytes>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_chunk_at_billion: Option<Bytes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_bytes: Option<Bytes>,
     pub memory_bytes: Option<Bytes>,
     pub load_by: LoadBy,
     pub fill: FillBy,
@@ -296,6 +300,7 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         cache_bytes: l.cache_bytes.unwrap_or_else(|| sizing::default_cache(keys, &key_form)),
         cache_at_billion: l.cache_at_billion,
         table_chunk_at_billion: l.table_chunk_at_billion,
+        page_bytes: l.page_bytes,
         key_form,
         value_size,
         scan_length: l.scan_length.unwrap_or_default(),

@@ -23,6 +23,7 @@ pub const BUILTIN: &[(&str, &str)] = &[
     ("scan-length", include_str!("../experiments/scan-length.toml")),
     ("resources", include_str!("../experiments/resources.toml")),
     ("scale", include_str!("../experiments/scale.toml")),
+    ("sherman-slides", include_str!("../experiments/sherman-slides.toml")),
 ];
 
 /// An experiment: its name and what it sets.

@@ -7,7 +7,10 @@ use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
 
 /// The tables: name and text.
-const TABLES: [(&str, &str); 1] = [("fast26-micro", include_str!("../published/fast26-micro.csv"))];
+const TABLES: [(&str, &str); 2] = [
+    ("fast26-micro", include_str!("../published/fast26-micro.csv")),
+    ("sherman-slides", include_str!("../published/sherman-slides.csv")),
+];
 
 /// The settings that a published table holds for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

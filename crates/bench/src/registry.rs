@@ -180,6 +180,11 @@ impl System {
                 .next_multiple_of(64)
                 .into();
         }
+        if let (Some(page), Some(map)) = (c.page_bytes, options.as_object_mut())
+            && let Some(old) = map.get_mut("page_bytes")
+        {
+            *old = page.0.into();
+        }
         options
     }
 

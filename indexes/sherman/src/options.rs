@@ -15,6 +15,8 @@ pub struct Options {
     pub leaf_slots: u32,
     /// Records of an inner page, 4 to 128; the same rule.
     pub inner_slots: u32,
+    /// Bytes of a page, 0 or 256 to 65536: as many slots and records as fit, instead of the numbers above. 0: those.
+    pub page_bytes: u32,
     /// Bytes of a page are a multiple of this: leaves.
     pub leaf_step: u32,
     /// The same of inner pages.
@@ -50,6 +52,7 @@ impl Options {
             value_bytes: 8,
             leaf_slots: 32,
             inner_slots: 32,
+            page_bytes: 0,
             leaf_step: 2,
             inner_step: 32,
             combine: false,
@@ -85,15 +88,7 @@ impl Options {
     /// The same with the geometry of the paper: 8-byte keys and values, pages of 1 KiB.
     #[must_use]
     pub fn in_pages_of_1k(&self) -> Self {
-        Self {
-            key_bytes: 8,
-            value_bytes: 8,
-            leaf_slots: 54,
-            inner_slots: 61,
-            leaf_step: 1024,
-            inner_step: 1024,
-            ..self.clone()
-        }
+        Self { key_bytes: 8, value_bytes: 8, page_bytes: 1024, ..self.clone() }
     }
 
     /// Refuses what cannot be.
@@ -113,6 +108,16 @@ impl Options {
         range("value_bytes", self.value_bytes.into(), 0, 1024)?;
         range("leaf_slots", self.leaf_slots.into(), 4, 128)?;
         range("inner_slots", self.inner_slots.into(), 4, 128)?;
+        if self.page_bytes != 0 {
+            range("page_bytes", self.page_bytes.into(), 256, 65_536)?;
+            let g = crate::format::Geometry::new(self);
+            if g.leaf_slots < 4 || g.inner_slots < 4 {
+                return Err(Error::invalid(format!(
+                    "page_bytes is {}, too little for 4 keys of {} bytes with values of {}",
+                    self.page_bytes, self.key_bytes, self.value_bytes
+                )));
+            }
+        }
         range("leaf_step", self.leaf_step.into(), 1, 4096)?;
         range("inner_step", self.inner_step.into(), 1, 4096)?;
         range("locks", self.locks.into(), 1, 1 << 20)?;

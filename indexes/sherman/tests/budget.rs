@@ -110,6 +110,9 @@ fn a_split_looks_for_its_parent_from_the_root() {
     let [trips, verbs, ..] = per(&splits);
     // 4 for the leaf, root pointer and root, 3 for the page above; more where that splits, too, or the cache was old.
     let least = f64::from(4 + 1 + levels - 1 + 3);
-    assert!(splits.ops > 300 && (least..least + 1.5).contains(&trips), "{trips} of {levels} levels");
+    assert!(
+        splits.ops > 300 && (least..least + 1.5).contains(&trips),
+        "{trips} of {levels} levels"
+    );
     assert!(verbs >= trips + 2.0, "{verbs}");
 }

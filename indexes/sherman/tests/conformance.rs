@@ -75,7 +75,7 @@ fn model_ascending_keys_in_high_trees() {
 #[test]
 fn model_pages_of_1k() {
     for (seed, o) in (20..).zip(presets()) {
-        let o = Options { key_bytes: 24, leaf_slots: 27, inner_slots: 29, ..o.in_pages_of_1k() };
+        let o = Options { key_bytes: 24, ..o.in_pages_of_1k() };
         conformance::model(&bed(&o), seed, Keys::Hashed24, 3_000, 15_000);
     }
 }

@@ -9,6 +9,8 @@ use dmtree_parts::hash::check64;
 
 use crate::options::Options;
 
+/// Slots or records of the largest page.
+const MAX_SLOTS: usize = 1024;
 const SEED: u64 = 0x70_61_67_65;
 /// The first byte of a page behind the checksum: its front version.
 const FRONT_AT: usize = 8;
@@ -38,14 +40,28 @@ pub struct Geometry {
 impl Geometry {
     /// Of an index with these options.
     pub fn new(o: &Options) -> Self {
-        Self {
-            key: o.key_bytes as usize,
-            value: o.value_bytes as usize,
+        let (key, value, page) =
+            (o.key_bytes as usize, o.value_bytes as usize, o.page_bytes as usize);
+        let g = Self {
+            key,
+            value,
             leaf_slots: o.leaf_slots as usize,
             inner_slots: o.inner_slots as usize,
             two_level: o.two_level,
             leaf_step: o.leaf_step as usize,
             inner_step: o.inner_step as usize,
+        };
+        if page == 0 {
+            return g;
+        }
+        // Header and rear version are there in any case.
+        let room = page.saturating_sub(g.records_at() + 1);
+        Self {
+            leaf_slots: (room / g.entry()).min(MAX_SLOTS),
+            inner_slots: (room / (key + 8)).min(MAX_SLOTS),
+            leaf_step: page,
+            inner_step: page,
+            ..g
         }
     }
 
