@@ -300,7 +300,8 @@ impl Case {
                 Fault::Crash { cn, .. }
                 | Fault::Freeze { cn, .. }
                 | Fault::Drift { cn, .. }
-                | Fault::News { cn, .. } => cn < c,
+                | Fault::News { cn, .. }
+                | Fault::Drop { cn, .. } => cn < c,
                 Fault::Cut { cn, to: End::Compute(to), .. } => cn < c && to < c,
                 Fault::Cut { cn, to: End::Memory(to), .. } => cn < c && to < m,
                 Fault::LoseMemory { mn, cn, .. } => cn < c && mn < m,

@@ -60,7 +60,7 @@ impl DmTree {
         drop(resting);
         self.ep.point().await;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
-        let tag = self.next_tag();
+        let mut tag = self.next_tag();
         // Where an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
@@ -101,12 +101,11 @@ impl DmTree {
             self.retried.set(true);
             self.settle_while_waiting().await;
             self.pass();
-            let paused = self.pause(&mut backoff, route, doubt.is_some()).await;
-            if let Err(e) = paused {
-                if doubt.is_some() {
-                    self.node.orphan(HeldLock { tag, on: Lockable::Leaf(*route) });
-                }
-                return Err(e);
+            self.pause(&mut backoff, route, doubt.is_some()).await?;
+            if doubt.is_none() {
+                // The last one may have been given back in vain, and be an orphan's.
+                self.forget_try(tag);
+                tag = self.next_tag();
             }
         }
     }
@@ -145,7 +144,7 @@ impl DmTree {
             Ok(_) => Ok(None),
             Err(e) => {
                 if e.effect() == Effect::Unknown {
-                    self.node.orphan(HeldLock { tag, on: Lockable::Leaf(*route) });
+                    self.leave_try(HeldLock { tag, on: Lockable::Leaf(*route) });
                 }
                 if is_away(&e) { Ok(None) } else { Err(e) }
             }
@@ -162,7 +161,8 @@ impl DmTree {
     ) -> Result<Tried> {
         let len = Table::body_len(route.capacity);
         self.ep.step(Step::Lock);
-        let (was, body) = self.cas_and_read(at, (0, tag.0), at.plus(BODY_AT as u64), len).await?;
+        let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
+        let (was, body) = self.try_for(lock, (at, 0), at.plus(BODY_AT as u64), len).await?;
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
             return Ok(Tried::Busy(was));

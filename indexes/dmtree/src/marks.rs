@@ -61,6 +61,8 @@ dmtree_fabric::marks! {
         TableBuilt => "recovery: an unbuilt table is built",
         HelpLeaf => "recovery: a reader repairs a torn leaf",
         HelpInner => "recovery: a reader repairs a torn inner node",
+        DroppedInFlight => "recovery: a caller drops its operation, and a verb of it is under way",
+        LeaderDropped => "recovery: the leader of a group is dropped, its members go alone",
         MendNothing => "recovery: nothing but the lock was left",
         MendSplit => "recovery: a half split is finished",
         MendMerge => "recovery: a half merge is finished",

@@ -95,8 +95,9 @@ impl DmTree {
         let (tag, bytes) = loop {
             let tag = self.next_tag();
             self.ep.step(Step::Structure);
-            let tried = self.cas_and_read(lock, (0, tag.0), addr, g.inner_image()).await;
-            let (was, bytes) = self.sure_of(addr, tag, tried)?;
+            let own = HeldLock { tag, on: Lockable::Inner(addr) };
+            let tried = self.try_for(own, (lock, 0), addr, g.inner_image()).await;
+            let (was, bytes) = self.sure_of(own, tried)?;
             if was == 0 {
                 break (tag, bytes);
             }
@@ -114,9 +115,9 @@ impl DmTree {
     }
 
     /// A try that has failed may have taken the lock: it leaves an orphan.
-    fn sure_of<T>(&self, addr: GlobalAddr, tag: LockTag, tried: Result<T>) -> Result<T> {
+    fn sure_of<T>(&self, own: HeldLock, tried: Result<T>) -> Result<T> {
         if tried.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
-            self.node.orphan(HeldLock { tag, on: Lockable::Inner(addr) });
+            self.leave_try(own);
         }
         tried
     }
@@ -306,22 +307,30 @@ impl DmTree {
         self.ep.step(Step::Structure);
         self.check_lease()?;
         self.ep.write(grant.addr, upper).await?;
+        let Grant { addr, life } = grant;
+        let table = dmtree_pool::TableId::from_bits(0);
+        let child = Child { addr, life, table, slots: g.fanout };
+        // The node is unlocked before the record of the new one is there: who is dropped in between leaves that to maintenance.
+        let publish =
+            self.begun(Chore::PublishInner(separator.clone(), n.level, child));
         self.write_inner(&n, lower, grant.addr).await?;
         self.let_go(n.tag);
         drop(n.turn);
         self.cache_inner(n.addr, &lower_bytes).await?;
         self.cache_inner(grant.addr, &upper_bytes).await?;
-        let Grant { addr, life } = grant;
-        let table = dmtree_pool::TableId::from_bits(0);
-        let child = Child { addr, life, table, slots: g.fanout };
-        match Box::pin(self.insert_record(n.level + 1, &separator, &child)).await {
+        let published = Box::pin(self.insert_record(n.level + 1, &separator, &child)).await;
+        match published {
             // Right links lead to the new node; whoever hops there can do without the record for a while.
             Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
                 Mark::PublishLater.hit();
-                self.node.push_chore(Chore::PublishInner(separator, n.level, child));
                 Ok(())
             }
-            other => other,
+            other => {
+                if other.is_ok() {
+                    publish.done();
+                }
+                other
+            }
         }
     }
 
@@ -444,8 +453,9 @@ impl DmTree {
         let tag = self.next_tag();
         let len = self.node.g.inner_image();
         self.ep.step(Step::Structure);
-        let tried = self.cas_and_read(lock, (0, tag.0), addr, len).await;
-        let (was, bytes) = self.sure_of(addr, tag, tried)?;
+        let own = HeldLock { tag, on: Lockable::Inner(addr) };
+        let tried = self.try_for(own, (lock, 0), addr, len).await;
+        let (was, bytes) = self.sure_of(own, tried)?;
         if was != 0 {
             return Ok(None);
         }
