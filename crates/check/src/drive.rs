@@ -161,6 +161,8 @@ pub(crate) enum Who {
     Client(u32, usize),
     /// That of a compute node's keeper.
     Keeper(usize),
+    /// The last maintenance of a compute node, which the phase waits for.
+    Tidier(usize),
     /// That of the test, which makes things happen.
     Director,
     /// That of the test, which waits for what must come to pass before the phase ends.
@@ -170,14 +172,14 @@ pub(crate) enum Who {
 impl Who {
     fn cn(self) -> Option<usize> {
         match self {
-            Self::Client(_, cn) | Self::Keeper(cn) => Some(cn),
+            Self::Client(_, cn) | Self::Keeper(cn) | Self::Tidier(cn) => Some(cn),
             Self::Director | Self::Settler => None,
         }
     }
 
     /// Whether the phase lasts until it ends.
     fn counts(self) -> bool {
-        matches!(self, Self::Client(..) | Self::Settler)
+        matches!(self, Self::Client(..) | Self::Settler | Self::Tidier(_))
     }
 }
 

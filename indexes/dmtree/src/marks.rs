@@ -52,6 +52,7 @@ dmtree_fabric::marks! {
         MergeInner => "merge: inner nodes",
         MergeInnerNot => "merge: inner nodes that are too large or busy",
         PublishLater => "publish: no memory for the record now",
+        PublishDead => "publish: an inner node that was merged away meanwhile",
         HomeAway => "recovery: a home cannot be reached, the leaf answers",
         Homeless => "recovery: a writer waits for a table between homes",
         SplitHomeAway => "recovery: the home of a new leaf's table dies, another cell is taken",

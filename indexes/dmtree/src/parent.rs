@@ -172,6 +172,11 @@ impl DmTree {
 
     /// Adds the record of a child to the level above it (`level`), unless it is there. Splits what is full, up to a new root.
     ///
+    /// The caller may have read of the child long ago. Under the lock of the parent its records name what lives: so a record of this
+    /// key means that somebody has published the child before (and it was moved since, if the record names another). An inner child
+    /// that was published by somebody else may have been merged away since; a leaf cannot be, because its left sibling, or it itself,
+    /// is locked by whoever publishes it.
+    ///
     /// # Errors
     /// `Full` when a node must be split and there is no memory: nothing was changed on this level.
     pub(crate) async fn insert_record(&self, level: u8, low: &[u8], child: &Child) -> Result<()> {
@@ -184,8 +189,15 @@ impl DmTree {
                 backoff.step().await?;
                 continue;
             };
-            if n.records.iter().any(|r| r.key == low && r.child.addr == child.addr) {
+            if n.records.iter().any(|r| r.key == low) {
                 return self.unlock_inner(n).await;
+            }
+            if level > 1 {
+                let h = self.rough_header(child.addr).await?;
+                if h.ver.life != child.life || !h.into.is_null() {
+                    Mark::PublishDead.hit();
+                    return self.unlock_inner(n).await;
+                }
             }
             let used: Vec<usize> = n.records.iter().map(|r| r.index).collect();
             match (0..self.node.g.fanout).find(|i| !used.contains(i)) {
