@@ -260,10 +260,9 @@ impl Happened {
                 let end = near == cn || to == End::Compute(cn);
                 end && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended | K::Unreachable)
             }
-            // What was half done and needs what is lost is never brought to its end: its lock is held for good.
+            // A verb of the operation goes there (or one of the operation that carries it), and the error says so.
             Fault::LoseMemory { mn, .. } => {
-                matches!(e.kind(), K::TimedOut | K::Contended)
-                    || e.kind() == K::Unreachable && e.to_string().contains(&format!("mn{mn}"))
+                e.kind() == K::Unreachable && e.to_string().contains(&format!("mn{mn}"))
             }
         }
     }

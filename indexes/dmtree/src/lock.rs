@@ -5,7 +5,7 @@
 //! writers wait.
 
 use dmtree_fabric::verb::{cas, write};
-use dmtree_fabric::{Effect, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Effect, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::turns::Turn;
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
@@ -18,7 +18,7 @@ use crate::marks::Mark;
 const LOCK_PAUSE_NS: u64 = 4_000;
 /// After so many tries, and every so many further ones, a waiter looks whether the leaf's memory node answers at all, and pauses
 /// longer.
-const LONG_WAIT: u32 = 64;
+pub(crate) const LONG_WAIT: u32 = 64;
 /// Pause of a waiter for whom nothing changes soon, ns.
 const LONG_PAUSE_NS: u64 = 200_000;
 
@@ -92,7 +92,8 @@ impl DmTree {
                         return Ok(None);
                     }
                 }
-                (at, Err(e)) if is_away(&e) => {
+                // Tables of a memory node get no other home: its loss is the operation's.
+                (at, Err(e)) if is_away(&e) && (at.is_null() || !is_memory(at)) => {
                     Mark::LockInDoubt.hit();
                     doubt = (!at.is_null()).then_some(at);
                 }
@@ -110,7 +111,8 @@ impl DmTree {
         }
     }
 
-    /// Waits for somebody else's lock, or for a home. A memory node that does not answer is named before long.
+    /// Waits for somebody else's lock, or for a home. A memory node that does not answer, and keeps the lock from being given back,
+    /// is named before long.
     async fn pause(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
@@ -119,7 +121,7 @@ impl DmTree {
     ) -> Result<()> {
         let steps = backoff.steps();
         if steps > 0 && steps.is_multiple_of(LONG_WAIT) {
-            self.rough_header(route.leaf).await?;
+            Box::pin(self.look_around(route)).await?;
         }
         if away || steps > LONG_WAIT {
             self.ep.sleep(LONG_PAUSE_NS).await;
@@ -247,6 +249,10 @@ impl DmTree {
             }
         }
     }
+}
+
+fn is_memory(at: GlobalAddr) -> bool {
+    at.node().role() == Role::Memory
 }
 
 enum Tried {

@@ -64,6 +64,7 @@ dmtree_fabric::marks! {
         HelpInner => "recovery: a reader repairs a torn inner node",
         DroppedInFlight => "recovery: a caller drops its operation, and a verb of it is under way",
         LeaderDropped => "recovery: the leader of a group is dropped, its members go alone",
+        WaitForLost => "recovery: who waits for a lock finds that its repair needs what is lost",
         MendNothing => "recovery: nothing but the lock was left",
         MendSplit => "recovery: a half split is finished",
         MendMerge => "recovery: a half merge is finished",

@@ -321,8 +321,18 @@ impl DmTree {
     /// The right sibling's record is in the parent, or is put there.
     async fn publish_right(&self, addr: GlobalAddr, n: &Rough) -> Result<()> {
         let low = self.fence_key(&n.lo).await?.unwrap_or_default();
-        if self.route(&low).await?.leaf == addr || self.fresh_route(&low).await?.leaf == addr {
-            return Ok(());
+        let named = async {
+            let known = self.route(&low).await?.leaf == addr;
+            Ok::<_, dmtree_fabric::Error>(known || self.fresh_route(&low).await?.leaf == addr)
+        };
+        match named.await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(e) if is_away(&e) => {
+                self.node.push_chore(Chore::Publish(low));
+                return Ok(());
+            }
+            Err(e) => return Err(e),
         }
         Mark::MendPublish.hit();
         let child = Child { addr, life: n.ver.life, table: n.table, slots: n.slots };

@@ -14,6 +14,7 @@ use crate::format::inner::{self, Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
 use crate::format::{Ver, put_u64};
+use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
 use crate::node::Chore;
 
@@ -108,6 +109,9 @@ impl DmTree {
             }
             self.settle_while_waiting().await;
             self.pass();
+            if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+                Box::pin(self.look_around_inner(addr)).await?;
+            }
             backoff.step().await?;
         };
         self.hold(tag, Lockable::Inner(addr));
