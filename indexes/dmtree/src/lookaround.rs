@@ -12,6 +12,9 @@ use crate::format::slot::{self, Place, State};
 use crate::marks::Mark;
 use crate::rough::Rough;
 
+/// Dead leaves that lead to a live one, at most, that are looked at.
+const LONGEST_CHAIN: u32 = 16;
+
 /// Passes on that memory cannot be reached; everything else may be because the image is changing.
 fn only_away<T>(read: Result<T>) -> Result<()> {
     match read {
@@ -37,12 +40,8 @@ impl DmTree {
         for fence in [&h.lo, &h.hi] {
             only_away(self.fence_key(fence).await)?;
         }
-        for at in [h.next, h.into].into_iter().filter(|at| !at.is_null()) {
-            match self.rough_header(at).await {
-                Ok(n) => only_away(self.fence_key(&n.lo).await)?,
-                Err(e) => only_away::<()>(Err(e))?,
-            }
-        }
+        self.look_along(h.into, route.leaf).await?;
+        self.look_along(h.next, route.leaf).await?;
         for i in 0..route.capacity {
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
             let place = Place { leaf: route.leaf, slot: i };
@@ -50,6 +49,27 @@ impl DmTree {
             if s.state != State::Free {
                 only_away(self.whole_key(&s, route.leaf).await)?;
             }
+        }
+        Ok(())
+    }
+
+    /// From a neighbour to the live leaf that it leads to. One that went into the leaf itself has a record that is to go.
+    async fn look_along(&self, first: GlobalAddr, leaf: GlobalAddr) -> Result<()> {
+        let mut at = first;
+        for _ in 0..LONGEST_CHAIN {
+            if at.is_null() || at == leaf {
+                return Ok(());
+            }
+            let n = match self.rough_header(at).await {
+                Ok(n) => n,
+                Err(e) => return only_away::<()>(Err(e)),
+            };
+            only_away(self.fence_key(&n.lo).await)?;
+            if n.into == leaf {
+                let low = self.fence_key(&n.lo).await?.unwrap_or_default();
+                return only_away(self.fresh_route(&low).await);
+            }
+            at = n.into;
         }
         Ok(())
     }
