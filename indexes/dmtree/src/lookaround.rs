@@ -40,7 +40,12 @@ impl DmTree {
         for fence in [&h.lo, &h.hi] {
             only_away(self.fence_key(fence).await)?;
         }
-        self.look_along(h.into, route.leaf).await?;
+        if !h.into.is_null() {
+            // The record of a dead leaf is to go.
+            let low = self.fence_key(&h.lo).await?.unwrap_or_default();
+            only_away(self.fresh_route(&low).await)?;
+            self.look_along(h.into, route.leaf).await?;
+        }
         self.look_along(h.next, route.leaf).await?;
         for i in 0..route.capacity {
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
