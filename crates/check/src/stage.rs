@@ -175,9 +175,7 @@ impl<'a> Stage<'a> {
         let reached = |i: &usize| match self.case.faults[*i] {
             Fault::Freeze { cn, verb, .. }
             | Fault::LoseMemory { cn, verb, .. }
-            | Fault::Drop { cn, verb } => {
-                self.fabric.issued(NodeId::compute(cn)) >= verb
-            }
+            | Fault::Drop { cn, verb } => self.fabric.issued(NodeId::compute(cn)) >= verb,
             _ => true,
         };
         let due: Vec<usize> = self.waiting.borrow().iter().copied().filter(reached).collect();

@@ -14,6 +14,7 @@ use crate::format::block;
 use crate::format::leaf::{FenceArea, Header, check_header, check_leaf};
 use crate::format::slot::{self, Place, Slot, State};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
 use crate::node::DmNode;
 use crate::unlock::UnlockHook;
@@ -371,6 +372,9 @@ impl DmTree {
             self.retried.set(true);
             if backoff.steps() >= HELP_AFTER {
                 Box::pin(self.help_leaf(addr, capacity)).await?;
+            }
+            if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+                Box::pin(self.look_around(addr, capacity)).await?;
             }
             self.pass();
             backoff.step().await?;

@@ -121,7 +121,7 @@ impl DmTree {
     ) -> Result<()> {
         let steps = backoff.steps();
         if steps > 0 && steps.is_multiple_of(LONG_WAIT) {
-            Box::pin(self.look_around(route)).await?;
+            Box::pin(self.look_around(route.leaf, route.capacity)).await?;
         }
         if away || steps > LONG_WAIT {
             self.ep.sleep(LONG_PAUSE_NS).await;

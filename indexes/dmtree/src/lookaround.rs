@@ -6,7 +6,7 @@
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, Result, Step};
 
-use crate::client::{DmTree, Route, is_away};
+use crate::client::{DmTree, is_away};
 use crate::format::inner::{RoughRecord, rough_record};
 use crate::format::slot::{self, Place, State};
 use crate::marks::Mark;
@@ -27,16 +27,16 @@ fn only_away<T>(read: Result<T>) -> Result<()> {
 }
 
 impl DmTree {
-    /// For who waits for the lock of a leaf.
+    /// For who waits for the lock of a leaf, or for its image.
     ///
     /// # Errors
     /// `Unreachable`, naming the node that a repair would wait for.
-    pub(crate) async fn look_around(&self, route: &Route) -> Result<()> {
+    pub(crate) async fn look_around(&self, leaf: GlobalAddr, capacity: usize) -> Result<()> {
         let g = self.node.g;
         self.ep.step(Step::Structure);
-        let bytes = self.ep.read(route.leaf, g.leaf_bytes(route.capacity) as u32).await?;
+        let bytes = self.ep.read(leaf, g.leaf_bytes(capacity) as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
-        let h = Rough::of(&g, route.leaf, &image);
+        let h = Rough::of(&g, leaf, &image);
         for fence in [&h.lo, &h.hi] {
             only_away(self.fence_key(fence).await)?;
         }
@@ -44,15 +44,15 @@ impl DmTree {
             // The record of a dead leaf is to go.
             let low = self.fence_key(&h.lo).await?.unwrap_or_default();
             only_away(self.fresh_route(&low).await)?;
-            self.look_along(h.into, route.leaf).await?;
+            self.look_along(h.into, leaf).await?;
         }
-        self.look_along(h.next, route.leaf).await?;
-        for i in 0..route.capacity {
+        self.look_along(h.next, leaf).await?;
+        for i in 0..capacity {
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
-            let place = Place { leaf: route.leaf, slot: i };
+            let place = Place { leaf: leaf, slot: i };
             let Some(s) = slot::check(&g, place, &image[span]) else { continue };
             if s.state != State::Free {
-                only_away(self.whole_key(&s, route.leaf).await)?;
+                only_away(self.whole_key(&s, leaf).await)?;
             }
         }
         Ok(())
@@ -79,7 +79,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// For who waits for the lock of an inner node.
+    /// For who waits for the lock of an inner node, or for its image.
     ///
     /// # Errors
     /// As [`DmTree::look_around`].

@@ -72,9 +72,9 @@ impl DmTree {
         if h.level > 0 && h.slots == g.fanout && h.into.is_null() && h.ver.life > 0 {
             right = self.recover_inner(addr, &h, &image).await?;
         }
-        let publish = right.as_ref().map(|(low, child)| {
-            self.begun(Chore::PublishInner(low.clone(), h.level, *child))
-        });
+        let publish = right
+            .as_ref()
+            .map(|(low, child)| self.begun(Chore::PublishInner(low.clone(), h.level, *child)));
         self.ep.cas(lock, tag.0, 0).await?;
         self.let_go(tag);
         if let Some((low, child)) = right {

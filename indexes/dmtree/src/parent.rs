@@ -327,8 +327,7 @@ impl DmTree {
         let table = dmtree_pool::TableId::from_bits(0);
         let child = Child { addr, life, table, slots: g.fanout };
         // The node is unlocked before the record of the new one is there: who is dropped in between leaves that to maintenance.
-        let publish =
-            self.begun(Chore::PublishInner(separator.clone(), n.level, child));
+        let publish = self.begun(Chore::PublishInner(separator.clone(), n.level, child));
         self.write_inner(&n, lower, grant.addr).await?;
         self.let_go(n.tag);
         drop(n.turn);

@@ -11,6 +11,7 @@ use dmtree_parts::keys::KeyArray;
 use crate::client::{DmTree, HELP_AFTER, LeafCopy, Route};
 use crate::format::area::Stored;
 use crate::format::inner;
+use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
 
 /// An inner node read from its memory node.
@@ -273,6 +274,9 @@ impl DmTree {
             self.retried.set(true);
             if backoff.steps() >= HELP_AFTER {
                 Box::pin(self.help_inner(addr)).await?;
+            }
+            if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+                Box::pin(self.look_around_inner(addr)).await?;
             }
             self.pass();
             backoff.step().await?;
