@@ -10,7 +10,7 @@ use crate::fault::{End, Fault, FaultSet, Scene};
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
-pub const CASE_VERSION: u32 = 2;
+pub const CASE_VERSION: u32 = 3;
 /// Fewest clients that a seed draws.
 pub const LEAST_CLIENTS: u32 = 3;
 /// Fewest operations that a seed draws, all clients together.

@@ -41,9 +41,7 @@ impl DmTree {
             only_away(self.fence_key(fence).await)?;
         }
         if !h.into.is_null() {
-            // The record of a dead leaf is to go.
-            let low = self.fence_key(&h.lo).await?.unwrap_or_default();
-            only_away(self.fresh_route(&low).await)?;
+            self.look_at_parent(&h).await?;
             self.look_along(h.into, leaf).await?;
         }
         self.look_along(h.next, leaf).await?;
@@ -71,12 +69,19 @@ impl DmTree {
             };
             only_away(self.fence_key(&n.lo).await)?;
             if n.into == leaf {
-                let low = self.fence_key(&n.lo).await?.unwrap_or_default();
-                return only_away(self.fresh_route(&low).await);
+                return self.look_at_parent(&n).await;
             }
             at = n.into;
         }
         Ok(())
+    }
+
+    /// The record of a dead leaf is to go. (Its fence may be gone: it was its heir's, too.)
+    async fn look_at_parent(&self, dead: &Rough) -> Result<()> {
+        match self.fence_key(&dead.lo).await {
+            Ok(low) => only_away(self.fresh_route(&low.unwrap_or_default()).await),
+            Err(e) => only_away::<()>(Err(e)),
+        }
     }
 
     /// For who waits for the lock of an inner node, or for its image.

@@ -68,6 +68,10 @@ impl DmTree {
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Rough::of(&g, addr, &image);
         let mut right = None;
+        if !h.into.is_null() {
+            // Perhaps the root, by a bulk load that has committed and not swung the root word.
+            self.sweep_root().await?;
+        }
         // What was freed, or never published, is nobody's business.
         if h.level > 0 && h.slots == g.fanout && h.into.is_null() && h.ver.life > 0 {
             right = self.recover_inner(addr, &h, &image).await?;
