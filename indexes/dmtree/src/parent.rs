@@ -88,9 +88,7 @@ impl DmTree {
         level: u8,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
-        let resting = self.rest();
-        let turn = self.node.inner_turns.turn_of(&self.ep, Rank(level), addr.bits()).await?;
-        drop(resting);
+        let mut turn = self.inner_turn(addr, level).await?;
         let lock = addr.plus(g.inner_lock_at() as u64);
         let mut backoff = self.ep.backoff("inner lock", lock);
         let (tag, bytes) = loop {
@@ -107,7 +105,12 @@ impl DmTree {
             if self.node.is_abandoned(was) {
                 Box::pin(self.mend_inner(addr, was)).await?;
             }
-            self.settle_while_waiting().await;
+            if self.node.is_settle_due(self.ep.now()) {
+                // What it repairs may need this very turn.
+                drop(turn);
+                self.settle_while_waiting().await;
+                turn = self.inner_turn(addr, level).await?;
+            }
             self.pass();
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
                 Box::pin(self.look_around_inner(addr)).await?;
@@ -116,6 +119,11 @@ impl DmTree {
         };
         self.hold(tag, Lockable::Inner(addr));
         self.open_inner(addr, life, level, tag, turn, bytes).await
+    }
+
+    async fn inner_turn(&self, addr: GlobalAddr, level: u8) -> Result<Turn> {
+        let _resting = self.rest();
+        self.node.inner_turns.turn_of(&self.ep, Rank(level), addr.bits()).await
     }
 
     /// A try that has failed may have taken the lock: it leaves an orphan.
