@@ -10,7 +10,7 @@ use crate::fault::{End, Fault, FaultSet, Scene};
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
-pub const CASE_VERSION: u32 = 2;
+pub const CASE_VERSION: u32 = 3;
 /// Fewest clients that a seed draws.
 pub const LEAST_CLIENTS: u32 = 3;
 /// Fewest operations that a seed draws, all clients together.
@@ -300,7 +300,8 @@ impl Case {
                 Fault::Crash { cn, .. }
                 | Fault::Freeze { cn, .. }
                 | Fault::Drift { cn, .. }
-                | Fault::News { cn, .. } => cn < c,
+                | Fault::News { cn, .. }
+                | Fault::Drop { cn, .. } => cn < c,
                 Fault::Cut { cn, to: End::Compute(to), .. } => cn < c && to < c,
                 Fault::Cut { cn, to: End::Memory(to), .. } => cn < c && to < m,
                 Fault::LoseMemory { mn, cn, .. } => cn < c && mn < m,

@@ -161,6 +161,8 @@ pub(crate) enum Who {
     Client(u32, usize),
     /// That of a compute node's keeper.
     Keeper(usize),
+    /// The last maintenance of a compute node, which the phase waits for.
+    Tidier(usize),
     /// That of the test, which makes things happen.
     Director,
     /// That of the test, which waits for what must come to pass before the phase ends.
@@ -170,14 +172,14 @@ pub(crate) enum Who {
 impl Who {
     fn cn(self) -> Option<usize> {
         match self {
-            Self::Client(_, cn) | Self::Keeper(cn) => Some(cn),
+            Self::Client(_, cn) | Self::Keeper(cn) | Self::Tidier(cn) => Some(cn),
             Self::Director | Self::Settler => None,
         }
     }
 
     /// Whether the phase lasts until it ends.
     fn counts(self) -> bool {
-        matches!(self, Self::Client(..) | Self::Settler)
+        matches!(self, Self::Client(..) | Self::Settler | Self::Tidier(_))
     }
 }
 
@@ -274,7 +276,7 @@ pub(crate) async fn safety<I: RangeIndex>(
             seen = Some((key, *value));
         }
         if op.is_multiple_of(MAINTAIN_ONE_IN)
-            && let Err(e) = index.maintain().await
+            && let Some(Err(e)) = droppable(shared, cn_of(shared, client), index.maintain()).await
             && !excused(shared, client, &e)
         {
             shared.found(failed(client, "maintain".to_owned(), &e));
@@ -295,13 +297,32 @@ pub(crate) async fn liveness<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, 
     }
 }
 
+/// What a caller waits for, until it drops it: nothing then.
+pub(crate) async fn droppable<T>(
+    shared: &Shared<'_>,
+    cn: usize,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let before = shared.stage.drops(cn);
+    let mut work = std::pin::pin!(work);
+    std::future::poll_fn(|cx| match shared.stage.drops(cn) == before {
+        true => work.as_mut().poll(cx).map(Some),
+        false => Poll::Ready(None),
+    })
+    .await
+}
+
+fn cn_of(shared: &Shared<'_>, client: u32) -> usize {
+    client as usize % usize::from(shared.case.pool.compute_nodes)
+}
+
 pub(crate) fn failed(client: u32, what: String, e: &Error) -> Finding {
     Finding::Failed { client, what, kind: format!("{:?}", e.kind()), why: e.to_string() }
 }
 
 /// Whether a fault lets an operation of a client fail like this.
 pub(crate) fn excused(shared: &Shared<'_>, client: u32, e: &Error) -> bool {
-    let cn = client as usize % usize::from(shared.case.pool.compute_nodes);
+    let cn = cn_of(shared, client);
     let scarce = shared.case.hazards.refuse_memory_one_in > 0 && e.kind() == ErrorKind::Full;
     let yes = scarce || shared.stage.excuses(cn, e);
     shared.excused.set(shared.excused.get() + u64::from(yes));
@@ -318,9 +339,13 @@ async fn perform<I: RangeIndex>(
 ) -> Option<Answer> {
     let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
     let done = match call {
-        Call::Scan(..) | Call::ScanDown(..) => scan(index, shared.case, call, rng).await,
-        _ => point(index, shared.case, call).await,
+        Call::Scan(..) | Call::ScanDown(..) => {
+            droppable(shared, cn_of(shared, client), scan(index, shared.case, call, rng)).await
+        }
+        _ => droppable(shared, cn_of(shared, client), point(index, shared.case, call)).await,
     };
+    // What was dropped stays open: it may take effect at any later time.
+    let Some(done) = done else { return Some(Answer::Failed("dropped".to_owned())) };
     let answer = match &done {
         Ok(answer) => answer.clone(),
         Err(e) if e.effect() == Effect::None => Answer::Refused(e.to_string()),

@@ -83,6 +83,14 @@ pub enum Fault {
         /// For how long, ns.
         for_ns: u64,
     },
+    /// The operations that clients of a compute node run when it has posted a verb are dropped by their callers, each at the await
+    /// where it is. The clients go on with their next operations.
+    Drop {
+        /// Its number.
+        cn: u16,
+        /// The verb, among those it posts.
+        verb: u64,
+    },
     /// A memory node is lost with all it holds when a compute node has posted a verb.
     LoseMemory {
         /// Its number.
@@ -128,12 +136,16 @@ impl Fault {
             Self::News { .. } => "late news",
             Self::Cut { .. } => "cut link",
             Self::LoseMemory { .. } => "lost memory node",
+            Self::Drop { .. } => "dropped operations",
         }
     }
 
     /// Whether verbs of nodes that live on may fail by it, other than at the dead.
     pub fn hits_the_living(&self) -> bool {
-        matches!(self, Self::Freeze { .. } | Self::Cut { .. } | Self::LoseMemory { .. })
+        matches!(
+            self,
+            Self::Freeze { .. } | Self::Cut { .. } | Self::LoseMemory { .. } | Self::Drop { .. }
+        )
     }
 
     /// Those of a seed.
@@ -142,7 +154,11 @@ impl Fault {
         match set {
             FaultSet::None => Vec::new(),
             FaultSet::Crash => crashes(&mut d, scene),
-            FaultSet::All => all(&mut d, scene),
+            FaultSet::All => {
+                let mut out = all(&mut d, scene);
+                drops(&mut Draw::new(seed ^ 0x6472_6f70_7073), scene, &mut out);
+                out
+            }
         }
     }
 }
@@ -210,6 +226,14 @@ fn all(d: &mut Draw, scene: Scene) -> Vec<Fault> {
     out
 }
 
+/// In a third of the seeds, up to three times.
+fn drops(d: &mut Draw, scene: Scene, out: &mut Vec<Fault>) {
+    let times = if d.below(3) == 0 { 1 + d.below(3) } else { 0 };
+    for _ in 0..times {
+        out.push(Fault::Drop { cn: d.below(scene.compute_nodes.into()) as u16, verb: verb(d) });
+    }
+}
+
 /// What has happened in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Happened {
@@ -227,6 +251,8 @@ impl Happened {
         use dmtree_fabric::ErrorKind as K;
         match self.fault {
             Fault::Crash { .. } | Fault::Drift { .. } | Fault::News { .. } => false,
+            // Carried by one that was dropped.
+            Fault::Drop { cn: at, .. } => at == cn && e.kind() == K::Busy,
             Fault::Freeze { cn: frozen, .. } => {
                 frozen == cn && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended)
             }
@@ -234,10 +260,9 @@ impl Happened {
                 let end = near == cn || to == End::Compute(cn);
                 end && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended | K::Unreachable)
             }
-            // What was half done and needs what is lost is never brought to its end: its lock is held for good.
+            // A verb of the operation goes there (or one of the operation that carries it), and the error says so.
             Fault::LoseMemory { mn, .. } => {
-                matches!(e.kind(), K::TimedOut | K::Contended)
-                    || e.kind() == K::Unreachable && e.to_string().contains(&format!("mn{mn}"))
+                e.kind() == K::Unreachable && e.to_string().contains(&format!("mn{mn}"))
             }
         }
     }

@@ -10,11 +10,11 @@ use dmtree_fabric::{
     Core, Endpoint, Error, ErrorKind, Fabric, Member, NodeId, Policy, Result, Standing, State,
     Terms, Worker,
 };
-use dmtree_parts::{Fill, RangeIndex};
+use dmtree_parts::{Fill, RangeIndex, Work};
 
 use crate::bed::Bed;
 use crate::case::Case;
-use crate::drive::{Bounds, Guarded, Shared, Who, excused, failed, liveness, safety};
+use crate::drive::{Bounds, Guarded, Shared, Who, droppable, excused, failed, liveness, safety};
 use crate::fault::{Fault, Happened};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
@@ -167,7 +167,7 @@ struct Cast<'a, I: RangeIndex> {
     seats: Vec<Seat<I>>,
     /// A slot for the keeper of each compute node.
     keepers: Vec<u32>,
-    /// A slot for the maintenance of each, when verbs of the living fail.
+    /// A slot for the maintenance of each.
     tenders: Vec<u32>,
     nodes: RefCell<Vec<Arc<I::Node>>>,
     director: Endpoint,
@@ -231,6 +231,49 @@ impl<I: RangeIndex> Cast<'_, I> {
     /// One phase: clients, the keepers of their nodes, and what happens to them.
     fn phase<'w>(&'w self, worker: &mut Worker<'w>, liveness_now: bool) {
         let shared = self.shared;
+        self.seat_clients(worker, liveness_now);
+        if shared.case.faults.is_empty() {
+            return;
+        }
+        self.keep_nodes(worker);
+        if shared.case.faults.iter().any(Fault::hits_the_living) {
+            for (cn, slot) in self.tenders.iter().enumerate() {
+                let work = move || async move { self.tend(cn, *slot).await.unwrap_or_default() };
+                worker.spawn(*slot, Guarded::new(shared, Who::Keeper(cn), work));
+            }
+        }
+        let work = move || self.direct();
+        worker.spawn(self.director.slot(), Guarded::new(shared, Who::Director, work));
+    }
+
+    /// What the maintenance of the other phases has left in its midst is brought to its end, on all nodes together: one may wait for
+    /// what another has left.
+    fn tidy<'w>(&'w self, worker: &mut Worker<'w>) {
+        let shared = self.shared;
+        self.keep_nodes(worker);
+        for cn in shared.stage.living() {
+            let slot = self.tenders[cn];
+            let work = move || async move { self.tidy_node(cn, slot).await.unwrap_or_default() };
+            worker.spawn(slot, Guarded::new(shared, Who::Tidier(cn), work));
+        }
+    }
+
+    async fn tidy_node(&self, cn: usize, slot: u32) -> Option<()> {
+        let ep = self.endpoint(cn, slot)?;
+        let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
+        while self.must("maintenance", index.maintain().await)? != Work::None {}
+        Some(())
+    }
+
+    fn keep_nodes<'w>(&'w self, worker: &mut Worker<'w>) {
+        for (cn, slot) in self.keepers.iter().enumerate() {
+            let work = move || self.keep(cn, *slot);
+            worker.spawn(*slot, Guarded::new(self.shared, Who::Keeper(cn), work));
+        }
+    }
+
+    fn seat_clients<'w>(&'w self, worker: &mut Worker<'w>, liveness_now: bool) {
+        let shared = self.shared;
         for seat in &self.seats {
             let work = move || async move {
                 let Some(mut client) = self.take_seat(seat).await else { return };
@@ -243,19 +286,6 @@ impl<I: RangeIndex> Cast<'_, I> {
             let who = Who::Client(seat.number, seat.cn);
             worker.spawn(seat.slot, Guarded::new(shared, who, work));
         }
-        if shared.case.faults.is_empty() {
-            return;
-        }
-        for (cn, slot) in self.keepers.iter().enumerate() {
-            let work = move || self.keep(cn, *slot);
-            worker.spawn(*slot, Guarded::new(shared, Who::Keeper(cn), work));
-        }
-        for (cn, slot) in self.tenders.iter().enumerate() {
-            let work = move || async move { self.tend(cn, *slot).await.unwrap_or_default() };
-            worker.spawn(*slot, Guarded::new(shared, Who::Keeper(cn), work));
-        }
-        let work = move || self.direct();
-        worker.spawn(self.director.slot(), Guarded::new(shared, Who::Director, work));
     }
 
     /// What somebody has to do on every node, whether or not its clients do anything: maintenance, now and then. Operations that
@@ -266,9 +296,9 @@ impl<I: RangeIndex> Cast<'_, I> {
         let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
         loop {
             index.endpoint().sleep(TEND_NS).await;
-            match index.maintain().await {
-                Err(e) if e.kind() == ErrorKind::Fenced => return None,
-                Err(e) if !excused(self.shared, cn as u32, &e) => {
+            match droppable(self.shared, cn, index.maintain()).await {
+                Some(Err(e)) if e.kind() == ErrorKind::Fenced => return None,
+                Some(Err(e)) if !excused(self.shared, cn as u32, &e) => {
                     self.shared.found(failed(cn as u32, "maintenance of its node".to_owned(), &e));
                 }
                 _ => {}
@@ -401,8 +431,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         }
     }
     let keepers = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
-    let tended = if case.faults.iter().any(Fault::hits_the_living) { bed.nodes.len() } else { 0 };
-    let tenders = (0..tended).map(|cn| slot_of(Some(cn))).collect();
+    let tenders = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
     let director = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
     let settler = Endpoint::new(core.clone(), neutral, slot_of(None));
     let nodes = RefCell::new(bed.nodes.clone());
@@ -445,6 +474,13 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
             worker.spawn(cast.settler.slot(), Guarded::new(&shared, Who::Settler, work));
         }
         work(&mut worker, &mut *policy, &shared);
+        if !case.faults.is_empty() && !shared.is_over() && !shared.stage.has_lost() {
+            shared.phase.set("maintenance");
+            bed.cluster.membership().excuse(fabric.now());
+            shared.bounds.set(Bounds { until_ns: fabric.now() + LIVENESS_NS, ..SAFETY });
+            cast.tidy(&mut worker);
+            work(&mut worker, &mut *policy, &shared);
+        }
     }
     drop(worker);
     let nodes = cast.nodes.take();

@@ -49,6 +49,8 @@ pub(crate) struct Stage<'a> {
     waiting: RefCell<Vec<usize>>,
     due: RefCell<Vec<(u64, Due)>>,
     pub happened: RefCell<Vec<Happened>>,
+    /// How often the callers on a node have dropped what they ran.
+    drops: Vec<Cell<u32>>,
 }
 
 impl<'a> Stage<'a> {
@@ -64,6 +66,7 @@ impl<'a> Stage<'a> {
             waiting: RefCell::default(),
             due: RefCell::default(),
             happened: RefCell::default(),
+            drops: vec![Cell::new(0); usize::from(case.pool.compute_nodes)],
             fabric,
         }
     }
@@ -76,7 +79,7 @@ impl<'a> Stage<'a> {
                     let point = CrashPoint { verb, place };
                     self.fabric.crash_at(NodeId::compute(cn), point, how)?;
                 }
-                Fault::Freeze { .. } | Fault::LoseMemory { .. } => {
+                Fault::Freeze { .. } | Fault::LoseMemory { .. } | Fault::Drop { .. } => {
                     self.waiting.borrow_mut().push(i)
                 }
                 Fault::Cut { at_ns, .. } => self.plan(self.fabric.now() + at_ns, Due::Begin(i)),
@@ -99,6 +102,11 @@ impl<'a> Stage<'a> {
 
     pub(crate) fn incarnation(&self, cn: usize) -> u32 {
         self.lives[cn].incarnation.get()
+    }
+
+    /// How often the callers on a node have dropped what they ran.
+    pub(crate) fn drops(&self, cn: usize) -> u32 {
+        self.drops[cn].get()
     }
 
     /// Nodes whose clients work or will work again.
@@ -165,9 +173,9 @@ impl<'a> Stage<'a> {
 
     fn notice_verbs(&self, running: &dyn Fn(Option<usize>) -> u32, out: &mut Vec<usize>) {
         let reached = |i: &usize| match self.case.faults[*i] {
-            Fault::Freeze { cn, verb, .. } | Fault::LoseMemory { cn, verb, .. } => {
-                self.fabric.issued(NodeId::compute(cn)) >= verb
-            }
+            Fault::Freeze { cn, verb, .. }
+            | Fault::LoseMemory { cn, verb, .. }
+            | Fault::Drop { cn, verb } => self.fabric.issued(NodeId::compute(cn)) >= verb,
             _ => true,
         };
         let due: Vec<usize> = self.waiting.borrow().iter().copied().filter(reached).collect();
@@ -187,6 +195,12 @@ impl<'a> Stage<'a> {
                     self.note(self.case.faults[i], running(None));
                     let _ = self.fabric.lose_memory_node(NodeId::memory(mn));
                     self.crashes.set(self.fabric.crashes());
+                }
+                Fault::Drop { cn, .. } => {
+                    let cn = usize::from(cn);
+                    self.note(self.case.faults[i], running(Some(cn)));
+                    self.drops[cn].set(self.drops[cn].get() + 1);
+                    out.push(cn);
                 }
                 _ => {}
             }

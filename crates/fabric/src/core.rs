@@ -57,6 +57,8 @@ pub(crate) struct Posting {
     slot: u32,
     /// The awaiting future is gone; the completion frees the buffers.
     dropped: bool,
+    /// So, with verbs in flight: its slot is not quiet before they have ended.
+    counted: bool,
     hook: Option<Hooked>,
     pub(crate) requests: Vec<WorkRequest>,
     pub(crate) bufs: Vec<Option<Buf>>,
@@ -105,6 +107,9 @@ struct Slot {
     /// Address of its task's state: a hint for prefetching.
     task: usize,
     waker: Waker,
+    /// Lists in flight whose futures were dropped, and what is to be done when all of them have ended.
+    abandoned: u32,
+    when_quiet: Vec<Box<dyn FnOnce()>>,
 }
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
@@ -220,7 +225,15 @@ impl Core {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.len() as u32;
         let waker = Waker::from(Arc::new(SlotWaker { mailbox: self.mailbox.clone(), slot }));
-        slots.push(Slot { queued: false, waiting: None, armed: 0, task: 0, waker });
+        slots.push(Slot {
+            queued: false,
+            waiting: None,
+            armed: 0,
+            task: 0,
+            waker,
+            abandoned: 0,
+            when_quiet: Vec::new(),
+        });
         slot
     }
 
@@ -313,7 +326,7 @@ impl Core {
         });
         let p = &mut postings[posting as usize];
         p.slot = slot;
-        p.dropped = false;
+        (p.dropped, p.counted) = (false, false);
         Ticket { posting, generation: p.generation }
     }
 
@@ -361,15 +374,60 @@ impl Core {
         self.free.borrow_mut().push(t.posting);
     }
 
-    /// The awaiting future was dropped: a posting in flight keeps its buffers until it completes.
-    pub(crate) fn abandon(&self, t: Ticket) {
-        let in_flight = self.with_posting(t, |p| {
+    /// The awaiting future was dropped: a posting in flight keeps its buffers until it completes, and its hook runs then. (A remote
+    /// call has no verbs: nobody waits for its end.)
+    pub(crate) fn abandon(&self, t: Ticket, hook: Option<Hooked>) {
+        let (in_flight, slot, verbs) = self.with_posting(t, |p| {
             p.dropped = true;
-            matches!(p.state, State::InFlight)
+            let in_flight = matches!(p.state, State::InFlight);
+            p.counted = in_flight && !p.requests.is_empty();
+            (in_flight, p.slot, p.counted)
         });
-        if !in_flight {
-            self.close_posting(t);
+        if verbs {
+            self.slots.borrow_mut()[slot as usize].abandoned += 1;
         }
+        if in_flight {
+            self.with_posting(t, |p| p.hook = hook);
+            return;
+        }
+        let result = self.take_done(t).unwrap_or(Ok(()));
+        self.close_posting(t);
+        tell(hook, &result);
+    }
+
+    /// A list whose future was dropped has ended.
+    fn end_abandoned(&self, t: Ticket, result: &Result<()>) {
+        let (hook, slot, counted) = self.with_posting(t, |p| (p.hook.take(), p.slot, p.counted));
+        self.close_posting(t);
+        tell(hook, result);
+        if counted {
+            let quiet = {
+                let s = &mut self.slots.borrow_mut()[slot as usize];
+                s.abandoned -= 1;
+                if s.abandoned == 0 { std::mem::take(&mut s.when_quiet) } else { Vec::new() }
+            };
+            quiet.into_iter().for_each(|then| then());
+        }
+    }
+
+    /// Whether no verb is in flight whose future was dropped.
+    pub(crate) fn is_quiet(&self, slot: u32) -> bool {
+        self.slots.borrow()[slot as usize].abandoned == 0
+    }
+
+    /// Does something when the slot is quiet: now, or with the end of the last such verb.
+    pub(crate) fn when_quiet(&self, slot: u32, then: Box<dyn FnOnce()>) {
+        let now = {
+            let s = &mut self.slots.borrow_mut()[slot as usize];
+            match s.abandoned {
+                0 => Some(then),
+                _ => {
+                    s.when_quiet.push(then);
+                    None
+                }
+            }
+        };
+        now.into_iter().for_each(|then| then());
     }
 
     /// A transport reports the completion of a list. Stale tickets are ignored.
@@ -391,7 +449,7 @@ impl Core {
             self.finish_detached(t, result);
             self.wake(slot);
         } else if dropped {
-            self.close_posting(t);
+            self.end_abandoned(t, &result);
         } else {
             self.wake(slot);
         }
@@ -399,7 +457,7 @@ impl Core {
 
     /// The node of a list's client has crashed, and none of its verbs will execute any more: nobody hears of it.
     pub(crate) fn lose(&self, t: Ticket) {
-        let (hook, close) = {
+        let (hook, detached, dropped) = {
             let mut postings = self.postings.borrow_mut();
             let p = &mut postings[t.posting as usize];
             let open = matches!(p.state, State::InFlight | State::Detached);
@@ -410,12 +468,13 @@ impl Core {
             if detached {
                 self.detached.set(self.detached.get() - 1);
             }
-            let close = detached || p.dropped;
             p.state = State::Lost;
-            (p.hook.take(), close)
+            (p.hook.take(), detached, p.dropped)
         };
         drop(hook);
-        if close {
+        if dropped {
+            self.end_abandoned(t, &Ok(()));
+        } else if detached {
             self.close_posting(t);
         }
     }
@@ -425,12 +484,7 @@ impl Core {
         self.detached.set(self.detached.get() - 1);
         let hook = self.with_posting(t, |p| p.hook.take());
         self.close_posting(t);
-        if let Some(Hooked { hook, arg, is_told }) = hook {
-            hook.ended(arg, &result);
-            if !is_told {
-                hook.finished(arg);
-            }
-        }
+        tell(hook, &result);
         if let Err(e) = result {
             self.detached_error.borrow_mut().get_or_insert(e);
         }
@@ -615,6 +669,16 @@ impl Core {
                     Err(stalled) => return Err(stalled.into()),
                 }
             }
+        }
+    }
+}
+
+/// A list with a hook has ended.
+fn tell(hook: Option<Hooked>, result: &Result<()>) {
+    if let Some(Hooked { hook, arg, is_told }) = hook {
+        hook.ended(arg, result);
+        if !is_told {
+            hook.finished(arg);
         }
     }
 }

@@ -178,12 +178,24 @@ impl Endpoint {
         list: L,
         hook: Option<(Rc<dyn DetachedHook>, u64)>,
     ) -> Result<()> {
-        let result = self.chain(list).await.map(|_| ());
-        if let Some((hook, arg)) = hook {
+        let mut attached = Attached { post: self.chain(list), hook };
+        let result = (&mut attached.post).await.map(|_| ());
+        if let Some((hook, arg)) = attached.hook.take() {
             hook.ended(arg, &result);
             hook.finished(arg);
         }
         result
+    }
+
+    /// Whether nothing executes any more that a dropped future of this endpoint has posted.
+    pub fn is_quiet(&self) -> bool {
+        self.0.core.is_quiet(self.0.slot)
+    }
+
+    /// Does something when [`Endpoint::is_quiet`]: at once, or from the executor. For what an operation leaves behind whose future
+    /// was dropped in the middle of a verb.
+    pub fn when_quiet(&self, then: impl FnOnce() + 'static) {
+        self.0.core.when_quiet(self.0.slot, Box::new(then));
     }
 
     /// Waits until no detached list of this executor is in flight.
@@ -509,7 +521,30 @@ impl<L: List> Future for Post<'_, L> {
 impl<L: List> Drop for Post<'_, L> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.ep.0.core.abandon(ticket);
+            self.ep.0.core.abandon(ticket, None);
+        }
+    }
+}
+
+/// An awaited list with a hook, which runs when the list has ended, whether or not its future is dropped before.
+struct Attached<'e, L: List> {
+    post: Post<'e, L>,
+    hook: Option<(Rc<dyn DetachedHook>, u64)>,
+}
+
+impl<L: List> Drop for Attached<'_, L> {
+    fn drop(&mut self) {
+        let Some((hook, arg)) = self.hook.take() else { return };
+        match self.post.ticket.take() {
+            Some(ticket) => {
+                let hooked = Hooked { hook, arg, is_told: false };
+                self.post.ep.0.core.abandon(ticket, Some(hooked));
+            }
+            None => {
+                // It was never posted.
+                hook.ended(arg, &Err(Error::new(ErrorKind::Busy, "given up before it was posted")));
+                hook.finished(arg);
+            }
         }
     }
 }
@@ -531,7 +566,7 @@ impl InFlight<'_> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.ep.0.core.abandon(ticket);
+            self.ep.0.core.abandon(ticket, None);
         }
     }
 }

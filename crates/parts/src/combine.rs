@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmtree_fabric::sync::{Arc, Mutex};
 use dmtree_fabric::wait::WaitQueue;
-use dmtree_fabric::{Endpoint, Error, ErrorKind, Result, WaitReason};
+use dmtree_fabric::{Effect, Endpoint, Error, ErrorKind, Result, WaitReason};
 
 use crate::contract::Outcome;
 use crate::hash::KeyHash;
@@ -370,24 +370,32 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let began = !self.queued;
+        // What was not sealed was not written.
+        let sealed = self.group.as_ref().is_some_and(|g| {
+            let state = g.state.lock().expect("no panic under this lock");
+            g.kind != Kind::Read && matches!(state.phase, Phase::Sealed)
+        });
         self.end(
             || {
                 let e = Error::new(
                     ErrorKind::Busy,
                     "the operation that led this group was given up; try again",
                 );
-                Err(if began { e.effect_unknown() } else { e })
+                Err(if sealed { e.effect_unknown() } else { e })
             },
             None,
         );
     }
 }
 
+/// Whether the leader of a group was dropped before it did anything for the group: its members do it themselves.
+pub fn is_given_up(e: &Error) -> bool {
+    e.kind() == ErrorKind::Busy && e.effect() == Effect::None
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use dmtree_fabric::Effect;
 
     fn lead(a: Arrival) -> Lease {
         match a {
@@ -460,6 +468,12 @@ mod tests {
         let c = Combiner::new(1, 8);
         let first = lead(arrive(&c, b"k", Intent::Put(b"1")));
         let Arrival::Join(group) = arrive(&c, b"k", Intent::Put(b"2")) else { panic!("joins") };
+        drop(first);
+        let result = group.result(&mut Vec::new()).expect("ended");
+        assert!(is_given_up(&result.expect_err("an error")), "nothing was sealed, nothing written");
+        let mut first = lead(arrive(&c, b"k", Intent::Put(b"1")));
+        let Arrival::Join(group) = arrive(&c, b"k", Intent::Put(b"2")) else { panic!("joins") };
+        first.seal(&mut Vec::new());
         drop(first);
         let result = group.result(&mut Vec::new()).expect("ended");
         assert_eq!(result.expect_err("an error").effect(), Effect::Unknown);

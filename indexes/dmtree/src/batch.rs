@@ -226,6 +226,7 @@ impl DmTree {
                 Err(e) => return Err(e),
             };
             let tag = self.next_tag();
+            self.tries.borrow_mut().push(HeldLock { tag, on: Lockable::Leaf(*route) });
             let len = Table::body_len(route.capacity) as u32;
             batch.cas(at, 0, tag.0);
             batch.then().read(at.plus(BODY_AT as u64), len);
@@ -240,7 +241,7 @@ impl DmTree {
             Err(e) if is_away(&e) => {
                 // Which locks are ours is unknown; whoever meets one of these tags repairs its leaf.
                 for (i, route, _, tag, _) in tried {
-                    self.node.orphan(HeldLock { tag, on: Lockable::Leaf(route) });
+                    self.leave_try(HeldLock { tag, on: Lockable::Leaf(route) });
                     round.alone.push(i);
                 }
                 return Ok(Vec::new());
@@ -250,6 +251,7 @@ impl DmTree {
         let mut locked = Vec::with_capacity(tried.len());
         for (n, (i, route, at, tag, turn)) in tried.into_iter().enumerate() {
             let bytes = results.take_sampled(2 * n + 1);
+            self.forget_try(tag);
             if results.word(2 * n) != 0 {
                 round.alone.push(i);
                 continue;

@@ -14,6 +14,7 @@ use crate::format::block;
 use crate::format::leaf::{FenceArea, Header, check_header, check_leaf};
 use crate::format::slot::{self, Place, Slot, State};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
 use crate::node::DmNode;
 use crate::unlock::UnlockHook;
@@ -22,13 +23,15 @@ use crate::unlock::UnlockHook;
 pub struct DmTree {
     pub(crate) ep: Endpoint,
     pub(crate) node: Arc<DmNode>,
-    pub(crate) epoch: Rc<EpochHandle>,
+    pub(crate) epoch: RefCell<Rc<EpochHandle>>,
     pub(crate) leaf_hook: Rc<UnlockHook>,
     pub(crate) inner_hook: Rc<UnlockHook>,
     tag_base: u64,
     acquisitions: Cell<u16>,
     /// Locks that the present operation holds.
     pub(crate) held: RefCell<Vec<HeldLock>>,
+    /// Locks that it tries for, or has tried for without hearing the outcome.
+    pub(crate) tries: RefCell<Vec<HeldLock>>,
     /// Something forced the present operation to repeat a step.
     pub(crate) retried: Cell<bool>,
     /// Cache hits not yet added to the node's, so that clients do not share a counter per operation.
@@ -61,12 +64,36 @@ pub(crate) enum Lockable {
     Inner(GlobalAddr),
 }
 
-/// An operation runs: what it may reach is not reused before it ends.
-pub(crate) struct Pinned(Rc<EpochHandle>);
+/// Locks of an operation at some moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Locks {
+    held: usize,
+    tries: usize,
+}
 
-impl Drop for Pinned {
+/// An operation runs: what it may reach is not reused before it ends, and the locks that it has then are orphans.
+///
+/// A caller may drop its future at any await. Verbs in flight execute all the same, so the operation has not ended before they have:
+/// its announcement and its locks wait for that, and the client goes on with another announcement.
+pub(crate) struct Pinned<'c>(&'c DmTree);
+
+impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        let c = self.0;
+        if c.ep.is_quiet() {
+            c.leave_orphans();
+            c.epoch.borrow().leave();
+            return;
+        }
+        Mark::DroppedInFlight.hit();
+        let mut locks = c.held.take();
+        locks.append(&mut c.tries.borrow_mut());
+        let epoch = c.epoch.replace(Rc::new(c.node.pool.register()));
+        let node = c.node.clone();
+        c.ep.when_quiet(move || {
+            locks.into_iter().for_each(|h| node.orphan(h));
+            epoch.leave();
+        });
     }
 }
 
@@ -113,7 +140,7 @@ impl DmTree {
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
         ep.set_attached_only(!node.o.round_trip_combining);
         Self {
-            epoch: Rc::new(node.pool.register()),
+            epoch: RefCell::new(Rc::new(node.pool.register())),
             leaf_hook: UnlockHook::of(&node, &node.leaf_turns),
             inner_hook: UnlockHook::of(&node, &node.inner_turns),
             tag_base: u64::from(ep.node().bits()) << 48
@@ -121,6 +148,7 @@ impl DmTree {
                 | u64::from(client) << 16,
             acquisitions: Cell::new(0),
             held: RefCell::default(),
+            tries: RefCell::default(),
             retried: Cell::new(false),
             hits: Cell::new(0),
             ep,
@@ -128,10 +156,10 @@ impl DmTree {
         }
     }
 
-    pub(crate) fn pin(&self) -> Pinned {
-        self.epoch.enter();
+    pub(crate) fn pin(&self) -> Pinned<'_> {
+        self.epoch.borrow().enter();
         self.retried.set(false);
-        Pinned(self.epoch.clone())
+        Pinned(self)
     }
 
     /// The operation holds this lock from now on.
@@ -159,7 +187,7 @@ impl DmTree {
     /// An operation that waits while it holds no lock does not stand in the way of tables that move.
     pub(crate) fn pass(&self) {
         if self.held.borrow().is_empty() {
-            self.epoch.pass();
+            self.epoch.borrow().pass();
         }
     }
 
@@ -175,15 +203,30 @@ impl DmTree {
     /// While it waits for another operation of its node, an operation that holds no lock does not stand in the way of tables that
     /// move: the other may wait for just that.
     pub(crate) fn rest(&self) -> Option<dmtree_pool::Rest> {
-        self.held.borrow().is_empty().then(|| self.epoch.rest())
+        self.held.borrow().is_empty().then(|| self.epoch.borrow().rest())
     }
 
     /// An operation has come to its end. Locks that it could not give back, because a verb under them failed, are orphans now: no
     /// verb of theirs executes any more, and whoever meets one repairs what it covers.
     pub(crate) fn leave_orphans(&self) {
-        if !self.held.borrow().is_empty() {
-            self.held.borrow_mut().drain(..).for_each(|h| self.node.orphan(h));
+        self.leave_since(&Locks::default());
+    }
+
+    /// A part of an operation has failed, and the operation goes on: the same for the locks of that part.
+    pub(crate) fn leave_since(&self, before: &Locks) {
+        if self.held.borrow().len() > before.held {
+            let left = self.held.borrow_mut().split_off(before.held);
+            left.into_iter().for_each(|h| self.node.orphan(h));
         }
+        if self.tries.borrow().len() > before.tries {
+            let left = self.tries.borrow_mut().split_off(before.tries);
+            left.into_iter().for_each(|h| self.node.orphan(h));
+        }
+    }
+
+    /// How many locks the present operation has, and how many it has tried for.
+    pub(crate) fn locks(&self) -> Locks {
+        Locks { held: self.held.borrow().len(), tries: self.tries.borrow().len() }
     }
 
     /// Counts a lookup that found its bottom node.
@@ -223,6 +266,38 @@ impl DmTree {
         }
         let was = self.ep.cas(lock, tags.0, tags.1).await?;
         Ok((was, self.ep.read(body, len as u32).await?))
+    }
+
+    /// [`DmTree::cas_and_read`] for a lock that is to become this operation's. Until the outcome is known it counts as tried for: also
+    /// when the future is dropped meanwhile, and when the try fails.
+    pub(crate) async fn try_for(
+        &self,
+        h: HeldLock,
+        word: (GlobalAddr, u64),
+        body: GlobalAddr,
+        len: usize,
+    ) -> Result<(u64, dmtree_fabric::Sampled)> {
+        let in_doubt = self.tries.borrow().iter().any(|t| t.tag == h.tag);
+        if !in_doubt {
+            self.tries.borrow_mut().push(h);
+        }
+        let tried = self.cas_and_read(word.0, (word.1, h.tag.0), body, len).await;
+        let untouched = |e: &Error| !in_doubt && e.effect() == dmtree_fabric::Effect::None;
+        if tried.as_ref().map_or_else(untouched, |_| true) {
+            self.forget_try(h.tag);
+        }
+        tried
+    }
+
+    /// The outcome of a try is known, or is somebody else's business.
+    pub(crate) fn forget_try(&self, tag: LockTag) {
+        self.tries.borrow_mut().retain(|t| t.tag != tag);
+    }
+
+    /// A try has failed in a way that leaves it open whether the lock was taken, and the operation goes on without it.
+    pub(crate) fn leave_try(&self, h: HeldLock) {
+        self.forget_try(h.tag);
+        self.node.orphan(h);
     }
 
     /// `[CAS lock 0->0, READ table]`: when the lock was free at the CAS, the table is exact at that instant or at a later one
@@ -297,6 +372,9 @@ impl DmTree {
             self.retried.set(true);
             if backoff.steps() >= HELP_AFTER {
                 Box::pin(self.help_leaf(addr, capacity)).await?;
+            }
+            if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+                Box::pin(self.look_around(addr, capacity)).await?;
             }
             self.pass();
             backoff.step().await?;

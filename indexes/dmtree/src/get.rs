@@ -7,7 +7,7 @@
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
+use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
 
 use crate::client::{Confirmed, DmTree, Route};
@@ -56,10 +56,19 @@ impl DmTree {
             Arrival::Join(group) => {
                 Mark::ReadShared.hit();
                 let resting = self.rest();
-                let shared = group.share(&self.ep, out).await?;
+                let shared = group.share(&self.ep, out).await;
                 drop(resting);
-                let found = matches!(shared, Shared::Found(true));
-                return Ok((found, OpOutcome::Shared));
+                match shared {
+                    Ok(shared) => {
+                        let found = matches!(shared, Shared::Found(true));
+                        return Ok((found, OpOutcome::Shared));
+                    }
+                    Err(e) if is_given_up(&e) => {
+                        Mark::LeaderDropped.hit();
+                        None
+                    }
+                    Err(e) => return Err(e),
+                }
             }
             Arrival::Lead(mut lease) => {
                 let resting = self.rest();

@@ -12,6 +12,7 @@ mod get;
 mod index;
 mod load;
 mod lock;
+mod lookaround;
 mod maintain;
 mod marks;
 mod mend;

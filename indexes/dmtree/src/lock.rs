@@ -5,7 +5,7 @@
 //! writers wait.
 
 use dmtree_fabric::verb::{cas, write};
-use dmtree_fabric::{Effect, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Effect, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::turns::Turn;
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
@@ -18,7 +18,7 @@ use crate::marks::Mark;
 const LOCK_PAUSE_NS: u64 = 4_000;
 /// After so many tries, and every so many further ones, a waiter looks whether the leaf's memory node answers at all, and pauses
 /// longer.
-const LONG_WAIT: u32 = 64;
+pub(crate) const LONG_WAIT: u32 = 64;
 /// Pause of a waiter for whom nothing changes soon, ns.
 const LONG_PAUSE_NS: u64 = 200_000;
 
@@ -60,7 +60,7 @@ impl DmTree {
         drop(resting);
         self.ep.point().await;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
-        let tag = self.next_tag();
+        let mut tag = self.next_tag();
         // Where an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
@@ -92,7 +92,8 @@ impl DmTree {
                         return Ok(None);
                     }
                 }
-                (at, Err(e)) if is_away(&e) => {
+                // Tables of a memory node get no other home: its loss is the operation's.
+                (at, Err(e)) if is_away(&e) && (at.is_null() || !is_memory(at)) => {
                     Mark::LockInDoubt.hit();
                     doubt = (!at.is_null()).then_some(at);
                 }
@@ -101,17 +102,17 @@ impl DmTree {
             self.retried.set(true);
             self.settle_while_waiting().await;
             self.pass();
-            let paused = self.pause(&mut backoff, route, doubt.is_some()).await;
-            if let Err(e) = paused {
-                if doubt.is_some() {
-                    self.node.orphan(HeldLock { tag, on: Lockable::Leaf(*route) });
-                }
-                return Err(e);
+            self.pause(&mut backoff, route, doubt.is_some()).await?;
+            if doubt.is_none() {
+                // The last one may have been given back in vain, and be an orphan's.
+                self.forget_try(tag);
+                tag = self.next_tag();
             }
         }
     }
 
-    /// Waits for somebody else's lock, or for a home. A memory node that does not answer is named before long.
+    /// Waits for somebody else's lock, or for a home. A memory node that does not answer, and keeps the lock from being given back,
+    /// is named before long.
     async fn pause(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
@@ -120,7 +121,7 @@ impl DmTree {
     ) -> Result<()> {
         let steps = backoff.steps();
         if steps > 0 && steps.is_multiple_of(LONG_WAIT) {
-            self.rough_header(route.leaf).await?;
+            Box::pin(self.look_around(route.leaf, route.capacity)).await?;
         }
         if away || steps > LONG_WAIT {
             self.ep.sleep(LONG_PAUSE_NS).await;
@@ -145,7 +146,7 @@ impl DmTree {
             Ok(_) => Ok(None),
             Err(e) => {
                 if e.effect() == Effect::Unknown {
-                    self.node.orphan(HeldLock { tag, on: Lockable::Leaf(*route) });
+                    self.leave_try(HeldLock { tag, on: Lockable::Leaf(*route) });
                 }
                 if is_away(&e) { Ok(None) } else { Err(e) }
             }
@@ -162,7 +163,8 @@ impl DmTree {
     ) -> Result<Tried> {
         let len = Table::body_len(route.capacity);
         self.ep.step(Step::Lock);
-        let (was, body) = self.cas_and_read(at, (0, tag.0), at.plus(BODY_AT as u64), len).await?;
+        let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
+        let (was, body) = self.try_for(lock, (at, 0), at.plus(BODY_AT as u64), len).await?;
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
             return Ok(Tried::Busy(was));
@@ -247,6 +249,10 @@ impl DmTree {
             }
         }
     }
+}
+
+fn is_memory(at: GlobalAddr) -> bool {
+    at.node().role() == Role::Memory
 }
 
 enum Tried {

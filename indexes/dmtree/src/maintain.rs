@@ -1,17 +1,46 @@
 //! Work that nobody waits for, one bounded piece at a time.
 
+use std::sync::Arc;
+
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, is_away};
-use crate::node::Chore;
+use crate::node::{Chore, DmNode};
+
+/// Work that an operation has begun. Should it not come to its end, because it fails or because its caller drops it, maintenance finds
+/// the chore.
+pub(crate) struct Begun {
+    node: Arc<DmNode>,
+    chore: Option<Chore>,
+}
+
+impl Begun {
+    /// It has come to its end.
+    pub fn done(mut self) {
+        self.chore = None;
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(chore) = self.chore.take() {
+            self.node.push_chore(chore);
+        }
+    }
+}
 
 impl DmTree {
     /// Whether maintenance would find something to do: two loads, for callers that ask after every write.
     pub fn maintenance_due(&self) -> bool {
         self.node.chores_waiting.load(std::sync::atomic::Ordering::Relaxed) > 0
             || self.node.pool.reclaim_due()
+    }
+
+    /// See [`Begun`].
+    pub(crate) fn begun(&self, chore: Chore) -> Begun {
+        Begun { node: self.node.clone(), chore: Some(chore) }
     }
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
@@ -39,7 +68,10 @@ impl DmTree {
         // Merges are found again by the next delete; everything else is not.
         let again =
             (!matches!(chore, Chore::Merge(_) | Chore::MergeInner(..))).then(|| chore.clone());
+        // Nor is what a caller drops in the middle.
+        let begun = again.clone().map(|chore| self.begun(chore));
         let did = self.do_chore(chore).await;
+        begun.into_iter().for_each(|chore| chore.done());
         self.leave_orphans();
         drop(pin);
         match did {

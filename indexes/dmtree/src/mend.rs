@@ -76,11 +76,12 @@ impl DmTree {
     ) -> Result<Option<View>> {
         let len = Table::body_len(route.capacity);
         self.ep.step(Step::Lock);
-        let taken = self.cas_and_read(at, (was, tag.0), at.plus(BODY_AT as u64), len).await;
+        let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
+        let taken = self.try_for(lock, (at, was), at.plus(BODY_AT as u64), len).await;
         let (now, body) = match taken {
             Ok(taken) => taken,
             Err(e) => {
-                self.node.orphan(HeldLock { tag, on: Lockable::Leaf(*route) });
+                self.leave_try(lock);
                 return if is_away(&e) { Ok(None) } else { Err(e) };
             }
         };
@@ -111,11 +112,10 @@ impl DmTree {
 
     /// Repairs the leaf of a route if its lock is abandoned or its table unbuilt.
     pub(crate) async fn help_route(&self, route: &Route) -> Result<()> {
-        let held = self.held.borrow().len();
+        let before = self.locks();
         let helped = self.look_and_mend(route).await;
         if helped.is_err() {
-            let left = self.held.borrow_mut().split_off(held);
-            left.into_iter().for_each(|h| self.node.orphan(h));
+            self.leave_since(&before);
         }
         helped
     }
@@ -321,8 +321,18 @@ impl DmTree {
     /// The right sibling's record is in the parent, or is put there.
     async fn publish_right(&self, addr: GlobalAddr, n: &Rough) -> Result<()> {
         let low = self.fence_key(&n.lo).await?.unwrap_or_default();
-        if self.route(&low).await?.leaf == addr || self.fresh_route(&low).await?.leaf == addr {
-            return Ok(());
+        let named = async {
+            let known = self.route(&low).await?.leaf == addr;
+            Ok::<_, dmtree_fabric::Error>(known || self.fresh_route(&low).await?.leaf == addr)
+        };
+        match named.await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(e) if is_away(&e) => {
+                self.node.push_chore(Chore::Publish(low));
+                return Ok(());
+            }
+            Err(e) => return Err(e),
         }
         Mark::MendPublish.hit();
         let child = Child { addr, life: n.ver.life, table: n.table, slots: n.slots };
@@ -487,13 +497,13 @@ impl DmTree {
         if !self.node.has_orphans() {
             return;
         }
-        let held = self.held.borrow().len();
-        let may = |on: &Lockable| held == 0 || matches!(on, Lockable::Inner(_));
+        let before = self.locks();
+        let none = self.held.borrow().is_empty();
+        let may = |on: &Lockable| none || matches!(on, Lockable::Inner(_));
         let now = self.ep.now();
         let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, may) else { return };
         if Box::pin(self.settle(h)).await.is_err() {
-            let left = self.held.borrow_mut().split_off(held);
-            left.into_iter().for_each(|h| self.node.orphan(h));
+            self.leave_since(&before);
         }
     }
 

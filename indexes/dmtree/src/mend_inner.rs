@@ -35,11 +35,10 @@ impl DmTree {
             return Ok(());
         }
         Mark::HelpInner.hit();
-        let held = self.held.borrow().len();
+        let before = self.locks();
         let mended = self.mend_inner(addr, was).await;
         if mended.is_err() {
-            let left = self.held.borrow_mut().split_off(held);
-            left.into_iter().for_each(|h| self.node.orphan(h));
+            self.leave_since(&before);
         }
         mended
     }
@@ -50,11 +49,12 @@ impl DmTree {
         let lock = addr.plus(g.inner_lock_at() as u64);
         let tag = self.next_tag();
         self.ep.step(Step::Structure);
-        let taken = self.cas_and_read(lock, (was, tag.0), addr, g.inner_image()).await;
+        let own = HeldLock { tag, on: Lockable::Inner(addr) };
+        let taken = self.try_for(own, (lock, was), addr, g.inner_image()).await;
         let (now, bytes) = match taken {
             Ok(taken) => taken,
             Err(e) => {
-                self.node.orphan(HeldLock { tag, on: Lockable::Inner(addr) });
+                self.leave_try(own);
                 return Err(e);
             }
         };
@@ -68,10 +68,17 @@ impl DmTree {
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Rough::of(&g, addr, &image);
         let mut right = None;
+        if !h.into.is_null() {
+            // Perhaps the root, by a bulk load that has committed and not swung the root word.
+            self.sweep_root().await?;
+        }
         // What was freed, or never published, is nobody's business.
         if h.level > 0 && h.slots == g.fanout && h.into.is_null() && h.ver.life > 0 {
             right = self.recover_inner(addr, &h, &image).await?;
         }
+        let publish = right
+            .as_ref()
+            .map(|(low, child)| self.begun(Chore::PublishInner(low.clone(), h.level, *child)));
         self.ep.cas(lock, tag.0, 0).await?;
         self.let_go(tag);
         if let Some((low, child)) = right {
@@ -83,6 +90,7 @@ impl DmTree {
                 other => other?,
             }
         }
+        publish.into_iter().for_each(|chore| chore.done());
         Ok(())
     }
 

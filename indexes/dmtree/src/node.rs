@@ -198,6 +198,11 @@ impl DmNode {
         self.settle_at.load(Ordering::Relaxed) != u64::MAX
     }
 
+    /// Whether an orphan is to be looked after now: a load.
+    pub(crate) fn is_settle_due(&self, now: u64) -> bool {
+        self.settle_at.load(Ordering::Relaxed) <= now
+    }
+
     /// An orphan, of those that `may` be touched, to look after now; the next one not before `again`.
     pub(crate) fn due_orphan(
         &self,

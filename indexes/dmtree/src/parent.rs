@@ -14,6 +14,7 @@ use crate::format::inner::{self, Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
 use crate::format::{Ver, put_u64};
+use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
 use crate::node::Chore;
 
@@ -87,16 +88,15 @@ impl DmTree {
         level: u8,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
-        let resting = self.rest();
-        let turn = self.node.inner_turns.turn_of(&self.ep, Rank(level), addr.bits()).await?;
-        drop(resting);
+        let mut turn = self.inner_turn(addr, level).await?;
         let lock = addr.plus(g.inner_lock_at() as u64);
         let mut backoff = self.ep.backoff("inner lock", lock);
         let (tag, bytes) = loop {
             let tag = self.next_tag();
             self.ep.step(Step::Structure);
-            let tried = self.cas_and_read(lock, (0, tag.0), addr, g.inner_image()).await;
-            let (was, bytes) = self.sure_of(addr, tag, tried)?;
+            let own = HeldLock { tag, on: Lockable::Inner(addr) };
+            let tried = self.try_for(own, (lock, 0), addr, g.inner_image()).await;
+            let (was, bytes) = self.sure_of(own, tried)?;
             if was == 0 {
                 break (tag, bytes);
             }
@@ -105,18 +105,31 @@ impl DmTree {
             if self.node.is_abandoned(was) {
                 Box::pin(self.mend_inner(addr, was)).await?;
             }
-            self.settle_while_waiting().await;
+            if self.node.is_settle_due(self.ep.now()) {
+                // What it repairs may need this very turn.
+                drop(turn);
+                self.settle_while_waiting().await;
+                turn = self.inner_turn(addr, level).await?;
+            }
             self.pass();
+            if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+                Box::pin(self.look_around_inner(addr)).await?;
+            }
             backoff.step().await?;
         };
         self.hold(tag, Lockable::Inner(addr));
         self.open_inner(addr, life, level, tag, turn, bytes).await
     }
 
+    async fn inner_turn(&self, addr: GlobalAddr, level: u8) -> Result<Turn> {
+        let _resting = self.rest();
+        self.node.inner_turns.turn_of(&self.ep, Rank(level), addr.bits()).await
+    }
+
     /// A try that has failed may have taken the lock: it leaves an orphan.
-    fn sure_of<T>(&self, addr: GlobalAddr, tag: LockTag, tried: Result<T>) -> Result<T> {
+    fn sure_of<T>(&self, own: HeldLock, tried: Result<T>) -> Result<T> {
         if tried.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
-            self.node.orphan(HeldLock { tag, on: Lockable::Inner(addr) });
+            self.leave_try(own);
         }
         tried
     }
@@ -171,6 +184,11 @@ impl DmTree {
 
     /// Adds the record of a child to the level above it (`level`), unless it is there. Splits what is full, up to a new root.
     ///
+    /// The caller may have read of the child long ago. Under the lock of the parent its records name what lives: so a record of this
+    /// key means that somebody has published the child before (and it was moved since, if the record names another). An inner child
+    /// that was published by somebody else may have been merged away since; a leaf cannot be, because its left sibling, or it itself,
+    /// is locked by whoever publishes it.
+    ///
     /// # Errors
     /// `Full` when a node must be split and there is no memory: nothing was changed on this level.
     pub(crate) async fn insert_record(&self, level: u8, low: &[u8], child: &Child) -> Result<()> {
@@ -183,8 +201,15 @@ impl DmTree {
                 backoff.step().await?;
                 continue;
             };
-            if n.records.iter().any(|r| r.key == low && r.child.addr == child.addr) {
+            if n.records.iter().any(|r| r.key == low) {
                 return self.unlock_inner(n).await;
+            }
+            if level > 1 {
+                let h = self.rough_header(child.addr).await?;
+                if h.ver.life != child.life || !h.into.is_null() {
+                    Mark::PublishDead.hit();
+                    return self.unlock_inner(n).await;
+                }
             }
             let used: Vec<usize> = n.records.iter().map(|r| r.index).collect();
             match (0..self.node.g.fanout).find(|i| !used.contains(i)) {
@@ -306,22 +331,29 @@ impl DmTree {
         self.ep.step(Step::Structure);
         self.check_lease()?;
         self.ep.write(grant.addr, upper).await?;
+        let Grant { addr, life } = grant;
+        let table = dmtree_pool::TableId::from_bits(0);
+        let child = Child { addr, life, table, slots: g.fanout };
+        // The node is unlocked before the record of the new one is there: who is dropped in between leaves that to maintenance.
+        let publish = self.begun(Chore::PublishInner(separator.clone(), n.level, child));
         self.write_inner(&n, lower, grant.addr).await?;
         self.let_go(n.tag);
         drop(n.turn);
         self.cache_inner(n.addr, &lower_bytes).await?;
         self.cache_inner(grant.addr, &upper_bytes).await?;
-        let Grant { addr, life } = grant;
-        let table = dmtree_pool::TableId::from_bits(0);
-        let child = Child { addr, life, table, slots: g.fanout };
-        match Box::pin(self.insert_record(n.level + 1, &separator, &child)).await {
+        let published = Box::pin(self.insert_record(n.level + 1, &separator, &child)).await;
+        match published {
             // Right links lead to the new node; whoever hops there can do without the record for a while.
             Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
                 Mark::PublishLater.hit();
-                self.node.push_chore(Chore::PublishInner(separator, n.level, child));
                 Ok(())
             }
-            other => other,
+            other => {
+                if other.is_ok() {
+                    publish.done();
+                }
+                other
+            }
         }
     }
 
@@ -444,8 +476,9 @@ impl DmTree {
         let tag = self.next_tag();
         let len = self.node.g.inner_image();
         self.ep.step(Step::Structure);
-        let tried = self.cas_and_read(lock, (0, tag.0), addr, len).await;
-        let (was, bytes) = self.sure_of(addr, tag, tried)?;
+        let own = HeldLock { tag, on: Lockable::Inner(addr) };
+        let tried = self.try_for(own, (lock, 0), addr, len).await;
+        let (was, bytes) = self.sure_of(own, tried)?;
         if was != 0 {
             return Ok(None);
         }

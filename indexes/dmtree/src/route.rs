@@ -11,6 +11,7 @@ use dmtree_parts::keys::KeyArray;
 use crate::client::{DmTree, HELP_AFTER, LeafCopy, Route};
 use crate::format::area::Stored;
 use crate::format::inner;
+use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
 
 /// An inner node read from its memory node.
@@ -274,6 +275,9 @@ impl DmTree {
             if backoff.steps() >= HELP_AFTER {
                 Box::pin(self.help_inner(addr)).await?;
             }
+            if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+                Box::pin(self.look_around_inner(addr)).await?;
+            }
             self.pass();
             backoff.step().await?;
         }
@@ -383,11 +387,14 @@ impl DmTree {
             let h = leaf.header(self);
             let (life, table, next) = (h.ver.life, h.table, h.next);
             let into = h.into;
-            let hi = self.fence_bytes(h.hi).await?;
-            if into.is_null() && hi.as_deref().is_none_or(|hi| key < hi) {
-                let fence = fence_tag(hi.as_deref());
-                let capacity = leaf.capacity;
-                return Ok(Some(Route { leaf: leaf.addr, life, table, capacity, fence }));
+            // (The fences of a dead leaf are its heirs', which may have been merged away with their blocks.)
+            if into.is_null() {
+                let hi = self.fence_bytes(h.hi).await?;
+                if hi.as_deref().is_none_or(|hi| key < hi) {
+                    let fence = fence_tag(hi.as_deref());
+                    let capacity = leaf.capacity;
+                    return Ok(Some(Route { leaf: leaf.addr, life, table, capacity, fence }));
+                }
             }
             let on = if into.is_null() { next } else { into };
             if on.is_null() {

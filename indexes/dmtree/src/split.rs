@@ -217,7 +217,8 @@ impl DmTree {
     pub(crate) async fn publish(&self, low: &[u8], child: &Child) -> Result<()> {
         match Box::pin(self.insert_record(1, low, child)).await {
             Ok(()) => Ok(()),
-            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
+            // A parent that cannot be reached is no reason for keeping the leaf locked, either.
+            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full || is_away(&e) => {
                 Mark::PublishLater.hit();
                 self.node.push_chore(Chore::Publish(low.to_vec()));
                 Ok(())

@@ -89,7 +89,7 @@ impl DmTree {
     }
 
     /// A root that went into another one: the root of a load.
-    async fn sweep_root(&self) -> Result<()> {
+    pub(crate) async fn sweep_root(&self) -> Result<()> {
         loop {
             let root = self.read_root().await?;
             let h = self.rough_header(root).await?;

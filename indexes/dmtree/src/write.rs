@@ -7,7 +7,7 @@
 
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, Effect, OpKind, OpOutcome, Result, Stage, Step};
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
+use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
@@ -69,10 +69,17 @@ impl DmTree {
         match arrival {
             Arrival::Join(group) => {
                 Mark::WriteShared.hit();
-                let _resting = self.rest();
-                match group.share(&self.ep, &mut Vec::new()).await? {
-                    Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
-                    Shared::Found(_) => unreachable!("groups of writers share writes"),
+                let resting = self.rest();
+                let shared = group.share(&self.ep, &mut Vec::new()).await;
+                drop(resting);
+                match shared {
+                    Ok(Shared::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
+                    Ok(Shared::Found(_)) => unreachable!("groups of writers share writes"),
+                    Err(e) if is_given_up(&e) => {
+                        Mark::LeaderDropped.hit();
+                        self.write_alone(key, hash, w, &mut None).await
+                    }
+                    Err(e) => Err(e),
                 }
             }
             Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,

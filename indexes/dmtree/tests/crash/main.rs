@@ -3,6 +3,7 @@
 
 #![expect(clippy::disallowed_macros, reason = "what a test has run is told when it is asked for")]
 
+mod drops;
 mod scene;
 
 use dmtree_engine::{Defect, Options};

@@ -1,0 +1,113 @@
+//! What a lock that nobody gives back may be held for: a change that has begun and needs memory that is lost.
+//!
+//! Its repair fails whoever tries it, with an error that names the node. Others would wait until their deadlines; so who has waited for
+//! long reads what the repair would read, and fails for the same reason. Nothing that is read here counts otherwise.
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{GlobalAddr, Result, Step};
+
+use crate::client::{DmTree, is_away};
+use crate::format::inner::{RoughRecord, rough_record};
+use crate::format::slot::{self, Place, State};
+use crate::marks::Mark;
+use crate::rough::Rough;
+
+/// Dead leaves that lead to a live one, at most, that are looked at.
+const LONGEST_CHAIN: u32 = 16;
+
+/// Passes on that memory cannot be reached; everything else may be because the image is changing.
+fn only_away<T>(read: Result<T>) -> Result<()> {
+    match read {
+        Err(e) if is_away(&e) => {
+            Mark::WaitForLost.hit();
+            Err(e)
+        }
+        _ => Ok(()),
+    }
+}
+
+impl DmTree {
+    /// For who waits for the lock of a leaf, or for its image.
+    ///
+    /// # Errors
+    /// `Unreachable`, naming the node that a repair would wait for.
+    pub(crate) async fn look_around(&self, leaf: GlobalAddr, capacity: usize) -> Result<()> {
+        let g = self.node.g;
+        self.ep.step(Step::Structure);
+        let bytes = self.ep.read(leaf, g.leaf_bytes(capacity) as u32).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        let h = Rough::of(&g, leaf, &image);
+        for fence in [&h.lo, &h.hi] {
+            only_away(self.fence_key(fence).await)?;
+        }
+        if !h.into.is_null() {
+            self.look_at_parent(&h).await?;
+            self.look_along(h.into, leaf).await?;
+        }
+        self.look_along(h.next, leaf).await?;
+        for i in 0..capacity {
+            let span = g.slot_at(i)..g.slot_at(i) + g.entry();
+            let place = Place { leaf: leaf, slot: i };
+            let Some(s) = slot::check(&g, place, &image[span]) else { continue };
+            if s.state != State::Free {
+                only_away(self.whole_key(&s, leaf).await)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// From a neighbour to the live leaf that it leads to. One that went into the leaf itself has a record that is to go.
+    async fn look_along(&self, first: GlobalAddr, leaf: GlobalAddr) -> Result<()> {
+        let mut at = first;
+        for _ in 0..LONGEST_CHAIN {
+            if at.is_null() || at == leaf {
+                return Ok(());
+            }
+            let n = match self.rough_header(at).await {
+                Ok(n) => n,
+                Err(e) => return only_away::<()>(Err(e)),
+            };
+            only_away(self.fence_key(&n.lo).await)?;
+            if n.into == leaf {
+                return self.look_at_parent(&n).await;
+            }
+            at = n.into;
+        }
+        Ok(())
+    }
+
+    /// The record of a dead leaf is to go. (Its fence may be gone: it was its heir's, too.)
+    async fn look_at_parent(&self, dead: &Rough) -> Result<()> {
+        match self.fence_key(&dead.lo).await {
+            Ok(low) => only_away(self.fresh_route(&low.unwrap_or_default()).await),
+            Err(e) => only_away::<()>(Err(e)),
+        }
+    }
+
+    /// For who waits for the lock of an inner node, or for its image.
+    ///
+    /// # Errors
+    /// As [`DmTree::look_around`].
+    pub(crate) async fn look_around_inner(&self, addr: GlobalAddr) -> Result<()> {
+        let g = self.node.g;
+        self.ep.step(Step::Structure);
+        let bytes = self.ep.read(addr, g.inner_image() as u32).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        let h = Rough::of(&g, addr, &image);
+        let mut named: Vec<GlobalAddr> =
+            [h.next, h.into].into_iter().filter(|at| !at.is_null()).collect();
+        for i in 0..g.fanout {
+            let at = g.record_at(i);
+            let raw = &image[at..at + g.record()];
+            if let RoughRecord::Live(r, _) = rough_record(&g, addr, h.ver.life, i, raw) {
+                only_away(self.fence_bytes(r.key).await)?;
+                named.push(r.child.addr);
+            }
+        }
+        let mut batch = VerbVec::new();
+        named.iter().for_each(|at| {
+            batch.read(*at, g.header() as u32);
+        });
+        if batch.is_empty() { Ok(()) } else { only_away(self.ep.batch(batch).await) }
+    }
+}

@@ -1,0 +1,187 @@
+//! A caller drops its operation at every await: what it has posted executes, its locks are given back with what they cover in order,
+//! and nobody else is kept waiting.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::task::Poll;
+
+use dmtree_fabric::SeededRandom;
+use dmtree_parts::RangeIndex;
+
+use crate::scene::{Op, Play, Scene, get, key, perform, value};
+use crate::{PLACES, every, in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
+
+/// Somebody of the node has to call maintenance now and then: after this long, ns.
+const TEND_NS: u64 = 100_000;
+/// Nobody waits longer for what a caller has dropped, ns.
+const BOUND_NS: u64 = 50_000_000;
+
+/// Waits for `work`, and drops it instead of polling it more than `polls` times.
+async fn dropped_after<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    let mut left = polls;
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+type Values = BTreeMap<u64, Option<Vec<u8>>>;
+
+/// What an operation makes of the keys.
+fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
+    match op {
+        Op::Put(k, v) | Op::Insert(k, v) | Op::Update(k, v) => vec![(*k, Some(v.clone()))],
+        Op::Set(k, _, v) => vec![(*k, v.clone())],
+        Op::Delete(k) => vec![(*k, None)],
+        Op::Maintain => Vec::new(),
+        Op::Load(keys) => keys.iter().map(|k| (*k, Some(value(*k)))).collect(),
+        Op::Many(pairs) => pairs.iter().map(|(k, v)| (*k, Some(v.clone()))).collect(),
+    }
+}
+
+/// Drops the operations of a play when they have been polled so often, all together; true when they came to their end before.
+fn once(play: &Play, node: u16, polls: u64, whole_write: bool) -> bool {
+    let scene = Scene::new(play, whole_write, polls * 3 + u64::from(node));
+    let mut c = scene.client(node);
+    let mut sure = Values::new();
+    if !play.load.0.is_empty() {
+        let mut pairs = play.load.0.iter().map(|k| (key(*k), value(*k)));
+        scene.now(c.load(&mut pairs, true, play.load.1.into())).expect("room");
+        sure.extend(play.load.0.iter().map(|k| (*k, Some(value(*k)))));
+    }
+    for op in &play.before {
+        scene.now(perform(&mut c, op)).expect("before");
+        sure.extend(effect(op));
+    }
+    let mut open = None;
+    let other = (node + 1) % play.compute_nodes;
+    scene.worker(node, |mut tender| async move {
+        loop {
+            tender.endpoint().sleep(TEND_NS).await;
+            tender.maintain().await.expect("maintenance");
+        }
+    });
+    scene.run(&mut SeededRandom::new(polls), async {
+        let work = async {
+            for op in &play.ops {
+                open = Some(op);
+                perform(&mut c, op).await.expect("nothing is broken");
+                sure.extend(effect(op));
+                open = None;
+            }
+        };
+        _ = dropped_after(polls, work).await;
+        let mut others = scene.client(other);
+        let ep = others.endpoint().clone();
+        let changed = open.map(effect).unwrap_or_default();
+        let near = changed.iter().flat_map(|(k, _)| [*k, k + 1]).chain([0, 31, 330, 2_001]);
+        for k in near.collect::<Vec<_>>() {
+            let began = ep.now();
+            let seen = get(&mut others, k).await.expect("reads go on");
+            let was = sure.get(&k).cloned().flatten();
+            let new = changed.iter().find(|(n, _)| *n == k).map(|(_, v)| v.clone());
+            if seen != was && Some(&seen) != new.as_ref() {
+                scene.complain()(format!("key {k} is {seen:?}, not {was:?} or {new:?}"));
+            }
+            perform(&mut others, &Op::Put(k, value(k + 7))).await.expect("writes go on");
+            sure.insert(k, Some(value(k + 7)));
+            if ep.now() > began + BOUND_NS {
+                scene.complain()(format!("key {k} took {} ns", ep.now() - began));
+            }
+        }
+        // What is still under way ends.
+        ep.sleep(5_000_000).await;
+    });
+    let ended = open.is_none();
+    for cn in [node, other, node] {
+        let mut c = scene.client(cn);
+        scene.now(perform(&mut c, &Op::Maintain)).expect("maintained");
+    }
+    let changed = open.map(effect).unwrap_or_default();
+    let mut c = scene.client(other);
+    for (k, was) in &sure {
+        let seen = scene.now(get(&mut c, *k)).expect("reads");
+        let new = changed.iter().find(|(n, _)| n == k).map(|(_, v)| v);
+        let rewritten = was.as_ref() == Some(&value(k + 7));
+        if seen != *was && (rewritten || new != Some(&seen)) {
+            scene.complain()(format!("in the end key {k} is {seen:?}, not {was:?}"));
+        }
+    }
+    if let Err(e) = scene.now(c.walk()) {
+        scene.complain()(e.to_string());
+    }
+    if let Some(what) = scene.trouble() {
+        panic!("{}, node {node}, dropped after {polls} polls: {what}", play.name);
+    }
+    ended
+}
+
+fn at_every_await(play: &Play, step: u64) {
+    let mut dropped = 0;
+    for node in [1, 0] {
+        for polls in (1..).step_by(every(step) as usize) {
+            if once(play, node, polls, polls.is_multiple_of(PLACES.len() as u64)) {
+                break;
+            }
+            dropped += 1;
+        }
+    }
+    assert!(dropped > 10, "{}: {dropped}", play.name);
+}
+
+#[test]
+fn points_dropped() {
+    let play = Play {
+        ops: vec![
+            Op::Insert(55, value(1)),
+            Op::Update(50, value(2)),
+            Op::Delete(70),
+            Op::Set(80, value(80), Some(value(4))),
+        ],
+        ..one_leaf()
+    };
+    at_every_await(&play, 1);
+    let load = ((0..96).map(|n| n * 10).collect(), 0.5);
+    let ops = vec![Op::Many((0..8).map(|n| (n * 77, value(n))).collect())];
+    at_every_await(&Play { name: "several at once", load, ops, ..one_leaf() }, 1);
+    let apart = dmtree_engine::Options { round_trip_combining: false, ..play.options.clone() };
+    at_every_await(&Play { name: "without combining", options: apart, ..play }, 1);
+}
+
+#[test]
+fn blocks_dropped() {
+    at_every_await(&in_blocks(), 1);
+}
+
+#[test]
+fn splits_dropped() {
+    [5, 185, 999].into_iter().for_each(|new| at_every_await(&splitting(new), 1));
+    let load = ((0..256).map(|n| n * 10).collect(), 1.0);
+    let ops = vec![Op::Insert(5, value(1)), Op::Insert(6, value(2))];
+    at_every_await(&Play { name: "inner split", load, ops, ..one_leaf() }, 1);
+}
+
+#[test]
+fn moves_and_merges_dropped() {
+    let ops = vec![Op::Insert(5, value(1)), Op::Insert(405, value(1)), Op::Maintain];
+    at_every_await(&Play { ops, ..relocating(64) }, 1);
+    at_every_await(&merging(), 1);
+    at_every_await(&inner_merging(), 17);
+}
+
+#[test]
+fn loads_dropped() {
+    for (name, n, step) in [("load one leaf", 10, 1), ("load two levels", 400, 7)] {
+        let ops = vec![Op::Load((0..n).map(|n| n * 10).collect())];
+        at_every_await(&Play { name, load: (Vec::new(), 1.0), ops, ..one_leaf() }, step);
+    }
+}
