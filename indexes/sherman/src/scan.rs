@@ -86,7 +86,7 @@ impl Sherman {
         let mut found: Vec<_> = leaf::used(g, image)
             .filter(|(_, e)| e.whole && r.contains(e.key))
             .filter(|(_, e)| {
-                page.len() == 0 || page.get(page.len() - 1).is_some_and(|(k, _)| k < e.key)
+                page.is_empty() || page.get(page.len() - 1).is_some_and(|(k, _)| k < e.key)
             })
             .collect();
         found.sort_unstable_by(|(_, a), (_, b)| a.key.cmp(b.key));
