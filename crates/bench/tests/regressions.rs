@@ -171,3 +171,26 @@ fn who_wants_a_table_on_a_lost_memory_node_is_told_so() {
     let case = r##"{"version":3,"system":"dmtree","seed":30023,"order":30023,"schedule":"unfair","hazards":{"words":false,"stretch_ns":20000,"delay_ns":50000,"stall_one_in":20,"replay_one_in":0,"atomic_gap_ns":30000,"garbage":true,"point_one_in":0},"grants":{"line_atomic":false,"write_ascending":false,"raw_cross_qp":false,"cas_fail_is_readonly":false,"whole_write_bytes":0,"on_chip_bytes":0},"options":{"adaptive_capacity":true,"combining":true,"delegation":true,"fanout":32,"key_inline_bytes":8,"leaf_capacity":64,"mirrors":true,"round_trip_combining":true,"tables":"compute","timeout_ms":10000,"value_inline_bytes":64},"pool":{"compute_nodes":4,"memory_nodes":2,"memory_bytes":33554432,"life_bits":16,"cache_bytes":4194304},"clients":4,"gardeners":2,"ops":100,"keys":64,"neighbours":7,"key_form":"early","fill_percent":50,"value_bytes":[200],"scan_one_in":60,"wave_ops":0,"liveness":true,"faults":[{"crash":{"cn":3,"verb":5,"place":"inside","how":"process","back_ns":50000}},{"news":{"cn":2,"late_ns":1000000}},{"lose_memory":{"mn":1,"cn":1,"verb":373}}],"lease_ns":100000000}"##;
     assert_eq!(replay(case).unwrap().finding, None);
 }
+
+/// A leaf was moved, its heir merged away with the block of their fence, and who passed the dead leaf took the block for garbage. (All
+/// faults, seed 104094.)
+#[test]
+fn the_fences_of_a_dead_leaf_are_not_read() {
+    let case = r##"{"clients":6,"faults":[{"drift":{"cn":2,"ppm":-1000}},{"news":{"cn":2,"late_ns":12000000}},{"freeze":{"cn":2,"for_ns":100000000,"verb":29}}],"fill_percent":100,"gardeners":1,"grants":{"cas_fail_is_readonly":false,"line_atomic":false,"on_chip_bytes":0,"raw_cross_qp":false,"whole_write_bytes":0,"write_ascending":false},"hazards":{"atomic_gap_ns":3000,"call_lost_one_in":3,"delay_ns":500,"garbage":false,"point_one_in":0,"refuse_memory_one_in":3,"replay_one_in":4,"stall_one_in":20,"stretch_ns":0,"words":false},"key_form":"late","keys":6,"liveness":true,"neighbours":15,"ops":100,"options":{"adaptive_capacity":true,"combining":true,"delegation":true,"fanout":8,"key_inline_bytes":8,"leaf_capacity":64,"mirrors":true,"round_trip_combining":true,"tables":"compute","timeout_ms":10000,"value_inline_bytes":64},"order":104094,"pool":{"cache_bytes":4080,"compute_nodes":3,"life_bits":2,"memory_bytes":33554432,"memory_nodes":1},"scan_one_in":0,"schedule":"unfair","seed":104094,"system":"dmtree","value_bytes":[200],"version":3,"wave_ops":0}"##;
+    assert_eq!(replay(case).unwrap().finding, None);
+}
+
+/// Who waited for the lock of an inner node repaired a leaf meanwhile, whose sibling's record goes into that node: he queued behind himself
+/// until his node was expelled. (All faults, seed 104865.)
+#[test]
+fn nobody_repairs_a_leaf_with_a_turn_that_the_repair_needs() {
+    let case = r##"{"clients":4,"faults":[{"crash":{"back_ns":50000,"cn":0,"how":"process","place":"before","verb":68}},{"drop":{"cn":0,"verb":354}},{"drop":{"cn":1,"verb":9}},{"drop":{"cn":2,"verb":48}}],"fill_percent":100,"gardeners":1,"grants":{"cas_fail_is_readonly":false,"line_atomic":false,"on_chip_bytes":0,"raw_cross_qp":false,"whole_write_bytes":0,"write_ascending":false},"hazards":{"atomic_gap_ns":0,"delay_ns":50000,"garbage":false,"point_one_in":10,"refuse_memory_one_in":30,"replay_one_in":0,"stall_one_in":0,"stretch_ns":200000,"words":false},"key_form":"late","keys":24,"lease_ns":100000000,"liveness":true,"neighbours":7,"ops":120,"options":{"adaptive_capacity":true,"combining":false,"delegation":true,"fanout":8,"key_inline_bytes":24,"leaf_capacity":32,"mirrors":false,"round_trip_combining":false,"tables":"memory","timeout_ms":10000,"value_inline_bytes":8},"order":104865,"pool":{"cache_bytes":4560,"compute_nodes":3,"life_bits":16,"memory_bytes":33554432,"memory_nodes":1},"scan_one_in":0,"schedule":"unfair","seed":104865,"system":"dmtree","value_bytes":[8,60,200],"version":3,"wave_ops":0}"##;
+    assert_eq!(replay(case).unwrap().finding, None);
+}
+
+/// The checker waited for the last maintenance with a link cut that nobody healed any more. (All faults, seed 114256.)
+#[test]
+fn links_are_healed_before_the_last_maintenance() {
+    let case = r##"{"clients":4,"faults":[{"drift":{"cn":2,"ppm":-40000}},{"news":{"cn":0,"late_ns":5000000}},{"cut":{"at_ns":1891664,"cn":2,"for_ns":500000000,"to":{"memory":0}}}],"fill_percent":50,"gardeners":1,"grants":{"cas_fail_is_readonly":false,"line_atomic":false,"on_chip_bytes":0,"raw_cross_qp":false,"whole_write_bytes":0,"write_ascending":false},"hazards":{"atomic_gap_ns":0,"delay_ns":5000,"garbage":true,"point_one_in":10,"replay_one_in":4,"stall_one_in":0,"stretch_ns":0,"words":true},"key_form":"late","keys":24,"liveness":true,"neighbours":3,"ops":120,"options":{"adaptive_capacity":false,"combining":false,"delegation":false,"fanout":32,"key_inline_bytes":40,"leaf_capacity":32,"mirrors":false,"round_trip_combining":true,"tables":"compute","timeout_ms":10000,"value_inline_bytes":64},"order":114256,"pool":{"cache_bytes":14832,"compute_nodes":4,"life_bits":16,"memory_bytes":33554432,"memory_nodes":2},"scan_one_in":20,"schedule":"unfair","seed":114256,"system":"dmtree","value_bytes":[8,5000],"version":3,"wave_ops":0}"##;
+    assert_eq!(replay(case).unwrap().finding, None);
+}
