@@ -47,7 +47,7 @@ impl DmTree {
         self.look_along(h.next, leaf).await?;
         for i in 0..capacity {
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
-            let place = Place { leaf: leaf, slot: i };
+            let place = Place { leaf, slot: i };
             let Some(s) = slot::check(&g, place, &image[span]) else { continue };
             if s.state != State::Free {
                 only_away(self.whole_key(&s, leaf).await)?;
