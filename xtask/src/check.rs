@@ -77,28 +77,6 @@ fn judge(reached: &BTreeMap<String, u64>) -> Result<()> {
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn all(hits: u64) -> BTreeMap<String, u64> {
-        let named = BY_TESTS.iter().map(|(m, _)| (*m, 0)).chain(OPEN.iter().map(|m| (*m, hits)));
-        named.map(|(m, n)| (m.to_owned(), n)).collect()
-    }
-
-    #[test]
-    fn a_mark_that_nothing_reaches_is_named() {
-        judge(&all(0)).expect("all are listed");
-        let mut one = all(0);
-        one.insert("a new branch".to_owned(), 0);
-        assert!(judge(&one).expect_err("reached by nobody").to_string().contains("a new branch"));
-        one.insert("a new branch".to_owned(), 1);
-        judge(&one).expect("reached");
-        assert!(judge(&all(1)).is_err(), "not open any more");
-        assert!(judge(&BTreeMap::new()).is_err(), "the lists name marks that are gone");
-    }
-}
-
 /// Runs them, or as many as there are in three hours.
 pub fn run(long: bool) -> Result<()> {
     let mut reached = BTreeMap::new();
@@ -125,4 +103,26 @@ pub fn run(long: bool) -> Result<()> {
     }
     // As many seeds as there is time for are not the same ones twice.
     if long { Ok(()) } else { judge(&reached) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(hits: u64) -> BTreeMap<String, u64> {
+        let named = BY_TESTS.iter().map(|(m, _)| (*m, 0)).chain(OPEN.iter().map(|m| (*m, hits)));
+        named.map(|(m, n)| (m.to_owned(), n)).collect()
+    }
+
+    #[test]
+    fn a_mark_that_nothing_reaches_is_named() {
+        judge(&all(0)).expect("all are listed");
+        let mut one = all(0);
+        one.insert("a new branch".to_owned(), 0);
+        assert!(judge(&one).expect_err("reached by nobody").to_string().contains("a new branch"));
+        one.insert("a new branch".to_owned(), 1);
+        judge(&one).expect("reached");
+        assert!(judge(&all(1)).is_err(), "not open any more");
+        assert!(judge(&BTreeMap::new()).is_err(), "the lists name marks that are gone");
+    }
 }
