@@ -476,6 +476,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         work(&mut worker, &mut *policy, &shared);
         if !case.faults.is_empty() && !shared.is_over() && !shared.stage.has_lost() {
             shared.phase.set("maintenance");
+            shared.stage.heal();
             bed.cluster.judge().expect("in this process").excuse(fabric.now());
             shared.bounds.set(Bounds { until_ns: fabric.now() + LIVENESS_NS, ..SAFETY });
             cast.tidy(&mut worker);

@@ -96,6 +96,14 @@ impl<'a> Stage<'a> {
         self.due.borrow_mut().retain(|(_, due)| !matches!(due, Due::Begin(_)));
     }
 
+    /// Links that are cut still are healed now.
+    pub(crate) fn heal(&self) {
+        let cut = |due: &(u64, Due)| matches!(due.1, Due::Heal(_));
+        let heals: Vec<Due> = self.due.borrow().iter().filter(|d| cut(d)).map(|d| d.1).collect();
+        self.due.borrow_mut().retain(|d| !cut(d));
+        heals.into_iter().for_each(|due| _ = self.apply(due, &|_| 0));
+    }
+
     pub(crate) fn condition(&self, cn: usize) -> Condition {
         self.lives[cn].condition.get()
     }

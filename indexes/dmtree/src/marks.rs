@@ -74,6 +74,7 @@ dmtree_fabric::marks! {
         MendNext => "recovery: a dead right sibling is bypassed",
         MendPublish => "recovery: the record of a right sibling was missing",
         MendDead => "recovery: a dead leaf is buried",
+        MendDeadLate => "recovery: a dead leaf is buried when its heir is gone, too",
         MendDeadEarly => "recovery: a relocation that had committed is finished",
         MendInnerSplit => "recovery: a half split of an inner node is finished",
         MendInnerMerge => "recovery: a half merge of inner nodes is finished",

@@ -448,21 +448,30 @@ impl DmTree {
         Mark::MendDead.hit();
         self.check_lease()?;
         self.blank_rough(route.leaf, h).await?;
-        let low = self.fence_key(&h.lo).await?.unwrap_or_default();
-        if relocated {
+        // The fence is the heir's, too: when its block is gone, the heir was merged away, and the record with it.
+        let low = match self.fence_key(&h.lo).await {
+            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Corrupt => None,
+            low => Some(low?.unwrap_or_default()),
+        };
+        match &low {
+            None => Mark::MendDeadLate.hit(),
             // Whoever locks the parent replaces the record: its lock was held by the one who relocated.
-            if let Some(parent) = self.lock_inner(1, &low).await? {
-                self.unlock_inner(parent).await?;
+            Some(low) if relocated => {
+                if let Some(parent) = self.lock_inner(1, low).await? {
+                    self.unlock_inner(parent).await?;
+                }
             }
-        } else {
-            self.drop_record(h, route.leaf).await?;
+            Some(_) => self.drop_record(h, route.leaf).await?,
         }
         self.bury(route, at, tag).await?;
-        if relocated {
-            let Route { leaf, life, table, capacity, .. } = *route;
-            self.node.push_chore(Chore::Unlink { lo: low, leaf, life, capacity, table });
-        } else {
-            self.retire_leaf(route);
+        match low {
+            Some(lo) if relocated => {
+                let Route { leaf, life, table, capacity, .. } = *route;
+                self.node.push_chore(Chore::Unlink { lo, leaf, life, capacity, table });
+            }
+            // Its left sibling is not known: it stays linked, and is not reused.
+            None if relocated => {}
+            _ => self.retire_leaf(route),
         }
         Ok(false)
     }

@@ -1,0 +1,128 @@
+//! The checked seeds of CI. A mark that none of them reaches must be one that a named test reaches, or the branch is never run.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::root;
+
+/// Seeds of CI, by what happens to nodes. The single ones reach a mark that the others do not.
+const SEEDS: [(&str, &str); 6] = [
+    ("none", "0..1000"),
+    ("none", "1435..1436"),
+    ("crash", "0..400"),
+    ("all", "0..400"),
+    ("all", "802..803"),
+    ("all", "1207..1208"),
+];
+
+/// Marks that seeds reach seldom or never, and the test that reaches each (`crash` is indexes/dmtree/tests/crash, `digest` and
+/// `conformance` its neighbours, `regressions` crates/bench/tests/regressions.rs).
+const BY_TESTS: &[(&str, &str)] = &[
+    ("inner: a half-done relocation is read again", "crash: relocation"),
+    ("recovery: a bulk load that did not commit is forgotten", "crash: bulk_load"),
+    ("recovery: a dead leaf is buried", "crash: merge"),
+    ("recovery: a half merge is finished", "crash: merge"),
+    ("recovery: a half merge of inner nodes is finished", "crash: drops::moves_and_merges_dropped"),
+    ("recovery: a half split is finished", "crash: split"),
+    ("recovery: a half split of an inner node is finished", "crash: inner_split_and_new_root"),
+    ("recovery: a reader repairs a torn inner node", "crash: relocation"),
+    ("recovery: a relocation that had committed is finished", "crash: relocation"),
+    ("recovery: a torn insert is dropped", "crash: insert_update_delete_set"),
+    ("recovery: a torn record is dropped", "crash: split"),
+    ("recovery: a torn update is restored from its shadow", "crash: values_in_blocks"),
+    ("recovery: staged slots of a merge that did not commit are dropped", "crash: merge"),
+    ("recovery: the record of a dead child is replaced or dropped", "crash: relocation"),
+    ("recovery: the root of a bulk load is swung", "crash: bulk_load"),
+    (
+        "recovery: who waits for a lock finds that its repair needs what is lost",
+        "regressions: who_waits_for_what_needs_lost_memory_is_told_so",
+    ),
+];
+
+/// Marks that nothing is known to reach yet. One that is reached leaves this list.
+const OPEN: &[&str] = &[
+    "inner: an image sampled around a relocation of the first child is read again",
+    "publish: an inner node that was merged away meanwhile",
+    "recovery: a dead leaf is buried when its heir is gone, too",
+    "relocate: the range is worn out",
+    "relocate: the record is still missing",
+    "relocate: unlinking is tried again",
+    "root: somebody else was faster",
+];
+
+/// What is wrong with the marks that the seeds have reached.
+fn judge(reached: &BTreeMap<String, u64>) -> Result<()> {
+    let hits = |mark: &str| reached.get(mark).copied().unwrap_or(0);
+    let listed = |mark: &str| OPEN.contains(&mark) || BY_TESTS.iter().any(|(m, _)| *m == mark);
+    let mut wrong = Vec::new();
+    for (mark, n) in reached {
+        if *n == 0 && !listed(mark) {
+            wrong.push(format!("no seed reaches the mark \"{mark}\""));
+        }
+    }
+    for mark in BY_TESTS.iter().map(|(m, _)| *m).chain(OPEN.iter().copied()) {
+        if !reached.contains_key(mark) {
+            wrong.push(format!("there is no mark \"{mark}\""));
+        }
+    }
+    wrong.extend(OPEN.iter().filter(|m| hits(m) > 0).map(|m| {
+        format!("a seed reaches the mark \"{m}\" now: take it off the list of open ones")
+    }));
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    Ok(())
+}
+
+/// Runs them, or as many as there are in three hours.
+pub fn run(long: bool) -> Result<()> {
+    let mut reached = BTreeMap::new();
+    for (faults, seeds) in SEEDS {
+        if long && !seeds.starts_with("0..") {
+            continue;
+        }
+        let mut c = Command::new("cargo");
+        c.args(["run", "--release", "--", "check", "--faults", faults, "--json", "-q"]);
+        match long {
+            true => c.args(["--minutes", "60"]),
+            false => c.args(["--seeds", seeds]),
+        };
+        let out = c.current_dir(root()).stderr(std::process::Stdio::inherit()).output()?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        if !out.status.success() {
+            bail!("checked seeds, faults {faults}: {}\n{text}", out.status);
+        }
+        let tally: Value = serde_json::from_str(&text).context("the report of the seeds")?;
+        let marks = tally["marks"].as_object().context("the marks of the seeds")?;
+        for (mark, hits) in marks {
+            *reached.entry(mark.clone()).or_insert(0) += hits.as_u64().unwrap_or(0);
+        }
+    }
+    // As many seeds as there is time for are not the same ones twice.
+    if long { Ok(()) } else { judge(&reached) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(hits: u64) -> BTreeMap<String, u64> {
+        let named = BY_TESTS.iter().map(|(m, _)| (*m, 0)).chain(OPEN.iter().map(|m| (*m, hits)));
+        named.map(|(m, n)| (m.to_owned(), n)).collect()
+    }
+
+    #[test]
+    fn a_mark_that_nothing_reaches_is_named() {
+        judge(&all(0)).expect("all are listed");
+        let mut one = all(0);
+        one.insert("a new branch".to_owned(), 0);
+        assert!(judge(&one).expect_err("reached by nobody").to_string().contains("a new branch"));
+        one.insert("a new branch".to_owned(), 1);
+        judge(&one).expect("reached");
+        assert!(judge(&all(1)).is_err(), "not open any more");
+        assert!(judge(&BTreeMap::new()).is_err(), "the lists name marks that are gone");
+    }
+}
