@@ -465,8 +465,8 @@ mod tests {
     fn what_cannot_be_run_is_refused() {
         let good = case(1).to_json();
         for (bad, words) in [
-            (good.replace("\"version\":2", "\"version\":99"), "version 99"),
-            (good.replace("\"version\":2", "\"versoin\":1"), "no version"),
+            (good.replace("\"version\":3", "\"version\":99"), "version 99"),
+            (good.replace("\"version\":3", "\"versoin\":1"), "no version"),
             (good.replace("\"clients\"", "\"cleints\""), "cleints"),
             ("{".to_owned(), "not JSON"),
             (Case { clients: 0, ..case(1) }.to_json(), "clients is 0"),
