@@ -34,6 +34,8 @@ mod slab;
 pub mod sync;
 mod transport;
 pub mod verb;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 pub mod wait;
 
 pub use crate::addr::{GlobalAddr, NodeId, Role};

@@ -93,8 +93,18 @@ impl LocalFabric {
     /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new incarnation and a new region.
     ///
     /// # Errors
-    /// `Exists` when the node is a member already.
+    /// `Exists` when the node is a member already; `Full` when there is no such memory.
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
+        self.add_mapped_node(node, bytes, false)
+    }
+
+    /// The same, on huge pages where there are any and they are preferred.
+    pub(crate) fn add_mapped_node(
+        &self,
+        node: NodeId,
+        bytes: u64,
+        prefer_huge: bool,
+    ) -> Result<()> {
         let mut hosts = self.0.hosts.write().expect("no panic under this lock");
         let old = hosts.iter().position(|h| h.node == node);
         let incarnation = match old {
@@ -104,7 +114,8 @@ impl LocalFabric {
             Some(i) => hosts[i].incarnation + 1,
             None => 1,
         };
-        join(&mut hosts, old, Host::new(node, incarnation, Region::new(bytes)));
+        let region = Region::map(bytes, prefer_huge)?;
+        join(&mut hosts, old, Host::new(node, incarnation, region));
         drop(hosts);
         self.log(node, incarnation, MemberChange::Joined);
         Ok(())
@@ -126,6 +137,11 @@ impl LocalFabric {
 
     /// A client thread's transport on a member.
     pub(crate) fn transport(&self, node: NodeId) -> Result<LocalTransport> {
+        Ok(LocalTransport::new(self.0.clone(), self.check_member(node)?))
+    }
+
+    /// A node whose clients may attach.
+    pub(crate) fn check_member(&self, node: NodeId) -> Result<Arc<Host>> {
         let host = self.0.host(node).ok_or_else(|| unknown(node))?;
         if !host.alive() {
             return Err(Error::new(ErrorKind::Fenced, format!("{node} has lost its membership")));
@@ -133,7 +149,7 @@ impl LocalFabric {
         if host.power() != Power::On {
             return Err(Error::new(ErrorKind::Unreachable, format!("{node} is down")));
         }
-        Ok(LocalTransport::new(self.0.clone(), host))
+        Ok(host)
     }
 
     /// A way of this very incarnation of a node.
