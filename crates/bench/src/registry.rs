@@ -22,6 +22,8 @@ use crate::sizing;
 pub const LOCAL: &str = "local";
 /// The simulated fabric.
 pub const SIM: &str = "sim";
+/// Real RDMA.
+pub const VERBS: &str = "verbs";
 /// The fabrics that a system can run on here.
 pub const FABRICS: [&str; 2] = [LOCAL, SIM];
 
