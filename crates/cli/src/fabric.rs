@@ -86,11 +86,12 @@ pub fn probe(args: &ProbeArgs) -> Result<()> {
         let plan = Plan { verb, bytes: args.bytes, clients: args.clients, list: args.list, for_ns };
         let m = Bench::new(&*fabric, probe::FROM, probe::TO)?.run(plan)?;
         output::line(&format!(
-            "{} of {} bytes: {:.0} per second, median {} ns",
+            "{} of {} bytes: {:.0} per second, median {} ns, p99 {} ns",
             verb.name(),
             plan.bytes,
             m.rate(),
-            m.median_ns
+            m.median_ns,
+            m.p99_ns
         ));
         return Ok(());
     }

@@ -151,7 +151,7 @@ impl Machine {
         c.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "4G"]);
         c.args(["-nographic", "-no-reboot", "-nic", "none"]);
         c.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(self.dir.join("initramfs.gz"));
-        c.args(["-append", "console=ttyS0 panic=1 quiet"]);
+        c.args(["-append", "console=ttyS0 panic=1 quiet tsc=reliable clocksource=tsc"]);
         c.args([
             "-virtfs",
             "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",

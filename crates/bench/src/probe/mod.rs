@@ -102,7 +102,16 @@ impl Probed {
     /// For people.
     pub fn table(&self) -> String {
         let mut t = Table::new(
-            &["verb", "bytes", "clients", "verbs per doorbell", "median ns", "verbs/s", "Gb/s"],
+            &[
+                "verb",
+                "bytes",
+                "clients",
+                "verbs per doorbell",
+                "median ns",
+                "p99 ns",
+                "verbs/s",
+                "Gb/s",
+            ],
             1,
         );
         for (p, m) in &self.rows {
@@ -112,6 +121,7 @@ impl Probed {
                 p.clients.to_string(),
                 p.list.to_string(),
                 m.median_ns.to_string(),
+                m.p99_ns.to_string(),
                 format!("{:.0}", m.rate()),
                 format!("{:.3}", m.rate() * f64::from(p.bytes) * 8.0 / 1e9),
             ]);
@@ -188,7 +198,7 @@ mod tests {
     fn a_profile_holds_what_was_measured() {
         let row = |verb, bytes, clients, verbs, median_ns| {
             let plan = Plan { verb, bytes, clients, list: 1, for_ns: 1 };
-            (plan, Measured { verbs, took_ns: 1_000_000, median_ns })
+            (plan, Measured { verbs, took_ns: 1_000_000, median_ns, p99_ns: median_ns })
         };
         let rows = vec![
             row(Verb::Read, 64, 1, 200, 5_000),

@@ -65,8 +65,10 @@ struct State {
     /// Lists that wait for room, in order; and how far each has come.
     backlog: VecDeque<Waiting>,
     outstanding: u32,
-    /// Peers with staged requests, kept for its memory.
+    /// Peers that the list being launched goes to, kept for its memory.
     touched: Vec<u16>,
+    /// Peers with staged requests: their doorbells are rung at the next poll, once for all lists posted meanwhile.
+    unrung: Vec<u16>,
     /// Peers whose connection failed while completions were taken.
     failing: Vec<(u16, Error)>,
     found: [Completion; POLL_BATCH],
@@ -132,6 +134,7 @@ impl Client {
             backlog: VecDeque::new(),
             outstanding: 0,
             touched: Vec::new(),
+            unrung: Vec::new(),
             failing: Vec::new(),
             found: [Completion::NONE; POLL_BATCH],
             cq: cq.into(),
@@ -273,7 +276,8 @@ impl Client {
 
     // ---- verbs ----------------------------------------------------------------------------------------------------
 
-    /// As [`crate::Transport::post`]. A list that goes to a node without a connection waits for it: see `next_wanted`.
+    /// As [`crate::Transport::post`]; doorbells are rung at the next poll, which an executor makes before it waits. A list that
+    /// goes to a node without a connection waits for it: see `next_wanted`.
     pub fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
         let s = &mut *self.state.borrow_mut();
         s.flights.open(ticket);
@@ -302,6 +306,7 @@ impl Client {
         let mut done = self.done.take();
         let (taken, is_free, has_broken) = {
             let s = &mut *self.state.borrow_mut();
+            s.ring();
             let taken = s.take_completions(&mut done);
             let is_free = !s.backlog.is_empty() && (taken > 0 || s.outstanding == 0);
             (taken, is_free, s.peers.has_broken())
@@ -314,6 +319,7 @@ impl Client {
         self.report(core, done);
         if is_free {
             self.resume_backlog(core);
+            self.state.borrow_mut().ring();
         }
         if taken + ended > 0 || is_free { Progress::Made } else { Progress::Idle(None) }
     }
@@ -377,7 +383,7 @@ impl Client {
 }
 
 impl State {
-    /// Stages as much of a list as there is room for, and rings each peer's doorbell once.
+    /// Stages as much of a list as there is room for.
     fn launch(&mut self, nic: &Nic, slab: &Slab, from: Waiting, list: &[WorkRequest]) -> Launch {
         let room = nic.share().saturating_sub(self.outstanding);
         let needed = match self.check(from, list) {
@@ -411,15 +417,27 @@ impl State {
                 }
             };
             if queue.staged() == 0 {
+                self.unrung.push(p as u16);
+            }
+            if !self.touched.contains(&(p as u16)) {
                 self.peers[p].flight = self.flights.launch(from.ticket, p as u16);
                 self.touched.push(p as u16);
             }
             let id = self.peers[p].flight;
             self.stats.inline += u64::from(queue.stage(wr, lkey, &mut self.words[p], id));
+            self.flights.get_mut(id).requests += pieces;
+            self.outstanding += pieces;
             staged += pieces;
             next += 1;
         }
-        self.ring();
+        while let Some(p) = self.touched.pop() {
+            if let Some(queue) = &mut self.queues[p as usize] {
+                queue.seal();
+            }
+        }
+        if next < list.len() {
+            self.ring();
+        }
         match refused {
             Some(e) => Launch::Refused(e),
             None if next == list.len() => Launch::All,
@@ -457,14 +475,14 @@ impl State {
 
     /// One doorbell for each peer with staged requests.
     fn ring(&mut self) {
-        while let Some(p) = self.touched.pop() {
-            let id = self.peers[p as usize].flight;
+        while let Some(p) = self.unrung.pop() {
+            // It may have broken, and been made anew, since it was staged for.
             let Some(queue) = &mut self.queues[p as usize] else { continue };
-            let requests = queue.staged();
-            self.flights.get_mut(id).requests = requests;
-            self.outstanding += requests;
+            if queue.staged() == 0 {
+                continue;
+            }
             self.stats.doorbells += 1;
-            self.stats.requests += u64::from(requests);
+            self.stats.requests += u64::from(queue.staged());
             if let Err(errno) = queue.ring() {
                 let e = std::io::Error::from_raw_os_error(errno);
                 let node = self.peers[p as usize].node;

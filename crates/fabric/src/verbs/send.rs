@@ -201,8 +201,14 @@ impl SendQueue {
         }
     }
 
-    /// Hands the list to the NIC: one doorbell, and one completion for all of it, from its last request. On an error some of it may
-    /// have been posted, and the queue pair must go.
+    /// A flight ends here: its last request alone reports a completion.
+    pub(super) fn seal(&mut self) {
+        if let Some(last) = self.staged.checked_sub(1) {
+            self.wrs[last as usize].send_flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+    }
+
+    /// Hands what was staged to the NIC with one doorbell. On an error some of it may have been posted, and the queue pair must go.
     pub(super) fn ring(&mut self) -> Result<(), i32> {
         let n = std::mem::take(&mut self.staged) as usize;
         self.in_flight += n as u32;
@@ -212,7 +218,6 @@ impl SendQueue {
             // SAFETY: the next element is inside the list.
             wr.next = if i + 1 < n { unsafe { first.add(i + 1) } } else { std::ptr::null_mut() };
         }
-        list[n - 1].send_flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut bad = std::ptr::null_mut();
         // SAFETY: the queue pair is connected and used by this thread only; the list is linked inside `wrs` and ends with null;
         // each request has at most one entry, in `sges`. Buffers belong to the posting until the completion or until the queue pair
