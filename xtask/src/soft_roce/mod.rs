@@ -2,7 +2,7 @@
 
 mod machine;
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -67,6 +67,88 @@ fn install() -> Result<Option<String>> {
     Ok(None)
 }
 
+/// A crate's executables with the feature.
+struct Build {
+    /// `test` or `build`, and what.
+    args: &'static [&'static str],
+    /// Names of the executables that are wanted.
+    targets: &'static [&'static str],
+}
+
+const BUILDS: &[Build] = &[
+    Build {
+        args: &["test", "--no-run", "-p", "dmtree-fabric", "--features", "verbs"],
+        targets: &["verbs", "verbs_no_allocation"],
+    },
+    Build {
+        args: &["test", "--no-run", "-p", "dmtree-engine", "--features", "verbs"],
+        targets: &["conformance", "verbs"],
+    },
+    Build {
+        args: &["test", "--no-run", "-p", "dmtree-fptree", "--features", "verbs"],
+        targets: &["conformance"],
+    },
+    Build { args: &["build", "-p", "dmtree-cli", "--features", "verbs"], targets: &["dmtree"] },
+];
+
+/// Builds, and returns the wanted executables in order.
+fn build() -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for b in BUILDS {
+        let mut c = Command::new("cargo");
+        c.args(b.args).arg("--message-format=json-render-diagnostics");
+        if b.args[0] == "test" {
+            b.targets.iter().for_each(|t| _ = c.args(["--test", t]));
+        }
+        let out =
+            c.current_dir(crate::root()).stderr(Stdio::inherit()).output().context("cargo")?;
+        if !out.status.success() {
+            bail!("{c:?} failed");
+        }
+        let text = String::from_utf8_lossy(&out.stdout);
+        let made: Vec<(String, String)> = text
+            .lines()
+            .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok())
+            .filter_map(|m| {
+                let name = m["target"]["name"].as_str()?.to_owned();
+                Some((name, m["executable"].as_str()?.to_owned()))
+            })
+            .collect();
+        for target in b.targets {
+            let of = made.iter().find(|(name, _)| name == target);
+            found.push(of.with_context(|| format!("cargo made no {target}"))?.1.clone());
+        }
+    }
+    Ok(found)
+}
+
+/// What runs in the machine, in order. Conformance runs are shortened, for a verb takes 30 us there; the tests that are left out
+/// say something about many keys only.
+fn list() -> Result<Vec<String>> {
+    let made = build()?;
+    let [verbs, no_allocation, conformance, counts, baselines, dmtree] = &made[..] else {
+        bail!("cargo made {} executables", made.len());
+    };
+    let scripts = crate::root().join("xtask/src/soft_roce");
+    let script = |name: &str| format!("bash {} {dmtree}", scripts.join(name).display());
+    let shortened = "DMTREE_NEED_RDMA=1 DMTREE_TEST_FABRIC=verbs DMTREE_STEPS_DIVISOR=40";
+    Ok(vec![
+        format!("DMTREE_NEED_RDMA=1 {verbs} --test-threads=1"),
+        format!("DMTREE_NEED_RDMA=1 {no_allocation}"),
+        format!("DMTREE_NEED_RDMA=1 {counts}"),
+        format!("{shortened} {conformance} --skip loads_as_random"),
+        format!(
+            "{shortened} {baselines} --skip loads_as_random --skip full_memory_nodes --skip tables_overflow --skip three_nodes --skip three_memory_nodes"
+        ),
+        script("throughput.sh"),
+        format!("{dmtree} doctor --fabric verbs"),
+        format!(
+            "{dmtree} fabric probe --fabric verbs --seconds 0.05 --out /tmp/rxe.toml && {dmtree} fabric show /tmp/rxe.toml >/dev/null"
+        ),
+        script("bad_machine.sh"),
+    ])
+}
+
 /// Runs the list, or `command` alone.
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
 pub fn run(command: &[String]) -> Result<()> {
@@ -74,12 +156,11 @@ pub fn run(command: &[String]) -> Result<()> {
         println!("SKIPPED: the Soft-RoCE machine: {why}");
         return Ok(());
     }
-    let dir = crate::root().join("target/soft-roce");
-    let machine = Machine::prepare(&dir)?;
     let list = match command {
-        [] => vec!["ibv_devinfo".to_owned()],
+        [] => list()?,
         words => vec![words.join(" ")],
     };
+    let machine = Machine::prepare(&crate::root().join("target/soft-roce"))?;
     let ran = machine.run(&list, LIMIT)?;
     println!();
     for r in &ran {

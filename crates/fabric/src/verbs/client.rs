@@ -10,13 +10,14 @@ use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 
+use super::config::Config;
 use super::flights::Flights;
 use super::memory::Keys;
 use super::nic::{Nic, failed};
 use super::offer::{Answer, End, Offer};
 use super::peers::{Peer, Peers, Standing};
 use super::queue_pair::{QueuePair, Sizes, packet_number};
-use super::send::{self, Completion, POLL_BATCH, Remote, SendQueue};
+use super::send::{self, Completion, POLL_BATCH, Remote, SendQueue, WorkId};
 use crate::addr::NodeId;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -39,6 +40,8 @@ pub struct Stats {
     pub connections: u64,
     /// Connections that broke or were given up.
     pub breaks: u64,
+    /// Empty WRITEs posted to connections that completed nothing for long.
+    pub nudges: u64,
     /// Memory registrations.
     pub registrations: u64,
 }
@@ -51,6 +54,7 @@ pub struct Client {
     clock: std::time::Instant,
     /// When a broken connection is given up without a confirmation; 0 while there is none.
     lingers: Cell<Nanos>,
+    polls: Cell<u32>,
     nic: Arc<Nic>,
     me: Member,
 }
@@ -84,6 +88,9 @@ pub(super) struct Waiting {
     pub ticket: Ticket,
     next: usize,
 }
+
+/// Polls between two looks at connections that complete nothing: a look reads the clock.
+const WATCH_ONE_IN: u32 = 256;
 
 /// What became of an attempt to launch a list.
 enum Launch {
@@ -144,7 +151,8 @@ impl Client {
         };
         let (state, done, clock) =
             (RefCell::new(state), RefCell::default(), std::time::Instant::now());
-        Ok(Self { state, done, clock, lingers: Cell::new(0), nic, me })
+        let (lingers, polls) = (Cell::new(0), Cell::new(0));
+        Ok(Self { state, done, clock, lingers, polls, nic, me })
     }
 
     /// What it has done.
@@ -308,6 +316,10 @@ impl Client {
             let s = &mut *self.state.borrow_mut();
             s.ring();
             let taken = s.take_completions(&mut done);
+            self.polls.set(self.polls.get().wrapping_add(1));
+            if s.outstanding > 0 && self.polls.get().is_multiple_of(WATCH_ONE_IN) {
+                s.watch(self.nic.config(), self.now());
+            }
             let is_free = !s.backlog.is_empty() && (taken > 0 || s.outstanding == 0);
             (taken, is_free, s.peers.has_broken())
         };
@@ -520,6 +532,12 @@ impl State {
     }
 
     fn complete(&mut self, c: Completion, done: &mut Done) {
+        if c.id.flight == WorkId::NUDGE {
+            if let Some(Some(queue)) = self.queues.get_mut(c.id.generation as usize) {
+                queue.nudged();
+            }
+            return;
+        }
         let Some(&mut flight) = self.flights.flying(c.id) else { return };
         let p = flight.peer;
         if c.status != 0 {
@@ -535,6 +553,25 @@ impl State {
             queue.retire(flight.requests);
         }
         done.extend(self.flights.land(c.id.flight));
+    }
+
+    /// Looks for connections that complete nothing: the NIC's own timeouts should have told.
+    fn watch(&mut self, config: &Config, now: Nanos) {
+        for (p, queue) in self.queues.iter_mut().enumerate() {
+            let Some(queue) = queue else { continue };
+            let quiet_ns = queue.quiet_for(now);
+            if quiet_ns > config.give_up_ns() {
+                let node = self.peers[p].node;
+                let what = format!(
+                    "{node} has completed nothing for {} ms, and the NIC reports no failure; try again",
+                    quiet_ns / 1_000_000
+                );
+                self.failing.push((p as u16, Error::new(ErrorKind::Unreachable, what)));
+            } else if quiet_ns > config.nudge_ns && queue.nudge(p as u16) {
+                self.stats.nudges += 1;
+            }
+        }
+        self.break_up_failing();
     }
 
     fn break_up_failing(&mut self) {

@@ -28,6 +28,9 @@ pub struct Config {
     pub ack_timeout_ns: Nanos,
     /// ... this often (7 at most), before the peer counts as unreachable.
     pub retries: u8,
+    /// A connection that has completed nothing for this long, with verbs on their way, is nudged with an empty WRITE: a driver that
+    /// has lost a wake-up goes on then.
+    pub nudge_ns: Nanos,
     /// When nobody confirms that the other end of a broken connection is gone, its verbs are given up after this time: longer
     /// than a packet lives in the network.
     pub linger_ns: Nanos,
@@ -47,6 +50,7 @@ impl Default for Config {
             on_chip_bytes: 0,
             ack_timeout_ns: 67_000_000,
             retries: 7,
+            nudge_ns: 20_000_000,
             linger_ns: 2_000_000_000,
         }
     }
@@ -71,6 +75,13 @@ impl Config {
             Some((_, name, may)) => Err(Error::invalid(format!("setting {name}: give {may}"))),
             None => Ok(()),
         }
+    }
+
+    /// A connection that has completed nothing for this long is given up: well beyond what its own timeouts take.
+    pub(super) fn give_up_ns(&self) -> Nanos {
+        let retries = Nanos::from(self.retries) + 1;
+        let own = (4_096 << self.timeout_code()) * retries;
+        own.saturating_mul(4).saturating_add(1_000_000_000)
     }
 
     /// The acknowledgement timeout as queue pairs take it: 4.096 us times a power of two, 31 at most.

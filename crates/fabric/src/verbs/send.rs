@@ -9,7 +9,7 @@ use super::queue_pair::{QueuePair, Sizes};
 use crate::addr::GlobalAddr;
 use crate::error::{Error, Result};
 use crate::host::check_request;
-use crate::transport::{Opcode, WorkRequest};
+use crate::transport::{Nanos, Opcode, WorkRequest};
 
 /// Completions taken at a time.
 pub(super) const POLL_BATCH: usize = 32;
@@ -24,6 +24,9 @@ pub(super) struct WorkId {
 }
 
 impl WorkId {
+    /// In the place of a flight: the generation is the number of the peer.
+    pub(super) const NUDGE: u32 = u32::MAX;
+
     fn bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.flight)
     }
@@ -104,6 +107,10 @@ pub(super) struct SendQueue {
     head: u32,
     staged: u32,
     in_flight: u32,
+    /// Requests that have completed, ever; and how many had, at which time, when that was last seen to change.
+    retired: u64,
+    seen: (u64, Nanos),
+    is_nudged: bool,
 }
 
 impl SendQueue {
@@ -113,17 +120,60 @@ impl SendQueue {
         let wrs = (0..depth).map(|_| unsafe { std::mem::zeroed::<sys::ibv_send_wr>() }).collect();
         let sge = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
         let sges = vec![sge; depth].into();
-        Self { qp, sizes, remote, wrs, sges, words_key, head: 0, staged: 0, in_flight: 0 }
+        Self {
+            qp,
+            sizes,
+            remote,
+            wrs,
+            sges,
+            words_key,
+            head: 0,
+            staged: 0,
+            in_flight: 0,
+            retired: 0,
+            seen: (0, 0),
+            is_nudged: false,
+        }
     }
 
     /// Requests that can be staged now.
     pub(super) fn room(&self) -> u32 {
-        self.sizes.depth - self.in_flight - self.staged
+        self.depth() - self.in_flight - self.staged
     }
 
-    /// Requests that its depth allows in all.
+    /// Requests that its depth allows in all: one entry is left for a nudge.
     pub(super) fn depth(&self) -> u32 {
-        self.sizes.depth
+        self.sizes.depth - 1
+    }
+
+    /// How long it has completed nothing, with requests on their way.
+    pub(super) fn quiet_for(&mut self, now: Nanos) -> Nanos {
+        if self.in_flight == 0 || self.retired != self.seen.0 {
+            self.seen = (self.retired, now);
+        }
+        now - self.seen.1
+    }
+
+    /// Posts an empty WRITE, at most one at a time; whether it did.
+    pub(super) fn nudge(&mut self, peer: u16) -> bool {
+        if std::mem::replace(&mut self.is_nudged, true) {
+            return false;
+        }
+        // SAFETY: all zeros is a valid value of this structure of integers, raw pointers and unions of them.
+        let mut wr = unsafe { std::mem::zeroed::<sys::ibv_send_wr>() };
+        wr.wr_id = WorkId { flight: WorkId::NUDGE, generation: u32::from(peer) }.bits();
+        wr.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        wr.send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let (remote_addr, rkey) = (self.remote.base, self.remote.rkeys.first().copied());
+        wr.wr = sys::wr_t { rdma: sys::rdma_t { remote_addr, rkey: rkey.unwrap_or(0) } };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: as for `ring`; the request has no buffer, and there is an entry left for it.
+        unsafe { sys::ibv_post_send(self.qp.raw().as_ptr(), &mut wr, &mut bad) == 0 }
+    }
+
+    /// The empty WRITE has completed.
+    pub(super) fn nudged(&mut self) {
+        self.is_nudged = false;
     }
 
     pub(super) fn staged(&self) -> u32 {
@@ -133,6 +183,7 @@ impl SendQueue {
     /// `n` requests have completed.
     pub(super) fn retire(&mut self, n: u32) {
         self.in_flight -= n;
+        self.retired += u64::from(n);
     }
 
     /// Nothing of it executes any more.

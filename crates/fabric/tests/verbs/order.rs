@@ -38,10 +38,14 @@ fn atomics_of_several_threads_lose_nothing() {
     assert_eq!((words.word(0), words.word(1)), (2 * ROUNDS, 2 * ROUNDS));
 }
 
+/// Hung once, over rdma_rxe of Linux 6.1 on a busy machine: a verb never completed, and the driver reported nothing. Suspected is a
+/// wake-up that the driver loses when what a fenced verb waits for completes just as it decides to wait; it did not show in 100
+/// further runs. Since then connections that complete nothing are nudged, and given up in the end.
 #[test]
+#[expect(clippy::disallowed_macros, reason = "whether the driver lost a wake-up")]
 fn the_ordered_pairs_are_ordered() {
     let Some(f) = fabric() else { return };
-    let ep = &endpoint(&f, CN);
+    let (ep, transport) = &client(&f, CN);
     on(ep, async {
         for i in 1..=ROUNDS {
             let mut body = ep.buf(4000).await?;
@@ -69,6 +73,7 @@ fn the_ordered_pairs_are_ordered() {
         Ok(())
     })
     .expect("verbs work");
+    println!("{} nudges", transport.stats().nudges);
 }
 
 #[test]
