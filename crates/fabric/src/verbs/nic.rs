@@ -256,7 +256,8 @@ impl Nic {
 
     /// Verbs that each client thread may have outstanding.
     pub(super) fn share(&self) -> u32 {
-        (self.config.outstanding / self.clients.load(Ordering::Relaxed).max(1)).max(2)
+        let all = self.config.outstanding.min(self.limits.completions / 2);
+        (all / self.clients.load(Ordering::Relaxed).max(1)).max(2)
     }
 }
 
