@@ -89,6 +89,8 @@ fn build() -> Result<Vec<String>> {
     if !out.status.success() {
         bail!("{c:?} failed");
     }
+    let bin = crate::root().join("target/soft-roce/bin");
+    std::fs::create_dir_all(&bin)?;
     let text = String::from_utf8_lossy(&out.stdout);
     let made: Vec<serde_json::Value> =
         text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
@@ -100,7 +102,11 @@ fn build() -> Result<Vec<String>> {
                 && m["manifest_path"].as_str() == manifest.to_str()
         };
         let path = made.iter().find(is_it).and_then(|m| m["executable"].as_str());
-        path.map(str::to_owned).with_context(|| format!("cargo made no {name} in {folder}"))
+        let path = path.with_context(|| format!("cargo made no {name} in {folder}"))?;
+        // A copy: another build may replace the file while the machine runs it.
+        let copy = bin.join(format!("{}-{name}", folder.replace('/', "-")));
+        std::fs::copy(path, &copy).with_context(|| path.to_owned())?;
+        Ok(copy.display().to_string())
     };
     WANTED.iter().map(find).collect()
 }

@@ -10,7 +10,8 @@ for round in $(seq $rounds); do
     options="-d rxe0 -x ${GID_INDEX:-1} -p $port -s $bytes -t $outstanding -o $outstanding -D $seconds -F"
     ib_read_bw $options >/tmp/server 2>&1 &
     for try in $(seq 40); do
-        if grep -q "Waiting for client" /tmp/server; then break; fi
+        # State 0A is a socket that listens.
+        if grep -q ":$(printf %04X $port) 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; then break; fi
         sleep 0.1
     done
     ib_read_bw $options 127.0.0.1 >/tmp/client 2>&1 || { cat /tmp/server /tmp/client; exit 1; }
