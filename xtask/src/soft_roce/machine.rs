@@ -92,6 +92,7 @@ impl Machine {
 
     /// Boots, runs the commands one after another, passes on what they print; within `limit`.
     #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
+    #[expect(clippy::disallowed_methods, reason = "it waits for an emulator, by the clock")]
     pub fn run(&self, list: &[String], limit: Duration) -> Result<Vec<Ran>> {
         fs::write(self.dir.join("list"), list.join("\n") + "\n")?;
         let head = format!(

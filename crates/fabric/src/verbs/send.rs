@@ -79,7 +79,7 @@ impl Remote {
             return 1;
         }
         let (first, len) = (wr.at.offset(), u64::from(wr.len.max(1)));
-        ((first + len - 1 >> self.chunk_shift) - (first >> self.chunk_shift)) as u32 + 1
+        (((first + len - 1) >> self.chunk_shift) - (first >> self.chunk_shift)) as u32 + 1
     }
 
     /// Address and key of the first piece of `len` bytes at `at`, and how long it is. The range was checked.
