@@ -538,6 +538,7 @@ impl State {
             }
             return;
         }
+        self.stats.completions += u64::from(c.status == 0);
         let Some(&mut flight) = self.flights.flying(c.id) else { return };
         let p = flight.peer;
         if c.status != 0 {
@@ -547,7 +548,6 @@ impl State {
             }
             return;
         }
-        self.stats.completions += 1;
         self.outstanding -= flight.requests;
         if let Some(queue) = &mut self.queues[p as usize] {
             queue.retire(flight.requests);
