@@ -3,6 +3,7 @@
 
 mod check;
 mod report;
+mod soft_roce;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -28,6 +29,10 @@ const VERBS: &[(&str, &str)] = &[
         "seeds [N]",
         "N seeds (default 300) of each interleaved and adversarial suite in the release profile",
     ),
+    (
+        "soft-roce [COMMAND]",
+        "the verbs backend in a throwaway virtual machine with Soft-RoCE (installs what it needs, as root)",
+    ),
 ];
 
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
@@ -39,6 +44,7 @@ fn main() -> ExitCode {
         Some("miri") => miri(),
         Some("report-check") => report::check(&args[1..]),
         Some("check") => check::run(args.get(1).is_some_and(|a| a == "--long")),
+        Some("soft-roce") => soft_roce::run(&args[1..]),
         Some("seeds") => seeds(args.get(1).map_or("300", String::as_str)),
         _ => {
             println!("cargo xtask VERB");

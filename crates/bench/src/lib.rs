@@ -33,6 +33,7 @@ pub mod panel;
 #[cfg(feature = "pdf")]
 pub mod pdf;
 mod prepare;
+pub mod probe;
 pub mod profile;
 pub mod published;
 pub mod registry;

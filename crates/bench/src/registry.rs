@@ -25,6 +25,8 @@ pub const LOCAL: &str = "local";
 pub const SIM: &str = "sim";
 /// Nodes that are apart, over TCP.
 pub const TCP: &str = "tcp";
+/// Real RDMA.
+pub const VERBS: &str = "verbs";
 /// The fabrics that a system can run on here.
 pub const FABRICS: [&str; 3] = [LOCAL, SIM, TCP];
 

@@ -49,7 +49,25 @@ impl<I: RangeIndex> Bed<I> {
     /// # Errors
     /// Those of the pool and of the index.
     pub fn new(pool: &PoolOptions, cache_bytes: u64, options: &I::Options) -> Result<Self> {
+        #[cfg(feature = "verbs")]
+        if std::env::var("DMTREE_TEST_FABRIC").is_ok_and(|f| f == "verbs") {
+            return Self::on_verbs(pool, cache_bytes, options);
+        }
         Self::on(Cluster::embedded(pool)?, cache_bytes, options)
+    }
+
+    /// The same on the machine's RDMA device.
+    ///
+    /// # Errors
+    /// Those of the device, of the pool and of the index.
+    #[cfg(feature = "verbs")]
+    pub fn on_verbs(pool: &PoolOptions, cache_bytes: u64, options: &I::Options) -> Result<Self> {
+        use dmtree_fabric::verbs::{Config, VerbsFabric};
+        let fabric = VerbsFabric::new(&Config::default())?;
+        for (node, bytes) in nodes(pool) {
+            fabric.add_node(node, bytes)?;
+        }
+        Self::on(Cluster::format(Arc::new(fabric), pool)?, cache_bytes, options)
     }
 
     /// Formats the index on a pool, and opens it on every compute node.
@@ -124,11 +142,8 @@ impl<I: RangeIndex> Bed<I> {
         cache_bytes: u64,
         options: &I::Options,
     ) -> Result<(Self, SimFabric)> {
-        for m in 0..pool.memory_nodes {
-            fabric.add_node(NodeId::memory(m), pool.memory_bytes_per_node)?;
-        }
-        for c in 0..pool.compute_nodes {
-            fabric.add_node(NodeId::compute(c), pool.chosen_compute_bytes())?;
+        for (node, bytes) in nodes(pool) {
+            fabric.add_node(node, bytes)?;
         }
         let cluster = Cluster::format(Arc::new(fabric.clone()), pool)?;
         Ok((Self::on(cluster, cache_bytes, options)?, fabric))
@@ -168,6 +183,13 @@ impl<I: RangeIndex> Bed<I> {
         let clients = clients.collect();
         Ok((core, clients))
     }
+}
+
+/// The nodes of a pool, and the bytes of their regions.
+fn nodes(pool: &PoolOptions) -> impl Iterator<Item = (NodeId, u64)> {
+    let memory = (0..pool.memory_nodes).map(|m| (NodeId::memory(m), pool.memory_bytes_per_node));
+    let compute_bytes = pool.chosen_compute_bytes();
+    memory.chain((0..pool.compute_nodes).map(move |c| (NodeId::compute(c), compute_bytes)))
 }
 
 /// An executor, and the clients of its slots.

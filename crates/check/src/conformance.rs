@@ -80,6 +80,12 @@ fn value_for<I: RangeIndex>(rng: &mut Rng) -> Vec<u8> {
     if I::OPS.any_length { value(rng) } else { rng.next_u64().to_le_bytes().to_vec() }
 }
 
+/// How much of a long run is done: all of it, or one in `DMTREE_STEPS_DIVISOR`, for fabrics on which a verb takes long.
+fn scaled(n: u64) -> u64 {
+    let divisor = std::env::var("DMTREE_STEPS_DIVISOR").ok().and_then(|d| d.parse().ok());
+    (n / divisor.unwrap_or(1).max(1)).max(n.min(100))
+}
+
 /// The write itself, or a put in its place where the index lacks it.
 fn possible<'a, I: RangeIndex>(w: Write<'a>, value: &'a [u8]) -> Write<'a> {
     match w {
@@ -96,6 +102,7 @@ fn expect<T: PartialEq + std::fmt::Debug>(what: &str, step: u64, found: T, wante
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and batches among them; maintenance
 /// now and then; at the end the structure is walked.
 pub fn model<I: RangeIndex>(bed: &Bed<I>, seed: u64, keys: Keys, space: u64, steps: u64) {
+    let (space, steps) = (scaled(space), scaled(steps));
     let mut rng = Rng::new(seed);
     let mut clients: Vec<Client<I>> =
         (0..bed.nodes.len()).map(|cn| bed.client(cn).expect("attach")).collect();
@@ -411,6 +418,7 @@ pub fn lengths<I: RangeIndex>(bed: &Bed<I>) {
 
 /// Fills with ascending or descending keys, empties, and fills again: first splits, merges, reuse.
 pub fn fill_and_empty<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64, descending: bool) {
+    let n = scaled(n);
     let c = &mut bed.client(0).expect("attach");
     let mut structure = Vec::new();
     for round in 0..3u64 {
@@ -447,6 +455,7 @@ pub fn fill_and_empty<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64, descendin
 
 /// Bulk load, sorted and unsorted, into an empty index and into one with keys; then everything else works on it.
 pub fn load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
+    let n = scaled(n);
     let c = &mut bed.client(0).expect("attach");
     let mut model = Model::new();
     let pair = |i: u64| (keys.key(i), i.to_le_bytes().to_vec());

@@ -40,8 +40,10 @@ pub enum Command {
     Report(ReportArgs),
     /// Check systems on a simulated fabric that does everything it may, seed by seed.
     Check(Box<CheckArgs>),
-    /// Hardware that the simulated fabric knows.
+    /// Hardware that the simulated fabric knows, and measuring real hardware.
     Fabric(FabricArgs),
+    /// What this machine has of what a fabric needs, and how to get the rest. Status 1 when something needed is missing.
+    Doctor(DoctorArgs),
     /// Settings.
     Config(ConfigArgs),
     /// Be a memory node: serve a region to compute nodes, over TCP.
@@ -445,6 +447,61 @@ pub enum FabricCommand {
         #[arg(long)]
         toml: bool,
     },
+    /// Measure round trips, rates and bandwidth by verb and size, atomics on one word, and what doorbells cost.
+    Probe(ProbeArgs),
+}
+
+/// `fabric probe`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  dmtree fabric probe                          memory of this process
+  dmtree fabric probe --fabric verbs --out my-nic.toml
+  dmtree bench quick-sim --profile my-nic.toml
+  dmtree fabric probe --fabric verbs --verb read --bytes 64 --clients 8
+
+Between two nodes of this process; on fabric verbs the NIC carries every byte.")]
+pub struct ProbeArgs {
+    /// The fabric: local or verbs.
+    #[arg(long, default_value = "local")]
+    pub fabric: String,
+    /// The RDMA device; the first with an active port by default.
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Length of each measurement.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.2)]
+    pub seconds: f64,
+    /// Write a profile for the simulated fabric: what was measured, and the rest from the profile --base.
+    #[arg(long, value_name = "FILE.toml")]
+    pub out: Option<PathBuf>,
+    /// The profile that the rest is taken from.
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = "cx6-100g")]
+    pub base: String,
+    /// One measurement only: read, write, cas or same-word.
+    #[arg(long, value_name = "VERB", conflicts_with = "out")]
+    pub verb: Option<String>,
+    /// Payload of its verbs, 1 byte to 64 KiB.
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "verb", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub bytes: u32,
+    /// Its clients: lists on their way.
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "verb", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub clients: u32,
+    /// Verbs of a list: one doorbell.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "verb", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub list: u32,
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// The fabric that shall work: local, sim or verbs.
+    #[arg(long, default_value = "local")]
+    pub fabric: String,
+    /// Bytes of the largest region that a node here shall have.
+    #[arg(long, value_parser = parsed::<Bytes>, default_value = "1GiB", value_name = "SIZE")]
+    pub region: Bytes,
+    /// Look for /proc, /sys, /dev and /usr below this directory.
+    #[arg(long, default_value = "/", hide = true)]
+    pub root: PathBuf,
 }
 
 /// `config`.

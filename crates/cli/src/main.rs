@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod crash;
 mod demo;
+mod doctor;
 mod dumps;
 mod exhaustive;
 mod fabric;
@@ -55,7 +56,9 @@ fn run(cli: Cli) -> Result<()> {
         Command::Fabric(args) => match args.command {
             FabricCommand::List => fabric::list(),
             FabricCommand::Show { name, toml } => fabric::show(&name, toml),
+            FabricCommand::Probe(args) => fabric::probe(&args),
         },
+        Command::Doctor(args) => doctor::run(&args),
         Command::Config(args) => match args.command {
             ConfigCommand::Show { experiment, json, settings } => {
                 bench::show_config(&experiment, *settings, json)

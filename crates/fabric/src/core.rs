@@ -687,6 +687,10 @@ impl Drop for Core {
     /// Detached lists are finished even when their executor goes: an unlock must not be lost.
     fn drop(&mut self) {
         while self.poll_drivers() == Progress::Made {}
+        for i in 0.. {
+            let Some(driver) = self.drivers.borrow().get(i).cloned() else { break };
+            driver.settle(self);
+        }
     }
 }
 

@@ -218,18 +218,8 @@ impl Host {
 
     /// Refuses what no NIC takes.
     pub(crate) fn check(&self, wr: &WorkRequest) -> Result<()> {
-        let at = wr.at.offset();
-        // The first line of main memory is reserved.
-        let first = if wr.at.is_on_chip() { 0 } else { 64 };
-        let inside = self.memory(wr.at).contains(at, u64::from(wr.len));
-        if wr.at.space() > 1 || at < first || !inside {
-            return Err(out_of_bounds(wr.at, wr.len));
-        }
-        let word = !matches!(wr.op, Opcode::Read | Opcode::Write);
-        if word && !at.is_multiple_of(8) {
-            return Err(Error::invalid(format!("{} is not aligned to a word", wr.at)));
-        }
-        Ok(())
+        let space = u8::from(wr.at.is_on_chip());
+        check_request(wr, space, self.memory(wr.at).len())
     }
 
     /// The second half of an atomic that found `found`: whatever happened to the word since is overwritten.
@@ -279,6 +269,21 @@ impl Host {
         }
         Ok(())
     }
+}
+
+/// Refuses what no NIC takes: it must lie inside the `bytes` of its kind of memory, but for the first line of the main memory, and
+/// words must be aligned.
+pub(crate) fn check_request(wr: &WorkRequest, space: u8, bytes: u64) -> Result<()> {
+    let at = wr.at.offset();
+    let end = at.checked_add(u64::from(wr.len));
+    if wr.at.space() != space || (space == 0 && at < 64) || end.is_none_or(|end| end > bytes) {
+        return Err(out_of_bounds(wr.at, wr.len));
+    }
+    let word = !matches!(wr.op, Opcode::Read | Opcode::Write);
+    if word && !at.is_multiple_of(8) {
+        return Err(Error::invalid(format!("{} is not aligned to a word", wr.at)));
+    }
+    Ok(())
 }
 
 fn put_word(wr: &WorkRequest, word: u64) {

@@ -35,6 +35,8 @@ mod slab;
 pub mod sync;
 mod transport;
 pub mod verb;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 pub mod wait;
 
 pub use crate::addr::{GlobalAddr, NodeId, Role};
@@ -48,7 +50,7 @@ pub use crate::membership::{
     Change, InProcess, Lease, Member, MemberChange, MemberEvent, MemberState, Membership,
     MembershipFuture, Move, Standing, State, Terms,
 };
-pub use crate::region::Region;
+pub use crate::region::{Pages, Region};
 pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};
 pub use crate::sampled::{Sampled, Verified};
 pub use crate::scope::{OpKind, OpOutcome, Stage, Step};

@@ -1,13 +1,53 @@
 //! Memory that verbs reach: words of `AtomicU64`, copied word by word, so that a READ racing a WRITE is defined in Rust too
 //! (a mix of old and new words) instead of undefined behaviour.
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::error::{Error, ErrorKind, Result};
 
 /// A node's memory. Offsets are bytes; aligned multiples of 8 are the fast path; any other offset and length works, and the
 /// partial words at the edges of a WRITE are merged by compare-exchange, so that a neighbour's bytes survive.
 pub struct Region {
-    words: Box<[AtomicU64]>,
+    /// Page aligned, and stays where it is, so that a NIC can be told of it once.
+    words: NonNull<AtomicU64>,
+    count: usize,
+    pages: Pages,
+    /// Owns the words.
+    _memory: Memory,
 }
+
+/// What a region's memory is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// The processor's ordinary pages.
+    Ordinary,
+    /// The system was asked to join ordinary pages to huge ones where it can.
+    Transparent,
+    /// Reserved huge pages.
+    Huge,
+}
+
+impl std::fmt::Display for Pages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ordinary => "ordinary pages",
+            Self::Transparent => "transparent huge pages",
+            Self::Huge => "huge pages",
+        })
+    }
+}
+
+#[cfg(not(miri))]
+type Memory = memmap2::MmapRaw;
+/// Miri watches a box as well, and faster.
+#[cfg(miri)]
+type Memory = Vec<AtomicU64>;
+
+// SAFETY: the words are atomics, and the memory belongs to the region alone.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
 
 impl std::fmt::Debug for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -17,23 +57,59 @@ impl std::fmt::Debug for Region {
 
 impl Region {
     /// Zeroed memory of `bytes`, rounded up to whole lines. The operating system commits pages when they are first touched.
+    ///
+    /// # Panics
+    /// When there is no memory; [`Region::map`] returns an error.
     pub fn new(bytes: u64) -> Self {
-        let words = (bytes.div_ceil(64) * 8) as usize;
-        let zeroed: Box<[u64]> = vec![0u64; words].into_boxed_slice();
-        let raw = Box::into_raw(zeroed) as *mut [AtomicU64];
-        // SAFETY: `AtomicU64` has the size, alignment and bit validity of `u64`; the box is the only owner.
-        let words = unsafe { Box::from_raw(raw) };
-        Self { words }
+        match Self::map(bytes, false) {
+            Ok(region) => region,
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    /// The same, on huge pages where `prefer_huge` and the system has any: a NIC then needs fewer translations.
+    ///
+    /// # Errors
+    /// `Full` when the system refuses.
+    pub fn map(bytes: u64, prefer_huge: bool) -> Result<Self> {
+        let count = usize::try_from(bytes.div_ceil(64).saturating_mul(8)).unwrap_or(usize::MAX);
+        let refused = |why: &dyn std::fmt::Display| {
+            Error::new(
+                ErrorKind::Full,
+                format!("a region of {bytes} bytes cannot be had ({why}): ask for a smaller one"),
+            )
+        };
+        let len = count.checked_mul(8).filter(|l| *l <= isize::MAX as usize);
+        let len = len.ok_or_else(|| refused(&"more than can be addressed"))?;
+        let (memory, pages) = allocate(len, prefer_huge).map_err(|e| refused(&e))?;
+        let words = base(&memory);
+        Ok(Self { words, count, pages, _memory: memory })
+    }
+
+    /// What its memory is made of.
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// Where its memory begins: for registering it.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only a NIC asks"))]
+    pub(crate) fn base(&self) -> usize {
+        self.words.as_ptr().expose_provenance()
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the memory is at least `count` words, zeroed at first, aligned to a page, and lives as long as the region.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.count) }
     }
 
     /// Length in bytes.
     pub fn len(&self) -> u64 {
-        self.words.len() as u64 * 8
+        self.count as u64 * 8
     }
 
     /// Whether there is no memory at all.
     pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.count == 0
     }
 
     /// Whether `len` bytes from `offset` lie inside.
@@ -43,7 +119,7 @@ impl Region {
 
     /// Asks the processor to bring the first lines of a range near; no more than a hint.
     pub fn prefetch(&self, offset: u64, len: u32) {
-        if let Some(word) = self.words.get((offset / 8) as usize) {
+        if let Some(word) = self.words().get((offset / 8) as usize) {
             prefetch(std::ptr::from_ref(word).addr(), (len as usize).min(256));
         }
     }
@@ -62,7 +138,7 @@ impl Region {
         let first = (at / 8) as usize;
         let whole = rest.len() / 8;
         let (body, tail) = rest.split_at_mut(whole * 8);
-        for (dst, word) in body.chunks_exact_mut(8).zip(&self.words[first..first + whole]) {
+        for (dst, word) in body.chunks_exact_mut(8).zip(&self.words()[first..first + whole]) {
             dst.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
         if !tail.is_empty() {
@@ -86,7 +162,7 @@ impl Region {
         let first = (at / 8) as usize;
         let whole = rest.len() / 8;
         let (body, tail) = rest.split_at(whole * 8);
-        for (src, word) in body.chunks_exact(8).zip(&self.words[first..first + whole]) {
+        for (src, word) in body.chunks_exact(8).zip(&self.words()[first..first + whole]) {
             word.store(u64::from_le_bytes(src.try_into().expect("8 bytes")), Ordering::Relaxed);
         }
         if !tail.is_empty() {
@@ -98,7 +174,7 @@ impl Region {
 
     /// Bytes inside one word.
     fn read_part(&self, at: u64, out: &mut [u8]) {
-        let word = self.words[(at / 8) as usize].load(Ordering::Relaxed).to_le_bytes();
+        let word = self.words()[(at / 8) as usize].load(Ordering::Relaxed).to_le_bytes();
         let skip = (at % 8) as usize;
         out.copy_from_slice(&word[skip..skip + out.len()]);
     }
@@ -106,7 +182,7 @@ impl Region {
     /// Bytes inside one word, merged so that the others keep what concurrent writers store.
     fn write_part(&self, at: u64, src: &[u8]) {
         let skip = (at % 8) as usize;
-        let cell = &self.words[(at / 8) as usize];
+        let cell = &self.words()[(at / 8) as usize];
         let _ = cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
             let mut word = old.to_le_bytes();
             word[skip..skip + src.len()].copy_from_slice(src);
@@ -117,7 +193,7 @@ impl Region {
     /// The aligned word at `offset`.
     fn word(&self, offset: u64) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "the transport checks alignment");
-        &self.words[(offset / 8) as usize]
+        &self.words()[(offset / 8) as usize]
     }
 
     /// Reads one aligned word.
@@ -141,6 +217,39 @@ impl Region {
     pub fn faa(&self, offset: u64, add: u64) -> u64 {
         self.word(offset).fetch_add(add, Ordering::SeqCst)
     }
+}
+
+#[cfg(not(miri))]
+fn allocate(len: usize, prefer_huge: bool) -> std::io::Result<(Memory, Pages)> {
+    use memmap2::{Advice, MmapOptions, MmapRaw};
+    const HUGE_BITS: u8 = 21;
+    // Nothing cannot be mapped.
+    let len = len.max(8);
+    if prefer_huge {
+        let whole = len.next_multiple_of(1 << HUGE_BITS);
+        if let Ok(map) = MmapOptions::new().len(whole).huge(Some(HUGE_BITS)).map_anon() {
+            return Ok((MmapRaw::from(map), Pages::Huge));
+        }
+    }
+    let map = MmapOptions::new().len(len).map_anon()?;
+    let asked = prefer_huge && len >> HUGE_BITS > 0 && map.advise(Advice::HugePage).is_ok();
+    let pages = if asked { Pages::Transparent } else { Pages::Ordinary };
+    Ok((MmapRaw::from(map), pages))
+}
+
+#[cfg(not(miri))]
+fn base(memory: &Memory) -> NonNull<AtomicU64> {
+    NonNull::new(memory.as_mut_ptr().cast()).unwrap_or(NonNull::dangling())
+}
+
+#[cfg(miri)]
+fn allocate(len: usize, _prefer_huge: bool) -> std::io::Result<(Memory, Pages)> {
+    Ok(((0..len / 8).map(|_| AtomicU64::new(0)).collect(), Pages::Ordinary))
+}
+
+#[cfg(miri)]
+fn base(memory: &Memory) -> NonNull<AtomicU64> {
+    NonNull::from(memory.as_slice()).cast()
 }
 
 /// Asks the processor to bring memory near that will be used soon. Any address will do: a hint has no other effect.
@@ -168,6 +277,27 @@ mod tests {
         assert_eq!(r.cas(8, 0, 9), 5);
         assert_eq!(r.faa(8, 2), 5);
         assert_eq!(r.load(8), 7);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such limit")]
+    fn a_region_that_cannot_be_had_is_an_error() {
+        for bytes in [1 << 62, u64::MAX] {
+            let e = Region::map(bytes, false).expect_err("too large");
+            assert_eq!(e.kind(), ErrorKind::Full);
+            assert!(e.to_string().contains("smaller"), "{e}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no pages")]
+    fn regions_begin_on_pages_and_are_zeroed() {
+        for (bytes, huge) in [(0, false), (64, true), (5 << 20, false), (5 << 20, true)] {
+            let r = Region::map(bytes, huge).expect("small");
+            assert_eq!((r.len(), r.base() % 4096), (bytes, 0));
+            assert!(bytes == 0 || r.load(bytes - 8) == 0);
+            assert!(huge || r.pages() == Pages::Ordinary);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! posting (and so to the NIC), whoever drops the future meanwhile; then the awaiting code gets it back. In steady state a
 //! buffer comes from a free list and no memory is allocated.
 
+use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -26,14 +27,20 @@ fn class_bytes(class: usize) -> u32 {
     MIN_BYTES << class
 }
 
+/// Memory for one buffer, and the number of its chunk.
+type Piece = (NonNull<u64>, u32);
+
+/// Chunks begin on pages: a NIC registers whole ones.
+const PAGE_BYTES: usize = 4096;
+
 /// The buffers of one executor.
 #[derive(Clone)]
 pub struct Slab(Rc<Inner>);
 
 struct Inner {
-    free: RefCell<Vec<Vec<NonNull<u64>>>>,
-    /// Every piece of memory ever carved, freed when the slab goes. Raw, because a box would claim to be the only way to it.
-    chunks: RefCell<Vec<*mut [u64]>>,
+    free: RefCell<Vec<Vec<Piece>>>,
+    /// Every piece of memory ever carved, by number, freed when the slab goes.
+    chunks: RefCell<Vec<(NonNull<u64>, Layout)>>,
     live_bytes: Cell<u64>,
     limit_bytes: u64,
     carved: Cell<u64>,
@@ -84,22 +91,41 @@ impl Slab {
         );
         let class = class_of(len);
         let popped = self.0.free.borrow_mut()[class].pop();
-        let ptr = popped.unwrap_or_else(|| self.carve(class));
+        let (ptr, chunk) = popped.unwrap_or_else(|| self.carve(class));
         self.0.live_bytes.set(self.0.live_bytes.get() + u64::from(class_bytes(class)));
-        Buf { ptr, len, class: class as u8, slab: self.clone() }
+        Buf { ptr, len, chunk, class: class as u8, slab: self.clone() }
+    }
+
+    /// Where chunk number `i` lies, and how many bytes it has. Numbers count from 0, a chunk is never freed before the slab, and
+    /// a transport registers it when it sees its number for the first time.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only a NIC asks"))]
+    pub(crate) fn chunk(&self, i: u32) -> Option<(usize, usize)> {
+        let chunks = self.0.chunks.borrow();
+        chunks.get(i as usize).map(|(at, layout)| (at.as_ptr().expose_provenance(), layout.size()))
+    }
+
+    /// Whether both are the same slab.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only a NIC asks"))]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
     }
 
     #[cold]
-    fn carve(&self, class: usize) -> NonNull<u64> {
+    fn carve(&self, class: usize) -> Piece {
         let bytes = class_bytes(class) as usize;
         let count = (CARVE_BYTES / bytes).max(1);
-        let chunk = Box::into_raw(vec![0u64; bytes / 8 * count].into_boxed_slice());
-        let base = chunk.cast::<u64>();
-        let mut free = self.0.free.borrow_mut();
+        let layout = Layout::from_size_align(bytes * count, PAGE_BYTES).expect("far below isize");
+        // SAFETY: the layout is not of size zero.
+        let chunk = unsafe { std::alloc::alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(chunk.cast::<u64>()) else {
+            std::alloc::handle_alloc_error(layout)
+        };
+        let mut chunks = self.0.chunks.borrow_mut();
+        let number = chunks.len() as u32;
+        chunks.push((base, layout));
         // SAFETY: every offset stays inside the chunk just allocated, which lives as long as the slab.
-        let piece = |i: usize| unsafe { NonNull::new_unchecked(base.add(i * (bytes / 8))) };
-        free[class].extend((1..count).rev().map(piece));
-        self.0.chunks.borrow_mut().push(chunk);
+        let piece = |i: usize| (unsafe { base.add(i * (bytes / 8)) }, number);
+        self.0.free.borrow_mut()[class].extend((1..count).rev().map(piece));
         self.0.carved.set(self.0.carved.get() + 1);
         piece(0)
     }
@@ -107,9 +133,9 @@ impl Slab {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        for chunk in self.chunks.borrow_mut().drain(..) {
-            // SAFETY: it came from a box, is freed once, and every `Buf` holds the slab, so that none is left.
-            drop(unsafe { Box::from_raw(chunk) });
+        for (chunk, layout) in self.chunks.borrow_mut().drain(..) {
+            // SAFETY: it was allocated with this layout, is freed once, and every `Buf` holds the slab, so that none is left.
+            unsafe { std::alloc::dealloc(chunk.as_ptr().cast(), layout) };
         }
     }
 }
@@ -124,6 +150,7 @@ impl fmt::Debug for Slab {
 pub struct Buf {
     ptr: NonNull<u64>,
     len: u32,
+    chunk: u32,
     class: u8,
     slab: Slab,
 }
@@ -132,6 +159,11 @@ impl Buf {
     /// Its address for a transport. Valid while the buffer lives.
     pub(crate) fn raw(&self) -> *mut u8 {
         self.ptr.as_ptr().cast()
+    }
+
+    /// The number of the slab's chunk that it lies in.
+    pub(crate) fn chunk(&self) -> u32 {
+        self.chunk
     }
 
     /// Shortens what the buffer shows (and a WRITE sends) to `len` bytes.
@@ -165,7 +197,7 @@ impl Drop for Buf {
         let class = self.class as usize;
         let inner = &self.slab.0;
         inner.live_bytes.set(inner.live_bytes.get() - u64::from(class_bytes(class)));
-        inner.free.borrow_mut()[class].push(self.ptr);
+        inner.free.borrow_mut()[class].push((self.ptr, self.chunk));
     }
 }
 
@@ -191,6 +223,19 @@ mod tests {
             b[63] = 1;
         }
         assert_eq!((slab.carved(), slab.live_bytes()), (carved, 0));
+    }
+
+    #[test]
+    fn a_buffer_knows_its_chunk() {
+        let slab = Slab::new(1 << 20);
+        let bufs: Vec<Buf> = [64, 64, 100_000, 700].iter().map(|len| slab.alloc(*len)).collect();
+        assert_eq!(bufs.iter().map(Buf::chunk).collect::<Vec<_>>(), [0, 0, 1, 2]);
+        for buf in &bufs {
+            let (at, len) = slab.chunk(buf.chunk()).expect("carved");
+            let begin = buf.raw().addr();
+            assert!(at % PAGE_BYTES == 0 && begin >= at && begin + buf.len() <= at + len);
+        }
+        assert_eq!(slab.chunk(3), None);
     }
 
     #[test]

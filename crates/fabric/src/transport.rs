@@ -61,6 +61,9 @@ pub struct WorkRequest {
     pub a: u64,
     /// Swap value.
     pub b: u64,
+    /// The chunk of the executor's slab that the local buffer lies in: what a NIC finds its key by.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only a NIC asks"))]
+    pub(crate) chunk: u32,
     /// Local buffer, owned by the posting until it completes; null for [`Opcode::WriteWord`].
     pub(crate) local: *mut u8,
 }
@@ -99,6 +102,8 @@ pub trait Transport {
     ) -> Poll<Result<Vec<u8>>>;
     /// Delivers completions that are there.
     fn poll(&self, core: &Core) -> Progress;
+    /// The executor goes: finishes what was posted and nobody waits for, within a second.
+    fn settle(&self, _core: &Core) {}
     /// Nothing is ready: waits for something, until `due` at the latest. `spins` counts calls without progress.
     fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle;
     /// The fabric's clock, as this client thread sees it.

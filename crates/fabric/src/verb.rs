@@ -97,6 +97,12 @@ pub const fn chain<L: Ordered>(list: L) -> Chain<L> {
     Chain(list)
 }
 
+/// A local buffer, and the chunk of the slab that it lies in.
+type Local = (*mut u8, u32);
+
+/// A verb without one.
+const NOWHERE: Local = (std::ptr::null_mut(), 0);
+
 /// Fills a posting with requests and the buffers they use.
 pub struct Stager<'a> {
     posting: &'a mut Posting,
@@ -128,22 +134,33 @@ impl<'a> Stager<'a> {
         s
     }
 
-    fn push(&mut self, op: Opcode, at: GlobalAddr, len: u32, words: (u64, u64), local: *mut u8) {
+    fn push(&mut self, op: Opcode, at: GlobalAddr, len: u32, words: (u64, u64), local: Local) {
         let fenced = std::mem::take(&mut self.fenced);
         let (a, b) = words;
+        let (local, chunk) = local;
         let chained = self.chained;
-        self.posting.requests.push(WorkRequest { op, fenced, chained, len, at, a, b, local });
+        self.posting.requests.push(WorkRequest {
+            op,
+            fenced,
+            chained,
+            len,
+            at,
+            a,
+            b,
+            chunk,
+            local,
+        });
     }
 
     fn push_read(&mut self, at: GlobalAddr, len: u32) {
         let buf = self.slab.alloc(len);
-        self.push(Opcode::Read, at, len, (0, 0), buf.raw());
+        self.push(Opcode::Read, at, len, (0, 0), (buf.raw(), buf.chunk()));
         self.posting.bufs.push(Some(buf));
     }
 
     fn push_write(&mut self, at: GlobalAddr, buf: Option<Buf>) {
         let buf = buf.expect("a list is staged once");
-        self.push(Opcode::Write, at, buf.len() as u32, (0, 0), buf.raw());
+        self.push(Opcode::Write, at, buf.len() as u32, (0, 0), (buf.raw(), buf.chunk()));
         self.posting.bufs.push(Some(buf));
     }
 
@@ -152,7 +169,8 @@ impl<'a> Stager<'a> {
         assert!((self.words_used + 1) * 8 <= words.len() as u32, "room for every atomic was made");
         let local = words.raw().wrapping_add(self.words_used as usize * 8);
         self.words_used += 1;
-        self.push(op, at, 8, (a, b), local);
+        let chunk = words.chunk();
+        self.push(op, at, 8, (a, b), (local, chunk));
     }
 
     /// Runs `f` with all requests it pushes in one chain.
@@ -259,7 +277,7 @@ impl List for WriteWord {
         0
     }
     fn stage(&mut self, s: &mut Stager<'_>) {
-        s.push(Opcode::WriteWord, self.at, 8, (self.word, 0), std::ptr::null_mut());
+        s.push(Opcode::WriteWord, self.at, 8, (self.word, 0), NOWHERE);
     }
     fn collect(self, _c: &mut Collector<'_>) {}
 }
@@ -502,7 +520,7 @@ impl List for VerbVec {
                 Item::Read { at, len } => s.push_read(*at, *len),
                 Item::Write { at, buf } => s.push_write(*at, buf.take()),
                 Item::WriteWord { at, word } => {
-                    s.push(Opcode::WriteWord, *at, 8, (*word, 0), std::ptr::null_mut());
+                    s.push(Opcode::WriteWord, *at, 8, (*word, 0), NOWHERE);
                 }
                 Item::Cas { at, old, new } => s.push_atomic(Opcode::Cas, *at, *old, *new),
                 _ => panic!("clear() a batch before it is used again"),

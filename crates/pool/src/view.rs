@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dmtree_fabric::{Endpoint, Error, ErrorKind, Lease, Member, NodeId, Result, Standing, State};
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, Lease, Member, NodeId, Result, Role, Standing, State,
+};
 
 use crate::wire::locked;
 
@@ -102,7 +104,10 @@ impl View {
     /// Whether a node can be asked for something: as far as is known it lives.
     pub(crate) fn is_worth_asking(&self, node: NodeId) -> bool {
         let state = locked(&self.state);
-        // (While nobody has joined, nothing is judged.)
+        // Memory nodes hold no lease. (And while nobody has joined, nothing is judged.)
+        if node.role() == Role::Memory {
+            return true;
+        }
         let mut lives = state.members.iter().filter(|m| m.member.node == node);
         state.members.is_empty() || lives.any(|m| m.standing == Standing::Living)
     }

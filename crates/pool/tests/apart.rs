@@ -124,3 +124,13 @@ fn a_pool_that_is_not_there_or_not_ready_is_an_error_with_a_way_out() {
     let small = MemoryNode::join(&early, 1024).expect_err("too small");
     assert_eq!(small.kind(), ErrorKind::InvalidArgument, "{small}");
 }
+
+/// Cells on memory nodes were not asked for once anybody had joined: memory nodes are no members, and were taken for strangers.
+#[test]
+fn memory_nodes_grant_cells_though_they_hold_no_lease() {
+    let mn0 = found(1);
+    let a = Cluster::join(&place(&mn0)).expect("joins");
+    let (node, ep) = node(&a);
+    let t = on(&ep, node.alloc_table(&ep, 1, TableSide::Memory)).expect("room");
+    assert_eq!(on(&ep, node.resolve(&ep, t)).expect("a home").node(), mn0.node());
+}

@@ -101,8 +101,18 @@ impl LocalFabric {
     /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new incarnation and a new region.
     ///
     /// # Errors
-    /// `Exists` when the node is a member already.
+    /// `Exists` when the node is a member already; `Full` when there is no such memory.
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
+        self.add_mapped_node(node, bytes, false)
+    }
+
+    /// The same, on huge pages where there are any and they are preferred.
+    pub(crate) fn add_mapped_node(
+        &self,
+        node: NodeId,
+        bytes: u64,
+        prefer_huge: bool,
+    ) -> Result<()> {
         let mut hosts = self.0.hosts.write().expect("no panic under this lock");
         let old = hosts.iter().position(|h| h.node == node);
         let incarnation = match old {
@@ -112,7 +122,8 @@ impl LocalFabric {
             Some(i) => hosts[i].incarnation + 1,
             None => 1,
         };
-        join(&mut hosts, old, self.new_host(node, incarnation, bytes));
+        let region = Region::map(bytes, prefer_huge)?;
+        join(&mut hosts, old, self.new_host(node, incarnation, region));
         drop(hosts);
         self.log(node, incarnation, MemberChange::Joined);
         Ok(())
@@ -123,16 +134,16 @@ impl LocalFabric {
         let mut hosts = self.0.hosts.write().expect("no panic under this lock");
         let old = hosts.iter().position(|h| h.node == node).ok_or_else(|| unknown(node))?;
         let (incarnation, bytes) = (hosts[old].incarnation + 1, hosts[old].region.len());
-        join(&mut hosts, Some(old), self.new_host(node, incarnation, bytes));
+        join(&mut hosts, Some(old), self.new_host(node, incarnation, Region::new(bytes)));
         Ok(())
     }
 
-    fn new_host(&self, node: NodeId, incarnation: u32, bytes: u64) -> Host {
+    fn new_host(&self, node: NodeId, incarnation: u32, region: Region) -> Host {
         let chip = match node.role() {
             Role::Memory => u64::from(self.0.chip_bytes),
             Role::Compute => 0,
         };
-        Host::with_chip(node, incarnation, Region::new(bytes), Region::new(chip))
+        Host::with_chip(node, incarnation, region, Region::new(chip))
     }
 
     /// The node's present host.
@@ -142,6 +153,11 @@ impl LocalFabric {
 
     /// A client thread's transport on a member.
     pub(crate) fn transport(&self, node: NodeId) -> Result<LocalTransport> {
+        Ok(LocalTransport::new(self.0.clone(), self.check_member(node)?))
+    }
+
+    /// A node whose clients may attach.
+    pub(crate) fn check_member(&self, node: NodeId) -> Result<Arc<Host>> {
         let host = self.0.host(node).ok_or_else(|| unknown(node))?;
         if !host.alive() {
             return Err(Error::new(ErrorKind::Fenced, format!("{node} has lost its membership")));
@@ -149,7 +165,7 @@ impl LocalFabric {
         if host.power() != Power::On {
             return Err(Error::new(ErrorKind::Unreachable, format!("{node} is down")));
         }
-        Ok(LocalTransport::new(self.0.clone(), host))
+        Ok(host)
     }
 
     /// A way of this very incarnation of a node.

@@ -129,6 +129,7 @@ pub(super) fn execute(host: &Host, verbs: &[u8], out: &mut Vec<u8>) -> Result<()
             a: 0,
             b: 0,
             local: std::ptr::null_mut(),
+            chunk: 0,
         };
         let is_word = !matches!(op, Opcode::Read | Opcode::Write);
         if at.node() != host.node || (is_word && len != 8) {

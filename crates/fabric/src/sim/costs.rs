@@ -238,6 +238,7 @@ mod tests {
             at,
             a: 0,
             b: 0,
+            chunk: 0,
             local: std::ptr::null_mut(),
         }
     }

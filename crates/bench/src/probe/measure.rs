@@ -1,0 +1,208 @@
+//! One measurement of a fabric: a few clients of one thread that post verbs one after another.
+
+use std::rc::Rc;
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{
+    Core, Endpoint, Fabric, Fifo, GlobalAddr, Nanos, NodeId, Result as FabricResult, Transport,
+    Worker,
+};
+
+use crate::failure::{Failure, Result};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// READs.
+    Read,
+    /// WRITEs.
+    Write,
+    /// Compare-and-swaps, each client on a word of its own.
+    Cas,
+    /// Fetch-and-adds of all clients on one word.
+    SameWord,
+}
+
+impl Verb {
+    /// Its name in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "READ",
+            Self::Write => "WRITE",
+            Self::Cas => "CAS",
+            Self::SameWord => "FAA, one word",
+        }
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Which verb.
+    pub verb: Verb,
+    /// Payload of a verb.
+    pub bytes: u32,
+    /// Clients of the thread, each with one list on its way.
+    pub clients: u32,
+    /// Verbs of a list: one doorbell.
+    pub list: u32,
+    /// How long it takes.
+    pub for_ns: Nanos,
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Verbs that completed.
+    pub verbs: u64,
+    /// The time they took together.
+    pub took_ns: Nanos,
+    /// The median list's time from post to completion.
+    pub median_ns: Nanos,
+    /// What one in a hundred exceeds.
+    pub p99_ns: Nanos,
+}
+
+impl Measured {
+    /// Verbs per second.
+    pub fn rate(&self) -> f64 {
+        self.verbs as f64 * 1e9 / self.took_ns.max(1) as f64
+    }
+
+    /// Time of a verb when they follow each other without a gap, ns.
+    pub fn each_ns(&self) -> f64 {
+        self.took_ns as f64 / self.verbs.max(1) as f64
+    }
+}
+
+/// A thread's clients between two nodes.
+pub struct Bench {
+    core: Rc<Core>,
+    transport: Rc<dyn Transport>,
+    target: NodeId,
+    region_bytes: u64,
+}
+
+impl std::fmt::Debug for Bench {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bench({} to {})", self.transport.node(), self.target)
+    }
+}
+
+/// Distance of the clients' places in the target's memory, bytes.
+const STRIDE: u64 = 1 << 17;
+
+impl Bench {
+    /// Clients of `from` that reach `to`.
+    ///
+    /// # Errors
+    /// Those of attaching.
+    pub fn new(fabric: &dyn Fabric, from: NodeId, to: NodeId) -> Result<Self> {
+        let transport = fabric.attach(from)?;
+        let core = Core::new(transport.clone(), 64 << 20);
+        let region_bytes = fabric.region_bytes(to).unwrap_or(0);
+        Ok(Self { core, transport, target: to, region_bytes })
+    }
+
+    /// Runs a measurement.
+    ///
+    /// # Errors
+    /// Those of the verbs.
+    pub fn run(&self, plan: Plan) -> Result<Measured> {
+        let mut worker = Worker::new(self.core.clone());
+        let shared = Rc::new(Shared::default());
+        let clients: Vec<_> = (0..plan.clients).map(|_| self.core.add_slot()).collect();
+        for (i, slot) in clients.into_iter().enumerate() {
+            let ep = Endpoint::new(self.core.clone(), self.transport.clone(), slot);
+            let at = self.place(plan, i as u64);
+            let shared = shared.clone();
+            worker.spawn(slot, async move {
+                if let Err(e) = client(&ep, plan, at, &shared).await {
+                    shared.error.borrow_mut().get_or_insert(e);
+                }
+            });
+        }
+        worker.run(&mut Fifo).map_err(|s| Failure::input(s.to_string()))?;
+        if let Some(e) = shared.error.take() {
+            return Err(e.into());
+        }
+        let mut times = shared.times.take();
+        times.sort_unstable();
+        let share = |of: usize| times.get(times.len() * of / 100).copied().unwrap_or(0);
+        let (median_ns, p99_ns) = (share(50), share(99));
+        // Clients of a fabric that executes at once run one after another.
+        let took_ns = shared.last_ns.get().saturating_sub(shared.first_ns.get().unwrap_or(0));
+        let verbs = shared.verbs.get();
+        Ok(Measured { verbs, took_ns, median_ns, p99_ns })
+    }
+
+    fn place(&self, plan: Plan, client: u64) -> GlobalAddr {
+        let places = (self.region_bytes.saturating_sub(STRIDE) / STRIDE).max(1);
+        let i = if plan.verb == Verb::SameWord { 0 } else { client % places };
+        GlobalAddr::new(self.target, 64 + i * STRIDE)
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    verbs: std::cell::Cell<u64>,
+    /// When the first client began.
+    first_ns: std::cell::Cell<Option<Nanos>>,
+    /// When the last one ended.
+    last_ns: std::cell::Cell<Nanos>,
+    times: std::cell::RefCell<Vec<Nanos>>,
+    error: std::cell::RefCell<Option<dmtree_fabric::Error>>,
+}
+
+/// At most this many times are kept; the first ones will do.
+const TIMES: usize = 100_000;
+
+/// Reading a clock can cost as much as a verb.
+const TIMED_ONE_IN: u64 = 8;
+
+async fn client(ep: &Endpoint, plan: Plan, at: GlobalAddr, shared: &Shared) -> FabricResult<()> {
+    // The first list makes connections and touches memory.
+    let mut list = VerbVec::new();
+    list = post(ep, plan, at, list).await?;
+    let began = ep.now();
+    shared.first_ns.set(shared.first_ns.get().or(Some(began)));
+    loop {
+        for _ in 1..TIMED_ONE_IN {
+            list = post(ep, plan, at, list).await?;
+        }
+        let posted = ep.now();
+        list = post(ep, plan, at, list).await?;
+        let now = ep.now();
+        shared.verbs.set(shared.verbs.get() + u64::from(plan.list) * TIMED_ONE_IN);
+        shared.last_ns.set(shared.last_ns.get().max(now));
+        if let mut times = shared.times.borrow_mut()
+            && times.len() < TIMES
+        {
+            times.push(now - posted);
+        }
+        if now - began >= plan.for_ns {
+            return Ok(());
+        }
+    }
+}
+
+async fn post(
+    ep: &Endpoint,
+    plan: Plan,
+    at: GlobalAddr,
+    mut list: VerbVec,
+) -> FabricResult<VerbVec> {
+    if plan.verb == Verb::SameWord {
+        ep.faa(at, 1).await?;
+        return Ok(list);
+    }
+    list.clear();
+    for i in 0..plan.list {
+        match plan.verb {
+            Verb::Read => _ = list.read(at, plan.bytes),
+            Verb::Write => _ = list.write(at, ep.buf(plan.bytes).await?),
+            _ => _ = list.cas(at.plus(u64::from(i % 64) * 8), 0, 0),
+        }
+    }
+    ep.batch(list).await
+}

@@ -1,0 +1,220 @@
+//! Micro-benchmarks of a fabric between two nodes, and the profile of the simulated fabric that they give.
+
+mod measure;
+
+pub use measure::{Bench, Measured, Plan, Verb};
+
+use dmtree_fabric::local::LocalFabric;
+use dmtree_fabric::{Fabric, Nanos, NodeId};
+
+use crate::failure::{Failure, Result};
+use crate::registry::{LOCAL, VERBS};
+use crate::simulated::Profile;
+use crate::table::Table;
+
+/// Payloads of READs and WRITEs, bytes.
+pub const SIZES: [u32; 5] = [8, 64, 512, 4096, 65_536];
+/// Lists on their way when rates are measured.
+const CLIENTS: u32 = 16;
+/// Verbs of a list when doorbells are measured.
+const LIST: u32 = 8;
+
+/// The two nodes of a fabric that is measured.
+pub const FROM: NodeId = NodeId::compute(0);
+/// See [`FROM`].
+pub const TO: NodeId = NodeId::memory(0);
+/// The target's memory, bytes.
+const REGION_BYTES: u64 = 16 << 20;
+
+/// A fabric of two nodes, and a line on what it runs on.
+///
+/// # Errors
+/// An unknown fabric, or one that this binary or this machine lacks: with what to do about it.
+pub fn open(fabric: &str, device: Option<&str>) -> Result<(Box<dyn Fabric>, String)> {
+    match fabric {
+        LOCAL => {
+            let f = LocalFabric::new();
+            f.add_node(FROM, 1 << 12)?;
+            f.add_node(TO, REGION_BYTES)?;
+            Ok((Box::new(f), "memory of this process".to_owned()))
+        }
+        VERBS => verbs(device),
+        other => Err(Failure::input(format!("unknown fabric {other:?}: give {LOCAL} or {VERBS}"))),
+    }
+}
+
+#[cfg(feature = "verbs")]
+fn verbs(device: Option<&str>) -> Result<(Box<dyn Fabric>, String)> {
+    use dmtree_fabric::verbs::{Config, VerbsFabric};
+    let config = Config { device: device.map(str::to_owned), ..Config::default() };
+    let f = VerbsFabric::new(&config)?;
+    f.add_node(FROM, 1 << 12)?;
+    f.add_node(TO, REGION_BYTES)?;
+    let what = f.nic().to_string();
+    Ok((Box::new(f), what))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn verbs(_device: Option<&str>) -> Result<(Box<dyn Fabric>, String)> {
+    Err(Failure::input(
+        "this binary was built without the fabric verbs: cargo build --release -p dmtree-cli --features verbs",
+    ))
+}
+
+/// All measurements.
+#[derive(Debug)]
+pub struct Probed {
+    rows: Vec<(Plan, Measured)>,
+}
+
+/// Measures `to` as `from` sees it, each measurement for `for_ns`.
+///
+/// # Errors
+/// Those of the verbs.
+pub fn run(fabric: &dyn Fabric, from: NodeId, to: NodeId, for_ns: Nanos) -> Result<Probed> {
+    let bench = Bench::new(fabric, from, to)?;
+    let mut plans = Vec::new();
+    for verb in [Verb::Read, Verb::Write] {
+        for bytes in SIZES {
+            plans.push(Plan { verb, bytes, clients: 1, list: 1, for_ns });
+            plans.push(Plan { verb, bytes, clients: CLIENTS, list: 1, for_ns });
+        }
+        plans.push(Plan { verb, bytes: 64, clients: 1, list: LIST, for_ns });
+        plans.push(Plan { verb, bytes: 64, clients: 1 + CLIENTS / LIST, list: LIST, for_ns });
+    }
+    for verb in [Verb::Cas, Verb::SameWord] {
+        plans.push(Plan { verb, bytes: 8, clients: 1, list: 1, for_ns });
+        plans.push(Plan { verb, bytes: 8, clients: CLIENTS, list: 1, for_ns });
+    }
+    let measured = |plan| Ok((plan, bench.run(plan)?));
+    Ok(Probed { rows: plans.into_iter().map(measured).collect::<Result<_>>()? })
+}
+
+impl Probed {
+    /// A measurement; those that `run` makes are there.
+    fn get(&self, verb: Verb, bytes: u32, is_alone: bool) -> Option<&Measured> {
+        let found = |(p, _): &&(Plan, Measured)| {
+            p.verb == verb && p.bytes == bytes && p.list == 1 && (p.clients == 1) == is_alone
+        };
+        self.rows.iter().find(found).map(|(_, m)| m)
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut t = Table::new(
+            &[
+                "verb",
+                "bytes",
+                "clients",
+                "verbs per doorbell",
+                "median ns",
+                "p99 ns",
+                "verbs/s",
+                "Gb/s",
+            ],
+            1,
+        );
+        for (p, m) in &self.rows {
+            t.row(vec![
+                p.verb.name().to_owned(),
+                p.bytes.to_string(),
+                p.clients.to_string(),
+                p.list.to_string(),
+                m.median_ns.to_string(),
+                m.p99_ns.to_string(),
+                format!("{:.0}", m.rate()),
+                format!("{:.3}", m.rate() * f64::from(p.bytes) * 8.0 / 1e9),
+            ]);
+        }
+        t.text()
+    }
+
+    /// A profile for the simulated fabric: what was measured in place of `base`'s values, and the rest as it is there.
+    ///
+    /// Round trips split into servers' time and the rest: what 16 clients need per verb is taken for the slowest server of the path,
+    /// which the responder stands for.
+    pub fn profile(&self, base: &Profile, name: &str, description: &str) -> Profile {
+        let mut p = base.clone();
+        name.clone_into(&mut p.name);
+        description.clone_into(&mut p.description);
+        p.trust = "A for round trips, rates and bandwidth measured between two nodes; the rest as in the profile it is based on".to_owned();
+        let each = |verb, bytes| self.get(verb, bytes, false).map_or(0.0, Measured::each_ns);
+        let alone = |verb, bytes| self.get(verb, bytes, true).map_or(0.0, |m| m.median_ns as f64);
+        p.responder_ns.read = each(Verb::Read, 64).min(1e7);
+        p.responder_ns.write = each(Verb::Write, 64).min(1e7);
+        p.responder_ns.atomic = each(Verb::Cas, 8).min(1e7);
+        p.responder_ns.write_cold = 0.0;
+        p.same_word_ns.dram = each(Verb::SameWord, 8).min(1e6);
+        for initiator in
+            [&mut p.initiator_ns.read, &mut p.initiator_ns.write, &mut p.initiator_ns.atomic]
+        {
+            *initiator = 0.0;
+        }
+        let rest = alone(Verb::Read, 64) - p.responder_ns.read - p.cpu.post_ns - p.cpu.round_ns;
+        p.latency.completion_ns = 0.0;
+        p.latency.propagation_ns = (rest / 2.0).clamp(0.0, 1e6);
+        p.latency.loopback_ns = p.latency.propagation_ns;
+        let largest = SIZES[SIZES.len() - 1];
+        let gbps = |verb| {
+            let m = self.get(verb, largest, false);
+            m.map_or(0.0, |m| m.rate() * f64::from(largest) * 8.0 / 1e9)
+        };
+        p.link.gbps = gbps(Verb::Read).max(gbps(Verb::Write)).clamp(0.1, 3200.0);
+        p.link.efficiency = 1.0;
+        p
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dmtree_fabric::local::LocalFabric;
+
+    fn local() -> Probed {
+        let fabric = LocalFabric::new();
+        let (cn, mn) = (NodeId::compute(0), NodeId::memory(0));
+        fabric.add_node(cn, 1 << 12).expect("new");
+        fabric.add_node(mn, 4 << 20).expect("new");
+        run(&fabric, cn, mn, 200_000).expect("verbs work")
+    }
+
+    #[test]
+    fn every_row_measures_something_and_the_profile_is_sound() {
+        let probed = local();
+        assert!(probed.rows.iter().all(|(_, m)| m.verbs > 0 && m.took_ns >= 200_000));
+        // On local one client is as fast as many: they run one after another.
+        for (plan, many) in probed.rows.iter().filter(|(p, _)| p.clients == CLIENTS) {
+            assert!(many.took_ns >= u64::from(CLIENTS) * 200_000, "{plan:?} {many:?}");
+        }
+        assert_eq!(probed.table().lines().count(), probed.rows.len() + 2);
+        let base = Profile::named("ideal").expect("shipped");
+        let made = probed.profile(&base, "mine", "what was measured here");
+        let back = Profile::parse("mine.toml", &made.to_toml()).expect("the simulator takes it");
+        assert_eq!(back, made);
+        assert!(back.responder_ns.read > 0.0 && back.name == "mine");
+    }
+
+    #[test]
+    fn a_profile_holds_what_was_measured() {
+        let row = |verb, bytes, clients, verbs, median_ns| {
+            let plan = Plan { verb, bytes, clients, list: 1, for_ns: 1 };
+            (plan, Measured { verbs, took_ns: 1_000_000, median_ns, p99_ns: median_ns })
+        };
+        let rows = vec![
+            row(Verb::Read, 64, 1, 200, 5_000),
+            row(Verb::Read, 64, CLIENTS, 1_000, 16_000),
+            row(Verb::Write, 64, CLIENTS, 2_000, 8_000),
+            row(Verb::Read, 65_536, CLIENTS, 100, 1),
+            row(Verb::Cas, 8, CLIENTS, 500, 1),
+            row(Verb::SameWord, 8, CLIENTS, 250, 1),
+        ];
+        let mut base = Profile::named("ideal").expect("shipped");
+        (base.cpu.post_ns, base.cpu.round_ns) = (100.0, 400.0);
+        let p = Probed { rows }.profile(&base, "p", "d");
+        let got =
+            [p.responder_ns.read, p.responder_ns.write, p.responder_ns.atomic, p.same_word_ns.dram];
+        assert_eq!(got, [1_000.0, 500.0, 2_000.0, 4_000.0]);
+        assert_eq!(p.latency.propagation_ns, 1_750.0, "half of what nothing else explains");
+        assert!((p.link.gbps - 52.4288).abs() < 1e-6, "{}", p.link.gbps);
+    }
+}

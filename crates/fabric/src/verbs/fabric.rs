@@ -1,0 +1,153 @@
+//! All nodes in one process, their memory reached through the NIC: for tests of the data path.
+
+use std::rc::Rc;
+use std::sync::{Arc, RwLock};
+
+use super::config::Config;
+use super::nic::Nic;
+use super::port::Port;
+use super::transport::VerbsTransport;
+use crate::addr::NodeId;
+use crate::caps::Capabilities;
+use crate::error::{Error, ErrorKind, Result};
+use crate::host::Host;
+use crate::local::LocalFabric;
+use crate::membership::{Member, MemberEvent};
+use crate::rpc::{RpcHandler, ServiceId};
+use crate::transport::{Fabric, Transport};
+
+/// Nodes in this process, joined by a NIC. Clone it freely; all clones are the same fabric.
+#[derive(Clone)]
+pub struct VerbsFabric(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    /// Who there is, and what they serve.
+    pub roster: LocalFabric,
+    pub nic: Arc<Nic>,
+    ports: RwLock<Vec<(Member, Arc<Port>)>>,
+    /// Start of the fabric's clock.
+    pub epoch: std::time::Instant,
+}
+
+impl std::fmt::Debug for VerbsFabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "VerbsFabric({:?} on {})", self.nodes(), self.0.nic)
+    }
+}
+
+impl VerbsFabric {
+    /// A fabric without nodes, on the device that the settings choose.
+    ///
+    /// # Errors
+    /// `Unsupported`, naming what is missing and how it can be had.
+    #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
+    pub fn new(config: &Config) -> Result<Self> {
+        Ok(Self(Arc::new(Shared {
+            roster: LocalFabric::new(),
+            nic: Nic::open(config)?,
+            ports: RwLock::default(),
+            epoch: std::time::Instant::now(),
+        })))
+    }
+
+    /// The device.
+    pub fn nic(&self) -> &Nic {
+        &self.0.nic
+    }
+
+    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new incarnation and a new region.
+    ///
+    /// # Errors
+    /// `Exists` when the node is a member already; `Full` when its memory cannot be registered.
+    pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
+        let huge = self.0.nic.config().huge_pages;
+        self.0.roster.add_mapped_node(node, bytes, huge)?;
+        let host = self.0.host(node)?;
+        let me = Member { node, incarnation: host.incarnation };
+        let port = Port::open(self.0.nic.clone(), me, host)?;
+        let mut ports = self.0.ports.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        ports.retain(|(m, _)| m.node != node);
+        ports.push((me, Arc::new(port)));
+        Ok(())
+    }
+
+    /// A client thread's transport, of which tests ask more than of any.
+    ///
+    /// # Errors
+    /// As [`Fabric::attach`].
+    pub fn transport(&self, node: NodeId) -> Result<Rc<VerbsTransport>> {
+        self.0.roster.check_member(node)?;
+        let own = self.0.host(node)?;
+        Ok(Rc::new(VerbsTransport::new(self.0.clone(), own)?))
+    }
+}
+
+impl Shared {
+    pub(super) fn host(&self, node: NodeId) -> Result<Arc<Host>> {
+        let host = self.roster.host(node);
+        host.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("{node} is no node of this fabric"))
+        })
+    }
+
+    pub(super) fn port(&self, node: NodeId) -> Option<Arc<Port>> {
+        let ports = self.ports.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        ports.iter().find(|(m, _)| m.node == node).map(|(_, p)| p.clone())
+    }
+
+    pub(super) fn caps(&self) -> Capabilities {
+        let ports = self.ports.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Capabilities {
+            // One packet.
+            whole_write_bytes: u32::from(self.nic.mtu()),
+            on_chip_bytes: ports.iter().map(|(_, p)| p.on_chip_bytes()).min().unwrap_or(0),
+            ..Capabilities::NONE
+        }
+    }
+}
+
+impl Fabric for VerbsFabric {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn nodes(&self) -> Vec<NodeId> {
+        self.0.roster.nodes()
+    }
+
+    fn region_bytes(&self, node: NodeId) -> Option<u64> {
+        self.0.roster.region_bytes(node)
+    }
+
+    fn attach(&self, node: NodeId) -> Result<Rc<dyn Transport>> {
+        Ok(self.transport(node)?)
+    }
+
+    fn caps(&self) -> Capabilities {
+        self.0.caps()
+    }
+
+    fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()> {
+        self.0.roster.serve(node, service, handler)
+    }
+
+    fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
+        self.0.roster.fence(host, node, incarnation)?;
+        if let Some(port) = self.0.port(host) {
+            port.revoke(Member { node, incarnation });
+        }
+        Ok(())
+    }
+
+    fn connect(&self, node: NodeId, to: NodeId, incarnation: u32) {
+        self.0.roster.connect(node, to, incarnation);
+    }
+
+    fn incarnation(&self, node: NodeId) -> Option<u32> {
+        self.0.roster.incarnation(node)
+    }
+
+    fn events(&self, since: u64) -> Vec<MemberEvent> {
+        self.0.roster.events(since)
+    }
+}

@@ -1,0 +1,206 @@
+//! A client thread's way in a [`super::VerbsFabric`]: verbs through the NIC, offers and calls by function calls.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::client::{Client, Stats};
+use super::fabric::Shared;
+use super::port::Accepted;
+use crate::addr::NodeId;
+use crate::caps::Capabilities;
+use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::host::Host;
+use crate::membership::Member;
+use crate::rpc::{MAX_RPC_BYTES, ServiceId};
+use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
+
+/// A client thread's transport.
+pub struct VerbsTransport {
+    client: Client,
+    shared: Arc<Shared>,
+    own: Arc<Host>,
+    /// The hosts' ends of its connections.
+    ends: RefCell<BTreeMap<NodeId, Accepted>>,
+    /// What the services that it calls run on, by node.
+    services: RefCell<BTreeMap<NodeId, (Arc<Host>, Endpoint)>>,
+    is_service: bool,
+}
+
+impl std::fmt::Debug for VerbsTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "VerbsTransport({:?})", self.client)
+    }
+}
+
+impl VerbsTransport {
+    pub(super) fn new(shared: Arc<Shared>, own: Arc<Host>) -> Result<Self> {
+        let me = Member { node: own.node, incarnation: own.incarnation };
+        let client = Client::open(shared.nic.clone(), me)?;
+        let (ends, services) = (RefCell::default(), RefCell::default());
+        Ok(Self { client, shared, own, ends, services, is_service: false })
+    }
+
+    /// What it has done.
+    pub fn stats(&self) -> Stats {
+        self.client.stats()
+    }
+
+    /// Verbs posted and not completed.
+    pub fn outstanding(&self) -> u32 {
+        self.client.outstanding()
+    }
+
+    /// Takes the connection to a node down as a failure of the network would.
+    pub fn cut(&self, core: &Core, node: NodeId) {
+        let why = Error::new(ErrorKind::Unreachable, format!("the connection to {node} was cut"));
+        self.client.disconnect(core, node, &why);
+    }
+
+    fn me(&self) -> Member {
+        Member { node: self.own.node, incarnation: self.own.incarnation }
+    }
+
+    /// Makes connections that verbs wait for, and closes the other ends of those that broke.
+    fn mend(&self, core: &Core) -> bool {
+        let mut any = false;
+        while let Some(node) = self.client.next_broken() {
+            any = true;
+            let end = self.ends.borrow_mut().remove(&node);
+            drop(end);
+            let why = self.shared.host(node).ok().and_then(|h| h.refusal(&self.own));
+            self.client.closed(core, node, why.as_ref());
+        }
+        while let Some(node) = self.client.next_wanted() {
+            any = true;
+            if let Err(e) = self.connect(core, node) {
+                self.client.refuse(core, node, &e);
+            }
+        }
+        any
+    }
+
+    fn connect(&self, core: &Core, node: NodeId) -> Result<()> {
+        let unknown = |e: Error| Error::new(ErrorKind::Unreachable, e.to_string());
+        let host = self.shared.host(node).map_err(unknown)?;
+        if let Some(e) = host.refusal(&self.own) {
+            return Err(e);
+        }
+        let port = self.shared.port(node);
+        let port = port.ok_or_else(|| {
+            Error::new(ErrorKind::Unreachable, format!("{node} has opened no port yet; try again"))
+        })?;
+        let offer = self.client.offer(node)?;
+        let (answer, end) = port.accept(self.me(), &offer)?;
+        self.ends.borrow_mut().insert(node, end);
+        self.client.connect(core, node, &answer)
+    }
+
+    fn call(&self, to: NodeId, service: ServiceId, request: &[u8]) -> Result<Vec<u8>> {
+        if self.is_service {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "a service cannot call another service (of {to}): two nodes could wait for each other"
+                ),
+            ));
+        }
+        let host =
+            self.shared.host(to).map_err(|e| Error::new(ErrorKind::Unreachable, e.to_string()))?;
+        if let Some(e) = host.refusal(&self.own) {
+            return Err(e);
+        }
+        let handler = host.rpc.handler(to, service)?;
+        let ep = self.service(&host)?;
+        let _core = host.rpc_core.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let reply = ep.core().block_on(ep.slot(), handler.call(&ep, self.own.node, request))?;
+        if reply.len() > MAX_RPC_BYTES {
+            return Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len())));
+        }
+        Ok(reply)
+    }
+
+    /// What the services of a node run on: a client of that node, through its NIC, as any other.
+    fn service(&self, host: &Arc<Host>) -> Result<Endpoint> {
+        let mut services = self.services.borrow_mut();
+        if let Some((served, ep)) = services.get(&host.node)
+            && Arc::ptr_eq(served, host)
+        {
+            return Ok(ep.clone());
+        }
+        let mut transport = Self::new(self.shared.clone(), host.clone())?;
+        transport.is_service = true;
+        let transport: Rc<dyn Transport> = Rc::new(transport);
+        let core = Core::new(transport.clone(), 0);
+        let slot = core.add_slot();
+        let ep = Endpoint::new(core, transport, slot);
+        services.insert(host.node, (host.clone(), ep.clone()));
+        Ok(ep)
+    }
+}
+
+impl Transport for VerbsTransport {
+    fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
+        self.client.post(core, ticket, list)
+    }
+
+    fn rpc(
+        &self,
+        _core: &Core,
+        _ticket: Ticket,
+        to: NodeId,
+        service: ServiceId,
+        request: &[u8],
+    ) -> Poll<Result<Vec<u8>>> {
+        Poll::Ready(self.call(to, service, request))
+    }
+
+    fn poll(&self, core: &Core) -> Progress {
+        let progress = self.client.poll(core);
+        if self.mend(core) { Progress::Made } else { progress }
+    }
+
+    fn settle(&self, core: &Core) {
+        let until = self.now() + 1_000_000_000;
+        while !self.client.is_idle() && self.now() < until {
+            if self.poll(core) != Progress::Made {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
+        let wait = due.map_or(50_000_000, |due| due.saturating_sub(self.now()).min(1_000_000));
+        if spins < 32 {
+            std::hint::spin_loop();
+        } else if self.client.outstanding() > 0 || wait < 20_000 || spins < 64 {
+            // Completions do not unpark.
+            std::thread::yield_now();
+        } else {
+            let wait = if self.client.is_idle() { wait } else { wait.min(50_000) };
+            std::thread::park_timeout(std::time::Duration::from_nanos(wait));
+        }
+        Idle::Again
+    }
+
+    fn now(&self) -> Nanos {
+        self.shared.epoch.elapsed().as_nanos() as Nanos
+    }
+
+    fn caps(&self) -> Capabilities {
+        self.shared.caps()
+    }
+
+    fn node(&self) -> NodeId {
+        self.own.node
+    }
+
+    fn peek(&self, offset: u64) -> Option<u64> {
+        let inside = offset.is_multiple_of(8) && self.own.region.contains(offset, 8);
+        inside.then(|| self.own.region.load(offset))
+    }
+}

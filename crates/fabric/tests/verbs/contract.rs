@@ -1,0 +1,182 @@
+//! Verbs, chains, batches, counts.
+
+use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
+use dmtree_fabric::verbs::Config;
+use dmtree_fabric::{ErrorKind, Fabric, GlobalAddr, NodeId, Result};
+
+use crate::bed::*;
+
+#[test]
+fn verbs_chains_and_batches() {
+    let Some(f) = fabric() else { return };
+    let ep = &endpoint(&f, CN);
+    on(ep, async {
+        put(ep, at(100), b"hello, world").await?;
+        assert_eq!(fetch(ep, at(100), 12).await?, b"hello, world");
+        assert_eq!(ep.faa(at(64), 5).await?, 0);
+        assert_eq!(ep.cas(at(64), 5, 7).await?, 5);
+        assert_eq!(ep.cas(at(64), 5, 8).await?, 7, "it failed");
+        let (was, now) = ep.chain((cas(at(64), 7, 9), read(at(64), 8))).await?;
+        assert_eq!((was, now.word(0)), (7, 9));
+        let mut buf = ep.buf(8).await?;
+        buf.copy_from_slice(&1u64.to_le_bytes());
+        let list = (write(at(128), buf), write_word(at(136), 2), cas(at(64), 9, 0));
+        let (back, (), was) = ep.chain(list).await?;
+        assert_eq!((back.len(), was), (8, 9));
+        let other = GlobalAddr::new(NodeId::memory(1), 64);
+        let batch = (chain((faa(at(64), 1), read(at(128), 16))), read(other, 8));
+        let ((was, near), far) = ep.batch(batch).await?;
+        assert_eq!((was, near.word(0), near.word(1), far.word(0)), (0, 1, 2, 0));
+        let (sampled, was) = ep.chain((read(at(64), 8), fenced(faa(at(64), 1)))).await?;
+        assert_eq!((sampled.word(0), was), (1, 1));
+        Ok(())
+    })
+    .expect("all verbs work");
+}
+
+#[test]
+fn lists_longer_than_queues_and_shares() {
+    let config = Config { depth: 64, outstanding: 48, ..config() };
+    let Some(f) = fabric_with(&config) else { return };
+    let (ep, transport) = &client(&f, CN);
+    on(ep, async {
+        let mut v = VerbVec::new();
+        for round in 0..2u64 {
+            v.clear();
+            for i in 0..300 {
+                let node = NodeId::memory((i % 2) as u16);
+                let word = GlobalAddr::new(node, 64 + i * 64);
+                v.cas(word, round, round + 1);
+                v.then().read(word, 8);
+            }
+            v = ep.batch(v).await?;
+            for i in 0..300 {
+                assert_eq!(v.word(2 * i), round);
+                assert_eq!(v.take_sampled(2 * i + 1).word(0), round + 1);
+            }
+        }
+        Ok(())
+    })
+    .expect("batches work");
+    let stats = transport.stats();
+    assert_eq!((stats.requests, stats.breaks), (1200, 0));
+    assert!(stats.doorbells >= 2 * 600 / 48, "{stats:?}");
+}
+
+#[test]
+fn any_length_any_place_across_chunks() {
+    let Some(f) = fabric() else { return };
+    let ep = &endpoint(&f, CN);
+    let border = 4 << 20;
+    on(ep, async {
+        for (offset, len) in
+            [(64, 0), (65, 1), (67, 250), (1 << 16, 2 << 20), (border - 3, 7), (border - 100, 5000)]
+        {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + offset) as u8).collect();
+            put(ep, at(offset), &bytes).await?;
+            assert_eq!(fetch(ep, at(offset), len as u32).await?, bytes, "{len} bytes at {offset}");
+        }
+        Ok(())
+    })
+    .expect("all of them work");
+}
+
+#[test]
+fn one_doorbell_per_peer_and_one_completion_per_doorbell() {
+    let Some(f) = fabric() else { return };
+    let (ep, transport) = &client(&f, CN);
+    let other = GlobalAddr::new(NodeId::memory(1), 64);
+    on(ep, async { ep.batch((read(at(64), 8), read(other, 8))).await.map(|_| ()) })
+        .expect("connects");
+    let before = transport.stats();
+    on(ep, async {
+        ep.chain((
+            write_word(at(64), 1),
+            write_word(at(72), 2),
+            cas(at(80), 0, 0),
+            read(at(64), 8),
+        ))
+        .await?;
+        let mut v = VerbVec::new();
+        (0..10).for_each(|i| _ = v.read(at(64 + i * 64), 64));
+        ep.batch(v).await?;
+        ep.batch((read(at(64), 8), read(other, 8), read(at(72), 8))).await?;
+        ep.detach((write_word(at(64), 3), cas(at(80), 0, 0)), None);
+        ep.drain().await
+    })
+    .expect("verbs work");
+    let after = transport.stats();
+    let since = |of: fn(&dmtree_fabric::verbs::Stats) -> u64| of(&after) - of(&before);
+    assert_eq!(since(|s| s.doorbells), 1 + 1 + 2 + 1);
+    assert_eq!(since(|s| s.completions), 1 + 1 + 2 + 1);
+    assert_eq!(since(|s| s.requests), 4 + 10 + 3 + 2);
+    assert_eq!(since(|s| s.inline), 3);
+    let counted = ep.snapshot().loose;
+    assert_eq!(counted.doorbells, after.doorbells, "what endpoints count is what the NIC is asked");
+}
+
+#[test]
+fn buffers_are_registered_once() {
+    let Some(f) = fabric() else { return };
+    let (ep, transport) = &client(&f, CN);
+    let round = || async {
+        for len in [8, 100, 3000, 100_000] {
+            put(ep, at(64), &vec![1; len]).await?;
+            fetch(ep, at(64), len as u32).await?;
+        }
+        Ok(())
+    };
+    on(ep, round()).expect("verbs work");
+    let registered = transport.stats().registrations;
+    for _ in 0..10 {
+        on(ep, round()).expect("verbs work");
+    }
+    assert_eq!(transport.stats().registrations, registered);
+    assert!((4..=8).contains(&registered), "{registered}: by chunk, not by buffer");
+}
+
+#[test]
+fn bad_addresses_are_errors_and_cost_no_connection() {
+    let Some(f) = fabric() else { return };
+    let (ep, transport) = &client(&f, CN);
+    let kind = |r: Result<u64>| r.expect_err("an error").kind();
+    assert_eq!(kind(on(ep, ep.cas(at(REGION_BYTES), 0, 1))), ErrorKind::Corrupt, "outside");
+    assert_eq!(kind(on(ep, ep.cas(at(0), 0, 1))), ErrorKind::Corrupt, "the first line is reserved");
+    assert_eq!(kind(on(ep, ep.cas(at(68), 0, 1))), ErrorKind::InvalidArgument, "not aligned");
+    let on_chip = GlobalAddr::on_chip(MN, 64);
+    assert_eq!(kind(on(ep, ep.cas(on_chip, 0, 1))), ErrorKind::Corrupt, "there is none");
+    let garbage = GlobalAddr::from_bits(u64::MAX);
+    assert_eq!(kind(on(ep, ep.cas(garbage, 0, 1))), ErrorKind::Unreachable);
+    let two = (cas(at(64), 0, 1), read(GlobalAddr::new(NodeId::memory(1), 64), 8));
+    let e = on(ep, ep.chain(two)).expect_err("a chain goes to one node");
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(f.add_node(MN, 64).expect_err("there").kind(), ErrorKind::Exists);
+    let stranger = f.attach(NodeId::compute(9)).map(|_| ());
+    assert_eq!(stranger.expect_err("no such node").kind(), ErrorKind::NotFound);
+    assert_eq!(transport.stats().breaks, 0);
+    assert_eq!(on(ep, ep.faa(at(64), 1)).expect("the connection works still"), 0);
+}
+
+#[test]
+fn a_region_that_cannot_be_had_is_an_error() {
+    let Some(f) = fabric() else { return };
+    let e = f.add_node(NodeId::memory(7), 1 << 50).expect_err("too large");
+    assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    if fabric().is_none() {
+        return;
+    }
+    let gone = |config: Config| dmtree_fabric::verbs::VerbsFabric::new(&config).expect_err("gone");
+    let e = gone(Config { device: Some("mlx9_7".to_owned()), ..config() });
+    assert!(
+        e.kind() == ErrorKind::Unsupported && e.to_string().contains("no device mlx9_7"),
+        "{e}"
+    );
+    let e = gone(Config { port: Some(9), ..config() });
+    assert!(e.to_string().contains("has no port 9: give one of 1 to"), "{e}");
+    let e = gone(Config { gid_index: Some(200), ..config() });
+    assert!(e.to_string().contains("no address at index 200"), "{e}");
+}

@@ -1,0 +1,165 @@
+//! The verbs backend on a real kernel's RDMA stack, without a NIC: a throwaway virtual machine with Soft-RoCE.
+
+mod machine;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use machine::Machine;
+
+/// What is called here and in the machine, and the packages that bring it.
+const TOOLS: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("modprobe", "kmod"),
+    ("cpio", "cpio"),
+    ("ip", "iproute2"),
+    ("ibv_devinfo", "ibverbs-utils"),
+    ("ib_read_bw", "perftest"),
+    ("cmake", "cmake"),
+];
+
+/// Files that no program on the path stands for.
+const FILES: &[(&str, &str)] = &[
+    ("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "ibverbs-providers"),
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    ("/usr/lib/x86_64-linux-gnu/libclang-14.so.1", "libclang-dev"),
+];
+
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// Why the machine cannot be had, or `None`.
+fn install() -> Result<Option<String>> {
+    let on_path = |tool: &str| {
+        Command::new("sh")
+            .args(["-c", &format!("command -v {tool}")])
+            .output()
+            .is_ok_and(|o| o.status.success())
+    };
+    let missing = || -> Vec<&str> {
+        let tools = TOOLS.iter().filter(|(tool, _)| !on_path(tool)).map(|(_, p)| *p);
+        let files = FILES.iter().filter(|(f, _)| !std::path::Path::new(f).exists());
+        tools.chain(files.map(|(_, p)| *p)).collect()
+    };
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Ok(Some("it is made for Linux on x86-64".to_owned()));
+    }
+    if missing().is_empty() {
+        return Ok(None);
+    }
+    if !on_path("apt-get") {
+        return Ok(Some(format!("needs {} and there is no apt-get", missing().join(", "))));
+    }
+    let id = Command::new("id").arg("-u").output().context("id -u")?;
+    if id.stdout.trim_ascii() != b"0" {
+        return Ok(Some(format!("run as root: apt-get install {}", missing().join(" "))));
+    }
+    let script = format!(
+        "timeout 120 apt-get -qq update && DEBIAN_FRONTEND=noninteractive timeout 400 apt-get -qq install -y --no-install-recommends {} >/dev/null",
+        missing().join(" ")
+    );
+    let installed = Command::new("sh").args(["-c", &script]).status().context("apt-get")?;
+    if !installed.success() {
+        return Ok(Some(format!("apt-get could not install {}", missing().join(", "))));
+    }
+    Ok(None)
+}
+
+/// What is built with the feature: the folder of the crate, and an executable of it.
+const WANTED: &[(&str, &str)] = &[
+    ("crates/fabric", "verbs"),
+    ("crates/fabric", "verbs_no_allocation"),
+    ("indexes/dmtree", "verbs"),
+    ("indexes/dmtree", "conformance"),
+    ("indexes/fptree", "conformance"),
+    ("crates/cli", "dmtree"),
+];
+
+/// Builds all at once, so that every crate is built once, and returns the executables.
+fn build() -> Result<Vec<String>> {
+    let mut c = Command::new("cargo");
+    c.args(["build", "--message-format=json-render-diagnostics", "--bin", "dmtree"]);
+    c.args(["--test", "verbs", "--test", "verbs_no_allocation", "--test", "conformance"]);
+    for package in ["dmtree-fabric", "dmtree-engine", "dmtree-fptree", "dmtree-cli"] {
+        c.args(["-p", package, "--features", &format!("{package}/verbs")]);
+    }
+    let out = c.current_dir(crate::root()).stderr(Stdio::inherit()).output().context("cargo")?;
+    if !out.status.success() {
+        bail!("{c:?} failed");
+    }
+    let bin = crate::root().join("target/soft-roce/bin");
+    std::fs::create_dir_all(&bin)?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let made: Vec<serde_json::Value> =
+        text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
+    let find = |(folder, name): &(&str, &str)| {
+        let manifest = crate::root().join(folder).join("Cargo.toml");
+        let is_it = |m: &&serde_json::Value| {
+            m["executable"].is_string()
+                && m["target"]["name"] == *name
+                && m["manifest_path"].as_str() == manifest.to_str()
+        };
+        let path = made.iter().find(is_it).and_then(|m| m["executable"].as_str());
+        let path = path.with_context(|| format!("cargo made no {name} in {folder}"))?;
+        // A copy: another build may replace the file while the machine runs it.
+        let copy = bin.join(format!("{}-{name}", folder.replace('/', "-")));
+        std::fs::copy(path, &copy).with_context(|| path.to_owned())?;
+        Ok(copy.display().to_string())
+    };
+    WANTED.iter().map(find).collect()
+}
+
+/// What runs in the machine, in order. Conformance runs are shortened, for a verb takes 30 us there. Left out are tests that say
+/// something about many keys only, and of the baselines those that make dozens of pools: each registers its memory anew.
+fn list() -> Result<Vec<String>> {
+    let made = build()?;
+    let [verbs, no_allocation, counts, conformance, baselines, dmtree] = &made[..] else {
+        bail!("cargo made {} executables", made.len());
+    };
+    let scripts = crate::root().join("xtask/src/soft_roce");
+    let script = |name: &str| format!("bash {} {dmtree}", scripts.join(name).display());
+    let shortened = "DMTREE_NEED_RDMA=1 DMTREE_TEST_FABRIC=verbs DMTREE_STEPS_DIVISOR=40";
+    Ok(vec![
+        format!("DMTREE_NEED_RDMA=1 {verbs} --test-threads=1"),
+        format!("DMTREE_NEED_RDMA=1 {no_allocation}"),
+        format!("DMTREE_NEED_RDMA=1 {counts}"),
+        format!("{shortened} {conformance} --skip loads_as_random"),
+        format!(
+            "{shortened} {baselines} --skip loads_as_random --skip full_memory_nodes --skip tables_overflow --skip three_nodes --skip three_memory_nodes --skip odd_lengths --skip every_switch"
+        ),
+        script("throughput.sh"),
+        format!("{dmtree} doctor --fabric verbs"),
+        format!(
+            "{dmtree} fabric probe --fabric verbs --seconds 0.05 --out /tmp/rxe.toml && {dmtree} fabric show /tmp/rxe.toml >/dev/null"
+        ),
+        script("bad_machine.sh"),
+    ])
+}
+
+/// Runs the list, or `command` alone.
+#[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
+pub fn run(command: &[String]) -> Result<()> {
+    if let Some(why) = install()? {
+        println!("SKIPPED: the Soft-RoCE machine: {why}");
+        return Ok(());
+    }
+    let list = match command {
+        [] => list()?,
+        words => vec![words.join(" ")],
+    };
+    let machine = Machine::prepare(&crate::root().join("target/soft-roce"))?;
+    let ran = machine.run(&list, LIMIT)?;
+    println!();
+    for r in &ran {
+        let status = r.status.map_or("unfinished".to_owned(), |s| format!("status {s}"));
+        println!("{:7.1} s  {status}  {}", r.seconds, r.line);
+    }
+    let failed = ran.iter().filter(|r| r.status != Some(0)).count();
+    if failed > 0 || ran.len() < list.len() {
+        bail!("{failed} of {} commands failed in the Soft-RoCE machine", list.len());
+    }
+    println!("soft-roce: {} commands succeeded in the machine", ran.len());
+    Ok(())
+}
