@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use dmtree_bench::bytes::Bytes;
-use dmtree_bench::registry::{LOCAL, SIM, VERBS};
+use dmtree_bench::registry::{LOCAL, SIM, TCP, VERBS};
 use dmtree_bench::{Failure, Result};
 
 use crate::args::DoctorArgs;
@@ -44,9 +44,9 @@ fn bad(
 
 /// `doctor`.
 pub fn run(args: &DoctorArgs) -> Result<()> {
-    if ![LOCAL, SIM, VERBS].contains(&args.fabric.as_str()) {
+    if ![LOCAL, SIM, TCP, VERBS].contains(&args.fabric.as_str()) {
         return Err(Failure::input(format!(
-            "unknown fabric {:?}: give {LOCAL}, {SIM} or {VERBS}",
+            "unknown fabric {:?}: give {LOCAL}, {SIM}, {TCP} or {VERBS}",
             args.fabric
         )));
     }

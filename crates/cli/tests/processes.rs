@@ -221,3 +221,30 @@ fn what_cannot_be_is_said_with_a_way_out() {
         assert!(code == Some(2) && text.contains(words), "{args:?}: {code:?} {text}");
     }
 }
+
+/// The workloads of the bench run on processes, with every result checked, and post the verbs that they post in one process.
+#[test]
+fn the_bench_runs_on_a_memory_node_of_its_own() {
+    let (_mn, at) = memnode();
+    let cells = |fabric: &[&str]| {
+        let args = ["bench", "quick", "--systems", "dmtree", "--workloads", "search,update"];
+        let small = ["--distributions", "uniform", "--keys", "5000", "--ops", "4000", "--cns", "2"];
+        let more = ["--threads", "1", "--coroutines", "1", "--json", "-q"];
+        let out = Command::new(env!("CARGO_BIN_EXE_dmtree"))
+            .args([&args[..], &small, &more, fabric].concat())
+            .stdin(Stdio::null())
+            .output()
+            .expect("runs");
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+        let results: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+        let cells = results["cells"].as_array().expect("cells").clone();
+        assert_eq!(cells.len(), 2);
+        assert!(cells.iter().all(|c| c["errors"] == 0), "{cells:?}");
+        cells
+            .iter()
+            .map(|c| ["mn", "round_trips", "doorbells"].map(|what| c[what].clone()))
+            .collect::<Vec<_>>()
+    };
+    cells(&["--fabric", "tcp", "--nodes", &at]);
+    assert_eq!(cells(&["--fabric", "tcp"]), cells(&["--fabric", "local"]));
+}
