@@ -64,7 +64,8 @@ fn a_violation_is_small_and_replays() {
     // Under another configuration it is refused.
     refused(&["--replay", case, "--system", "dmtree"], &["dmtree-published, not of dmtree"]);
     refused(&["--replay", case, "--grant", "line_atomic"], &["grants nothing"]);
-    let old = std::fs::read_to_string(case).unwrap().replace("\"version\":2", "\"version\":0");
+    let version = format!("\"version\":{}", dmtree_check::case::CASE_VERSION);
+    let old = std::fs::read_to_string(case).unwrap().replace(&version, "\"version\":0");
     std::fs::write(case, old).unwrap();
     refused(&["--replay", case], &["case.json", "version 0"]);
 }
