@@ -286,15 +286,11 @@ impl Shared {
                     answer => Ok(answer),
                 }
             }
-            None => self.first.ask(ask).map_err(|e| self.explain(e)),
-        }
-    }
-
-    /// A first memory node that has restarted has lost all there was.
-    fn explain(&self, e: Error) -> Error {
-        match e.kind() {
-            ErrorKind::Unreachable => e.context("the first memory node"),
-            _ => e,
+            // An address alone does not say who it was that did not answer.
+            None => self.first.ask(ask).map_err(|e| match e.kind() {
+                ErrorKind::Unreachable => e.context("the first memory node"),
+                _ => e,
+            }),
         }
     }
 

@@ -56,25 +56,20 @@ impl Reply {
 /// Starts the thread; calls go through the sender until it is dropped.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<Sender<Call>> {
     let (calls, inbox) = channel();
-    let weak = Arc::downgrade(shared);
-    let run = move || {
-        let Some(shared) = weak.upgrade() else { return };
-        let transport = Rc::new(NetTransport::new(shared.clone()));
-        drop(shared);
-        serve(&weak, transport, &inbox);
-    };
+    let shared = shared.clone();
+    let run = move || serve(&shared, &inbox);
     let named = std::thread::Builder::new().name("dmtree services".into());
     named.spawn(run).map_err(|e| Error::new(ErrorKind::Busy, format!("no thread: {e}")))?;
     Ok(calls)
 }
 
-fn serve(shared: &std::sync::Weak<Shared>, transport: Rc<NetTransport>, inbox: &Receiver<Call>) {
+fn serve(shared: &Arc<Shared>, inbox: &Receiver<Call>) {
+    let transport = Rc::new(NetTransport::new(shared.clone()));
     let transport: Rc<dyn Transport> = Rc::new(WithoutCalls(transport));
     let core = Core::new(transport.clone(), 0);
     let slot = core.add_slot();
     while let Ok(call) = inbox.recv() {
-        let Some(shared) = shared.upgrade() else { return };
-        let result = answer(&shared, &core, &transport, slot, &call);
+        let result = answer(shared, &core, &transport, slot, &call);
         call.reply.send(result);
     }
 }
