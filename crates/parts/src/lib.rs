@@ -1,6 +1,6 @@
 //! The contract of a range index on disaggregated memory ([`contract`]), and the parts that several indexes share: the cache of
 //! inner nodes with its mirrors ([`cache`]), delegation and combining ([`combine`]), turns at remote locks ([`turns`], and with hand-over
-//! [`handover`]), sorted
+//! [`handover`]), lock words on memory nodes ([`lock_words`]), sorted
 //! keys ([`keys`]), pairs to be loaded ([`pairs`]), fixed hashes ([`hash`]) and how full a bulk load leaves nodes ([`fill`]).
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ pub mod fill;
 pub mod handover;
 pub mod hash;
 pub mod keys;
+pub mod lock_words;
 pub mod pairs;
 pub mod sync;
 pub mod turns;

@@ -18,6 +18,7 @@ mod blocks;
 mod bump;
 mod catalog;
 mod charter;
+mod chips;
 mod chunks;
 mod cluster;
 mod epoch;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmtree_fabric::{
-    Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, NodeId, OpKind, OpOutcome, Result,
+    Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result,
 };
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{
@@ -16,9 +16,6 @@ use crate::client::Sherman;
 use crate::format::{Geometry, Header};
 use crate::node::ShermanNode;
 use crate::options::Options;
-
-/// What a chunk of lock tables holds, to the pool.
-const LOCKS_KIND: u8 = 2;
 
 impl RangeIndex for Sherman {
     const OPS: OpSet =
@@ -37,7 +34,7 @@ impl RangeIndex for Sherman {
         cx.cache_bytes = cx.cache_bytes.max(ShermanNode::least_cache_bytes(&Geometry::new(o)));
         let client = Self::new(ep.clone(), Arc::new(ShermanNode::new(&cx, o, root)?));
         let scope = client.ep.begin(OpKind::Admin);
-        client.format_locks().await?;
+        client.node.lock_tables().format(ep, &client.node.pool, root).await?;
         client.format_empty().await?;
         scope.end(OpOutcome::Other);
         Ok(())
@@ -103,27 +100,5 @@ impl Sherman {
             return Err(Error::new(ErrorKind::Exists, "the index has a root already"));
         }
         Ok(())
-    }
-
-    /// Lock tables in main memory, one on every memory node, and the list of them; nothing when locks are on chip.
-    async fn format_locks(&self) -> Result<()> {
-        if self.node.o.on_chip && self.ep.caps().on_chip_bytes >= 8 {
-            return Ok(());
-        }
-        let pool = &self.node.pool;
-        let bytes = self.node.o.locks * 8;
-        let count = pool.memory_nodes();
-        let mut bases = Vec::with_capacity(count);
-        for node in (0..count).map(|m| NodeId::memory(m as u16)) {
-            let whose = (self.node.root.index, LOCKS_KIND);
-            bases.push(pool.alloc_bump_on(&self.ep, whose, bytes, node).await?);
-        }
-        let list = pool.alloc_bump(&self.ep, &self.node.pages, count as u32 * 8).await?;
-        let mut image = self.ep.buf(count as u32 * 8).await?;
-        for (m, base) in bases.iter().enumerate() {
-            image[m * 8..m * 8 + 8].copy_from_slice(&base.bits().to_le_bytes());
-        }
-        self.ep.write(list, image).await?;
-        self.ep.write_word(self.node.root.aux(), list.bits()).await
     }
 }

@@ -7,9 +7,10 @@ use dmtree_fabric::verb::{write as write_verb, write_word};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::handover::LocalTurn;
 use dmtree_parts::hash::check64;
+use dmtree_parts::lock_words::LockWord;
 
 use crate::client::Sherman;
-use crate::node::LockTables;
+use crate::node::Locks;
 
 const SEED: u64 = 0x6c_6f_63_6b;
 
@@ -25,51 +26,21 @@ pub(crate) struct Held {
 }
 
 impl Sherman {
-    /// Where the lock tables are; asked for once.
-    pub(crate) async fn lock_tables(&self) -> Result<&LockTables> {
-        if let Some(tables) = self.node.tables.get() {
-            return Ok(tables);
+    /// The locks; where they are is asked for once.
+    pub(crate) async fn locks(&self) -> Result<&Locks> {
+        if let Some(locks) = self.node.locks.get() {
+            return Ok(locks);
         }
-        let tables = self.read_tables().await?;
-        Ok(self.node.tables.get_or_init(|| tables))
-    }
-
-    /// The word behind the root names a list of tables in main memory, or is 0: then they are on chip.
-    async fn read_tables(&self) -> Result<LockTables> {
-        let count = self.node.pool.memory_nodes();
-        let list = self.ep.read(self.node.root.aux(), 8).await?.word(0);
-        if list == 0 {
-            let on_chip =
-                |m: usize| GlobalAddr::on_chip(dmtree_fabric::NodeId::memory(m as u16), 0);
-            let words = u64::from(self.ep.caps().on_chip_bytes) / 8;
-            if words == 0 {
-                return Err(Error::corrupt("the locks are on chip, and the fabric has none there"));
-            }
-            return Ok(LockTables { bases: (0..count).map(on_chip).collect(), words });
-        }
-        let list = GlobalAddr::from_bits(list);
-        let bytes = self.ep.read(list, count as u32 * 8).await?;
-        let bases: Vec<_> = (0..count).map(|m| GlobalAddr::from_bits(bytes.word(m))).collect();
-        if bases.iter().enumerate().any(|(m, at)| at.node().index() != m || at.is_null()) {
-            return Err(Error::corrupt(format!("{list} is no list of lock tables")));
-        }
-        Ok(LockTables { bases, words: self.node.o.locks.into() })
-    }
-
-    /// The lock of a page: its word, and its number among all.
-    async fn lock_of(&self, page: GlobalAddr) -> Result<(GlobalAddr, usize)> {
-        let tables = self.lock_tables().await?;
-        let m = page.node().index();
-        let base = tables.bases.get(m).filter(|_| page.node().role() == Role::Memory);
-        let base = base.ok_or_else(|| Error::corrupt(format!("{page} cannot be a page")))?;
-        let i = check64(&page.bits().to_le_bytes(), SEED) % tables.words;
-        Ok((base.plus(8 * i), m * tables.words as usize + i as usize))
+        let words = self.node.lock_tables().find(&self.ep, &self.node.pool, self.node.root).await?;
+        Ok(self.node.locks.get_or_init(|| Locks::new(&self.node.o, words)))
     }
 
     /// Takes the lock of a page.
     pub(crate) async fn lock(&self, page: GlobalAddr) -> Result<Held> {
-        let (word, number) = self.lock_of(page).await?;
-        let turn = match &self.node.local {
+        let locks = self.locks().await?;
+        let hash = check64(&page.bits().to_le_bytes(), SEED);
+        let LockWord { at: word, number } = locks.words.by_hash(page, hash)?;
+        let turn = match &locks.local {
             None => None,
             Some(local) => {
                 let turn = local.turn(&self.ep, number).await?;

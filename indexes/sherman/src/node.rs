@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use dmtree_fabric::{Error, GlobalAddr, Result};
 use dmtree_parts::cache::{CachedNode, NodeCache, Record};
 use dmtree_parts::handover::LocalLocks;
+use dmtree_parts::lock_words::{LockTables, LockWords};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Bump, PoolNode};
 
@@ -14,6 +15,8 @@ use crate::options::Options;
 
 /// What a chunk of this index holds, to the pool: pages of all kinds.
 const KIND: u8 = 1;
+/// The same: lock tables.
+const LOCKS_KIND: u8 = 2;
 /// Clients of a node that may have a lock one after the other, as published.
 const LONGEST_CHAIN: u32 = 8;
 
@@ -28,22 +31,26 @@ pub struct ShermanNode {
     pub(crate) cache: NodeCache,
     /// The root as last seen by anybody here; 0 when unknown.
     pub(crate) top: AtomicU64,
-    /// The lock tables of the memory nodes, by node; none while they are not known.
-    pub(crate) tables: std::sync::OnceLock<LockTables>,
-    /// Local locks, with hierarchical locking.
-    pub(crate) local: Option<Arc<LocalLocks>>,
+    /// Locks; none while it is not known where they are.
+    pub(crate) locks: std::sync::OnceLock<Locks>,
     pub(crate) pages: Bump,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
 }
 
-/// Where locks are.
-#[derive(Clone, Debug)]
-pub(crate) struct LockTables {
-    /// First word of each memory node's table.
-    pub bases: Vec<GlobalAddr>,
-    /// Words of each.
-    pub words: u64,
+/// Locks as a compute node knows them.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    pub words: LockWords,
+    /// Local locks in front of them, with hierarchical locking.
+    pub local: Option<Arc<LocalLocks>>,
+}
+
+impl Locks {
+    pub fn new(o: &Options, words: LockWords) -> Self {
+        let local = o.hierarchical.then(|| LocalLocks::new(words.count(), LONGEST_CHAIN));
+        Self { words, local }
+    }
 }
 
 impl ShermanNode {
@@ -61,8 +68,6 @@ impl ShermanNode {
                 cx.cache_bytes
             )));
         }
-        let words = Self::lock_words(cx, o);
-        let locks = cx.pool.memory_nodes() * words as usize;
         Ok(Self {
             pool: cx.pool.clone(),
             o: o.clone(),
@@ -70,18 +75,16 @@ impl ShermanNode {
             root,
             cache: NodeCache::new(cx.cache_bytes),
             top: AtomicU64::new(0),
-            tables: std::sync::OnceLock::new(),
-            local: o.hierarchical.then(|| LocalLocks::new(locks, LONGEST_CHAIN)),
+            locks: std::sync::OnceLock::new(),
             pages: cx.pool.bump(root.index, KIND),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         })
     }
 
-    /// Words of a memory node's lock table: on chip as many as there are.
-    pub(crate) fn lock_words(cx: &NodeContext, o: &Options) -> u64 {
-        let chip = u64::from(cx.pool.fabric().caps().on_chip_bytes) / 8;
-        if o.on_chip && chip > 0 { chip } else { o.locks.into() }
+    /// What kind of lock tables it has.
+    pub(crate) fn lock_tables(&self) -> LockTables {
+        LockTables { words: self.o.locks, on_chip: self.o.on_chip, kind: LOCKS_KIND }
     }
 
     /// The smallest budget that holds one inner page.

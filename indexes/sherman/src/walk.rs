@@ -10,8 +10,6 @@ use crate::route::Page;
 /// A page with its lower fence, as the page above says.
 type Named = (Vec<u8>, GlobalAddr);
 
-/// Words of a lock table that are read at a time.
-const LOCKS: u64 = 1024;
 
 fn must(holds: bool, what: &str, at: GlobalAddr) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::corrupt(format!("{at}: {what}"))) }
@@ -48,18 +46,11 @@ impl Sherman {
 
     /// No lock is held.
     async fn walk_locks(&self) -> Result<()> {
-        let tables = self.lock_tables().await?;
-        for base in &tables.bases {
-            for first in (0..tables.words).step_by(LOCKS as usize) {
-                self.ep.renew_deadline();
-                let count = LOCKS.min(tables.words - first);
-                let words = self.ep.read(base.plus(8 * first), count as u32 * 8).await?;
-                for i in 0..count {
-                    must(words.word(i as usize) == 0, "locked", base.plus(8 * (first + i)))?;
-                }
-            }
+        let held = self.locks().await?.words.held(&self.ep).await?;
+        match held.first() {
+            Some((word, _)) => must(false, "locked", *word),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Checks the pages of one level: those above know, and those that only the chain knows. All children, in order.
