@@ -283,6 +283,15 @@ pub fn systems() -> Vec<System> {
             "DMTree as its artifact does it: every verb awaited",
             &FpOptions::dmtree_published(),
         ),
+        System::of::<DmTree>(
+            "sherman",
+            "sherman",
+            "Sherman made sound: every operation, crash recovery",
+            &dmtree_sherman::sound::options(),
+        )
+        .drawing(checked::dmtree)
+        .marked(checked::dmtree_marks)
+        .recovering(),
         sherman(
             "sherman-published",
             "Sherman with every published technique",
@@ -403,7 +412,7 @@ mod tests {
             let list: Vec<String> = list.iter().map(|s| (*s).to_owned()).collect();
             select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
         };
-        let families = ["dmtree", "fptree", "dmtree-published", "sherman-published"];
+        let families = ["dmtree", "fptree", "dmtree-published", "sherman"];
         assert_eq!(names(&["families"]), families);
         assert_eq!(names(&["all"]).len(), all.len());
         assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);

@@ -103,6 +103,12 @@ impl LockWords {
         self.bases.len() * self.words as usize
     }
 
+    /// Word number `number`.
+    pub fn numbered(&self, number: usize) -> Option<GlobalAddr> {
+        let (m, i) = (number as u64 / self.words, number as u64 % self.words);
+        self.bases.get(m as usize).map(|base| base.plus(8 * i))
+    }
+
     /// The words that are not 0, with what they hold.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use dmtree_parts::{Outcome, Values, Write, check_key};
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
 use crate::format::slot::Place;
 use crate::format::table::{BODY_AT, Table, View};
-use crate::lock::Locked;
+use crate::lock::{LeafTurn, Locked};
 use crate::probe::Probe;
 
 /// Writes that are under way together: as many locks are held at most.
@@ -82,6 +82,10 @@ impl DmTree {
             {
                 let _pin = self.pin();
                 while let Some(i) = pending.pop_front() {
+                    if !self.node.has_tables() {
+                        round.alone.push(i);
+                        continue;
+                    }
                     let route = self.route(writes[i].0).await?;
                     let other = round.routes.iter().any(|r: &Route| r.table == route.table)
                         || round.members.iter().any(|m: &usize| writes[*m].0 == writes[i].0);
@@ -259,7 +263,8 @@ impl DmTree {
             match bytes.extract(|b| Table::view(route.table, route.capacity, b)) {
                 View::Whole(table) if route.matches(&table) => {
                     self.hold(tag, Lockable::Leaf(route));
-                    locked.push((i, Locked { route, at, tag, table, turn }));
+                    let turn = LeafTurn::Table(turn);
+                    locked.push((i, Locked { route, at, tag, table, turn, image: None }));
                 }
                 _ => {
                     self.give_back_leaf(&route, at, tag).await?;

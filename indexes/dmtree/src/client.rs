@@ -62,6 +62,18 @@ pub(crate) struct HeldLock {
 pub(crate) enum Lockable {
     Leaf(Route),
     Inner(GlobalAddr),
+    /// A lock word of a memory node: its tag says more.
+    Word(GlobalAddr),
+}
+
+impl HeldLock {
+    /// What tells it from every other lock of its node.
+    pub fn key(&self) -> (u64, u64) {
+        match self.on {
+            Lockable::Word(at) => (self.tag.0, at.bits()),
+            Lockable::Leaf(_) | Lockable::Inner(_) => (self.tag.0, 0),
+        }
+    }
 }
 
 /// Locks of an operation at some moment.
@@ -136,7 +148,8 @@ impl DmTree {
     /// The client of one slot.
     pub fn new(ep: Endpoint, node: Arc<DmNode>) -> Self {
         let incarnation = node.pool.fabric().incarnation(ep.node()).unwrap_or(0) as u16;
-        let client = node.next_client();
+        // The upper half of a lock word's tags is for changes of whole leaves.
+        let client = node.next_client() & if node.has_tables() { u16::MAX } else { 0x7fff };
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
         ep.set_attached_only(!node.o.round_trip_combining);
         Self {
@@ -355,7 +368,7 @@ impl DmTree {
             let known = bytes.extract(|b| check_header(g, addr, b).map(|h| (h.slots, h.level)));
             if let Some((slots, 0)) = known
                 && slots != capacity
-                && [32, 64, 128].contains(&slots)
+                && self.node.is_capacity(slots)
             {
                 Mark::LeafCapacity.hit();
                 capacity = slots;

@@ -9,12 +9,15 @@ use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
 use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
+use dmtree_pool::BlockPtr;
 
-use crate::client::{Confirmed, DmTree, Route};
+use crate::client::{Confirmed, DmTree, LeafCopy, Route};
 use crate::defects::Defect;
+use crate::format::u64_at;
 use crate::marks::Mark;
 use crate::probe::{Pair, Probe, pair_of};
 use crate::route::Candidates;
+use crate::write::Present;
 
 /// What a look at one place says about a key.
 pub(crate) enum Answer {
@@ -22,6 +25,14 @@ pub(crate) enum Answer {
     Absent,
     /// The route was stale.
     Stale,
+}
+
+/// Where a key is in a leaf.
+pub(crate) enum Found {
+    At(Present),
+    Nowhere,
+    /// A block that an entry points to is not there any more.
+    Torn,
 }
 
 impl DmTree {
@@ -106,6 +117,9 @@ impl DmTree {
         hash: KeyHash,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
+        if !self.node.has_tables() {
+            return self.get_from_leaves(key, hash, out).await;
+        }
         let fp = hash.fingerprint();
         let mut route = match self.cached_route(key, fp) {
             Some((route, Some(candidates))) => {
@@ -252,19 +266,62 @@ impl DmTree {
         }
     }
 
+    /// Without tables: the leaf answers.
+    async fn get_from_leaves(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Result<bool> {
+        let mut route = self.route(key).await?;
+        let mut backoff = self.ep.backoff("a consistent view of a leaf", route.leaf);
+        loop {
+            match self.get_by_leaf(&route, key, hash, out).await? {
+                Answer::Found => return Ok(true),
+                Answer::Absent => {
+                    out.clear();
+                    return Ok(false);
+                }
+                Answer::Stale => {}
+            }
+            let fresh = self.fresh_route(key).await?;
+            route = if fresh == route {
+                self.pass();
+                backoff.step().await?;
+                self.walk_route(key, &fresh).await?.unwrap_or(fresh)
+            } else {
+                fresh
+            };
+        }
+    }
+
     async fn search_leaf(
         &self,
-        leaf: &crate::client::LeafCopy,
+        leaf: &LeafCopy,
         key: &[u8],
         hash: KeyHash,
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
-        for (_, slot) in leaf.live(self) {
+        Ok(match self.find_in_leaf(leaf, key, hash, out).await? {
+            Found::At(_) => Answer::Found,
+            Found::Nowhere => Answer::Absent,
+            Found::Torn => Answer::Stale,
+        })
+    }
+
+    /// The entry of a key in an accepted leaf; its value replaces `out`.
+    pub(crate) async fn find_in_leaf(
+        &self,
+        leaf: &LeafCopy,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<Found> {
+        let at = |i: usize, block| {
+            let word = u64_at(&leaf.bytes, self.node.g.slot_at(i));
+            Found::At(Present { slot: i, block, crc: (word >> 32) as u32 })
+        };
+        for (i, slot) in leaf.live(self) {
             match pair_of(&slot) {
                 Some(Pair::Inline(k, v)) if k == key => {
                     out.clear();
                     out.extend_from_slice(v);
-                    return Ok(Answer::Found);
+                    return Ok(at(i, BlockPtr::from_bits(0)));
                 }
                 Some(Pair::ValueIn(k, block)) if k == key => {
                     let whole = self
@@ -273,7 +330,7 @@ impl DmTree {
                             out.extend_from_slice(v);
                         })
                         .await?;
-                    return Ok(if whole { Answer::Found } else { Answer::Stale });
+                    return Ok(if whole { at(i, block) } else { Found::Torn });
                 }
                 Some(Pair::BothIn(block)) => {
                     let short = slot.value.is_empty() && key.len() <= slot.key.len();
@@ -291,16 +348,16 @@ impl DmTree {
                         })
                         .await?;
                     if !whole {
-                        return Ok(Answer::Stale);
+                        return Ok(Found::Torn);
                     }
                     if hit {
-                        return Ok(Answer::Found);
+                        return Ok(at(i, block));
                     }
                 }
                 _ => {}
             }
         }
-        Ok(Answer::Absent)
+        Ok(Found::Nowhere)
     }
 }
 

@@ -42,6 +42,9 @@ impl RangeIndex for DmTree {
         cx.cache_bytes = cx.cache_bytes.max(DmNode::least_cache_bytes(&Geometry::new(o)));
         let client = Self::new(ep.clone(), Arc::new(DmNode::new(&cx, o, root)?));
         let scope = client.ep.begin(OpKind::Admin);
+        if !client.node.has_tables() {
+            client.node.lock_tables().format(ep, &client.node.pool, root).await?;
+        }
         client.format_empty().await?;
         scope.end(OpOutcome::Other);
         Ok(())
@@ -158,9 +161,11 @@ impl DmTree {
         put_header(&g, addr, &mut image, &header(ver, s.table, s.capacity, 0));
         (0..s.capacity).for_each(|i| put_free(&g, addr, &mut image, i, ver));
         self.ep.write(addr, image).await?;
-        let mut table = Table::new(addr, ver, fence_tag(None), s.capacity);
-        let body = self.table_body(&mut table, s.table).await?;
-        self.ep.write(s.table_at.plus(BODY_AT as u64), body).await?;
+        if self.node.has_tables() {
+            let mut table = Table::new(addr, ver, fence_tag(None), s.capacity);
+            let body = self.table_body(&mut table, s.table).await?;
+            self.ep.write(s.table_at.plus(BODY_AT as u64), body).await?;
+        }
 
         let grant = self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
         let ver = crate::format::Ver { life: grant.life, range: 0 };

@@ -30,6 +30,9 @@ mod split;
 mod sweep;
 mod unlock;
 mod walk;
+mod words;
+mod words_mend;
+mod words_write;
 mod write;
 
 pub use client::DmTree;

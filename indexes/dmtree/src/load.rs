@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::verb::{VerbVec, write as write_verb};
 use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::fill::{Fill, SplitRule};
 use dmtree_parts::hash::{KeyHash, fence_tag};
@@ -115,7 +115,12 @@ impl DmTree {
                 return Err(e);
             }
         };
+        let mut l = l;
         let first_leaf = taken.leaves[0].grant.addr;
+        if !self.node.has_tables() {
+            self.check_lease()?;
+            self.begin_change(&mut [&mut l], None).await?;
+        }
         // R0.next says where the commit leads to, for whoever finishes the load of a dead client; L.into commits.
         let g = self.node.g;
         self.check_lease()?;
@@ -139,7 +144,7 @@ impl DmTree {
             self.node.leaf_arena(dead.capacity),
             Grant { addr: dead.leaf, life: dead.life },
         );
-        pool.retire_table(dead.table);
+        self.retire_table(dead.table);
         Ok(taken.leaves.len() as u64)
     }
 
@@ -193,6 +198,12 @@ impl DmTree {
             let (image, body) = written?;
             self.write_blocks(&mut blocks).await?;
             let s = &taken.leaves[i];
+            let Some(body) = body else {
+                let mut list = VerbVec::new();
+                self.add_new_leaf(&mut list, s.grant, image);
+                self.ep.batch(list).await?;
+                continue;
+            };
             let table_at = s.table_at.plus(BODY_AT as u64);
             self.ep.batch((write_verb(s.grant.addr, image), write_verb(table_at, body))).await?;
         }
@@ -232,7 +243,7 @@ impl DmTree {
         high: Option<&[u8]>,
         next: GlobalAddr,
         blocks: &mut Vec<(BlockPtr, Buf)>,
-    ) -> Result<(Buf, Buf)> {
+    ) -> Result<(Buf, Option<Buf>)> {
         let g = &self.node.g;
         let (addr, ver) = (s.grant.addr, s.ver());
         let top = FenceArea::infinite(g);
@@ -260,7 +271,10 @@ impl DmTree {
             table.set(i, hash.fingerprint());
         }
         (count..s.capacity).for_each(|i| put_free(g, addr, &mut image, i, ver));
-        let body = self.table_body(&mut table, s.table).await?;
+        let body = match self.node.has_tables() {
+            true => Some(self.table_body(&mut table, s.table).await?),
+            false => None,
+        };
         Ok((image, body))
     }
 

@@ -6,16 +6,17 @@
 
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Effect, GlobalAddr, Result, Role, Stage, Step};
+use dmtree_parts::handover::LocalTurn;
 use dmtree_parts::turns::Turn;
 
-use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
+use crate::client::{DmTree, HeldLock, LeafCopy, Lockable, Route, is_away};
 use crate::defects::Defect;
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::marks::Mark;
 
 /// Longest pause between two tries for a leaf's lock. It is held for two or three round trips, and one client of each compute
 /// node tries: longer pauses leave it idle between two holders.
-const LOCK_PAUSE_NS: u64 = 4_000;
+pub(crate) const LOCK_PAUSE_NS: u64 = 4_000;
 /// After so many tries, and every so many further ones, a waiter looks whether the leaf's memory node answers at all, and pauses
 /// longer.
 pub(crate) const LONG_WAIT: u32 = 64;
@@ -29,7 +30,17 @@ pub(crate) struct Locked {
     pub at: GlobalAddr,
     pub tag: LockTag,
     pub table: Table,
-    pub turn: Turn,
+    pub turn: LeafTurn,
+    /// Without tables: the leaf as READ under the lock.
+    pub image: Option<LeafCopy>,
+}
+
+/// Whose turn it is at a leaf's lock, among the clients of a node.
+pub(crate) enum LeafTurn {
+    /// The lock is a table's.
+    Table(Turn),
+    /// The lock is a word of a memory node.
+    Word(LocalTurn),
 }
 
 impl DmTree {
@@ -54,6 +65,9 @@ impl DmTree {
 
     /// Locks the leaf that a route names; `None` when the route is stale. The caller holds no other leaf's lock.
     pub(crate) async fn lock_route(&self, route: &Route) -> Result<Option<Locked>> {
+        if !self.node.has_tables() {
+            return self.lock_by_word(route).await;
+        }
         self.ep.stage_cost(Stage::LocalQueue, 1);
         let resting = self.rest();
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
@@ -75,7 +89,8 @@ impl DmTree {
             match tried {
                 (at, Ok(Tried::Got(table))) => {
                     self.hold(tag, Lockable::Leaf(*route));
-                    return Ok(Some(Locked { route: *route, at, tag, table, turn }));
+                    let turn = LeafTurn::Table(turn);
+                    return Ok(Some(Locked { route: *route, at, tag, table, turn, image: None }));
                 }
                 (_, Ok(Tried::Stale)) => return Ok(None),
                 (at, Ok(Tried::Unbuilt)) => {
@@ -113,7 +128,7 @@ impl DmTree {
 
     /// Waits for somebody else's lock, or for a home. A memory node that does not answer, and keeps the lock from being given back,
     /// is named before long.
-    async fn pause(
+    pub(crate) async fn pause(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
         route: &Route,
@@ -131,6 +146,9 @@ impl DmTree {
 
     /// As [`DmTree::lock_route`], but gives up at once when anybody else has the lock, or wants it on this node.
     pub(crate) async fn try_lock_route(&self, route: &Route) -> Result<Option<Locked>> {
+        if !self.node.has_tables() {
+            return self.try_lock_by_word(route).await;
+        }
         let Some(turn) = self.node.leaf_turns.try_turn(route.table.bits()) else { return Ok(None) };
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
             Ok(at) => at,
@@ -141,7 +159,8 @@ impl DmTree {
         match self.try_lock(route, at, tag, false).await {
             Ok(Tried::Got(table)) => {
                 self.hold(tag, Lockable::Leaf(*route));
-                Ok(Some(Locked { route: *route, at, tag, table, turn }))
+                let turn = LeafTurn::Table(turn);
+                Ok(Some(Locked { route: *route, at, tag, table, turn, image: None }))
             }
             Ok(_) => Ok(None),
             Err(e) => {
@@ -188,8 +207,12 @@ impl DmTree {
 
     /// Unlocks a leaf whose table has not changed.
     pub(crate) async fn unlock(&self, l: Locked) -> Result<()> {
+        let turn = match l.turn {
+            LeafTurn::Word(turn) => return self.unlock_word(l.at, l.tag, turn).await,
+            LeafTurn::Table(turn) => turn,
+        };
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
-        let hook = self.leaf_hook.watch(lock, Some(l.turn));
+        let hook = self.leaf_hook.watch(lock, Some(turn));
         let done = self.ep.release(cas(l.at, l.tag.0, 0), hook).await;
         self.released(l.tag, done)
     }
@@ -209,10 +232,14 @@ impl DmTree {
 
     /// Writes the table and unlocks behind it: WRITE->atomic is ordered.
     pub(crate) async fn unlock_with_table(&self, mut l: Locked) -> Result<()> {
+        let turn = match l.turn {
+            LeafTurn::Word(turn) => return self.unlock_word(l.at, l.tag, turn).await,
+            LeafTurn::Table(turn) => turn,
+        };
         let mut body = self.ep.buf(Table::body_len(l.route.capacity) as u32).await?;
         l.table.body(l.route.table, &mut body);
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
-        let hook = self.leaf_hook.watch(lock, Some(l.turn));
+        let hook = self.leaf_hook.watch(lock, Some(turn));
         if self.node.has(Defect::UnlockBesideTable) {
             self.ep.detach(write(l.at.plus(BODY_AT as u64), body), None);
             self.ep.detach(cas(l.at, l.tag.0, 0), hook);

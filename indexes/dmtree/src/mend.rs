@@ -53,7 +53,7 @@ impl DmTree {
             return if was == 0 { Ok(false) } else { self.finish_dead(route, &h, at, was).await };
         }
         let tag = self.next_tag();
-        let Some(body) = self.take_over(route, at, was, tag).await? else { return Ok(true) };
+        let Some((tag, body)) = self.take_over(route, at, was, tag).await? else { return Ok(true) };
         if was == 0 && body != View::Unbuilt {
             // Somebody was faster.
             self.give_lock_back(at, tag).await?;
@@ -73,7 +73,11 @@ impl DmTree {
         at: GlobalAddr,
         was: u64,
         tag: LockTag,
-    ) -> Result<Option<View>> {
+    ) -> Result<Option<(LockTag, View)>> {
+        if !self.node.has_tables() {
+            let taken = self.take_word_over(route, at, was).await?;
+            return Ok(taken.map(|tag| (tag, View::Unbuilt)));
+        }
         let len = Table::body_len(route.capacity);
         self.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
@@ -90,7 +94,7 @@ impl DmTree {
         }
         self.node.adopted(LockTag(was));
         self.hold(tag, Lockable::Leaf(*route));
-        Ok(Some(body.extract(|b| Table::view(route.table, route.capacity, b))))
+        Ok(Some((tag, body.extract(|b| Table::view(route.table, route.capacity, b)))))
     }
 
     /// Unlocks, awaited. A home that is away leaves an orphan.
@@ -102,7 +106,7 @@ impl DmTree {
     /// A reader has looked at a torn leaf for long: when its writer is dead, the reader repairs it.
     pub(crate) async fn help_leaf(&self, addr: GlobalAddr, capacity: usize) -> Result<()> {
         let h = self.rough_header(addr).await?;
-        if !h.is_leaf() {
+        if !h.is_leaf(&self.node) {
             return Ok(());
         }
         let capacity = if h.slots == capacity { capacity } else { h.slots };
@@ -121,6 +125,9 @@ impl DmTree {
     }
 
     async fn look_and_mend(&self, route: &Route) -> Result<()> {
+        if !self.node.has_tables() {
+            return Box::pin(self.help_by_word(route)).await;
+        }
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
             Err(e) if is_away(&e) => return Ok(()),
             at => at?,
@@ -198,6 +205,11 @@ impl DmTree {
         let none = self.node.has(Defect::MendOldTable);
         for (i, key) in left.kept.iter().filter(|_| !none) {
             table.set(*i, KeyHash::of(key).fingerprint());
+        }
+        if !self.node.has_tables() {
+            self.ep.step(Step::Lock);
+            let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
+            return self.unlocked(tag, done);
         }
         let low = self.fence_key(&left.header.lo).await?.unwrap_or_default();
         let fps = table.clone();
@@ -348,6 +360,9 @@ impl DmTree {
         self.drop_record(b, addr).await?;
         let route =
             Route { leaf: addr, life: b.ver.life, table: b.table, capacity: b.slots, fence: 0 };
+        if !self.node.has_tables() {
+            return self.finish_merged_word(&route).await;
+        }
         let at = match self.node.pool.resolve(&self.ep, b.table).await {
             Err(e) if is_away(&e) => return Ok(()),
             at => at?,
@@ -360,17 +375,17 @@ impl DmTree {
             return Ok(());
         }
         let tag = self.next_tag();
-        if self.take_over(&route, at, was, tag).await?.is_some() {
+        if let Some((tag, _)) = self.take_over(&route, at, was, tag).await? {
             self.bury(&route, at, tag).await?;
             self.retire_leaf(&route);
         }
         Ok(())
     }
 
-    fn retire_leaf(&self, route: &Route) {
+    pub(crate) fn retire_leaf(&self, route: &Route) {
         let Route { leaf: addr, life, table, capacity, .. } = *route;
         self.node.pool.retire(self.node.leaf_arena(capacity), Grant { addr, life });
-        self.node.pool.retire_table(table);
+        self.retire_table(table);
     }
 
     /// Removes the record of a dead leaf whose range its left neighbour has, if it is there.
@@ -417,6 +432,10 @@ impl DmTree {
 
     /// Marks the table of a dead leaf and unlocks it, awaited.
     async fn bury(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<()> {
+        if !self.node.has_tables() {
+            let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
+            return self.unlocked(tag, done);
+        }
         let ver = Ver { life: route.life, range: 0 };
         let mut table = Table::new(route.leaf, ver, 0, route.capacity);
         table.dead = true;
@@ -442,9 +461,9 @@ impl DmTree {
             return Ok(true);
         }
         let tag = self.next_tag();
-        if self.take_over(route, at, was, tag).await?.is_none() {
+        let Some((tag, _)) = self.take_over(route, at, was, tag).await? else {
             return Ok(true);
-        }
+        };
         Mark::MendDead.hit();
         self.check_lease()?;
         self.blank_rough(route.leaf, h).await?;
@@ -536,6 +555,18 @@ impl DmTree {
                     }
                 }
             }
+            Lockable::Word(at) => {
+                let was = self.ep.cas(at, 0, 0).await?;
+                if was == h.tag.0 {
+                    self.mend_word(at, was).await?;
+                    // Whether it was taken over may be in doubt.
+                    if self.ep.cas(at, 0, 0).await? == was {
+                        return Ok(());
+                    }
+                }
+                self.node.adopted_at(h.tag, at);
+                return Ok(());
+            }
             Lockable::Inner(addr) => {
                 let lock = addr.plus(self.node.g.inner_lock_at() as u64);
                 if self.ep.cas(lock, 0, 0).await? == h.tag.0 {
@@ -558,7 +589,12 @@ enum Right {
 
 /// The new image of a slot that an update has torn. Its shadow was written before, and names the checksum of what it replaces: a
 /// slot whose word0 is neither the old one nor the new one was torn by something else.
-fn from_shadow(g: &Geometry, place: Place, capacity: usize, image: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn from_shadow(
+    g: &Geometry,
+    place: Place,
+    capacity: usize,
+    image: &[u8],
+) -> Option<Vec<u8>> {
     let at = g.shadow_at(capacity);
     let head = u64_at(image, at);
     if head & 0xffff != place.slot as u64 {

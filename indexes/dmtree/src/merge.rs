@@ -87,8 +87,12 @@ impl DmTree {
     ) -> Result<()> {
         let g = self.node.g;
         Mark::Merge.hit();
-        let mut a = a;
+        let (mut a, mut b) = (a, b);
         let (copy_a, copy_b) = copies;
+        if !self.node.has_tables() {
+            self.check_lease()?;
+            self.begin_change(&mut [&mut a, &mut b], None).await?;
+        }
         let ver = a.table.ver;
         let new_ver = ver.bumped();
         let mut image = self.ep.buf(g.leaf_image(copy_a.capacity) as u32).await?;
@@ -166,7 +170,7 @@ impl DmTree {
         if !self.node.has(Defect::RetireMergedEarly) {
             self.node.pool.retire(arena, Grant { addr: dead.leaf, life: dead.life });
         }
-        self.node.pool.retire_table(dead.table);
+        self.retire_table(dead.table);
         self.retire_fence(&FenceArea::lo_of(&g, &copy_b.bytes));
         self.retire_fence(&record_key);
         if few {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
 use dmtree_parts::cache::{MAX_LEVELS, NodeCache};
@@ -16,7 +16,8 @@ use crate::defects::{Defect, Defects};
 use crate::format::Geometry;
 use crate::format::inner::Child;
 use crate::format::table::LockTag;
-use crate::options::Options;
+use crate::options::{Options, Tables};
+use crate::words::Words;
 
 /// Kinds of arenas: what a chunk holds.
 const KIND_INNER: u8 = 1;
@@ -66,9 +67,13 @@ pub struct DmNode {
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
     pub(crate) inner_arena: Arc<Arena>,
-    leaf_arenas: [Arc<Arena>; 3],
-    /// Locks whose operation has failed under them, by tag.
-    orphans: Mutex<BTreeMap<u64, Lockable>>,
+    leaf_arenas: Vec<(usize, Arc<Arena>)>,
+    /// Without tables: the locks of leaves, once it is known where they are.
+    pub(crate) words: OnceLock<Words>,
+    /// Counts the tags of changes of whole leaves.
+    pub(crate) changes: AtomicU32,
+    /// Locks whose operation has failed under them, by tag, and by word where a tag is one for many words.
+    orphans: Mutex<BTreeMap<(u64, u64), Lockable>>,
     /// When an operation shall look after the orphans next, ns of the fabric's clock; `u64::MAX` while there are none.
     settle_at: AtomicU64,
     defects: Defects,
@@ -111,7 +116,13 @@ impl DmNode {
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             inner_arena: arena(KIND_INNER, g.inner_bytes()),
-            leaf_arenas: [32, 64, 128].map(|c| arena(KIND_LEAF, g.leaf_bytes(c))),
+            leaf_arenas: o
+                .capacities()
+                .into_iter()
+                .map(|c| (c, arena(KIND_LEAF, g.leaf_bytes(c))))
+                .collect(),
+            words: OnceLock::new(),
+            changes: AtomicU32::new(0),
             orphans: Mutex::default(),
             settle_at: AtomicU64::new(u64::MAX),
             defects: Defects::default(),
@@ -129,12 +140,21 @@ impl DmNode {
         (g.fanout * (g.k + 16 + 48 + 32) + 2 * g.k + 512) as u64
     }
 
+    /// Where leaves of a capacity come from; of one that no leaf has, the largest.
     pub(crate) fn leaf_arena(&self, capacity: usize) -> &Arc<Arena> {
-        match capacity {
-            32 => &self.leaf_arenas[0],
-            64 => &self.leaf_arenas[1],
-            _ => &self.leaf_arenas[2],
-        }
+        let arenas = &self.leaf_arenas;
+        let found = arenas.iter().find(|(c, _)| *c == capacity).or(arenas.last());
+        &found.expect("some capacity").1
+    }
+
+    /// Whether leaves have so many slots.
+    pub(crate) fn is_capacity(&self, slots: usize) -> bool {
+        self.leaf_arenas.iter().any(|(c, _)| *c == slots)
+    }
+
+    /// Whether leaves have tables, and their locks there.
+    pub(crate) fn has_tables(&self) -> bool {
+        self.o.tables != Tables::None
     }
 
     /// A number for a new client: 16 bits of a lock tag.
@@ -150,10 +170,26 @@ impl DmNode {
         let node = NodeId::from_bits((tag >> 48) as u16);
         if node == self.pool.cn() {
             let orphans = self.orphans.lock().expect("no panic under this lock");
-            if orphans.contains_key(&tag) {
+            if orphans.contains_key(&(tag, 0)) {
                 return true;
             }
         }
+        self.is_gone(tag)
+    }
+
+    /// The same for a lock word of a memory node.
+    pub(crate) fn is_abandoned_at(&self, tag: u64, word: GlobalAddr) -> bool {
+        if tag == 0 {
+            return false;
+        }
+        let orphans = self.orphans.lock().expect("no panic under this lock");
+        let own = orphans.contains_key(&(tag, word.bits()));
+        drop(orphans);
+        own || self.is_gone(tag)
+    }
+
+    fn is_gone(&self, tag: u64) -> bool {
+        let node = NodeId::from_bits((tag >> 48) as u16);
         let incarnation = (tag >> 32) as u16;
         self.pool.is_revoked(node, incarnation)
             || (self.has(Defect::TakeOverEarly) && self.pool.is_suspected(node, incarnation))
@@ -178,15 +214,20 @@ impl DmNode {
     }
 
     pub(crate) fn orphan(&self, h: HeldLock) {
-        self.orphans.lock().expect("no panic under this lock").insert(h.tag.0, h.on);
+        self.orphans.lock().expect("no panic under this lock").insert(h.key(), h.on);
         self.settle_at.store(0, Ordering::Relaxed);
         self.push_chore(Chore::Settle(h));
     }
 
     /// Somebody has taken the lock of an orphan over, or it is gone.
     pub(crate) fn adopted(&self, tag: LockTag) {
+        self.adopted_at(tag, GlobalAddr::NULL);
+    }
+
+    /// The same for a lock word of a memory node.
+    pub(crate) fn adopted_at(&self, tag: LockTag, word: GlobalAddr) {
         let mut orphans = self.orphans.lock().expect("no panic under this lock");
-        orphans.remove(&tag.0);
+        orphans.remove(&(tag.0, word.bits()));
         if orphans.is_empty() {
             self.settle_at.store(u64::MAX, Ordering::Relaxed);
         }
@@ -218,7 +259,7 @@ impl DmNode {
         self.settle_at.store(if orphans.is_empty() { u64::MAX } else { again }, Ordering::Relaxed);
         let first = (now % orphans.len().max(1) as u64) as usize;
         let mut from = orphans.iter().skip(first).chain(orphans.iter().take(first));
-        from.find(|(_, on)| may(on)).map(|(tag, on)| HeldLock { tag: LockTag(*tag), on: *on })
+        from.find(|(_, on)| may(on)).map(|((tag, _), on)| HeldLock { tag: LockTag(*tag), on: *on })
     }
 
     pub(crate) fn push_chore(&self, chore: Chore) {

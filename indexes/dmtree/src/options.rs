@@ -11,6 +11,8 @@ pub enum Tables {
     Compute,
     /// On the memory nodes.
     Memory,
+    /// Nowhere: leaves are read whole, and their locks are words of the memory nodes.
+    None,
 }
 
 /// How an index is laid out, and which techniques it uses. Stored in the catalog; the layout cannot change later, every switch
@@ -22,7 +24,7 @@ pub struct Options {
     pub key_inline_bytes: u32,
     /// Bytes of a value kept inside its entry; longer values go to blocks of their own. A multiple of 8, 0 to 1024.
     pub value_inline_bytes: u32,
-    /// Slots of a new leaf: 32, 64 or 128.
+    /// Slots of a new leaf: 32, 64 or 128; without tables 4 to 128.
     pub leaf_capacity: u32,
     /// Records of an inner node, 8 to 64.
     pub fanout: u32,
@@ -38,6 +40,10 @@ pub struct Options {
     pub adaptive_capacity: bool,
     /// Lock and table in one round trip; unlocks are not waited for.
     pub round_trip_combining: bool,
+    /// Without tables: lock words of a memory node, where they are not on chip.
+    pub locks: u32,
+    /// Without tables: lock words lie in on-chip memory, where the fabric has any that no other index has taken.
+    pub on_chip: bool,
     /// Longest wait of one operation for others, ms.
     pub timeout_ms: u64,
 }
@@ -55,12 +61,35 @@ impl Default for Options {
             combining: true,
             adaptive_capacity: true,
             round_trip_combining: true,
+            locks: 16_384,
+            on_chip: true,
             timeout_ms: 10_000,
         }
     }
 }
 
 impl Options {
+    /// Without tables: whole leaves are read, and locked by words of the memory nodes.
+    #[must_use]
+    pub fn without_tables(&self) -> Self {
+        Self {
+            tables: Tables::None,
+            mirrors: false,
+            delegation: false,
+            combining: false,
+            adaptive_capacity: false,
+            ..self.clone()
+        }
+    }
+
+    /// How many slots leaves may have.
+    pub fn capacities(&self) -> Vec<usize> {
+        match self.tables {
+            Tables::None => vec![self.leaf_capacity as usize],
+            Tables::Compute | Tables::Memory => vec![32, 64, 128],
+        }
+    }
+
     /// Refuses what cannot be.
     ///
     /// # Errors
@@ -78,7 +107,18 @@ impl Options {
         range("key_inline_bytes", self.key_inline_bytes, 8, 256, 8)?;
         range("value_inline_bytes", self.value_inline_bytes, 0, 1024, 8)?;
         range("fanout", self.fanout, 8, 64, 1)?;
-        if ![32, 64, 128].contains(&self.leaf_capacity) {
+        range("locks", self.locks, 1, 1 << 20, 1)?;
+        if self.tables == Tables::None {
+            range("leaf_capacity", self.leaf_capacity, 4, 128, 1)?;
+            let technique = [
+                (self.mirrors, "mirrors"),
+                (self.adaptive_capacity, "adaptive_capacity"),
+                (self.combining, "combining"),
+            ];
+            if let Some((_, name)) = technique.iter().find(|(on, _)| *on) {
+                return Err(Error::invalid(format!("{name} is true, and tables is none")));
+            }
+        } else if ![32, 64, 128].contains(&self.leaf_capacity) {
             return Err(Error::invalid(format!(
                 "leaf_capacity is {}; it must be 32, 64 or 128",
                 self.leaf_capacity
@@ -102,6 +142,10 @@ impl Options {
             value_inline_bytes: of(&[8, 8, 64]),
             ..self.clone()
         };
+        if self.tables == Tables::None {
+            o.leaf_capacity = of(&[6, 8, 27, 32]);
+            o.locks = of(&[1, 16, 16, 1024]);
+        }
         let mut coin = || of(&[0, 1]) == 1;
         if switches && coin() {
             o.mirrors = coin();
@@ -126,5 +170,9 @@ mod tests {
         assert!(bad.check().expect_err("not a multiple").to_string().contains("multiple of 8"));
         let bad = Options { leaf_capacity: 48, ..Options::default() };
         assert!(bad.check().expect_err("unknown").to_string().contains("leaf_capacity is 48"));
+        let none = Options::default().without_tables();
+        assert!(Options { leaf_capacity: 27, ..none.clone() }.check().is_ok());
+        let bad = Options { mirrors: true, ..none };
+        assert!(bad.check().expect_err("of what").to_string().contains("mirrors is true"));
     }
 }

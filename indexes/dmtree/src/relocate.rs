@@ -24,8 +24,8 @@ use crate::split::NewLeaf;
 
 impl DmTree {
     /// Moves the locked leaf to a new one of `capacity` slots. The lock comes back when there is no memory for that.
-    pub(crate) async fn relocate(&self, l: Locked, capacity: usize) -> Result<Option<Locked>> {
-        let leaf = match self.read_leaf(l.route.leaf, l.route.capacity).await {
+    pub(crate) async fn relocate(&self, mut l: Locked, capacity: usize) -> Result<Option<Locked>> {
+        let leaf = match self.image_of(&mut l).await {
             Ok(leaf) => leaf,
             Err(e) => return self.fail_locked(l, e).await,
         };
@@ -52,9 +52,13 @@ impl DmTree {
             self.forget_leaf(&s);
             return Ok(Some(l));
         };
-        let table = match self.write_relocated(&l, &leaf, &s).await {
+        let table = match self.write_relocated(&mut l, &leaf, &s).await {
             Ok(table) => table,
-            Err(e) if is_away(&e) && self.ep.cas(s.table_at, 0, 0).await.is_err() => {
+            Err(e)
+                if is_away(&e)
+                    && self.node.has_tables()
+                    && self.ep.cas(s.table_at, 0, 0).await.is_err() =>
+            {
                 // The home of the new table is away: as good as no memory.
                 self.forget_leaf(&s);
                 self.unlock_inner(parent).await?;
@@ -80,7 +84,7 @@ impl DmTree {
         if self.node.has(Defect::RetireRelocatedEarly) {
             let dead = Grant { addr: route.leaf, life: route.life };
             self.node.pool.retire(self.node.leaf_arena(route.capacity), dead);
-            self.node.pool.retire_table(route.table);
+            self.retire_table(route.table);
             return Ok(None);
         }
         self.node.push_chore(chore);
@@ -101,7 +105,7 @@ impl DmTree {
     }
 
     /// The new leaf and its table.
-    async fn write_relocated(&self, l: &Locked, leaf: &LeafCopy, s: &NewLeaf) -> Result<Table> {
+    async fn write_relocated(&self, l: &mut Locked, leaf: &LeafCopy, s: &NewLeaf) -> Result<Table> {
         let g = &self.node.g;
         let (header, ver, addr) = (leaf.header(self), s.ver(), s.grant.addr);
         let mut image = self.ep.buf(g.leaf_bytes(s.capacity) as u32).await?;
@@ -125,6 +129,11 @@ impl DmTree {
             used += 1;
         }
         (used..s.capacity).for_each(|i| put_free(g, addr, &mut image, i, ver));
+        if !self.node.has_tables() {
+            self.check_lease()?;
+            self.begin_change(&mut [l], Some((s.grant, image))).await?;
+            return Ok(table);
+        }
         let body = self.table_body(&mut table, s.table).await?;
         let table_at = s.table_at.plus(BODY_AT as u64);
         self.ep.step(Step::Structure);
@@ -195,6 +204,9 @@ impl DmTree {
     /// Marks the table of a dead leaf and unlocks it. Awaited: its cell is retired next, and a WRITE that is still under way then
     /// could land in the hands of the next owner.
     pub(crate) async fn bury_table(&self, l: Locked) -> Result<()> {
+        if !self.node.has_tables() {
+            return self.bury_word(l).await;
+        }
         let mut table = l.table.clone();
         table.dead = true;
         (0..l.route.capacity).for_each(|i| table.set(i, 0));
@@ -287,7 +299,7 @@ impl DmTree {
         }
         Mark::Unlinked.hit();
         self.node.pool.retire(self.node.leaf_arena(capacity), dead);
-        self.node.pool.retire_table(table);
+        self.retire_table(table);
         Ok(true)
     }
 

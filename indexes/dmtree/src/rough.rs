@@ -7,6 +7,7 @@ use dmtree_pool::TableId;
 use crate::client::DmTree;
 use crate::format::leaf::{FenceArea, check_header};
 use crate::format::{Geometry, Ver, u64_at};
+use crate::node::DmNode;
 
 /// A header, perhaps torn.
 #[derive(Clone, Debug)]
@@ -40,8 +41,8 @@ impl Rough {
     }
 
     /// Whether this is the header of a leaf of some capacity that exists.
-    pub fn is_leaf(&self) -> bool {
-        self.level == 0 && [32, 64, 128].contains(&self.slots)
+    pub fn is_leaf(&self, node: &DmNode) -> bool {
+        self.level == 0 && node.is_capacity(self.slots)
     }
 }
 

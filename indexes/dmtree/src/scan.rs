@@ -292,7 +292,7 @@ impl DmTree {
         let routes: Vec<Route> = node.records()[first..first + n].iter().map(route_of).collect();
         let mut batch = VerbVec::new();
         let mut asked = vec![None; n];
-        for (i, route) in routes.iter().enumerate() {
+        for (i, route) in routes.iter().enumerate().filter(|_| self.node.has_tables()) {
             // A home that is dead or cut off is not asked: its leaf is read whole.
             match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(at) => {
@@ -332,7 +332,9 @@ impl DmTree {
                     Some((t.used(), t.ver))
                 }
                 _ => {
-                    Mark::ScanOddTable.hit();
+                    if self.node.has_tables() {
+                        Mark::ScanOddTable.hit();
+                    }
                     None
                 }
             };

@@ -71,6 +71,10 @@ impl DmTree {
         let side = match node.o.tables {
             Tables::Compute => TableSide::Compute,
             Tables::Memory => TableSide::Memory,
+            Tables::None => {
+                let (table, table_at) = (TableId::from_bits(0), GlobalAddr::NULL);
+                return Ok(NewLeaf { grant, table, table_at, capacity });
+            }
         };
         let table = node.pool.alloc_table(&self.ep, Geometry::table_lines(capacity), side).await;
         let resolved = match table {
@@ -92,7 +96,9 @@ impl DmTree {
             grant.life -= 1;
         }
         self.node.pool.give_back(self.node.leaf_arena(s.capacity), grant);
-        self.node.pool.give_back_table(s.table);
+        if self.node.has_tables() {
+            self.node.pool.give_back_table(s.table);
+        }
     }
 
     /// The whole keys of a leaf's live slots, in key order.
@@ -124,8 +130,12 @@ impl DmTree {
     }
 
     /// Splits the locked, full leaf and stores the pair in the half where it belongs.
-    pub(crate) async fn split(&self, l: Locked, pair: (&[u8], KeyHash, &[u8])) -> Result<Written> {
-        let leaf = match self.read_leaf(l.route.leaf, l.route.capacity).await {
+    pub(crate) async fn split(
+        &self,
+        mut l: Locked,
+        pair: (&[u8], KeyHash, &[u8]),
+    ) -> Result<Written> {
+        let leaf = match self.image_of(&mut l).await {
             Ok(leaf) => leaf,
             Err(e) => return self.fail_locked(l, e).await,
         };
@@ -134,7 +144,7 @@ impl DmTree {
             Ok(plan) => plan,
             Err(e) => return self.fail_locked(l, e).await,
         };
-        let (s, images) = match self.write_sibling(&l, &leaf, &plan, pair).await {
+        let (s, images) = match self.write_sibling(&mut l, &leaf, &plan, pair).await {
             Ok(written) => written,
             Err(e) => return self.fail_locked(l, e).await,
         };
@@ -148,7 +158,6 @@ impl DmTree {
         self.publish(low, &s.child()).await?;
         let hi = self.fence_bytes(leaf.header(self).hi).await?;
         self.fill_mirror(low, &s.route(fence_tag(hi.as_deref())), s_table.fps());
-        let mut l = l;
         l.table = l_table;
         l.route.fence = l.table.fence;
         self.fill_mirror(&self.low_of(&leaf).await?, &l.route, l.table.fps());
@@ -160,7 +169,7 @@ impl DmTree {
     /// do: nothing has been changed yet, and nobody waits for a home while he holds a lock.
     async fn write_sibling(
         &self,
-        l: &Locked,
+        l: &mut Locked,
         leaf: &LeafCopy,
         plan: &Plan,
         pair: (&[u8], KeyHash, &[u8]),
@@ -180,6 +189,11 @@ impl DmTree {
             let taken: Vec<BlockPtr> = blocks.iter().map(|(at, _)| *at).collect();
             self.write_blocks(&mut blocks).await?;
             let Some(image) = images.s_image.take() else { return Ok((s, images)) };
+            if !self.node.has_tables() {
+                self.check_lease()?;
+                self.begin_change(&mut [l], Some((s.grant, image))).await?;
+                return Ok((s, images));
+            }
             let body = self.table_body(&mut images.s_table, s.table).await?;
             let table_at = s.table_at.plus(BODY_AT as u64);
             self.ep.step(Step::Structure);
@@ -205,6 +219,14 @@ impl DmTree {
                     taken.iter().for_each(|at| self.node.pool.give_back_block(index, *at));
                 }
             }
+        }
+    }
+
+    /// The image of a locked leaf.
+    pub(crate) async fn image_of(&self, l: &mut Locked) -> Result<LeafCopy> {
+        match l.image.take() {
+            Some(image) => Ok(image),
+            None => self.read_leaf(l.route.leaf, l.route.capacity).await,
         }
     }
 

@@ -6,7 +6,7 @@
 use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
 use dmtree_pool::TableId;
 
-use crate::client::{DmTree, is_away};
+use crate::client::{DmTree, Route, is_away};
 use crate::format::inner::Child;
 use crate::marks::Mark;
 use crate::node::Chore;
@@ -43,6 +43,9 @@ impl DmTree {
     pub(crate) async fn sweep_node(&self, from: &[u8], own: bool) -> Result<Option<Vec<u8>>> {
         if from.is_empty() {
             self.sweep_root().await?;
+            if !self.node.has_tables() && (!own || self.node.pool.is_first()) {
+                self.sweep_words().await?;
+            }
         }
         let top = self.top_level().await?;
         for level in (1..=top).rev() {
@@ -60,11 +63,14 @@ impl DmTree {
         for (i, r) in node.records().iter().enumerate() {
             self.ep.renew_deadline();
             let route = route_of(r);
-            let home = self.node.pool.resolve(&self.ep, route.table).await;
-            if own && !home.is_ok_and(|at| self.sweeps_for(at.node())) {
+            if own && !self.sweeps_leaf(&route).await {
                 continue;
             }
-            match self.help_route(&route).await {
+            let helped = match self.node.has_tables() {
+                true => self.help_route(&route).await,
+                false => Ok(()),
+            };
+            match helped {
                 // The leaf is lost, or something else that its repair needs is away: then the sweep is not done with it.
                 Err(e) if is_away(&e) => match self.rough_header(route.leaf).await {
                     Err(e) if is_away(&e) => continue,
@@ -77,6 +83,14 @@ impl DmTree {
             self.sweep_right(route.leaf, high).await?;
         }
         Ok(node.hi().map(<[u8]>::to_vec))
+    }
+
+    async fn sweeps_leaf(&self, route: &Route) -> bool {
+        if !self.node.has_tables() {
+            return self.node.pool.is_first();
+        }
+        let home = self.node.pool.resolve(&self.ep, route.table).await;
+        home.is_ok_and(|at| self.sweeps_for(at.node()))
     }
 
     /// Whether this node looks at the leaves whose tables are homed at a node: at its own, and one node for all of them at those

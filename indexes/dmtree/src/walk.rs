@@ -8,7 +8,8 @@ use dmtree_parts::hash::{KeyHash, fence_tag};
 
 use crate::client::{Confirmed, DmTree, LeafCopy};
 use crate::format::inner;
-use crate::format::table;
+use crate::format::leaf::Header;
+use crate::format::table::{self, Table};
 use crate::probe::block_of;
 use crate::route::InnerRead;
 
@@ -41,6 +42,12 @@ impl DmTree {
             named = self.walk_level(level, &named, &mut shape, &mut seen).await?;
         }
         self.walk_leaves(&named, &mut shape, &mut seen).await?;
+        if !self.node.has_tables() {
+            shape.table_bytes = self.words().await?.at.count() as u64 * 8;
+            if let Some((word, _)) = self.words().await?.at.held(&self.ep).await?.first() {
+                return Err(broken("a held leaf lock", *word));
+            }
+        }
         scope.end(OpOutcome::Other);
         Ok(shape)
     }
@@ -149,7 +156,7 @@ impl DmTree {
             if h.next != expected && !self.leads_to(h.next, expected).await? {
                 return Err(broken("a leaf whose right sibling has no record", addr));
             }
-            if !tables.insert(h.table.bits()) {
+            if self.node.has_tables() && !tables.insert(h.table.bits()) {
                 return Err(broken("two leaves with one table", addr));
             }
             let live = self.walk_leaf(&leaf, (&n.low, high), shape, &mut blocks).await?;
@@ -160,7 +167,9 @@ impl DmTree {
             shape.keys += live as u64;
             *capacities.entry(leaf.capacity as u32).or_default() += 1;
             shape.structure_bytes += g.leaf_bytes(leaf.capacity) as u64;
-            shape.table_bytes += table::bytes(leaf.capacity).next_multiple_of(64) as u64;
+            if self.node.has_tables() {
+                shape.table_bytes += table::bytes(leaf.capacity).next_multiple_of(64) as u64;
+            }
         }
         shape.leaves = capacities.into_iter().collect();
         Ok(())
@@ -181,6 +190,26 @@ impl DmTree {
         Ok(false)
     }
 
+    /// The table of a leaf.
+    async fn walk_table(
+        &self,
+        addr: GlobalAddr,
+        h: &Header<'_>,
+        capacity: usize,
+        high: Option<&[u8]>,
+    ) -> Result<Table> {
+        let table = match self.confirm(h.table, capacity).await? {
+            Confirmed::Exact(table) => table,
+            Confirmed::Locked => return Err(broken("a held leaf lock", addr)),
+            Confirmed::Odd => return Err(broken("a leaf without a table", addr)),
+        };
+        let whose = table.leaf == addr && table.ver == h.ver && table.fence == fence_tag(high);
+        if !whose || table.dead {
+            return Err(broken("a table of another leaf, version or range", addr));
+        }
+        Ok(table)
+    }
+
     /// One leaf against its table; the number of live pairs.
     async fn walk_leaf(
         &self,
@@ -191,15 +220,10 @@ impl DmTree {
     ) -> Result<usize> {
         let addr = leaf.addr;
         let h = leaf.header(self);
-        let table = match self.confirm(h.table, leaf.capacity).await? {
-            Confirmed::Exact(table) => table,
-            Confirmed::Locked => return Err(broken("a held leaf lock", addr)),
-            Confirmed::Odd => return Err(broken("a leaf without a table", addr)),
+        let table = match self.node.has_tables() {
+            true => Some(self.walk_table(addr, &h, leaf.capacity, range.1).await?),
+            false => None,
         };
-        let whose = table.leaf == addr && table.ver == h.ver && table.fence == fence_tag(range.1);
-        if !whose || table.dead {
-            return Err(broken("a table of another leaf, version or range", addr));
-        }
         let mut keys = BTreeSet::new();
         let mut live = 0;
         for (i, slot) in leaf.live(self) {
@@ -208,7 +232,8 @@ impl DmTree {
             if key.as_slice() < range.0 || range.1.is_some_and(|high| key.as_slice() >= high) {
                 return Err(broken("a key outside its leaf", addr));
             }
-            if table.fps()[i] != KeyHash::of(&key).fingerprint() {
+            let fingerprint = KeyHash::of(&key).fingerprint();
+            if table.as_ref().is_some_and(|t| t.fps()[i] != fingerprint) {
                 return Err(broken("a wrong fingerprint", addr));
             }
             if !keys.insert(key) {
@@ -224,7 +249,7 @@ impl DmTree {
                 }
             }
         }
-        if table.live() != live {
+        if table.is_some_and(|t| t.live() != live) {
             return Err(broken("a table that names free slots", addr));
         }
         Ok(live)

@@ -25,11 +25,25 @@ use crate::route::Candidates;
 pub(crate) type Written = (Outcome, OpOutcome);
 
 /// An entry found under the lock.
-struct Present {
-    slot: usize,
-    block: BlockPtr,
+pub(crate) struct Present {
+    pub slot: usize,
+    pub block: BlockPtr,
     /// Its checksum: what a shadow names.
-    crc: u32,
+    pub crc: u32,
+}
+
+/// What a write that cannot be done comes to, and how it is counted.
+pub(crate) fn refused(w: &Write<'_>, is_present: bool, old: &[u8]) -> Option<(Outcome, OpOutcome)> {
+    match (w, is_present) {
+        (Write::Insert(_), true) => Some((Outcome::Exists, OpOutcome::Hit)),
+        (Write::Update(_) | Write::Delete | Write::CompareAndSet { .. }, false) => {
+            Some((Outcome::NotFound, OpOutcome::Absent))
+        }
+        (Write::CompareAndSet { expected, .. }, true) if *expected != old => {
+            Some((Outcome::Mismatch, OpOutcome::Hit))
+        }
+        _ => None,
+    }
 }
 
 impl DmTree {
@@ -140,22 +154,15 @@ impl DmTree {
         w: Write<'_>,
         lease: &mut Option<Lease>,
     ) -> Result<Option<Written>> {
+        if !self.node.has_tables() {
+            return self.write_by_word(l, (key, hash), w).await;
+        }
         let mut old = Vec::new();
         let present = match self.find_locked(&l, key, hash, &mut old).await {
             Ok(present) => present,
             Err(e) => return self.fail_locked(l, e).await,
         };
-        let refuse = match (&w, &present) {
-            (Write::Insert(_), Some(_)) => Some((Outcome::Exists, OpOutcome::Hit)),
-            (Write::Update(_) | Write::Delete | Write::CompareAndSet { .. }, None) => {
-                Some((Outcome::NotFound, OpOutcome::Absent))
-            }
-            (Write::CompareAndSet { expected, .. }, Some(_)) if *expected != old => {
-                Some((Outcome::Mismatch, OpOutcome::Hit))
-            }
-            _ => None,
-        };
-        if let Some((outcome, counted)) = refuse {
+        if let Some((outcome, counted)) = refused(&w, present.is_some(), &old) {
             // An absence that no memory node has confirmed: a table of ours, or of a home that hangs, is worth nothing by itself.
             if let Err(e) = self.check_lease() {
                 return self.fail_locked(l, e).await;
@@ -400,7 +407,7 @@ impl DmTree {
 
     /// The shadow of an entry about to be replaced: its slot and its checksum, then the new image. A torn slot whose word0 is the old
     /// one or the new one was torn by this update and by nothing else.
-    async fn shadow(&self, place: Place, crc: u32, entry: &[u8]) -> Result<Buf> {
+    pub(crate) async fn shadow(&self, place: Place, crc: u32, entry: &[u8]) -> Result<Buf> {
         let mut buf = self.ep.buf(8 + entry.len() as u32).await?;
         let head = place.slot as u64 | u64::from(crc) << 32;
         buf[..8].copy_from_slice(&head.to_le_bytes());

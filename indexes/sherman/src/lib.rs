@@ -19,6 +19,7 @@ mod options;
 mod parent;
 mod route;
 mod scan;
+pub mod sound;
 mod split;
 mod walk;
 mod write;

@@ -4,7 +4,7 @@
 //! combined. Pages that share a word share the lock; nobody holds two. Whoever gets a lock READs the page, also after a hand-over.
 
 use dmtree_fabric::verb::{write as write_verb, write_word};
-use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Role, Stage, Step};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::handover::LocalTurn;
 use dmtree_parts::hash::check64;
 use dmtree_parts::lock_words::LockWord;

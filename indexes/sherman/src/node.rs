@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use dmtree_fabric::{Error, GlobalAddr, Result};
+use dmtree_fabric::{Error, Result};
 use dmtree_parts::cache::{CachedNode, NodeCache, Record};
 use dmtree_parts::handover::LocalLocks;
 use dmtree_parts::lock_words::{LockTables, LockWords};

@@ -10,7 +10,6 @@ use crate::route::Page;
 /// A page with its lower fence, as the page above says.
 type Named = (Vec<u8>, GlobalAddr);
 
-
 fn must(holds: bool, what: &str, at: GlobalAddr) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::corrupt(format!("{at}: {what}"))) }
 }

@@ -2,7 +2,7 @@
 //!
 //! | offset (K inline key bytes) | field |
 //! |---|---|
-//! | 0 | h0: modes of lo and hi 4 bits, spare 4, version 24, CRC-32C over address, h0's low half, id, lo, hi |
+//! | 0 | h0: modes of lo and hi 4 bits, dead 1, spare 3, version 24, CRC-32C over address, h0's low half, id, lo, hi |
 //! | 8 | id: table id 48 (leaves), slots 8, level 8 (0: leaf) |
 //! | 16 | lo, inclusive, constant in a life |
 //! | 16 + K | hi, exclusive |
@@ -35,7 +35,12 @@ pub struct Header<'a> {
     pub next: GlobalAddr,
     /// Who took over the range; null while alive.
     pub into: GlobalAddr,
+    /// The whole header was written when `into` was there already.
+    pub dead: bool,
 }
+
+/// h0: the node is dead. `into` is not covered by the checksum: of a node that is being reused it may be gone before the rest is.
+const DEAD: u32 = 1 << 4;
 
 fn crc(g: &Geometry, addr: GlobalAddr, bytes: &[u8], low: u32) -> u32 {
     let mut head = [0xa5; 16];
@@ -65,6 +70,7 @@ pub fn check_header<'a>(g: &Geometry, addr: GlobalAddr, bytes: &'a [u8]) -> Opti
         hi,
         next: GlobalAddr::from_bits(u64_at(bytes, g.next_at())),
         into: GlobalAddr::from_bits(u64_at(bytes, g.into_at())),
+        dead: h0 as u32 & DEAD != 0,
     })
 }
 
@@ -131,7 +137,8 @@ pub fn put_header(g: &Geometry, addr: GlobalAddr, image: &mut [u8], p: &HeaderPa
     image[g.hi_at()..g.next_at()].copy_from_slice(&p.hi.bytes);
     put_u64(image, g.next_at(), p.next.bits());
     put_u64(image, g.into_at(), p.into.bits());
-    let low = p.lo.mode as u32 | (p.hi.mode as u32) << 2 | p.ver.bits() << 8;
+    let dead = if p.into.is_null() { 0 } else { DEAD };
+    let low = p.lo.mode as u32 | (p.hi.mode as u32) << 2 | dead | p.ver.bits() << 8;
     let sum = crc(g, addr, image, low);
     put_u64(image, 0, u64::from(sum) << 32 | u64::from(low));
 }

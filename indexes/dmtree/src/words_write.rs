@@ -1,0 +1,189 @@
+//! Point writes without tables: one entry, and the release of the lock, in one chain ("Sherman", SIGMOD'22: command combination).
+//!
+//! The leaf was READ under the lock. The entry's WRITE is the linearization point. When the lock is handed over, only the entry is
+//! written.
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{Buf, Error, ErrorKind, OpOutcome, Result, Step};
+use dmtree_parts::hash::KeyHash;
+use dmtree_parts::{Outcome, Write};
+use dmtree_pool::BlockPtr;
+
+use crate::client::DmTree;
+use crate::format::slot::{self, Place};
+use crate::get::Found;
+use crate::lock::{LeafTurn, Locked};
+use crate::node::Chore;
+use crate::write::{Present, Written, refused};
+
+/// WRITEs that change one entry.
+struct Change {
+    place: Place,
+    /// First, if there is one: what the entry points to.
+    block: Option<(BlockPtr, Buf)>,
+    shadow: Option<Buf>,
+    entry: Entry,
+}
+
+enum Entry {
+    Whole(Buf),
+    /// word0 of a free slot.
+    Free(u64),
+}
+
+impl DmTree {
+    /// The write under the lock; `None` when the leaf had to be relocated first, or its blocks have changed.
+    pub(crate) async fn write_by_word(
+        &self,
+        l: Locked,
+        (key, hash): (&[u8], KeyHash),
+        w: Write<'_>,
+    ) -> Result<Option<Written>> {
+        let mut old = Vec::new();
+        let image = l.image.as_ref().expect("READ under the lock");
+        let present = match self.find_in_leaf(image, key, hash, &mut old).await {
+            Ok(Found::At(present)) => Some(present),
+            Ok(Found::Nowhere) => None,
+            Ok(Found::Torn) => {
+                let e = Error::corrupt(format!("locked leaf {} points to garbage", l.route.leaf));
+                return self.fail_locked(l, e).await;
+            }
+            Err(e) => return self.fail_locked(l, e).await,
+        };
+        if let Some((outcome, counted)) = refused(&w, present.is_some(), &old) {
+            self.unlock(l).await?;
+            return Ok(Some((outcome, self.outcome(counted))));
+        }
+        let value = match w {
+            Write::Put(v) | Write::Insert(v) | Write::Update(v) => Some(v),
+            Write::Delete => None,
+            Write::CompareAndSet { new, .. } => new,
+        };
+        match (value, present) {
+            (None, Some(p)) => self.delete_by_word(l, key, p).await.map(Some),
+            (Some(v), Some(p)) => self.update_by_word(l, (key, hash, v), p).await.map(Some),
+            (Some(v), None) => self.insert_by_word(l, (key, hash, v)).await,
+            (None, None) => unreachable!("refused above"),
+        }
+    }
+
+    async fn update_by_word(
+        &self,
+        l: Locked,
+        pair: (&[u8], KeyHash, &[u8]),
+        p: Present,
+    ) -> Result<Written> {
+        let place = Place { leaf: l.route.leaf, slot: p.slot };
+        let change = match self.entry_change(&l, place, pair, Some(p.crc)).await {
+            Ok(change) => change,
+            Err(e) => return self.fail_locked(l, e).await,
+        };
+        self.write_and_unlock(l, change).await?;
+        self.retire_block(p.block);
+        Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
+    }
+
+    async fn insert_by_word(
+        &self,
+        l: Locked,
+        pair: (&[u8], KeyHash, &[u8]),
+    ) -> Result<Option<Written>> {
+        let Some(slot) = l.table.free_slot() else {
+            if let Some(capacity) = self.must_relocate(&l) {
+                let Some(l) = Box::pin(self.relocate(l, capacity)).await? else { return Ok(None) };
+                let e = Error::new(
+                    ErrorKind::Full,
+                    format!(
+                        "leaf {} must move to be split again, and no memory is left for that; delete keys, or create the pool \
+                         with more memory",
+                        l.route.leaf
+                    ),
+                );
+                return self.fail_locked(l, e).await;
+            }
+            return Box::pin(self.split(l, pair)).await.map(Some);
+        };
+        let place = Place { leaf: l.route.leaf, slot };
+        let change = match self.entry_change(&l, place, pair, None).await {
+            Ok(change) => change,
+            Err(e) => return self.fail_locked(l, e).await,
+        };
+        self.write_and_unlock(l, change).await?;
+        Ok(Some((Outcome::Done, self.outcome(OpOutcome::InsertPlain))))
+    }
+
+    async fn delete_by_word(&self, l: Locked, key: &[u8], p: Present) -> Result<Written> {
+        let place = Place { leaf: l.route.leaf, slot: p.slot };
+        let entry = Entry::Free(slot::free_word(place, l.table.ver));
+        let small = (l.table.live() - 1) * 4 <= l.route.capacity;
+        self.write_and_unlock(l, Change { place, block: None, shadow: None, entry }).await?;
+        self.retire_block(p.block);
+        if small {
+            self.node.push_chore(Chore::Merge(key.to_vec()));
+        }
+        Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
+    }
+
+    /// A pair for a slot. As [`DmTree::write_entry`](crate::client::DmTree).
+    async fn entry_change(
+        &self,
+        l: &Locked,
+        place: Place,
+        pair: (&[u8], KeyHash, &[u8]),
+        replaces: Option<u32>,
+    ) -> Result<Change> {
+        let g = &self.node.g;
+        let mut entry = self.ep.buf(g.entry() as u32).await?;
+        let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
+        let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
+        let shadow = match replaces.filter(|_| !whole) {
+            Some(crc) => Some(self.shadow(place, crc, &entry).await?),
+            None => None,
+        };
+        Ok(Change { place, block, shadow, entry: Entry::Whole(entry) })
+    }
+
+    /// WRITEs a change and releases the lock behind it: WRITE->atomic is ordered.
+    async fn write_and_unlock(&self, l: Locked, change: Change) -> Result<()> {
+        let g = &self.node.g;
+        let Change { place, block, shadow, entry } = change;
+        let Locked { route, at, tag, turn, .. } = l;
+        let LeafTurn::Word(turn) = turn else { unreachable!("locked by a word") };
+        let mut list = VerbVec::new();
+        if let Some((b, buf)) = block {
+            if b.addr().node() == place.leaf.node() {
+                list.write(b.addr(), buf);
+            } else {
+                self.ep.write(b.addr(), buf).await?;
+            }
+        }
+        self.check_lease()?;
+        if let Some(shadow) = shadow {
+            let at = place.leaf.plus(g.shadow_at(route.capacity) as u64);
+            behind(&mut list).write(at, shadow);
+        }
+        let entry_at = place.leaf.plus(g.slot_at(place.slot) as u64);
+        match entry {
+            Entry::Whole(entry) => behind(&mut list).write(entry_at, entry),
+            Entry::Free(word) => behind(&mut list).write_word(entry_at, word),
+        };
+        self.ep.step(Step::Entry);
+        if !tag.is_changing() && turn.may_hand_over() {
+            self.ep.batch(list).await?;
+            return self.unlock_word(at, tag, turn).await;
+        }
+        let unlock = behind(&mut list).cas(at, tag.0, 0);
+        let done = self.ep.batch(list).await?;
+        if done.word(unlock) != tag.0 {
+            return Err(Error::corrupt(format!("the lock at {at} was lost")).effect_unknown());
+        }
+        self.let_go(tag);
+        turn.leave();
+        Ok(())
+    }
+}
+
+/// The next verb of a chain.
+fn behind(list: &mut VerbVec) -> &mut VerbVec {
+    if list.is_empty() { list } else { list.then() }
+}
