@@ -19,6 +19,9 @@ use crate::probe::{Pair, Probe, pair_of};
 use crate::route::Candidates;
 use crate::write::Present;
 
+/// Hops to a right sibling or an heir that say nothing: an old route leads over dead leaves. Whoever makes more of them waits in between.
+const FREE_HOPS: u32 = 4;
+
 /// What a look at one place says about a key.
 pub(crate) enum Answer {
     Found,
@@ -240,6 +243,7 @@ impl DmTree {
             return Ok(Answer::Stale);
         }
         let mut backoff = self.ep.backoff("a structure change", route.leaf);
+        let mut hops = 0;
         loop {
             let h = leaf.header(self);
             let (into, next) = (h.into, h.next);
@@ -261,7 +265,10 @@ impl DmTree {
             if on.is_null() {
                 return Ok(Answer::Stale);
             }
-            self.stroll(&mut backoff, &leaf).await?;
+            hops += 1;
+            if hops > FREE_HOPS {
+                self.stroll(&mut backoff, &leaf).await?;
+            }
             leaf = self.read_leaf(on, leaf.capacity).await?;
         }
     }
