@@ -91,6 +91,11 @@ impl Endpoint {
         &self.0.core
     }
 
+    /// A number that the clients of this thread have in common, and others have not.
+    pub fn thread(&self) -> usize {
+        Rc::as_ptr(&self.0.transport).cast::<()>() as usize
+    }
+
     /// The slot whose client this is.
     pub fn slot(&self) -> u32 {
         self.0.slot

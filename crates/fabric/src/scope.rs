@@ -133,6 +133,8 @@ pub enum Stage {
     NodeImage,
     /// Local queues: delegation, combining, turn for a lock.
     LocalQueue,
+    /// Waiting for a word that other threads of the node poll, too; charged per thread: its line goes from one to the next.
+    PolledLine,
     /// Inserting into or evicting from the cache.
     CacheFill,
     /// Sorting and copying scan results; charged per pair.
@@ -141,13 +143,14 @@ pub enum Stage {
 
 impl Stage {
     /// All stages in order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Operation,
         Self::CacheLookup,
         Self::FingerprintScan,
         Self::EntryCheck,
         Self::NodeImage,
         Self::LocalQueue,
+        Self::PolledLine,
         Self::CacheFill,
         Self::ScanCollect,
     ];

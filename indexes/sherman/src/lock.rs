@@ -46,6 +46,8 @@ impl Sherman {
                 let turn = local.turn(&self.ep, number).await?;
                 // Whoever has waited looks at the local lock once more, when its thread comes to it: the lock stands still meanwhile.
                 self.ep.stage_cost(Stage::LocalQueue, 1);
+                // As published every thread polls the ticket of the lock that its clients wait for.
+                self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
                 self.ep.point().await;
                 if turn.is_handed {
                     return Ok(Held { word, turn: Some(turn) });

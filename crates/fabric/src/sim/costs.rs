@@ -130,6 +130,7 @@ impl Costs {
                 c.entry_check_ns,
                 c.node_image_slot_ns,
                 c.local_queue_ns,
+                c.polled_line_ns,
                 c.cache_fill_ns,
                 c.scan_collect_pair_ns,
             ]

@@ -96,6 +96,7 @@ fields! {
     "cpu.entry_check_ns", "ns", 0 ..= 1e6, D, GUESS, "checking an entry";
     "cpu.node_image_slot_ns", "ns", 0 ..= 1e6, D, GUESS, "checking or building a node image, per slot";
     "cpu.local_queue_ns", "ns", 0 ..= 1e6, D, GUESS, "a local queue: delegation, combining, turns";
+    "cpu.polled_line_ns", "ns", 0 ..= 1e6, C, "core-to-core latencies of servers with two sockets", "a cache line that threads poll goes from one to the next";
     "cpu.cache_fill_ns", "ns", 0 ..= 1e6, D, GUESS, "putting a node into the cache";
     "cpu.scan_collect_pair_ns", "ns", 0 ..= 1e6, D, GUESS, "copying a pair of a scan";
     "pcie.gbps", "Gb/s", 0 ..= 3200, C, "PCIe generation and width", "payload rate between NIC and memory, each direction; 0: no limit";

@@ -39,7 +39,7 @@ sections! {
     /// Client threads.
     Cpu {
         post_ns, round_ns, operation_ns, cache_lookup_ns, fingerprint_scan_ns, entry_check_ns, node_image_slot_ns,
-        local_queue_ns, cache_fill_ns, scan_collect_pair_ns,
+        local_queue_ns, polled_line_ns, cache_fill_ns, scan_collect_pair_ns,
     }
     /// Between NIC and memory.
     Pcie { gbps }
