@@ -187,6 +187,14 @@ impl System {
         {
             *old = page.0.into();
         }
+        // Without tables a leaf is a page, too.
+        if let (Some(page), Some(map)) = (c.page_bytes, options.as_object_mut())
+            && map.get("tables").is_some_and(|tables| tables == "none")
+        {
+            let (k, v) = sizing::inline(key, value);
+            let slots = sizing::slots_of_page(page.0, k, v);
+            map.insert("leaf_capacity".to_owned(), slots.into());
+        }
         options
     }
 

@@ -121,6 +121,7 @@ pub(crate) fn cells(r: &Results, cells: &[&Cell]) -> String {
     }
     columns.extend([
         "p50",
+        "p90",
         "p99",
         "p99.9",
         "round<br>trips",
@@ -172,6 +173,7 @@ fn row(c: &Cell, compared: bool, simulated: bool) -> String {
         }
     };
     h += &percentile("p50_ns", c.p50_ns);
+    h += &percentile("p90_ns", c.p90_ns);
     h += &percentile("p99_ns", c.p99_ns);
     h += &percentile("p999_ns", c.p999_ns);
     h += &figure(c, "round_trips", c.round_trips, &format!("{:.2}", c.round_trips));

@@ -194,6 +194,9 @@ pub struct KindFigures {
     pub ops: u64,
     /// Median, ns.
     pub p50_ns: u64,
+    /// 90th percentile, ns.
+    #[serde(default)]
+    pub p90_ns: u64,
     /// 99th percentile, ns.
     pub p99_ns: u64,
     /// 99.9th percentile, ns.
@@ -255,6 +258,9 @@ pub struct Round {
     pub seconds: f64,
     /// Median latency, ns.
     pub p50_ns: u64,
+    /// 90th percentile, ns.
+    #[serde(default)]
+    pub p90_ns: u64,
     /// 99th percentile, ns.
     pub p99_ns: u64,
     /// 99.9th percentile, ns.
@@ -317,6 +323,9 @@ pub struct Cell {
     pub error_samples: Vec<String>,
     /// Median latency, ns.
     pub p50_ns: u64,
+    /// 90th percentile, ns.
+    #[serde(default)]
+    pub p90_ns: u64,
     /// 99th percentile, ns.
     pub p99_ns: u64,
     /// 99.9th percentile, ns.

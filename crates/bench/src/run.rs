@@ -223,6 +223,7 @@ impl Sum {
             ops: m.tally.ops,
             seconds,
             p50_ns: latency.quantile(0.5),
+            p90_ns: latency.quantile(0.9),
             p99_ns: latency.quantile(0.99),
             p999_ns: latency.quantile(0.999),
             round_trips: per(trips, m.tally.counted),
@@ -415,6 +416,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         errors: s.tally.errors,
         error_samples: s.tally.samples.clone(),
         p50_ns: latency.quantile(0.5),
+        p90_ns: latency.quantile(0.9),
         p99_ns: latency.quantile(0.99),
         p999_ns: latency.quantile(0.999),
         round_trips: per(all.counts.round_trips, ops),
@@ -433,6 +435,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
                 let figures = KindFigures {
                     ops: l.len(),
                     p50_ns: l.quantile(0.5),
+                    p90_ns: l.quantile(0.9),
                     p99_ns: l.quantile(0.99),
                     p999_ns: l.quantile(0.999),
                 };

@@ -47,6 +47,12 @@ pub fn inline(key: u64, value: u64) -> (u64, u64) {
     (key, value)
 }
 
+/// Slots of a leaf of so many bytes, with keys and values of these lengths inside its entries.
+pub fn slots_of_page(page: u64, key: u64, value: u64) -> u64 {
+    let g = dmtree_engine::format::Geometry { k: key as usize, v: value as usize, fanout: 0 };
+    (page.saturating_sub(g.header() as u64) / g.entry() as u64).clamp(4, 128)
+}
+
 /// A cache budget that holds everything: inner nodes and copies of tables.
 pub fn default_cache(keys: u64, form: &KeyForm) -> Bytes {
     let per_key = 8 + (longest_key(form) + 96) / 8;

@@ -205,6 +205,7 @@ fn columns(r: &Results) -> Vec<Column> {
         }));
     }
     out.push(("p50", |c| percentile(c, c.p50_ns)));
+    out.push(("p90", |c| percentile(c, c.p90_ns)));
     out.push(("p99", |c| percentile(c, c.p99_ns)));
     out.push(("p99.9", |c| percentile(c, c.p999_ns)));
     out.push(("RT", |c| format!("{:.2}", c.round_trips)));
