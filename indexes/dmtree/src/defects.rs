@@ -81,6 +81,12 @@ defects! {
     MendOldTable,
     /// Whether the lease has ended is not asked.
     NoLease,
+    /// An abandoned lock word is freed, whatever it says about a change.
+    WordForgetsChange,
+    /// The release of a lock word is not behind the entry's WRITE in its chain.
+    WordBesideEntry,
+    /// A slot that a dead writer has torn is dropped without a look at its shadow.
+    WordDropsTorn,
 }
 
 /// Which are on in every index that this process opens from now on.

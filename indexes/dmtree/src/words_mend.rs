@@ -3,6 +3,7 @@
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
+use crate::defects::Defect;
 use crate::format::slot::{self, Place};
 use crate::format::table::LockTag;
 use crate::marks::Mark;
@@ -13,7 +14,7 @@ impl DmTree {
     /// meanwhile.
     pub(crate) async fn mend_word(&self, at: GlobalAddr, was: u64) -> Result<()> {
         let tag = LockTag(was);
-        if !tag.is_changing() {
+        if !tag.is_changing() || self.node.has(Defect::WordForgetsChange) {
             self.check_lease()?;
             self.ep.step(Step::Lock);
             let now = self.ep.cas(at, was, 0).await?;
@@ -124,7 +125,8 @@ impl DmTree {
             }
             let to = route.leaf.plus(at as u64);
             self.ep.step(Step::Entry);
-            match from_shadow(&g, place, route.capacity, &image) {
+            let blind = self.node.has(Defect::WordDropsTorn);
+            match from_shadow(&g, place, route.capacity, &image).filter(|_| !blind) {
                 Some(entry) => {
                     Mark::MendShadow.hit();
                     let mut buf = self.ep.buf(entry.len() as u32).await?;

@@ -10,6 +10,7 @@ use dmtree_parts::{Outcome, Write};
 use dmtree_pool::BlockPtr;
 
 use crate::client::DmTree;
+use crate::defects::Defect;
 use crate::format::slot::{self, Place};
 use crate::get::Found;
 use crate::lock::{LeafTurn, Locked};
@@ -136,7 +137,7 @@ impl DmTree {
         let mut entry = self.ep.buf(g.entry() as u32).await?;
         let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
         let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
-        let shadow = match replaces.filter(|_| !whole) {
+        let shadow = match replaces.filter(|_| !whole && !self.node.has(Defect::NoShadow)) {
             Some(crc) => Some(self.shadow(place, crc, &entry).await?),
             None => None,
         };
@@ -171,6 +172,13 @@ impl DmTree {
         if !tag.is_changing() && turn.may_hand_over() {
             self.ep.batch(list).await?;
             return self.unlock_word(at, tag, turn).await;
+        }
+        if self.node.has(Defect::WordBesideEntry) {
+            self.ep.detach(dmtree_fabric::verb::cas(at, tag.0, 0), None);
+            self.ep.batch(list).await?;
+            self.let_go(tag);
+            turn.leave();
+            return Ok(());
         }
         let unlock = behind(&mut list).cas(at, tag.0, 0);
         let done = self.ep.batch(list).await?;

@@ -3,7 +3,7 @@
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified};
 
 use crate::client::Sherman;
-use crate::format::{Header, header};
+use crate::format::{Header, header, leaf};
 use crate::route::Route;
 
 impl Sherman {
@@ -18,12 +18,29 @@ impl Sherman {
             self.ep.step(Step::Entry);
             let bytes = self.ep.read(at, g.leaf_bytes() as u32).await?;
             self.ep.stage_cost(Stage::NodeImage, g.leaf_slots as u32);
-            let seen = bytes.check(|b| header(g, b).filter(|h| h.level == 0).map(|_| ()).ok_or(()));
+            let seen = bytes.check(|b| {
+                let between = || (0..g.leaf_slots).any(|i| !leaf::entry(g, b, i).whole);
+                let h = header(g, b).filter(|h| h.level == 0).ok_or(())?;
+                let torn = h.level == 0 && self.node.o.retry_torn && g.two_level && between();
+                if torn { Err(()) } else { Ok(()) }
+            });
             if let Ok(((), image)) = seen {
                 return Ok(image);
             }
             self.retried.set(true);
             backoff.step().await?;
+        }
+    }
+
+    /// The same for a reader.
+    pub(crate) async fn see_leaf(&self, at: GlobalAddr) -> Result<Verified> {
+        if !self.node.o.locked_reads {
+            return self.read_leaf(at).await;
+        }
+        let held = self.lock(at).await?;
+        match self.read_leaf(at).await {
+            Ok(image) => self.unlock(held).await.map(|()| image),
+            Err(e) => self.fail(held, e).await,
         }
     }
 
@@ -36,7 +53,7 @@ impl Sherman {
     pub(crate) async fn leaf_of(&self, key: &[u8]) -> Result<(Route, Verified)> {
         let mut r = self.route(key).await?;
         loop {
-            let image = self.read_leaf(r.leaf).await?;
+            let image = self.see_leaf(r.leaf).await?;
             let h = self.header_of(&image)?;
             if h.covers(key) {
                 return Ok((r, image));

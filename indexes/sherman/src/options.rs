@@ -32,6 +32,10 @@ pub struct Options {
     pub two_level: bool,
     /// A split is reported before its left page has been written.
     pub lazy_splits: bool,
+    /// Repair, for telling the published defects apart: a leaf of which an entry is between two versions is READ again.
+    pub retry_torn: bool,
+    /// Repair, for the same: readers take the lock of the page that they READ.
+    pub locked_reads: bool,
     /// Words of the lock table of a memory node, where they are not on chip.
     pub locks: u32,
     /// Longest wait of one operation for others, ms.
@@ -60,6 +64,8 @@ impl Options {
             hierarchical: false,
             two_level: false,
             lazy_splits: false,
+            retry_torn: false,
+            locked_reads: false,
             locks: 16_384,
             timeout_ms: 10_000,
         }

@@ -167,6 +167,17 @@ impl Sherman {
 
     /// READs a page of any kind until it looks whole.
     pub(crate) async fn read_page(&self, at: GlobalAddr) -> Result<Page> {
+        if !self.node.o.locked_reads {
+            return self.read_page_now(at).await;
+        }
+        let held = self.lock(at).await?;
+        match self.read_page_now(at).await {
+            Ok(page) => self.unlock(held).await.map(|()| page),
+            Err(e) => self.fail(held, e).await,
+        }
+    }
+
+    async fn read_page_now(&self, at: GlobalAddr) -> Result<Page> {
         if at.node().role() != Role::Memory {
             return Err(Error::corrupt(format!("{at} cannot be a page")));
         }

@@ -60,7 +60,7 @@ impl Sherman {
             if h.sibling.is_null() {
                 return Err(Error::corrupt("a leaf ends early and has no sibling"));
             }
-            let next = self.read_leaf(h.sibling).await?;
+            let next = self.see_leaf(h.sibling).await?;
             // A header that does not fit was read in the middle of a split.
             image = match self.header_of(&next)?.low == high {
                 true => next,
