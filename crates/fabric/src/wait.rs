@@ -80,6 +80,35 @@ pub struct Turnstile {
 struct TurnState {
     held: bool,
     queue: VecDeque<Arc<Waiter>>,
+    /// Threads whose clients queue, with how many of them.
+    threads: Vec<(usize, u32)>,
+}
+
+impl TurnState {
+    fn queues(&mut self, thread: usize) {
+        match self.threads.iter_mut().find(|(t, _)| *t == thread) {
+            Some((_, clients)) => *clients += 1,
+            None => self.threads.push((thread, 1)),
+        }
+    }
+
+    fn queues_no_more(&mut self, thread: usize) {
+        if let Some(i) = self.threads.iter().position(|(t, _)| *t == thread) {
+            self.threads[i].1 -= 1;
+            if self.threads[i].1 == 0 {
+                self.threads.swap_remove(i);
+            }
+        }
+    }
+}
+
+/// A client of a thread that queues, until it is dropped.
+struct Queueing<'t>(&'t Turnstile, usize);
+
+impl Drop for Queueing<'_> {
+    fn drop(&mut self) {
+        self.0.inner.lock().expect("no panic under this lock").queues_no_more(self.1);
+    }
 }
 
 /// A place in the queue of a [`Turnstile`]. Dropped after the grant, it passes the turn on.
@@ -161,8 +190,18 @@ impl Turnstile {
     pub async fn acquire(&self, ep: &Endpoint, why: WaitReason) -> Result<()> {
         match self.enter() {
             None => Ok(()),
-            Some(mut place) => wait(ep, why, |w| place.poll(w)).await,
+            Some(mut place) => {
+                let thread = ep.thread();
+                self.inner.lock().expect("no panic under this lock").queues(thread);
+                let _queueing = Queueing(self, thread);
+                wait(ep, why, |w| place.poll(w)).await
+            }
         }
+    }
+
+    /// How many threads have clients that queue for the turn.
+    pub fn threads_waiting(&self) -> usize {
+        self.inner.lock().expect("no panic under this lock").threads.len()
     }
 }
 

@@ -2,8 +2,8 @@
 //! queue here, first come, first served; and the lock is handed over among them a bounded number of times instead of being released
 //! and taken again ("Sherman", SIGMOD'22, section 4.3).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::wait::Turnstile;
 use dmtree_fabric::{Endpoint, Result, WaitReason};
@@ -18,28 +18,6 @@ struct Local {
     state: AtomicU32,
     /// What the remote lock holds while it is handed over.
     tag: AtomicU64,
-    /// Threads whose clients queue, with how many of them.
-    threads: Mutex<Vec<(usize, u32)>>,
-}
-
-impl Local {
-    fn queues(&self, thread: usize) {
-        let mut threads = self.threads.lock().expect("no panic under this lock");
-        match threads.iter_mut().find(|(t, _)| *t == thread) {
-            Some((_, clients)) => *clients += 1,
-            None => threads.push((thread, 1)),
-        }
-    }
-
-    fn queues_no_more(&self, thread: usize) {
-        let mut threads = self.threads.lock().expect("no panic under this lock");
-        if let Some(i) = threads.iter().position(|(t, _)| *t == thread) {
-            threads[i].1 -= 1;
-            if threads[i].1 == 0 {
-                threads.swap_remove(i);
-            }
-        }
-    }
 }
 
 /// Told of a remote lock (its number, and what it holds) that was handed over to a client who gave up: nobody has it.
@@ -63,13 +41,11 @@ impl std::fmt::Debug for LocalLocks {
 struct Waiting<'l> {
     of: &'l LocalLocks,
     lock: usize,
-    thread: usize,
     gives_up: bool,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.of.locks[self.lock].queues_no_more(self.thread);
         if self.gives_up {
             self.of.look_for_stranded(self.lock);
         }
@@ -105,13 +81,8 @@ impl LocalLocks {
     pub async fn turn(self: &Arc<Self>, ep: &Endpoint, lock: usize) -> Result<LocalTurn> {
         let lock = lock % self.locks.len();
         let why = WaitReason { what: "turn at a remote lock", at: lock as u64 };
-        if self.locks[lock].turn.try_acquire() {
-            return Ok(self.taken(lock));
-        }
         // Whoever gives up may have been given the remote lock already.
-        let thread = ep.thread();
-        self.locks[lock].queues(thread);
-        let mut waiting = Waiting { of: self, lock, thread, gives_up: true };
+        let mut waiting = Waiting { of: self, lock, gives_up: true };
         self.locks[lock].turn.acquire(ep, why).await?;
         waiting.gives_up = false;
         Ok(self.taken(lock))
@@ -157,7 +128,7 @@ impl LocalTurn {
 
     /// How many threads have clients that queue behind.
     pub fn threads_waiting(&self) -> usize {
-        self.local().threads.lock().expect("no panic under this lock").len()
+        self.local().turn.threads_waiting()
     }
 
     /// What the remote lock holds, for whoever it is handed over to.
@@ -226,9 +197,7 @@ mod tests {
         let locks = LocalLocks::telling(1, 8, Some(stranded));
         let first = try_turn(&locks).expect("free");
         first.set_tag(7);
-        locks.locks[0].queues(1);
-        let waiting = Waiting { of: &locks, lock: 0, thread: 1, gives_up: true };
-        assert_eq!(first.threads_waiting(), 1);
+        let waiting = Waiting { of: &locks, lock: 0, gives_up: true };
         let place = locks.locks[0].turn.enter().expect("held");
         assert!(first.hand_over().is_none(), "granted");
         drop(place);

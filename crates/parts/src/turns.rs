@@ -81,6 +81,11 @@ pub struct Turn {
 }
 
 impl Turn {
+    /// How many threads have clients that queue behind.
+    pub fn threads_waiting(&self) -> usize {
+        self.table.slots[self.index].threads_waiting()
+    }
+
     /// Leaves passing the turn on to a detached list: the number to give to [`TurnHook`].
     #[must_use]
     pub fn hand_over(mut self) -> u64 {

@@ -48,9 +48,11 @@ impl FpTree {
         match arrival {
             Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
                 Shared::Wrote(outcome) => {
-                    // As published, those who share are let go one after another, each by the thread of the one before.
+                    // As published, those who share are let go one after another, each by the thread of the one before, and
+                    // all threads poll the ticket that is served.
                     let turn = self.node.releases.turn(&self.ep, hash.0).await?;
                     self.ep.stage_cost(Stage::LocalQueue, 1);
+                    self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
                     self.ep.sleep(0).await;
                     drop(turn);
                     Ok((outcome, OpOutcome::Shared))

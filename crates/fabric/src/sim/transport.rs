@@ -175,7 +175,9 @@ impl Transport for SimTransport {
     fn charge(&self, stage: Stage, units: u32) {
         if self.shared.is_timed() {
             let now = self.shared.now.load(Ordering::Relaxed);
-            self.cpu.work(now, self.stages[stage as usize] * u64::from(units));
+            let time = self.stages[stage as usize] * u64::from(units);
+            let time = if stage == Stage::PolledLine { self.cpu.polls(now, time) } else { time };
+            self.cpu.work(now, time);
         }
     }
 

@@ -86,5 +86,8 @@ pub(super) fn of(w: &World, since: Nanos, until: Nanos) -> Usage {
 
 pub(super) fn reset(w: &mut World) {
     w.nics.iter_mut().for_each(super::nic::Nic::forget);
-    w.threads.iter().for_each(|t| t.cpu.busy.store(0, Ordering::Relaxed));
+    for cpu in w.threads.iter().map(|t| &t.cpu) {
+        cpu.busy.store(0, Ordering::Relaxed);
+        cpu.since.store(w.now, Ordering::Relaxed);
+    }
 }

@@ -30,9 +30,18 @@ pub(super) struct Cpu {
     pub free: AtomicU64,
     /// How long it has been busy, ps.
     pub busy: AtomicU64,
+    /// Since when that is counted.
+    pub since: AtomicU64,
 }
 
 impl Cpu {
+    /// What of `time` an idle share of it comes to: whoever waits for a word polls it only when nothing else is to be done.
+    pub(super) fn polls(&self, now: Picos, time: Picos) -> Picos {
+        let past = now.saturating_sub(self.since.load(Ordering::Relaxed)).max(1);
+        let busy = self.busy.load(Ordering::Relaxed).min(past);
+        (u128::from(time) * u128::from(past - busy) / u128::from(past)) as Picos
+    }
+
     /// Works for `time` from `now` on; when it has finished.
     pub(super) fn work(&self, now: Picos, time: Picos) -> Picos {
         let end = self.free.load(Ordering::Relaxed).max(now) + time;
