@@ -102,6 +102,7 @@ impl DmTree {
                 }
                 Ok(())
             }
+            Chore::Look(route) => Box::pin(self.sweep_leaf(&route)).await.map(|_| ()),
             Chore::Settle(h) => Box::pin(self.settle(h)).await,
             Chore::Merge(key) => Box::pin(self.merge_leaf(&key)).await,
             Chore::MergeInner(key, level) => Box::pin(self.merge_inner(&key, level)).await,

@@ -81,6 +81,7 @@ dmtree_fabric::marks! {
         MendInnerTorn => "recovery: a torn record is dropped",
         MendRecord => "recovery: the record of a dead child is replaced or dropped",
         MendRoot => "recovery: the root of a bulk load is swung",
+        SweepAgain => "recovery: a sweep cannot tell about a leaf now, and looks again",
         MendLoad => "recovery: a bulk load that did not commit is forgotten",
         ScanStale => "scan: restarts at a leaf that has changed",
         ScanTorn => "scan: a torn leaf is read again",

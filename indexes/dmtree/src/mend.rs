@@ -100,18 +100,18 @@ impl DmTree {
     }
 
     /// A reader has looked at a torn leaf for long: when its writer is dead, the reader repairs it.
-    pub(crate) async fn help_leaf(&self, addr: GlobalAddr, capacity: usize) -> Result<()> {
+    pub(crate) async fn help_leaf(&self, addr: GlobalAddr) -> Result<()> {
         let h = self.rough_header(addr).await?;
         if !h.is_leaf() {
             return Ok(());
         }
-        let capacity = if h.slots == capacity { capacity } else { h.slots };
-        let route = Route { leaf: addr, life: h.ver.life, table: h.table, capacity, fence: 0 };
-        self.help_route(&route).await
+        let (life, table, capacity) = (h.ver.life, h.table, h.slots);
+        let route = Route { leaf: addr, life, table, capacity, fence: 0 };
+        self.help_route(&route).await.map(|_| ())
     }
 
     /// Repairs the leaf of a route if its lock is abandoned or its table unbuilt.
-    pub(crate) async fn help_route(&self, route: &Route) -> Result<()> {
+    pub(crate) async fn help_route(&self, route: &Route) -> Result<Looked> {
         let before = self.locks();
         let helped = self.look_and_mend(route).await;
         if helped.is_err() {
@@ -120,14 +120,14 @@ impl DmTree {
         helped
     }
 
-    async fn look_and_mend(&self, route: &Route) -> Result<()> {
+    async fn look_and_mend(&self, route: &Route) -> Result<Looked> {
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
-            Err(e) if is_away(&e) => return Ok(()),
+            Err(e) if is_away(&e) => return Ok(Looked::Open),
             at => at?,
         };
         let len = Table::body_len(route.capacity);
         let (was, body) = match self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await {
-            Err(e) if is_away(&e) => return Ok(()),
+            Err(e) if is_away(&e) => return Ok(Looked::Open),
             got => got?,
         };
         let unbuilt =
@@ -136,10 +136,11 @@ impl DmTree {
             Mark::HelpLeaf.hit();
             let mended = self.mend_leaf(route, at, was).await?;
             if !mended && was == 0 {
-                return self.help_dead(route).await;
+                self.help_dead(route).await?;
             }
+            return Ok(if mended { Looked::Open } else { Looked::Done });
         }
-        Ok(())
+        Ok(if unbuilt() { Looked::Open } else { Looked::Done })
     }
 
     /// A dead leaf whose lock died with its home, and which its owner was blanking: readers cannot pass it while it is torn. All do
@@ -546,6 +547,16 @@ impl DmTree {
         self.node.adopted(h.tag);
         Ok(())
     }
+}
+
+/// What a look at a leaf's table has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// The table is there, and whoever holds its lock lives; or the leaf is dead.
+    Done,
+    /// Not for sure: the home is away, or somebody who lives has locked a table that is unbuilt. He may build it, or only have tried
+    /// for the lock.
+    Open,
 }
 
 /// What lies to the right of a leaf.

@@ -11,7 +11,7 @@ use dmtree_parts::turns::{Rank, TurnTable};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
-use crate::client::{HeldLock, Lockable};
+use crate::client::{HeldLock, Lockable, Route};
 use crate::defects::{Defect, Defects};
 use crate::format::Geometry;
 use crate::format::inner::Child;
@@ -49,6 +49,8 @@ pub(crate) enum Chore {
     PublishInner(Vec<u8>, u8, Child),
     /// An operation has failed while it held this lock: what it covers is to be repaired.
     Settle(HeldLock),
+    /// A sweep could not tell whether this leaf has a table.
+    Look(Route),
     /// The sweep after a death goes on at this key.
     Sweep(Vec<u8>),
 }
@@ -223,7 +225,10 @@ impl DmNode {
 
     pub(crate) fn push_chore(&self, chore: Chore) {
         let mut chores = self.chores.lock().expect("no panic under this lock");
-        let wanted = matches!(chore, Chore::Unlink { .. } | Chore::Settle(_) | Chore::Sweep(_));
+        let wanted = matches!(
+            chore,
+            Chore::Unlink { .. } | Chore::Settle(_) | Chore::Look(_) | Chore::Sweep(_)
+        );
         if wanted || (chores.len() < MAX_CHORES && !chores.contains(&chore)) {
             chores.push_back(chore);
             self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);

@@ -6,9 +6,10 @@
 use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
 use dmtree_pool::TableId;
 
-use crate::client::{DmTree, is_away};
+use crate::client::{DmTree, Route, is_away};
 use crate::format::inner::Child;
 use crate::marks::Mark;
+use crate::mend::Looked;
 use crate::node::Chore;
 use crate::route::{InnerRead, route_of};
 
@@ -64,19 +65,31 @@ impl DmTree {
             if own && !home.is_ok_and(|at| self.sweeps_for(at.node())) {
                 continue;
             }
-            match self.help_route(&route).await {
-                // The leaf is lost, or something else that its repair needs is away: then the sweep is not done with it.
-                Err(e) if is_away(&e) => match self.rough_header(route.leaf).await {
-                    Err(e) if is_away(&e) => continue,
-                    _ => return Err(e),
-                },
-                helped => helped?,
+            if !self.sweep_leaf(&route).await? {
+                continue;
             }
             let last = i + 1 == node.records().len();
             let high = if last { node.hi() } else { Some(node.keys().get(i + 1)) };
             self.sweep_right(route.leaf, high).await?;
         }
         Ok(node.hi().map(<[u8]>::to_vec))
+    }
+
+    /// One leaf: its lock and its table. What cannot be told now is looked at again by maintenance. False when the leaf is lost.
+    pub(crate) async fn sweep_leaf(&self, route: &Route) -> Result<bool> {
+        match self.help_route(route).await {
+            Ok(Looked::Done) => return Ok(true),
+            Ok(Looked::Open) => {}
+            // The leaf is lost, or something else that its repair needs is away.
+            Err(e) if is_away(&e) => match self.rough_header(route.leaf).await {
+                Err(e) if is_away(&e) => return Ok(false),
+                _ => {}
+            },
+            Err(e) => return Err(e),
+        }
+        Mark::SweepAgain.hit();
+        self.node.push_chore(Chore::Look(*route));
+        Ok(true)
     }
 
     /// Whether this node looks at the leaves whose tables are homed at a node: at its own, and one node for all of them at those
