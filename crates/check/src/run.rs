@@ -526,6 +526,17 @@ fn afterwards<I: RangeIndex>(
         };
         log.ret(record, 0, answer);
     }
+    // What dead nodes held, and what dropped operations had taken, is found; then everything has one holder.
+    let found = c.census().map_err(|e| e.context("a census"))?;
+    let again = c.census().map_err(|e| e.context("a second census"))?;
+    if found.doubly > 0 || !again.is_nothing() {
+        return Err(Error::corrupt(format!(
+            "lost or doubly owned memory: {found:?}, then {again:?}"
+        )));
+    }
+    if case.faults.is_empty() && case.hazards.refuse_memory_one_in == 0 && !found.is_nothing() {
+        return Err(Error::corrupt(format!("memory is lost though nothing happened: {found:?}")));
+    }
     let shape = c.walk()?;
     if shape.keys != keys {
         let found = shape.keys;

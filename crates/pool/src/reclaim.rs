@@ -23,6 +23,7 @@ use crate::epoch::ask_epoch;
 use crate::ids::{BlockPtr, TableId};
 use crate::layout::{EPOCH_WORD, first_node};
 use crate::node::{PoolNode, Turn};
+use crate::notes::Span;
 use crate::wire::locked;
 
 /// So many fresh items are worth a round of questions.
@@ -36,6 +37,19 @@ pub(crate) enum Retired {
     Object(ArenaKey, Grant),
     Block(u32, BlockPtr),
     Table(TableId),
+    /// Space for blocks of an index that lay on nobody's list: address, bytes.
+    Space(u32, GlobalAddr, u64),
+}
+
+impl Retired {
+    fn span(&self) -> Span {
+        match *self {
+            Self::Object(key, g) => Span::object(g.addr, u64::from(key.object_bytes)),
+            Self::Block(_, b) => Span::block(b),
+            Self::Table(t) => Span::table(t),
+            Self::Space(_, at, bytes) => Span::Bytes(at.bits(), bytes),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -75,6 +89,13 @@ impl Quarantine {
     /// The pool is full: the next round shall not wait for more.
     pub(crate) fn press(&self) {
         self.pressure.store(true, Ordering::Relaxed);
+    }
+
+    /// What waits here.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        let wards = locked(&self.wards);
+        let stamped = wards.stamped.iter().flat_map(|s| &s.items);
+        wards.fresh.iter().chain(stamped).map(|(item, _)| item.span()).collect()
     }
 
     /// Items and bytes that wait.
@@ -206,7 +227,11 @@ impl PoolNode {
             match item {
                 Retired::Object(key, g) => {
                     out.objects += 1;
-                    self.give_back(&self.arena(key), g);
+                    self.take_back(&self.arena(key), g);
+                }
+                Retired::Space(index, at, bytes) => {
+                    out.blocks += 1;
+                    self.take_space(index, at, bytes);
                 }
                 Retired::Block(index, b) => {
                     out.blocks += 1;
@@ -223,7 +248,7 @@ impl PoolNode {
     }
 
     /// Tells every member the epoch, and returns the smallest one in which an operation runs.
-    async fn oldest_running(&self, ep: &Endpoint, epoch: u64) -> Result<u64> {
+    pub(crate) async fn oldest_running(&self, ep: &Endpoint, epoch: u64) -> Result<u64> {
         let mut oldest = self.epochs.adopt(epoch);
         for node in self.fabric.members()?.into_iter().filter(|n| *n != self.cn) {
             // What a fenced node's operations read, nobody will ever hear of, and what they would write does not execute.

@@ -81,6 +81,12 @@ defects! {
     MendOldTable,
     /// Whether the lease has ended is not asked.
     NoLease,
+    /// A census does not wait for operations that run.
+    CensusNoBarrier,
+    /// A census does not ask what was noted.
+    CensusNoNotes,
+    /// A census does not look at the locks of what it takes.
+    CensusNoLocks,
 }
 
 /// Which are on in every index that this process opens from now on.

@@ -289,6 +289,7 @@ impl DmTree {
             }
         }
         Mark::Unlinked.hit();
+        self.node.pool.kept_no_more(dead.addr);
         self.node.pool.retire(self.node.leaf_arena(capacity), dead);
         self.node.pool.retire_table(table);
         Ok(true)

@@ -115,7 +115,7 @@ impl DmTree {
         }
     }
 
-    async fn top_level(&self) -> Result<u8> {
+    pub(crate) async fn top_level(&self) -> Result<u8> {
         let root = self.read_root().await?;
         Ok(self.rough_header(root).await?.level)
     }
