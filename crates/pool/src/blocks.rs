@@ -80,14 +80,21 @@ impl BlockSpace {
             && n.extents.put(offset, u64::from(b.capacity()), layout.chunk0, self.chunk_bytes)
     }
 
-    /// Takes out what can go back to the memory nodes: node, offset, chunks. `keep` chunks stay for the next blocks.
-    pub(crate) fn take_whole(&self, keep: usize) -> Vec<(usize, u64, u32)> {
+    /// Takes out what can go back to the memory nodes: node, offset, chunks. `keep` chunks stay for the next blocks. `first` sees
+    /// each before it is here no more.
+    pub(crate) fn take_whole(
+        &self,
+        keep: usize,
+        first: impl Fn(usize, u64, u32),
+    ) -> Vec<(usize, u64, u32)> {
         let mut out = Vec::new();
-        for (i, n) in locked(&self.state).nodes.iter_mut().enumerate() {
+        let mut s = locked(&self.state);
+        for (i, n) in s.nodes.iter_mut().enumerate() {
             out.extend(n.runs.drain(..).map(|(at, count)| (i, at, count)));
             let whole = n.extents.take_whole(self.chunk_bytes, keep);
             out.extend(whole.into_iter().map(|at| (i, at, 1)));
         }
+        out.iter().for_each(|(node, at, count)| first(*node, *at, *count));
         out
     }
 

@@ -411,14 +411,21 @@ impl PoolNode {
         }
     }
 
-    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return fails is lost until a sweep.
+    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return fails is this node's until it dies:
+    /// it may have been returned.
     pub(crate) async fn return_idle(&self, ep: &Endpoint, keep: usize) -> Result<()> {
         let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
         let mut outcome = Ok(());
-        for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep)) {
-            let at = GlobalAddr::new(self.shape.memory[node].node, offset);
-            self.notes.add(|| Span::Bytes(at.bits(), u64::from(count) * self.shape.chunk_bytes));
+        let place = |node: usize, offset| GlobalAddr::new(self.shape.memory[node].node, offset);
+        let first = |node, offset, count| {
+            let bytes = u64::from(count) * self.shape.chunk_bytes;
+            self.notes.pend(&[Span::Bytes(place(node, offset).bits(), bytes)]);
+        };
+        for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep, first)) {
             let returned = return_run(ep, self.shape.memory[node].node, offset, count).await;
+            if returned.is_ok() {
+                self.notes.settle(place(node, offset));
+            }
             outcome = outcome.and(returned);
         }
         outcome

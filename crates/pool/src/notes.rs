@@ -100,7 +100,7 @@ struct Window {
 pub(crate) struct Notes {
     open: AtomicBool,
     window: Mutex<Option<Window>>,
-    /// What the index keeps unlinked and will retire later, by its beginning.
+    /// What is neither in use nor on a list: the index will retire it later, or it is on its way to its memory node. By its beginning.
     pending: Mutex<BTreeMap<u64, Vec<Span>>>,
 }
 
@@ -151,8 +151,10 @@ impl Notes {
         }
     }
 
-    /// What begins there is retired now. (That is noted by itself.)
+    /// What begins there is retired now, or is a memory node's again.
     pub(crate) fn settle(&self, at: GlobalAddr) {
+        let spans = locked(&self.pending).get(&at.bits()).cloned();
+        spans.iter().flatten().for_each(|s| self.add(|| *s));
         locked(&self.pending).remove(&at.bits());
     }
 

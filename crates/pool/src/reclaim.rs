@@ -23,7 +23,7 @@ use crate::epoch::ask_epoch;
 use crate::ids::{BlockPtr, TableId};
 use crate::layout::{EPOCH_WORD, first_node};
 use crate::node::{PoolNode, Turn};
-use crate::notes::Span;
+use crate::notes::{Notes, Span};
 use crate::wire::locked;
 
 /// So many fresh items are worth a round of questions.
@@ -123,11 +123,12 @@ impl Quarantine {
         wards.stamped.push_back(Stamped { stamp, items });
     }
 
-    /// Everything stamped `oldest` or earlier.
-    fn release(&self, oldest: u64) -> Vec<(Retired, u64)> {
+    /// Everything stamped `oldest` or earlier; noted before it is here no more.
+    fn release(&self, oldest: u64, notes: &Notes) -> Vec<(Retired, u64)> {
         let mut wards = locked(&self.wards);
         let n = wards.stamped.iter().take_while(|s| s.stamp <= oldest).count();
         let out: Vec<_> = wards.stamped.drain(..n).flat_map(|s| s.items).collect();
+        out.iter().for_each(|(item, _)| notes.add(|| item.span()));
         self.released.fetch_add(out.len() as u64, Ordering::Relaxed);
         out
     }
@@ -222,7 +223,7 @@ impl PoolNode {
         let Some(newest) = q.newest_stamp() else { return Ok(Reclaimed::default()) };
         let oldest = self.oldest_running(ep, newest).await?;
         let mut out = Reclaimed::default();
-        for (item, bytes) in q.release(oldest) {
+        for (item, bytes) in q.release(oldest, &self.notes) {
             out.bytes += bytes;
             match item {
                 Retired::Object(key, g) => {

@@ -180,6 +180,9 @@ impl DmTree {
             }
             Phase::Checking(i) => self.check_some(going, *i).await,
             Phase::Clearing => {
+                // An operation, too: should another node have begun a census meanwhile, it waits until these are on this node's list,
+                // or this one's window is closed by now.
+                let _pin = self.pin();
                 self.take_lost(going).await?;
                 Ok(Pace::Over)
             }
@@ -269,13 +272,22 @@ impl DmTree {
             if !self.is_unlocked(&route, lost).await? {
                 return Ok(None);
             }
-            if !h.whole {
-                self.check_lease()?;
-                self.blank_rough(at, &h).await?;
-            }
         }
         // A grant may have been used up without a word written.
         Ok(Some(life.saturating_add(1)))
+    }
+
+    /// Old records may lead to a dead leaf until it has another life: they find it whole.
+    async fn blank_lost(&self, key: ArenaKey, at: GlobalAddr) -> Result<()> {
+        if key == self.node.inner_arena.key() {
+            return Ok(());
+        }
+        let h = self.rough_header(at).await?;
+        if !h.into.is_null() && h.is_leaf() && self.node.leaf_arena(h.slots).key() == key {
+            self.check_lease()?;
+            self.blank_rough(at, &h).await?;
+        }
+        Ok(())
     }
 
     /// Whether nobody holds, or will take over, the lock of a dead leaf. An abandoned one is taken over, and the leaf retired with it.
@@ -362,6 +374,7 @@ impl DmTree {
             if noted.has(Span::object(g.addr, bytes)) || pool.is_worn_out(key, g.life) {
                 continue;
             }
+            self.blank_lost(key, g.addr).await?;
             Mark::CensusObject.hit();
             going.found.objects += 1;
             going.found.bytes += bytes;
