@@ -26,6 +26,7 @@ use crate::node::PoolNode;
 use crate::notes::{Span, Told, ask_close, ask_collect, ask_open};
 use crate::ranges::Ranges;
 use crate::reclaim::Retired;
+use crate::rehome::Seen;
 
 /// Sets of spans.
 #[derive(Clone, Debug, Default)]
@@ -118,12 +119,10 @@ impl PoolNode {
         }
         let members = self.windows()?;
         let runs = self.runs_of(ep, index).await?;
-        let alone = self.list_indexes(ep).await?.iter().all(|e| e.id == index);
-        let seen = if alone { self.read_directory(ep, false).await? } else { Vec::new() };
+        let seen = self.read_directory(ep, false).await?;
         if let Some(s) = seen.iter().find(|s| s.torn) {
             return Err(not_now(format!("{} writes its directory record", s.partition.home)));
         }
-        let lines = seen.iter().map(|s| (s.partition.number, s.partition.lines)).collect();
         let number = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
         for m in &members {
             match m.node == self.cn {
@@ -131,6 +130,10 @@ impl PoolNode {
                 false => ask_open(ep, m.node, number).await?,
             }
         }
+        // An index that took a cell before the windows were open is in the catalog by now.
+        let alone = self.list_indexes(ep).await?.iter().all(|e| e.id == index);
+        let mark = |s: &Seen| (s.partition.number, s.partition.lines);
+        let lines = seen.iter().filter(|_| alone).map(mark).collect();
         let mut census = Census { number, stamp: 0, index, members, runs, lines };
         self.raise_barrier(ep, &mut census).await?;
         Ok(census)
