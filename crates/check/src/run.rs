@@ -14,7 +14,9 @@ use dmtree_parts::{Fill, RangeIndex, Work};
 
 use crate::bed::Bed;
 use crate::case::Case;
-use crate::drive::{Bounds, Guarded, Shared, Who, droppable, excused, failed, liveness, safety};
+use crate::drive::{
+    Bounds, Guarded, Shared, Who, doer, droppable, excused, failed, liveness, safety,
+};
 use crate::fault::{Fault, Happened};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
@@ -296,9 +298,10 @@ impl<I: RangeIndex> Cast<'_, I> {
         let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
         loop {
             index.endpoint().sleep(TEND_NS).await;
+            let by = doer(self.shared, cn, index.endpoint());
             match droppable(self.shared, cn, index.maintain()).await {
                 Some(Err(e)) if e.kind() == ErrorKind::Fenced => return None,
-                Some(Err(e)) if !excused(self.shared, cn as u32, &e) => {
+                Some(Err(e)) if !excused(self.shared, &by, &e) => {
                     self.shared.found(failed(cn as u32, "maintenance of its node".to_owned(), &e));
                 }
                 _ => {}

@@ -60,6 +60,19 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// A chunk on its way back counts as listed until nothing of the call executes any more, whoever drops it.
+struct OnItsWay<'a>(&'a Endpoint, &'a Arc<Notes>, GlobalAddr);
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        let (notes, at) = (self.1.clone(), self.2);
+        match self.0.is_quiet() {
+            true => notes.settle(at),
+            false => self.0.when_quiet(move || notes.settle(at)),
+        }
+    }
+}
+
 /// One compute node's share in the pool. All clients of the node share it, from any thread.
 pub struct PoolNode {
     pub(crate) fabric: Arc<dyn Fabric>,
@@ -74,7 +87,7 @@ pub struct PoolNode {
     pub(crate) keeping: Mutex<Keeping>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) quarantine: Quarantine,
-    pub(crate) notes: Notes,
+    pub(crate) notes: Arc<Notes>,
     /// Things given back or retired that cannot have been granted: counted, and left alone.
     pub(crate) refused: AtomicUsize,
     /// By memory node: how many wishes for a chunk near it go elsewhere unasked, since it was found full.
@@ -116,7 +129,7 @@ impl PoolNode {
             keeping: Mutex::default(),
             epochs,
             quarantine: Quarantine::default(),
-            notes: Notes::default(),
+            notes: Arc::default(),
             refused: AtomicUsize::new(0),
             found_full,
         }
@@ -411,8 +424,7 @@ impl PoolNode {
         }
     }
 
-    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return fails is this node's until it dies:
-    /// it may have been returned.
+    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return fails is lost until a census.
     pub(crate) async fn return_idle(&self, ep: &Endpoint, keep: usize) -> Result<()> {
         let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
         let mut outcome = Ok(());
@@ -422,10 +434,8 @@ impl PoolNode {
             self.notes.pend(&[Span::Bytes(place(node, offset).bits(), bytes)]);
         };
         for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep, first)) {
+            let _on_its_way = OnItsWay(ep, &self.notes, place(node, offset));
             let returned = return_run(ep, self.shape.memory[node].node, offset, count).await;
-            if returned.is_ok() {
-                self.notes.settle(place(node, offset));
-            }
             outcome = outcome.and(returned);
         }
         outcome

@@ -14,7 +14,7 @@ use crate::format::table::{BODY_AT, Table, View};
 use crate::format::{Ver, u64_at};
 use crate::maintain::Begun;
 use crate::marks::Mark;
-use crate::mend::Looked;
+use crate::mend::{Looked, is_buried};
 use crate::node::Chore;
 use crate::rough::Rough;
 
@@ -33,6 +33,8 @@ pub(crate) struct Going {
     pub(crate) linked: Held,
     /// Dead leaves that were moved, and that a left sibling still names; with the key at which they begin.
     pub(crate) moved: Vec<(Vec<u8>, Route)>,
+    /// Those of them that nobody is to unlink.
+    unlinks: Vec<Chore>,
     lost: Lost,
     /// Those of them that are free once nobody has noted them: objects with the largest life they may have had.
     objects: Vec<(ArenaKey, Grant)>,
@@ -128,6 +130,7 @@ impl DmTree {
             live: Held::default(),
             linked: Held::default(),
             moved: Vec::new(),
+            unlinks: Vec::new(),
             lost: Lost::default(),
             objects: Vec::new(),
             cells: Vec::new(),
@@ -222,7 +225,7 @@ impl DmTree {
                 going.objects.push((key, Grant { addr: at, life }));
             }
         } else if let Some((lo, route)) = going.moved.get(i - objects).cloned() {
-            self.unlink_lost(lo, &route).await?;
+            going.unlinks.extend(self.unlink_lost(lo, &route).await?);
         } else if let Some(t) = going.lost.lines.get(i - objects - moved).copied() {
             // Part of a cell that was taken already?
             let last = going.cells.last().copied();
@@ -312,18 +315,22 @@ impl DmTree {
             // The cell is in other hands by now; the leaf's own lock is gone.
             return Ok(true);
         }
-        if self.node.is_abandoned(was) {
-            Mark::CensusLock.hit();
-            self.help_route(route).await?;
+        if !self.node.is_abandoned(was) {
+            return Ok(false);
         }
+        Mark::CensusLock.hit();
+        if is_buried(&view, route.leaf) {
+            return Ok(self.ep.cas(at, was, 0).await? == was);
+        }
+        self.help_route(route).await?;
         Ok(false)
     }
 
     /// A dead leaf that was moved, whose unlinking nobody has on his list: the lock says whether somebody is at it still.
-    async fn unlink_lost(&self, lo: Vec<u8>, route: &Route) -> Result<()> {
+    async fn unlink_lost(&self, lo: Vec<u8>, route: &Route) -> Result<Option<Chore>> {
         let Route { leaf, life, table, capacity, .. } = *route;
         let at = match self.node.pool.resolve(&self.ep, table).await {
-            Err(e) if is_away(&e) => return Ok(()),
+            Err(e) if is_away(&e) => return Ok(None),
             at => at?,
         };
         let was = self.ep.cas(at, 0, 0).await?;
@@ -331,11 +338,9 @@ impl DmTree {
             if self.help_route(route).await? == Looked::Open {
                 self.node.push_chore(Chore::Look(*route));
             }
-            return Ok(());
+            return Ok(None);
         }
-        Mark::CensusUnlink.hit();
-        self.node.push_chore(Chore::Unlink { lo, leaf, life, capacity, table });
-        Ok(())
+        Ok(Some(Chore::Unlink { lo, leaf, life, capacity, table }))
     }
 
     /// The cell that begins at a lost line, as large as its contents say. A line that says nothing is a cell of its own.
@@ -379,6 +384,14 @@ impl DmTree {
             going.found.objects += 1;
             going.found.bytes += bytes;
             pool.retire_lost(key, g);
+        }
+        for chore in std::mem::take(&mut going.unlinks) {
+            let Chore::Unlink { leaf, capacity, .. } = &chore else { continue };
+            let bytes = u64::from(self.node.leaf_arena(*capacity).key().object_bytes);
+            if !noted.has(Span::object(*leaf, bytes)) {
+                Mark::CensusUnlink.hit();
+                self.node.push_chore(chore);
+            }
         }
         for (at, bytes) in std::mem::take(&mut going.lost.space) {
             if noted.has(Span::Bytes(at.bits(), bytes)) {

@@ -73,6 +73,7 @@ dmtree_fabric::marks! {
         MendTorn => "recovery: a torn insert is dropped",
         MendNext => "recovery: a dead right sibling is bypassed",
         MendPublish => "recovery: the record of a right sibling was missing",
+        MendBuried => "recovery: a dead node's lock on a buried leaf is given back",
         MendDead => "recovery: a dead leaf is buried",
         MendDeadLate => "recovery: a dead leaf is buried when its heir is gone, too",
         MendDeadEarly => "recovery: a relocation that had committed is finished",

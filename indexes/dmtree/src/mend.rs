@@ -361,10 +361,13 @@ impl DmTree {
             return Ok(());
         }
         let tag = self.next_tag();
-        if self.take_over(&route, at, was, tag).await?.is_some() {
-            self.bury(&route, at, tag).await?;
-            self.retire_leaf(&route);
+        match self.take_over(&route, at, was, tag).await? {
+            None => return Ok(()),
+            Some(body) if is_buried(&body, addr) => return self.give_lock_back(at, tag).await,
+            Some(_) => {}
         }
+        self.bury(&route, at, tag).await?;
+        self.retire_leaf(&route);
         Ok(())
     }
 
@@ -443,8 +446,15 @@ impl DmTree {
             return Ok(true);
         }
         let tag = self.next_tag();
-        if self.take_over(route, at, was, tag).await?.is_none() {
-            return Ok(true);
+        match self.take_over(route, at, was, tag).await? {
+            None => return Ok(true),
+            // Locked by a stale record behind the burial: whoever buried it retires it.
+            Some(body) if is_buried(&body, route.leaf) => {
+                Mark::MendBuried.hit();
+                self.give_lock_back(at, tag).await?;
+                return Ok(false);
+            }
+            Some(_) => {}
         }
         Mark::MendDead.hit();
         self.check_lease()?;
@@ -565,6 +575,11 @@ enum Right {
     Sibling(GlobalAddr, Rough),
     /// This one went into the leaf, and the leaf does not bypass it yet.
     Merged(GlobalAddr, Rough),
+}
+
+/// Whether a table says that its leaf is dead, and everything about it is done but for retiring it.
+pub(crate) fn is_buried(body: &View, leaf: GlobalAddr) -> bool {
+    matches!(body, View::Whole(t) if t.dead && t.leaf == leaf)
 }
 
 /// The new image of a slot that an update has torn. Its shadow was written before, and names the checksum of what it replaces: a

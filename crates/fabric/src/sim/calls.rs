@@ -136,6 +136,11 @@ impl World {
                 return false;
             }
         }
+        let l = self.lists.at(number);
+        if let (Some(call), true) = (&l.call, l.error.is_some()) {
+            let (by, to) = (self.threads[l.thread as usize].own.node, call.to);
+            self.crashes.note_failed((by, None), to, self.now);
+        }
         self.finish(core, number)
     }
 }
