@@ -120,8 +120,7 @@ impl World {
         if let Err(e) = result {
             if e.kind() == ErrorKind::Unreachable {
                 let to = core.with_requests(l.ticket, |requests| requests[verb as usize].at.node());
-                let by = self.threads[l.thread as usize].own.node;
-                self.crashes.note_failed((by, Some(l.slot)), to, self.now);
+                l.failed_at.get_or_insert(to);
             }
             l.error.get_or_insert(e.effect_unknown());
         }

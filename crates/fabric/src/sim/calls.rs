@@ -137,9 +137,8 @@ impl World {
             }
         }
         let l = self.lists.at(number);
-        if let (Some(call), true) = (&l.call, l.error.is_some()) {
-            let (by, to) = (self.threads[l.thread as usize].own.node, call.to);
-            self.crashes.note_failed((by, None), to, self.now);
+        if l.error.is_some() {
+            l.failed_at = l.call.as_ref().map(|call| call.to);
         }
         self.finish(core, number)
     }
