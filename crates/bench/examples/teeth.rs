@@ -45,7 +45,8 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let seeds: u64 = args.first().map_or(2_000, |a| a.parse().expect("a number of seeds"));
     let wanted = |d: &Defect| args.len() < 2 || args[1..].iter().any(|name| name == d.name());
-    println!("| defect | seeds without faults | with crashes | small cases |\n|---|---|---|---|");
+    println!("| defect | without faults | with crashes | with all faults | small cases |");
+    println!("|---|---|---|---|---|");
     for d in Defect::ALL.iter().filter(|d| wanted(d)) {
         Defect::plant(&[*d]);
         let system = system(*d);
@@ -55,11 +56,16 @@ fn main() {
             Some(_) => None,
             None => shown(first(&system, seeds, FaultSet::Crash)),
         };
-        let orders = match (&calm, &crash) {
-            (None, None) => small(&system).map(|(case, n)| format!("case {case}, order {n}")),
+        let all = match (&calm, &crash) {
+            (None, None) => shown(first(&system, seeds, FaultSet::All)),
+            _ => None,
+        };
+        let orders = match (&calm, &crash, &all) {
+            (None, None, None) => small(&system).map(|(case, n)| format!("case {case}, order {n}")),
             _ => None,
         };
         let text = |t: Option<String>| t.unwrap_or_else(|| "-".to_owned());
-        println!("| {} | {} | {} | {} |", d.name(), text(calm), text(crash), text(orders));
+        let (calm, crash, all) = (text(calm), text(crash), text(all));
+        println!("| {} | {calm} | {crash} | {all} | {} |", d.name(), text(orders));
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use dmtree_fabric::sim::{Hazards, Profile, SimFabric};
 use dmtree_fabric::{Capabilities, Core, Endpoint, NodeId, Result, Snapshot};
 use dmtree_parts::{
-    Fill, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values,
-    Work, Write,
+    Fill, Found, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape,
+    Values, Work, Write,
 };
 use dmtree_pool::{Cluster, PoolNode, PoolOptions};
 
@@ -284,6 +284,14 @@ impl<I: RangeIndex> Client<I> {
             dmtree_fabric::ErrorKind::Busy,
             "maintenance does not come to an end",
         ))
+    }
+
+    /// Counts who holds what.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn census(&mut self) -> Result<Found> {
+        self.core.block_on(self.slot, self.index.census())
     }
 
     /// Walks the structure.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use dmtree_fabric::sim::SimFabric;
-use dmtree_fabric::{Core, Effect, Error, ErrorKind};
+use dmtree_fabric::{Core, Effect, Endpoint, Error, ErrorKind};
 use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
 
 use crate::case::Case;
@@ -17,7 +17,7 @@ use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, Record};
 use crate::plan::{self, Planned};
 use crate::rng::Rng;
-use crate::stage::{Condition, Stage};
+use crate::stage::{Condition, Doer, Stage};
 use crate::verdict::Finding;
 
 /// One call of maintenance in this many operations.
@@ -275,14 +275,23 @@ pub(crate) async fn safety<I: RangeIndex>(
         if let (Call::Get(key), Answer::Found(Some(value))) = (call, &answer) {
             seen = Some((key, *value));
         }
-        if op.is_multiple_of(MAINTAIN_ONE_IN)
-            && let Some(Err(e)) = droppable(shared, cn_of(shared, client), index.maintain()).await
-            && !excused(shared, client, &e)
-        {
-            shared.found(failed(client, "maintain".to_owned(), &e));
+        if op.is_multiple_of(MAINTAIN_ONE_IN) && !maintained(index, shared, client).await {
             return;
         }
         index.endpoint().yield_now().await;
+    }
+}
+
+/// A call of maintenance between two operations; false when it fails, and nothing lets it.
+async fn maintained<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, client: u32) -> bool {
+    let cn = cn_of(shared, client);
+    let by = doer(shared, cn, index.endpoint());
+    match droppable(shared, cn, index.maintain()).await {
+        Some(Err(e)) if !excused(shared, &by, &e) => {
+            shared.found(failed(client, "maintain".to_owned(), &e));
+            false
+        }
+        _ => true,
     }
 }
 
@@ -320,11 +329,17 @@ pub(crate) fn failed(client: u32, what: String, e: &Error) -> Finding {
     Finding::Failed { client, what, kind: format!("{:?}", e.kind()), why: e.to_string() }
 }
 
-/// Whether a fault lets an operation of a client fail like this.
-pub(crate) fn excused(shared: &Shared<'_>, client: u32, e: &Error) -> bool {
-    let cn = cn_of(shared, client);
+/// Who begins an operation now.
+pub(crate) fn doer(shared: &Shared<'_>, cn: usize, ep: &Endpoint) -> Doer {
+    let shares = |name: &str| shared.case.options[name].as_bool().unwrap_or(true);
+    let carried = shares("combining") || shares("delegation");
+    Doer { cn, slot: Some(ep.slot()), carried, since_ns: shared.fabric.now() }
+}
+
+/// Whether a fault lets an operation fail like this.
+pub(crate) fn excused(shared: &Shared<'_>, by: &Doer, e: &Error) -> bool {
     let scarce = shared.case.hazards.refuse_memory_one_in > 0 && e.kind() == ErrorKind::Full;
-    let yes = scarce || shared.stage.excuses(cn, e);
+    let yes = scarce || shared.stage.excuses(by, e);
     shared.excused.set(shared.excused.get() + u64::from(yes));
     yes
 }
@@ -338,6 +353,7 @@ async fn perform<I: RangeIndex>(
     rng: &mut Rng,
 ) -> Option<Answer> {
     let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
+    let by = doer(shared, cn_of(shared, client), index.endpoint());
     let done = match call {
         Call::Scan(..) | Call::ScanDown(..) => {
             droppable(shared, cn_of(shared, client), scan(index, shared.case, call, rng)).await
@@ -358,7 +374,7 @@ async fn perform<I: RangeIndex>(
             None
         }
         Ok(answer) => Some(answer),
-        Err(e) if excused(shared, client, &e) => {
+        Err(e) if excused(shared, &by, &e) => {
             // A node without membership never works again. What needs lost memory to be brought to its end stays locked for good:
             // who has waited for it once has seen it.
             let stuck = e.kind() == ErrorKind::TimedOut && shared.stage.has_lost();

@@ -260,7 +260,7 @@ impl Happened {
                 let end = near == cn || to == End::Compute(cn);
                 end && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended | K::Unreachable)
             }
-            // A verb of the operation goes there (or one of the operation that carries it), and the error says so.
+            // The error says so; whether a verb of the operation went there the stage knows.
             Fault::LoseMemory { mn, .. } => {
                 e.kind() == K::Unreachable && e.to_string().contains(&format!("mn{mn}"))
             }

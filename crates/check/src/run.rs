@@ -14,7 +14,9 @@ use dmtree_parts::{Fill, RangeIndex, Work};
 
 use crate::bed::Bed;
 use crate::case::Case;
-use crate::drive::{Bounds, Guarded, Shared, Who, droppable, excused, failed, liveness, safety};
+use crate::drive::{
+    Bounds, Guarded, Shared, Who, doer, droppable, excused, failed, liveness, safety,
+};
 use crate::fault::{Fault, Happened};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
@@ -296,9 +298,10 @@ impl<I: RangeIndex> Cast<'_, I> {
         let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
         loop {
             index.endpoint().sleep(TEND_NS).await;
+            let by = doer(self.shared, cn, index.endpoint());
             match droppable(self.shared, cn, index.maintain()).await {
                 Some(Err(e)) if e.kind() == ErrorKind::Fenced => return None,
-                Some(Err(e)) if !excused(self.shared, cn as u32, &e) => {
+                Some(Err(e)) if !excused(self.shared, &by, &e) => {
                     self.shared.found(failed(cn as u32, "maintenance of its node".to_owned(), &e));
                 }
                 _ => {}
@@ -525,6 +528,17 @@ fn afterwards<I: RangeIndex>(
             Some(None) => Answer::Torn(format!("{value:02x?}")),
         };
         log.ret(record, 0, answer);
+    }
+    // What dead nodes held, and what dropped operations had taken, is found; then everything has one holder.
+    let found = c.census().map_err(|e| e.context("a census"))?;
+    let again = c.census().map_err(|e| e.context("a second census"))?;
+    if found.doubly > 0 || !again.is_nothing() {
+        return Err(Error::corrupt(format!(
+            "lost or doubly owned memory: {found:?}, then {again:?}"
+        )));
+    }
+    if case.faults.is_empty() && case.hazards.refuse_memory_one_in == 0 && !found.is_nothing() {
+        return Err(Error::corrupt(format!("memory is lost though nothing happened: {found:?}")));
     }
     let shape = c.walk()?;
     if shape.keys != keys {

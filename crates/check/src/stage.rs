@@ -259,16 +259,40 @@ impl<'a> Stage<'a> {
         self.happened.borrow().iter().any(|h| matches!(h.fault, Fault::LoseMemory { .. }))
     }
 
-    /// Whether something that has happened lets an operation of a node fail like this.
-    pub(crate) fn excuses(&self, cn: usize, e: &dmtree_fabric::Error) -> bool {
-        self.happened.borrow().iter().any(|h| h.excuses(cn as u16, e))
+    /// Whether something that has happened lets an operation fail like this.
+    pub(crate) fn excuses(&self, by: &Doer, e: &dmtree_fabric::Error) -> bool {
+        let excuses = |h: &Happened| match h.fault {
+            Fault::LoseMemory { mn, .. } => h.excuses(by.cn as u16, e) && self.went_to(mn, by),
+            _ => h.excuses(by.cn as u16, e),
+        };
+        self.happened.borrow().iter().any(excuses)
+    }
+
+    /// Whether a verb or a call that an operation has posted has failed for want of a memory node; or one of its node, when others may
+    /// have carried it.
+    fn went_to(&self, mn: u16, by: &Doer) -> bool {
+        let slot = by.slot.filter(|_| !by.carried);
+        let failed = self.fabric.failed_at(node(by.cn), slot, NodeId::memory(mn));
+        failed.is_some_and(|at| at >= by.since_ns)
     }
 
     /// Whether something has happened that may have cost a node its membership.
     pub(crate) fn may_be_expelled(&self, cn: usize) -> bool {
         let e = dmtree_fabric::Error::new(dmtree_fabric::ErrorKind::Fenced, "");
-        self.excuses(cn, &e)
+        self.excuses(&Doer { cn, slot: None, carried: true, since_ns: 0 }, &e)
     }
+}
+
+/// Whose operation has failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doer {
+    pub cn: usize,
+    /// The slot that posted its verbs, if it is known.
+    pub slot: Option<u32>,
+    /// An operation of another client of its node may have carried it.
+    pub carried: bool,
+    /// When it began, ns.
+    pub since_ns: u64,
 }
 
 fn node(cn: usize) -> NodeId {

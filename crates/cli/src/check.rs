@@ -74,7 +74,7 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
             spared.join(", ")
         ));
     }
-    let mut told = clock::now();
+    let mut told = Told { at: clock::now(), violations: 0 };
     let tally = campaign.run(&mut |t| progress(args, t, &mut told))?;
     let found = match tally.violations.first() {
         Some(first) => {
@@ -121,11 +121,25 @@ fn verdict(violations: usize) -> Result<()> {
     }
 }
 
-fn progress(args: &CheckArgs, t: &Tally, told: &mut Instant) {
-    if args.quiet || clock::now() - *told < TELL_EVERY {
+/// What has been said of a campaign: when, and how many violations.
+struct Told {
+    at: Instant,
+    violations: usize,
+}
+
+fn progress(args: &CheckArgs, t: &Tally, told: &mut Told) {
+    if args.quiet {
         return;
     }
-    *told = clock::now();
+    // The replay comes at the end, which may be hours away.
+    for v in &t.violations[told.violations.min(t.violations.len())..] {
+        output::note(&format!("violation: {} seed {}: {}", v.system, v.seed, v.what));
+    }
+    told.violations = t.violations.len();
+    if clock::now() - told.at < TELL_EVERY {
+        return;
+    }
+    told.at = clock::now();
     output::note(&format!("{}, {:.1} seeds per second", t.line(), t.rate()));
 }
 

@@ -293,6 +293,28 @@ pub struct Loaded {
     pub leaves: u64,
 }
 
+/// What a census of an index's memory has found, and taken back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Nodes that nobody held.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes for keys and values out of line.
+    pub space_bytes: u64,
+    /// Table cells.
+    pub cells: u64,
+    /// Pieces of memory with two holders. Counts only what holds when nobody works meanwhile.
+    pub doubly: u64,
+}
+
+impl Found {
+    /// Whether nothing was lost, and nothing had two holders.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Numbers about an index's structure, for stats and for reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shape {
@@ -408,6 +430,15 @@ pub trait RangeIndex: Sized + 'static {
     /// Does one bounded piece of merging or reclaiming, if any is due.
     async fn maintain(&mut self) -> Result<Work> {
         Ok(Work::None)
+    }
+
+    /// Finds the memory that nobody holds any more, because its holder died, or a caller dropped the operation that had taken it, and
+    /// takes it back. Everybody may work meanwhile.
+    ///
+    /// # Errors
+    /// `Busy` when somebody joins or dies meanwhile: begin again.
+    async fn census(&mut self) -> Result<Found> {
+        Ok(Found::default())
     }
 
     /// Walks the whole structure and checks what must hold when nobody writes.

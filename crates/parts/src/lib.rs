@@ -17,8 +17,8 @@ pub mod sync;
 pub mod turns;
 
 pub use contract::{
-    CacheStats, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet, Outcome, PAGE_BYTES,
-    Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write, check_key,
+    CacheStats, Found, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet, Outcome,
+    PAGE_BYTES, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write, check_key,
     check_value,
 };
 pub use fill::Fill;

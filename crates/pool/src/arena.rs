@@ -11,6 +11,7 @@ use crate::chunks::RunRequest;
 use crate::layout::ChunkUse;
 use crate::marks::Mark;
 use crate::node::Source;
+use crate::notes::Span;
 use crate::usage::ArenaUsage;
 use crate::wire::locked;
 
@@ -98,6 +99,21 @@ impl Arena {
         } else if let Some(n) = s.nodes.get_mut(g.addr.node().index()) {
             n.free.push_back(g);
         }
+    }
+
+    /// What lies here, free.
+    pub(crate) fn list(&self, out: &mut Vec<Span>) {
+        let s = locked(&self.state);
+        for (n, node) in s.nodes.iter().enumerate() {
+            out.extend(node.free.iter().map(|g| Span::object(g.addr, self.object())));
+            let base = |at: u64| GlobalAddr::new(NodeId::memory(n as u16), at).bits();
+            out.extend(node.fresh.iter().map(|(at, end)| Span::Bytes(base(*at), end - at)));
+        }
+    }
+
+    /// Whether an object with this last life can be granted again.
+    pub(crate) fn has_lives_left(&self, life: u16) -> bool {
+        life < self.max_life
     }
 
     /// What it holds here.

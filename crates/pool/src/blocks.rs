@@ -4,14 +4,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
-use dmtree_fabric::NodeId;
 use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::{GlobalAddr, NodeId};
 
 use crate::chunks::RunRequest;
 use crate::extents::Extents;
 use crate::ids::{BlockPtr, block_class_bytes};
 use crate::layout::{ChunkUse, NodeLayout};
 use crate::node::Source;
+use crate::notes::Span;
 use crate::wire::locked;
 
 #[derive(Debug, Default)]
@@ -79,15 +80,47 @@ impl BlockSpace {
             && n.extents.put(offset, u64::from(b.capacity()), layout.chunk0, self.chunk_bytes)
     }
 
-    /// Takes out what can go back to the memory nodes: node, offset, chunks. `keep` chunks stay for the next blocks.
-    pub(crate) fn take_whole(&self, keep: usize) -> Vec<(usize, u64, u32)> {
+    /// Takes out what can go back to the memory nodes: node, offset, chunks. `keep` chunks stay for the next blocks. `first` sees
+    /// each before it is here no more.
+    pub(crate) fn take_whole(
+        &self,
+        keep: usize,
+        first: impl Fn(usize, u64, u32),
+    ) -> Vec<(usize, u64, u32)> {
         let mut out = Vec::new();
-        for (i, n) in locked(&self.state).nodes.iter_mut().enumerate() {
+        let mut s = locked(&self.state);
+        for (i, n) in s.nodes.iter_mut().enumerate() {
             out.extend(n.runs.drain(..).map(|(at, count)| (i, at, count)));
             let whole = n.extents.take_whole(self.chunk_bytes, keep);
             out.extend(whole.into_iter().map(|at| (i, at, 1)));
         }
+        out.iter().for_each(|(node, at, count)| first(*node, *at, *count));
         out
+    }
+
+    /// Free space of any length on one memory node, which lay on nobody's list.
+    pub(crate) fn adopt(&self, layout: &NodeLayout, offset: u64, bytes: u64) -> bool {
+        let mut s = locked(&self.state);
+        let Some(n) = s.nodes.get_mut(layout.node.index()) else { return false };
+        let first = layout.chunk_of(offset).filter(|i| layout.chunk(*i) == offset);
+        if bytes > self.chunk_bytes {
+            let whole = first.is_some() && bytes.is_multiple_of(self.chunk_bytes);
+            if whole {
+                n.runs.push((offset, (bytes / self.chunk_bytes) as u32));
+            }
+            return whole;
+        }
+        n.extents.put(offset, bytes, layout.chunk0, self.chunk_bytes)
+    }
+
+    /// What lies here, free.
+    pub(crate) fn list(&self, out: &mut Vec<Span>) {
+        let s = locked(&self.state);
+        for (n, node) in s.nodes.iter().enumerate() {
+            let base = |at: u64| GlobalAddr::new(NodeId::memory(n as u16), at).bits();
+            let runs = node.runs.iter().map(|(at, c)| (*at, u64::from(*c) * self.chunk_bytes));
+            out.extend(node.extents.all().chain(runs).map(|(at, len)| Span::Bytes(base(at), len)));
+        }
     }
 
     /// Bytes free here.

@@ -15,6 +15,7 @@ use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
 use crate::homes::{CELL_SERVICE, HomeService, Space};
 use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape, first_node};
 use crate::node::PoolNode;
+use crate::notes::{NOTES_SERVICE, NotesService};
 use crate::options::PoolOptions;
 
 /// A pool: one whose nodes all live in this process, or one that this process belongs to as a compute node. Clone it freely; all
@@ -220,7 +221,9 @@ pub(crate) fn start_node(
     let epochs = Epochs::new();
     fabric.serve(cn, EPOCH_SERVICE, Arc::new(EpochService(epochs.clone())))?;
     let membership = membership.clone();
-    Ok(Arc::new(PoolNode::new(fabric.clone(), cn, shape.clone(), epochs, membership)))
+    let node = Arc::new(PoolNode::new(fabric.clone(), cn, shape.clone(), epochs, membership));
+    fabric.serve(cn, NOTES_SERVICE, Arc::new(NotesService(Arc::downgrade(&node))))?;
+    Ok(node)
 }
 
 /// Formats the heads of memory nodes.

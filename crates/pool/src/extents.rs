@@ -83,6 +83,11 @@ impl Extents {
         whole
     }
 
+    /// Offsets and lengths.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.by_offset.iter().map(|(at, len)| (*at, *len))
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

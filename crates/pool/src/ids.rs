@@ -64,6 +64,24 @@ impl TableId {
         (self.0 >> Self::LINE_BITS & 3) as u8 + 1
     }
 
+    /// The cell of another size that begins at the same place; `None` when none can.
+    pub fn with_lines(self, lines: u8) -> Option<Self> {
+        let p = self.partition().filter(|_| (1..=4).contains(&lines))?;
+        let wider = Self::new(p, lines, self.first_line());
+        wider.place().map(|_| wider)
+    }
+
+    /// The cells of one line that it consists of.
+    pub fn each(self) -> impl Iterator<Item = Self> {
+        let one = self.0 & !(3 << Self::LINE_BITS);
+        (0..u64::from(self.lines())).map(move |i| Self(one + i))
+    }
+
+    /// Whether the first line of another cell is one of its lines.
+    pub fn holds(self, other: Self) -> bool {
+        self.each().any(|line| Some(line) == other.with_lines(1))
+    }
+
     /// The partition; `None` when no such partition exists.
     pub fn partition(self) -> Option<u16> {
         let p = self.0 >> 36;

@@ -17,6 +17,7 @@ mod arena;
 mod blocks;
 mod bump;
 mod catalog;
+mod census;
 mod charter;
 mod chips;
 mod chunks;
@@ -29,7 +30,9 @@ mod keeper;
 mod layout;
 mod marks;
 mod node;
+mod notes;
 mod options;
+mod ranges;
 mod reclaim;
 mod rehome;
 mod stock;
@@ -43,6 +46,7 @@ pub use crate::bump::{Bump, Stripes};
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
 };
+pub use crate::census::{Census, Held, Lost};
 pub use crate::cluster::Cluster;
 pub use crate::epoch::{EpochGuard, EpochHandle, Rest};
 pub use crate::ids::{
@@ -53,6 +57,8 @@ pub use crate::keeper::Pulse;
 pub use crate::layout::{ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
 pub use crate::node::PoolNode;
+pub use crate::notes::{Span, Told};
 pub use crate::options::PoolOptions;
+pub use crate::ranges::Ranges;
 pub use crate::reclaim::Reclaimed;
 pub use crate::usage::{ArenaUsage, MemoryUsage, NodeUsage, PoolUsage, RecordUsage};

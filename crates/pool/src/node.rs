@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::wait::Turnstile;
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, Member, Membership, NodeId, Result, Role, Standing,
-    WaitReason,
+    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Member, Membership, NodeId, Result, Role,
+    Standing, WaitReason,
 };
 
 use crate::arena::{Arena, ArenaKey, Grant};
@@ -17,6 +17,7 @@ use crate::epoch::{EpochHandle, Epochs};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
 use crate::keeper::Keeping;
 use crate::layout::Shape;
+use crate::notes::{Notes, Span};
 use crate::reclaim::{Quarantine, Retired};
 use crate::stock::Tables;
 use crate::usage::NodeUsage;
@@ -59,6 +60,19 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// A chunk on its way back counts as listed until nothing of the call executes any more, whoever drops it.
+struct OnItsWay<'a>(&'a Endpoint, &'a Arc<Notes>, GlobalAddr);
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        let (notes, at) = (self.1.clone(), self.2);
+        match self.0.is_quiet() {
+            true => notes.settle(at),
+            false => self.0.when_quiet(move || notes.settle(at)),
+        }
+    }
+}
+
 /// One compute node's share in the pool. All clients of the node share it, from any thread.
 pub struct PoolNode {
     pub(crate) fabric: Arc<dyn Fabric>,
@@ -73,6 +87,7 @@ pub struct PoolNode {
     pub(crate) keeping: Mutex<Keeping>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) quarantine: Quarantine,
+    pub(crate) notes: Arc<Notes>,
     /// Things given back or retired that cannot have been granted: counted, and left alone.
     pub(crate) refused: AtomicUsize,
     /// By memory node: how many wishes for a chunk near it go elsewhere unasked, since it was found full.
@@ -114,6 +129,7 @@ impl PoolNode {
             keeping: Mutex::default(),
             epochs,
             quarantine: Quarantine::default(),
+            notes: Arc::default(),
             refused: AtomicUsize::new(0),
             found_full,
         }
@@ -216,16 +232,28 @@ impl PoolNode {
             )));
         }
         ep.check_memory()?;
-        self.obtain(ep, arena, near).await
+        let g = self.obtain(ep, arena, near).await?;
+        self.notes.add(|| Span::object(g.addr, bytes));
+        Ok(g)
     }
 
     /// Returns an object that nobody else can ever have reached: reusable at once, in its next life.
     pub fn give_back(&self, arena: &Arena, g: Grant) {
-        let bytes = u64::from(arena.key().object_bytes);
-        if g.life == 0 || self.shape.holds(g.addr, bytes).is_none() {
+        if g.life == 0 {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return;
         }
+        self.take_back(arena, g);
+    }
+
+    /// As [`PoolNode::give_back`]; life 0 is that of an object that was never written.
+    pub(crate) fn take_back(&self, arena: &Arena, g: Grant) {
+        let bytes = u64::from(arena.key().object_bytes);
+        if self.shape.holds(g.addr, bytes).is_none() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.notes.add(|| Span::object(g.addr, bytes));
         arena.put(g);
     }
 
@@ -233,6 +261,7 @@ impl PoolNode {
     /// ended. The caller has awaited the verb that unlinked it. Any node may retire any node's objects.
     pub fn retire(&self, arena: &Arena, g: Grant) {
         let bytes = u64::from(arena.key().object_bytes);
+        self.notes.add(|| Span::object(g.addr, bytes));
         self.quarantine.push(Retired::Object(arena.key(), g), bytes);
     }
 
@@ -264,11 +293,14 @@ impl PoolNode {
         ep.check_memory()?;
         let space = self.space(index);
         let wish = BlockWish { space: &space, class, layouts: &self.shape.memory };
-        self.obtain(ep, &wish, near).await
+        let b = self.obtain(ep, &wish, near).await?;
+        self.notes.add(|| Span::block(b));
+        Ok(b)
     }
 
     /// Returns a block that nobody else can ever have reached: reusable at once.
     pub fn give_back_block(&self, index: u32, b: BlockPtr) {
+        self.notes.add(|| Span::block(b));
         let layout = b
             .plausible()
             .and_then(|b| self.shape.holds(b.addr(), u64::from(b.capacity())))
@@ -280,7 +312,17 @@ impl PoolNode {
 
     /// Returns a block that nobody can reach from now on: reusable when every operation that runs now has ended.
     pub fn retire_block(&self, index: u32, b: BlockPtr) {
+        self.notes.add(|| Span::block(b));
         self.quarantine.push(Retired::Block(index, b), u64::from(b.capacity()));
+    }
+
+    /// Takes space for blocks that lay on nobody's list.
+    pub(crate) fn take_space(&self, index: u32, at: GlobalAddr, bytes: u64) {
+        self.notes.add(|| Span::Bytes(at.bits(), bytes));
+        let layout = self.shape.holds(at, bytes);
+        if !layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes)) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     // ---- obtaining ----------------------------------------------------------------------------------------------------
@@ -382,11 +424,17 @@ impl PoolNode {
         }
     }
 
-    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return fails is lost until a sweep.
+    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return fails is lost until a census.
     pub(crate) async fn return_idle(&self, ep: &Endpoint, keep: usize) -> Result<()> {
         let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
         let mut outcome = Ok(());
-        for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep)) {
+        let place = |node: usize, offset| GlobalAddr::new(self.shape.memory[node].node, offset);
+        let first = |node, offset, count| {
+            let bytes = u64::from(count) * self.shape.chunk_bytes;
+            self.notes.pend(&[Span::Bytes(place(node, offset).bits(), bytes)]);
+        };
+        for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep, first)) {
+            let _on_its_way = OnItsWay(ep, &self.notes, place(node, offset));
             let returned = return_run(ep, self.shape.memory[node].node, offset, count).await;
             outcome = outcome.and(returned);
         }
@@ -445,11 +493,15 @@ impl PoolNode {
             }
         };
         homeless.into_iter().for_each(|t| self.give_back_table(t));
+        if let Ok(t) = &found {
+            self.notes.add(|| Span::table(*t));
+        }
         found
     }
 
     /// Returns a cell that nobody else can ever have reached. Its lock word is 0.
     pub fn give_back_table(&self, t: TableId) {
+        self.notes.add(|| Span::table(t));
         if !self.tables.put(t) {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -458,6 +510,7 @@ impl PoolNode {
     /// Returns a cell that nobody can reach from now on: reusable, for cells of as many lines, when every operation that runs now
     /// has ended. Its lock word is 0 by then.
     pub fn retire_table(&self, t: TableId) {
+        self.notes.add(|| Span::table(t));
         self.quarantine.push(Retired::Table(t), u64::from(t.lines()) * 64);
     }
 

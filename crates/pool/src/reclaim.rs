@@ -23,6 +23,7 @@ use crate::epoch::ask_epoch;
 use crate::ids::{BlockPtr, TableId};
 use crate::layout::{EPOCH_WORD, first_node};
 use crate::node::{PoolNode, Turn};
+use crate::notes::{Notes, Span};
 use crate::wire::locked;
 
 /// So many fresh items are worth a round of questions.
@@ -36,6 +37,19 @@ pub(crate) enum Retired {
     Object(ArenaKey, Grant),
     Block(u32, BlockPtr),
     Table(TableId),
+    /// Space for blocks of an index that lay on nobody's list: address, bytes.
+    Space(u32, GlobalAddr, u64),
+}
+
+impl Retired {
+    fn span(&self) -> Span {
+        match *self {
+            Self::Object(key, g) => Span::object(g.addr, u64::from(key.object_bytes)),
+            Self::Block(_, b) => Span::block(b),
+            Self::Table(t) => Span::table(t),
+            Self::Space(_, at, bytes) => Span::Bytes(at.bits(), bytes),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -77,6 +91,13 @@ impl Quarantine {
         self.pressure.store(true, Ordering::Relaxed);
     }
 
+    /// What waits here.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        let wards = locked(&self.wards);
+        let stamped = wards.stamped.iter().flat_map(|s| &s.items);
+        wards.fresh.iter().chain(stamped).map(|(item, _)| item.span()).collect()
+    }
+
     /// Items and bytes that wait.
     pub(crate) fn waiting(&self) -> (u64, u64) {
         let wards = locked(&self.wards);
@@ -102,11 +123,12 @@ impl Quarantine {
         wards.stamped.push_back(Stamped { stamp, items });
     }
 
-    /// Everything stamped `oldest` or earlier.
-    fn release(&self, oldest: u64) -> Vec<(Retired, u64)> {
+    /// Everything stamped `oldest` or earlier; noted before it is here no more.
+    fn release(&self, oldest: u64, notes: &Notes) -> Vec<(Retired, u64)> {
         let mut wards = locked(&self.wards);
         let n = wards.stamped.iter().take_while(|s| s.stamp <= oldest).count();
         let out: Vec<_> = wards.stamped.drain(..n).flat_map(|s| s.items).collect();
+        out.iter().for_each(|(item, _)| notes.add(|| item.span()));
         self.released.fetch_add(out.len() as u64, Ordering::Relaxed);
         out
     }
@@ -201,12 +223,16 @@ impl PoolNode {
         let Some(newest) = q.newest_stamp() else { return Ok(Reclaimed::default()) };
         let oldest = self.oldest_running(ep, newest).await?;
         let mut out = Reclaimed::default();
-        for (item, bytes) in q.release(oldest) {
+        for (item, bytes) in q.release(oldest, &self.notes) {
             out.bytes += bytes;
             match item {
                 Retired::Object(key, g) => {
                     out.objects += 1;
-                    self.give_back(&self.arena(key), g);
+                    self.take_back(&self.arena(key), g);
+                }
+                Retired::Space(index, at, bytes) => {
+                    out.blocks += 1;
+                    self.take_space(index, at, bytes);
                 }
                 Retired::Block(index, b) => {
                     out.blocks += 1;
@@ -223,7 +249,7 @@ impl PoolNode {
     }
 
     /// Tells every member the epoch, and returns the smallest one in which an operation runs.
-    async fn oldest_running(&self, ep: &Endpoint, epoch: u64) -> Result<u64> {
+    pub(crate) async fn oldest_running(&self, ep: &Endpoint, epoch: u64) -> Result<u64> {
         let mut oldest = self.epochs.adopt(epoch);
         for node in self.fabric.members()?.into_iter().filter(|n| *n != self.cn) {
             // What a fenced node's operations read, nobody will ever hear of, and what they would write does not execute.

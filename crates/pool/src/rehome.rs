@@ -21,9 +21,9 @@ const UNOPENED_SHARE: usize = 8;
 
 /// A directory record, as far as it can be read.
 #[derive(Clone, Debug)]
-struct Seen {
-    partition: Partition,
-    torn: bool,
+pub(crate) struct Seen {
+    pub(crate) partition: Partition,
+    pub(crate) torn: bool,
 }
 
 impl PoolNode {
@@ -192,9 +192,16 @@ impl PoolNode {
 
     /// All records that somebody has written.
     async fn directory(&self, ep: &Endpoint) -> Result<Vec<Seen>> {
+        self.read_directory(ep, true).await
+    }
+
+    /// The same for somebody who keeps no lease, unless `keeps`.
+    pub(crate) async fn read_directory(&self, ep: &Endpoint, keeps: bool) -> Result<Vec<Seen>> {
         let mut out = Vec::new();
         for first in (0..PARTITIONS).step_by(usize::from(STEP)) {
-            self.renew(ep).await?;
+            if keeps {
+                self.renew(ep).await?;
+            }
             let count = STEP.min(PARTITIONS - first);
             let at = first_node(DIRECTORY + u64::from(first) * DIRECTORY_BYTES);
             let bytes = ep.read(at, u32::from(count) * DIRECTORY_BYTES as u32).await?;

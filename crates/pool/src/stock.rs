@@ -12,6 +12,7 @@ use crate::homes::{MAX_CELLS, ask_cells, first_home, homeless, homes_of};
 use crate::ids::{PARTITIONS, SEGMENTS, TableId, TableSide};
 use crate::layout::{DIRECTORY_BYTES, Partition, Shape};
 use crate::node::Turn;
+use crate::notes::Span;
 use crate::view::{View, may_use};
 use crate::wire::locked;
 
@@ -141,6 +142,14 @@ impl Tables {
     pub(crate) fn stocked(&self) -> u64 {
         let homes = self.compute.homes.iter().chain(&self.memory.homes);
         homes.map(|h| locked(&h.stocks).iter().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
+    }
+
+    /// Cells in stock.
+    pub(crate) fn list(&self, out: &mut Vec<Span>) {
+        for h in self.compute.homes.iter().chain(&self.memory.homes) {
+            let stocks = locked(&h.stocks);
+            out.extend(stocks.iter().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
+        }
     }
 
     pub(crate) fn resolve_cached(&self, t: TableId) -> Option<GlobalAddr> {

@@ -383,15 +383,26 @@ impl DmTree {
             }
             Mark::LeafTorn.hit();
             self.retried.set(true);
-            if backoff.steps() >= HELP_AFTER {
-                Box::pin(self.help_leaf(addr, capacity)).await?;
-            }
-            if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
-                Box::pin(self.look_around(addr, capacity)).await?;
-            }
-            self.pass();
-            backoff.step().await?;
+            self.wait_for_leaf(&mut backoff, addr, HELP_AFTER).await?;
         }
+    }
+
+    /// Between two looks at a leaf that somebody is changing. After `patience` looks he may be dead, and who looks repairs what he left;
+    /// after many the repair may need memory that is lost. Meanwhile tables may move: the repair itself may have to wait for that.
+    pub(crate) async fn wait_for_leaf(
+        &self,
+        backoff: &mut dmtree_fabric::Backoff<'_>,
+        leaf: GlobalAddr,
+        patience: u32,
+    ) -> Result<()> {
+        if backoff.steps() >= patience {
+            Box::pin(self.help_leaf(leaf)).await?;
+        }
+        if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+            Box::pin(self.look_around(leaf)).await?;
+        }
+        self.pass();
+        backoff.step().await
     }
 
     /// The bytes of a fence; `None` is the right end.

@@ -87,6 +87,12 @@ defects! {
     WordBesideEntry,
     /// A slot that a dead writer has torn is dropped without a look at its shadow.
     WordDropsTorn,
+    /// A census does not wait for operations that run.
+    CensusNoBarrier,
+    /// A census does not ask what was noted.
+    CensusNoNotes,
+    /// A census does not look at the locks of what it takes.
+    CensusNoLocks,
 }
 
 /// Which are on in every index that this process opens from now on.

@@ -249,6 +249,10 @@ impl DmTree {
             let (into, next) = (h.into, h.next);
             let on = if !into.is_null() {
                 Mark::GetDead.hit();
+                // A record that is older than this operation may name a leaf whose heir is gone already: `into` carries no life.
+                if leaf.addr == route.leaf && self.fresh_route(key).await?.leaf != route.leaf {
+                    return Ok(Answer::Stale);
+                }
                 into
             } else {
                 if self.fence_bytes(h.lo).await?.is_some_and(|lo| key < &lo[..]) {

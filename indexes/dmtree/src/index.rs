@@ -8,7 +8,7 @@ use dmtree_fabric::{
 };
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::{
-    CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root,
+    CacheStats, Fill, Found, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root,
     ScanRequest, Shape, Values, Work, Write,
 };
 
@@ -106,6 +106,10 @@ impl RangeIndex for DmTree {
 
     async fn maintain(&mut self) -> Result<Work> {
         self.maintain_op().await
+    }
+
+    async fn census(&mut self) -> Result<Found> {
+        self.census_op().await
     }
 
     async fn walk(&mut self) -> Result<Shape> {

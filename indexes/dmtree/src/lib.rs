@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod census;
 mod client;
 mod defects;
 pub mod format;
@@ -14,6 +15,7 @@ mod load;
 mod lock;
 mod lookaround;
 mod maintain;
+mod mark_live;
 mod marks;
 mod mend;
 mod mend_inner;

@@ -136,7 +136,7 @@ impl DmTree {
     ) -> Result<()> {
         let steps = backoff.steps();
         if steps > 0 && steps.is_multiple_of(LONG_WAIT) {
-            Box::pin(self.look_around(route.leaf, route.capacity)).await?;
+            Box::pin(self.look_around(route.leaf)).await?;
         }
         if away || steps > LONG_WAIT {
             self.ep.sleep(LONG_PAUSE_NS).await;
@@ -278,7 +278,7 @@ impl DmTree {
     }
 }
 
-fn is_memory(at: GlobalAddr) -> bool {
+pub(crate) fn is_memory(at: GlobalAddr) -> bool {
     at.node().role() == Role::Memory
 }
 

@@ -9,6 +9,7 @@ use dmtree_fabric::{GlobalAddr, Result, Step};
 use crate::client::{DmTree, is_away};
 use crate::format::inner::{RoughRecord, rough_record};
 use crate::format::slot::{self, Place, State};
+use crate::lock::is_memory;
 use crate::marks::Mark;
 use crate::rough::Rough;
 
@@ -31,10 +32,14 @@ impl DmTree {
     ///
     /// # Errors
     /// `Unreachable`, naming the node that a repair would wait for.
-    pub(crate) async fn look_around(&self, leaf: GlobalAddr, capacity: usize) -> Result<()> {
+    pub(crate) async fn look_around(&self, leaf: GlobalAddr) -> Result<()> {
         let g = self.node.g;
-        self.ep.step(Step::Structure);
-        let bytes = self.ep.read(leaf, g.leaf_bytes(capacity) as u32).await?;
+        let first = self.rough_header(leaf).await?;
+        if !first.is_leaf(&self.node) {
+            return Ok(());
+        }
+        self.look_at_table(&first).await?;
+        let bytes = self.ep.read(leaf, g.leaf_bytes(first.slots) as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Rough::of(&g, leaf, &image);
         for fence in [&h.lo, &h.hi] {
@@ -45,7 +50,7 @@ impl DmTree {
             self.look_along(h.into, leaf).await?;
         }
         self.look_along(h.next, leaf).await?;
-        for i in 0..capacity {
+        for i in 0..first.slots {
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
             let place = Place { leaf, slot: i };
             let Some(s) = slot::check(&g, place, &image[span]) else { continue };
@@ -54,6 +59,14 @@ impl DmTree {
             }
         }
         Ok(())
+    }
+
+    /// The lock that a repair would take. A table on a compute node gets a new home some day, one on a memory node does not.
+    async fn look_at_table(&self, h: &Rough) -> Result<()> {
+        match self.node.pool.resolve(&self.ep, h.table).await {
+            Ok(at) if is_memory(at) => only_away(self.ep.read(at, 8).await),
+            _ => Ok(()),
+        }
     }
 
     /// From a neighbour to the live leaf that it leads to. One that went into the leaf itself has a record that is to go.

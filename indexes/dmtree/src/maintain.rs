@@ -45,8 +45,11 @@ impl DmTree {
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
         self.begin_sweep();
-        if let Some(chore) = self.node.pop_chore() {
-            return self.do_one(chore).await;
+        match self.node.pop_chore() {
+            // It waits for every operation to end: it is none itself.
+            Some(Chore::Census) => return Box::pin(self.census_chore()).await,
+            Some(chore) => return self.do_one(chore).await,
+            None => {}
         }
         if self.node.pool.reclaim_due() {
             let scope = self.ep.begin(OpKind::Maintain);
@@ -97,11 +100,15 @@ impl DmTree {
     async fn do_chore(&self, chore: Chore) -> Result<()> {
         match chore {
             Chore::Sweep(from) => {
-                if let Some(next) = Box::pin(self.sweep_node(&from, true)).await? {
-                    self.node.push_chore(Chore::Sweep(next));
+                match Box::pin(self.sweep_node(&from, true)).await? {
+                    Some(next) => self.node.push_chore(Chore::Sweep(next)),
+                    None if self.node.pool.is_first() => self.node.push_chore(Chore::Census),
+                    None => {}
                 }
                 Ok(())
             }
+            Chore::Census => Ok(()),
+            Chore::Look(route) => Box::pin(self.sweep_leaf(&route)).await.map(|_| ()),
             Chore::Settle(h) => Box::pin(self.settle(h)).await,
             Chore::Merge(key) => Box::pin(self.merge_leaf(&key)).await,
             Chore::MergeInner(key, level) => Box::pin(self.merge_inner(&key, level)).await,

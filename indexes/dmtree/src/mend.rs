@@ -104,18 +104,18 @@ impl DmTree {
     }
 
     /// A reader has looked at a torn leaf for long: when its writer is dead, the reader repairs it.
-    pub(crate) async fn help_leaf(&self, addr: GlobalAddr, capacity: usize) -> Result<()> {
+    pub(crate) async fn help_leaf(&self, addr: GlobalAddr) -> Result<()> {
         let h = self.rough_header(addr).await?;
         if !h.is_leaf(&self.node) {
             return Ok(());
         }
-        let capacity = if h.slots == capacity { capacity } else { h.slots };
-        let route = Route { leaf: addr, life: h.ver.life, table: h.table, capacity, fence: 0 };
-        self.help_route(&route).await
+        let (life, table, capacity) = (h.ver.life, h.table, h.slots);
+        let route = Route { leaf: addr, life, table, capacity, fence: 0 };
+        self.help_route(&route).await.map(|_| ())
     }
 
     /// Repairs the leaf of a route if its lock is abandoned or its table unbuilt.
-    pub(crate) async fn help_route(&self, route: &Route) -> Result<()> {
+    pub(crate) async fn help_route(&self, route: &Route) -> Result<Looked> {
         let before = self.locks();
         let helped = self.look_and_mend(route).await;
         if helped.is_err() {
@@ -124,17 +124,17 @@ impl DmTree {
         helped
     }
 
-    async fn look_and_mend(&self, route: &Route) -> Result<()> {
+    async fn look_and_mend(&self, route: &Route) -> Result<Looked> {
         if !self.node.has_tables() {
-            return Box::pin(self.help_by_word(route)).await;
+            return Box::pin(self.help_by_word(route)).await.map(|()| Looked::Done);
         }
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
-            Err(e) if is_away(&e) => return Ok(()),
+            Err(e) if is_away(&e) => return Ok(Looked::Open),
             at => at?,
         };
         let len = Table::body_len(route.capacity);
         let (was, body) = match self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await {
-            Err(e) if is_away(&e) => return Ok(()),
+            Err(e) if is_away(&e) => return Ok(Looked::Open),
             got => got?,
         };
         let unbuilt =
@@ -143,10 +143,11 @@ impl DmTree {
             Mark::HelpLeaf.hit();
             let mended = self.mend_leaf(route, at, was).await?;
             if !mended && was == 0 {
-                return self.help_dead(route).await;
+                self.help_dead(route).await?;
             }
+            return Ok(if mended { Looked::Open } else { Looked::Done });
         }
-        Ok(())
+        Ok(if unbuilt() { Looked::Open } else { Looked::Done })
     }
 
     /// A dead leaf whose lock died with its home, and which its owner was blanking: readers cannot pass it while it is torn. All do
@@ -375,10 +376,15 @@ impl DmTree {
             return Ok(());
         }
         let tag = self.next_tag();
-        if let Some((tag, _)) = self.take_over(&route, at, was, tag).await? {
-            self.bury(&route, at, tag).await?;
-            self.retire_leaf(&route);
-        }
+        let tag = match self.take_over(&route, at, was, tag).await? {
+            None => return Ok(()),
+            Some((tag, body)) if is_buried(&body, addr) => {
+                return self.give_lock_back(at, tag).await;
+            }
+            Some((tag, _)) => tag,
+        };
+        self.bury(&route, at, tag).await?;
+        self.retire_leaf(&route);
         Ok(())
     }
 
@@ -461,8 +467,15 @@ impl DmTree {
             return Ok(true);
         }
         let tag = self.next_tag();
-        let Some((tag, _)) = self.take_over(route, at, was, tag).await? else {
-            return Ok(true);
+        let tag = match self.take_over(route, at, was, tag).await? {
+            None => return Ok(true),
+            // Locked by a stale record behind the burial: whoever buried it retires it.
+            Some((tag, body)) if is_buried(&body, route.leaf) => {
+                Mark::MendBuried.hit();
+                self.give_lock_back(at, tag).await?;
+                return Ok(false);
+            }
+            Some((tag, _)) => tag,
         };
         Mark::MendDead.hit();
         self.check_lease()?;
@@ -579,12 +592,27 @@ impl DmTree {
     }
 }
 
+/// What a look at a leaf's table has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// The table is there, and whoever holds its lock lives; or the leaf is dead.
+    Done,
+    /// Not for sure: the home is away, or somebody who lives has locked a table that is unbuilt. He may build it, or only have tried
+    /// for the lock.
+    Open,
+}
+
 /// What lies to the right of a leaf.
 enum Right {
     End,
     Sibling(GlobalAddr, Rough),
     /// This one went into the leaf, and the leaf does not bypass it yet.
     Merged(GlobalAddr, Rough),
+}
+
+/// Whether a table says that its leaf is dead, and everything about it is done but for retiring it.
+pub(crate) fn is_buried(body: &View, leaf: GlobalAddr) -> bool {
+    matches!(body, View::Whole(t) if t.dead && t.leaf == leaf)
 }
 
 /// The new image of a slot that an update has torn. Its shadow was written before, and names the checksum of what it replaces: a

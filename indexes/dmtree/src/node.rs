@@ -11,7 +11,8 @@ use dmtree_parts::turns::{Rank, TurnTable};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
-use crate::client::{HeldLock, Lockable};
+use crate::census::Going;
+use crate::client::{HeldLock, Lockable, Route};
 use crate::defects::{Defect, Defects};
 use crate::format::Geometry;
 use crate::format::inner::Child;
@@ -50,6 +51,10 @@ pub(crate) enum Chore {
     PublishInner(Vec<u8>, u8, Child),
     /// An operation has failed while it held this lock: what it covers is to be repaired.
     Settle(HeldLock),
+    /// A sweep could not tell whether this leaf has a table.
+    Look(Route),
+    /// What the dead held is to be found, when the sweep of one node for all has ended.
+    Census,
     /// The sweep after a death goes on at this key.
     Sweep(Vec<u8>),
 }
@@ -80,6 +85,8 @@ pub struct DmNode {
     /// Deaths after which this node has swept.
     swept: AtomicU64,
     chores: Mutex<VecDeque<Chore>>,
+    /// A census under way, between two calls of maintenance.
+    census: Mutex<Option<Box<Going>>>,
     pub(crate) chores_waiting: AtomicU32,
     clients: AtomicU32,
     pub(crate) hits: AtomicU64,
@@ -128,6 +135,7 @@ impl DmNode {
             defects: Defects::default(),
             swept: AtomicU64::new(0),
             chores: Mutex::default(),
+            census: Mutex::default(),
             chores_waiting: AtomicU32::new(0),
             clients: AtomicU32::new(0),
             hits: AtomicU64::new(0),
@@ -262,9 +270,26 @@ impl DmNode {
         from.find(|(_, on)| may(on)).map(|((tag, _), on)| HeldLock { tag: LockTag(*tag), on: *on })
     }
 
+    pub(crate) fn take_census(&self) -> Option<Box<Going>> {
+        self.census.lock().expect("no panic under this lock").take()
+    }
+
+    pub(crate) fn keep_census(&self, going: Box<Going>) {
+        *self.census.lock().expect("no panic under this lock") = Some(going);
+    }
+
     pub(crate) fn push_chore(&self, chore: Chore) {
+        if let Chore::Unlink { leaf, capacity, table, .. } = &chore {
+            // Nobody else knows of it until it is retired.
+            let bytes = u64::from(self.leaf_arena(*capacity).key().object_bytes);
+            let table = self.has_tables().then_some(*table);
+            self.pool.keep_for_later(*leaf, bytes, table);
+        }
         let mut chores = self.chores.lock().expect("no panic under this lock");
-        let wanted = matches!(chore, Chore::Unlink { .. } | Chore::Settle(_) | Chore::Sweep(_));
+        let wanted = matches!(
+            chore,
+            Chore::Unlink { .. } | Chore::Settle(_) | Chore::Look(_) | Chore::Sweep(_)
+        );
         if wanted || (chores.len() < MAX_CHORES && !chores.contains(&chore)) {
             chores.push_back(chore);
             self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);

@@ -70,11 +70,7 @@ impl DmTree {
             }
             Mark::EntryTorn.hit();
             self.retried.set(true);
-            if backoff.steps() >= HELP_AFTER {
-                Box::pin(self.help_leaf(leaf, 0)).await?;
-            }
-            self.pass();
-            backoff.step().await?;
+            self.wait_for_leaf(&mut backoff, leaf, HELP_AFTER).await?;
         }
     }
 

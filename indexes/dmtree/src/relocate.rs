@@ -284,7 +284,10 @@ impl DmTree {
                 return Ok(false);
             };
             let copy = self.read_leaf(route.leaf, route.capacity).await?;
-            let reaches = self.fence_bytes(copy.header(self).hi).await?.as_deref() == Some(lo);
+            // What named the dead leaf ended where it begins. A leaf that reaches over that has taken all of them in: the heir was
+            // merged away, behind a chain that another leaf's unlinking, or a repair, had bypassed.
+            let hi = self.fence_bytes(copy.header(self).hi).await?;
+            let reaches = hi.is_none_or(|hi| &hi[..] >= lo);
             let next = copy.header(self).next;
             let (heir, through) = self.live_heir(next, dead.addr, capacity).await?;
             if heir != next {
@@ -298,6 +301,7 @@ impl DmTree {
             }
         }
         Mark::Unlinked.hit();
+        self.node.pool.kept_no_more(dead.addr);
         self.node.pool.retire(self.node.leaf_arena(capacity), dead);
         self.retire_table(table);
         Ok(true)

@@ -409,18 +409,13 @@ impl DmTree {
     }
 
     /// Between two leaves of a walk. A merge that has committed and not ended sends a walker back and forth between the two leaves:
-    /// when it goes on for long its owner may be dead, and the walker repairs what it meets. Meanwhile tables may move: the repair
-    /// itself may have to wait for that.
+    /// when it goes on for long its owner may be dead, and the walker repairs what it meets.
     pub(crate) async fn stroll(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
         leaf: &LeafCopy,
     ) -> Result<()> {
-        if backoff.steps() >= STROLL {
-            Box::pin(self.help_leaf(leaf.addr, leaf.capacity)).await?;
-        }
-        self.pass();
-        backoff.step().await
+        self.wait_for_leaf(backoff, leaf.addr, STROLL).await
     }
 
     /// The bottom node that covers the largest keys below `key` (below the right end when `None`): it begins below `key` and

@@ -171,7 +171,8 @@ impl DmTree {
             let node = self.descend_below(cursor.as_deref()).await?;
             let found = match node.keys().below(cursor.as_deref()) {
                 Some(i) => {
-                    self.read_below(&route_of(&node.records()[i]), cursor.as_deref()).await?
+                    let (key, route) = (node.keys().get(i), route_of(&node.records()[i]));
+                    self.read_below(key, &route, cursor.as_deref()).await?
                 }
                 None => None,
             };
@@ -200,9 +201,16 @@ impl DmTree {
     }
 
     /// The leaf that holds the keys just below `cursor`: the route's, or one to its right whose record is not there yet.
-    async fn read_below(&self, route: &Route, cursor: Option<&[u8]>) -> Result<Option<ScanLeaf>> {
+    async fn read_below(
+        &self,
+        key: &[u8],
+        route: &Route,
+        cursor: Option<&[u8]>,
+    ) -> Result<Option<ScanLeaf>> {
         let mut leaf = match self.read_one(route).await? {
             Some(leaf) => leaf,
+            // A record that is older than this operation may name a leaf whose heir is gone already: `into` carries no life.
+            None if self.fresh_route(key).await?.leaf != route.leaf => return Ok(None),
             None => match self.read_heir(route).await? {
                 Some(leaf) => leaf,
                 None => return Ok(None),

@@ -9,6 +9,7 @@ use dmtree_pool::TableId;
 use crate::client::{DmTree, Route, is_away};
 use crate::format::inner::Child;
 use crate::marks::Mark;
+use crate::mend::Looked;
 use crate::node::Chore;
 use crate::route::{InnerRead, route_of};
 
@@ -66,17 +67,8 @@ impl DmTree {
             if own && !self.sweeps_leaf(&route).await {
                 continue;
             }
-            let helped = match self.node.has_tables() {
-                true => self.help_route(&route).await,
-                false => Ok(()),
-            };
-            match helped {
-                // The leaf is lost, or something else that its repair needs is away: then the sweep is not done with it.
-                Err(e) if is_away(&e) => match self.rough_header(route.leaf).await {
-                    Err(e) if is_away(&e) => continue,
-                    _ => return Err(e),
-                },
-                helped => helped?,
+            if self.node.has_tables() && !self.sweep_leaf(&route).await? {
+                continue;
             }
             let last = i + 1 == node.records().len();
             let high = if last { node.hi() } else { Some(node.keys().get(i + 1)) };
@@ -91,6 +83,23 @@ impl DmTree {
         }
         let home = self.node.pool.resolve(&self.ep, route.table).await;
         home.is_ok_and(|at| self.sweeps_for(at.node()))
+    }
+
+    /// One leaf: its lock and its table. What cannot be told now is looked at again by maintenance. False when the leaf is lost.
+    pub(crate) async fn sweep_leaf(&self, route: &Route) -> Result<bool> {
+        match self.help_route(route).await {
+            Ok(Looked::Done) => return Ok(true),
+            Ok(Looked::Open) => {}
+            // The leaf is lost, or something else that its repair needs is away.
+            Err(e) if is_away(&e) => match self.rough_header(route.leaf).await {
+                Err(e) if is_away(&e) => return Ok(false),
+                _ => {}
+            },
+            Err(e) => return Err(e),
+        }
+        Mark::SweepAgain.hit();
+        self.node.push_chore(Chore::Look(*route));
+        Ok(true)
     }
 
     /// Whether this node looks at the leaves whose tables are homed at a node: at its own, and one node for all of them at those
@@ -116,7 +125,7 @@ impl DmTree {
         }
     }
 
-    async fn top_level(&self) -> Result<u8> {
+    pub(crate) async fn top_level(&self) -> Result<u8> {
         let root = self.read_root().await?;
         Ok(self.rough_header(root).await?.level)
     }

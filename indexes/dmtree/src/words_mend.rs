@@ -78,6 +78,21 @@ impl DmTree {
         Ok(())
     }
 
+    /// Whether no change of a dead leaf is under way. That of a dead node is finished.
+    pub(crate) async fn is_unchanged(&self, route: &Route) -> Result<bool> {
+        let word = self.words().await?.at.by_place(route.leaf)?;
+        let was = self.ep.cas(word.at, 0, 0).await?;
+        let changes = was != 0 && LockTag(was).is_changing();
+        if !changes || self.named_by(word.at, LockTag(was)).await? != route.leaf {
+            return Ok(true);
+        }
+        if self.node.is_abandoned_at(was, word.at) {
+            Mark::CensusLock.hit();
+            self.mend_word(word.at, was).await?;
+        }
+        Ok(false)
+    }
+
     /// A reader has looked at a torn leaf for long, or a sweep passes by. (A leaf that no record names may be somebody's who has not
     /// published it: it is left alone.)
     pub(crate) async fn help_by_word(&self, route: &Route) -> Result<()> {

@@ -118,6 +118,10 @@ impl World {
         let l = self.lists.at(list);
         let fine = result.is_ok();
         if let Err(e) = result {
+            if e.kind() == ErrorKind::Unreachable {
+                let to = core.with_requests(l.ticket, |requests| requests[verb as usize].at.node());
+                l.failed_at.get_or_insert(to);
+            }
             l.error.get_or_insert(e.effect_unknown());
         }
         if fine && core.with_requests(l.ticket, |requests| requests[verb as usize].chained) {

@@ -136,6 +136,10 @@ impl World {
                 return false;
             }
         }
+        let l = self.lists.at(number);
+        if l.error.is_some() {
+            l.failed_at = l.call.as_ref().map(|call| call.to);
+        }
         self.finish(core, number)
     }
 }

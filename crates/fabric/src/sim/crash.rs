@@ -135,6 +135,8 @@ pub(super) struct Crashes {
     cuts: BTreeSet<(NodeId, NodeId)>,
     /// Crashes so far.
     pub count: u64,
+    /// When a verb of a client's slot, or a call of anybody on its node, last failed because its target is gone: node, slot, target.
+    failed: BTreeMap<(NodeId, Option<u32>, NodeId), Picos>,
 }
 
 impl Crashes {
@@ -149,6 +151,21 @@ impl Crashes {
         } else {
             self.cuts.remove(&link);
         }
+    }
+
+    pub(super) fn note_failed(&mut self, by: (NodeId, Option<u32>), to: NodeId, now: Picos) {
+        self.failed.insert((by.0, by.1, to), now);
+    }
+
+    /// When something that `slots` names, of a node, last failed at another.
+    pub(super) fn failed_at(
+        &self,
+        node: NodeId,
+        slots: impl Fn(Option<u32>) -> bool,
+        to: NodeId,
+    ) -> Option<Picos> {
+        let all = self.failed.iter().filter(|((n, s, t), _)| *n == node && *t == to && slots(*s));
+        all.map(|(_, at)| *at).max()
     }
 
     pub(super) fn any_cut(&self) -> bool {

@@ -271,6 +271,13 @@ impl SimFabric {
         self.crash(node, How::Machine)
     }
 
+    /// When a verb of `node` last failed because `to` is gone, as its client heard; of one slot, or of any. A remote call of the node
+    /// counts for all its slots. Verbs on the adversarial face only.
+    pub fn failed_at(&self, node: NodeId, slot: Option<u32>, to: NodeId) -> Option<Nanos> {
+        let counts = |s: Option<u32>| slot.is_none() || s.is_none() || s == slot;
+        self.0.world().crashes.failed_at(node, counts, to).map(|ps| ps / 1000)
+    }
+
     /// The link between two nodes lets nothing through: verbs and calls over it, in either direction, wait for
     /// [`RETRANSMISSION_NS`] and then fail as `Unreachable`; those that had reached their target may have taken effect. On the
     /// adversarial face only.

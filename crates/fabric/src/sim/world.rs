@@ -97,6 +97,8 @@ pub(super) struct List {
     pub cut_since: Option<Picos>,
     /// Its issuer has crashed.
     pub doom: Option<Doom>,
+    /// Where a verb of it, or the call, has failed because nobody is there; on the adversarial face.
+    pub failed_at: Option<NodeId>,
 }
 
 /// Bytes of a client's state that an operation uses, about.
@@ -302,6 +304,7 @@ impl World {
             call,
             cut_since: None,
             doom: None,
+            failed_at: None,
         })
     }
 
@@ -682,6 +685,12 @@ impl World {
         self.mix(self.now ^ u64::from(l.thread) << 40);
         if self.swallow(core, l.thread, l.ticket) {
             return true;
+        }
+        if let Some(to) = l.failed_at {
+            // A call knows of no slot.
+            let slot = l.call.is_none().then_some(l.slot);
+            let by = self.threads[l.thread as usize].own.node;
+            self.crashes.note_failed((by, slot), to, self.now);
         }
         if let Some(call) = l.call {
             core.complete_rpc(l.ticket, call.reply);

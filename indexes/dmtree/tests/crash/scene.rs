@@ -399,6 +399,17 @@ async fn scan(c: &mut DmTree) -> Result<Values, Error> {
     }
 }
 
+/// What nobody holds is found at once, and every piece of memory has one holder then.
+pub fn one_holder(scene: &Scene, c: &mut DmTree) -> Result<(), String> {
+    let fail = |e: Error| format!("a census: {e}");
+    let found = scene.now(c.census()).map_err(fail)?;
+    let again = scene.now(c.census()).map_err(fail)?;
+    match found.doubly == 0 && again.is_nothing() {
+        true => Ok(()),
+        false => Err(format!("lost or doubly owned memory: {found:?}, then {again:?}")),
+    }
+}
+
 /// One run of a play: what went wrong, if anything did.
 pub fn run(play: &Play, cut: Cut) -> Result<Shown, String> {
     let scene = Scene::new(play, cut.whole_write, cut.seed);
@@ -657,6 +668,7 @@ pub fn run(play: &Play, cut: Cut) -> Result<Shown, String> {
         if found.len() as u64 != shape.keys {
             return Err(format!("{} keys in a scan, {} in the walk", found.len(), shape.keys));
         }
+        one_holder(&scene, &mut c)?;
     }
     Ok(shown)
 }

@@ -1,0 +1,277 @@
+//! Finding memory that nobody holds: what dead nodes held, what dropped operations had taken, chunks whose grant was never heard of.
+//!
+//! At any time a piece of memory is *reachable* in the index, *listed* by a living node (free, fresh, in stock, in quarantine, or kept
+//! unlinked for later), *in the hands* of a running operation, or lost. A census tells them apart while all of that changes:
+//!
+//! 1. It reads what was ever handed out: chunk records, marks of table partitions. What is handed out later is none of its business.
+//! 2. Every living node opens a *window* (`notes.rs`): from now on it notes whatever crosses its lists, in either direction.
+//! 3. A barrier: every operation that ran then has ended. So whatever is in somebody's hands from now on has been noted, or will be
+//!    before the operation ends.
+//! 4. The index *marks* what is reachable, by cursors: what it misses because it moves was granted, or retired, since the window opened.
+//! 5. A second barrier ends the operations that were in the middle of unlinking something. Then every node says what it has noted and
+//!    what it lists: what is neither marked, nor noted, nor listed, is lost. Nobody living can get hold of it any more, except by
+//!    taking a dead node's lock over; so the index does that first where there is one, and
+//! 6. after a third barrier what was noted meanwhile is left out. The rest is retired: readers with old addresses may still look at it.
+//!
+//! A node that joins has no window, and takes only what is handed out later; should it retire something, it is asked, has no window, and
+//! the census fails. So it does when a node dies. Both may be repeated: a census changes nothing before its last step.
+
+use dmtree_fabric::{Endpoint, GlobalAddr, Member, NodeId, Result};
+
+use crate::arena::{ArenaKey, Grant};
+use crate::ids::TableId;
+use crate::keeper::not_now;
+use crate::layout::{ChunkUse, EPOCH_WORD, first_node};
+use crate::node::PoolNode;
+use crate::notes::{Span, Told, ask_close, ask_collect, ask_open};
+use crate::ranges::Ranges;
+use crate::reclaim::Retired;
+use crate::rehome::Seen;
+
+/// Sets of spans.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    /// Bytes of memory nodes, by packed address.
+    pub bytes: Ranges,
+    /// Lines of table partitions.
+    pub lines: Ranges,
+    /// Spans that were added although a part of them was there.
+    pub twice: Vec<Span>,
+}
+
+impl Held {
+    /// Adds a span.
+    pub fn add(&mut self, span: Span) {
+        let fresh = match span {
+            Span::Bytes(start, len) => self.bytes.insert(start, len),
+            Span::Lines(start, len) => self.lines.insert(start, len),
+        };
+        if !fresh {
+            self.twice.push(span);
+        }
+    }
+
+    /// How many of its ranges share something with those of another set.
+    pub fn overlaps(&self, other: &Self) -> usize {
+        let bytes = self.bytes.iter().filter(|(start, len)| other.bytes.meets(*start, *len));
+        let lines = self.lines.iter().filter(|(start, len)| other.lines.meets(*start, *len));
+        bytes.count() + lines.count()
+    }
+
+    /// Whether a part of a span is in it.
+    pub fn has(&self, span: Span) -> bool {
+        match span {
+            Span::Bytes(start, len) => self.bytes.meets(start, len),
+            Span::Lines(start, len) => self.lines.meets(start, len),
+        }
+    }
+}
+
+/// A run of chunks that an index had got before the census began.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    node: NodeId,
+    offset: u64,
+    chunks: u32,
+    /// Nothing for blocks.
+    arena: Option<ArenaKey>,
+}
+
+/// A census under way.
+#[derive(Debug)]
+pub struct Census {
+    number: u64,
+    /// The barrier that is waited for.
+    stamp: u64,
+    index: u32,
+    members: Vec<Member>,
+    runs: Vec<Run>,
+    /// Partitions and their lines. None where other indexes may have cells.
+    lines: Vec<(u16, u64)>,
+}
+
+/// What nobody holds.
+#[derive(Clone, Debug, Default)]
+pub struct Lost {
+    /// Objects.
+    pub objects: Vec<(ArenaKey, GlobalAddr)>,
+    /// Space for blocks: address, bytes.
+    pub space: Vec<(GlobalAddr, u64)>,
+    /// Table cells, each named as one of a single line; two lost lines in a row may have been one cell.
+    pub lines: Vec<TableId>,
+}
+
+impl Lost {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.space.is_empty() && self.lines.is_empty()
+    }
+}
+
+impl PoolNode {
+    /// Steps 1 and 2. The caller runs no operation, here and in [`PoolNode::is_past`].
+    ///
+    /// # Errors
+    /// `Busy` while a death or a move is under way; those of the fabric.
+    pub async fn begin_census(&self, ep: &Endpoint, index: u32) -> Result<Census> {
+        if !self.is_settled() {
+            return Err(not_now("a death or a move is under way".to_owned()));
+        }
+        let members = self.windows()?;
+        let runs = self.runs_of(ep, index).await?;
+        let seen = self.read_directory(ep, false).await?;
+        if let Some(s) = seen.iter().find(|s| s.torn) {
+            return Err(not_now(format!("{} writes its directory record", s.partition.home)));
+        }
+        let number = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
+        for m in &members {
+            match m.node == self.cn {
+                true => self.open_window(number),
+                false => ask_open(ep, m.node, number).await?,
+            }
+        }
+        // An index that took a cell before the windows were open is in the catalog by now.
+        let alone = self.list_indexes(ep).await?.iter().all(|e| e.id == index);
+        let mark = |s: &Seen| (s.partition.number, s.partition.lines);
+        let lines = seen.iter().filter(|_| alone).map(mark).collect();
+        let mut census = Census { number, stamp: 0, index, members, runs, lines };
+        self.raise_barrier(ep, &mut census).await?;
+        Ok(census)
+    }
+
+    /// Who runs operations, or may.
+    fn windows(&self) -> Result<Vec<Member>> {
+        let all = self.fabric.members()?.into_iter();
+        let life = |node| Member { node, incarnation: self.fabric.incarnation(node).unwrap_or(0) };
+        Ok(all.map(life).filter(|m| !self.view.is_revoked(*m)).collect())
+    }
+
+    async fn runs_of(&self, ep: &Endpoint, index: u32) -> Result<Vec<Run>> {
+        let mut out = Vec::new();
+        for layout in &self.shape.memory {
+            let records = self.chunk_records(ep, layout.node).await?;
+            for (i, r) in records.iter().enumerate() {
+                let Some(r) = r.filter(|r| r.index == index && r.run > 0) else { continue };
+                let key = ArenaKey { index, kind: r.kind, object_bytes: r.object_bytes };
+                let arena = match r.used_for {
+                    ChunkUse::Arena => Some(key),
+                    ChunkUse::Blocks => None,
+                    ChunkUse::Tables => continue,
+                };
+                let offset = layout.chunk(i as u32);
+                out.push(Run { node: layout.node, offset, chunks: r.run, arena });
+            }
+        }
+        Ok(out)
+    }
+
+    /// Another barrier: see [`PoolNode::is_past`].
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn raise_barrier(&self, ep: &Endpoint, census: &mut Census) -> Result<()> {
+        census.stamp = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Whether every operation that ran when the last barrier was raised has ended.
+    ///
+    /// # Errors
+    /// `Busy` when somebody has joined or died since the census began; those of the fabric.
+    pub async fn is_past(&self, ep: &Endpoint, census: &Census) -> Result<bool> {
+        self.check_census(census)?;
+        Ok(self.oldest_running(ep, census.stamp).await? >= census.stamp)
+    }
+
+    fn check_census(&self, census: &Census) -> Result<()> {
+        match self.is_settled() && self.windows()? == census.members {
+            true => Ok(()),
+            false => Err(not_now("somebody has joined or died during a census".to_owned())),
+        }
+    }
+
+    /// What the nodes have noted since the census began, or what lies on their lists, or both.
+    ///
+    /// # Errors
+    /// As [`PoolNode::is_past`].
+    pub async fn collect(&self, ep: &Endpoint, census: &Census, what: Told) -> Result<Held> {
+        let gone = |m: &Member| not_now(format!("{m} knows nothing of a census"));
+        let mut held = Held::default();
+        for m in &census.members {
+            ep.renew_deadline();
+            let spans = match m.node == self.cn {
+                true => self.look_through(census.number, what),
+                false => ask_collect(ep, m.node, census.number, what).await?,
+            };
+            spans.ok_or_else(|| gone(m))?.into_iter().for_each(|s| held.add(s));
+        }
+        self.check_census(census)?;
+        Ok(held)
+    }
+
+    /// What is in none of these sets.
+    pub fn lost(&self, census: &Census, held: &[&Held]) -> Lost {
+        let mut lost = Lost::default();
+        let has = |span: Span| held.iter().any(|h| h.has(span));
+        for run in &census.runs {
+            let at = GlobalAddr::new(run.node, run.offset);
+            let bytes = u64::from(run.chunks) * self.shape.chunk_bytes;
+            match run.arena {
+                Some(key) => {
+                    let size = u64::from(key.object_bytes);
+                    let all = (0..bytes / size.max(1)).map(|i| at.plus(i * size));
+                    let free = all.filter(|at| !has(Span::object(*at, size)));
+                    lost.objects.extend(free.map(|at| (key, at)));
+                }
+                None if run.chunks > 1 => {
+                    if !has(Span::Bytes(at.bits(), bytes)) {
+                        lost.space.push((at, bytes));
+                    }
+                }
+                None => {
+                    let mut gaps = vec![(at.bits(), bytes)];
+                    for h in held {
+                        let cut = |(start, len)| h.bytes.gaps(start, len);
+                        gaps = gaps.into_iter().flat_map(cut).collect();
+                    }
+                    let space = |(start, len)| (GlobalAddr::from_bits(start), len);
+                    lost.space.extend(gaps.into_iter().map(space));
+                }
+            }
+        }
+        for (partition, lines) in &census.lines {
+            let span = |first| Span::lines(*partition, first, 1);
+            let free = (0..*lines).filter(|first| !has(span(*first)));
+            lost.lines.extend(free.map(|first| TableId::new(*partition, 1, first)));
+        }
+        lost
+    }
+
+    /// Whether a lost object is of any use: an address whose lives are used up is not.
+    pub fn is_worn_out(&self, key: ArenaKey, life: u16) -> bool {
+        !self.arena(key).has_lives_left(life)
+    }
+
+    /// Takes a lost object: the largest life that it may have had; 0 when it was never written.
+    pub fn retire_lost(&self, key: ArenaKey, g: Grant) {
+        self.retire(&self.arena(key), g);
+    }
+
+    /// Takes lost space for blocks.
+    pub fn retire_space(&self, census: &Census, at: GlobalAddr, bytes: u64) {
+        self.notes.add(|| Span::Bytes(at.bits(), bytes));
+        self.quarantine.push(Retired::Space(census.index, at, bytes), bytes);
+    }
+
+    /// The census is over, whatever it came to. A window that stays open because its node did not hear of this is closed by the next
+    /// census, or when it is too large.
+    pub async fn end_census(&self, ep: &Endpoint, census: Census) {
+        for m in &census.members {
+            if m.node == self.cn {
+                self.close_window(census.number);
+            } else if ask_close(ep, m.node, census.number).await.is_err() {
+                continue;
+            }
+        }
+    }
+}

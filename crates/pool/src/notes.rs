@@ -1,0 +1,304 @@
+//! What a node tells a census of memory (`census.rs`): what it holds, and what it has granted or taken back since the census began.
+//!
+//! Whatever crosses a node's lists, in either direction, is noted while a window is open. An operation that begins after the window
+//! was opened notes all that it takes and gives back: both sides have a sequentially consistent fence between the announcement of an
+//! operation and the look at the flag, as in `epoch.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Weak};
+
+use dmtree_fabric::{
+    Endpoint, Error, GlobalAddr, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
+};
+
+use crate::ids::{BlockPtr, TableId};
+use crate::node::PoolNode;
+use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
+
+/// Windows, on every compute node.
+pub(crate) const NOTES_SERVICE: ServiceId = ServiceId(0x13);
+
+const OPEN: u8 = 1;
+const COLLECT: u8 = 2;
+const CLOSE: u8 = 3;
+/// Spans of one reply.
+const PAGE: usize = 3000;
+/// A window that nobody closes is closed after so many notes: its census is dead.
+const MAX_NOTES: usize = 1 << 20;
+
+/// What a census asks a node for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// What lies on its lists.
+    Lists,
+    /// What it has granted or taken back since the census began.
+    Notes,
+    /// Both.
+    All,
+}
+
+/// Memory that has one holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Span {
+    /// Bytes of a memory node, from an address on.
+    Bytes(u64, u64),
+    /// Lines of a table partition, from a place on: partition in the upper half, line in the lower.
+    Lines(u64, u64),
+}
+
+impl Span {
+    /// An object.
+    pub fn object(at: GlobalAddr, bytes: u64) -> Self {
+        Self::Bytes(at.bits(), bytes)
+    }
+
+    /// A block.
+    pub fn block(b: BlockPtr) -> Self {
+        Self::Bytes(b.addr().bits(), u64::from(b.capacity()))
+    }
+
+    /// A table cell; nothing when no such cell can exist.
+    pub fn table(t: TableId) -> Self {
+        match t.partition() {
+            Some(p) => Self::lines(p, t.first_line(), u64::from(t.lines())),
+            None => Self::Lines(0, 0),
+        }
+    }
+
+    pub(crate) fn lines(partition: u16, first: u64, lines: u64) -> Self {
+        Self::Lines(u64::from(partition) << 40 | first, lines)
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        let (start, len) = match self {
+            Self::Bytes(start, len) => (start, len),
+            Self::Lines(start, len) => (start, len | 1 << 63),
+        };
+        out.extend(start.to_le_bytes());
+        out.extend(len.to_le_bytes());
+    }
+
+    fn decode(start: u64, len: u64) -> Self {
+        match len >> 63 {
+            0 => Self::Bytes(start, len),
+            _ => Self::Lines(start, len & !(1 << 63)),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Window {
+    number: u64,
+    notes: Vec<Span>,
+    /// What is being collected, page by page.
+    list: Vec<Span>,
+}
+
+/// One node's notes.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    open: AtomicBool,
+    window: Mutex<Option<Window>>,
+    /// What is neither in use nor on a list: the index will retire it later, or it is on its way to its memory node. By its beginning.
+    pending: Mutex<BTreeMap<u64, Vec<Span>>>,
+}
+
+impl Notes {
+    /// A load and a branch while no census runs.
+    #[inline]
+    pub(crate) fn add(&self, span: impl FnOnce() -> Span) {
+        if self.open.load(Ordering::Relaxed) {
+            self.write_down(span());
+        }
+    }
+
+    #[cold]
+    fn write_down(&self, span: Span) {
+        let mut window = locked(&self.window);
+        let Some(w) = window.as_mut() else { return };
+        w.notes.push(span);
+        if w.notes.len() > MAX_NOTES {
+            self.open.store(false, Ordering::SeqCst);
+            *window = None;
+        }
+    }
+
+    fn begin(&self, number: u64) {
+        let mut window = locked(&self.window);
+        // A census that began later has taken this one's place.
+        if window.as_ref().is_none_or(|w| w.number < number) {
+            *window = Some(Window { number, notes: Vec::new(), list: Vec::new() });
+            self.open.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn end(&self, number: u64) {
+        let mut window = locked(&self.window);
+        if window.as_ref().is_some_and(|w| w.number == number) {
+            self.open.store(false, Ordering::SeqCst);
+            *window = None;
+        }
+    }
+
+    /// Keeps spans on this node's lists until [`Notes::settle`].
+    pub(crate) fn pend(&self, spans: &[Span]) {
+        for s in spans {
+            self.add(|| *s);
+        }
+        if let Some(Span::Bytes(start, _)) = spans.first() {
+            locked(&self.pending).insert(*start, spans.to_vec());
+        }
+    }
+
+    /// What begins there is retired now, or is a memory node's again.
+    pub(crate) fn settle(&self, at: GlobalAddr) {
+        let spans = locked(&self.pending).get(&at.bits()).cloned();
+        spans.iter().flatten().for_each(|s| self.add(|| *s));
+        locked(&self.pending).remove(&at.bits());
+    }
+
+    pub(crate) fn pending(&self) -> Vec<Span> {
+        locked(&self.pending).values().flatten().copied().collect()
+    }
+}
+
+impl PoolNode {
+    /// An object and its table were unlinked as far as this node's records go, and this node is to retire them some time later: until
+    /// then they are held by it.
+    pub fn keep_for_later(&self, at: GlobalAddr, bytes: u64, table: Option<TableId>) {
+        let object = Span::object(at, bytes);
+        match table {
+            Some(table) => self.notes.pend(&[object, Span::table(table)]),
+            None => self.notes.pend(&[object]),
+        }
+    }
+
+    /// What [`PoolNode::keep_for_later`] has named is about to be retired.
+    pub fn kept_no_more(&self, at: GlobalAddr) {
+        self.notes.settle(at);
+    }
+
+    /// Opens this node's window.
+    pub(crate) fn open_window(&self, number: u64) {
+        self.notes.begin(number);
+    }
+
+    pub(crate) fn close_window(&self, number: u64) {
+        self.notes.end(number);
+    }
+
+    /// Lists, or notes since the window was opened. `None` when there is no such window (any more).
+    pub(crate) fn look_through(&self, number: u64, what: Told) -> Option<Vec<Span>> {
+        // The lists first: what leaves them meanwhile is noted.
+        let mut all = if what == Told::Notes { Vec::new() } else { self.listed() };
+        let window = locked(&self.notes.window);
+        let w = window.as_ref().filter(|w| w.number == number)?;
+        if what != Told::Lists {
+            all.extend(&w.notes);
+        }
+        Some(all)
+    }
+
+    /// All that lies on this node's lists. What moves from one to another meanwhile may be missed; it is noted.
+    pub(crate) fn listed(&self) -> Vec<Span> {
+        let mut out = self.quarantine.spans();
+        out.extend(self.notes.pending());
+        let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
+        arenas.iter().for_each(|a| a.list(&mut out));
+        let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
+        spaces.iter().for_each(|s| s.list(&mut out));
+        self.tables.list(&mut out);
+        out
+    }
+
+    fn page(&self, number: u64, from: usize, what: Told) -> Vec<u8> {
+        if from == 0 {
+            let Some(all) = self.look_through(number, what) else {
+                return u32::MAX.to_le_bytes().to_vec();
+            };
+            if let Some(w) = locked(&self.notes.window).as_mut() {
+                w.list = all;
+            }
+        }
+        let window = locked(&self.notes.window);
+        let Some(w) = window.as_ref().filter(|w| w.number == number) else {
+            return u32::MAX.to_le_bytes().to_vec();
+        };
+        let mut out = (w.list.len() as u32).to_le_bytes().to_vec();
+        w.list.iter().skip(from).take(PAGE).for_each(|s| s.encode(&mut out));
+        out
+    }
+}
+
+/// Answers a census. Weak: a service that held its node would keep the node's fabric alive.
+pub(crate) struct NotesService(pub(crate) Weak<PoolNode>);
+
+impl RpcHandler for NotesService {
+    fn call<'a>(&'a self, _ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(async move {
+            let node = self.0.upgrade().ok_or_else(|| Error::invalid("the node is gone"))?;
+            let mut f = Fields(request);
+            let (what, number) = (f.u8()?, f.u64()?);
+            match what {
+                OPEN => node.open_window(number),
+                COLLECT => {
+                    let what = match f.u8()? {
+                        0 => Told::Lists,
+                        1 => Told::Notes,
+                        _ => Told::All,
+                    };
+                    return Ok(node.page(number, f.u32()? as usize, what));
+                }
+                CLOSE => node.close_window(number),
+                other => return Err(Error::invalid(format!("notes have no call {other}"))),
+            }
+            Ok(Vec::new())
+        })
+    }
+}
+
+async fn ask(ep: &Endpoint, to: NodeId, what: u8, number: u64, rest: &[u8]) -> Result<Vec<u8>> {
+    let mut request = vec![what];
+    request.extend(number.to_le_bytes());
+    request.extend(rest);
+    call_within(ep, LONGEST_CALL_NS, to, NOTES_SERVICE, &request).await
+}
+
+pub(crate) async fn ask_open(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
+    ask(ep, to, OPEN, number, &[]).await.map(|_| ())
+}
+
+pub(crate) async fn ask_close(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
+    ask(ep, to, CLOSE, number, &[]).await.map(|_| ())
+}
+
+/// What another node has noted, and holds; `None` when it knows of no such window.
+pub(crate) async fn ask_collect(
+    ep: &Endpoint,
+    to: NodeId,
+    number: u64,
+    what: Told,
+) -> Result<Option<Vec<Span>>> {
+    let mut out = Vec::new();
+    loop {
+        let mut rest = vec![what as u8];
+        rest.extend((out.len() as u32).to_le_bytes());
+        let reply = ask(ep, to, COLLECT, number, &rest).await?;
+        let mut f = Fields(&reply);
+        let total = f.u32()?;
+        if total == u32::MAX {
+            return Ok(None);
+        }
+        let before = out.len();
+        while !f.0.is_empty() {
+            out.push(Span::decode(f.u64()?, f.u64()?));
+        }
+        if out.len() >= total as usize {
+            return Ok(Some(out));
+        }
+        if out.len() == before {
+            return Err(Error::corrupt(format!("{to} lists {total} spans and shows {before}")));
+        }
+    }
+}

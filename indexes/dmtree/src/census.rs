@@ -1,0 +1,433 @@
+//! A census of this index's memory: what dead nodes held, and what dropped operations had taken, is found and taken back.
+//!
+//! How lost memory is told from memory in use while everybody works is the pool's business (`dmtree_pool::Census`); here is what is
+//! reachable (`mark_live.rs`), and what has to be done to a lost thing before it is free: a lock of the dead on a leaf that went into
+//! another is taken over, whoever does that retires the leaf; what is torn is blanked, because old records may still lead there.
+
+use dmtree_fabric::{Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Step};
+use dmtree_parts::{Found, Work};
+use dmtree_pool::{ArenaKey, Census, Grant, Held, Lost, Span, TableId, Told};
+
+use crate::client::{DmTree, Route, is_away};
+use crate::defects::Defect;
+use crate::format::table::{BODY_AT, Table, View};
+use crate::format::{Ver, u64_at};
+use crate::maintain::Begun;
+use crate::marks::Mark;
+use crate::mend::{Looked, is_buried};
+use crate::node::Chore;
+use crate::rough::Rough;
+
+/// Pause of a census that waits for operations to end, ns.
+const PAUSE_NS: u64 = 50_000;
+/// Pieces of work of one call of maintenance.
+const PIECES: u32 = 16;
+
+/// A census under way.
+#[derive(Debug)]
+pub(crate) struct Going {
+    census: Census,
+    phase: Phase,
+    pub(crate) live: Held,
+    /// Dead nodes that others still name.
+    pub(crate) linked: Held,
+    /// Dead leaves that were moved, and that a left sibling still names; with the key at which they begin.
+    pub(crate) moved: Vec<(Vec<u8>, Route)>,
+    /// Those of them that nobody is to unlink.
+    unlinks: Vec<Chore>,
+    lost: Lost,
+    /// Those of them that are free once nobody has noted them: objects with the largest life they may have had.
+    objects: Vec<(ArenaKey, Grant)>,
+    cells: Vec<TableId>,
+    found: Found,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Operations that ran at the beginning have to end.
+    Settling,
+    /// The inner nodes of a level, from a key on.
+    Nodes(u8, Vec<u8>),
+    /// The leaves, from a key on.
+    Leaves(Vec<u8>),
+    /// Operations that ran while it was marked have to end.
+    Ending,
+    /// Locks of the dead on lost things.
+    Checking(usize),
+    /// Operations that may have retired one of them have to end.
+    Clearing,
+}
+
+/// How a step has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    On,
+    Wait,
+    Over,
+}
+
+impl DmTree {
+    /// A whole census, at once.
+    pub(crate) async fn census_op(&self) -> Result<Found> {
+        let mut going = self.begin_census().await?;
+        let counted = loop {
+            match self.census_step(&mut going).await {
+                Ok(Pace::On) => {}
+                Ok(Pace::Wait) => self.ep.sleep(PAUSE_NS).await,
+                Ok(Pace::Over) => break Ok(going.found),
+                Err(e) => break Err(e),
+            }
+        };
+        self.node.pool.end_census(&self.ep, going.census).await;
+        counted
+    }
+
+    /// A piece of the census that follows a death, by one node for all. What goes wrong for want of somebody else begins again.
+    pub(crate) async fn census_chore(&self) -> Result<Work> {
+        if !self.node.pool.is_first() {
+            return Ok(Work::None);
+        }
+        let scope = self.ep.begin(OpKind::Maintain);
+        let begun = self.begun(Chore::Census);
+        let kept = self.node.take_census();
+        let mut going = match kept {
+            Some(going) => going,
+            None => match self.begin_census().await {
+                Ok(going) => Box::new(going),
+                Err(e) => return later(e, begun),
+            },
+        };
+        for _ in 0..PIECES {
+            match self.census_step(&mut going).await {
+                Ok(Pace::On) => {}
+                Ok(Pace::Wait) => {
+                    self.ep.sleep(PAUSE_NS).await;
+                    break;
+                }
+                Ok(Pace::Over) => {
+                    self.node.pool.end_census(&self.ep, going.census).await;
+                    begun.done();
+                    scope.end(OpOutcome::Other);
+                    return Ok(Work::Some);
+                }
+                Err(e) => {
+                    self.node.pool.end_census(&self.ep, going.census).await;
+                    return later(e, begun);
+                }
+            }
+        }
+        self.node.keep_census(going);
+        scope.end(OpOutcome::Other);
+        Ok(Work::Some)
+    }
+
+    async fn begin_census(&self) -> Result<Going> {
+        self.ep.renew_deadline();
+        let census = self.node.pool.begin_census(&self.ep, self.node.root.index).await?;
+        Ok(Going {
+            census,
+            phase: Phase::Settling,
+            live: Held::default(),
+            linked: Held::default(),
+            moved: Vec::new(),
+            unlinks: Vec::new(),
+            lost: Lost::default(),
+            objects: Vec::new(),
+            cells: Vec::new(),
+            found: Found::default(),
+        })
+    }
+
+    async fn census_step(&self, going: &mut Going) -> Result<Pace> {
+        self.ep.renew_deadline();
+        let pool = &self.node.pool;
+        match &going.phase {
+            Phase::Settling | Phase::Ending | Phase::Clearing
+                if !self.is_past(&going.census).await? =>
+            {
+                Ok(Pace::Wait)
+            }
+            Phase::Settling => {
+                let _pin = self.pin();
+                going.phase = Phase::Nodes(self.top_level().await?, Vec::new());
+                Ok(Pace::On)
+            }
+            Phase::Nodes(level, from) => {
+                let (level, from) = (*level, from.clone());
+                let _pin = self.pin();
+                going.phase = match self.mark_node(level, &from, going).await? {
+                    Some(next) => Phase::Nodes(level, next),
+                    None if level > 1 => Phase::Nodes(level - 1, Vec::new()),
+                    None => Phase::Leaves(Vec::new()),
+                };
+                Ok(Pace::On)
+            }
+            Phase::Leaves(from) => {
+                let from = from.clone();
+                let pin = self.pin();
+                let next = self.mark_leaf(&from, going).await?;
+                drop(pin);
+                match next {
+                    Some(next) => going.phase = Phase::Leaves(next),
+                    None => {
+                        pool.raise_barrier(&self.ep, &mut going.census).await?;
+                        going.phase = Phase::Ending;
+                    }
+                }
+                Ok(Pace::On)
+            }
+            Phase::Ending => {
+                self.tell_lost(going).await?;
+                going.phase = Phase::Checking(0);
+                Ok(Pace::On)
+            }
+            Phase::Checking(i) => self.check_some(going, *i).await,
+            Phase::Clearing => {
+                // An operation, too: should another node have begun a census meanwhile, it waits until these are on this node's list,
+                // or this one's window is closed by now.
+                let _pin = self.pin();
+                self.take_lost(going).await?;
+                Ok(Pace::Over)
+            }
+        }
+    }
+
+    async fn is_past(&self, census: &Census) -> Result<bool> {
+        let past = self.node.pool.is_past(&self.ep, census).await?;
+        Ok(past || self.node.has(Defect::CensusNoBarrier))
+    }
+
+    /// What is neither reachable nor on a list nor noted.
+    async fn tell_lost(&self, going: &mut Going) -> Result<()> {
+        let what = match self.node.has(Defect::CensusNoNotes) {
+            true => Told::Lists,
+            false => Told::All,
+        };
+        let held = self.node.pool.collect(&self.ep, &going.census, what).await?;
+        going.found.doubly = (held.twice.len() + going.live.overlaps(&held)) as u64;
+        for (lo, route) in std::mem::take(&mut going.moved) {
+            let bytes = self.node.g.leaf_bytes(route.capacity) as u64;
+            if !held.has(Span::object(route.leaf, bytes.next_multiple_of(64))) {
+                going.moved.push((lo, route));
+            }
+        }
+        let sets = [&going.live, &going.linked, &held];
+        going.lost = self.node.pool.lost(&going.census, &sets);
+        Ok(())
+    }
+
+    /// Looks at one lost thing after the other: what is somebody's business still is left out.
+    async fn check_some(&self, going: &mut Going, i: usize) -> Result<Pace> {
+        let (objects, moved) = (going.lost.objects.len(), going.moved.len());
+        let pin = self.pin();
+        if let Some((key, at)) = going.lost.objects.get(i).copied() {
+            if let Some(life) = self.free_object(key, at, &going.lost).await? {
+                going.objects.push((key, Grant { addr: at, life }));
+            }
+        } else if let Some((lo, route)) = going.moved.get(i - objects).cloned() {
+            going.unlinks.extend(self.unlink_lost(lo, &route).await?);
+        } else if let Some(t) = going.lost.lines.get(i - objects - moved).copied() {
+            // Part of a cell that was taken already?
+            let last = going.cells.last().copied();
+            let inside = last.is_some_and(|l| l.holds(t));
+            if !inside && let Some(cell) = self.free_cell(t, &going.lost.lines).await? {
+                going.cells.push(cell);
+            }
+        } else {
+            drop(pin);
+            self.leave_orphans();
+            self.node.pool.raise_barrier(&self.ep, &mut going.census).await?;
+            going.phase = Phase::Clearing;
+            return Ok(Pace::On);
+        }
+        drop(pin);
+        going.phase = Phase::Checking(i + 1);
+        Ok(Pace::On)
+    }
+
+    /// The largest life that a lost object may have had; `None` when it is not free.
+    async fn free_object(&self, key: ArenaKey, at: GlobalAddr, lost: &Lost) -> Result<Option<u16>> {
+        let g = self.node.g;
+        self.ep.step(Step::Structure);
+        let bytes = self.ep.read(at, key.object_bytes).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        if image.iter().all(|b| *b == 0) {
+            return Ok(Some(0));
+        }
+        let h = Rough::of(&g, at, &image);
+        if key == self.node.inner_arena.key() {
+            let lock = at.plus(g.inner_lock_at() as u64);
+            let was = u64_at(&image, g.inner_lock_at());
+            let free = was == 0
+                || (self.node.is_abandoned(was) && self.ep.cas(lock, was, 0).await? == was);
+            return Ok(free.then(|| h.ver.life.saturating_add(1)));
+        }
+        let Some(capacity) =
+            self.node.o.capacities().into_iter().find(|c| self.node.leaf_arena(*c).key() == key)
+        else {
+            return Ok(None);
+        };
+        let stamp = |i: usize| Ver::from_bits(u64_at(&image, g.slot_at(i)) as u32 >> 8).life;
+        let life = (0..capacity).map(stamp).fold(h.ver.life, u16::max);
+        if !h.into.is_null() && h.slots == capacity && h.level == 0 {
+            let table = h.table;
+            let route = Route { leaf: at, life: h.ver.life, table, capacity, fence: 0 };
+            if !self.is_unlocked(&route, lost).await? {
+                return Ok(None);
+            }
+        }
+        // A grant may have been used up without a word written.
+        Ok(Some(life.saturating_add(1)))
+    }
+
+    /// Old records may lead to a dead leaf until it has another life: they find it whole.
+    async fn blank_lost(&self, key: ArenaKey, at: GlobalAddr) -> Result<()> {
+        if key == self.node.inner_arena.key() {
+            return Ok(());
+        }
+        let h = self.rough_header(at).await?;
+        if !h.into.is_null() && h.is_leaf(&self.node) && self.node.leaf_arena(h.slots).key() == key
+        {
+            self.check_lease()?;
+            self.blank_rough(at, &h).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether nobody holds, or will take over, the lock of a dead leaf. An abandoned one is taken over, and the leaf retired with it.
+    async fn is_unlocked(&self, route: &Route, lost: &Lost) -> Result<bool> {
+        if !self.node.has_tables() {
+            return self.is_unchanged(route).await;
+        }
+        let at = match self.node.pool.resolve(&self.ep, route.table).await {
+            Ok(at) => at,
+            // No such cell: the id is that of a torn image.
+            Err(e) if e.kind() == ErrorKind::Corrupt => return Ok(true),
+            Err(e) if is_away(&e) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let len = Table::body_len(route.capacity);
+        let (was, body) = self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await?;
+        if was == 0 || self.node.has(Defect::CensusNoLocks) {
+            return Ok(true);
+        }
+        let view = body.extract(|b| Table::view(route.table, route.capacity, b));
+        let names = matches!(&view, View::Whole(t) if t.leaf == route.leaf);
+        let nobodys =
+            route.table.with_lines(1).is_some_and(|t| lost.lines.binary_search(&t).is_ok());
+        if !names && !nobodys {
+            // The cell is in other hands by now; the leaf's own lock is gone.
+            return Ok(true);
+        }
+        if !self.node.is_abandoned(was) {
+            return Ok(false);
+        }
+        Mark::CensusLock.hit();
+        if is_buried(&view, route.leaf) {
+            return Ok(self.ep.cas(at, was, 0).await? == was);
+        }
+        self.help_route(route).await?;
+        Ok(false)
+    }
+
+    /// A dead leaf that was moved, whose unlinking nobody has on his list: the lock says whether somebody is at it still.
+    async fn unlink_lost(&self, lo: Vec<u8>, route: &Route) -> Result<Option<Chore>> {
+        let Route { leaf, life, table, capacity, .. } = *route;
+        if !self.node.has_tables() {
+            let unlink = Chore::Unlink { lo, leaf, life, capacity, table };
+            return Ok(self.is_unchanged(route).await?.then_some(unlink));
+        }
+        let at = match self.node.pool.resolve(&self.ep, table).await {
+            Err(e) if is_away(&e) => return Ok(None),
+            at => at?,
+        };
+        let was = self.ep.cas(at, 0, 0).await?;
+        if was != 0 {
+            if self.help_route(route).await? == Looked::Open {
+                self.node.push_chore(Chore::Look(*route));
+            }
+            return Ok(None);
+        }
+        Ok(Some(Chore::Unlink { lo, leaf, life, capacity, table }))
+    }
+
+    /// The cell that begins at a lost line, as large as its contents say. A line that says nothing is a cell of its own.
+    async fn free_cell(&self, line: TableId, lost: &[TableId]) -> Result<Option<TableId>> {
+        let at = match self.node.pool.resolve(&self.ep, line).await {
+            Ok(at) => at,
+            Err(e) if is_away(&e) || e.kind() == ErrorKind::Corrupt => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let mut cell = line;
+        for capacity in [32, 64, 128] {
+            let lines = crate::format::Geometry::table_lines(capacity);
+            let Some(wide) = line.with_lines(lines) else { continue };
+            if !wide.each().all(|l| lost.binary_search(&l).is_ok()) {
+                continue;
+            }
+            let body = self.ep.read(at.plus(BODY_AT as u64), Table::body_len(capacity) as u32);
+            let view = body.await?.extract(|b| Table::view(wide, capacity, b));
+            if matches!(view, View::Whole(_)) {
+                cell = wide;
+            }
+        }
+        let was = self.ep.cas(at, 0, 0).await?;
+        if was != 0 && !(self.node.is_abandoned(was) && self.ep.cas(at, was, 0).await? == was) {
+            return Ok(None);
+        }
+        Ok(Some(cell))
+    }
+
+    /// The end: what was noted meanwhile is somebody's.
+    async fn take_lost(&self, going: &mut Going) -> Result<()> {
+        let noted = self.node.pool.collect(&self.ep, &going.census, Told::Notes).await?;
+        let pool = &self.node.pool;
+        for (key, g) in std::mem::take(&mut going.objects) {
+            let bytes = u64::from(key.object_bytes);
+            if noted.has(Span::object(g.addr, bytes)) || pool.is_worn_out(key, g.life) {
+                continue;
+            }
+            self.blank_lost(key, g.addr).await?;
+            Mark::CensusObject.hit();
+            going.found.objects += 1;
+            going.found.bytes += bytes;
+            pool.retire_lost(key, g);
+        }
+        for chore in std::mem::take(&mut going.unlinks) {
+            let Chore::Unlink { leaf, capacity, .. } = &chore else { continue };
+            let bytes = u64::from(self.node.leaf_arena(*capacity).key().object_bytes);
+            if !noted.has(Span::object(*leaf, bytes)) {
+                Mark::CensusUnlink.hit();
+                self.node.push_chore(chore);
+            }
+        }
+        for (at, bytes) in std::mem::take(&mut going.lost.space) {
+            if noted.has(Span::Bytes(at.bits(), bytes)) {
+                continue;
+            }
+            Mark::CensusSpace.hit();
+            going.found.space_bytes += bytes;
+            pool.retire_space(&going.census, at, bytes);
+        }
+        for t in std::mem::take(&mut going.cells) {
+            if noted.has(Span::table(t)) {
+                continue;
+            }
+            Mark::CensusCell.hit();
+            going.found.cells += 1;
+            pool.retire_table(t);
+        }
+        Ok(())
+    }
+}
+
+/// What will do later is no error.
+fn later(e: Error, begun: Begun) -> Result<Work> {
+    if is_away(&e) || matches!(e.kind(), ErrorKind::Busy | ErrorKind::TimedOut) {
+        return Ok(Work::None);
+    }
+    if e.kind() == ErrorKind::Corrupt {
+        begun.done();
+    }
+    Err(e)
+}
