@@ -19,7 +19,7 @@
 use dmtree_fabric::{Endpoint, GlobalAddr, Member, NodeId, Result};
 
 use crate::arena::{ArenaKey, Grant};
-use crate::ids::TableId;
+use crate::ids::{LINE, TableId};
 use crate::keeper::not_now;
 use crate::layout::{ChunkUse, EPOCH_WORD, first_node};
 use crate::node::PoolNode;
@@ -154,6 +154,8 @@ impl PoolNode {
                 let Some(r) = r.filter(|r| r.index == index && r.run > 0) else { continue };
                 let key = ArenaKey { index, kind: r.kind, object_bytes: r.object_bytes };
                 let arena = match r.used_for {
+                    // What a bump allocator has cut lives as long as the index.
+                    ChunkUse::Arena if u64::from(r.object_bytes) < LINE => continue,
                     ChunkUse::Arena => Some(key),
                     ChunkUse::Blocks => None,
                     ChunkUse::Tables => continue,

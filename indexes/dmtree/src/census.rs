@@ -248,6 +248,13 @@ impl DmTree {
     /// The largest life that a lost object may have had; `None` when it is not free.
     async fn free_object(&self, key: ArenaKey, at: GlobalAddr, lost: &Lost) -> Result<Option<u16>> {
         let g = self.node.g;
+        let capacity =
+            self.node.o.capacities().into_iter().find(|c| self.node.leaf_arena(*c).key() == key);
+        let is_inner = key == self.node.inner_arena.key();
+        // Lock words are nobody's objects.
+        if !is_inner && capacity.is_none() {
+            return Ok(None);
+        }
         self.ep.step(Step::Structure);
         let bytes = self.ep.read(at, key.object_bytes).await?;
         let image = bytes.extract(<[u8]>::to_vec);
@@ -255,18 +262,14 @@ impl DmTree {
             return Ok(Some(0));
         }
         let h = Rough::of(&g, at, &image);
-        if key == self.node.inner_arena.key() {
+        if is_inner {
             let lock = at.plus(g.inner_lock_at() as u64);
             let was = u64_at(&image, g.inner_lock_at());
             let free = was == 0
                 || (self.node.is_abandoned(was) && self.ep.cas(lock, was, 0).await? == was);
             return Ok(free.then(|| h.ver.life.saturating_add(1)));
         }
-        let Some(capacity) =
-            self.node.o.capacities().into_iter().find(|c| self.node.leaf_arena(*c).key() == key)
-        else {
-            return Ok(None);
-        };
+        let Some(capacity) = capacity else { return Ok(None) };
         let stamp = |i: usize| Ver::from_bits(u64_at(&image, g.slot_at(i)) as u32 >> 8).life;
         let life = (0..capacity).map(stamp).fold(h.ver.life, u16::max);
         if !h.into.is_null() && h.slots == capacity && h.level == 0 {
