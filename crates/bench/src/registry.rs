@@ -5,6 +5,7 @@ use dmtree_check::exhaustive::{Depth, Explored};
 use dmtree_check::verdict::Verdict;
 use dmtree_engine::{DmTree, Options, Tables};
 use dmtree_fabric::mark::Reached;
+use dmtree_fabric::net::Carrier;
 use dmtree_fptree::{FpTree, Options as FpOptions};
 use dmtree_parts::{OpSet, RangeIndex};
 use dmtree_sherman::{Options as ShermanOptions, Sherman};
@@ -28,7 +29,12 @@ pub const TCP: &str = "tcp";
 /// Real RDMA.
 pub const VERBS: &str = "verbs";
 /// The fabrics that a system can run on here.
-pub const FABRICS: [&str; 3] = [LOCAL, SIM, TCP];
+pub const FABRICS: [&str; 4] = [LOCAL, SIM, TCP, VERBS];
+
+/// What carries the verbs of nodes that are apart on a fabric; `None` for the fabrics of one process.
+pub fn carrier(fabric: &str) -> Option<Carrier> {
+    [Carrier::Frames, Carrier::Rdma].into_iter().find(|c| c.name() == fabric)
+}
 
 /// Systems that experiments name and that are not built yet.
 const PLANNED: [&str; 9] = [

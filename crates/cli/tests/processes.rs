@@ -8,6 +8,21 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The binary: another one than cargo's where it is given.
+fn binary() -> String {
+    std::env::var("DMTREE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_dmtree").to_owned())
+}
+
+/// What carries verbs: tcp, or verbs where there is an RDMA device.
+fn fabric() -> String {
+    std::env::var("DMTREE_TEST_FABRIC").unwrap_or_else(|_| "tcp".to_owned())
+}
+
+/// Leases; longer where everything takes longer.
+fn lease_ms() -> u64 {
+    if fabric() == "tcp" { 300 } else { 1_500 }
+}
+
 /// A process whose lines can be waited for; killed when dropped.
 struct Process {
     child: Child,
@@ -23,7 +38,7 @@ impl Drop for Process {
 
 impl Process {
     fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_dmtree"))
+        let mut child = Command::new(binary())
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -78,8 +93,9 @@ impl Process {
 
 /// A memory node, and where it listens.
 fn memnode() -> (Process, String) {
-    let args = ["--listen", "127.0.0.1:0", "--memory-bytes", "64MiB", "--lease-ms", "300"];
-    let p = Process::start(&[&["memnode"][..], &args].concat());
+    let (lease, fabric) = (lease_ms().to_string(), fabric());
+    let args = ["--listen", "127.0.0.1:0", "--memory-bytes", "64MiB", "--fabric", &fabric];
+    let p = Process::start(&[&["memnode", "--lease-ms", &lease][..], &args].concat());
     let line = p.line();
     let at = line.split(" at ").nth(1).and_then(|l| l.split(';').next()).expect("an address");
     (p, at.to_string())
@@ -180,7 +196,7 @@ fn a_process_that_hangs_is_fenced_and_learns_of_it() {
             "writes go on without the one that hangs"
         );
     }
-    std::thread::sleep(Duration::from_millis(700));
+    std::thread::sleep(Duration::from_millis(lease_ms() * 2 + 100));
     assert_eq!(b.ask("put late b"), "done");
     a.signal("-CONT");
     let began = Instant::now();
@@ -198,11 +214,7 @@ fn a_process_that_hangs_is_fenced_and_learns_of_it() {
 #[test]
 fn what_cannot_be_is_said_with_a_way_out() {
     let run = |args: &[&str]| {
-        let out = Command::new(env!("CARGO_BIN_EXE_dmtree"))
-            .args(args)
-            .stdin(Stdio::null())
-            .output()
-            .expect("runs");
+        let out = Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("runs");
         (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
     };
     let (_mn, at) = memnode();
@@ -230,7 +242,7 @@ fn the_bench_runs_on_a_memory_node_of_its_own() {
         let args = ["bench", "quick", "--systems", "dmtree", "--workloads", "search,update"];
         let small = ["--distributions", "uniform", "--keys", "5000", "--ops", "4000", "--cns", "2"];
         let more = ["--threads", "1", "--coroutines", "1", "--json", "-q"];
-        let out = Command::new(env!("CARGO_BIN_EXE_dmtree"))
+        let out = Command::new(binary())
             .args([&args[..], &small, &more, fabric].concat())
             .stdin(Stdio::null())
             .output()
@@ -245,6 +257,7 @@ fn the_bench_runs_on_a_memory_node_of_its_own() {
             .map(|c| ["mn", "round_trips", "doorbells"].map(|what| c[what].clone()))
             .collect::<Vec<_>>()
     };
-    cells(&["--fabric", "tcp", "--nodes", &at]);
-    assert_eq!(cells(&["--fabric", "tcp"]), cells(&["--fabric", "local"]));
+    let fabric = fabric();
+    cells(&["--fabric", &fabric, "--nodes", &at]);
+    assert_eq!(cells(&["--fabric", &fabric]), cells(&["--fabric", "local"]));
 }

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dmtree_fabric::net::{Charter, Joining, NetFabric};
+use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric};
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{
     Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, RpcFuture,
@@ -16,16 +16,32 @@ use dmtree_fabric::{
 const MN: NodeId = NodeId::memory(0);
 const SOON: Duration = Duration::from_millis(300);
 
+fn found_at(listen: &str, memory_nodes: u16) -> NetFabric {
+    let (carrier, terms) = (Carrier::Frames, b"terms".to_vec());
+    let charter = Charter { memory_nodes, compute_nodes: 4, carrier, terms };
+    NetFabric::found(listen, 1 << 16, charter, Terms::default(), &Equipment::default())
+        .expect("a free port")
+}
+
 fn found(memory_nodes: u16) -> NetFabric {
-    let charter = Charter { memory_nodes, compute_nodes: 4, terms: b"terms".to_vec() };
-    let mn0 =
-        NetFabric::found("127.0.0.1:0", 1 << 16, charter, Terms::default()).expect("a free port");
+    let mn0 = found_at("127.0.0.1:0", memory_nodes);
     mn0.ready().expect("itself");
     mn0
 }
 
 fn join_as(first: &str, role: Role, wanted: Option<u16>) -> Result<NetFabric> {
-    let how = Joining { first, listen: "127.0.0.1:0", role, wanted, within: SOON };
+    join_on(None, first, role, wanted)
+}
+
+fn join_on(
+    carrier: Option<Carrier>,
+    first: &str,
+    role: Role,
+    wanted: Option<u16>,
+) -> Result<NetFabric> {
+    let equipment = &Equipment::default();
+    let listen = "127.0.0.1:0";
+    let how = Joining { first, listen, role, wanted, within: SOON, carrier, equipment };
     NetFabric::join(&how, |charter| {
         assert_eq!(charter, b"terms");
         Ok(1 << 14)
@@ -204,9 +220,7 @@ fn a_memory_node_that_is_gone_is_an_error_and_one_that_is_back_is_another_pool()
     drop(mn0);
     let e = on(ep, ep.faa(at(64), 1)).expect_err("gone");
     assert_eq!((e.kind(), e.effect()), (ErrorKind::Unreachable, Effect::Unknown), "{e}");
-    let charter = Charter { memory_nodes: 1, compute_nodes: 4, terms: b"terms".to_vec() };
-    let again =
-        NetFabric::found(&address, 1 << 16, charter, Terms::default()).expect("the same port");
+    let again = found_at(&address, 1);
     std::thread::sleep(Duration::from_millis(150));
     let e = on(ep, ep.faa(at(64), 1)).expect_err("another pool");
     assert!(e.to_string().contains("another pool"), "{e}");
@@ -254,11 +268,22 @@ fn strangers_and_other_versions_are_told_apart() {
 }
 
 #[test]
+fn a_pool_on_another_fabric_is_told_apart() {
+    let mn0 = found(1);
+    assert_eq!(mn0.carrier(), Carrier::Frames);
+    let joined = join_on(Some(Carrier::Frames), mn0.listens(), Role::Compute, None);
+    assert_eq!(joined.expect("fits").carrier(), Carrier::Frames);
+    let e = join_on(Some(Carrier::Rdma), mn0.listens(), Role::Compute, None).expect_err("no RDMA");
+    assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
+    assert!(e.to_string().contains("is on fabric tcp, not on verbs: give --fabric tcp"), "{e}");
+}
+
+#[test]
 fn garbage_from_peers_harms_nobody() {
     let mn0 = found(1);
     for len in [0, 5, 12, 20, 200] {
         let mut peer = TcpStream::connect(mn0.listens()).expect("listens");
-        let mut bytes = b"dmtwire\n\x01\0\0\0".to_vec();
+        let mut bytes = b"dmtwire\n\x02\0\0\0".to_vec();
         bytes.resize(len, 0xff);
         let _ = peer.write_all(&bytes);
         drop(peer);

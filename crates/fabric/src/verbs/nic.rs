@@ -236,6 +236,11 @@ impl Nic {
         self.mtu
     }
 
+    /// Payload of a packet, bytes.
+    pub fn mtu_bytes(&self) -> u32 {
+        self.mtu.0
+    }
+
     pub(super) fn port(&self) -> u8 {
         self.port
     }
