@@ -1,5 +1,6 @@
 //! The systems that can be measured and used, by name.
 
+use dmtree_check::away::{Away, Pipe};
 use dmtree_check::case::{Case, Draw, Drawn};
 use dmtree_check::exhaustive::{Depth, Explored};
 use dmtree_check::verdict::Verdict;
@@ -8,12 +9,14 @@ use dmtree_fabric::mark::Reached;
 use dmtree_fabric::net::Carrier;
 use dmtree_fptree::{FpTree, Options as FpOptions};
 use dmtree_parts::{OpSet, RangeIndex};
+use dmtree_pool::Cluster;
 use dmtree_sherman::{Options as ShermanOptions, Sherman};
 use dmtree_workload::{KeyForm, ValueSize, Workload};
 use serde_json::Value;
 
 use crate::checked::{self, DrawOptions};
 use crate::config::Config;
+use crate::conform::{self, Extent};
 use crate::facade::{DynPool, open_pool};
 use crate::failure::{Failure, Result};
 use crate::group::{Group, Host, run_group};
@@ -70,9 +73,14 @@ pub struct System {
     open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
     check: fn(&Case) -> dmtree_fabric::Result<Verdict>,
     explore: fn(&Case, Depth, &dyn Fn() -> bool) -> dmtree_fabric::Result<Explored>,
+    conform: Conform,
+    second: fn(&Cluster, &str, &mut Pipe) -> Result<()>,
     draw: DrawOptions,
     marks: fn() -> Vec<Reached>,
 }
+
+/// Runs the conformance suite of an index with some options.
+type Conform = fn(&str, &Value, (&Cluster, &Away), Extent) -> Result<()>;
 
 impl System {
     /// A system of index type `I` with these options.
@@ -94,6 +102,8 @@ impl System {
             open: open_pool::<I>,
             check: dmtree_check::run::<I>,
             explore: dmtree_check::exhaustive::explore::<I>,
+            conform: conform::conform::<I>,
+            second: conform::serve_index::<I>,
             draw: checked::as_they_are,
             marks: Vec::new,
         }
@@ -150,6 +160,22 @@ impl System {
     /// A case that cannot be run.
     pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
         Ok((self.explore)(case, depth, go_on)?)
+    }
+
+    /// Runs the conformance suite on compute nodes of two processes: this one's, and the one behind the pipe.
+    ///
+    /// # Errors
+    /// What does not conform.
+    pub fn conform(&self, cluster: &Cluster, other: &Away, extent: Extent) -> Result<()> {
+        (self.conform)(self.name, &conform::small(&self.options), (cluster, other), extent)
+    }
+
+    /// Is the second of these processes, for one index.
+    ///
+    /// # Errors
+    /// A first process that has gone in the middle.
+    pub fn second(&self, cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
+        (self.second)(cluster, index, pipe)
     }
 
     /// Options for a checked run.

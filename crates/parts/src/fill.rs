@@ -8,10 +8,11 @@
 //! [`Sizes`] then deals out node sizes whose histogram is that expectation, rounded, in a seeded random order. They add up to the
 //! number of keys exactly.
 
+use serde::{Deserialize, Serialize};
 use dmtree_fabric::{Error, Result};
 
 /// How full a bulk load makes the nodes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Fill {
     /// All alike: this share of the slots, above 0 and at most 1.
     Even(f64),
