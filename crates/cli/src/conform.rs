@@ -16,6 +16,8 @@ use crate::output;
 const WITHIN: Duration = Duration::from_secs(30);
 /// Region of the memory node that is started: every part of the suite has an index of its own.
 const MEMORY: &str = "512MiB";
+/// Its chunks: many and small, for those of an index that is gone are not used again.
+const CHUNK: &str = "256KiB";
 
 /// `conform`.
 pub fn run(a: &ConformArgs) -> Result<()> {
@@ -89,6 +91,7 @@ fn memory_node(a: &ConformArgs) -> Result<Memory> {
     carried(fabric)?;
     let nic = nic_args(a);
     let mut args = vec!["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", MEMORY];
+    args.extend(["--chunk-bytes", CHUNK]);
     args.extend(["--lease-ms", "5000", "--fabric", fabric]);
     args.extend(nic.iter().map(String::as_str));
     let (process, _, from) = Process::start(&args)?;
