@@ -32,10 +32,9 @@ impl From<Write<'_>> for Change {
             Write::Insert(v) => Self::Insert(v.to_vec()),
             Write::Update(v) => Self::Update(v.to_vec()),
             Write::Delete => Self::Delete,
-            Write::CompareAndSet { expected, new } => Self::CompareAndSet {
-                expected: expected.to_vec(),
-                new: new.map(<[u8]>::to_vec),
-            },
+            Write::CompareAndSet { expected, new } => {
+                Self::CompareAndSet { expected: expected.to_vec(), new: new.map(<[u8]>::to_vec) }
+            }
         }
     }
 }

@@ -4,9 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::sim::{Hazards, Profile, SimFabric};
-use dmtree_fabric::{
-    Capabilities, Core, Endpoint, Error, ErrorKind, NodeId, Result, Snapshot,
-};
+use dmtree_fabric::{Capabilities, Core, Endpoint, Error, ErrorKind, NodeId, Result, Snapshot};
 use dmtree_parts::{
     Fill, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values,
     Work, Write,
@@ -125,12 +123,7 @@ impl<I: RangeIndex> Bed<I> {
         Self::opened(cluster, cache_bytes, options, root)
     }
 
-    fn opened(
-        cluster: Cluster,
-        cache_bytes: u64,
-        options: I::Options,
-        root: Root,
-    ) -> Result<Self> {
+    fn opened(cluster: Cluster, cache_bytes: u64, options: I::Options, root: Root) -> Result<Self> {
         let nodes = (0..cluster.compute_nodes())
             .map(|i| {
                 let cx = NodeContext { pool: cluster.compute_node(i)?, cache_bytes };

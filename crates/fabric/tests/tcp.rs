@@ -278,6 +278,31 @@ fn a_pool_on_another_fabric_is_told_apart() {
     assert!(e.to_string().contains("is on fabric tcp, not on verbs: give --fabric tcp"), "{e}");
 }
 
+/// Each node had a clock of its own, and an executor's timers went by the clock of the first: a pause of a client of a node that had
+/// started later was over before it had begun by the client's clock, and nothing woke the client again. The bench hung so, with
+/// clients of several nodes on a thread.
+#[test]
+fn clients_of_several_nodes_share_an_executor_and_its_clock() {
+    let mn0 = found(1);
+    let cn0 = compute(&mn0);
+    std::thread::sleep(Duration::from_millis(50));
+    let cn1 = compute(&mn0);
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let first = endpoint(&cn0);
+        let transport = cn1.attach(cn1.me().node).expect("this process's node");
+        let slot = first.core().add_slot();
+        let ep = &Endpoint::new(first.core().clone(), transport, slot);
+        let slept = on(ep, async {
+            ep.sleep(1_000_000).await;
+            ep.faa(at(64), 1).await
+        });
+        done.send(slept).expect("waited for");
+    });
+    let slept = ended.recv_timeout(Duration::from_secs(10)).expect("the pause ends");
+    assert_eq!(slept.expect("works"), 0);
+}
+
 #[test]
 fn garbage_from_peers_harms_nobody() {
     let mn0 = found(1);

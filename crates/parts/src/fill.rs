@@ -8,8 +8,8 @@
 //! [`Sizes`] then deals out node sizes whose histogram is that expectation, rounded, in a seeded random order. They add up to the
 //! number of keys exactly.
 
-use serde::{Deserialize, Serialize};
 use dmtree_fabric::{Error, Result};
+use serde::{Deserialize, Serialize};
 
 /// How full a bulk load makes the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, LazyLock, Mutex, RwLock};
 use std::time::Duration;
 
 use super::admin::{Admin, unexpected};
@@ -21,6 +21,10 @@ use crate::region::Region;
 
 /// Between two attempts to join a pool that is not ready.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
+
+/// Start of the clock of all nodes of this process: the clients of several of them can share an executor, whose timers have one.
+#[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
+static EPOCH: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
 
 /// What a process that joins a pool says of itself.
 #[derive(Clone, Debug)]
@@ -137,7 +141,6 @@ impl Common {
 }
 
 impl Start<'_> {
-    #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
     fn run(self) -> Result<NetFabric> {
         let Self { me, common, equipment, roster, registrar, first_address, .. } = self;
         let listens = self.listener.local_addr().map(|a| a.to_string()).unwrap_or_default();
@@ -159,7 +162,7 @@ impl Start<'_> {
             common,
             rdma,
             caps,
-            epoch: std::time::Instant::now(),
+            epoch: *EPOCH,
             roster: RwLock::new(roster),
             refreshed_at: AtomicU64::new(0),
             lives: Mutex::default(),
