@@ -93,8 +93,12 @@ impl Process {
 
 /// A memory node, and where it listens.
 fn memnode() -> (Process, String) {
+    memnode_at("127.0.0.1:0")
+}
+
+fn memnode_at(listen: &str) -> (Process, String) {
     let (lease, fabric) = (lease_ms().to_string(), fabric());
-    let args = ["--listen", "127.0.0.1:0", "--memory-bytes", "64MiB", "--fabric", &fabric];
+    let args = ["--listen", listen, "--memory-bytes", "64MiB", "--fabric", &fabric];
     let p = Process::start(&[&["memnode", "--lease-ms", &lease][..], &args].concat());
     let line = p.line();
     let at = line.split(" at ").nth(1).and_then(|l| l.split(';').next()).expect("an address");
@@ -222,42 +226,128 @@ fn what_cannot_be_is_said_with_a_way_out() {
         (vec!["memnode", "--listen", at.as_str()], "give another address or port"),
         (vec!["memnode", "--listen", "nowhere"], "cannot listen"),
         (vec!["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "1KiB"], "too little"),
+        (vec!["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "8TiB"], "ask for a smaller"),
         (
             vec!["memnode", "--join", at.as_str(), "--listen", "127.0.0.1:0", "--wait", "1"],
             "all have been there",
         ),
         (vec!["shell", "--connect", "127.0.0.1:1"], "nobody listens there"),
         (vec!["bench", "quick", "--nodes", at.as_str()], "--fabric tcp"),
+        (vec!["bench", "quick", "--device", "rxe0"], "give --fabric verbs"),
+        (vec!["memnode", "--fabric", "sim", "--listen", "127.0.0.1:0"], "give tcp or verbs"),
+        (vec!["conform", "--system", "none"], "unknown system"),
     ] {
         let (code, text) = run(&args);
         assert!(code == Some(2) && text.contains(words), "{args:?}: {code:?} {text}");
     }
 }
 
-/// The workloads of the bench run on processes, with every result checked, and post the verbs that they post in one process.
+/// What a memory node held is lost with it: one that starts again at the same address is another pool, and whoever belonged to the old
+/// one is told, with what to do.
+#[test]
+fn a_memory_node_that_comes_back_empty_is_refused() {
+    let (mut mn, at) = memnode();
+    let mut a = compute(&at);
+    mn.kill();
+    let _again = memnode_at(&at);
+    let began = Instant::now();
+    loop {
+        let answer = a.ask("get ready");
+        if answer.contains("another pool") && answer.contains("start its compute processes again") {
+            break;
+        }
+        assert_ne!(answer, "yes", "memory of the dead");
+        assert!(began.elapsed() < PATIENCE, "{answer}");
+    }
+    let mut b = compute(&at);
+    assert_eq!(b.ask("get ready"), "yes", "the new pool works");
+}
+
+/// The cells of a small run of the bench.
+fn cells(systems: &str, clients: (&str, &str), fabric: &[&str]) -> Vec<serde_json::Value> {
+    let args = ["bench", "quick", "--systems", systems, "--workloads", "search,update,insert"];
+    let small = ["--distributions", "uniform", "--keys", "5000", "--ops", "3000", "--cns", "2"];
+    let more = ["--threads", clients.0, "--coroutines", clients.1, "--json", "-q"];
+    let out = Command::new(binary())
+        .args([&args[..], &small, &more, fabric].concat())
+        .stdin(Stdio::null())
+        .output()
+        .expect("runs");
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    let results: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let cells = results["cells"].as_array().expect("cells").clone();
+    assert_eq!(cells.len(), 3 * systems.split(',').count());
+    assert!(cells.iter().all(|c| c["errors"] == 0), "{cells:?}");
+    cells
+}
+
+/// One of each family.
+const SYSTEMS: &str = "dmtree,fptree,dmtree-published,sherman-published";
+
+/// A binary without the feature, and a machine without the library or a device, say so.
+#[test]
+fn rdma_that_is_not_there_is_said() {
+    if fabric() == "verbs" {
+        return;
+    }
+    for args in [
+        &["memnode", "--fabric", "verbs", "--listen", "127.0.0.1:0"][..],
+        &["bench", "quick", "--fabric", "verbs"],
+        &["conform", "--fabric", "verbs"],
+    ] {
+        let out = Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("runs");
+        let text = String::from_utf8_lossy(&out.stderr);
+        let ways_out = ["--features verbs", "apt-get install", "modprobe", "rdma link add"];
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {text}");
+        assert!(ways_out.iter().any(|words| text.contains(words)), "{args:?}: {text}");
+    }
+}
+
+/// The workloads of the bench run on processes, with every result checked, and one client posts the verbs that it posts in one
+/// process, exactly.
 #[test]
 fn the_bench_runs_on_a_memory_node_of_its_own() {
     let (_mn, at) = memnode();
-    let cells = |fabric: &[&str]| {
-        let args = ["bench", "quick", "--systems", "dmtree", "--workloads", "search,update"];
-        let small = ["--distributions", "uniform", "--keys", "5000", "--ops", "4000", "--cns", "2"];
-        let more = ["--threads", "1", "--coroutines", "1", "--json", "-q"];
-        let out = Command::new(binary())
-            .args([&args[..], &small, &more, fabric].concat())
-            .stdin(Stdio::null())
-            .output()
-            .expect("runs");
-        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
-        let results: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
-        let cells = results["cells"].as_array().expect("cells").clone();
-        assert_eq!(cells.len(), 2);
-        assert!(cells.iter().all(|c| c["errors"] == 0), "{cells:?}");
-        cells
-            .iter()
-            .map(|c| ["mn", "round_trips", "doorbells"].map(|what| c[what].clone()))
-            .collect::<Vec<_>>()
-    };
     let fabric = fabric();
-    cells(&["--fabric", &fabric, "--nodes", &at]);
-    assert_eq!(cells(&["--fabric", &fabric]), cells(&["--fabric", "local"]));
+    cells("dmtree", ("1", "1"), &["--fabric", &fabric, "--nodes", &at]);
+    let counts = |fabric: &str| -> Vec<_> {
+        let all = cells(SYSTEMS, ("1", "1"), &["--fabric", fabric]);
+        let what = ["mn", "cn", "round_trips", "doorbells"];
+        all.iter().map(|c| what.map(|what| c[what].clone())).collect()
+    };
+    assert_eq!(counts(&fabric), counts("local"));
+}
+
+/// Several clients get in each other's way, in one process or not: their verbs per operation are within 3 %.
+#[test]
+#[expect(clippy::disallowed_macros, reason = "what differs")]
+fn several_clients_post_nearly_the_verbs_of_one_process() {
+    let verbs = |c: &serde_json::Value, side: &str| -> f64 {
+        ["read", "write", "atomic"].iter().map(|v| c[side][*v].as_f64().expect("a count")).sum()
+    };
+    let [here, there] = ["local".to_owned(), fabric()]
+        .map(|fabric| cells(SYSTEMS, ("2", "2"), &["--fabric", &fabric]));
+    for (h, t) in here.iter().zip(&there) {
+        for side in ["mn", "cn"] {
+            let (h_verbs, t_verbs) = (verbs(h, side), verbs(t, side));
+            let name = format!("{} {} at {side}", h["system"], h["workload"]);
+            println!("{name}: local {h_verbs:.4}, {} {t_verbs:.4}", t["fabric"]);
+            let apart = (h_verbs - t_verbs).abs() / h_verbs.max(0.1);
+            assert!(apart <= 0.03, "{name}: {h_verbs} and {t_verbs}");
+        }
+    }
+}
+
+/// The conformance suite, with operations of two processes.
+#[test]
+fn systems_conform_on_two_processes() {
+    let systems = ["--system", "families", "--steps", "300"];
+    let out = Command::new(binary())
+        .args([&["conform", "--fabric", &fabric()][..], &systems].concat())
+        .stdin(Stdio::null())
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(said.matches("two processes").count(), 4, "{said}");
 }

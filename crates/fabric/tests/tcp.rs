@@ -1,4 +1,5 @@
-//! The contract over TCP: several nodes, each as a process would have it, with a connection per client thread and host.
+//! The contract over TCP: several nodes, each as a process would have it, with a connection per client thread and host. With
+//! `DMTREE_TEST_FABRIC=verbs` the verbs go over this machine's RDMA device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
 use std::io::{Read, Write};
@@ -9,15 +10,21 @@ use std::time::Duration;
 use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric};
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{
-    Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, RpcFuture,
-    RpcHandler, ServiceId, Standing, Terms,
+    Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, Member, NodeId, Result, Role,
+    RpcFuture, RpcHandler, ServiceId, Standing, Terms,
 };
 
 const MN: NodeId = NodeId::memory(0);
 const SOON: Duration = Duration::from_millis(300);
 
+/// What carries verbs.
+fn carrier() -> Carrier {
+    let over_rdma = std::env::var("DMTREE_TEST_FABRIC").is_ok_and(|f| f == "verbs");
+    if over_rdma { Carrier::Rdma } else { Carrier::Frames }
+}
+
 fn found_at(listen: &str, memory_nodes: u16) -> NetFabric {
-    let (carrier, terms) = (Carrier::Frames, b"terms".to_vec());
+    let (carrier, terms) = (carrier(), b"terms".to_vec());
     let charter = Charter { memory_nodes, compute_nodes: 4, carrier, terms };
     NetFabric::found(listen, 1 << 16, charter, Terms::default(), &Equipment::default())
         .expect("a free port")
@@ -172,6 +179,26 @@ fn fencing_ends_a_members_access_at_once() {
     assert_eq!(on(b, b.faa(at(64), 0)).expect("others go on"), 1);
 }
 
+/// A compute node that is started again under its number has other memory: who has heard of it does not reach the old one any more,
+/// though that is there still.
+#[test]
+fn verbs_go_to_the_life_of_a_node_that_is_known() {
+    let mn0 = found(1);
+    let (cn0, cn1) = (compute(&mn0), compute(&mn0));
+    let (ep, Member { node, incarnation }) = (&endpoint(&cn0), cn1.me());
+    let word = GlobalAddr::new(node, 64);
+    assert_eq!(on(ep, ep.faa(word, 7)).expect("there"), 0);
+    cn0.connect(cn0.me().node, node, incarnation + 1);
+    for _ in 0..3 {
+        on(ep, ep.faa(word, 1)).expect_err("the former life's memory");
+    }
+    let own = &endpoint(&cn1);
+    assert_eq!(on(own, own.faa(word, 0)).expect("its own"), 7, "nothing came there");
+    cn0.connect(cn0.me().node, node, incarnation);
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(on(ep, ep.faa(word, 0)).expect("connects again"), 7);
+}
+
 struct Echo;
 impl RpcHandler for Echo {
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
@@ -270,12 +297,16 @@ fn strangers_and_other_versions_are_told_apart() {
 #[test]
 fn a_pool_on_another_fabric_is_told_apart() {
     let mn0 = found(1);
-    assert_eq!(mn0.carrier(), Carrier::Frames);
-    let joined = join_on(Some(Carrier::Frames), mn0.listens(), Role::Compute, None);
-    assert_eq!(joined.expect("fits").carrier(), Carrier::Frames);
-    let e = join_on(Some(Carrier::Rdma), mn0.listens(), Role::Compute, None).expect_err("no RDMA");
+    let (here, other) = match carrier() {
+        Carrier::Frames => (Carrier::Frames, Carrier::Rdma),
+        Carrier::Rdma => (Carrier::Rdma, Carrier::Frames),
+    };
+    let joined = join_on(Some(here), mn0.listens(), Role::Compute, None);
+    assert_eq!(joined.expect("fits").carrier(), here);
+    let e = join_on(Some(other), mn0.listens(), Role::Compute, None).expect_err("another fabric");
     assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
-    assert!(e.to_string().contains("is on fabric tcp, not on verbs: give --fabric tcp"), "{e}");
+    let words = format!("is on fabric {here}, not on {other}: give --fabric {here}");
+    assert!(e.to_string().contains(&words), "{e}");
 }
 
 /// Each node had a clock of its own, and an executor's timers went by the clock of the first: a pause of a client of a node that had

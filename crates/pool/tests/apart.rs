@@ -1,4 +1,5 @@
-//! A pool of several nodes as processes would have them, over TCP: memory nodes, compute nodes that come and go.
+//! A pool of several nodes as processes would have them, over TCP: memory nodes, compute nodes that come and go. With
+//! `DMTREE_TEST_FABRIC=verbs` their verbs go over this machine's RDMA device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
 use std::sync::{Arc, LazyLock};
@@ -19,7 +20,9 @@ fn options(memory_nodes: u16) -> PoolOptions {
 }
 
 fn found(memory_nodes: u16) -> MemoryNode {
-    let (options, carrier) = (options(memory_nodes), Carrier::Frames);
+    let over_rdma = std::env::var("DMTREE_TEST_FABRIC").is_ok_and(|f| f == "verbs");
+    let carrier = if over_rdma { Carrier::Rdma } else { Carrier::Frames };
+    let options = options(memory_nodes);
     MemoryNode::found("127.0.0.1:0", &options, SHORT, carrier, &Equipment::default())
         .expect("a free port")
 }
