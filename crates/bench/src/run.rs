@@ -157,7 +157,7 @@ pub fn preflight(r: &Resolved) -> Result<()> {
         }
     }
     if r.config.fabric == VERBS {
-        r.config.equipment().check()?;
+        r.config.equipment().describe()?;
     }
     let mut done = Vec::new();
     for (system, cell) in cells(r)? {

@@ -42,8 +42,12 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
         node.listens()
     ));
     let fabric = node.fabric();
-    if let Some(nic) = fabric.nic() {
-        output::line(&format!("verbs over {nic}; the region is on {}", fabric.pages()));
+    if let Some((nic, on_chip)) = fabric.nic() {
+        let exposed = match on_chip {
+            0 => String::new(),
+            bytes => format!(" and {bytes} bytes of on-chip memory"),
+        };
+        output::line(&format!("verbs over {nic}; a region on {}{exposed}", fabric.pages()));
     }
     if a.join.is_none() {
         output::line(&format!(

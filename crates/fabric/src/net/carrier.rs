@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::rdma::{Device, Rdma};
+use super::rdma::Device;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What carries verbs.
@@ -67,12 +67,12 @@ impl Equipment {
         Self { device, gid_index, ..Self::default() }
     }
 
-    /// Whether RDMA can be had here.
+    /// The NIC that would be used, in words.
     ///
     /// # Errors
     /// `Unsupported`, naming what is missing and how it can be had.
-    pub fn check(&self) -> Result<()> {
-        Rdma::probe(self).map(drop)
+    pub fn describe(&self) -> Result<String> {
+        Device::describe(self)
     }
 }
 

@@ -138,14 +138,9 @@ impl NetFabric {
         self.0.shared.common.carrier
     }
 
-    /// The NIC, its port and on-chip memory for locks, in words; `None` without RDMA.
-    pub fn nic(&self) -> Option<String> {
-        let rdma = self.0.shared.rdma.as_ref()?;
-        let locks = match rdma.on_chip_bytes() {
-            0 => "no on-chip memory: locks are in DRAM".to_owned(),
-            bytes => format!("{bytes} bytes of on-chip memory for locks"),
-        };
-        Some(format!("{rdma}; {locks}"))
+    /// The NIC and its port in words, and on-chip memory that this node exposes for locks; `None` without RDMA.
+    pub fn nic(&self) -> Option<(String, u32)> {
+        self.0.shared.rdma.as_ref().map(|rdma| (rdma.to_string(), rdma.on_chip_bytes()))
     }
 
     /// What its region's memory is made of.

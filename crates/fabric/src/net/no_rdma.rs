@@ -32,6 +32,12 @@ fn absent() -> Error {
     )
 }
 
+impl Device {
+    pub(super) fn describe(_: &Equipment) -> Result<String> {
+        Err(absent())
+    }
+}
+
 impl Rdma {
     pub(super) fn probe(_: &Equipment) -> Result<u32> {
         Err(absent())

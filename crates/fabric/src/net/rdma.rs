@@ -19,6 +19,10 @@ pub(super) type End = Accepted;
 pub(super) struct Device(Arc<OnceLock<Arc<Nic>>>);
 
 impl Device {
+    pub(super) fn describe(e: &Equipment) -> Result<String> {
+        Ok(Self::open(e)?.to_string())
+    }
+
     fn open(e: &Equipment) -> Result<Arc<Nic>> {
         if let Some(nic) = e.opened.0.get() {
             return Ok(nic.clone());

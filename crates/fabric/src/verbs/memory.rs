@@ -185,6 +185,17 @@ impl Keys {
     }
 }
 
+/// On-chip memory of a device, bytes; 0 when it has none, or does not say.
+pub(super) fn on_chip_bytes(context: &DeviceContext) -> u64 {
+    // SAFETY: all zeros is a valid value of a structure of integers.
+    let mut attr: sys::ibv_device_attr_ex = unsafe { std::mem::zeroed() };
+    // SAFETY: the context is open, and the result is as large as the library believes.
+    let there = unsafe {
+        sys::ibv_query_device_ex(context.context().as_ptr(), std::ptr::null(), &mut attr)
+    };
+    if there == 0 { attr.max_dm_size } else { 0 }
+}
+
 /// Memory on the NIC, as far as it has any: verbs reach it, the processor does not.
 pub(super) struct OnChip {
     bytes: u32,
@@ -205,13 +216,7 @@ impl OnChip {
         pd: &Arc<ProtectionDomain>,
         wanted: u32,
     ) -> Option<Self> {
-        // SAFETY: all zeros is a valid value of a structure of integers.
-        let mut attr: sys::ibv_device_attr_ex = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open, and the result is as large as the library believes.
-        let there = unsafe {
-            sys::ibv_query_device_ex(context.context().as_ptr(), std::ptr::null(), &mut attr)
-        };
-        let have = if there == 0 { attr.max_dm_size } else { 0 };
+        let have = on_chip_bytes(context);
         // Others may use a part of it, and it may be had in certain sizes only.
         let mut bytes = u64::from(wanted).min(have) as u32 / 64 * 64;
         while bytes > 0 {
