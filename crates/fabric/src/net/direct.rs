@@ -97,7 +97,7 @@ impl NetTransport {
         while let Some(node) = client.next_broken() {
             any = true;
             if node == me.node {
-                drop(direct.own_end.take());
+                direct.own_end.replace(None);
                 client.closed(core, node, self.shared.check_issuer(me).err().as_ref());
                 continue;
             }

@@ -198,7 +198,7 @@ fn verbs(shared: &Arc<Shared>, stream: &TcpStream, from: Member, name: &str) -> 
     let mut reader = BufReader::with_capacity(64 << 10, stream);
     let (mut body, mut out) = (Vec::new(), Vec::new());
     // This host's end of the client thread's queue pair: it goes before the session is left, however it ends.
-    let mut direct: Option<End> = None;
+    let mut direct = Kept(None);
     loop {
         if reader.buffer().len() < 4 && !out.is_empty() {
             write(&writer, &out)?;
@@ -221,11 +221,11 @@ fn verbs(shared: &Arc<Shared>, stream: &TcpStream, from: Member, name: &str) -> 
         match kind {
             frames::POST if shared.rdma.is_none() => execute(shared, from, use_by, f.0, &mut out),
             frames::OFFER => {
-                drop(direct.take());
+                direct.close();
                 answer(&mut out, frames::OFFER, accept(shared, from, use_by, f.0, &mut direct));
             }
             frames::CLOSE => {
-                drop(direct.take());
+                direct.close();
                 answer(&mut out, frames::CLOSE, Ok(Vec::new()));
             }
             frames::CALL => {
@@ -239,13 +239,23 @@ fn verbs(shared: &Arc<Shared>, stream: &TcpStream, from: Member, name: &str) -> 
     }
 }
 
+/// This host's end of the queue pair of a session.
+struct Kept(Option<End>);
+
+impl Kept {
+    /// When this returns nothing of it executes any more.
+    fn close(&mut self) {
+        self.0 = None;
+    }
+}
+
 /// Takes the offer of a client thread, and keeps this host's end.
 fn accept(
     shared: &Shared,
     from: Member,
     use_by: u64,
     offer: &[u8],
-    kept: &mut Option<End>,
+    kept: &mut Kept,
 ) -> Result<Vec<u8>> {
     if shared.now() > use_by {
         return Err(Error::new(
@@ -263,7 +273,7 @@ fn accept(
         )
     })?;
     let (answer, end) = rdma.accept(from, offer)?;
-    *kept = Some(end);
+    kept.0 = Some(end);
     Ok(answer)
 }
 
