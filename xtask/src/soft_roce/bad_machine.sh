@@ -37,6 +37,20 @@ expect 2 "nobody listens there" "$dmtree" shell --connect 127.0.0.1:7002
 expect 2 "10.99.0.77:7001: no answer in time" "$dmtree" shell --connect 10.99.0.77:7001
 expect 2 "is larger than the" "$dmtree" memnode --fabric verbs --listen 127.0.0.1:7003 --memory-bytes 3900MiB
 expect 2 "ulimit -l unlimited" prlimit --memlock=1048576 setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock $serve 127.0.0.1:7003
+# A node that could not start is not waited for: its place in the pool is free again.
+$serve 127.0.0.1:7005 --memory-nodes 2 >/tmp/first 2>&1 &
+first=$!
+for try in $(seq 100); do
+    if grep -q "compute nodes:" /tmp/first; then break; fi
+    sleep 0.1
+done
+second="$serve 127.0.0.1:7006 --join 127.0.0.1:7005 --wait 5"
+expect 2 "ulimit -l unlimited" prlimit --memlock=1048576 setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock $second
+$second >/tmp/second 2>&1 &
+second=$!
+expect 0 "done" bash -c "echo put a 1 | $dmtree shell --connect 127.0.0.1:7005"
+kill $second $first
+wait $second $first
 # Packets of 512 bytes do not carry what the pool writes whole.
 ip link set v0 mtu 1100
 expect 2 "mtu is 512" $join

@@ -43,8 +43,10 @@ struct Book {
     nonces: BTreeMap<u64, Member>,
     /// Memory nodes that can be used.
     ready: BTreeSet<NodeId>,
-    /// When a compute node registered.
+    /// When a node registered.
     since: BTreeMap<Member, Nanos>,
+    /// Nodes that have registered and could not start.
+    withdrawn: BTreeSet<Member>,
 }
 
 impl Registrar {
@@ -77,6 +79,19 @@ impl Registrar {
         book.roster.set_on_chip(me, on_chip_bytes);
     }
 
+    /// Takes the number of a node back that has not begun to be one.
+    fn withdraw(&self, me: Member) -> Result<()> {
+        let mut book = self.book();
+        let has_begun = book.ready.contains(&me.node)
+            || self.membership.latest().standing(me).is_some()
+            || book.roster.find(me.node).is_none_or(|p| p.member != me);
+        if has_begun {
+            return Err(Error::invalid(format!("{me} cannot withdraw: it is there, or never was")));
+        }
+        book.withdrawn.insert(me);
+        Ok(())
+    }
+
     fn members(&self) -> Vec<Member> {
         let state = self.membership.latest();
         let there = state.members.iter().filter(|m| m.standing != Standing::Gone);
@@ -104,6 +119,10 @@ impl Registrar {
             }
             Ask::Ready { me, on_chip_bytes } => {
                 self.ready(me, on_chip_bytes);
+                Answer::Done
+            }
+            Ask::Withdraw(me) => {
+                self.withdraw(me)?;
                 Answer::Done
             }
             Ask::Roster => Answer::Roster(self.roster()),
@@ -143,7 +162,8 @@ impl Registrar {
     }
 
     fn memory_number(&self, book: &Book, who: &Introduction) -> Result<NodeId> {
-        let taken = |n: &u16| book.roster.find(NodeId::memory(*n)).is_some();
+        let holds = |p: &Place| !book.withdrawn.contains(&p.member);
+        let taken = |n: &u16| book.roster.find(NodeId::memory(*n)).is_some_and(holds);
         if let Some(n) = who.wanted.filter(taken) {
             return Err(Error::new(
                 ErrorKind::Exists,
@@ -203,6 +223,9 @@ impl Registrar {
     /// Whether a number has no owner that lives, is dying, or is about to join.
     fn is_free(&self, book: &Book, node: NodeId, now: Nanos) -> bool {
         let Some(place) = book.roster.find(node) else { return true };
+        if book.withdrawn.contains(&place.member) {
+            return true;
+        }
         let state = self.membership.latest();
         match state.standing(place.member) {
             Some(standing) => standing == Standing::Gone,
@@ -283,6 +306,26 @@ mod tests {
         assert!(ask(&r, Role::Compute, None, 6, 0).is_err());
         let roster = r.roster();
         assert_eq!(roster.find(cn0.node).expect("entered").address, "127.0.0.1:9");
+    }
+
+    /// A node that could not register its memory with its NIC kept its number, and the pool waited for it for ever.
+    #[test]
+    fn a_node_that_could_not_start_gives_its_number_back() {
+        let r = registrar(2, 1);
+        let withdraw = |m| r.try_answer(Ask::Withdraw(m), HERE, 0);
+        let mn1 = ask(&r, Role::Memory, None, 1, 0).expect("room");
+        assert!(ask(&r, Role::Memory, None, 2, 0).is_err(), "both are there");
+        withdraw(mn1).expect("it has not begun");
+        let again = ask(&r, Role::Memory, None, 3, 0).expect("free again");
+        assert_eq!((again.node, again.incarnation), (mn1.node, 2));
+        assert!(withdraw(mn1).is_err(), "a former life");
+        r.ready(again, 0);
+        assert!(withdraw(again).is_err(), "it is in use");
+        let cn0 = ask(&r, Role::Compute, None, 4, 0).expect("room");
+        withdraw(cn0).expect("it has not begun");
+        let cn0 = ask(&r, Role::Compute, None, 5, 0).expect("free again");
+        r.try_answer(Ask::Join(cn0), HERE, 1).expect("joins");
+        assert!(withdraw(cn0).is_err(), "it lives");
     }
 
     #[test]

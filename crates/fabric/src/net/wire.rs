@@ -109,6 +109,8 @@ pub(super) enum Ask {
         /// On-chip memory that it exposes, bytes.
         on_chip_bytes: u32,
     },
+    /// A node that has registered could not start: its number is free again.
+    Withdraw(Member),
     Roster,
     /// The compute nodes that have joined and are not gone.
     Members,
