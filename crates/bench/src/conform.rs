@@ -22,6 +22,10 @@ pub struct Extent {
     pub seed: u64,
     /// Operations of the longest part.
     pub steps: u64,
+    /// Whether clients of both processes also work at once. Systems as published do not bear it: on Soft-RoCE, whose
+    /// compare-and-swap writes back what it found when it fails, FPTree lost a lock to an unlock that fell between, and both
+    /// processes waited for it in vain. That is what checked runs find without `cas_fail_is_readonly`.
+    pub together: bool,
 }
 
 /// Options for a small index.
@@ -42,7 +46,7 @@ pub(crate) fn conform<I: RangeIndex>(
 ) -> Result<()> {
     let options: I::Options = serde_json::from_value(options.clone())
         .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
-    for (name, part) in parts::<I>(e.seed, e.steps) {
+    for (name, part) in parts::<I>(e.seed, e.steps, e.together) {
         run_part::<I>(system, &options, (cluster, other), (name, part))
             .map_err(|e| e.context(&format!("{system}: {name}")))?;
     }

@@ -162,11 +162,13 @@ impl System {
         Ok((self.explore)(case, depth, go_on)?)
     }
 
-    /// Runs the conformance suite on compute nodes of two processes: this one's, and the one behind the pipe.
+    /// Runs the conformance suite on compute nodes of two processes: this one's, and the one behind the pipe. A system as published
+    /// does one operation at a time.
     ///
     /// # Errors
     /// What does not conform.
     pub fn conform(&self, cluster: &Cluster, other: &Away, extent: Extent) -> Result<()> {
+        let extent = Extent { together: extent.together && !self.published, ..extent };
         (self.conform)(self.name, &conform::small(&self.options), (cluster, other), extent)
     }
 

@@ -550,21 +550,21 @@ pub fn at_once<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
 /// one length only.
 pub type Part<I> = (&'static str, Box<dyn Fn(&Bed<I>) + Sync>);
 
-/// The suite in a few parts, for beds that are dear. `steps` operations in the longest.
-pub fn parts<I: RangeIndex>(seed: u64, steps: u64) -> Vec<Part<I>> {
+/// The suite in a few parts, for beds that are dear. `steps` operations in the longest; several clients at once only if `together`.
+pub fn parts<I: RangeIndex>(seed: u64, steps: u64, together: bool) -> Vec<Part<I>> {
     let few = steps / 10;
-    match I::OPS.any_length {
-        true => vec![
-            ("basics", Box::new(basics)),
-            ("model", Box::new(move |bed| model(bed, seed, Keys::AnyLength, few.max(50), steps))),
-            ("load", Box::new(move |bed| load(bed, Keys::AnyLength, few))),
-            ("at once", Box::new(move |bed| at_once(bed, Keys::LongPrefix, few))),
-        ],
-        false => vec![
-            ("basics", Box::new(basics_of_fixed_lengths)),
-            ("model", Box::new(move |bed| model(bed, seed, Keys::Hashed24, few.max(50), steps))),
-            ("load", Box::new(move |bed| load(bed, Keys::Hashed24, few))),
-            ("at once", Box::new(move |bed| at_once(bed, Keys::Hashed24, few))),
-        ],
+    let (basics, keys): (fn(&Bed<I>), _) = match I::OPS.any_length {
+        true => (basics, Keys::AnyLength),
+        false => (basics_of_fixed_lengths, Keys::Hashed24),
+    };
+    let neighbours = if I::OPS.any_length { Keys::LongPrefix } else { Keys::Hashed24 };
+    let mut parts: Vec<Part<I>> = vec![
+        ("basics", Box::new(basics)),
+        ("model", Box::new(move |bed| model(bed, seed, keys, few.max(50), steps))),
+        ("load", Box::new(move |bed| load(bed, keys, few))),
+    ];
+    if together {
+        parts.push(("at once", Box::new(move |bed| at_once(bed, neighbours, few))));
     }
+    parts
 }

@@ -122,8 +122,11 @@ fn drive(a: &ConformArgs, at: &str) -> Result<()> {
     let other = Away::new(Pipe::new(to, from));
     let fabric = cluster.fabric().name();
     for system in systems {
-        system.conform(&cluster, &other, Extent { seed: a.seed, steps: a.steps })?;
-        output::line(&format!("{:22} conforms on fabric {fabric}, two processes", system.name));
+        let extent = Extent { seed: a.seed, steps: a.steps, together: true };
+        system.conform(&cluster, &other, extent)?;
+        let how = if system.published { "one at a time" } else { "also at once" };
+        let name = system.name;
+        output::line(&format!("{name:22} conforms on fabric {fabric}: two processes, {how}"));
     }
     drop(other);
     process.ended();
