@@ -128,8 +128,19 @@ impl NetFabric {
         let Answer::Registered { me, roster } = answer else { return Err(unexpected(&answer)) };
         let (first_address, equipment) = (how.first.to_string(), how.equipment);
         let registrar = None;
-        Start { me, pool, region, common, equipment, roster, registrar, first_address, listener }
-            .run()
+        let start = Start {
+            me,
+            pool,
+            region,
+            common,
+            equipment,
+            roster,
+            registrar,
+            first_address,
+            listener,
+        };
+        // Its number is of no use to anybody. If that is not heard, the pool has one place less.
+        start.run().inspect_err(|_| drop(first.ask(&Ask::Withdraw(me))))
     }
 }
 
