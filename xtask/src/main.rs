@@ -30,7 +30,7 @@ const VERBS: &[(&str, &str)] = &[
         "N seeds (default 300) of each interleaved and adversarial suite in the release profile",
     ),
     (
-        "soft-roce [COMMAND]",
+        "soft-roce [--only WORD | COMMAND]",
         "the verbs backend in a throwaway virtual machine with Soft-RoCE (installs what it needs, as root)",
     ),
 ];

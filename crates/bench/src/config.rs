@@ -88,8 +88,13 @@ layer! {
     distributions: Vec<Distribution>,
     /// The fabric.
     fabric: String,
-    /// Where the first memory node of a running pool listens, on fabric tcp; without it memory nodes are started in this process.
+    /// Where the first memory node of a running pool listens, on fabrics tcp and verbs; without it memory nodes are started in this
+    /// process.
     nodes: String,
+    /// The RDMA device, on fabric verbs; the first with an active port by default.
+    device: String,
+    /// Index into the table of addresses of its port; chosen by kind by default.
+    gid_index: u8,
     /// The profile of the simulated fabric: a name, or a file that ends with .toml.
     profile: String,
     /// Fields of the profile set to other values: `resp_ns.read=22`.
@@ -176,6 +181,12 @@ pub struct Config {
     /// A running pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<String>,
+    /// The RDMA device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Index into the table of addresses of its port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid_index: Option<u8>,
     /// The profile on the simulated fabric, whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileText>,
@@ -284,6 +295,8 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         distributions: l.distributions.unwrap_or_else(quick_distributions),
         fabric: l.fabric.unwrap_or_else(|| LOCAL.to_owned()),
         nodes: l.nodes,
+        device: l.device,
+        gid_index: l.gid_index,
         profile,
         keys,
         ops: l.ops.or((simulated && !given).then_some(SIM_OPS)),

@@ -6,7 +6,7 @@ use crate::config::{Config, FillBy};
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
 use crate::published::Table;
-use crate::registry::{FABRICS, TCP, find};
+use crate::registry::{FABRICS, VERBS, carrier, find};
 use crate::sizing;
 
 /// More clients than this one thread does not simulate.
@@ -30,8 +30,14 @@ impl Config {
                 FABRICS.join(", ")
             ));
         }
-        if self.nodes.is_some() && self.fabric != TCP {
-            return refuse("a running pool is reached over TCP: give --fabric tcp too".to_owned());
+        if self.nodes.is_some() && carrier(&self.fabric).is_none() {
+            return refuse(
+                "a running pool is on fabric tcp or verbs: give --fabric tcp, or --fabric verbs, too"
+                    .to_owned(),
+            );
+        }
+        if (self.device.is_some() || self.gid_index.is_some()) && self.fabric != VERBS {
+            return refuse("a device is used on fabric verbs only: give --fabric verbs".to_owned());
         }
         if self.workloads.is_empty() || self.distributions.is_empty() || self.systems.is_empty() {
             return refuse(

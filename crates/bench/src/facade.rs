@@ -87,6 +87,8 @@ pub trait DynPool: Send + Sync + std::fmt::Debug {
     fn cache_stats(&self, cn: usize) -> CacheStats;
     /// How many compute nodes.
     fn compute_nodes(&self) -> usize;
+    /// The name of the fabric.
+    fn fabric(&self) -> &'static str;
 }
 
 impl<I: RangeIndex> DynPool for Opened<I> {
@@ -98,6 +100,9 @@ impl<I: RangeIndex> DynPool for Opened<I> {
     }
     fn compute_nodes(&self) -> usize {
         Opened::compute_nodes(self)
+    }
+    fn fabric(&self) -> &'static str {
+        Opened::fabric(self)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dmtree_fabric::Snapshot;
+use dmtree_fabric::net::Equipment;
 use dmtree_parts::RangeIndex;
 use dmtree_workload::{Distribution, Plan, Workload};
 
@@ -18,7 +19,7 @@ use crate::offered::OpenFigures;
 use crate::opened::{Crew, Opened, PoolSpec};
 use crate::oracle::Oracle;
 use crate::prepare::{load, walk, warm_up};
-use crate::registry::{System, TCP};
+use crate::registry::{System, carrier};
 use crate::results::MemoryFigures;
 use crate::simulated::{FabricSpec, SimFigures};
 use crate::sizing;
@@ -138,10 +139,13 @@ impl Host<'_> {
 /// # Errors
 /// A profile that cannot be read.
 pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<PoolSpec> {
-    let fabric = match &c.profile {
-        Some(p) => FabricSpec::Sim { profile: Box::new(p.profile()?), seed: c.seed },
-        None if c.fabric == TCP => FabricSpec::Tcp { first: c.nodes.clone() },
-        None => FabricSpec::Local,
+    let fabric = match (&c.profile, carrier(&c.fabric), &c.nodes) {
+        (Some(p), _, _) => FabricSpec::Sim { profile: Box::new(p.profile()?), seed: c.seed },
+        (_, None, _) => FabricSpec::Local,
+        (_, Some(carrier), None) => FabricSpec::Apart { carrier, equipment: c.equipment() },
+        (_, carrier, Some(first)) => {
+            FabricSpec::Joined { first: first.clone(), carrier, equipment: c.equipment() }
+        }
     };
     Ok(PoolSpec {
         cns: c.cns,
@@ -152,6 +156,13 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
         fabric,
         index: None,
     })
+}
+
+impl Config {
+    /// The NIC of this process, where one is needed.
+    pub fn equipment(&self) -> Equipment {
+        Equipment::of(self.device.clone(), self.gid_index)
+    }
 }
 
 /// The order of the keys: the last one's if the keys are the same.

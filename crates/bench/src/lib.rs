@@ -13,6 +13,7 @@ pub mod clock;
 pub mod compare;
 pub mod config;
 mod config_check;
+pub mod conform;
 pub mod crash;
 pub mod crash_chart;
 pub mod csv;

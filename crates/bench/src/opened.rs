@@ -130,10 +130,12 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
     };
     let (profile, seed) = match &spec.fabric {
         FabricSpec::Local => return Ok((Cluster::embedded(&options)?, None)),
-        FabricSpec::Tcp { first: None } => return Ok((Cluster::over_tcp(&options)?, None)),
-        FabricSpec::Tcp { first: Some(first) } => {
-            let (listen, within) = ("0.0.0.0:0", POOL_WITHIN);
-            let place = Place { first, listen, wanted: None, within };
+        FabricSpec::Apart { carrier, equipment } => {
+            return Ok((Cluster::over(&options, *carrier, equipment)?, None));
+        }
+        FabricSpec::Joined { first, carrier, equipment } => {
+            let (listen, wanted, within) = ("0.0.0.0:0", None, POOL_WITHIN);
+            let place = Place { first, listen, wanted, within, carrier: *carrier, equipment };
             let joined = Cluster::join_as(&place, spec.cns);
             return Ok((joined.map_err(|e| Failure::missing(&e))?, None));
         }
@@ -148,6 +150,19 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
         sim.add_node(NodeId::compute(c), options.chosen_compute_bytes())?;
     }
     Ok((Cluster::format(Arc::new(sim.clone()), &options)?, Some((sim, *seed))))
+}
+
+/// The name of an index that is removed in the end: nobody else who is there has it. What a process of this number left behind that
+/// was killed goes first.
+fn fleeting(cluster: &Cluster) -> Result<String> {
+    let pool = cluster.compute_node(0)?;
+    let name = format!("{INDEX_NAME} of {}", pool.cn());
+    let ep = pool.endpoint(SLAB_BYTES)?;
+    let found = ep.core().block_on(ep.slot(), pool.find_index(&ep, &name))?;
+    if found.is_some() {
+        ep.core().block_on(ep.slot(), pool.drop_index(&ep, &name))?;
+    }
+    Ok(name)
 }
 
 /// Opens the index of this name, or makes it. With the options that it was made with.
@@ -209,7 +224,11 @@ impl<I: RangeIndex> Opened<I> {
                 missing.join(", ")
             )));
         }
-        let name = spec.index.as_deref().unwrap_or(INDEX_NAME);
+        let fleeting = match (&spec.fabric, &spec.index) {
+            (FabricSpec::Joined { .. }, None) => Some(fleeting(&cluster)?),
+            _ => None,
+        };
+        let name = fleeting.as_deref().or(spec.index.as_deref()).unwrap_or(INDEX_NAME);
         let (options, root) = open_index::<I>(&cluster, system, name, options, spec.cache_bytes)?;
         let mut nodes = Vec::new();
         for cn in 0..cluster.compute_nodes() {
@@ -217,14 +236,17 @@ impl<I: RangeIndex> Opened<I> {
             let cx = NodeContext { pool, cache_bytes: spec.cache_bytes };
             nodes.push(I::node(&cx, &options, root)?);
         }
-        let stays = matches!(spec.fabric, FabricSpec::Tcp { first: Some(_) });
-        let fleeting = (stays && spec.index.is_none()).then(|| name.to_owned());
         Ok(Self { cluster, nodes, sim, fleeting })
     }
 
     /// How many compute nodes.
     pub fn compute_nodes(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// The name of the fabric.
+    pub fn fabric(&self) -> &'static str {
+        self.cluster.fabric().name()
     }
 
     /// The caches of a compute node.

@@ -1,18 +1,22 @@
 //! The systems that can be measured and used, by name.
 
+use dmtree_check::away::{Away, Pipe};
 use dmtree_check::case::{Case, Draw, Drawn};
 use dmtree_check::exhaustive::{Depth, Explored};
 use dmtree_check::verdict::Verdict;
 use dmtree_engine::{DmTree, Options, Tables};
 use dmtree_fabric::mark::Reached;
+use dmtree_fabric::net::Carrier;
 use dmtree_fptree::{FpTree, Options as FpOptions};
 use dmtree_parts::{OpSet, RangeIndex};
+use dmtree_pool::Cluster;
 use dmtree_sherman::{Options as ShermanOptions, Sherman};
 use dmtree_workload::{KeyForm, ValueSize, Workload};
 use serde_json::Value;
 
 use crate::checked::{self, DrawOptions};
 use crate::config::Config;
+use crate::conform::{self, Extent};
 use crate::facade::{DynPool, open_pool};
 use crate::failure::{Failure, Result};
 use crate::group::{Group, Host, run_group};
@@ -28,7 +32,12 @@ pub const TCP: &str = "tcp";
 /// Real RDMA.
 pub const VERBS: &str = "verbs";
 /// The fabrics that a system can run on here.
-pub const FABRICS: [&str; 3] = [LOCAL, SIM, TCP];
+pub const FABRICS: [&str; 4] = [LOCAL, SIM, TCP, VERBS];
+
+/// What carries the verbs of nodes that are apart on a fabric; `None` for the fabrics of one process.
+pub fn carrier(fabric: &str) -> Option<Carrier> {
+    [Carrier::Frames, Carrier::Rdma].into_iter().find(|c| c.name() == fabric)
+}
 
 /// Systems that experiments name and that are not built yet.
 const PLANNED: [&str; 9] = [
@@ -64,9 +73,14 @@ pub struct System {
     open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
     check: fn(&Case) -> dmtree_fabric::Result<Verdict>,
     explore: fn(&Case, Depth, &dyn Fn() -> bool) -> dmtree_fabric::Result<Explored>,
+    conform: Conform,
+    second: fn(&Cluster, &str, &mut Pipe) -> Result<()>,
     draw: DrawOptions,
     marks: fn() -> Vec<Reached>,
 }
+
+/// Runs the conformance suite of an index with some options.
+type Conform = fn(&str, &Value, (&Cluster, &Away), Extent) -> Result<()>;
 
 impl System {
     /// A system of index type `I` with these options.
@@ -88,6 +102,8 @@ impl System {
             open: open_pool::<I>,
             check: dmtree_check::run::<I>,
             explore: dmtree_check::exhaustive::explore::<I>,
+            conform: conform::conform::<I>,
+            second: conform::serve_index::<I>,
             draw: checked::as_they_are,
             marks: Vec::new,
         }
@@ -144,6 +160,24 @@ impl System {
     /// A case that cannot be run.
     pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
         Ok((self.explore)(case, depth, go_on)?)
+    }
+
+    /// Runs the conformance suite on compute nodes of two processes: this one's, and the one behind the pipe. A system as published
+    /// does one operation at a time.
+    ///
+    /// # Errors
+    /// What does not conform.
+    pub fn conform(&self, cluster: &Cluster, other: &Away, extent: Extent) -> Result<()> {
+        let extent = Extent { together: extent.together && !self.published, ..extent };
+        (self.conform)(self.name, &conform::small(&self.options), (cluster, other), extent)
+    }
+
+    /// Is the second of these processes, for one index.
+    ///
+    /// # Errors
+    /// A first process that has gone in the middle.
+    pub fn second(&self, cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
+        (self.second)(cluster, index, pipe)
     }
 
     /// Options for a checked run.

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::offered::OpenFigures;
 use crate::published::{CellName, Reference};
-use crate::registry::TCP;
+use crate::registry::{TCP, VERBS};
 use crate::simulated::SimFigures;
 use crate::summary::Summary;
 
@@ -26,11 +26,18 @@ pub const SIM_NOTE: &str = "fabric sim: the index code itself in virtual time, h
 pub const TCP_NOTE: &str =
     "fabric tcp: nodes apart, a frame per doorbell over sockets; no statement about a NIC";
 
+/// What numbers over RDMA are.
+pub const VERBS_NOTE: &str = "fabric verbs: nodes apart, verbs over the RDMA device of this machine; times are that device's";
+
 /// What every header and file says about the numbers of a fabric.
 pub fn note(c: &Config) -> String {
     match &c.profile {
         Some(p) => format!("{SIM_NOTE}; profile {}", p.title()),
         None if c.fabric == TCP => TCP_NOTE.to_owned(),
+        None if c.fabric == VERBS => match c.equipment().describe() {
+            Ok(nic) => format!("{VERBS_NOTE}: {nic}"),
+            Err(_) => VERBS_NOTE.to_owned(),
+        },
         None => LOCAL_NOTE.to_owned(),
     }
 }

@@ -17,7 +17,7 @@ use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec};
 use crate::offered::OpenFigures;
 use crate::opened::FOREGROUND;
 use crate::published::{CellName, Table};
-use crate::registry::{self, LOCAL, System, TCP};
+use crate::registry::{self, LOCAL, System, VERBS};
 use crate::results::{
     Cell, KindFigures, Machine, MemoryFigures, NodeFigures, OutcomeCost, PublishedTable, Results,
     Round, SCHEMA_VERSION, Side, cell_key, note,
@@ -156,6 +156,9 @@ pub fn preflight(r: &Resolved) -> Result<()> {
             }
         }
     }
+    if r.config.fabric == VERBS {
+        r.config.equipment().describe()?;
+    }
     let mut done = Vec::new();
     for (system, cell) in cells(r)? {
         let c = &cell.config;
@@ -175,7 +178,7 @@ pub fn preflight(r: &Resolved) -> Result<()> {
 }
 
 fn here(fabric: &str) -> String {
-    if fabric == TCP { LOCAL.to_owned() } else { fabric.to_owned() }
+    if registry::carrier(fabric).is_some() { LOCAL.to_owned() } else { fabric.to_owned() }
 }
 
 /// A cell over all its rounds so far.

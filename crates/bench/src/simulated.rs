@@ -1,6 +1,7 @@
 //! The simulated fabric as cells use it: which fabric a pool is made on, and what a simulated cell tells besides.
 
 use dmtree_fabric::Role;
+use dmtree_fabric::net::{Carrier, Equipment};
 use serde::{Deserialize, Serialize};
 
 pub use dmtree_fabric::sim::{Confidence, NodeUsage, Profile, SimFabric, Usage};
@@ -21,10 +22,21 @@ pub enum FabricSpec {
         /// The seed of what it draws.
         seed: u64,
     },
-    /// Nodes that are apart and reach each other over TCP.
-    Tcp {
-        /// Where the first memory node of a running pool listens; without one, memory nodes are started in this process.
-        first: Option<String>,
+    /// Nodes that are apart, in a running pool.
+    Joined {
+        /// Where the first memory node listens.
+        first: String,
+        /// What must carry verbs, if it matters.
+        carrier: Option<Carrier>,
+        /// The NIC of this process, where one is needed.
+        equipment: Equipment,
+    },
+    /// Nodes that are apart, all started in this process.
+    Apart {
+        /// What carries verbs.
+        carrier: Carrier,
+        /// The NIC of this process, where one is needed.
+        equipment: Equipment,
     },
 }
 

@@ -4,12 +4,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::sim::{Hazards, Profile, SimFabric};
-use dmtree_fabric::{Capabilities, Core, Endpoint, NodeId, Result, Snapshot};
+use dmtree_fabric::{Capabilities, Core, Endpoint, Error, ErrorKind, NodeId, Result, Snapshot};
 use dmtree_parts::{
     Fill, Found, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape,
     Values, Work, Write,
 };
 use dmtree_pool::{Cluster, PoolNode, PoolOptions};
+
+use crate::away::Away;
 
 /// Bytes of buffers per client.
 const SLAB_BYTES: u64 = 16 << 20;
@@ -23,6 +25,8 @@ pub struct Bed<I: RangeIndex> {
     root: Root,
     /// The index's shared state on each compute node.
     pub nodes: Vec<Arc<I::Node>>,
+    /// Clients on compute nodes of other processes, which have opened the index, too.
+    away: Vec<Away>,
 }
 
 impl<I: RangeIndex> Clone for Bed<I> {
@@ -33,6 +37,7 @@ impl<I: RangeIndex> Clone for Bed<I> {
             options: self.options.clone(),
             root: self.root,
             nodes: self.nodes.clone(),
+            away: self.away.clone(),
         }
     }
 }
@@ -75,23 +80,69 @@ impl<I: RangeIndex> Bed<I> {
     /// # Errors
     /// Those of the pool and of the index.
     pub fn on(cluster: Cluster, cache_bytes: u64, options: &I::Options) -> Result<Self> {
+        Self::named(cluster, cache_bytes, options, ("test", "test"))
+    }
+
+    /// The same, with the index entered in the catalog under a name, as one of a system.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index; `Exists` when the name is taken.
+    pub fn named(
+        cluster: Cluster,
+        cache_bytes: u64,
+        options: &I::Options,
+        (name, system): (&str, &str),
+    ) -> Result<Self> {
         let first = cluster.compute_node(0)?;
         let ep = first.endpoint(SLAB_BYTES)?;
         let core = ep.core().clone();
         let text = serde_json::to_vec(options).expect("options are plain data");
-        let entry = core.block_on(ep.slot(), first.create_index(&ep, "test", "test", &text))?;
+        let entry = core.block_on(ep.slot(), first.create_index(&ep, name, system, &text))?;
         let root = Root { index: entry.id, word: entry.root_word };
         let cx = NodeContext { pool: first.clone(), cache_bytes };
         I::check_options(options, &cx)?;
         core.block_on(ep.slot(), I::format(&ep, &cx, options, root))?;
         core.block_on(ep.slot(), first.publish_index(&ep, &entry))?;
+        Self::opened(cluster, cache_bytes, options.clone(), root)
+    }
+
+    /// Opens an index that is in the catalog of a pool, on every compute node of this process.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index; `NotFound`.
+    pub fn find(cluster: Cluster, cache_bytes: u64, name: &str) -> Result<Self> {
+        let first = cluster.compute_node(0)?;
+        let ep = first.endpoint(SLAB_BYTES)?;
+        let found = ep.core().block_on(ep.slot(), first.find_index(&ep, name))?;
+        let entry = found.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("the pool has no index {name:?}"))
+        })?;
+        let options = serde_json::from_slice(&entry.options)
+            .map_err(|e| Error::corrupt(format!("options of the index {name:?}: {e}")))?;
+        let root = Root { index: entry.id, word: entry.root_word };
+        Self::opened(cluster, cache_bytes, options, root)
+    }
+
+    fn opened(cluster: Cluster, cache_bytes: u64, options: I::Options, root: Root) -> Result<Self> {
         let nodes = (0..cluster.compute_nodes())
             .map(|i| {
                 let cx = NodeContext { pool: cluster.compute_node(i)?, cache_bytes };
-                I::node(&cx, options, root)
+                I::node(&cx, &options, root)
             })
             .collect::<Result<_>>()?;
-        Ok(Self { cluster, cache_bytes, options: options.clone(), root, nodes })
+        Ok(Self { cluster, cache_bytes, options, root, nodes, away: Vec::new() })
+    }
+
+    /// The same with one more compute node, of another process that has opened the index.
+    #[must_use]
+    pub fn with(mut self, away: Away) -> Self {
+        self.away.push(away);
+        self
+    }
+
+    /// How many compute nodes can have clients.
+    pub fn places(&self) -> usize {
+        self.nodes.len() + self.away.len()
     }
 
     /// Starts a compute node that has come back, and opens the index on it.
@@ -154,6 +205,9 @@ impl<I: RangeIndex> Bed<I> {
     /// # Errors
     /// Those of attaching.
     pub fn client(&self, cn: usize) -> Result<Client<I>> {
+        if let Some(away) = cn.checked_sub(self.nodes.len()).and_then(|n| self.away.get(n)) {
+            return Ok(Client::Away(away.clone()));
+        }
         self.client_of(cn, self.nodes[cn].clone())
     }
 
@@ -164,7 +218,7 @@ impl<I: RangeIndex> Bed<I> {
     pub fn client_of(&self, cn: usize, node: Arc<I::Node>) -> Result<Client<I>> {
         let ep = self.cluster.compute_node(cn)?.endpoint(SLAB_BYTES)?;
         let core = ep.core().clone();
-        Ok(Client { core, slot: ep.slot(), index: I::client(ep, node) })
+        Ok(Client::Here { core, slot: ep.slot(), index: I::client(ep, node) })
     }
 
     /// Clients for the coroutines of one thread, on one executor.
@@ -196,16 +250,21 @@ fn nodes(pool: &PoolOptions) -> impl Iterator<Item = (NodeId, u64)> {
 pub type Coroutines<I> = (Rc<Core>, Vec<(u32, I)>);
 
 /// A client whose calls block.
-pub struct Client<I: RangeIndex> {
-    core: Rc<Core>,
-    slot: u32,
-    /// The client itself.
-    pub index: I,
+pub enum Client<I: RangeIndex> {
+    /// Of this process.
+    #[doc(hidden)]
+    Here { core: Rc<Core>, slot: u32, index: I },
+    /// Of another one.
+    #[doc(hidden)]
+    Away(Away),
 }
 
 impl<I: RangeIndex> std::fmt::Debug for Client<I> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Client(slot {})", self.slot)
+        match self {
+            Self::Here { slot, .. } => write!(f, "Client(slot {slot})"),
+            Self::Away(_) => write!(f, "Client(of another process)"),
+        }
     }
 }
 
@@ -215,9 +274,14 @@ impl<I: RangeIndex> Client<I> {
     /// # Errors
     /// The index's.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let mut out = Vec::new();
-        let found = self.core.block_on(self.slot, self.index.get(key, &mut out))?;
-        Ok(found.then_some(out))
+        match self {
+            Self::Here { core, slot, index } => {
+                let mut out = Vec::new();
+                let found = core.block_on(*slot, index.get(key, &mut out))?;
+                Ok(found.then_some(out))
+            }
+            Self::Away(away) => away.get(key),
+        }
     }
 
     /// Writes a key.
@@ -225,7 +289,10 @@ impl<I: RangeIndex> Client<I> {
     /// # Errors
     /// The index's.
     pub fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        self.core.block_on(self.slot, self.index.write(key, w))
+        match self {
+            Self::Here { core, slot, index } => core.block_on(*slot, index.write(key, w)),
+            Self::Away(away) => away.write(key, w),
+        }
     }
 
     /// Fills a page.
@@ -233,7 +300,10 @@ impl<I: RangeIndex> Client<I> {
     /// # Errors
     /// The index's.
     pub fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        self.core.block_on(self.slot, self.index.scan(r, page))
+        match self {
+            Self::Here { core, slot, index } => core.block_on(*slot, index.scan(r, page)),
+            Self::Away(away) => away.scan(r, page),
+        }
     }
 
     /// Reads several keys.
@@ -242,7 +312,17 @@ impl<I: RangeIndex> Client<I> {
     /// The index's.
     pub fn get_many(&mut self, keys: &[&[u8]]) -> Result<Values> {
         let mut out = Values::new();
-        self.core.block_on(self.slot, self.index.get_many(keys, &mut out))?;
+        match self {
+            Self::Here { core, slot, index } => {
+                core.block_on(*slot, index.get_many(keys, &mut out))?;
+            }
+            Self::Away(away) => {
+                let values = away.get_many(keys)?;
+                out.reset(values.len());
+                let present = values.iter().enumerate();
+                present.for_each(|(i, v)| v.iter().for_each(|v| out.set(i, v)));
+            }
+        }
         Ok(out)
     }
 
@@ -251,9 +331,14 @@ impl<I: RangeIndex> Client<I> {
     /// # Errors
     /// The index's.
     pub fn write_many(&mut self, writes: &[(&[u8], Write<'_>)]) -> Result<Vec<Result<Outcome>>> {
-        let mut out = Vec::new();
-        self.core.block_on(self.slot, self.index.write_many(writes, &mut out))?;
-        Ok(out)
+        match self {
+            Self::Here { core, slot, index } => {
+                let mut out = Vec::new();
+                core.block_on(*slot, index.write_many(writes, &mut out))?;
+                Ok(out)
+            }
+            Self::Away(away) => away.write_many(writes),
+        }
     }
 
     /// Bulk load.
@@ -266,8 +351,12 @@ impl<I: RangeIndex> Client<I> {
         sorted: bool,
         fill: impl Into<Fill>,
     ) -> Result<Loaded> {
-        let mut pairs = pairs.into_iter();
-        self.core.block_on(self.slot, self.index.load(&mut pairs, sorted, fill.into()))
+        match self {
+            Self::Here { core, slot, index } => {
+                core.block_on(*slot, index.load(&mut pairs.into_iter(), sorted, fill.into()))
+            }
+            Self::Away(away) => away.load(pairs, sorted, fill.into()),
+        }
     }
 
     /// Does all maintenance that is due.
@@ -275,15 +364,16 @@ impl<I: RangeIndex> Client<I> {
     /// # Errors
     /// The index's.
     pub fn maintain(&mut self) -> Result<()> {
+        let (core, slot, index) = match self {
+            Self::Here { core, slot, index } => (core, *slot, index),
+            Self::Away(away) => return away.maintain(),
+        };
         for _ in 0..100_000 {
-            if self.core.block_on(self.slot, self.index.maintain())? == Work::None {
+            if core.block_on(slot, index.maintain())? == Work::None {
                 return Ok(());
             }
         }
-        Err(dmtree_fabric::Error::new(
-            dmtree_fabric::ErrorKind::Busy,
-            "maintenance does not come to an end",
-        ))
+        Err(Error::new(ErrorKind::Busy, "maintenance does not come to an end"))
     }
 
     /// Counts who holds what.
@@ -291,7 +381,10 @@ impl<I: RangeIndex> Client<I> {
     /// # Errors
     /// The index's.
     pub fn census(&mut self) -> Result<Found> {
-        self.core.block_on(self.slot, self.index.census())
+        match self {
+            Self::Here { core, slot, index } => core.block_on(*slot, index.census()),
+            Self::Away(away) => away.census(),
+        }
     }
 
     /// Walks the structure.
@@ -299,13 +392,21 @@ impl<I: RangeIndex> Client<I> {
     /// # Errors
     /// `Corrupt` for a broken invariant.
     pub fn walk(&mut self) -> Result<Shape> {
-        self.core.block_on(self.slot, self.index.walk())
+        match self {
+            Self::Here { core, slot, index } => core.block_on(*slot, index.walk()),
+            Self::Away(away) => away.walk(),
+        }
     }
 
-    /// What it has counted since the last call.
+    /// What it has counted since the last call; nothing for one of another process, which counts for itself.
     pub fn take_counts(&mut self) -> Snapshot {
-        let snapshot = self.index.endpoint().snapshot();
-        self.index.endpoint().reset_counters();
-        snapshot
+        match self {
+            Self::Here { index, .. } => {
+                let snapshot = index.endpoint().snapshot();
+                index.endpoint().reset_counters();
+                snapshot
+            }
+            Self::Away(_) => Snapshot::default(),
+        }
     }
 }

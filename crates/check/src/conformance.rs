@@ -105,7 +105,7 @@ pub fn model<I: RangeIndex>(bed: &Bed<I>, seed: u64, keys: Keys, space: u64, ste
     let (space, steps) = (scaled(space), scaled(steps));
     let mut rng = Rng::new(seed);
     let mut clients: Vec<Client<I>> =
-        (0..bed.nodes.len()).map(|cn| bed.client(cn).expect("attach")).collect();
+        (0..bed.places()).map(|cn| bed.client(cn).expect("attach")).collect();
     let mut model = Model::new();
     for step in 0..steps {
         let cn = rng.below(clients.len() as u64) as usize;
@@ -470,7 +470,7 @@ pub fn load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
     c.load(more.into_iter().collect(), true, 0.7).expect("load into an index with keys");
     let unsorted = vec![pair(1), pair(1)];
     assert!(c.load(unsorted, true, 0.7).is_err(), "sorted means ascending strictly");
-    let mut other = bed.client(bed.nodes.len() - 1).expect("attach");
+    let mut other = bed.client(bed.places() - 1).expect("attach");
     for (k, v) in &model {
         assert_eq!(other.get(k).expect("get").as_ref(), Some(v));
     }
@@ -506,4 +506,65 @@ pub fn random_fill<I: RangeIndex>(inserted: &Bed<I>, loaded: &Bed<I>, n: u64) {
         made.inner_nodes,
         real.inner_nodes
     );
+}
+
+/// Clients on all compute nodes write at once: keys of their own, neighbours of the others', and some that all of them write. What
+/// each wrote last and nobody else touched is there; of what all wrote the last of somebody's.
+pub fn at_once<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
+    let n = scaled(n);
+    let places = bed.places() as u64;
+    let value = |place: u64, i: u64| (place << 32 | i).to_le_bytes();
+    let (own, common) = (|place: u64, i: u64| keys.key(i * places + place), n / 10);
+    std::thread::scope(|s| {
+        for place in 0..places {
+            s.spawn(move || {
+                let c = &mut bed.client(place as usize).expect("attach");
+                for i in 0..n {
+                    c.write(&own(place, i), Write::Put(&value(place, i))).expect("put");
+                    let shared = keys.key(places * n + i % common.max(1));
+                    c.write(&shared, Write::Put(&value(place, i))).expect("put");
+                    let found = c.get(&own(place, i / 2)).expect("get");
+                    assert_eq!(found.as_deref(), Some(&value(place, i / 2)[..]), "{place}: {i}");
+                }
+            });
+        }
+    });
+    let c = &mut bed.client(0).expect("attach");
+    for place in 0..places {
+        for i in 0..n {
+            let found = c.get(&own(place, i)).expect("get");
+            assert_eq!(found.as_deref(), Some(&value(place, i)[..]), "of {place}: {i}");
+        }
+    }
+    for k in 0..common.max(1) {
+        let last = (0..n).rev().find(|i| i % common.max(1) == k).unwrap_or(0);
+        let found = c.get(&keys.key(places * n + k)).expect("get").expect("written");
+        let somebodys = (0..places).any(|place| found == value(place, last));
+        assert!(somebodys, "common {k}: {found:?}");
+    }
+    c.maintain().expect("maintain");
+    assert_eq!(c.walk().expect("walk").keys, places * n + common.max(1));
+}
+
+/// A part of the suite: its name, and what it does with a bed of its own, whose index has keys of 24 bytes and values of 8 if it has
+/// one length only.
+pub type Part<I> = (&'static str, Box<dyn Fn(&Bed<I>) + Sync>);
+
+/// The suite in a few parts, for beds that are dear. `steps` operations in the longest; several clients at once only if `together`.
+pub fn parts<I: RangeIndex>(seed: u64, steps: u64, together: bool) -> Vec<Part<I>> {
+    let few = steps / 10;
+    let (basics, keys): (fn(&Bed<I>), _) = match I::OPS.any_length {
+        true => (basics, Keys::AnyLength),
+        false => (basics_of_fixed_lengths, Keys::Hashed24),
+    };
+    let neighbours = if I::OPS.any_length { Keys::LongPrefix } else { Keys::Hashed24 };
+    let mut parts: Vec<Part<I>> = vec![
+        ("basics", Box::new(basics)),
+        ("model", Box::new(move |bed| model(bed, seed, keys, few.max(50), steps))),
+        ("load", Box::new(move |bed| load(bed, keys, few))),
+    ];
+    if together {
+        parts.push(("at once", Box::new(move |bed| at_once(bed, neighbours, few))));
+    }
+    parts
 }

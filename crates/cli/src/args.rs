@@ -8,10 +8,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use dmtree_bench::bytes::Bytes;
 use dmtree_bench::config::{FillBy, Layer, LoadBy};
 use dmtree_bench::offered::LoadShape;
-use dmtree_bench::opened::PoolSpec;
-use dmtree_bench::simulated::FabricSpec;
 use dmtree_bench::sweep::Sweep;
 use dmtree_workload::{Distribution, KeyForm, ScanLength, ValueSize, Workload};
+
+use crate::args_nodes::{ConformArgs, MemnodeArgs, ToolArgs};
 
 /// An ordered key-value index in disaggregated memory, and a bench for such indexes.
 #[derive(Debug, Parser)]
@@ -46,9 +46,11 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Settings.
     Config(ConfigArgs),
-    /// Be a memory node: serve a region to compute nodes, over TCP.
+    /// Be a memory node: serve a region to compute nodes, over TCP or RDMA.
     Memnode(MemnodeArgs),
-    /// A short tour of the index, in this process.
+    /// The conformance suite of systems on a memory node process and two compute processes.
+    Conform(ConformArgs),
+    /// A short tour of the index, in this process or on a running pool.
     Demo(ToolArgs),
     /// The operations by hand.
     Shell(ToolArgs),
@@ -64,7 +66,7 @@ pub enum Command {
 }
 
 /// Parses with `FromStr`.
-fn parsed<T: FromStr>(text: &str) -> Result<T, String>
+pub(crate) fn parsed<T: FromStr>(text: &str) -> Result<T, String>
 where
     T::Err: Display,
 {
@@ -154,13 +156,20 @@ pub struct Settings {
     /// Distributions: uniform, zipfian, zipfian-exact(0.99), zipfian-ycsb(0.99), latest.
     #[arg(long, value_delimiter = ',', value_parser = parsed::<Distribution>, value_name = "NAME,...")]
     distributions: Option<Vec<Distribution>>,
-    /// The fabric: local (memory of this process), sim (simulated hardware, virtual time), or tcp (nodes apart, over sockets).
+    /// The fabric: local (memory of this process), sim (simulated hardware, virtual time), tcp (nodes apart, over sockets), or
+    /// verbs (nodes apart, over RDMA).
     #[arg(long)]
     fabric: Option<String>,
-    /// On fabric tcp: where the first memory node of a running pool listens (`dmtree memnode`); without it, memory nodes are
-    /// started in this process.
+    /// On fabrics tcp and verbs: where the first memory node of a running pool listens (`dmtree memnode`); without it, memory nodes
+    /// are started in this process.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Cluster")]
     nodes: Option<String>,
+    /// On fabric verbs: the RDMA device; the first with an active port by default.
+    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    device: Option<String>,
+    /// On fabric verbs: index into the table of addresses of its port; chosen by kind by default.
+    #[arg(long, value_name = "N", help_heading = "Cluster")]
+    gid_index: Option<u8>,
     /// Profile of the simulated fabric (see `fabric list`), or a file that ends with .toml.
     #[arg(long, value_name = "NAME|FILE.toml")]
     profile: Option<String>,
@@ -265,6 +274,8 @@ impl Settings {
             rounds: self.rounds,
             sweep: self.sweep,
             nodes: self.nodes,
+            device: self.device,
+            gid_index: self.gid_index,
             profile: self.profile,
             profile_set: (!self.profile_set.is_empty()).then_some(self.profile_set),
             load: self.load,
@@ -493,7 +504,7 @@ pub struct ProbeArgs {
 /// `doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// The fabric that shall work: local, sim or verbs.
+    /// The fabric that shall work: local, sim, tcp or verbs.
     #[arg(long, default_value = "local")]
     pub fabric: String,
     /// Bytes of the largest region that a node here shall have.
@@ -527,84 +538,6 @@ pub enum ConfigCommand {
         #[command(flatten)]
         settings: Box<Settings>,
     },
-}
-
-/// `demo` and `shell`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "The pool is embedded, in the memory of this process, and ends with it, unless --connect names another."
-)]
-pub struct ToolArgs {
-    /// The system.
-    #[arg(long, default_value = "dmtree", value_name = "NAME")]
-    pub system: String,
-    /// Size of the memory node.
-    #[arg(long, value_parser = parsed::<Bytes>, default_value = "256MiB", value_name = "SIZE")]
-    pub memory_bytes: Bytes,
-    /// Join the running pool whose first memory node listens there, instead of an embedded one.
-    #[arg(long, value_name = "HOST:PORT", conflicts_with = "memory_bytes")]
-    pub connect: Option<String>,
-    /// With --connect: the index; it is made if there is none of this name, and stays.
-    #[arg(long, value_name = "NAME", default_value = "shell", requires = "connect")]
-    pub index: String,
-}
-
-impl ToolArgs {
-    /// The pool that is meant.
-    pub fn pool(&self) -> PoolSpec {
-        let small = PoolSpec::small(2, self.memory_bytes.0);
-        match &self.connect {
-            None => small,
-            Some(first) => PoolSpec {
-                cns: 1,
-                fabric: FabricSpec::Tcp { first: Some(first.clone()) },
-                index: Some(self.index.clone()),
-                ..small
-            },
-        }
-    }
-}
-
-/// `memnode`.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  dmtree memnode --listen 0.0.0.0:7000 --memory-bytes 4GiB
-  dmtree memnode --listen 0.0.0.0:7000 --memory-bytes 4GiB --memory-nodes 2     # founds a pool of two
-  dmtree memnode --listen 0.0.0.0:7000 --memory-bytes 4GiB --join 10.0.0.1:7000 # the second
-  dmtree shell --connect 10.0.0.1:7000                                          # a compute node
-
-Processes may start in any order. What a memory node holds is lost with its process.")]
-pub struct MemnodeArgs {
-    /// Where to listen.
-    #[arg(long, value_name = "HOST:PORT", default_value = "0.0.0.0:7000")]
-    pub listen: String,
-    /// Size of the region.
-    #[arg(long, value_parser = parsed::<Bytes>, default_value = "1GiB", value_name = "SIZE")]
-    pub memory_bytes: Bytes,
-    /// Join the pool whose first memory node listens there, instead of founding one.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub join: Option<String>,
-    /// With --join: which memory node this is.
-    #[arg(long, value_name = "N", requires = "join")]
-    pub index: Option<u16>,
-    /// How many memory nodes the pool has; compute nodes are let in when all are there.
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "join")]
-    pub memory_nodes: u16,
-    /// How many compute nodes the pool can have at a time.
-    #[arg(long, value_name = "N", default_value_t = 16, conflicts_with = "join")]
-    pub compute_nodes: u16,
-    /// Table memory of each compute node; 0 chooses 1/32 of all memory.
-    #[arg(long, value_parser = parsed::<Bytes>, default_value = "0B", value_name = "SIZE", conflicts_with = "join")]
-    pub compute_bytes: Bytes,
-    /// Bytes of a chunk, a power of two; chosen from the size of the region by default.
-    #[arg(long, value_parser = parsed::<Bytes>, value_name = "SIZE", conflicts_with = "join")]
-    pub chunk_bytes: Option<Bytes>,
-    /// Length of a lease, ms: a compute node that does not renew it is declared dead.
-    #[arg(long, value_name = "MS", default_value_t = 1000, conflicts_with = "join", value_parser = clap::value_parser!(u64).range(20..=600_000))]
-    pub lease_ms: u64,
-    /// With --join: how long to wait for the pool, s.
-    #[arg(long, value_name = "S", default_value_t = 60, requires = "join")]
-    pub wait: u64,
 }
 
 /// `dump`.

@@ -3,11 +3,11 @@
 use std::ops::Bound;
 
 use dmtree_bench::facade::Session;
-use dmtree_bench::opened::{FOREGROUND, PoolSpec};
+use dmtree_bench::opened::FOREGROUND;
 use dmtree_bench::{Failure, Result, registry};
 use dmtree_parts::{Outcome, ScanRequest, Write};
 
-use crate::args::ToolArgs;
+use crate::args_nodes::ToolArgs;
 use crate::output;
 use crate::words::shown;
 
@@ -51,14 +51,21 @@ const SPICES: [(&str, &str); 8] = [
 /// `demo`.
 pub fn run(a: &ToolArgs) -> Result<()> {
     let system = registry::find(&a.system)?;
-    output::line(&format!(
-        "1. A pool in this process: 1 memory node of {}, 2 compute nodes, an empty {}.",
-        a.memory_bytes, a.system
-    ));
+    let pool = system.open(&a.pool(2, false), 24, 24)?;
+    match &a.connect {
+        None => output::line(&format!(
+            "1. A pool in this process: 1 memory node of {}, 2 compute nodes, an empty {}.",
+            a.memory_bytes, a.system
+        )),
+        Some(first) => output::line(&format!(
+            "1. The pool of {first}, on fabric {}: this process is 2 of its compute nodes, with an empty {}.",
+            pool.fabric(),
+            a.system
+        )),
+    }
     output::line(
         "   Nothing outlives the process, and times say nothing about a NIC; counts of verbs do.\n",
     );
-    let pool = system.open(&PoolSpec::small(2, a.memory_bytes.0), 24, 24)?;
     let (mut here, mut there) = (pool.client(0)?, pool.client(1)?);
 
     output::line("2. Compute node 0 writes.");

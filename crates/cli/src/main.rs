@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod args_nodes;
 mod bench;
 mod check;
+mod conform;
 mod crash;
 mod demo;
 mod doctor;
@@ -66,6 +68,7 @@ fn run(cli: Cli) -> Result<()> {
         },
         Command::Check(args) => check::run(&args),
         Command::Memnode(args) => memnode::run(&args),
+        Command::Conform(args) => conform::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Shell(args) => shell::run(&args),
         Command::Dump(args) => dumps::dump(&args),

@@ -6,9 +6,10 @@ use std::time::Duration;
 use dmtree_bench::bytes::Bytes;
 use dmtree_bench::{Failure, Result};
 use dmtree_fabric::Terms;
+use dmtree_fabric::net::{Carrier, Equipment};
 use dmtree_pool::{MemoryNode, Place, PoolOptions};
 
-use crate::args::MemnodeArgs;
+use crate::args_nodes::{MemnodeArgs, carried};
 use crate::{output, stop_flag};
 
 /// Longest wait between two looks at whether to stop.
@@ -17,12 +18,20 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Serves until the process is told to stop.
 pub fn run(a: &MemnodeArgs) -> Result<()> {
     let stop = stop_flag()?;
+    let carrier = a.fabric.as_deref().map(carried).transpose()?;
+    let mut equipment = a.nic.equipment();
+    equipment.huge_pages = !a.ordinary_pages;
+    let limit = |Bytes(n): Bytes| u32::try_from(n).unwrap_or(u32::MAX);
+    equipment.on_chip_bytes = a.on_chip_bytes.map(limit);
+    let equipment = &equipment;
     let node = match &a.join {
-        None => found(a),
+        None => found(a, carrier.unwrap_or_default(), equipment),
         Some(first) => {
             output::note(&format!("joining the pool of {first}"));
-            let (listen, within) = (a.listen.as_str(), Duration::from_secs(a.wait));
-            MemoryNode::join(&Place { first, listen, wanted: a.index, within }, a.memory_bytes.0)
+            let (listen, wanted) = (a.listen.as_str(), a.index);
+            let within = Duration::from_secs(a.wait);
+            let place = Place { first, listen, wanted, within, carrier, equipment };
+            MemoryNode::join(&place, a.memory_bytes.0)
         }
     };
     let node = node.map_err(|e| Failure::missing(&e))?;
@@ -32,10 +41,19 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
         a.memory_bytes,
         node.listens()
     ));
+    let fabric = node.fabric();
+    if let Some((nic, on_chip)) = fabric.nic() {
+        let exposed = match on_chip {
+            0 => String::new(),
+            bytes => format!(" and {bytes} bytes of on-chip memory"),
+        };
+        output::line(&format!("verbs over {nic}; a region on {}{exposed}", fabric.pages()));
+    }
     if a.join.is_none() {
         output::line(&format!(
-            "compute nodes: dmtree shell --connect {0}, or dmtree bench quick --fabric tcp --nodes {0}",
-            node.listens()
+            "compute nodes: dmtree shell --connect {0}, or dmtree bench quick --fabric {1} --nodes {0}",
+            node.listens(),
+            fabric.carrier()
         ));
     }
     while !stop.load(Ordering::SeqCst) {
@@ -44,7 +62,11 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
     Ok(())
 }
 
-fn found(a: &MemnodeArgs) -> dmtree_fabric::Result<MemoryNode> {
+fn found(
+    a: &MemnodeArgs,
+    carrier: Carrier,
+    equipment: &Equipment,
+) -> dmtree_fabric::Result<MemoryNode> {
     let options = PoolOptions {
         memory_nodes: a.memory_nodes,
         compute_nodes: a.compute_nodes,
@@ -54,5 +76,5 @@ fn found(a: &MemnodeArgs) -> dmtree_fabric::Result<MemoryNode> {
         ..PoolOptions::default()
     };
     let terms = Terms { lease_ns: a.lease_ms * 1_000_000, ..Terms::default() };
-    MemoryNode::found(&a.listen, &options, terms)
+    MemoryNode::found(&a.listen, &options, terms, carrier, equipment)
 }

@@ -8,6 +8,21 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The binary: another one than cargo's where it is given.
+fn binary() -> String {
+    std::env::var("DMTREE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_dmtree").to_owned())
+}
+
+/// What carries verbs: tcp, or verbs where there is an RDMA device.
+fn fabric() -> String {
+    std::env::var("DMTREE_TEST_FABRIC").unwrap_or_else(|_| "tcp".to_owned())
+}
+
+/// Leases; longer where everything takes longer.
+fn lease_ms() -> u64 {
+    if fabric() == "tcp" { 300 } else { 1_500 }
+}
+
 /// A process whose lines can be waited for; killed when dropped.
 struct Process {
     child: Child,
@@ -23,7 +38,7 @@ impl Drop for Process {
 
 impl Process {
     fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_dmtree"))
+        let mut child = Command::new(binary())
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -78,8 +93,13 @@ impl Process {
 
 /// A memory node, and where it listens.
 fn memnode() -> (Process, String) {
-    let args = ["--listen", "127.0.0.1:0", "--memory-bytes", "64MiB", "--lease-ms", "300"];
-    let p = Process::start(&[&["memnode"][..], &args].concat());
+    memnode_at("127.0.0.1:0")
+}
+
+fn memnode_at(listen: &str) -> (Process, String) {
+    let (lease, fabric) = (lease_ms().to_string(), fabric());
+    let args = ["--listen", listen, "--memory-bytes", "64MiB", "--fabric", &fabric];
+    let p = Process::start(&[&["memnode", "--lease-ms", &lease][..], &args].concat());
     let line = p.line();
     let at = line.split(" at ").nth(1).and_then(|l| l.split(';').next()).expect("an address");
     (p, at.to_string())
@@ -118,37 +138,40 @@ fn what_one_process_writes_another_reads() {
 fn a_process_that_is_killed_while_it_writes_loses_nothing_acknowledged() {
     let (_mn, at) = memnode();
     let mut survivor = compute(&at);
-    for round in 0..4 {
+    // A verb takes long where there is no NIC.
+    let (rounds, keys) = if fabric() == "tcp" { (4, 3_000) } else { (3, 500) };
+    for round in 0..rounds {
         let mut writer = compute(&at);
         let pause = Duration::from_millis(40 + 37 * round);
         let mut pipe = std::mem::replace(&mut writer.input, null_input());
         let feeder = std::thread::spawn(move || {
             for i in 0..200_000 {
-                if writeln!(pipe, "put key{:05} v{round}-{i}", i % 3_000).is_err() {
+                if writeln!(pipe, "put key{:05} v{round}-{i}", i % keys).is_err() {
                     return;
                 }
             }
         });
+        // In the middle of its writes, however long it takes to begin.
+        assert_eq!(writer.line(), "done");
         std::thread::sleep(pause);
         writer.kill();
         feeder.join().expect("ends when the pipe breaks");
-        let mut acknowledged = 0;
+        let mut acknowledged = 1;
         while let Ok(line) = writer.lines.recv_timeout(PATIENCE) {
             assert_eq!(line, "done");
             acknowledged += 1;
         }
-        assert!(acknowledged > 0, "killed before anything was written");
-        let first = acknowledged - acknowledged.min(3_000);
+        let first = acknowledged - acknowledged.min(keys);
         for i in first..acknowledged {
-            let found = survivor.ask(&format!("get key{:05}", i % 3_000));
+            let found = survivor.ask(&format!("get key{:05}", i % keys));
             let written = |i: i32| found == format!("v{round}-{i}");
             // The one after the last acknowledged may have happened, too.
             assert!(
-                written(i) || (i + 3_000 == acknowledged && written(acknowledged)),
+                written(i) || (i + keys == acknowledged && written(acknowledged)),
                 "{i}: {found}"
             );
         }
-        for i in 0..3_000 {
+        for i in 0..keys {
             assert_eq!(survivor.ask(&format!("put key{i:05} x")), "done", "key{i}");
         }
     }
@@ -180,7 +203,7 @@ fn a_process_that_hangs_is_fenced_and_learns_of_it() {
             "writes go on without the one that hangs"
         );
     }
-    std::thread::sleep(Duration::from_millis(700));
+    std::thread::sleep(Duration::from_millis(lease_ms() * 2 + 100));
     assert_eq!(b.ask("put late b"), "done");
     a.signal("-CONT");
     let began = Instant::now();
@@ -198,11 +221,7 @@ fn a_process_that_hangs_is_fenced_and_learns_of_it() {
 #[test]
 fn what_cannot_be_is_said_with_a_way_out() {
     let run = |args: &[&str]| {
-        let out = Command::new(env!("CARGO_BIN_EXE_dmtree"))
-            .args(args)
-            .stdin(Stdio::null())
-            .output()
-            .expect("runs");
+        let out = Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("runs");
         (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
     };
     let (_mn, at) = memnode();
@@ -210,41 +229,140 @@ fn what_cannot_be_is_said_with_a_way_out() {
         (vec!["memnode", "--listen", at.as_str()], "give another address or port"),
         (vec!["memnode", "--listen", "nowhere"], "cannot listen"),
         (vec!["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "1KiB"], "too little"),
+        (vec!["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "8TiB"], "ask for a smaller"),
         (
             vec!["memnode", "--join", at.as_str(), "--listen", "127.0.0.1:0", "--wait", "1"],
             "all have been there",
         ),
         (vec!["shell", "--connect", "127.0.0.1:1"], "nobody listens there"),
         (vec!["bench", "quick", "--nodes", at.as_str()], "--fabric tcp"),
+        (vec!["bench", "quick", "--device", "rxe0"], "give --fabric verbs"),
+        (vec!["memnode", "--fabric", "sim", "--listen", "127.0.0.1:0"], "give tcp or verbs"),
+        (vec!["conform", "--system", "none"], "unknown system"),
     ] {
         let (code, text) = run(&args);
         assert!(code == Some(2) && text.contains(words), "{args:?}: {code:?} {text}");
     }
 }
 
-/// The workloads of the bench run on processes, with every result checked, and post the verbs that they post in one process.
+/// What a memory node held is lost with it: one that starts again at the same address is another pool, and whoever belonged to the old
+/// one is told, with what to do.
+#[test]
+fn a_memory_node_that_comes_back_empty_is_refused() {
+    let (mut mn, at) = memnode();
+    let mut a = compute(&at);
+    mn.kill();
+    let _again = memnode_at(&at);
+    let began = Instant::now();
+    loop {
+        let answer = a.ask("get ready");
+        if answer.contains("another pool") && answer.contains("start its compute processes again") {
+            break;
+        }
+        assert_ne!(answer, "yes", "memory of the dead");
+        assert!(began.elapsed() < PATIENCE, "{answer}");
+    }
+    let mut b = compute(&at);
+    assert_eq!(b.ask("get ready"), "yes", "the new pool works");
+}
+
+/// The cells of a small run of the bench.
+fn cells(
+    systems: &str,
+    keys: &str,
+    clients: (&str, &str),
+    fabric: &[&str],
+) -> Vec<serde_json::Value> {
+    let args = ["bench", "quick", "--systems", systems, "--workloads", "search,update,insert"];
+    let small = ["--distributions", "uniform", "--keys", keys, "--ops", "2000", "--cns", "2"];
+    let more = ["--threads", clients.0, "--coroutines", clients.1, "--json", "-q"];
+    let out = Command::new(binary())
+        .args([&args[..], &small, &more, fabric].concat())
+        .stdin(Stdio::null())
+        .output()
+        .expect("runs");
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    let results: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let cells = results["cells"].as_array().expect("cells").clone();
+    assert_eq!(cells.len(), 3 * systems.split(',').count());
+    assert!(cells.iter().all(|c| c["errors"] == 0), "{cells:?}");
+    cells
+}
+
+/// Those that bear several clients on any fabric.
+const SOUND: &str = "dmtree,dmtree-tables-on-mn,dmtree-no-rtc";
+
+/// One of each family.
+const SYSTEMS: &str = "dmtree,fptree,dmtree-published,sherman-published";
+
+/// A binary without the feature, and a machine without the library or a device, say so.
+#[test]
+fn rdma_that_is_not_there_is_said() {
+    if fabric() == "verbs" {
+        return;
+    }
+    for args in [
+        &["memnode", "--fabric", "verbs", "--listen", "127.0.0.1:0"][..],
+        &["bench", "quick", "--fabric", "verbs"],
+        &["conform", "--fabric", "verbs"],
+    ] {
+        let out = Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("runs");
+        let text = String::from_utf8_lossy(&out.stderr);
+        let ways_out = ["--features verbs", "apt-get install", "modprobe", "rdma link add"];
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {text}");
+        assert!(ways_out.iter().any(|words| text.contains(words)), "{args:?}: {text}");
+    }
+}
+
+/// The workloads of the bench run on processes, with every result checked, and one client posts the verbs that it posts in one
+/// process, exactly.
 #[test]
 fn the_bench_runs_on_a_memory_node_of_its_own() {
     let (_mn, at) = memnode();
-    let cells = |fabric: &[&str]| {
-        let args = ["bench", "quick", "--systems", "dmtree", "--workloads", "search,update"];
-        let small = ["--distributions", "uniform", "--keys", "5000", "--ops", "4000", "--cns", "2"];
-        let more = ["--threads", "1", "--coroutines", "1", "--json", "-q"];
-        let out = Command::new(env!("CARGO_BIN_EXE_dmtree"))
-            .args([&args[..], &small, &more, fabric].concat())
-            .stdin(Stdio::null())
-            .output()
-            .expect("runs");
-        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
-        let results: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
-        let cells = results["cells"].as_array().expect("cells").clone();
-        assert_eq!(cells.len(), 2);
-        assert!(cells.iter().all(|c| c["errors"] == 0), "{cells:?}");
-        cells
-            .iter()
-            .map(|c| ["mn", "round_trips", "doorbells"].map(|what| c[what].clone()))
-            .collect::<Vec<_>>()
+    let fabric = fabric();
+    cells("dmtree", "5000", ("1", "1"), &["--fabric", &fabric, "--nodes", &at]);
+    let counts = |fabric: &str| -> Vec<_> {
+        let all = cells(SYSTEMS, "5000", ("1", "1"), &["--fabric", fabric]);
+        let what = ["mn", "cn", "round_trips", "doorbells"];
+        all.iter().map(|c| what.map(|what| c[what].clone())).collect()
     };
-    cells(&["--fabric", "tcp", "--nodes", &at]);
-    assert_eq!(cells(&["--fabric", "tcp"]), cells(&["--fabric", "local"]));
+    assert_eq!(counts(&fabric), counts("local"));
+}
+
+/// Several clients get in each other's way, in one process or not: their verbs per operation are within 3 %, what they try again
+/// (atomics beyond the others') included. Keys are many, for how often two meet is chance.
+#[test]
+#[expect(clippy::disallowed_macros, reason = "what differs")]
+fn several_clients_post_nearly_the_verbs_of_one_process() {
+    let verbs = |c: &serde_json::Value, side: &str| -> f64 {
+        ["read", "write", "atomic"].iter().map(|v| c[side][*v].as_f64().expect("a count")).sum()
+    };
+    let [here, there] = ["local".to_owned(), fabric()]
+        .map(|fabric| cells(SOUND, "60000", ("2", "2"), &["--fabric", &fabric]));
+    for (h, t) in here.iter().zip(&there) {
+        for side in ["mn", "cn"] {
+            let (h_verbs, t_verbs) = (verbs(h, side), verbs(t, side));
+            let name = format!("{} {} at {side}", h["system"], h["workload"]);
+            println!(
+                "{name}: local {h_verbs:.4}, {} {t_verbs:.4}; atomics {} and {}",
+                t["fabric"], h[side]["atomic"], t[side]["atomic"]
+            );
+            let apart = (h_verbs - t_verbs).abs() / h_verbs.max(0.1);
+            assert!(apart <= 0.03, "{name}: {h_verbs} and {t_verbs}");
+        }
+    }
+}
+
+/// The conformance suite, with operations of two processes.
+#[test]
+fn systems_conform_on_two_processes() {
+    let systems = ["--system", "families", "--steps", "300"];
+    let out = Command::new(binary())
+        .args([&["conform", "--fabric", &fabric()][..], &systems].concat())
+        .stdin(Stdio::null())
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(said.matches("two processes").count(), 4, "{said}");
 }

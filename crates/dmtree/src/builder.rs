@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dmtree_fabric::net::Equipment;
 use dmtree_fabric::{Error, Result};
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
@@ -105,6 +106,7 @@ pub struct Connector {
     cache: Result<u64>,
     wanted: Option<u16>,
     within: Duration,
+    equipment: Equipment,
 }
 
 impl Connector {
@@ -115,6 +117,7 @@ impl Connector {
             cache: Ok(DEFAULT_CACHE_BYTES),
             wanted: None,
             within: DEFAULT_WAIT,
+            equipment: Equipment::default(),
         }
     }
 
@@ -137,6 +140,19 @@ impl Connector {
         self
     }
 
+    /// The RDMA device, which is needed when the pool's verbs go over RDMA (`dmtree memnode --fabric verbs`); the first one with an
+    /// active port by default. The program must be built with the feature `verbs` then.
+    pub fn device(mut self, name: &str) -> Self {
+        self.equipment.device = Some(name.to_string());
+        self
+    }
+
+    /// Index into the table of addresses of the device's port; chosen by kind by default.
+    pub fn gid_index(mut self, index: u8) -> Self {
+        self.equipment.gid_index = Some(index);
+        self
+    }
+
     /// How long it waits for a pool that is not ready; 30 s by default.
     pub fn wait(mut self, within: Duration) -> Self {
         self.within = within;
@@ -148,13 +164,17 @@ impl Connector {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Busy`](crate::ErrorKind::Busy) when the pool is not
-    /// ready in time, [`ErrorKind::Incompatible`](crate::ErrorKind::Incompatible) for another release; they say what is missing.
+    /// ready in time, [`ErrorKind::Incompatible`](crate::ErrorKind::Incompatible) for another release,
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when it is a pool over RDMA and this machine or program has none; they
+    /// say what is missing.
     pub fn open(self) -> Result<Pool> {
         let place = Place {
             first: &self.first,
             listen: &self.listen,
             wanted: self.wanted,
             within: self.within,
+            carrier: None,
+            equipment: &self.equipment,
         };
         Ok(Pool::new(Cluster::join(&place)?, self.cache?))
     }

@@ -90,6 +90,9 @@ impl<T: Transport> Transport for WithoutCalls<T> {
     fn poll(&self, core: &Core) -> Progress {
         self.0.poll(core)
     }
+    fn settle(&self, core: &Core) {
+        self.0.settle(core);
+    }
     fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
         self.0.idle(core, due, spins)
     }

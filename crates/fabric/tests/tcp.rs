@@ -1,4 +1,5 @@
-//! The contract over TCP: several nodes, each as a process would have it, with a connection per client thread and host.
+//! The contract over TCP: several nodes, each as a process would have it, with a connection per client thread and host. With
+//! `DMTREE_TEST_FABRIC=verbs` the verbs go over this machine's RDMA device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
 use std::io::{Read, Write};
@@ -6,26 +7,48 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dmtree_fabric::net::{Charter, Joining, NetFabric};
+use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric};
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{
-    Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, RpcFuture,
-    RpcHandler, ServiceId, Standing, Terms,
+    Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, Member, NodeId, Result, Role,
+    RpcFuture, RpcHandler, ServiceId, Standing, Terms,
 };
 
 const MN: NodeId = NodeId::memory(0);
 const SOON: Duration = Duration::from_millis(300);
 
+/// What carries verbs.
+fn carrier() -> Carrier {
+    let over_rdma = std::env::var("DMTREE_TEST_FABRIC").is_ok_and(|f| f == "verbs");
+    if over_rdma { Carrier::Rdma } else { Carrier::Frames }
+}
+
+fn found_at(listen: &str, memory_nodes: u16) -> NetFabric {
+    let (carrier, terms) = (carrier(), b"terms".to_vec());
+    let charter = Charter { memory_nodes, compute_nodes: 4, carrier, terms };
+    NetFabric::found(listen, 1 << 16, charter, Terms::default(), &Equipment::default())
+        .expect("a free port")
+}
+
 fn found(memory_nodes: u16) -> NetFabric {
-    let charter = Charter { memory_nodes, compute_nodes: 4, terms: b"terms".to_vec() };
-    let mn0 =
-        NetFabric::found("127.0.0.1:0", 1 << 16, charter, Terms::default()).expect("a free port");
+    let mn0 = found_at("127.0.0.1:0", memory_nodes);
     mn0.ready().expect("itself");
     mn0
 }
 
 fn join_as(first: &str, role: Role, wanted: Option<u16>) -> Result<NetFabric> {
-    let how = Joining { first, listen: "127.0.0.1:0", role, wanted, within: SOON };
+    join_on(None, first, role, wanted)
+}
+
+fn join_on(
+    carrier: Option<Carrier>,
+    first: &str,
+    role: Role,
+    wanted: Option<u16>,
+) -> Result<NetFabric> {
+    let equipment = &Equipment::default();
+    let listen = "127.0.0.1:0";
+    let how = Joining { first, listen, role, wanted, within: SOON, carrier, equipment };
     NetFabric::join(&how, |charter| {
         assert_eq!(charter, b"terms");
         Ok(1 << 14)
@@ -156,6 +179,26 @@ fn fencing_ends_a_members_access_at_once() {
     assert_eq!(on(b, b.faa(at(64), 0)).expect("others go on"), 1);
 }
 
+/// A compute node that is started again under its number has other memory: who has heard of it does not reach the old one any more,
+/// though that is there still.
+#[test]
+fn verbs_go_to_the_life_of_a_node_that_is_known() {
+    let mn0 = found(1);
+    let (cn0, cn1) = (compute(&mn0), compute(&mn0));
+    let (ep, Member { node, incarnation }) = (&endpoint(&cn0), cn1.me());
+    let word = GlobalAddr::new(node, 64);
+    assert_eq!(on(ep, ep.faa(word, 7)).expect("there"), 0);
+    cn0.connect(cn0.me().node, node, incarnation + 1);
+    for _ in 0..3 {
+        on(ep, ep.faa(word, 1)).expect_err("the former life's memory");
+    }
+    let own = &endpoint(&cn1);
+    assert_eq!(on(own, own.faa(word, 0)).expect("its own"), 7, "nothing came there");
+    cn0.connect(cn0.me().node, node, incarnation);
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(on(ep, ep.faa(word, 0)).expect("connects again"), 7);
+}
+
 struct Echo;
 impl RpcHandler for Echo {
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
@@ -204,9 +247,7 @@ fn a_memory_node_that_is_gone_is_an_error_and_one_that_is_back_is_another_pool()
     drop(mn0);
     let e = on(ep, ep.faa(at(64), 1)).expect_err("gone");
     assert_eq!((e.kind(), e.effect()), (ErrorKind::Unreachable, Effect::Unknown), "{e}");
-    let charter = Charter { memory_nodes: 1, compute_nodes: 4, terms: b"terms".to_vec() };
-    let again =
-        NetFabric::found(&address, 1 << 16, charter, Terms::default()).expect("the same port");
+    let again = found_at(&address, 1);
     std::thread::sleep(Duration::from_millis(150));
     let e = on(ep, ep.faa(at(64), 1)).expect_err("another pool");
     assert!(e.to_string().contains("another pool"), "{e}");
@@ -254,11 +295,51 @@ fn strangers_and_other_versions_are_told_apart() {
 }
 
 #[test]
+fn a_pool_on_another_fabric_is_told_apart() {
+    let mn0 = found(1);
+    let (here, other) = match carrier() {
+        Carrier::Frames => (Carrier::Frames, Carrier::Rdma),
+        Carrier::Rdma => (Carrier::Rdma, Carrier::Frames),
+    };
+    let joined = join_on(Some(here), mn0.listens(), Role::Compute, None);
+    assert_eq!(joined.expect("fits").carrier(), here);
+    let e = join_on(Some(other), mn0.listens(), Role::Compute, None).expect_err("another fabric");
+    assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
+    let words = format!("is on fabric {here}, not on {other}: give --fabric {here}");
+    assert!(e.to_string().contains(&words), "{e}");
+}
+
+/// Each node had a clock of its own, and an executor's timers went by the clock of the first: a pause of a client of a node that had
+/// started later was over before it had begun by the client's clock, and nothing woke the client again. The bench hung so, with
+/// clients of several nodes on a thread.
+#[test]
+fn clients_of_several_nodes_share_an_executor_and_its_clock() {
+    let mn0 = found(1);
+    let cn0 = compute(&mn0);
+    std::thread::sleep(Duration::from_millis(50));
+    let cn1 = compute(&mn0);
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let first = endpoint(&cn0);
+        let transport = cn1.attach(cn1.me().node).expect("this process's node");
+        let slot = first.core().add_slot();
+        let ep = &Endpoint::new(first.core().clone(), transport, slot);
+        let slept = on(ep, async {
+            ep.sleep(1_000_000).await;
+            ep.faa(at(64), 1).await
+        });
+        done.send(slept).expect("waited for");
+    });
+    let slept = ended.recv_timeout(Duration::from_secs(10)).expect("the pause ends");
+    assert_eq!(slept.expect("works"), 0);
+}
+
+#[test]
 fn garbage_from_peers_harms_nobody() {
     let mn0 = found(1);
     for len in [0, 5, 12, 20, 200] {
         let mut peer = TcpStream::connect(mn0.listens()).expect("listens");
-        let mut bytes = b"dmtwire\n\x01\0\0\0".to_vec();
+        let mut bytes = b"dmtwire\n\x02\0\0\0".to_vec();
         bytes.resize(len, 0xff);
         let _ = peer.write_all(&bytes);
         drop(peer);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, Result};
 use dmtree_pool::PoolNode;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::fill::Fill;
 
@@ -84,7 +84,7 @@ impl Write<'_> {
 }
 
 /// How a write ended. These are not errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Outcome {
     /// It took effect.
     Done,
@@ -285,7 +285,7 @@ pub enum Work {
 }
 
 /// What a bulk load did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loaded {
     /// Pairs stored.
     pub pairs: u64,
@@ -294,7 +294,7 @@ pub struct Loaded {
 }
 
 /// What a census of an index's memory has found, and taken back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// Nodes that nobody held.
     pub objects: u64,
@@ -316,7 +316,7 @@ impl Found {
 }
 
 /// Numbers about an index's structure, for stats and for reports.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shape {
     /// Keys present.
     pub keys: u64,

@@ -9,9 +9,10 @@
 //! number of keys exactly.
 
 use dmtree_fabric::{Error, Result};
+use serde::{Deserialize, Serialize};
 
 /// How full a bulk load makes the nodes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Fill {
     /// All alike: this share of the slots, above 0 and at most 1.
     Even(f64),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dmtree_fabric::net::{Charter, Joining, NetFabric};
+use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric};
 use dmtree_fabric::{
     Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, Terms,
 };
@@ -44,12 +44,16 @@ pub struct Place<'a> {
     pub wanted: Option<u16>,
     /// How long it waits for a pool that is not ready.
     pub within: Duration,
+    /// What must carry the pool's verbs, if it matters.
+    pub carrier: Option<Carrier>,
+    /// Its NIC, which it needs in a pool over RDMA.
+    pub equipment: &'a Equipment,
 }
 
 impl Place<'_> {
     fn joining(&self, role: Role) -> Joining<'_> {
-        let Place { first, listen, wanted, within } = *self;
-        Joining { first, listen, role, wanted, within }
+        let Place { first, listen, wanted, within, carrier, equipment } = *self;
+        Joining { first, listen, role, wanted, within, carrier, equipment }
     }
 }
 
@@ -58,23 +62,30 @@ impl Place<'_> {
 /// # Errors
 /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
 pub fn open_charter(first: &str, within: Duration) -> Result<PoolOptions> {
-    charter::decode(&NetFabric::charter(first, within)?)
+    charter::decode(&NetFabric::charter(first, within)?.0)
 }
 
 impl MemoryNode {
     /// Founds a pool of these options: this process is its first memory node.
     ///
     /// # Errors
-    /// Those of [`PoolOptions::validate`]; `InvalidArgument` when it cannot listen there.
-    pub fn found(listen: &str, options: &PoolOptions, terms: Terms) -> Result<Self> {
+    /// Those of [`PoolOptions::validate`] and of [`NetFabric::found`].
+    pub fn found(
+        listen: &str,
+        options: &PoolOptions,
+        terms: Terms,
+        carrier: Carrier,
+        equipment: &Equipment,
+    ) -> Result<Self> {
         options.validate()?;
         let terms_of_pool = Charter {
             memory_nodes: options.memory_nodes,
             compute_nodes: options.compute_nodes,
+            carrier,
             terms: charter::encode(options),
         };
         let bytes = options.memory_bytes_per_node;
-        let fabric = NetFabric::found(listen, bytes, terms_of_pool, terms)?;
+        let fabric = NetFabric::found(listen, bytes, terms_of_pool, terms, equipment)?;
         Self::serve(fabric, bytes, options)
     }
 
@@ -143,10 +154,20 @@ impl Cluster {
     /// # Errors
     /// Those of [`MemoryNode::found`] and [`Cluster::join`].
     pub fn over_tcp(options: &PoolOptions) -> Result<Self> {
+        Self::over(options, Carrier::Frames, &Equipment::default())
+    }
+
+    /// The same, with verbs carried as `carrier` says.
+    ///
+    /// # Errors
+    /// As [`Cluster::over_tcp`].
+    pub fn over(options: &PoolOptions, carrier: Carrier, equipment: &Equipment) -> Result<Self> {
         let listen = "127.0.0.1:0";
-        let first = MemoryNode::found(listen, options, Terms::default())?;
+        let first = MemoryNode::found(listen, options, Terms::default(), carrier, equipment)?;
         let address = first.listens().to_string();
-        let place = Place { first: &address, listen, wanted: None, within: JOINS_WITHIN };
+        let (first_at, wanted, within) = (address.as_str(), None, JOINS_WITHIN);
+        let carrier = Some(carrier);
+        let place = Place { first: first_at, listen, wanted, within, carrier, equipment };
         let mut memory = vec![first];
         for _ in 1..options.memory_nodes {
             memory.push(MemoryNode::join(&place, options.memory_bytes_per_node)?);

@@ -1,9 +1,11 @@
-//! A pool of several nodes as processes would have them, over TCP: memory nodes, compute nodes that come and go.
+//! A pool of several nodes as processes would have them, over TCP: memory nodes, compute nodes that come and go. With
+//! `DMTREE_TEST_FABRIC=verbs` their verbs go over this machine's RDMA device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use dmtree_fabric::net::{Carrier, Equipment};
 use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Result, Terms};
 use dmtree_pool::{
     ArenaKey, Cluster, MemoryNode, Place, PoolNode, PoolOptions, TableId, TableSide, open_charter,
@@ -18,12 +20,21 @@ fn options(memory_nodes: u16) -> PoolOptions {
 }
 
 fn found(memory_nodes: u16) -> MemoryNode {
-    MemoryNode::found("127.0.0.1:0", &options(memory_nodes), SHORT).expect("a free port")
+    let over_rdma = std::env::var("DMTREE_TEST_FABRIC").is_ok_and(|f| f == "verbs");
+    let carrier = if over_rdma { Carrier::Rdma } else { Carrier::Frames };
+    let options = options(memory_nodes);
+    MemoryNode::found("127.0.0.1:0", &options, SHORT, carrier, &Equipment::default())
+        .expect("a free port")
+}
+
+fn place_at(first: &str, within: Duration) -> Place<'_> {
+    static ANY: LazyLock<Equipment> = LazyLock::new(Equipment::default);
+    Place { first, listen: "127.0.0.1:0", wanted: None, within, carrier: None, equipment: &ANY }
 }
 
 fn place(first: &MemoryNode) -> Place<'_> {
     let within = Duration::from_secs(5);
-    Place { first: first.listens(), listen: "127.0.0.1:0", wanted: None, within }
+    place_at(first.listens(), within)
 }
 
 fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
@@ -113,7 +124,7 @@ fn a_compute_node_that_leaves_hands_its_tables_over() {
 #[test]
 fn a_pool_that_is_not_there_or_not_ready_is_an_error_with_a_way_out() {
     let soon = Duration::from_millis(200);
-    let nobody = Place { first: "127.0.0.1:1", listen: "127.0.0.1:0", wanted: None, within: soon };
+    let nobody = place_at("127.0.0.1:1", soon);
     let e = Cluster::join(&nobody).expect_err("nobody is there");
     assert_eq!(e.kind(), ErrorKind::Unreachable, "{e}");
     let mn0 = found(2);

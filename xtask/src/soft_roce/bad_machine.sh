@@ -18,6 +18,46 @@ expect() {
 }
 probe="$dmtree fabric probe --fabric verbs --verb read --seconds 0.05"
 
+serve="$dmtree memnode --fabric verbs --memory-bytes 64MiB --listen"
+# A pool that works, and what does not fit it.
+$serve 127.0.0.1:7001 >/tmp/memnode 2>&1 &
+memnode=$!
+for try in $(seq 100); do
+    if grep -q "compute nodes:" /tmp/memnode; then break; fi
+    sleep 0.1
+done
+join="$dmtree shell --connect 127.0.0.1:7001"
+expect 0 "done" bash -c "echo put a 1 | $join"
+expect 2 "no device mlx9_7: there is rxe0" $join --device mlx9_7
+expect 2 "no address at index 9: there is 0, 1" $join --gid-index 9
+# A link-local address cannot be connected with an IPv4 one.
+expect 2 "choose addresses of one kind (--gid-index)" $join --gid-index 0
+expect 2 "is on fabric verbs, not on tcp: give --fabric verbs" "$dmtree" bench quick --fabric tcp --nodes 127.0.0.1:7001
+expect 2 "nobody listens there" "$dmtree" shell --connect 127.0.0.1:7002
+expect 2 "10.99.0.77:7001: no answer in time" "$dmtree" shell --connect 10.99.0.77:7001
+expect 2 "is larger than the" "$dmtree" memnode --fabric verbs --listen 127.0.0.1:7003 --memory-bytes 3900MiB
+expect 2 "ulimit -l unlimited" prlimit --memlock=1048576 setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock $serve 127.0.0.1:7003
+# A node that could not start is not waited for: its place in the pool is free again.
+$serve 127.0.0.1:7005 --memory-nodes 2 >/tmp/first 2>&1 &
+first=$!
+for try in $(seq 100); do
+    if grep -q "compute nodes:" /tmp/first; then break; fi
+    sleep 0.1
+done
+second="$serve 127.0.0.1:7006 --join 127.0.0.1:7005 --wait 5"
+expect 2 "ulimit -l unlimited" prlimit --memlock=1048576 setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock $second
+$second >/tmp/second 2>&1 &
+second=$!
+expect 0 "done" bash -c "echo put a 1 | $dmtree shell --connect 127.0.0.1:7005"
+kill $second $first
+wait $second $first
+# Packets of 512 bytes do not carry what the pool writes whole.
+ip link set v0 mtu 1100
+expect 2 "mtu is 512" $join
+ip link set v0 mtu 4200
+kill $memnode
+wait $memnode
+
 expect 0 "READ of 64 bytes" $probe
 expect 2 "no device mlx9_7: there is rxe0" $probe --device mlx9_7
 # Memory that may not be locked: without the capability that root has.
@@ -28,13 +68,16 @@ ip addr flush dev v0
 expect 0 "link-local" "$dmtree" doctor --fabric verbs
 ip link set v0 down
 expect 2 "no active port" $probe
+expect 2 "no active port" $serve 127.0.0.1:7003
 expect 1 "MISSING  port" "$dmtree" doctor --fabric verbs
 rdma link del rxe0
 expect 2 "this machine has no RDMA device" $probe
+expect 2 "this machine has no RDMA device" $serve 127.0.0.1:7003
 expect 1 "MISSING  devices" "$dmtree" doctor --fabric verbs
 mkdir -p /tmp/hidden
 mv /usr/lib/x86_64-linux-gnu/libibverbs.so.1* /tmp/hidden/
 expect 2 "libibverbs.so.1 is not there: apt-get install" $probe
+expect 2 "libibverbs.so.1 is not there: apt-get install" $serve 127.0.0.1:7003
 expect 1 "MISSING  library" "$dmtree" doctor --fabric verbs
 expect 0 "READ of 64 bytes" "$dmtree" fabric probe --verb read --seconds 0.05
 exit $failed

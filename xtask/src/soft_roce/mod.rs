@@ -28,7 +28,7 @@ const FILES: &[(&str, &str)] = &[
     ("/usr/lib/x86_64-linux-gnu/libclang-14.so.1", "libclang-dev"),
 ];
 
-const LIMIT: Duration = Duration::from_secs(400);
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// Why the machine cannot be had, or `None`.
 fn install() -> Result<Option<String>> {
@@ -71,9 +71,11 @@ fn install() -> Result<Option<String>> {
 const WANTED: &[(&str, &str)] = &[
     ("crates/fabric", "verbs"),
     ("crates/fabric", "verbs_no_allocation"),
+    ("crates/fabric", "tcp"),
+    ("crates/pool", "apart"),
     ("indexes/dmtree", "verbs"),
     ("indexes/dmtree", "conformance"),
-    ("indexes/fptree", "conformance"),
+    ("crates/cli", "processes"),
     ("crates/cli", "dmtree"),
 ];
 
@@ -81,8 +83,12 @@ const WANTED: &[(&str, &str)] = &[
 fn build() -> Result<Vec<String>> {
     let mut c = Command::new("cargo");
     c.args(["build", "--message-format=json-render-diagnostics", "--bin", "dmtree"]);
-    c.args(["--test", "verbs", "--test", "verbs_no_allocation", "--test", "conformance"]);
-    for package in ["dmtree-fabric", "dmtree-engine", "dmtree-fptree", "dmtree-cli"] {
+    for test in ["verbs", "verbs_no_allocation", "tcp", "apart", "conformance", "processes"] {
+        c.args(["--test", test]);
+    }
+    // One build: all of them get the fabric with the feature.
+    c.args(["-p", "dmtree-pool"]);
+    for package in ["dmtree-fabric", "dmtree-engine", "dmtree-cli"] {
         c.args(["-p", package, "--features", &format!("{package}/verbs")]);
     }
     let out = c.current_dir(crate::root()).stderr(Stdio::inherit()).output().context("cargo")?;
@@ -112,24 +118,31 @@ fn build() -> Result<Vec<String>> {
 }
 
 /// What runs in the machine, in order. Conformance runs are shortened, for a verb takes 30 us there. Left out are tests that say
-/// something about many keys only, and of the baselines those that make dozens of pools: each registers its memory anew.
+/// something about many keys only.
 fn list() -> Result<Vec<String>> {
     let made = build()?;
-    let [verbs, no_allocation, counts, conformance, baselines, dmtree] = &made[..] else {
+    let [verbs, no_allocation, net, pool, counts, conformance, processes, dmtree] = &made[..]
+    else {
         bail!("cargo made {} executables", made.len());
     };
     let scripts = crate::root().join("xtask/src/soft_roce");
     let script = |name: &str| format!("bash {} {dmtree}", scripts.join(name).display());
     let shortened = "DMTREE_NEED_RDMA=1 DMTREE_TEST_FABRIC=verbs DMTREE_STEPS_DIVISOR=40";
     Ok(vec![
+        // The data path, all nodes in one process.
         format!("DMTREE_NEED_RDMA=1 {verbs} --test-threads=1"),
         format!("DMTREE_NEED_RDMA=1 {no_allocation}"),
         format!("DMTREE_NEED_RDMA=1 {counts}"),
         format!("{shortened} {conformance} --skip loads_as_random"),
-        format!(
-            "{shortened} {baselines} --skip loads_as_random --skip full_memory_nodes --skip tables_overflow --skip three_nodes --skip three_memory_nodes --skip odd_lengths --skip every_switch"
-        ),
         script("throughput.sh"),
+        // Nodes apart: the fabric, the pool, processes, every system.
+        format!("DMTREE_TEST_FABRIC=verbs {net} --test-threads=1"),
+        format!("DMTREE_TEST_FABRIC=verbs {pool} --test-threads=1"),
+        format!(
+            "DMTREE_TEST_FABRIC=verbs DMTREE_BIN={dmtree} {processes} --nocapture --test-threads=1 --skip systems_conform"
+        ),
+        format!("{dmtree} conform --fabric verbs --steps 400"),
+        script("demo.sh"),
         format!("{dmtree} doctor --fabric verbs"),
         format!(
             "{dmtree} fabric probe --fabric verbs --seconds 0.05 --out /tmp/rxe.toml && {dmtree} fabric show /tmp/rxe.toml >/dev/null"
@@ -138,17 +151,30 @@ fn list() -> Result<Vec<String>> {
     ])
 }
 
-/// Runs the list, or `command` alone.
+/// What of the list the words ask for: `--only WORD` those lines that have the word, other words are a command of their own.
+fn chosen(words: &[String]) -> Result<Vec<String>> {
+    match words {
+        [] => list(),
+        [only, word] if only == "--only" => {
+            let mut list = list()?;
+            list.retain(|line| line.contains(word));
+            if list.is_empty() {
+                bail!("no command of the list has {word:?}");
+            }
+            Ok(list)
+        }
+        words => Ok(vec![words.join(" ")]),
+    }
+}
+
+/// Runs the list, a part of it, or a command of its own.
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
 pub fn run(command: &[String]) -> Result<()> {
     if let Some(why) = install()? {
         println!("SKIPPED: the Soft-RoCE machine: {why}");
         return Ok(());
     }
-    let list = match command {
-        [] => list()?,
-        words => vec![words.join(" ")],
-    };
+    let list = chosen(command)?;
     let machine = Machine::prepare(&crate::root().join("target/soft-roce"))?;
     let ran = machine.run(&list, LIMIT)?;
     println!();

@@ -5,8 +5,12 @@
 //! |---|---|
 //! | POST | 1, use-by 8, then per verb: opcode 1, length 4, address 8, and as the opcode needs: two words 16, the bytes to write |
 //! | CALL | 2, use-by 8, number 8, service 2, the request |
+//! | OFFER | 3, use-by 8, a client thread's offer of a queue pair: in the place of an earlier one of this link |
+//! | CLOSE | 4, use-by 8: the host's end of that queue pair goes |
 //! | DONE | 1, 1 and what READs and atomics found, in order; or 1, 0 and a failure |
 //! | REPLY | 2, number 8, 1 and the reply; or 2, number, 0 and a failure |
+//! | ANSWER | 3, 1 and the host's answer to the offer; or 3, 0 and a failure |
+//! | CLOSED | 4, 1: nothing of that queue pair executes any more |
 
 use super::wire::{self, Failure, MAX_FRAME};
 use crate::addr::GlobalAddr;
@@ -17,6 +21,8 @@ use crate::transport::{Nanos, Opcode, WorkRequest};
 
 pub(super) const POST: u8 = 1;
 pub(super) const CALL: u8 = 2;
+pub(super) const OFFER: u8 = 3;
+pub(super) const CLOSE: u8 = 4;
 
 /// Takes fields off the front of a frame.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
@@ -184,6 +190,14 @@ pub(super) fn call(out: &mut Vec<u8>, use_by: Nanos, number: u64, to: ServiceId,
     out.extend(number.to_le_bytes());
     out.extend(to.0.to_le_bytes());
     out.extend(request);
+    end(out, start);
+}
+
+/// Appends a frame about a queue pair.
+pub(super) fn about_end(out: &mut Vec<u8>, kind: u8, use_by: Nanos, offer: &[u8]) {
+    let start = begin(out, kind);
+    out.extend(use_by.to_le_bytes());
+    out.extend(offer);
     end(out, start);
 }
 

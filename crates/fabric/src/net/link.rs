@@ -14,6 +14,7 @@ use super::Shared;
 use super::admin;
 use super::frames::{self, Fields};
 use super::wire::{Hello, MAX_FRAME, broken};
+use crate::addr::NodeId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
 use crate::rpc::ServiceId;
@@ -41,6 +42,23 @@ pub(super) enum Ended {
     Part(u32, Result<()>),
     /// A call.
     Call(Ticket, Result<Vec<u8>>),
+    /// An offer of a queue pair: the answer.
+    Offer(NodeId, Result<Vec<u8>>),
+    /// The link that a connected queue pair hangs on.
+    Tie(NodeId, Error),
+    /// The host's end of a queue pair, which was to be closed: with what the host says of this node, if it refuses it.
+    End(NodeId, Option<Error>),
+}
+
+/// How far the queue pair has come that this link carries offers for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tie {
+    /// Since when the answer is awaited.
+    offered: Option<Nanos>,
+    /// The host has an end that is in use.
+    is_connected: bool,
+    /// Since when that end is to be closed.
+    closing: Option<Nanos>,
 }
 
 /// The connection.
@@ -57,6 +75,7 @@ pub(super) struct Link {
     pending: VecDeque<Pending>,
     calls: BTreeMap<u64, (Ticket, Nanos)>,
     next_call: u64,
+    tie: Tie,
     retry_at: Nanos,
     /// Why the stream is gone.
     trouble: Option<Error>,
@@ -77,6 +96,7 @@ impl Link {
             pending: VecDeque::new(),
             calls: BTreeMap::new(),
             next_call: 1,
+            tie: Tie::default(),
             retry_at: 0,
             trouble: None,
         };
@@ -107,7 +127,40 @@ impl Link {
 
     /// Whether anything is waited for.
     pub(super) fn is_busy(&self) -> bool {
-        !self.pending.is_empty() || !self.calls.is_empty() || self.written < self.out.len()
+        let Tie { offered, closing, .. } = self.tie;
+        !self.pending.is_empty()
+            || !self.calls.is_empty()
+            || self.written < self.out.len()
+            || offered.is_some()
+            || closing.is_some()
+    }
+
+    /// Whether a queue pair hangs on it.
+    pub(super) fn is_tied(&self) -> bool {
+        self.tie.is_connected
+    }
+
+    /// The answer was good, or the queue pair is gone.
+    pub(super) fn set_tied(&mut self, yes: bool) {
+        self.tie.is_connected = yes;
+    }
+
+    /// Offers the host a queue pair.
+    pub(super) fn offer(&mut self, now: Nanos, offer: &[u8]) {
+        let use_by = self.use_by(now);
+        frames::about_end(&mut self.out, frames::OFFER, use_by, offer);
+        self.tie.offered = Some(now);
+        self.flush();
+    }
+
+    /// Has the host close its end.
+    pub(super) fn close_end(&mut self, now: Nanos) {
+        self.tie = Tie { offered: None, is_connected: false, closing: Some(now) };
+        if self.stream.is_some() {
+            let use_by = self.use_by(now);
+            frames::about_end(&mut self.out, frames::CLOSE, use_by, &[]);
+            self.flush();
+        }
     }
 
     /// The socket to wait for, while anything is waited for.
@@ -188,6 +241,7 @@ impl Link {
         }
         let now = shared.now();
         self.expire(now, ended);
+        self.untie(ended);
         if self.stream.is_none() && self.is_busy() && now >= self.retry_at {
             self.repair(shared, ended);
             self.retry_at = shared.now() + RETRY_NS;
@@ -195,7 +249,11 @@ impl Link {
     }
 
     fn receive(&mut self, ended: &mut Vec<Ended>) {
-        if self.pending.is_empty() && self.calls.is_empty() {
+        if self.pending.is_empty()
+            && self.calls.is_empty()
+            && !self.tie.is_connected
+            && self.tie.offered.or(self.tie.closing).is_none()
+        {
             return;
         }
         let mut chunk = [0; 16 << 10];
@@ -262,9 +320,34 @@ impl Link {
                     ended.push(Ended::Call(ticket, reply));
                 }
             }
+            frames::OFFER if self.tie.offered.is_some() => {
+                let answer = frames::read_outcome(&mut f, &self.address)?.map(<[u8]>::to_vec);
+                self.tie.offered = None;
+                ended.push(Ended::Offer(self.to.node, answer));
+            }
+            // What was given up meanwhile is of no interest: the host's end goes with the next offer or with the link.
+            frames::OFFER => {}
+            frames::CLOSE => {
+                if self.tie.closing.take().is_some() {
+                    ended.push(Ended::End(self.to.node, None));
+                }
+            }
             kind => return Err(Error::corrupt(format!("an outcome of kind {kind}"))),
         }
         Ok(())
+    }
+
+    /// A queue pair does not outlive its link: the host closes its end with it.
+    fn untie(&mut self, ended: &mut Vec<Ended>) {
+        if self.stream.is_some() {
+            return;
+        }
+        if self.tie.offered.take().is_some() {
+            ended.push(Ended::Offer(self.to.node, Err(self.broke())));
+        }
+        if std::mem::take(&mut self.tie.is_connected) {
+            ended.push(Ended::Tie(self.to.node, self.broke()));
+        }
     }
 
     /// Gives up what cannot be executed any more because its time has passed.
@@ -273,6 +356,16 @@ impl Link {
         let over = |sent_at: Nanos| now > sent_at + patience;
         if self.pending.front().is_some_and(|p| over(p.sent_at)) && self.stream.is_some() {
             self.lose(Error::new(ErrorKind::Unreachable, "it has not answered for 2 s"));
+        }
+        let Tie { offered, closing, .. } = self.tie;
+        if offered.or(closing).is_some_and(over) && self.stream.is_some() {
+            let what = "it has not answered for 2 s, over TCP: is it overloaded, or the way to it?";
+            self.lose(Error::new(ErrorKind::Unreachable, what));
+        }
+        if closing.is_some_and(over) && self.stream.is_none() {
+            // By now no packet of the queue pair is left.
+            self.tie.closing = None;
+            ended.push(Ended::End(self.to.node, None));
         }
         while self.pending.front().is_some_and(|p| over(p.sent_at)) {
             let Some(p) = self.pending.pop_front() else { return };
@@ -291,24 +384,30 @@ impl Link {
         }
     }
 
-    fn cut_off(&self) -> Error {
+    fn broke(&self) -> Error {
         let why = self.trouble.as_ref().map_or_else(String::new, ToString::to_string);
         Error::new(
             ErrorKind::Unreachable,
             format!("the connection to {} broke: {why}; try again", self.to.node),
         )
-        .effect_unknown()
+    }
+
+    fn cut_off(&self) -> Error {
+        self.broke().effect_unknown()
     }
 
     /// Connects again. Either way what was in flight may be over by that.
     fn repair(&mut self, shared: &Shared, ended: &mut Vec<Ended>) {
-        let is_over = match self.connect(shared) {
-            Ok(()) => true,
+        let (is_over, refusal) = match self.connect(shared) {
+            Ok(()) => (true, None),
             // It answers, and refuses: it has restarted, or has revoked this node's access.
-            Err(e) if e.kind() != ErrorKind::Unreachable => true,
-            Err(_) => is_refused(&self.address),
+            Err(e) if e.kind() != ErrorKind::Unreachable => (true, Some(e)),
+            Err(_) => (is_refused(&self.address), None),
         };
         if is_over {
+            if self.tie.closing.take().is_some() {
+                ended.push(Ended::End(self.to.node, refusal));
+            }
             let why = self.cut_off();
             for p in self.pending.drain(..) {
                 ended.push(Ended::Part(p.lot, Err(why.clone())));

@@ -1,4 +1,5 @@
-//! Nodes in processes of their own, over TCP: for function rather than speed, and for what verbs do not carry.
+//! Nodes in processes of their own. They reach each other over TCP; verbs travel as frames there, for function rather than speed, or
+//! over RDMA beside it (`carrier.rs`).
 //!
 //! Every process is one node: it has a region, listens, and serves verbs and remote calls on that region to whoever belongs to the
 //! same pool. The first memory node also keeps the roster (who is where) and the membership. There is no other service; processes may
@@ -7,16 +8,25 @@
 //! *Error means over.* A list is sent as one frame per host; a thread of the host executes the frames of a link in their order. When
 //! a connection breaks, its frames are over when the host says so, when it is gone, or when their use-by time has passed (`link.rs`).
 //!
-//! *Fencing.* A host that revokes a member's access ends its links and returns when none of their frames is being executed.
+//! *Fencing.* A host that revokes a member's access destroys its ends of the member's queue pairs, ends its links, and returns when
+//! none of their frames is being executed.
+//!
+//! *Over RDMA* a link carries offers and answers for one connection of its client thread (`direct.rs`); the host's end of that
+//! belongs to the session, and is closed with it.
 
 mod admin;
+mod carrier;
+mod direct;
 mod frames;
 mod link;
 mod membership;
+#[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
+mod rdma;
 mod registrar;
 mod roster;
 mod server;
 mod service;
+mod start;
 mod transport;
 mod wire;
 
@@ -25,31 +35,31 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
 
-use crate::addr::{NodeId, Role};
+use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
-use crate::membership::{InProcess, Member, MemberChange, MemberEvent, Membership, Terms};
-use crate::region::Region;
+use crate::membership::{Member, MemberChange, MemberEvent, Membership};
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Nanos, Transport};
 
 use admin::{Admin, unexpected};
+use carrier::Common;
+use rdma::Rdma;
 use registrar::Registrar;
 use service::Call;
 use transport::NetTransport;
-use wire::{Answer, Ask, Introduction};
+use wire::{Answer, Ask};
 
+pub use carrier::{Carrier, Equipment};
 pub use registrar::Charter;
 pub use roster::{Place, Roster};
+pub use start::Joining;
 pub use wire::PoolId;
 
 /// The roster is not asked for more often than this, ns.
 const REFRESH_NS: Nanos = 100_000_000;
-/// Between two attempts to join a pool that is not ready.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// This process's node and its way to the others. Clone it freely; when the last clone goes, the node closes.
 #[derive(Clone)]
@@ -65,12 +75,20 @@ pub(crate) struct Shared {
     me: Member,
     pool: PoolId,
     host: Arc<Host>,
+    /// What the nodes of the pool have in common.
+    common: Common,
+    /// The node's memory on its NIC, in a pool over RDMA.
+    rdma: Option<Rdma>,
+    /// What the fabric grants.
+    caps: Capabilities,
     /// Start of this node's clock.
     epoch: std::time::Instant,
     roster: RwLock<Roster>,
     refreshed_at: AtomicU64,
     /// The incarnations that links may be opened to, where they are not the roster's.
     lives: Mutex<BTreeMap<NodeId, u32>>,
+    /// How often that has changed: connections are looked at again.
+    lives_news: AtomicU64,
     /// On the first memory node.
     registrar: Option<Registrar>,
     /// To the first memory node; where it is.
@@ -86,108 +104,7 @@ pub(crate) struct Shared {
     log: Mutex<Vec<MemberEvent>>,
 }
 
-/// What a process that joins a pool says of itself.
-#[derive(Clone, Debug)]
-pub struct Joining<'a> {
-    /// Where the first memory node listens.
-    pub first: &'a str,
-    /// Where this one is to listen; port 0 takes any.
-    pub listen: &'a str,
-    /// What it is.
-    pub role: Role,
-    /// The number it wants among the nodes of its role, if it matters.
-    pub wanted: Option<u16>,
-    /// How long it waits for a pool that is not ready.
-    pub within: Duration,
-}
-
 impl NetFabric {
-    /// Founds a pool: this process is its first memory node.
-    ///
-    /// # Errors
-    /// `InvalidArgument` when it cannot listen there; `Full` when there is no memory.
-    pub fn found(listen: &str, region_bytes: u64, charter: Charter, terms: Terms) -> Result<Self> {
-        let (listener, at) = server::listen(listen)?;
-        let me = Member { node: NodeId::memory(0), incarnation: 1 };
-        let pool = PoolId(wire::draw());
-        let registrar = Registrar::new(pool, charter, Arc::new(InProcess::new(terms)));
-        registrar.enter(Place { member: me, address: String::new(), region_bytes });
-        let (roster, first) = (registrar.roster(), at.to_string());
-        Self::start(me, pool, region_bytes, roster, Some(registrar), first, listener)
-    }
-
-    /// The charter of the pool whose first memory node listens at an address.
-    ///
-    /// # Errors
-    /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
-    pub fn charter(first: &str, within: Duration) -> Result<Vec<u8>> {
-        Ok(ask_charter(first, within)?.1)
-    }
-
-    /// Joins a pool. The size of this node's region follows from the charter.
-    ///
-    /// # Errors
-    /// As [`NetFabric::charter`]; `Busy` when the pool is not ready within the time, or has no place; `Exists` for a memory node
-    /// that comes back: what it held is lost.
-    pub fn join(
-        how: &Joining<'_>,
-        region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
-    ) -> Result<Self> {
-        let until = deadline(how.within);
-        let (pool, charter) = ask_charter(how.first, how.within)?;
-        let region_bytes = region_bytes(&charter)?;
-        let (listener, at) = server::listen(how.listen)?;
-        let first = Admin::new(how.first.to_string(), Some(pool));
-        let ask = Ask::Register(Introduction {
-            role: how.role,
-            wanted: how.wanted,
-            listens: at.to_string(),
-            region_bytes,
-            nonce: wire::draw(),
-        });
-        let answer = again_until(until, || first.ask(&ask))?;
-        let Answer::Registered { me, roster } = answer else { return Err(unexpected(&answer)) };
-        let first = how.first.to_string();
-        Self::start(me, pool, region_bytes, roster, None, first, listener)
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
-    fn start(
-        me: Member,
-        pool: PoolId,
-        region_bytes: u64,
-        roster: Roster,
-        registrar: Option<Registrar>,
-        first_address: String,
-        listener: std::net::TcpListener,
-    ) -> Result<Self> {
-        let listens = listener.local_addr().map(|a| a.to_string()).unwrap_or_default();
-        let shared = Arc::new(Shared {
-            me,
-            pool,
-            host: Arc::new(Host::new(me.node, me.incarnation, Region::new(region_bytes))),
-            epoch: std::time::Instant::now(),
-            roster: RwLock::new(roster),
-            refreshed_at: AtomicU64::new(0),
-            lives: Mutex::default(),
-            registrar,
-            first: Admin::new(first_address.clone(), Some(pool)),
-            first_address,
-            admins: Mutex::default(),
-            sessions: server::Sessions::default(),
-            calls: Mutex::default(),
-            next_link: AtomicU64::new(1),
-            listens,
-            closing: AtomicBool::new(false),
-            log: Mutex::default(),
-        });
-        let calls = service::start(&shared)?;
-        *locked(&shared.calls) = Some(calls);
-        server::start(&shared, listener)?;
-        shared.note(me, MemberChange::Joined);
-        Ok(Self(Arc::new(Node { shared })))
-    }
-
     /// Which node in which life this process is.
     pub fn me(&self) -> Member {
         self.0.shared.me
@@ -216,12 +133,28 @@ impl NetFabric {
         self.0.shared.refresh_roster()
     }
 
+    /// What carries the verbs of its pool.
+    pub fn carrier(&self) -> Carrier {
+        self.0.shared.common.carrier
+    }
+
+    /// The NIC and its port in words, and on-chip memory that this node exposes for locks; `None` without RDMA.
+    pub fn nic(&self) -> Option<(String, u32)> {
+        self.0.shared.rdma.as_ref().map(|rdma| (rdma.to_string(), rdma.on_chip_bytes()))
+    }
+
+    /// What its region's memory is made of.
+    pub fn pages(&self) -> crate::region::Pages {
+        self.0.shared.host.region.pages()
+    }
+
     /// This memory node can be used: its services run and its region is formatted. Compute nodes are let in when all are ready.
     ///
     /// # Errors
     /// `Unreachable`.
     pub fn ready(&self) -> Result<()> {
-        match self.0.shared.ask(&Ask::Ready(self.me()))? {
+        let on_chip_bytes = self.0.shared.rdma.as_ref().map_or(0, Rdma::on_chip_bytes);
+        match self.0.shared.ask(&Ask::Ready { me: self.me(), on_chip_bytes })? {
             Answer::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -248,7 +181,7 @@ impl Drop for Node {
         *locked(&self.shared.calls) = None;
         // The listener looks up when somebody comes.
         if let Ok(at) = self.shared.listens.parse() {
-            let _ = std::net::TcpStream::connect_timeout(&at, AGAIN);
+            let _ = std::net::TcpStream::connect_timeout(&at, start::AGAIN);
         }
         self.shared.sessions.end(|_, _| true);
     }
@@ -382,6 +315,9 @@ impl Shared {
     fn revoke(&self, member: Member) {
         self.host.revoke(member.node, member.incarnation);
         self.note(member, MemberChange::Fenced);
+        if let Some(rdma) = &self.rdma {
+            rdma.revoke(member);
+        }
         self.sessions.end(|m, _| m.node == member.node && m.incarnation <= member.incarnation);
     }
 
@@ -419,7 +355,7 @@ impl Shared {
 
 impl Fabric for NetFabric {
     fn name(&self) -> &'static str {
-        "tcp"
+        self.carrier().name()
     }
 
     fn nodes(&self) -> Vec<NodeId> {
@@ -449,11 +385,11 @@ impl Fabric for NetFabric {
                 format!("this process is {}, not {node}", shared.me.node),
             ));
         }
-        Ok(Rc::new(NetTransport::new(shared.clone())))
+        Ok(Rc::new(NetTransport::new(shared.clone())?))
     }
 
     fn caps(&self) -> Capabilities {
-        transport::CAPS
+        self.0.shared.caps
     }
 
     fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()> {
@@ -473,7 +409,9 @@ impl Fabric for NetFabric {
     }
 
     fn connect(&self, _node: NodeId, to: NodeId, incarnation: u32) {
-        locked(&self.0.shared.lives).insert(to, incarnation);
+        let shared = &self.0.shared;
+        locked(&shared.lives).insert(to, incarnation);
+        shared.lives_news.fetch_add(1, Ordering::Release);
     }
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {
@@ -490,30 +428,4 @@ impl Fabric for NetFabric {
 
 fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[expect(clippy::disallowed_methods, reason = "connection set-up is in real time")]
-fn deadline(within: Duration) -> std::time::Instant {
-    std::time::Instant::now() + within
-}
-
-/// Asks again until it works, or fails for good, or the time is over.
-fn again_until<T>(until: std::time::Instant, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
-    loop {
-        match ask() {
-            Err(e) if e.is_retryable() && deadline(AGAIN) < until => {
-                std::thread::park_timeout(AGAIN);
-            }
-            Err(e) if e.is_retryable() => return Err(e.context("waited in vain")),
-            done => return done,
-        }
-    }
-}
-
-fn ask_charter(first: &str, within: Duration) -> Result<(PoolId, Vec<u8>)> {
-    let admin = Admin::new(first.to_string(), None);
-    match again_until(deadline(within), || admin.ask(&Ask::Charter))? {
-        Answer::Charter { pool, charter } => Ok((pool, charter)),
-        other => Err(unexpected(&other)),
-    }
 }

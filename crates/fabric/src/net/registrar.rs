@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::carrier::{Carrier, Common};
 use super::roster::{Place, Roster};
 use super::wire::{Answer, Ask, Introduction, PoolId};
 use crate::addr::{NodeId, Role};
@@ -18,6 +19,8 @@ pub struct Charter {
     pub memory_nodes: u16,
     /// How many compute nodes it can have at a time.
     pub compute_nodes: u16,
+    /// What carries its verbs.
+    pub carrier: Carrier,
     /// For the layer above.
     pub terms: Vec<u8>,
 }
@@ -28,6 +31,7 @@ const JOINS_WITHIN_NS: Nanos = 30_000_000_000;
 pub(super) struct Registrar {
     pub(super) pool: PoolId,
     charter: Charter,
+    common: Common,
     pub(super) membership: Arc<InProcess>,
     book: Mutex<Book>,
 }
@@ -39,13 +43,20 @@ struct Book {
     nonces: BTreeMap<u64, Member>,
     /// Memory nodes that can be used.
     ready: BTreeSet<NodeId>,
-    /// When a compute node registered.
+    /// When a node registered.
     since: BTreeMap<Member, Nanos>,
+    /// Nodes that have registered and could not start.
+    withdrawn: BTreeSet<Member>,
 }
 
 impl Registrar {
-    pub(super) fn new(pool: PoolId, charter: Charter, membership: Arc<InProcess>) -> Self {
-        Self { pool, charter, membership, book: Mutex::default() }
+    pub(super) fn new(
+        pool: PoolId,
+        charter: Charter,
+        common: Common,
+        membership: Arc<InProcess>,
+    ) -> Self {
+        Self { pool, charter, common, membership, book: Mutex::default() }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -61,9 +72,24 @@ impl Registrar {
         self.book().roster.put(place);
     }
 
-    /// A memory node can be used from now on.
-    pub(super) fn ready(&self, node: NodeId) {
-        self.book().ready.insert(node);
+    /// A memory node can be used from now on; it exposes so much on-chip memory.
+    pub(super) fn ready(&self, me: Member, on_chip_bytes: u32) {
+        let mut book = self.book();
+        book.ready.insert(me.node);
+        book.roster.set_on_chip(me, on_chip_bytes);
+    }
+
+    /// Takes the number of a node back that has not begun to be one.
+    fn withdraw(&self, me: Member) -> Result<()> {
+        let mut book = self.book();
+        let has_begun = book.ready.contains(&me.node)
+            || self.membership.latest().standing(me).is_some()
+            || book.roster.find(me.node).is_none_or(|p| p.member != me);
+        if has_begun {
+            return Err(Error::invalid(format!("{me} cannot withdraw: it is there, or never was")));
+        }
+        book.withdrawn.insert(me);
+        Ok(())
     }
 
     fn members(&self) -> Vec<Member> {
@@ -84,14 +110,19 @@ impl Registrar {
         let m = &*self.membership;
         Ok(match ask {
             Ask::Charter => {
-                Answer::Charter { pool: self.pool, charter: self.charter.terms.clone() }
+                let (common, terms) = (self.common, self.charter.terms.clone());
+                Answer::Charter { pool: self.pool, common, terms }
             }
             Ask::Register(who) => {
                 let me = self.register(who, ip, now)?;
                 Answer::Registered { me, roster: self.roster() }
             }
-            Ask::Ready(member) => {
-                self.ready(member.node);
+            Ask::Ready { me, on_chip_bytes } => {
+                self.ready(me, on_chip_bytes);
+                Answer::Done
+            }
+            Ask::Withdraw(me) => {
+                self.withdraw(me)?;
                 Answer::Done
             }
             Ask::Roster => Answer::Roster(self.roster()),
@@ -125,12 +156,14 @@ impl Registrar {
         book.nonces.insert(who.nonce, me);
         book.since.insert(me, now);
         let address = seen_from(&who.listens, ip);
-        book.roster.put(Place { member: me, address, region_bytes: who.region_bytes });
+        let region_bytes = who.region_bytes;
+        book.roster.put(Place { member: me, address, region_bytes, on_chip_bytes: 0 });
         Ok(me)
     }
 
     fn memory_number(&self, book: &Book, who: &Introduction) -> Result<NodeId> {
-        let taken = |n: &u16| book.roster.find(NodeId::memory(*n)).is_some();
+        let holds = |p: &Place| !book.withdrawn.contains(&p.member);
+        let taken = |n: &u16| book.roster.find(NodeId::memory(*n)).is_some_and(holds);
         if let Some(n) = who.wanted.filter(taken) {
             return Err(Error::new(
                 ErrorKind::Exists,
@@ -190,6 +223,9 @@ impl Registrar {
     /// Whether a number has no owner that lives, is dying, or is about to join.
     fn is_free(&self, book: &Book, node: NodeId, now: Nanos) -> bool {
         let Some(place) = book.roster.find(node) else { return true };
+        if book.withdrawn.contains(&place.member) {
+            return true;
+        }
         let state = self.membership.latest();
         match state.standing(place.member) {
             Some(standing) => standing == Standing::Gone,
@@ -228,11 +264,15 @@ mod tests {
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     fn registrar(memory_nodes: u16, compute_nodes: u16) -> Registrar {
-        let charter = Charter { memory_nodes, compute_nodes, terms: vec![1, 2] };
-        let r = Registrar::new(PoolId(7), charter, Arc::new(InProcess::new(Terms::default())));
-        let me = Member { node: NodeId::memory(0), incarnation: 1 };
-        r.enter(Place { member: me, address: String::new(), region_bytes: 1 << 20 });
-        r.ready(me.node);
+        let carrier = Carrier::Frames;
+        let charter = Charter { memory_nodes, compute_nodes, carrier, terms: vec![1, 2] };
+        let common = Common { carrier, mtu: 0 };
+        let membership = Arc::new(InProcess::new(Terms::default()));
+        let r = Registrar::new(PoolId(7), charter, common, membership);
+        let member = Member { node: NodeId::memory(0), incarnation: 1 };
+        let (address, region_bytes) = (String::new(), 1 << 20);
+        r.enter(Place { member, address, region_bytes, on_chip_bytes: 0 });
+        r.ready(member, 0);
         r
     }
 
@@ -257,7 +297,7 @@ mod tests {
         assert_eq!((mn1.node, mn1.incarnation), (NodeId::memory(1), 1));
         assert_eq!(ask(&r, Role::Memory, None, 2, 0).expect("the same"), mn1);
         assert!(ask(&r, Role::Compute, None, 1, 0).is_err(), "it is not ready");
-        r.ready(mn1.node);
+        r.ready(mn1, 0);
         let lost = ask(&r, Role::Memory, Some(1), 3, 0).unwrap_err();
         assert!(lost.to_string().contains("lost"), "{lost}");
         let cn0 = ask(&r, Role::Compute, None, 4, 0).expect("room");
@@ -266,6 +306,26 @@ mod tests {
         assert!(ask(&r, Role::Compute, None, 6, 0).is_err());
         let roster = r.roster();
         assert_eq!(roster.find(cn0.node).expect("entered").address, "127.0.0.1:9");
+    }
+
+    /// A node that could not register its memory with its NIC kept its number, and the pool waited for it for ever.
+    #[test]
+    fn a_node_that_could_not_start_gives_its_number_back() {
+        let r = registrar(2, 1);
+        let withdraw = |m| r.try_answer(Ask::Withdraw(m), HERE, 0);
+        let mn1 = ask(&r, Role::Memory, None, 1, 0).expect("room");
+        assert!(ask(&r, Role::Memory, None, 2, 0).is_err(), "both are there");
+        withdraw(mn1).expect("it has not begun");
+        let again = ask(&r, Role::Memory, None, 3, 0).expect("free again");
+        assert_eq!((again.node, again.incarnation), (mn1.node, 2));
+        assert!(withdraw(mn1).is_err(), "a former life");
+        r.ready(again, 0);
+        assert!(withdraw(again).is_err(), "it is in use");
+        let cn0 = ask(&r, Role::Compute, None, 4, 0).expect("room");
+        withdraw(cn0).expect("it has not begun");
+        let cn0 = ask(&r, Role::Compute, None, 5, 0).expect("free again");
+        r.try_answer(Ask::Join(cn0), HERE, 1).expect("joins");
+        assert!(withdraw(cn0).is_err(), "it lives");
     }
 
     #[test]

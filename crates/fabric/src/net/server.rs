@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::Shared;
 use super::admin::PATIENCE;
 use super::frames::{self, Fields};
+use super::rdma::End;
 use super::service::{Call, Reply};
 use super::wire::{self, Answer, Ask, Hello, MAX_FRAME, Welcome, broken};
 use crate::error::{Error, ErrorKind, Result};
@@ -196,6 +197,8 @@ fn verbs(shared: &Arc<Shared>, stream: &TcpStream, from: Member, name: &str) -> 
     let writer = Arc::new(Mutex::new(stream.try_clone().map_err(io)?));
     let mut reader = BufReader::with_capacity(64 << 10, stream);
     let (mut body, mut out) = (Vec::new(), Vec::new());
+    // This host's end of the client thread's queue pair: it goes before the session is left, however it ends.
+    let mut direct = Kept(None);
     loop {
         if reader.buffer().len() < 4 && !out.is_empty() {
             write(&writer, &out)?;
@@ -216,7 +219,15 @@ fn verbs(shared: &Arc<Shared>, stream: &TcpStream, from: Member, name: &str) -> 
         let mut f = Fields(&body);
         let (kind, use_by) = (f.u8()?, f.u64()?);
         match kind {
-            frames::POST => execute(shared, from, use_by, f.0, &mut out),
+            frames::POST if shared.rdma.is_none() => execute(shared, from, use_by, f.0, &mut out),
+            frames::OFFER => {
+                direct.close();
+                answer(&mut out, frames::OFFER, accept(shared, from, use_by, f.0, &mut direct));
+            }
+            frames::CLOSE => {
+                direct.close();
+                answer(&mut out, frames::CLOSE, Ok(Vec::new()));
+            }
             frames::CALL => {
                 let number = f.u64()?;
                 let service = ServiceId(f.u16()?);
@@ -226,6 +237,51 @@ fn verbs(shared: &Arc<Shared>, stream: &TcpStream, from: Member, name: &str) -> 
             kind => return Err(Error::corrupt(format!("{name} sent a frame of kind {kind}"))),
         }
     }
+}
+
+/// This host's end of the queue pair of a session.
+struct Kept(Option<End>);
+
+impl Kept {
+    /// When this returns nothing of it executes any more.
+    fn close(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// Takes the offer of a client thread, and keeps this host's end.
+fn accept(
+    shared: &Shared,
+    from: Member,
+    use_by: u64,
+    offer: &[u8],
+    kept: &mut Kept,
+) -> Result<Vec<u8>> {
+    if shared.now() > use_by {
+        return Err(Error::new(
+            ErrorKind::Unreachable,
+            format!("{} had no time for an offer", shared.me.node),
+        ));
+    }
+    let rdma = shared.rdma.as_ref().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "{} got an offer of RDMA in a pool on fabric {}: connect again",
+                shared.me.node, shared.common.carrier
+            ),
+        )
+    })?;
+    let (answer, end) = rdma.accept(from, offer)?;
+    kept.0 = Some(end);
+    Ok(answer)
+}
+
+fn answer(out: &mut Vec<u8>, kind: u8, result: Result<Vec<u8>>) {
+    let start = frames::begin(out, kind);
+    frames::outcome(out, result.as_ref().err());
+    out.extend(result.unwrap_or_default());
+    frames::end(out, start);
 }
 
 fn execute(shared: &Shared, from: Member, use_by: u64, verbs: &[u8], out: &mut Vec<u8>) {

@@ -56,15 +56,23 @@ impl Reply {
 /// Starts the thread; calls go through the sender until it is dropped.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<Sender<Call>> {
     let (calls, inbox) = channel();
+    let (started, news) = channel();
     let shared = shared.clone();
-    let run = move || serve(&shared, &inbox);
+    let run = move || match NetTransport::new(shared.clone()) {
+        Ok(transport) => {
+            let _ = started.send(Ok(()));
+            serve(&shared, Rc::new(transport), &inbox);
+        }
+        Err(e) => _ = started.send(Err(e)),
+    };
     let named = std::thread::Builder::new().name("dmtree services".into());
-    named.spawn(run).map_err(|e| Error::new(ErrorKind::Busy, format!("no thread: {e}")))?;
+    let gone = |e: &dyn std::fmt::Display| Error::new(ErrorKind::Busy, format!("no thread: {e}"));
+    named.spawn(run).map_err(|e| gone(&e))?;
+    news.recv().map_err(|e| gone(&e))??;
     Ok(calls)
 }
 
-fn serve(shared: &Arc<Shared>, inbox: &Receiver<Call>) {
-    let transport = Rc::new(NetTransport::new(shared.clone()));
+fn serve(shared: &Arc<Shared>, transport: Rc<NetTransport>, inbox: &Receiver<Call>) {
     let transport: Rc<dyn Transport> = Rc::new(WithoutCalls(transport));
     let core = Core::new(transport.clone(), 0);
     let slot = core.add_slot();

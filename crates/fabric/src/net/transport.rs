@@ -1,4 +1,5 @@
-//! A client thread's way to memory over TCP: a link per host. Its own node's memory it reaches directly.
+//! A client thread's way to memory: a link per host for calls, and for verbs where they are frames; then its own node's memory it
+//! reaches directly.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
 use super::Shared;
+use super::direct::Direct;
 use super::link::{Ended, Link};
 use super::service::{Call, Reply};
 use crate::addr::NodeId;
@@ -40,8 +42,10 @@ struct Lot {
 type OwnCall = (Ticket, Arc<Mutex<Option<Result<Vec<u8>>>>>);
 
 pub(crate) struct NetTransport {
-    shared: Arc<Shared>,
-    links: RefCell<BTreeMap<NodeId, Link>>,
+    pub(super) shared: Arc<Shared>,
+    /// Queue pairs, in a pool over RDMA. They go before the links that they hang on.
+    direct: Option<Direct>,
+    pub(super) links: RefCell<BTreeMap<NodeId, Link>>,
     down: RefCell<BTreeMap<NodeId, (Nanos, Error)>>,
     lots: RefCell<Vec<Option<Lot>>>,
     own_calls: RefCell<Vec<OwnCall>>,
@@ -50,20 +54,26 @@ pub(crate) struct NetTransport {
 }
 
 impl NetTransport {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<Self> {
+        let direct = shared.rdma.as_ref().map(|rdma| Direct::open(rdma, shared.me)).transpose()?;
+        Ok(Self {
             shared,
+            direct,
             links: RefCell::default(),
             down: RefCell::default(),
             lots: RefCell::default(),
             own_calls: RefCell::default(),
             ended: RefCell::default(),
             scratch: Cell::default(),
-        }
+        })
     }
 
     /// Runs `f` with the link to a node, connecting if need be.
-    fn with_link<T>(&self, node: NodeId, f: impl FnOnce(&mut Link) -> Result<T>) -> Result<T> {
+    pub(super) fn with_link<T>(
+        &self,
+        node: NodeId,
+        f: impl FnOnce(&mut Link) -> Result<T>,
+    ) -> Result<T> {
         let mut links = self.links.borrow_mut();
         let now = self.shared.now();
         if let Some(link) = links.get_mut(&node) {
@@ -71,8 +81,8 @@ impl NetTransport {
             let is_stale = known.is_some_and(|life| life != link.to().incarnation);
             match link.is_broken() {
                 None if !is_stale => return f(link),
-                Some(e) if link.is_busy() => return Err(e),
-                None if link.is_busy() => return Err(restarted(node)),
+                Some(e) if link.is_busy() || link.is_tied() => return Err(e),
+                None if link.is_busy() || link.is_tied() => return Err(restarted(node)),
                 _ => _ = links.remove(&node),
             }
         }
@@ -125,6 +135,46 @@ impl NetTransport {
         Some((l.ticket, l.failed.map_or(Ok(()), Err)))
     }
 
+    /// Moves links on, those too on which nothing but a queue pair hangs if `all`; reports what has ended. Whether anything has.
+    pub(super) fn poll_links(&self, core: &Core, all: bool) -> bool {
+        let mut ended = self.ended.take();
+        let moves = |link: &&mut Link| link.is_busy() || (all && link.is_tied());
+        for link in self.links.borrow_mut().values_mut().filter(moves) {
+            link.drive(&self.shared, &mut ended);
+        }
+        self.own_calls.borrow_mut().retain(|(ticket, place)| {
+            let reply = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let open = reply.is_none();
+            ended.extend(reply.map(|r| Ended::Call(*ticket, r)));
+            open
+        });
+        let made = !ended.is_empty();
+        // Nothing is borrowed meanwhile: hooks may post.
+        for e in ended.drain(..) {
+            self.report(core, e);
+        }
+        self.ended.replace(ended);
+        made
+    }
+
+    fn report(&self, core: &Core, e: Ended) {
+        match (e, &self.direct) {
+            (Ended::Part(lot, result), _) => {
+                if let Some((ticket, result)) = self.end_part(lot, result) {
+                    core.complete(ticket, result);
+                }
+            }
+            (Ended::Call(ticket, Ok(reply)), _) => {
+                core.complete_rpc(ticket, reply);
+                core.complete(ticket, Ok(()));
+            }
+            (Ended::Call(ticket, Err(e)), _) => core.complete(ticket, Err(e)),
+            (e, Some(direct)) => self.report_direct(core, direct, e),
+            // Nothing was offered.
+            (_, None) => {}
+        }
+    }
+
     fn serve_own(&self, list: &[WorkRequest]) -> Result<()> {
         let own = self.shared.me.node;
         let mut mine = list.iter().filter(|wr| wr.at.node() == own);
@@ -152,7 +202,10 @@ impl NetTransport {
 }
 
 impl Transport for NetTransport {
-    fn post(&self, _core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
+    fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
+        if let Some(direct) = &self.direct {
+            return direct.post(core, ticket, list);
+        }
         let own = self.shared.me.node;
         if list.iter().all(|wr| wr.at.node() == own) {
             return Poll::Ready(self.serve_own(list));
@@ -212,38 +265,27 @@ impl Transport for NetTransport {
     }
 
     fn poll(&self, core: &Core) -> Progress {
-        let mut ended = self.ended.take();
-        for link in self.links.borrow_mut().values_mut().filter(|l| l.is_busy()) {
-            link.drive(&self.shared, &mut ended);
+        match &self.direct {
+            Some(direct) => self.poll_direct(core, direct),
+            None if self.poll_links(core, false) => Progress::Made,
+            None => Progress::Idle(None),
         }
-        self.own_calls.borrow_mut().retain(|(ticket, place)| {
-            let reply = place.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let open = reply.is_none();
-            ended.extend(reply.map(|r| Ended::Call(*ticket, r)));
-            open
-        });
-        let made = !ended.is_empty();
-        for e in ended.drain(..) {
-            match e {
-                Ended::Part(lot, result) => {
-                    if let Some((ticket, result)) = self.end_part(lot, result) {
-                        core.complete(ticket, result);
-                    }
-                }
-                Ended::Call(ticket, Ok(reply)) => {
-                    core.complete_rpc(ticket, reply);
-                    core.complete(ticket, Ok(()));
-                }
-                Ended::Call(ticket, Err(e)) => core.complete(ticket, Err(e)),
+    }
+
+    fn settle(&self, core: &Core) {
+        let Some(direct) = &self.direct else { return };
+        let until = self.now() + 1_000_000_000;
+        while !direct.is_idle() && self.now() < until {
+            if self.poll(core) != Progress::Made {
+                std::thread::yield_now();
             }
         }
-        self.ended.replace(ended);
-        if made { Progress::Made } else { Progress::Idle(None) }
     }
 
     fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
         let longest = due.map_or(50_000_000, |due| due.saturating_sub(self.now()));
-        if spins < 4 {
+        // Completions of queue pairs wake nobody.
+        if spins < 4 || self.direct.as_ref().is_some_and(Direct::waits) {
             std::thread::yield_now();
             return Idle::Again;
         }
@@ -273,7 +315,7 @@ impl Transport for NetTransport {
     }
 
     fn caps(&self) -> Capabilities {
-        CAPS
+        self.shared.caps
     }
 
     fn node(&self) -> NodeId {

@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::carrier::Common;
 use super::roster::Roster;
 use crate::addr::Role;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -18,7 +19,7 @@ use crate::transport::Nanos;
 /// What every connection begins with.
 pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
 /// Processes of different versions do not talk to each other.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
 /// Longest message of connection set-up and of the roster.
@@ -103,7 +104,13 @@ pub(super) enum Ask {
     Charter,
     Register(Introduction),
     /// A memory node is ready to be used.
-    Ready(Member),
+    Ready {
+        me: Member,
+        /// On-chip memory that it exposes, bytes.
+        on_chip_bytes: u32,
+    },
+    /// A node that has registered could not start: its number is free again.
+    Withdraw(Member),
     Roster,
     /// The compute nodes that have joined and are not gone.
     Members,
@@ -124,7 +131,9 @@ pub(super) enum Ask {
 pub(super) enum Answer {
     Charter {
         pool: PoolId,
-        charter: Vec<u8>,
+        common: Common,
+        /// For the layer above.
+        terms: Vec<u8>,
     },
     Registered {
         me: Member,

@@ -64,7 +64,8 @@ impl VerbsFabric {
         self.0.roster.add_mapped_node(node, bytes, huge)?;
         let host = self.0.host(node)?;
         let me = Member { node, incarnation: host.incarnation };
-        let port = Port::open(self.0.nic.clone(), me, host)?;
+        let on_chip_bytes = self.0.nic.config().on_chip_bytes;
+        let port = Port::open(self.0.nic.clone(), me, host, on_chip_bytes)?;
         let mut ports = self.0.ports.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         ports.retain(|(m, _)| m.node != node);
         ports.push((me, Arc::new(port)));

@@ -13,7 +13,7 @@ use super::nic::Nic;
 use super::offer::Exposed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
-use crate::region::Region;
+use crate::region::{Pages, Region};
 use crate::slab::Slab;
 
 /// What owns a region that others reach.
@@ -46,6 +46,23 @@ fn lock_limit() -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find(|l| l.starts_with("Max locked memory"))?;
     line["Max locked memory".len()..].split_whitespace().next()?.parse().ok()
+}
+
+/// Refuses a region that does not fit into free memory: the system would kill this process, or another one, while the NIC takes hold
+/// of it. Reserved huge pages are there already.
+fn check_free(bytes: u64, pages: Pages, meminfo: &str) -> Result<()> {
+    let kib = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let kib = kib.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    let free = kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024));
+    if pages == Pages::Huge || bytes <= free {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Full,
+        format!(
+            "verbs: a region of {bytes} bytes is larger than the {free} bytes of memory that are free: give a smaller one, or stop other programs"
+        ),
+    ))
 }
 
 fn register(
@@ -87,6 +104,8 @@ impl RegisteredRegion {
     ) -> Result<Self> {
         let chunk_bytes = nic.limits().chunk_bytes;
         let (base, bytes) = (memory.region().base(), memory.region().len());
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        check_free(bytes, memory.region().pages(), &meminfo)?;
         let mut chunks = Vec::new();
         let mut at = 0;
         while at < bytes {
@@ -166,6 +185,17 @@ impl Keys {
     }
 }
 
+/// On-chip memory of a device, bytes; 0 when it has none, or does not say.
+pub(super) fn on_chip_bytes(context: &DeviceContext) -> u64 {
+    // SAFETY: all zeros is a valid value of a structure of integers.
+    let mut attr: sys::ibv_device_attr_ex = unsafe { std::mem::zeroed() };
+    // SAFETY: the context is open, and the result is as large as the library believes.
+    let there = unsafe {
+        sys::ibv_query_device_ex(context.context().as_ptr(), std::ptr::null(), &mut attr)
+    };
+    if there == 0 { attr.max_dm_size } else { 0 }
+}
+
 /// Memory on the NIC, as far as it has any: verbs reach it, the processor does not.
 pub(super) struct OnChip {
     bytes: u32,
@@ -186,17 +216,19 @@ impl OnChip {
         pd: &Arc<ProtectionDomain>,
         wanted: u32,
     ) -> Option<Self> {
-        // SAFETY: all zeros is a valid value of a structure of integers.
-        let mut attr: sys::ibv_device_attr_ex = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open, and the result is as large as the library believes.
-        let there = unsafe {
-            sys::ibv_query_device_ex(context.context().as_ptr(), std::ptr::null(), &mut attr)
-        };
-        let have = if there == 0 { attr.max_dm_size } else { 0 };
-        let bytes = u64::from(wanted).min(have) as u32 / 64 * 64;
-        if bytes == 0 {
-            return None;
+        let have = on_chip_bytes(context);
+        // Others may use a part of it, and it may be had in certain sizes only.
+        let mut bytes = u64::from(wanted).min(have) as u32 / 64 * 64;
+        while bytes > 0 {
+            if let Some(chip) = Self::of_size(context, pd, bytes) {
+                return Some(chip);
+            }
+            bytes = bytes / 2 / 64 * 64;
         }
+        None
+    }
+
+    fn of_size(context: &DeviceContext, pd: &Arc<ProtectionDomain>, bytes: u32) -> Option<Self> {
         let mut wish =
             sys::ibv_alloc_dm_attr { length: bytes as usize, log_align_req: 6, comp_mask: 0 };
         // SAFETY: the context is open, the attributes are complete; a null result is handled.
@@ -244,5 +276,20 @@ impl Drop for OnChip {
             sys::ibv_dereg_mr(self.mr.as_ptr());
             sys::ibv_free_dm(self.dm.as_ptr());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_larger_than_free_memory_is_refused() {
+        let meminfo = "MemTotal:  9000 kB\nMemAvailable:    4096 kB\n";
+        assert!(check_free(4 << 20, Pages::Ordinary, meminfo).is_ok());
+        let e = check_free((4 << 20) + 1, Pages::Transparent, meminfo).expect_err("too large");
+        assert!(e.kind() == ErrorKind::Full && e.to_string().contains("give a smaller"), "{e}");
+        assert!(check_free(1 << 40, Pages::Huge, meminfo).is_ok(), "reserved already");
+        assert!(check_free(1 << 40, Pages::Ordinary, "").is_ok(), "the system does not say");
     }
 }

@@ -11,6 +11,7 @@ use sideway::ibverbs::device_context::{
 };
 
 use super::config::Config;
+use super::memory::on_chip_bytes;
 use super::offer::{ip, is_v4};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -74,6 +75,8 @@ pub struct Nic {
     address: Address,
     mtu: Mtu,
     limits: Limits,
+    /// On-chip memory that it has.
+    on_chip_bytes: u64,
     /// Client threads: they share the verbs outstanding evenly.
     clients: AtomicU32,
     /// Why this port and address.
@@ -97,9 +100,13 @@ impl std::fmt::Display for Nic {
         let Limits { depth, initiator_depth, responder_depth, .. } = self.limits;
         write!(
             f,
-            ", mtu {}, send queues of {depth}, READs and atomics outstanding {initiator_depth} out and {responder_depth} in; {})",
+            ", mtu {}, send queues of {depth}, READs and atomics outstanding {initiator_depth} out and {responder_depth} in; {}; ",
             self.mtu.0, self.why
-        )
+        )?;
+        match self.on_chip_bytes {
+            0 => f.write_str("no on-chip memory: locks are in DRAM)"),
+            bytes => write!(f, "{bytes} bytes of on-chip memory for locks)"),
+        }
     }
 }
 
@@ -212,7 +219,8 @@ impl Nic {
             return Err(missing(&format!("{name} issues no READs"), "choose another device"));
         }
         let (config, device) = (config.clone(), name.to_owned());
-        Ok(Self { config, device, port, address, mtu, limits, clients: AtomicU32::new(0), why })
+        let (on_chip_bytes, clients) = (on_chip_bytes(&context), AtomicU32::new(0));
+        Ok(Self { config, device, port, address, mtu, limits, on_chip_bytes, clients, why })
     }
 
     /// A context of its own: doorbell registers are not shared between threads.
@@ -234,6 +242,11 @@ impl Nic {
 
     pub(super) fn mtu(&self) -> Mtu {
         self.mtu
+    }
+
+    /// Payload of a packet, bytes.
+    pub fn mtu_bytes(&self) -> u32 {
+        self.mtu.0
     }
 
     pub(super) fn port(&self) -> u8 {

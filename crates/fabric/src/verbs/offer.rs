@@ -270,7 +270,8 @@ mod tests {
     }
 
     fn answer() -> Answer {
-        let memory = Exposed::new((u64::MAX - (1 << 40), 5000), 4096, vec![7, u32::MAX]);
+        let mut memory = Exposed::new((u64::MAX - (1 << 40), 5000), 4096, vec![7, u32::MAX]);
+        memory.on_chip = Some((4096, 9));
         Answer { host: end(ME), client_qpn: 17, memory }
     }
 

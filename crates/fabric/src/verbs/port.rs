@@ -80,11 +80,16 @@ impl Drop for Accepted {
 }
 
 impl Port {
-    /// Registers the region of `me`, and whatever on-chip memory the settings ask for and the device has.
+    /// Registers the region of `me`, and on-chip memory: `on_chip_bytes` of it, or what the device has.
     ///
     /// # Errors
     /// `Full` when the memory cannot be registered, `Unsupported` when the device refuses; both name the remedy.
-    pub fn open(nic: Arc<Nic>, me: Member, memory: Arc<dyn Memory>) -> Result<Self> {
+    pub fn open(
+        nic: Arc<Nic>,
+        me: Member,
+        memory: Arc<dyn Memory>,
+        on_chip_bytes: u32,
+    ) -> Result<Self> {
         let context = nic.context()?;
         let pd = context
             .alloc_pd()
@@ -96,7 +101,7 @@ impl Port {
             .build()
             .map_err(|e| failed("no completion queue", &e, "see `dmtree doctor`"))?;
         let region = RegisteredRegion::new(&nic, &pd, memory)?;
-        let on_chip = OnChip::new(&context, &pd, nic.config().on_chip_bytes);
+        let on_chip = OnChip::new(&context, &pd, on_chip_bytes);
         let (cq, ends) = (GenericCompletionQueue::from(cq), Mutex::default());
         Ok(Self(Arc::new(Inner { ends, on_chip, region, cq, pd, nic, me })))
     }

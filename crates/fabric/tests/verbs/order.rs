@@ -38,9 +38,10 @@ fn atomics_of_several_threads_lose_nothing() {
     assert_eq!((words.word(0), words.word(1)), (2 * ROUNDS, 2 * ROUNDS));
 }
 
-/// Hung once, over rdma_rxe of Linux 6.1 on a busy machine: a verb never completed, and the driver reported nothing. Suspected is a
-/// wake-up that the driver loses when what a fenced verb waits for completes just as it decides to wait; it did not show in 100
-/// further runs. Since then connections that complete nothing are nudged, and given up in the end.
+/// Hung once, over rdma_rxe of Linux 6.1 on a busy machine: a verb never completed, and the driver reported nothing. By its source the
+/// driver can lose a wake-up: its requester finds that a fenced verb must wait and notes that it waits, without a lock; its completer
+/// looks for the note when something completes. Between the two it finds none, and nothing is left to wake the requester but another
+/// posting. So connections that complete nothing get one, and are given up in the end. It did not show in 100 further runs.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "whether the driver lost a wake-up")]
 fn the_ordered_pairs_are_ordered() {

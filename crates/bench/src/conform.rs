@@ -1,0 +1,120 @@
+//! The conformance suite on compute nodes of two processes.
+
+use dmtree_check::away::{Ask, Away, Pipe, serve};
+use dmtree_check::bed::Bed;
+use dmtree_check::conformance::{Part, parts};
+use dmtree_parts::RangeIndex;
+use dmtree_pool::Cluster;
+use serde_json::Value;
+
+use crate::failure::{Failure, Result};
+use crate::registry::find;
+
+/// Caches of each index: small, so that inner nodes are dropped.
+const CACHE_BYTES: u64 = 8 << 20;
+/// Table memory that is taken at a time, for systems that take it in chunks: small, so that tables spread over all compute nodes.
+const TABLE_CHUNK_BYTES: u64 = 4 << 10;
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Seed of everything drawn.
+    pub seed: u64,
+    /// Operations of the longest part.
+    pub steps: u64,
+    /// Whether clients of both processes also work at once. Systems as published do not bear it: on Soft-RoCE, whose
+    /// compare-and-swap writes back what it found when it fails, FPTree lost a lock to an unlock that fell between, and both
+    /// processes waited for it in vain. That is what checked runs find without `cas_fail_is_readonly`.
+    pub together: bool,
+}
+
+/// Options for a small index.
+pub(crate) fn small(options: &Value) -> Value {
+    let mut options = options.clone();
+    if let Some(bytes) = options.as_object_mut().and_then(|o| o.get_mut("table_chunk_bytes")) {
+        *bytes = TABLE_CHUNK_BYTES.into();
+    }
+    options
+}
+
+/// Runs the suite on an index of this process, which another one opens, too.
+pub(crate) fn conform<I: RangeIndex>(
+    system: &str,
+    options: &Value,
+    (cluster, other): (&Cluster, &Away),
+    e: Extent,
+) -> Result<()> {
+    let options: I::Options = serde_json::from_value(options.clone())
+        .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
+    for (name, part) in parts::<I>(e.seed, e.steps, e.together) {
+        run_part::<I>(system, &options, (cluster, other), (name, part))
+            .map_err(|e| e.context(&format!("{system}: {name}")))?;
+    }
+    Ok(())
+}
+
+fn run_part<I: RangeIndex>(
+    system: &str,
+    options: &I::Options,
+    (cluster, other): (&Cluster, &Away),
+    (name, part): Part<I>,
+) -> Result<()> {
+    let pool = cluster.compute_node(0)?;
+    // Nobody else who is there has this name; one of the same number that was killed may have left it.
+    let index = format!("{system} {name} {}", pool.cn());
+    let drop_index = || -> Result<()> {
+        let ep = pool.endpoint(0)?;
+        if ep.core().block_on(ep.slot(), pool.find_index(&ep, &index))?.is_some() {
+            ep.core().block_on(ep.slot(), pool.drop_index(&ep, &index))?;
+        }
+        Ok(())
+    };
+    drop_index()?;
+    let bed = Bed::<I>::named(cluster.clone(), CACHE_BYTES, options, (&index, system))?;
+    other.open(system, &index).map_err(|e| e.context("the other process"))?;
+    let bed = bed.with(other.clone());
+    let ran = std::thread::scope(|s| s.spawn(|| part(&bed)).join());
+    if let Err(panic) = ran {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("see above");
+        return Err(Failure::violation(text));
+    }
+    other.close()?;
+    drop(bed);
+    drop_index()
+}
+
+/// Be the second compute node: open what is asked for, and do what is asked, until nobody asks any more.
+///
+/// # Errors
+/// A first process that has gone in the middle.
+pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
+    while let Some(ask) = pipe.question()? {
+        match ask {
+            Ask::Open { system, index } => match find(&system) {
+                Ok(system) => system.second(cluster, &index, pipe)?,
+                Err(e) => pipe.done(Err(dmtree_fabric::Error::invalid(e.to_string())))?,
+            },
+            Ask::Close | Ask::Do(_) => {
+                pipe.done(Err(dmtree_fabric::Error::invalid("no index is open")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Opens an index and serves it.
+pub(crate) fn serve_index<I: RangeIndex>(
+    cluster: &Cluster,
+    index: &str,
+    pipe: &mut Pipe,
+) -> Result<()> {
+    let opened = Bed::<I>::find(cluster.clone(), CACHE_BYTES, index);
+    match opened.and_then(|bed| Ok((bed.client(0)?, bed))) {
+        Ok((mut client, _bed)) => {
+            pipe.done(Ok(()))?;
+            Ok(serve(&mut client, pipe)?)
+        }
+        Err(e) => Ok(pipe.done(Err(e))?),
+    }
+}
