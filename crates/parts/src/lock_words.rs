@@ -115,14 +115,30 @@ impl LockWords {
     /// Those of the fabric.
     pub async fn held(&self, ep: &Endpoint) -> Result<Vec<(GlobalAddr, u64)>> {
         let mut held = Vec::new();
-        for base in &self.bases {
-            for first in (0..self.words).step_by(READ_TOGETHER as usize) {
-                ep.renew_deadline();
-                let count = READ_TOGETHER.min(self.words - first);
-                let words = ep.read(base.plus(8 * first), count as u32 * 8).await?;
-                let of = |i: u64| (base.plus(8 * (first + i)), words.word(i as usize));
-                held.extend((0..count).map(of).filter(|(_, word)| *word != 0));
-            }
+        for m in 0..self.bases.len() {
+            held.append(&mut self.held_on(ep, m).await?);
+        }
+        Ok(held)
+    }
+
+    /// How many memory nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.bases.len()
+    }
+
+    /// The same of one memory node.
+    ///
+    /// # Errors
+    /// As [`LockWords::held`].
+    pub async fn held_on(&self, ep: &Endpoint, m: usize) -> Result<Vec<(GlobalAddr, u64)>> {
+        let Some(base) = self.bases.get(m) else { return Ok(Vec::new()) };
+        let mut held = Vec::new();
+        for first in (0..self.words).step_by(READ_TOGETHER as usize) {
+            ep.renew_deadline();
+            let count = READ_TOGETHER.min(self.words - first);
+            let words = ep.read(base.plus(8 * first), count as u32 * 8).await?;
+            let of = |i: u64| (base.plus(8 * (first + i)), words.word(i as usize));
+            held.extend((0..count).map(of).filter(|(_, word)| *word != 0));
         }
         Ok(held)
     }

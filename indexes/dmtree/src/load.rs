@@ -126,6 +126,10 @@ impl DmTree {
         self.check_lease()?;
         self.ep.write_word(r0.addr.plus(g.next_at() as u64), root.bits()).await?;
         self.commit_into(l.route.leaf, first_leaf).await?;
+        if let Some(copy) = l.image.take() {
+            // Without a table only its header tells an old record that it is dead.
+            self.blank(&copy, &l.table, first_leaf).await?;
+        }
         self.commit_into(r0.addr, root).await?;
         let was = self.ep.cas(self.node.root.word, r0.addr.bits(), root.bits()).await?;
         if was != r0.addr.bits() {
@@ -137,9 +141,12 @@ impl DmTree {
         self.node.cache.clear();
         self.unlock_inner(r0).await?;
         let dead = l.route;
-        self.bury_table(l).await?;
         let pool = &self.node.pool;
+        let buried = self.bury_table(l).await?;
         pool.retire(&self.node.inner_arena, dead_inner);
+        if !buried {
+            return Ok(taken.leaves.len() as u64);
+        }
         pool.retire(
             self.node.leaf_arena(dead.capacity),
             Grant { addr: dead.leaf, life: dead.life },

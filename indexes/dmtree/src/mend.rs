@@ -383,8 +383,9 @@ impl DmTree {
             }
             Some((tag, _)) => tag,
         };
-        self.bury(&route, at, tag).await?;
-        self.retire_leaf(&route);
+        if self.bury(&route, at, tag).await? {
+            self.retire_leaf(&route);
+        }
         Ok(())
     }
 
@@ -414,10 +415,8 @@ impl DmTree {
         let bytes = self.ep.read(addr, len).await?;
         let old = bytes.extract(<[u8]>::to_vec);
         let now = Rough::of(&g, addr, &old);
-        let stamp = |i: usize| Ver::from_bits(u64_at(&old, g.slot_at(i)) as u32 >> 8);
-        let stamps = (0..h.slots).map(stamp).filter(|v| v.life == h.ver.life).map(|v| v.range);
-        let range = stamps.max().unwrap_or(0).max(now.ver.range).saturating_add(1);
-        let ver = Ver { life: h.ver.life, range };
+        // Whoever repairs a parent blanks its dead children, too: two who do it at once write the same.
+        let ver = Ver { life: h.ver.life, range: u8::MAX };
         let mut image = self.ep.buf(len).await?;
         image.copy_from_slice(&old);
         let parts = HeaderParts {
@@ -437,10 +436,9 @@ impl DmTree {
     }
 
     /// Marks the table of a dead leaf and unlocks it, awaited.
-    async fn bury(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<()> {
+    async fn bury(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<bool> {
         if !self.node.has_tables() {
-            let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
-            return self.unlocked(tag, done);
+            return self.bury_word(at, tag).await;
         }
         let ver = Ver { life: route.life, range: 0 };
         let mut table = Table::new(route.leaf, ver, 0, route.capacity);
@@ -448,7 +446,7 @@ impl DmTree {
         let body = self.table_body(&mut table, route.table).await?;
         let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
         let done = self.ep.chain(list).await.map(|_| ());
-        self.unlocked(tag, done)
+        self.unlocked(tag, done).map(|()| true)
     }
 
     /// A leaf that went `into` another, and whose lock is abandoned: its heir first, then itself. As [`DmTree::mend_leaf`].
@@ -495,7 +493,9 @@ impl DmTree {
             }
             Some(_) => self.drop_record(h, route.leaf).await?,
         }
-        self.bury(route, at, tag).await?;
+        if !self.bury(route, at, tag).await? {
+            return Ok(false);
+        }
         match low {
             Some(lo) if relocated => {
                 let Route { leaf, life, table, capacity, .. } = *route;
@@ -574,6 +574,7 @@ impl DmTree {
                     self.mend_word(at, was).await?;
                     // Whether it was taken over may be in doubt.
                     if self.ep.cas(at, 0, 0).await? == was {
+                        self.node.push_chore(Chore::Settle(h));
                         return Ok(());
                     }
                 }

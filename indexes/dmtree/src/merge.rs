@@ -165,7 +165,9 @@ impl DmTree {
         self.fill_mirror(&low_a, &route_a, a.table.fps());
         let dead = b.route;
         self.unlock_with_table(a).await?; // m7
-        self.bury_table(b).await?;
+        if !self.bury_table(b).await? {
+            return Ok(());
+        }
         let arena = self.node.leaf_arena(dead.capacity);
         if !self.node.has(Defect::RetireMergedEarly) {
             self.node.pool.retire(arena, Grant { addr: dead.leaf, life: dead.life });

@@ -196,6 +196,12 @@ impl DmNode {
         own || self.is_gone(tag)
     }
 
+    /// Whether this node has left a lock word with this tag to be settled.
+    pub(crate) fn is_orphan_at(&self, tag: u64, word: GlobalAddr) -> bool {
+        let orphans = self.orphans.lock().expect("no panic under this lock");
+        orphans.contains_key(&(tag, word.bits()))
+    }
+
     fn is_gone(&self, tag: u64) -> bool {
         let node = NodeId::from_bits((tag >> 48) as u16);
         let incarnation = (tag >> 32) as u16;

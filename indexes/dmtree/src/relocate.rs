@@ -73,7 +73,9 @@ impl DmTree {
         self.replace_record(parent, at, &s).await?;
         self.fill_mirror(&low, &s.route(table.fence), table.fps());
         let route = l.route;
-        self.bury_table(l).await?;
+        if !self.bury_table(l).await? {
+            return Ok(None);
+        }
         let chore = Chore::Unlink {
             lo: low,
             leaf: route.leaf,
@@ -203,9 +205,10 @@ impl DmTree {
 
     /// Marks the table of a dead leaf and unlocks it. Awaited: its cell is retired next, and a WRITE that is still under way then
     /// could land in the hands of the next owner.
-    pub(crate) async fn bury_table(&self, l: Locked) -> Result<()> {
+    /// False when somebody else will retire the leaf.
+    pub(crate) async fn bury_table(&self, l: Locked) -> Result<bool> {
         if !self.node.has_tables() {
-            return self.bury_word(l).await;
+            return self.bury_word(l.at, l.tag).await;
         }
         let mut table = l.table.clone();
         table.dead = true;
@@ -216,7 +219,7 @@ impl DmTree {
         if self.node.has(Defect::BuryDetached) {
             self.ep.detach(list, None);
             self.let_go(l.tag);
-            return Ok(());
+            return Ok(true);
         }
         let buried = self.ep.chain(list).await.map(|_| ());
         drop(l.turn);
@@ -226,7 +229,7 @@ impl DmTree {
             buried?;
         }
         self.let_go(l.tag);
-        Ok(())
+        Ok(true)
     }
 
     /// The home did not answer: whether it has buried the table is unknown. When it is dead its cells are gone, and zero at the next

@@ -148,9 +148,21 @@ impl DmTree {
             Ok(written) => written,
             Err(e) => return self.fail_locked(l, e).await,
         };
-        // From here on, an error leaves the lock held (see `fail_locked`): the fabric failed, not the allocation.
+        // From here on, an error leaves the lock held (see `fail_locked`): the fabric failed, not the allocation. The pair may be there.
+        let done = self.finish_split(l, &leaf, (&plan.separator, s), images).await;
+        done.map_err(dmtree_fabric::Error::effect_unknown)?;
+        Ok((Outcome::Done, OpOutcome::InsertSplit))
+    }
+
+    /// From the commit on.
+    async fn finish_split(
+        &self,
+        mut l: Locked,
+        leaf: &LeafCopy,
+        (low, s): (&[u8], NewLeaf),
+        images: Images,
+    ) -> Result<()> {
         let (s_table, l_table) = (images.s_table.clone(), images.l_table.clone());
-        let low = &plan.separator;
         if self.node.has(Defect::PublishBeforeImage) {
             self.publish(low, &s.child()).await?;
         }
@@ -160,9 +172,8 @@ impl DmTree {
         self.fill_mirror(low, &s.route(fence_tag(hi.as_deref())), s_table.fps());
         l.table = l_table;
         l.route.fence = l.table.fence;
-        self.fill_mirror(&self.low_of(&leaf).await?, &l.route, l.table.fps());
-        self.unlock_with_table(l).await?;
-        Ok((Outcome::Done, OpOutcome::InsertSplit))
+        self.fill_mirror(&self.low_of(leaf).await?, &l.route, l.table.fps());
+        self.unlock_with_table(l).await
     }
 
     /// Step 2: the new leaf, complete but for the old one's commit word. When the home of its table dies meanwhile another cell will

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmtree_fabric::verb::{VerbVec, cas};
-use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Sampled, Stage, Step};
+use dmtree_fabric::{Buf, Effect, Error, ErrorKind, GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::handover::{LocalLocks, LocalTurn};
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::lock_words::{LockTables, LockWord, LockWords};
@@ -101,9 +101,20 @@ impl DmTree {
                 self.node.o.locks
             )));
         }
-        let change = u64::from(self.node.changes.fetch_add(1, Ordering::Relaxed)) & CHANGES;
+        let word = self.words().await?.at.by_place(leaf)?.at;
         let own = self.next_tag().0 >> 32 << 32;
-        Ok(LockTag(own | CHANGING | change << TURN_BITS | turn))
+        // Tags come back after so many changes of a node: not while one is an orphan's.
+        for _ in 0..=CHANGES {
+            let change = u64::from(self.node.changes.fetch_add(1, Ordering::Relaxed)) & CHANGES;
+            let tag = LockTag(own | CHANGING | change << TURN_BITS | turn);
+            if !self.node.is_orphan_at(tag.0, word) {
+                return Ok(tag);
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!("too many changes of leaf {leaf} have failed: let maintenance settle them"),
+        ))
     }
 
     /// As [`DmTree::lock_route`].
@@ -183,7 +194,12 @@ impl DmTree {
             }
             self.settle_while_waiting().await;
             self.pass();
-            self.pause(&mut backoff, route, false).await?;
+            // A change that is stuck is that of the leaf it names.
+            let leaf = match LockTag(was).is_changing() {
+                true => self.named_by(word.at, LockTag(was)).await?,
+                false => route.leaf,
+            };
+            self.pause(&mut backoff, &Route { leaf, ..*route }, false).await?;
         }
     }
 
@@ -345,11 +361,13 @@ impl DmTree {
         Some(back)
     }
 
-    /// Unlocks a leaf that is dead, awaited.
-    pub(crate) async fn bury_word(&self, l: Locked) -> Result<()> {
+    /// Unlocks a leaf that is dead, awaited. False when that is not certain: then it leaves an orphan that names the leaf, and whoever
+    /// settles that retires it.
+    pub(crate) async fn bury_word(&self, at: GlobalAddr, tag: LockTag) -> Result<bool> {
         self.ep.step(Step::Structure);
-        let done = self.ep.cas(l.at, l.tag.0, 0).await.map(|_| ());
-        self.unlocked(l.tag, done)
+        let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
+        let certain = done.is_ok();
+        self.unlocked(tag, done).map(|()| certain)
     }
 
     /// A cell that nobody can reach from now on, where leaves have any.

@@ -70,9 +70,9 @@ impl DmTree {
         if !changing || self.named_by(word.at, LockTag(was)).await? != route.leaf {
             return Ok(());
         }
-        if let Some(tag) = self.take_word_over(route, word.at, was).await? {
-            let done = self.ep.cas(word.at, tag.0, 0).await.map(|_| ());
-            self.unlocked(tag, done)?;
+        if let Some(tag) = self.take_word_over(route, word.at, was).await?
+            && self.bury_word(word.at, tag).await?
+        {
             self.retire_leaf(route);
         }
         Ok(())
@@ -159,15 +159,26 @@ impl DmTree {
 
     /// After a death one node looks at all lock words.
     pub(crate) async fn sweep_words(&self) -> Result<()> {
-        for (at, was) in self.words().await?.at.held(&self.ep).await? {
-            self.ep.renew_deadline();
-            if !self.node.is_abandoned_at(was, at) {
-                continue;
-            }
-            match self.mend_word(at, was).await {
-                // Its memory, or what a repair needs, is lost.
-                Err(e) if is_away(&e) => {}
-                mended => mended?,
+        let words = self.words().await?;
+        for m in 0..words.at.nodes() {
+            let held = match words.at.held_on(&self.ep, m).await {
+                // This memory is lost.
+                Err(e) if is_away(&e) => continue,
+                held => held?,
+            };
+            for (at, was) in held {
+                self.ep.renew_deadline();
+                if !self.node.is_abandoned_at(was, at) {
+                    continue;
+                }
+                let before = self.locks();
+                if let Err(e) = self.mend_word(at, was).await {
+                    self.leave_since(&before);
+                    // What its repair needs is lost.
+                    if !is_away(&e) {
+                        return Err(e);
+                    }
+                }
             }
         }
         Ok(())

@@ -92,6 +92,9 @@ impl DmTree {
         let Some(slot) = l.table.free_slot() else {
             if let Some(capacity) = self.must_relocate(&l) {
                 let Some(l) = Box::pin(self.relocate(l, capacity)).await? else { return Ok(None) };
+                if l.table.ver.range < u8::MAX {
+                    return Box::pin(self.split(l, pair)).await.map(Some);
+                }
                 let e = Error::new(
                     ErrorKind::Full,
                     format!(

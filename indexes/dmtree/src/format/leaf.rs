@@ -152,7 +152,8 @@ pub fn check_leaf<'a>(
     mut f: impl FnMut(usize, Slot<'a>),
 ) -> Option<Header<'a>> {
     let header = check_header(g, leaf, bytes)?;
-    if header.level != 0 {
+    // A dead header without `into`: another life is beginning there.
+    if header.level != 0 || (header.dead && header.into.is_null()) {
         return None;
     }
     for i in 0..n {
