@@ -68,7 +68,7 @@ impl Held {
 }
 
 /// A run of chunks that an index had got before the census began.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     node: NodeId,
     offset: u64,
@@ -118,7 +118,7 @@ impl PoolNode {
             return Err(not_now("a death or a move is under way".to_owned()));
         }
         let members = self.windows()?;
-        let runs = self.runs_of(ep, index).await?;
+        let before = self.runs_of(ep, index).await?;
         let seen = self.read_directory(ep, false).await?;
         if let Some(s) = seen.iter().find(|s| s.torn) {
             return Err(not_now(format!("{} writes its directory record", s.partition.home)));
@@ -130,6 +130,9 @@ impl PoolNode {
                 false => ask_open(ep, m.node, number).await?,
             }
         }
+        // A run that was given back before a window was open has not been noted: it is nobody's here.
+        let mut runs = self.runs_of(ep, index).await?;
+        runs.retain(|r| before.contains(r));
         // An index that took a cell before the windows were open is in the catalog by now.
         let alone = self.list_indexes(ep).await?.iter().all(|e| e.id == index);
         let mark = |s: &Seen| (s.partition.number, s.partition.lines);

@@ -434,8 +434,12 @@ impl PoolNode {
             self.notes.pend(&[Span::Bytes(place(node, offset).bits(), bytes)]);
         };
         for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep, first)) {
-            let _on_its_way = OnItsWay(ep, &self.notes, place(node, offset));
+            let on_its_way = OnItsWay(ep, &self.notes, place(node, offset));
             let returned = return_run(ep, self.shape.memory[node].node, offset, count).await;
+            if returned.as_ref().is_err_and(|e| e.effect() == dmtree_fabric::Effect::Unknown) {
+                // The call may be carried out later: the chunk is nobody else's as long as this node lives.
+                std::mem::forget(on_its_way);
+            }
             outcome = outcome.and(returned);
         }
         outcome
