@@ -63,11 +63,8 @@ fn two_level_versions_are_found_wrong_even_on_kind_hardware() {
 fn each_published_defect_is_found_by_itself() {
     let kind_hardware = ["cas_fail_is_readonly", "line_atomic", "write_ascending"];
     let (eager, retry) = (("lazy_splits", false), ("retry_torn", true));
-    let wrong = |system, options: &[_], seeds| {
-        let found = first_wrong_with(system, options, &kind_hardware, seeds);
-        println!("{system} {options:?}: {found:?}");
-        found
-    };
+    let wrong =
+        |system, options: &[_], seeds| first_wrong_with(system, options, &kind_hardware, seeds);
     assert!(wrong("sherman-published", &[eager], 200).is_some(), "an entry between two versions");
     assert!(
         wrong("sherman-published", &[eager, retry], 200).is_some(),
@@ -102,12 +99,13 @@ fn a_chunk_given_back_before_a_census_was_heard_of_is_nobodys() {
 /// As published nobody looks for the holder of a lock: when he dies, who needs it waits for ever.
 #[test]
 fn a_dead_holder_keeps_the_published_lock() {
-    let system = find("fg").expect("a system");
+    // It does not say that it recovers, and is spared crashes otherwise.
+    let mut system = find("fg").expect("a system");
+    system.recovers = true;
     let setting = Setting { faults: FaultSet::Crash, ..Setting::default() };
     let found = (0..40).find_map(|seed| {
         let finding = system.check(&case(&system, seed, setting)).expect("a case").finding?;
         Some((seed, finding.kind().to_owned()))
     });
-    println!("{found:?}");
-    assert!(found.is_some());
+    assert!(found.is_some(), "it waits no longer");
 }
