@@ -1,4 +1,4 @@
-//! Sherman and FG as published, and the steps between them.
+//! Sherman and FG as published, and the steps between them; and a sound Sherman ([`sound`]).
 //!
 //! A B-link tree on memory nodes: readers READ whole pages and validate them; writers take a remote lock per page, one at a time.
 //! The paper ("Sherman: A Write-Optimized Distributed B+Tree Index on Disaggregated Memory", SIGMOD'22) starts from FG (SIGMOD'19) and
