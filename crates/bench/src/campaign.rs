@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dmtree_check::case::Case;
 use dmtree_check::shrink::{Shrunk, shrink};
-use dmtree_check::verdict::Verdict;
+use dmtree_check::verdict::{Judged, Verdict};
 use dmtree_fabric::mark;
 use serde::Serialize;
 
@@ -82,6 +82,8 @@ pub struct Tally {
     pub inside: u64,
     /// Operations that failed as a fault lets them.
     pub excused: u64,
+    /// Operations beside a fault that did not touch their leaf, and that ended within their bound.
+    pub available: Judged,
     /// What went wrong, by seed and system.
     pub violations: Vec<Violation>,
     /// The rare branches of the systems' code, with how often each was taken.
@@ -111,6 +113,8 @@ impl Tally {
         self.with_faults += u64::from(!case.faults.is_empty());
         self.inside += u64::from(verdict.happened.iter().any(|h| h.inside > 0));
         self.excused += verdict.excused;
+        self.available.gets += verdict.available.gets;
+        self.available.writes += verdict.available.writes;
         if let Some(finding) = &verdict.finding {
             self.violations.push(Violation {
                 seed: case.seed,

@@ -8,6 +8,7 @@ use dmtree_fabric::Capabilities;
 use dmtree_fabric::mark::Reached;
 use dmtree_fptree::{FpNode, Options as FpOptions};
 use dmtree_sherman::{Options as ShermanOptions, ShermanNode};
+use dmtree_smart::{Options as SmartOptions, SmartNode};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -31,7 +32,7 @@ pub(crate) fn as_they_are(_: &str, options: &Value, _: &mut Draw) -> Drawn {
 pub(crate) fn dmtree(name: &str, options: &Value, d: &mut Draw) -> Drawn {
     let base: Options = serde_json::from_value(options.clone()).unwrap_or_default();
     let o = base.drawn(name == "dmtree", &mut |n| d.below(n));
-    let g = dmtree_engine::format::Geometry::new(&o);
+    let g = o.geometry();
     let least_cache_bytes = DmNode::least_cache_bytes(&g);
     Drawn { options: value(&o), least_cache_bytes, value_bytes: None }
 }
@@ -57,6 +58,23 @@ pub(crate) fn sherman(_: &str, options: &Value, d: &mut Draw) -> Drawn {
     let g = dmtree_sherman::format::Geometry::new(&o);
     let least_cache_bytes = ShermanNode::least_cache_bytes(&g);
     Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
+}
+
+/// ART and SMART: values of one length.
+pub(crate) fn smart(_: &str, options: &Value, d: &mut Draw) -> Drawn {
+    let base: SmartOptions = serde_json::from_value(options.clone()).unwrap_or_default();
+    let o = base.drawn(&mut |n| d.below(n));
+    let g = dmtree_smart::format::Geometry::new(&o);
+    let least_cache_bytes = SmartNode::least_cache_bytes(&g);
+    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
+}
+
+/// The sound SMART.
+pub(crate) fn smart_sound(_: &str, options: &Value, d: &mut Draw) -> Drawn {
+    let base: dmtree_smart::sound::Options =
+        serde_json::from_value(options.clone()).unwrap_or_default();
+    let o = base.drawn(&mut |n| d.below(n));
+    Drawn { options: value(&o), least_cache_bytes: 300, value_bytes: None }
 }
 
 /// What surrounds a seed: the same seed in another setting is another case.

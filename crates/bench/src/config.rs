@@ -23,9 +23,8 @@ pub const MIN_OPS: u64 = 10_000;
 pub const SIM_OPS: u64 = 50_000;
 
 const REUSE: &str = "cells of one system that load the same keys and do not change which keys exist share one loaded pool, reads before updates; others get a fresh one";
-const LOCAL_WARMUP: &str =
-    "every compute node reads every 8th key in key order, once, within the warm-up time";
-const SIM_WARMUP: &str = "a direct fill, equal in content to every compute node reading every key: every compute node reads every 8th key in key order (no leaf holds fewer), untimed";
+const LOCAL_WARMUP: &str = "every compute node reads every 8th key in key order (every key, where a leaf holds one), once, within the warm-up time";
+const SIM_WARMUP: &str = "a direct fill, equal in content to every compute node reading every key: every compute node reads every 8th key in key order (every key, where a leaf holds one), untimed";
 const MEMORY_RULE: &str = "computed from the keys, the longest inserts and their lengths; reserved, used only as far as it is filled";
 
 /// Where a value comes from.

@@ -24,6 +24,10 @@ pub const BUILTIN: &[(&str, &str)] = &[
     ("resources", include_str!("../experiments/resources.toml")),
     ("scale", include_str!("../experiments/scale.toml")),
     ("sherman-slides", include_str!("../experiments/sherman-slides.toml")),
+    ("smart-factors", include_str!("../experiments/smart-factors.toml")),
+    ("smart-clients", include_str!("../experiments/smart-clients.toml")),
+    ("smart-cache", include_str!("../experiments/smart-cache.toml")),
+    ("amplification", include_str!("../experiments/amplification.toml")),
 ];
 
 /// An experiment: its name and what it sets.

@@ -187,7 +187,7 @@ fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan, scans: bool) -> Option<A
 pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let Some(first) = g.cells.first() else { return Ok(()) };
     let c = &first.config;
-    let memory_bytes = sizing::memory(c, &first.workload);
+    let memory_bytes = g.system.memory(c, &first.workload);
     let began = clock::now();
     let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
     let opened = Opened::<I>::create(g.system.name, &g.system.options_for(c), &spec)?;

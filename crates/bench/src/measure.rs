@@ -94,7 +94,7 @@ fn orders<I: RangeIndex>(
         time,
         min_ops,
         left: budget.map(|n| AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX))),
-        insert_room: sizing::insert_room(c, &cell.workload),
+        insert_room: sizing::insert_room(c, &cell.workload, g.system.bytes_per_key(c)),
         stop: host.stop.clone(),
         done: AtomicU64::new(0),
         start: OnceLock::new(),

@@ -14,9 +14,6 @@ use crate::group::{CellPlan, Group, Host, Progress, at, crew, name, settings};
 use crate::opened::{Crew, Loop, Opened, Seat};
 use crate::oracle::Oracle;
 
-/// Every how many keys, in key order, a warm-up reads one: at least one per leaf.
-const WARM_STRIDE: u64 = 8;
-
 /// Loads the keys.
 pub(crate) fn load<I: RangeIndex>(
     g: &Group,
@@ -169,7 +166,7 @@ pub(crate) fn warm_up<I: RangeIndex>(
             let order = oracle.is_none().then(|| plan.load(LoadOrder::Random));
             let (mut key, mut value) = (Vec::new(), Vec::new());
             let (mut reads, mut wrong) = (0u64, Vec::new());
-            let mut position = mine * WARM_STRIDE;
+            let mut position = mine * I::PAIRS_PER_LEAF;
             while position < n {
                 let record = match (&oracle, &order) {
                     (Some(o), _) => o.record_at(position as usize),
@@ -187,7 +184,7 @@ pub(crate) fn warm_up<I: RangeIndex>(
                     Err(e) => wrong.push(e.to_string()),
                 }
                 reads += 1;
-                position += sharers * WARM_STRIDE;
+                position += sharers * I::PAIRS_PER_LEAF;
                 if reads.is_multiple_of(16) {
                     done.fetch_add(16, Ordering::Relaxed);
                     let late = deadline.is_some_and(|d| clock::now() >= d);
@@ -206,7 +203,7 @@ pub(crate) fn warm_up<I: RangeIndex>(
         })
     };
     let (what, place) = (name(g, Some(cell)), at(host));
-    let all = (n / WARM_STRIDE).max(1) * u64::from(cns.min(clients));
+    let all = (n / I::PAIRS_PER_LEAF).max(1) * u64::from(cns.min(clients));
     let mut tick = || {
         let done = done.load(Ordering::Relaxed);
         let share = done as f64 / all as f64;

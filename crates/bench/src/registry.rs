@@ -11,6 +11,7 @@ use dmtree_fptree::{FpTree, Options as FpOptions};
 use dmtree_parts::{OpSet, RangeIndex};
 use dmtree_pool::Cluster;
 use dmtree_sherman::{Options as ShermanOptions, Sherman};
+use dmtree_smart::{Options as SmartOptions, Smart};
 use dmtree_workload::{KeyForm, ValueSize, Workload};
 use serde_json::Value;
 
@@ -40,13 +41,12 @@ pub fn carrier(fabric: &str) -> Option<Carrier> {
 }
 
 /// Systems that experiments name and that are not built yet.
-const PLANNED: [&str; 9] = [
+const PLANNED: [&str; 8] = [
     "dmtree-published",
     "fptree",
     "fptree-rtc",
     "fptree-cache",
     "fptree-locking",
-    "smart",
     "rolex",
     "chime",
     "dlsm",
@@ -77,7 +77,12 @@ pub struct System {
     second: fn(&Cluster, &str, &mut Pipe) -> Result<()>,
     draw: DrawOptions,
     marks: fn() -> Vec<Reached>,
+    room: Room,
 }
+
+/// Bytes per key that an index with these options takes on memory nodes, for keys and values of these lengths, where that is more
+/// than usual.
+type Room = fn(&Value, u64, u64) -> Option<u64>;
 
 /// Runs the conformance suite of an index with some options.
 type Conform = fn(&str, &Value, (&Cluster, &Away), Extent) -> Result<()>;
@@ -106,6 +111,7 @@ impl System {
             second: conform::serve_index::<I>,
             draw: checked::as_they_are,
             marks: Vec::new,
+            room: |_, _, _| None,
         }
     }
 
@@ -131,6 +137,12 @@ impl System {
     #[must_use]
     pub(crate) fn marked(self, marks: fn() -> Vec<Reached>) -> Self {
         Self { marks, ..self }
+    }
+
+    /// The same, which takes more memory than usual.
+    #[must_use]
+    fn taking(self, room: Room) -> Self {
+        Self { room, ..self }
     }
 
     /// The rare branches of its code, with how often each was taken by any system of this process.
@@ -221,6 +233,12 @@ impl System {
         {
             *old = page.0.into();
         }
+        // Of decimal digits there are ten.
+        if let (KeyForm::Hashed24, Some(map)) = (&c.key_form, options.as_object_mut())
+            && let Some(old) = map.get_mut("largest_node")
+        {
+            *old = 16.into();
+        }
         // Without tables a leaf is a page, too.
         if let (Some(page), Some(map)) = (c.page_bytes, options.as_object_mut())
             && map.get("tables").is_some_and(|tables| tables == "none")
@@ -230,6 +248,18 @@ impl System {
             map.insert("leaf_capacity".to_owned(), slots.into());
         }
         options
+    }
+
+    /// Bytes of each memory node for a cell: as given, or computed.
+    pub fn memory(&self, c: &Config, w: &Workload) -> u64 {
+        sizing::memory(c, w, self.bytes_per_key(c))
+    }
+
+    /// Bytes of memory nodes that one of a configuration's keys may take.
+    pub fn bytes_per_key(&self, c: &Config) -> u64 {
+        let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
+        let room = (self.room)(&self.options_for(c), key, value).unwrap_or(0);
+        room.max(sizing::bytes_per_key(key, value))
     }
 
     /// What it lacks for a workload over these keys and values, in words.
@@ -347,6 +377,34 @@ pub fn systems() -> Vec<System> {
             "and local locks with hand-over",
             &ShermanOptions::hierarchical(),
         ),
+        System::of::<dmtree_smart::sound::Smart>(
+            "smart",
+            "smart",
+            "SMART made sound: every operation, crash recovery",
+            &dmtree_smart::sound::Options::default(),
+        )
+        .drawing(checked::smart_sound)
+        .taking(|_, key, value| Some(sizing::sound_radix_bytes_per_key(key, value)))
+        .recovering(),
+        smart(
+            "smart-published",
+            "SMART with every published technique",
+            &SmartOptions::published(),
+        )
+        .as_published(),
+        smart("art", "the radix tree that SMART starts from, sound", &SmartOptions::art()),
+        smart(
+            "smart-lock-free",
+            "ART with homogeneous nodes without locks, as published",
+            &SmartOptions::lock_free(),
+        )
+        .as_published(),
+        smart("smart-in-place", "and leaves updated in place", &SmartOptions::in_place())
+            .as_published(),
+        smart("smart-rear-lock", "and locks at the end of leaves", &SmartOptions::rear_lock())
+            .as_published(),
+        smart("smart-delegation", "and readers that share a READ", &SmartOptions::delegation())
+            .as_published(),
     ]
 }
 
@@ -373,6 +431,16 @@ fn sherman(name: &'static str, description: &'static str, options: &ShermanOptio
     System::of::<Sherman>(name, "sherman", description, options)
         .drawing(checked::sherman)
         .as_published()
+}
+
+/// A rung of the ladder from ART to SMART.
+fn smart(name: &'static str, description: &'static str, options: &SmartOptions) -> System {
+    System::of::<Smart>(name, "smart", description, options).drawing(checked::smart).taking(
+        |options, key, value| {
+            let (step, slots) = (options["leaf_step"].as_u64()?, options["largest_node"].as_u64()?);
+            Some(sizing::radix_bytes_per_key(key, value, step, slots))
+        },
+    )
 }
 
 /// A system by name.
@@ -454,7 +522,7 @@ mod tests {
             let list: Vec<String> = list.iter().map(|s| (*s).to_owned()).collect();
             select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
         };
-        let families = ["dmtree", "fptree", "dmtree-published", "sherman"];
+        let families = ["dmtree", "fptree", "dmtree-published", "sherman", "smart"];
         assert_eq!(names(&["families"]), families);
         assert_eq!(names(&["all"]).len(), all.len());
         assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);

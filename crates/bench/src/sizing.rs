@@ -5,6 +5,7 @@ use dmtree_workload::{KeyForm, OpKind, Workload};
 use crate::bytes::Bytes;
 use crate::config::Config;
 use crate::failure::{Failure, Result};
+use crate::registry;
 use crate::results::meminfo;
 
 const MIB: u64 = 1 << 20;
@@ -40,6 +41,19 @@ pub fn bytes_per_key(key: u64, value: u64) -> u64 {
     entry * 5 / 2 + 16 + key_block + value_block
 }
 
+/// The same of a radix tree: a leaf, and a node with room for so many slots for every other key.
+pub fn radix_bytes_per_key(key: u64, value: u64, leaf_step: u64, slots: u64) -> u64 {
+    (key + value + 25).next_multiple_of(leaf_step.max(1)) + (16 + 8 * slots) / 2
+}
+
+/// The same of the sound SMART.
+pub fn sound_radix_bytes_per_key(key: u64, value: u64) -> u64 {
+    let (_, inline) = self::inline(key, value);
+    let leaf = (32 + key.next_multiple_of(8) + 2 * inline).next_multiple_of(64);
+    let block = if value > inline { value + 64 } else { 0 };
+    leaf + block + (16 + 8 * 257) / 2
+}
+
 /// Bytes of keys and values that stay inside an entry, so that they fit if they can.
 pub fn inline(key: u64, value: u64) -> (u64, u64) {
     let key = key.next_multiple_of(8).clamp(8, 256);
@@ -59,8 +73,8 @@ pub fn default_cache(keys: u64, form: &KeyForm) -> Bytes {
     Bytes((keys.saturating_mul(per_key) + 16 * MIB).next_multiple_of(MIB))
 }
 
-/// Inserts that a cell has room for.
-pub fn insert_room(c: &Config, w: &Workload) -> u64 {
+/// Inserts that a cell has room for, with so many bytes per key.
+pub fn insert_room(c: &Config, w: &Workload, per_key: u64) -> u64 {
     let mix = w.mix();
     if mix.weight(OpKind::Insert) == 0 {
         return 0;
@@ -69,14 +83,17 @@ pub fn insert_room(c: &Config, w: &Workload) -> u64 {
     let by_ops = c.ops.map(|ops| (ops as f64 * share * 1.1) as u64 + 10_000);
     let by_time = c.duration.or(c.budget).map(|s| (s * 1.5e6 * share) as u64 + 20_000);
     let room = by_ops.or(by_time).unwrap_or(c.keys);
-    let per_key = bytes_per_key(longest_key(&c.key_form), u64::from(c.value_size.max()));
-    let half_free = available() / 3;
-    room.min(40_000_000).min((half_free / per_key).max(20_000))
+    let third_free = available() / 3;
+    room.min(40_000_000).min((third_free / per_key.max(1)).max(20_000))
 }
 
-/// Bytes that each memory node needs for some keys.
-pub fn memory_for(c: &Config, keys: u64) -> u64 {
-    let per_key = bytes_per_key(longest_key(&c.key_form), u64::from(c.value_size.max()));
+/// Bytes per key that an ordinary index takes for a configuration's keys and values.
+pub fn usual(c: &Config) -> u64 {
+    bytes_per_key(longest_key(&c.key_form), u64::from(c.value_size.max()))
+}
+
+/// Bytes that each memory node needs for some keys, with so many bytes per key.
+pub fn memory_for(c: &Config, keys: u64, per_key: u64) -> u64 {
     // Every compute node holds chunks of its own.
     let held = u64::from(c.cns) * 4 * MIB + 64 * MIB;
     let all = keys.saturating_mul(per_key).saturating_add(held);
@@ -84,13 +101,20 @@ pub fn memory_for(c: &Config, keys: u64) -> u64 {
 }
 
 /// Bytes of each memory node for a cell: as given, or computed.
-pub fn memory(c: &Config, w: &Workload) -> u64 {
-    c.memory_bytes.map_or_else(|| memory_for(c, c.keys + insert_room(c, w)), |b| b.0)
+pub fn memory(c: &Config, w: &Workload, per_key: u64) -> u64 {
+    c.memory_bytes
+        .map_or_else(|| memory_for(c, c.keys + insert_room(c, w, per_key), per_key), |b| b.0)
 }
 
 /// Bytes of each memory node for the largest cell.
 pub fn largest(c: &Config) -> u64 {
-    c.workloads.iter().map(|w| memory(c, w)).max().unwrap_or(0)
+    let per_key = registry::systems()
+        .iter()
+        .filter(|system| c.systems.iter().any(|name| name == system.name))
+        .map(|system| system.bytes_per_key(c))
+        .max();
+    let per_key = per_key.unwrap_or_else(|| usual(c));
+    c.workloads.iter().map(|w| memory(c, w, per_key)).max().unwrap_or(0)
 }
 
 /// Bytes of each compute node's region, where tables live.
@@ -120,7 +144,7 @@ pub fn check(c: &Config) -> Result<()> {
             "{} keys of {k} bytes with values of {v} do not fit {} of memory: give --memory-bytes {} or fewer --keys",
             c.keys,
             Bytes(given),
-            Bytes(memory_for(c, c.keys)),
+            Bytes(memory_for(c, c.keys, usual(c))),
         )));
     }
     let need = c.keys.saturating_mul(bytes_per_key(k, v) * 6 / 10);

@@ -1,8 +1,12 @@
 //! The ladder from FG to Sherman on the adversarial fabric: what is sound there, and what is found where.
 
 use dmtree_bench::checked::{Setting, case, grants};
-use dmtree_bench::registry::find;
+use dmtree_bench::registry::{System, find};
 use dmtree_check::FaultSet;
+use dmtree_check::case::Case;
+
+/// What may be granted that matters here.
+const KIND_HARDWARE: [&str; 3] = ["cas_fail_is_readonly", "line_atomic", "write_ascending"];
 
 /// The first seed below `seeds` that shows something wrong with a system, and what.
 fn first_wrong(system: &str, granted: &[&str], seeds: u64) -> Option<(u64, String)> {
@@ -16,14 +20,18 @@ fn first_wrong_with(
     granted: &[&str],
     seeds: u64,
 ) -> Option<(u64, String)> {
-    let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
-    let grants = grants(&names).expect("names of capabilities");
     let mut system = find(system).expect("a system");
     for (name, on) in options {
         system.options[*name] = (*on).into();
     }
+    first_wrong_of(&system, granted, seeds)
+}
+
+fn first_wrong_of(system: &System, granted: &[&str], seeds: u64) -> Option<(u64, String)> {
+    let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
+    let grants = grants(&names).expect("names of capabilities");
     (0..seeds).find_map(|seed| {
-        let case = case(&system, seed, Setting { grants, ..Setting::default() });
+        let case = case(system, seed, Setting { grants, ..Setting::default() });
         let finding = system.check(&case).expect("a case").finding?;
         Some((seed, finding.kind().to_owned()))
     })
@@ -50,8 +58,7 @@ fn a_release_by_write_needs_atomics_that_do_not_write_back() {
 /// are not torn and bytes land in order.
 #[test]
 fn two_level_versions_are_found_wrong_even_on_kind_hardware() {
-    let kind_hardware = ["cas_fail_is_readonly", "line_atomic", "write_ascending"];
-    for granted in [&kind_hardware[..1], &kind_hardware[..]] {
+    for granted in [&KIND_HARDWARE[..1], &KIND_HARDWARE[..]] {
         let (seed, kind) = first_wrong("sherman-published", granted, 40).expect("found");
         assert!(kind == "history" || kind == "structure" || kind == "failed", "{seed}: {kind}");
     }
@@ -61,10 +68,9 @@ fn two_level_versions_are_found_wrong_even_on_kind_hardware() {
 /// land in order. DESIGN.md has the seeds.
 #[test]
 fn each_published_defect_is_found_by_itself() {
-    let kind_hardware = ["cas_fail_is_readonly", "line_atomic", "write_ascending"];
     let (eager, retry) = (("lazy_splits", false), ("retry_torn", true));
     let wrong =
-        |system, options: &[_], seeds| first_wrong_with(system, options, &kind_hardware, seeds);
+        |system, options: &[_], seeds| first_wrong_with(system, options, &KIND_HARDWARE, seeds);
     assert!(wrong("sherman-published", &[eager], 200).is_some(), "an entry between two versions");
     assert!(
         wrong("sherman-published", &[eager, retry], 200).is_some(),
@@ -74,6 +80,47 @@ fn each_published_defect_is_found_by_itself() {
         wrong("fg-hierarchical", &[("lazy_splits", true)], 1_000).is_some(),
         "splits reported early"
     );
+}
+
+/// Versions that come round: a value READ between two READs of the versions, which agree, is torn after as many WRITEs as there are
+/// versions. The other defects are repaired; nine clients work on one key, whose value spans lines. Four bits are the published width.
+#[test]
+fn versions_that_wrap_are_found_by_themselves() {
+    let mut system = find("sherman-published").expect("a system");
+    for (name, on) in [("lazy_splits", false), ("retry_torn", true), ("versions_around", true)] {
+        system.options[name] = on.into();
+    }
+    let names = KIND_HARDWARE.map(str::to_owned);
+    let setting = Setting { grants: grants(&names).expect("names"), ..Setting::default() };
+    let mut wrong = |bits: u32, seeds: std::ops::Range<u64>| {
+        system.options["version_bits"] = bits.into();
+        seeds.into_iter().find_map(|seed| {
+            let finding = system.check(&crowd(&system, seed, setting)).expect("a case").finding?;
+            Some((seed, finding.kind().to_owned()))
+        })
+    };
+    assert_eq!(wrong(1, 0..50).expect("found").1, "torn", "two versions");
+    assert_eq!(wrong(4, 20..30).expect("found").1, "torn", "as published");
+    assert_eq!(wrong(7, 0..30), None, "as many as fit");
+}
+
+/// The case of a seed with nine clients on one key instead.
+fn crowd(system: &System, seed: u64, setting: Setting) -> Case {
+    let mut case = case(system, seed, setting);
+    case.options["value_bytes"] = 64.into();
+    case.pool.memory_nodes = 1;
+    Case {
+        clients: 9,
+        gardeners: 0,
+        neighbours: 0,
+        keys: 1,
+        ops: 150,
+        scan_one_in: 0,
+        wave_ops: 0,
+        liveness: false,
+        value_bytes: vec![64],
+        ..case
+    }
 }
 
 /// Readers that lock what they READ meet none of them.

@@ -196,9 +196,9 @@ fn what_cannot_be_simulated_is_refused() {
         let e = bad(text);
         assert!(e.to_string().contains(word) && e.exit_code() == 2, "{text}: {e}");
     }
-    let named = resolved("systems = [\"smart\", \"dmtree\"]\n").unwrap();
-    assert_eq!(named.config.not_built, ["smart"], "listed, not skipped in silence");
-    let given = Layer { systems: Some(vec!["smart".into()]), ..Layer::default() };
+    let named = resolved("systems = [\"rolex\", \"dmtree\"]\n").unwrap();
+    assert_eq!(named.config.not_built, ["rolex"], "listed, not skipped in silence");
+    let given = Layer { systems: Some(vec!["rolex".into()]), ..Layer::default() };
     let e = config::resolve("x", &Layer::default(), &given).unwrap_err();
     assert!(e.to_string().contains("not built yet"));
 }

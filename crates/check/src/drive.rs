@@ -6,12 +6,14 @@ use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use dmtree_fabric::sim::SimFabric;
-use dmtree_fabric::{Core, Effect, Endpoint, Error, ErrorKind};
+use dmtree_fabric::{Core, Effect, Endpoint, Error, ErrorKind, InProcess};
 use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
 
+use crate::availability::Availability;
 use crate::case::Case;
 use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, Record};
@@ -47,12 +49,20 @@ pub(crate) struct Shared<'a> {
     pub busy: Cell<u32>,
     /// Operations that failed as a fault lets them.
     pub excused: Cell<u64>,
+    /// How operations do that no fault touches.
+    pub availability: Availability,
     finding: RefCell<Option<Finding>>,
 }
 
 impl<'a> Shared<'a> {
-    pub(crate) fn new(case: &'a Case, fabric: SimFabric, core: Rc<Core>, bounds: Bounds) -> Self {
+    pub(crate) fn new(
+        case: &'a Case,
+        (fabric, judge): (SimFabric, Option<Arc<InProcess>>),
+        core: Rc<Core>,
+        bounds: Bounds,
+    ) -> Self {
         Self {
+            availability: Availability::new(case, judge),
             case,
             stage: Stage::new(case, fabric.clone()),
             fabric,
@@ -90,6 +100,12 @@ impl<'a> Shared<'a> {
     /// Looks whether something has happened to a node; its clients hear of it.
     fn look(&self) {
         let hit = self.stage.look(&|cn| self.running(cn));
+        for cn in hit.iter().copied().filter(|cn| self.stage.condition(*cn) != Condition::Up) {
+            self.availability.out(cn, self.stage.incarnation(cn), self.fabric.now());
+            if self.stage.condition(cn) != Condition::Frozen {
+                self.availability.forget(cn);
+            }
+        }
         if !hit.is_empty() {
             self.wake(|cn| cn.is_none_or(|cn| hit.contains(&cn)));
         }
@@ -286,7 +302,10 @@ pub(crate) async fn safety<I: RangeIndex>(
 async fn maintained<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, client: u32) -> bool {
     let cn = cn_of(shared, client);
     let by = doer(shared, cn, index.endpoint());
-    match droppable(shared, cn, index.maintain()).await {
+    shared.availability.begin((client, true), cn, None, None, shared.fabric.now());
+    let done = droppable(shared, cn, index.maintain()).await;
+    shared.availability.end((client, true), None, true, |_| None, shared.fabric.now());
+    match done {
         Some(Err(e)) if !excused(shared, &by, &e) => {
             shared.found(failed(client, "maintain".to_owned(), &e));
             false
@@ -354,12 +373,21 @@ async fn perform<I: RangeIndex>(
 ) -> Option<Answer> {
     let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
     let by = doer(shared, cn_of(shared, client), index.endpoint());
+    let place = shared.availability.place(index, shared.case, call);
+    shared.availability.begin((client, false), by.cn, Some(call), place, shared.fabric.now());
     let done = match call {
         Call::Scan(..) | Call::ScanDown(..) => {
             droppable(shared, cn_of(shared, client), scan(index, shared.case, call, rng)).await
         }
         _ => droppable(shared, cn_of(shared, client), point(index, shared.case, call)).await,
     };
+    let fine = matches!(done, Some(Ok(_)));
+    let place = |key| index.place_of(&plan::key(shared.case.key_form, key));
+    let now = shared.fabric.now();
+    if let Some(what) = shared.availability.end((client, false), Some(call), fine, place, now) {
+        shared.found(Finding::Slow { client, what });
+        return None;
+    }
     // What was dropped stays open: it may take effect at any later time.
     let Some(done) = done else { return Some(Answer::Failed("dropped".to_owned())) };
     let answer = match &done {

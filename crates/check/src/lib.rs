@@ -2,6 +2,7 @@
 //! with a linearizability check per key ([`log`], [`history`]), and the test bed all of it runs on ([`bed`]).
 #![forbid(unsafe_code)]
 
+mod availability;
 pub mod away;
 pub mod bed;
 pub mod brute;

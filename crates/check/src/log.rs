@@ -29,6 +29,21 @@ pub enum Call {
     ScanDown(u64, u64),
 }
 
+impl Call {
+    /// The key that it is about, if it is about one.
+    pub fn key(self) -> Option<u64> {
+        match self {
+            Self::Get(k)
+            | Self::Put(k, _)
+            | Self::Insert(k, _)
+            | Self::Update(k, _)
+            | Self::Delete(k)
+            | Self::CompareAndSet(k, ..) => Some(k),
+            Self::Scan(..) | Self::ScanDown(..) => None,
+        }
+    }
+}
+
 /// What it is answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

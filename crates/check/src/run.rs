@@ -21,7 +21,7 @@ use crate::fault::{Fault, Happened};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
 use crate::stage::{Condition, Due, wait_until};
-use crate::verdict::{Finding, Verdict, panic_text};
+use crate::verdict::{Finding, Judged, Verdict, panic_text};
 
 /// Buffers of all clients together.
 const SLAB_BYTES: u64 = 16 << 20;
@@ -66,26 +66,29 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
         case.pool.cache_bytes,
         &options,
     )?;
+    fabric.sanitize();
     load(&bed, case)?;
     let mut choices = Vec::new();
     let caught = catch_unwind(AssertUnwindSafe(|| {
         let phased = Phased { bed: &bed, fabric: &fabric, case, order };
         phases(&phased, &mut choices)
     }));
-    let (finding, log, happened, excused) = match caught {
+    let (finding, log, happened, (excused, available)) = match caught {
         Ok(done) => {
-            let Finished { finding, log, happened, excused, .. } = done?;
-            (finding, log, happened, excused)
+            let Finished { finding, log, happened, excused, available, .. } = done?;
+            (finding, log, happened, (excused, available))
         }
         Err(payload) => {
             let what = panic_text(&*payload);
-            (Some(Finding::Panic { client: None, what }), Log::default(), Vec::new(), 0)
+            let nothing = (0, Judged::default());
+            (Some(Finding::Panic { client: None, what }), Log::default(), Vec::new(), nothing)
         }
     };
     let trace_hash = fabric.trace_hash() ^ log.hash().rotate_left(32);
     let operations = log.records().len() as u64;
     let virtual_ns = fabric.now();
-    let v = Verdict { finding, happened, excused, operations, trace_hash, virtual_ns, log };
+    let v =
+        Verdict { finding, happened, excused, available, operations, trace_hash, virtual_ns, log };
     Ok((v, choices))
 }
 
@@ -110,6 +113,7 @@ struct Finished<I: RangeIndex> {
     living: Vec<(usize, Arc<I::Node>)>,
     happened: Vec<Happened>,
     excused: u64,
+    available: Judged,
 }
 
 /// What the phases are made of.
@@ -147,7 +151,8 @@ fn phases<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result
         };
     }
     let wrong = done.log.check().err().map(Finding::History);
-    done.finding = wrong.or(broken);
+    let touched = fabric.reports().into_iter().next().map(Finding::Access);
+    done.finding = wrong.or(broken).or(touched);
     Ok(done)
 }
 
@@ -366,7 +371,12 @@ impl<I: RangeIndex> Cast<'_, I> {
                     stage.back(cn);
                     vec![cn]
                 }
-                other => stage.apply(other, &|cn| shared.running(cn)),
+                other => {
+                    if let Due::Thaw(cn) = other {
+                        shared.availability.thawed(cn);
+                    }
+                    stage.apply(other, &|cn| shared.running(cn))
+                }
             };
             shared.wake(|of| of.is_some_and(|cn| hit.contains(&cn)));
         }
@@ -418,7 +428,8 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         Order::Listed { .. } => LISTED,
         _ => Bounds { until_ns, ..SAFETY },
     };
-    let shared = Shared::new(case, fabric.clone(), core.clone(), bounds);
+    let judge = bed.cluster.judge().cloned();
+    let shared = Shared::new(case, (fabric.clone(), judge), core.clone(), bounds);
     let slot_of = |cn: Option<usize>| {
         let slot = core.add_slot();
         shared.slots.borrow_mut().push((slot, cn));
@@ -496,6 +507,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         living: shared.stage.living().map(|cn| (cn, nodes[cn].clone())).collect(),
         happened: shared.stage.happened.take(),
         excused: shared.excused.get(),
+        available: shared.availability.judged.get(),
     })
 }
 

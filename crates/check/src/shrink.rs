@@ -204,7 +204,7 @@ mod tests {
     use crate::case::{Draw, Drawn};
     use crate::log::{Call, Log, Wrong};
     use crate::plan::{self, Planned};
-    use crate::verdict::Finding;
+    use crate::verdict::{Finding, Judged};
     use dmtree_fabric::Capabilities;
     use dmtree_parts::OpSet;
 
@@ -237,6 +237,7 @@ mod tests {
             finding,
             happened: Vec::new(),
             excused: 0,
+            available: Judged::default(),
             operations: 0,
             trace_hash: 0,
             virtual_ns: 0,

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 
+use serde::Serialize;
+
 use crate::fault::Happened;
 use crate::log::{Log, Wrong};
 
@@ -55,6 +57,8 @@ pub enum Finding {
     },
     /// A node that nothing had happened to lost its membership.
     Expelled(String),
+    /// A verb touched what it must not touch, as the fabric's sanitizer says.
+    Access(String),
     /// The structure is broken when nobody works on it any more.
     Structure(String),
 }
@@ -72,6 +76,7 @@ impl Finding {
             Self::Hung { .. } => "hung",
             Self::Slow { .. } => "slow",
             Self::Expelled(_) => "expelled",
+            Self::Access(_) => "access",
             Self::Structure(_) => "structure",
         }
     }
@@ -94,10 +99,19 @@ impl fmt::Display for Finding {
                 write!(f, "the {phase} phase does not end; running: {}", open.join("; "))
             }
             Self::Slow { client, what } => write!(f, "client {client}: {what}"),
-            Self::Expelled(why) => f.write_str(why),
+            Self::Expelled(why) | Self::Access(why) => f.write_str(why),
             Self::Structure(why) => write!(f, "afterwards: {why}"),
         }
     }
+}
+
+/// Operations that were judged beside a fault, by what they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Judged {
+    /// Gets.
+    pub gets: u64,
+    /// Updates and compare-and-sets.
+    pub writes: u64,
 }
 
 /// A run and what it came to.
@@ -109,6 +123,8 @@ pub struct Verdict {
     pub happened: Vec<Happened>,
     /// Operations that failed as a fault lets them.
     pub excused: u64,
+    /// Operations beside a fault that did not touch their leaf, and that ended within their bound.
+    pub available: Judged,
     /// Operations that clients did.
     pub operations: u64,
     /// A digest of every verb and every answer: the same case gives the same.

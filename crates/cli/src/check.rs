@@ -185,6 +185,10 @@ fn faults(t: &Tally) -> String {
         "faults: inside an operation in {} of {} seeds; operations that they made fail: {}\n",
         t.inside, t.with_faults, t.excused
     );
+    out.push_str(&format!(
+        "operations beside a fault that did not touch their leaf: {} gets and {} writes, judged by their bound\n",
+        t.available.gets, t.available.writes
+    ));
     for (kind, n) in &t.faults {
         out.push_str(&format!(
             "  {kind:20} drawn {}, happened {}, inside an operation {}\n",

@@ -364,5 +364,5 @@ fn systems_conform_on_two_processes() {
         .expect("runs");
     let said = String::from_utf8_lossy(&out.stdout);
     assert_eq!(out.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&out.stderr));
-    assert_eq!(said.matches("two processes").count(), 4, "{said}");
+    assert_eq!(said.matches("two processes").count(), 5, "{said}");
 }

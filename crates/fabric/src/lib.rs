@@ -55,4 +55,6 @@ pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};
 pub use crate::sampled::{Sampled, Verified};
 pub use crate::scope::{OpKind, OpOutcome, Stage, Step};
 pub use crate::slab::{Buf, MAX_BUF_BYTES, Slab};
-pub use crate::transport::{Fabric, Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
+pub use crate::transport::{
+    Fabric, Ground, Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest,
+};

@@ -112,6 +112,17 @@ impl Region {
         self.count == 0
     }
 
+    /// Takes the contents of another region of the same length.
+    pub(crate) fn copy_from(&self, other: &Self) {
+        for (to, from) in self.words().iter().zip(other.words()) {
+            let word = from.load(Ordering::Relaxed);
+            // Pages that were never touched stay so.
+            if word != 0 {
+                to.store(word, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Whether `len` bytes from `offset` lie inside.
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len())

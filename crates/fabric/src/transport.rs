@@ -68,6 +68,19 @@ pub struct WorkRequest {
     pub(crate) local: *mut u8,
 }
 
+/// What a range of memory is, as far as whoever hands it out knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// Anybody may do anything.
+    Plain,
+    /// Handed out with undefined contents: to be written before it is read.
+    Undefined,
+    /// Nobody's: no verb may go there.
+    Freed,
+    /// A free object of a type-stable arena: old caches may READ it and try its lock.
+    FreedTyped,
+}
+
 /// What a call of [`Transport::poll`] achieved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -176,6 +189,8 @@ pub trait Fabric: Send + Sync {
     fn connect(&self, _node: NodeId, _to: NodeId, _incarnation: u32) {}
     /// The present incarnation of a node; `None` for a node that does not exist.
     fn incarnation(&self, node: NodeId) -> Option<u32>;
+    /// Who hands memory out, or takes it back, says what a range is from now on. Fabrics that check accesses listen.
+    fn tell(&self, _at: GlobalAddr, _bytes: u64, _now: Ground) {}
     /// Membership events from number `since` on.
     fn events(&self, since: u64) -> Vec<MemberEvent>;
 }

@@ -80,7 +80,7 @@ pub struct Turnstile {
 struct TurnState {
     held: bool,
     queue: VecDeque<Arc<Waiter>>,
-    /// Threads whose clients queue, with how many of them.
+    /// Threads whose clients poll for the turn, with how many of them.
     threads: Vec<(usize, u32)>,
 }
 
@@ -190,6 +190,17 @@ impl Turnstile {
     pub async fn acquire(&self, ep: &Endpoint, why: WaitReason) -> Result<()> {
         match self.enter() {
             None => Ok(()),
+            Some(mut place) => wait(ep, why, |w| place.poll(w)).await,
+        }
+    }
+
+    /// The same for a turn that threads poll: [`Turnstile::threads_waiting`] counts them.
+    ///
+    /// # Errors
+    /// As [`Turnstile::acquire`].
+    pub async fn acquire_polled(&self, ep: &Endpoint, why: WaitReason) -> Result<()> {
+        match self.enter() {
+            None => Ok(()),
             Some(mut place) => {
                 let thread = ep.thread();
                 self.inner.lock().expect("no panic under this lock").queues(thread);
@@ -199,7 +210,7 @@ impl Turnstile {
         }
     }
 
-    /// How many threads have clients that queue for the turn.
+    /// How many threads have clients that poll for the turn.
     pub fn threads_waiting(&self) -> usize {
         self.inner.lock().expect("no panic under this lock").threads.len()
     }

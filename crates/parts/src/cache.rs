@@ -374,11 +374,23 @@ impl NodeCache {
         key: &[u8],
         f: impl FnOnce(&Arc<CachedNode>, usize) -> R,
     ) -> Option<R> {
-        let found = self.levels[usize::from(level)].floor(key, |node| {
-            let i = node.keys.floor(key).filter(|i| *i < node.records.len())?;
+        self.peek(level, key, |node, i| {
             if !node.used.load(Relaxed) {
                 node.used.store(true, Relaxed);
             }
+            f(node, i)
+        })
+    }
+
+    /// [`NodeCache::lookup`] by somebody who does not use what he finds: it stays no longer for that.
+    pub fn peek<R>(
+        &self,
+        level: u8,
+        key: &[u8],
+        f: impl FnOnce(&Arc<CachedNode>, usize) -> R,
+    ) -> Option<R> {
+        let found = self.levels[usize::from(level)].floor(key, |node| {
+            let i = node.keys.floor(key).filter(|i| *i < node.records.len())?;
             Some(f(node, i))
         });
         found.flatten()

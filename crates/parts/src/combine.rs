@@ -339,6 +339,17 @@ impl Lease {
         }
     }
 
+    /// Closes the group of a write to arrivals; whether it was open. What the leader writes comes last then.
+    pub fn seal_only(&mut self) -> bool {
+        let Some(group) = &self.group else { return false };
+        let mut state = group.state.lock().expect("no panic under this lock");
+        let open = matches!(state.phase, Phase::Open);
+        if open {
+            state.phase = Phase::Sealed;
+        }
+        open
+    }
+
     /// Ends the group with the leader's result; `value` is what a read found.
     pub fn finish(mut self, result: &Result<Shared>, value: Option<&[u8]>) {
         self.end(|| result.clone(), value);

@@ -6,7 +6,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, Result};
+use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, NodeId, Result};
 use dmtree_pool::PoolNode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -357,6 +357,15 @@ pub struct CacheStats {
     pub misses: u64,
 }
 
+/// What an operation on a key needs beside its own node and the way down to the leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPlace {
+    /// The leaf.
+    pub leaf: GlobalAddr,
+    /// The compute node whose memory has the leaf's lock, if one has.
+    pub home: Option<NodeId>,
+}
+
 /// A range index: `Self` is the client of one slot, made by [`RangeIndex::client`].
 #[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
 pub trait RangeIndex: Sized + 'static {
@@ -364,6 +373,9 @@ pub trait RangeIndex: Sized + 'static {
     const OPS: OpSet;
     /// What it needs beyond the contract of the fabric.
     const NEEDS: Capabilities;
+    /// Pairs that every leaf of a bulk-loaded index has at least (but for the last): who reads one key of so many, in order, has passed every
+    /// inner node.
+    const PAIRS_PER_LEAF: u64 = 8;
     /// Creation options and ablation switches; stored in the catalog.
     type Options: Serialize + DeserializeOwned + Clone + Send + Sync + std::fmt::Debug + 'static;
     /// What the clients of one compute node share.
@@ -385,6 +397,10 @@ pub trait RangeIndex: Sized + 'static {
     fn client(ep: Endpoint, node: Arc<Self::Node>) -> Self;
     /// Its endpoint.
     fn endpoint(&self) -> &Endpoint;
+    /// What an operation on a key needs, as far as the client knows without asking; nothing when it does not know.
+    fn place_of(&self, _key: &[u8]) -> Option<KeyPlace> {
+        None
+    }
 
     /// Reads a key; the value replaces the contents of `out`. False when the key is absent (`out` is then empty).
     async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;

@@ -83,7 +83,7 @@ impl LocalLocks {
         let why = WaitReason { what: "turn at a remote lock", at: lock as u64 };
         // Whoever gives up may have been given the remote lock already.
         let mut waiting = Waiting { of: self, lock, gives_up: true };
-        self.locks[lock].turn.acquire(ep, why).await?;
+        self.locks[lock].turn.acquire_polled(ep, why).await?;
         waiting.gives_up = false;
         Ok(self.taken(lock))
     }

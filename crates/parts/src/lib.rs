@@ -1,7 +1,8 @@
 //! The contract of a range index on disaggregated memory ([`contract`]), and the parts that several indexes share: the cache of
 //! inner nodes with its mirrors ([`cache`]), delegation and combining ([`combine`]), turns at remote locks ([`turns`], and with hand-over
-//! [`handover`]), lock words on memory nodes ([`lock_words`]), sorted
-//! keys ([`keys`]), pairs to be loaded ([`pairs`]), fixed hashes ([`hash`]) and how full a bulk load leaves nodes ([`fill`]).
+//! [`handover`]), lock words on memory nodes ([`lock_words`]), the leaves and inner nodes that DMTree and the sound Sherman have in common
+//! with their validation ([`tree`]), sorted keys ([`keys`]), pairs to be loaded ([`pairs`]), fixed hashes ([`hash`]) and how full a
+//! bulk load leaves nodes ([`fill`]).
 #![forbid(unsafe_code)]
 
 pub mod cache;
@@ -14,11 +15,12 @@ pub mod keys;
 pub mod lock_words;
 pub mod pairs;
 pub mod sync;
+pub mod tree;
 pub mod turns;
 
 pub use contract::{
-    CacheStats, Found, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet, Outcome,
-    PAGE_BYTES, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write, check_key,
-    check_value,
+    CacheStats, Found, KeyPlace, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet,
+    Outcome, PAGE_BYTES, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write,
+    check_key, check_value,
 };
 pub use fill::Fill;

@@ -59,6 +59,17 @@ impl TurnTable {
         Ok(Turn { table: self.clone(), index, held: true })
     }
 
+    /// The same for a lock whose ticket waiting threads poll.
+    ///
+    /// # Errors
+    /// As [`TurnTable::turn`].
+    pub async fn polled_turn(self: &Arc<Self>, ep: &Endpoint, lock: u64) -> Result<Turn> {
+        let index = self.index(Rank(0), lock);
+        let why = WaitReason { what: "turn at a ticket", at: lock };
+        self.slots[index].acquire_polled(ep, why).await?;
+        Ok(Turn { table: self.clone(), index, held: true })
+    }
+
     /// Takes the turn when nobody has it.
     pub fn try_turn(self: &Arc<Self>, lock: u64) -> Option<Turn> {
         self.try_turn_of(Rank(0), lock)
@@ -81,7 +92,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// How many threads have clients that queue behind.
+    /// How many threads have clients that poll for it behind ([`TurnTable::polled_turn`]).
     pub fn threads_waiting(&self) -> usize {
         self.table.slots[self.index].threads_waiting()
     }

@@ -16,7 +16,7 @@
 //! A node that joins has no window, and takes only what is handed out later; should it retire something, it is asked, has no window, and
 //! the census fails. So it does when a node dies. Both may be repeated: a census changes nothing before its last step.
 
-use dmtree_fabric::{Endpoint, GlobalAddr, Member, NodeId, Result};
+use dmtree_fabric::{Endpoint, GlobalAddr, Ground, Member, NodeId, Result};
 
 use crate::arena::{ArenaKey, Grant};
 use crate::ids::{LINE, TableId};
@@ -249,7 +249,15 @@ impl PoolNode {
             let free = (0..*lines).filter(|first| !has(span(*first)));
             lost.lines.extend(free.map(|first| TableId::new(*partition, 1, first)));
         }
+        self.adopt(&lost);
         lost
+    }
+
+    /// What was free on a dead node's list is free no more: whoever takes it may have to write there first.
+    fn adopt(&self, lost: &Lost) {
+        let objects = lost.objects.iter().map(|(key, at)| (*at, u64::from(key.object_bytes)));
+        let all = objects.chain(lost.space.iter().copied());
+        all.for_each(|(at, bytes)| self.fabric.tell(at, bytes, Ground::Plain));
     }
 
     /// Whether a lost object is of any use: an address whose lives are used up is not.
@@ -278,5 +286,26 @@ impl PoolNode {
                 continue;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_hold_is_told() {
+        let (mut a, mut b) = (Held::default(), Held::default());
+        a.add(Span::Bytes(1024, 64));
+        a.add(Span::lines(1, 10, 2));
+        assert!(a.twice.is_empty() && a.has(Span::Bytes(1080, 64)) && !a.has(Span::Bytes(1088, 8)));
+        assert!(a.has(Span::lines(1, 11, 1)) && !a.has(Span::lines(2, 10, 2)));
+        b.add(Span::Bytes(1000, 24));
+        assert_eq!(a.overlaps(&b), 0);
+        b.add(Span::Bytes(1080, 100));
+        b.add(Span::lines(1, 11, 4));
+        assert_eq!((a.overlaps(&b), b.overlaps(&a)), (2, 2));
+        b.add(Span::Bytes(1179, 2));
+        assert_eq!(b.twice, [Span::Bytes(1179, 2)], "one byte of it was there");
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::wait::Turnstile;
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Member, Membership, NodeId, Result, Role,
-    Standing, WaitReason,
+    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Ground, Member, Membership, NodeId,
+    Result, Role, Standing, WaitReason,
 };
 
 use crate::arena::{Arena, ArenaKey, Grant};
@@ -234,6 +234,7 @@ impl PoolNode {
         ep.check_memory()?;
         let g = self.obtain(ep, arena, near).await?;
         self.notes.add(|| Span::object(g.addr, bytes));
+        self.fabric.tell(g.addr, bytes, Ground::Plain);
         Ok(g)
     }
 
@@ -254,6 +255,7 @@ impl PoolNode {
             return;
         }
         self.notes.add(|| Span::object(g.addr, bytes));
+        self.fabric.tell(g.addr, bytes, Ground::FreedTyped);
         arena.put(g);
     }
 
@@ -295,6 +297,7 @@ impl PoolNode {
         let wish = BlockWish { space: &space, class, layouts: &self.shape.memory };
         let b = self.obtain(ep, &wish, near).await?;
         self.notes.add(|| Span::block(b));
+        self.fabric.tell(b.addr(), u64::from(b.capacity()), Ground::Undefined);
         Ok(b)
     }
 
@@ -305,8 +308,9 @@ impl PoolNode {
             .plausible()
             .and_then(|b| self.shape.holds(b.addr(), u64::from(b.capacity())))
             .filter(|layout| self.space(index).put(b, layout));
-        if layout.is_none() {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+        match layout {
+            Some(_) => self.fabric.tell(b.addr(), u64::from(b.capacity()), Ground::Freed),
+            None => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -320,8 +324,9 @@ impl PoolNode {
     pub(crate) fn take_space(&self, index: u32, at: GlobalAddr, bytes: u64) {
         self.notes.add(|| Span::Bytes(at.bits(), bytes));
         let layout = self.shape.holds(at, bytes);
-        if !layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes)) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+        match layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes)) {
+            true => self.fabric.tell(at, bytes, Ground::Freed),
+            false => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -408,6 +413,9 @@ impl PoolNode {
         match ask_run(ep, &self.shape.memory[node], self.incarnation, source.request()).await {
             Ok(Some(offset)) => {
                 self.found_full[node].store(0, Ordering::Relaxed);
+                let bytes = u64::from(source.request().count) * self.shape.chunk_bytes;
+                let run = GlobalAddr::new(self.shape.memory[node].node, offset);
+                self.fabric.tell(run, bytes, Ground::Plain);
                 source.add(node, offset)
             }
             Ok(None) => {

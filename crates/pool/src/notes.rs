@@ -302,3 +302,75 @@ pub(crate) async fn ask_collect(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noted(n: &Notes) -> Option<Vec<Span>> {
+        locked(&n.window).as_ref().map(|w| w.notes.clone())
+    }
+
+    fn span(start: u64) -> Span {
+        Span::Bytes(start, 64)
+    }
+
+    #[test]
+    fn a_window_notes_what_crosses_lists_while_it_is_open() {
+        let n = Notes::default();
+        n.add(|| unreachable!("nothing is made up while no window is open"));
+        n.begin(7);
+        n.add(|| span(64));
+        n.begin(7);
+        n.begin(6);
+        assert_eq!(noted(&n), Some(vec![span(64)]), "its own, and one of an older census");
+        n.end(6);
+        n.add(|| span(128));
+        assert_eq!(noted(&n), Some(vec![span(64), span(128)]));
+        n.begin(8);
+        assert_eq!(noted(&n), Some(Vec::new()), "a later census has begun anew");
+        n.end(7);
+        n.add(|| span(192));
+        n.end(8);
+        assert_eq!(noted(&n), None);
+        n.add(|| unreachable!("closed"));
+    }
+
+    #[test]
+    fn a_window_that_nobody_closes_closes_itself() {
+        let n = Notes::default();
+        n.begin(1);
+        for i in 0..=MAX_NOTES as u64 {
+            n.add(|| span(i * 64));
+        }
+        assert_eq!(noted(&n), None);
+        n.begin(2);
+        assert_eq!(noted(&n), Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_kept_for_later_is_listed_and_noted_twice() {
+        let n = Notes::default();
+        let at = GlobalAddr::new(NodeId::memory(0), 4096);
+        let (object, table) = (Span::object(at, 64), Span::lines(3, 5, 1));
+        n.pend(&[object, table]);
+        assert_eq!(n.pending(), [object, table]);
+        n.begin(1);
+        n.settle(at);
+        assert!(n.pending().is_empty());
+        assert_eq!(noted(&n), Some(vec![object, table]), "on its way to another list");
+        n.settle(at);
+        assert_eq!(noted(&n).map(|s| s.len()), Some(2), "it is there once");
+    }
+
+    #[test]
+    fn spans_survive_the_wire() {
+        for s in [Span::Bytes(1 << 50, 1 << 20), Span::lines(4095, 70, 3)] {
+            let mut bytes = Vec::new();
+            s.encode(&mut bytes);
+            let mut f = Fields(&bytes);
+            let back = Span::decode(f.u64().expect("there"), f.u64().expect("there"));
+            assert_eq!(back, s);
+        }
+    }
+}

@@ -14,7 +14,8 @@ use crate::format::table::{BODY_AT, Table, View};
 use crate::format::{Ver, u64_at};
 use crate::maintain::Begun;
 use crate::marks::Mark;
-use crate::mend::{Looked, is_buried};
+use crate::mend::Looked;
+use crate::mend_dead::is_buried;
 use crate::node::Chore;
 use crate::rough::Rough;
 
@@ -363,7 +364,7 @@ impl DmTree {
         };
         let mut cell = line;
         for capacity in [32, 64, 128] {
-            let lines = crate::format::Geometry::table_lines(capacity);
+            let lines = crate::format::table::lines(capacity);
             let Some(wide) = line.with_lines(lines) else { continue };
             if !wide.each().all(|l| lost.binary_search(&l).is_ok()) {
                 continue;

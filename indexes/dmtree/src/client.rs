@@ -11,7 +11,7 @@ use dmtree_pool::{BlockPtr, EpochHandle, TableId};
 use crate::defects::Defect;
 use crate::format::area::Stored;
 use crate::format::block;
-use crate::format::leaf::{FenceArea, Header, check_header, check_leaf};
+use crate::format::leaf::{FenceArea, Header, check_header, check_slots};
 use crate::format::slot::{self, Place, Slot, State};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::lock::LONG_WAIT;
@@ -170,7 +170,10 @@ impl DmTree {
     }
 
     pub(crate) fn pin(&self) -> Pinned<'_> {
-        self.epoch.borrow().enter();
+        match self.node.has(Defect::NoEpoch) {
+            false => self.epoch.borrow().enter(),
+            true => self.epoch.borrow().leave(),
+        }
         self.retried.set(false);
         Pinned(self)
     }
@@ -178,6 +181,9 @@ impl DmTree {
     /// The operation holds this lock from now on.
     pub(crate) fn hold(&self, tag: LockTag, on: Lockable) {
         self.held.borrow_mut().push(HeldLock { tag, on });
+        if self.node.has(Defect::MoveWhileLocked) {
+            self.epoch.borrow().pass();
+        }
     }
 
     /// It has given the lock back, or is about to, in a way that does not fail.
@@ -294,7 +300,11 @@ impl DmTree {
         if !in_doubt {
             self.tries.borrow_mut().push(h);
         }
-        let tried = self.cas_and_read(word.0, (word.1, h.tag.0), body, len).await;
+        let (at, was, tag) = (word.0, word.1, h.tag.0);
+        let tried = match self.node.has(Defect::LockBesideRead) {
+            false => self.cas_and_read(at, (was, tag), body, len).await,
+            true => self.ep.batch((cas(at, was, tag), read(body, len as u32))).await,
+        };
         let untouched = |e: &Error| !in_doubt && e.effect() == dmtree_fabric::Effect::None;
         if tried.as_ref().map_or_else(untouched, |_| true) {
             self.forget_try(h.tag);
@@ -336,7 +346,7 @@ impl DmTree {
             };
             let (was, bytes) = match got {
                 Ok(got) => got,
-                Err(e) if is_away(&e) => {
+                Err(e) if is_away(&e) && !self.node.has(Defect::HomeIsNeeded) => {
                     Mark::HomeAway.hit();
                     return Ok(Confirmed::Odd);
                 }
@@ -375,7 +385,8 @@ impl DmTree {
                 continue;
             }
             let whole = bytes.check(|b| {
-                let header = check_leaf(g, addr, b, capacity, |_, _| ());
+                let mixed = self.node.has(Defect::LeafMixed);
+                let header = check_slots(g, addr, b, (capacity, mixed), |_, _| ());
                 header.filter(|h| h.slots == capacity).map(|_| ()).ok_or(())
             });
             if let Ok(((), bytes)) = whole {

@@ -93,40 +93,118 @@ defects! {
     CensusNoNotes,
     /// A census does not look at the locks of what it takes.
     CensusNoLocks,
+    /// What a lock covers is READ beside its compare-and-swap instead of behind it.
+    LockBesideRead,
+    /// A delete is acknowledged before the entry is blank.
+    DeleteEarly,
+    /// A block that was replaced is free at once.
+    BlockFreedAtOnce,
+    /// Running operations are not announced: what they hold is reused.
+    NoEpoch,
+    /// An entry counts whatever its checksum says.
+    EntryUnchecked,
+    /// An image of a leaf counts although its slots are of several versions.
+    LeafMixed,
+    /// A reader joins a read that was posted before.
+    DelegateLate,
+    /// A writer joins a write whose value was taken before.
+    CombineLate,
+    /// A split publishes the new leaf before its table has landed.
+    SplitBeforeTable,
+    /// A split writes the new pair before the image that has a free slot there.
+    PairBeforeImage,
+    /// A split leaf is unlocked before its parent has the record.
+    UnlockBeforePublish,
+    /// An inner node is unlocked beside the WRITE of its record.
+    RecordBesideUnlock,
+    /// The commit word of an inner split is behind the image.
+    InnerImageBeforeNext,
+    /// An inner split commits before the new node has landed.
+    InnerBeforeSibling,
+    /// A new root is named before it has landed.
+    RootBeside,
+    /// Who was too late with a new root names it all the same.
+    RootOverwritten,
+    /// A merge commits before the neighbour's entries have landed.
+    MergeCommitEarly,
+    /// A merge writes the heir's image before it commits.
+    MergeImageEarly,
+    /// A merge does not blank the neighbour.
+    MergeNoBlank,
+    /// The WRITE that bypasses a merged neighbour is not awaited.
+    MergeNextDetached,
+    /// A merge of inner nodes blanks the neighbour before the heir has its records.
+    InnerMergeBlankEarly,
+    /// A relocation commits before the new leaf has landed.
+    RelocateBeforeSibling,
+    /// A relocation blanks the old leaf before it commits.
+    BlankBeforeInto,
+    /// A bulk load commits before the old inner node names the new root.
+    LoadCommitEarly,
+    /// A repair unlocks before its image has landed.
+    MendDetached,
+    /// A repair takes staged entries of a merge that did not commit for live ones.
+    MendStagedLive,
+    /// A repair drops a torn slot without a look at its shadow.
+    MendDropsTorn,
+    /// A repair does not add the record of the right sibling.
+    MendNoPublish,
+    /// A repair keeps the version of what it changes.
+    MendNoRestamp,
+    /// An operation lets tables move while it holds a lock.
+    MoveWhileLocked,
+    /// A lock is never taken over.
+    NoTakeOver,
+    /// A home that does not answer fails the reader.
+    HomeIsNeeded,
+    /// Operations wait while a death is dealt with.
+    StopForDeath,
+    /// What a failed operation holds is forgotten.
+    NoOrphans,
 }
 
 /// Which are on in every index that this process opens from now on.
-static PLANTED: AtomicU64 = AtomicU64::new(0);
+static PLANTED: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// Words of a set of defects.
+const WORDS: usize = Defect::ALL.len().div_ceil(64);
 
 impl Defect {
     /// Switches defects on in every index that this process opens from now on, and all others off: for checkers.
     pub fn plant(on: &[Self]) {
-        PLANTED.store(bits(on), Ordering::Relaxed);
+        store(&PLANTED, on);
+    }
+
+    fn place(self) -> (usize, u64) {
+        (self as usize / 64, 1 << (self as u32 % 64))
     }
 }
 
-fn bits(on: &[Defect]) -> u64 {
-    on.iter().fold(0, |bits, d| bits | 1 << (*d as u8))
+fn store(set: &[AtomicU64; WORDS], on: &[Defect]) {
+    let mut words = [0; WORDS];
+    for (word, bit) in on.iter().map(|d| d.place()) {
+        words[word] |= bit;
+    }
+    set.iter().zip(words).for_each(|(to, bits)| to.store(bits, Ordering::Relaxed));
 }
 
 /// Which are on.
 #[derive(Debug)]
-pub(crate) struct Defects(AtomicU64);
+pub(crate) struct Defects([AtomicU64; WORDS]);
 
 impl Default for Defects {
     fn default() -> Self {
-        Self(AtomicU64::new(PLANTED.load(Ordering::Relaxed)))
+        Self(PLANTED.each_ref().map(|w| AtomicU64::new(w.load(Ordering::Relaxed))))
     }
 }
 
 impl Defects {
     #[inline]
     pub(crate) fn has(&self, d: Defect) -> bool {
-        let on = self.0.load(Ordering::Relaxed);
-        on != 0 && on >> (d as u8) & 1 == 1
+        let (word, bit) = d.place();
+        self.0[word].load(Ordering::Relaxed) & bit != 0
     }
 
     pub(crate) fn set(&self, on: &[Defect]) {
-        self.0.store(bits(on), Ordering::Relaxed);
+        store(&self.0, on);
     }
 }

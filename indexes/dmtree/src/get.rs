@@ -89,18 +89,30 @@ impl DmTree {
                 lease.begin(&self.ep).await?;
                 drop(resting);
                 self.ep.point().await;
-                lease.seal(out);
+                if !self.node.has(Defect::DelegateLate) {
+                    lease.seal(out);
+                }
                 Some(lease)
             }
             Arrival::Alone => None,
         };
         let result = self.get_alone(key, hash, out).await;
-        if let Some(lease) = lease {
+        if let Some(mut lease) = lease {
             self.ep.point().await;
+            if self.node.has(Defect::DelegateLate) {
+                lease.seal(&mut Vec::new());
+            }
             finish_read(lease, &result, out);
         }
         let found = result?;
         Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
+    }
+
+    /// Only with its defect.
+    pub(crate) async fn stop_for_death(&self) {
+        while self.node.has(Defect::StopForDeath) && !self.node.pool.is_settled() {
+            self.ep.sleep(100_000).await;
+        }
     }
 
     pub(crate) async fn get_alone(
@@ -109,6 +121,7 @@ impl DmTree {
         hash: KeyHash,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
+        self.stop_for_death().await;
         let _pin = self.pin();
         self.get_pinned(key, hash, out).await
     }
@@ -153,14 +166,7 @@ impl DmTree {
                 }
                 Answer::Stale => {}
             }
-            let fresh = self.fresh_route(key).await?;
-            route = if fresh == route {
-                self.pass();
-                backoff.step().await?;
-                self.walk_route(key, &fresh).await?.unwrap_or(fresh)
-            } else {
-                fresh
-            };
+            route = self.other_route(key, &route, &mut backoff).await?;
         }
     }
 
@@ -290,14 +296,7 @@ impl DmTree {
                 }
                 Answer::Stale => {}
             }
-            let fresh = self.fresh_route(key).await?;
-            route = if fresh == route {
-                self.pass();
-                backoff.step().await?;
-                self.walk_route(key, &fresh).await?.unwrap_or(fresh)
-            } else {
-                fresh
-            };
+            route = self.other_route(key, &route, &mut backoff).await?;
         }
     }
 

@@ -8,12 +8,11 @@ use dmtree_fabric::{
 };
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::{
-    CacheStats, Fill, Found, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root,
-    ScanRequest, Shape, Values, Work, Write,
+    CacheStats, Fill, Found, KeyPlace, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex,
+    Resume, Root, ScanRequest, Shape, Values, Work, Write,
 };
 
 use crate::client::DmTree;
-use crate::format::Geometry;
 use crate::format::inner::{free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header};
 use crate::format::put_u64;
@@ -30,7 +29,7 @@ impl RangeIndex for DmTree {
     fn check_options(o: &Options, cx: &NodeContext) -> Result<()> {
         let root = Root { index: 0, word: GlobalAddr::NULL };
         o.check()?;
-        let least = DmNode::least_cache_bytes(&Geometry::new(o));
+        let least = DmNode::least_cache_bytes(&o.geometry());
         if cx.cache_bytes < least {
             return DmNode::new(cx, o, root).map(|_| ());
         }
@@ -39,7 +38,7 @@ impl RangeIndex for DmTree {
 
     async fn format(ep: &Endpoint, cx: &NodeContext, o: &Options, root: Root) -> Result<()> {
         let mut cx = cx.clone();
-        cx.cache_bytes = cx.cache_bytes.max(DmNode::least_cache_bytes(&Geometry::new(o)));
+        cx.cache_bytes = cx.cache_bytes.max(DmNode::least_cache_bytes(&o.geometry()));
         let client = Self::new(ep.clone(), Arc::new(DmNode::new(&cx, o, root)?));
         let scope = client.ep.begin(OpKind::Admin);
         if !client.node.has_tables() {
@@ -60,6 +59,10 @@ impl RangeIndex for DmTree {
 
     fn endpoint(&self) -> &Endpoint {
         &self.ep
+    }
+
+    fn place_of(&self, key: &[u8]) -> Option<KeyPlace> {
+        self.known_place(key)
     }
 
     async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {

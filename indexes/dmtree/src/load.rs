@@ -14,6 +14,7 @@ use dmtree_parts::{Loaded, Outcome, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant, TableId};
 
 use crate::client::DmTree;
+use crate::defects::Defect;
 use crate::format::inner::{Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header};
 use crate::format::slot::Place;
@@ -124,6 +125,9 @@ impl DmTree {
         // R0.next says where the commit leads to, for whoever finishes the load of a dead client; L.into commits.
         let g = self.node.g;
         self.check_lease()?;
+        if self.node.has(Defect::LoadCommitEarly) {
+            self.commit_into(l.route.leaf, first_leaf).await?;
+        }
         self.ep.write_word(r0.addr.plus(g.next_at() as u64), root.bits()).await?;
         self.commit_into(l.route.leaf, first_leaf).await?;
         if let Some(copy) = l.image.take() {

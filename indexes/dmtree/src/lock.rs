@@ -52,14 +52,7 @@ impl DmTree {
             if let Some(locked) = self.lock_route(&route).await? {
                 return Ok(locked);
             }
-            let fresh = self.fresh_route(key).await?;
-            route = if fresh == route {
-                self.pass();
-                backoff.step().await?;
-                self.walk_route(key, &fresh).await?.unwrap_or(fresh)
-            } else {
-                fresh
-            };
+            route = self.other_route(key, &route, &mut backoff).await?;
         }
     }
 

@@ -8,7 +8,6 @@
 use dmtree_fabric::verb::{cas, write as write_verb};
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_parts::hash::{KeyHash, fence_tag};
-use dmtree_pool::Grant;
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
 use crate::defects::Defect;
@@ -20,11 +19,6 @@ use crate::format::{Geometry, Ver, u64_at};
 use crate::marks::Mark;
 use crate::node::Chore;
 use crate::rough::Rough;
-
-/// A dead or waiting heir is looked at again after this long, ns.
-const LOOK_AGAIN_NS: u64 = 20_000;
-/// Operations look after orphans no more often than this, ns.
-const SETTLE_PAUSE_NS: u64 = 1_000_000;
 
 /// What is left of a leaf, and what it is to become.
 struct Remains {
@@ -67,7 +61,7 @@ impl DmTree {
     }
 
     /// Makes somebody's lock ours; `None` when it is not his any more.
-    async fn take_over(
+    pub(crate) async fn take_over(
         &self,
         route: &Route,
         at: GlobalAddr,
@@ -98,7 +92,7 @@ impl DmTree {
     }
 
     /// Unlocks, awaited. A home that is away leaves an orphan.
-    async fn give_lock_back(&self, at: GlobalAddr, tag: LockTag) -> Result<()> {
+    pub(crate) async fn give_lock_back(&self, at: GlobalAddr, tag: LockTag) -> Result<()> {
         let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
         self.unlocked(tag, done)
     }
@@ -124,7 +118,7 @@ impl DmTree {
         helped
     }
 
-    async fn look_and_mend(&self, route: &Route) -> Result<Looked> {
+    pub(crate) async fn look_and_mend(&self, route: &Route) -> Result<Looked> {
         if !self.node.has_tables() {
             return Box::pin(self.help_by_word(route)).await.map(|()| Looked::Done);
         }
@@ -148,19 +142,6 @@ impl DmTree {
             return Ok(if mended { Looked::Open } else { Looked::Done });
         }
         Ok(if unbuilt() { Looked::Open } else { Looked::Done })
-    }
-
-    /// A dead leaf whose lock died with its home, and which its owner was blanking: readers cannot pass it while it is torn. All do
-    /// the same to it, so no lock is needed; it is not reused while this operation runs.
-    async fn help_dead(&self, route: &Route) -> Result<()> {
-        let h = self.rough_header(route.leaf).await?;
-        let torn = !h.into.is_null() && h.ver.life == route.life && h.slots == route.capacity;
-        if torn && h.table == route.table {
-            Mark::MendDead.hit();
-            self.check_lease()?;
-            self.blank_rough(route.leaf, &h).await?;
-        }
-        Ok(())
     }
 
     /// The leaf's lock is ours: brings leaf, neighbours, parent and table in order, and unlocks.
@@ -192,7 +173,8 @@ impl DmTree {
         let moved = left.header.hi != hi || left.header.next != next || !left.header.whole;
         let mut ver = Ver { life: route.life, range: left.range };
         if left.damaged || moved || merged {
-            ver.range = ver.range.saturating_add(1);
+            let kept = self.node.has(Defect::MendNoRestamp);
+            ver.range = ver.range.saturating_add(u8::from(!kept));
             self.restamp(route, &mut left, &hi, next, ver).await?;
         } else {
             Mark::MendNothing.hit();
@@ -263,7 +245,9 @@ impl DmTree {
             };
             if sound(&image[span.clone()]).is_none() {
                 damaged = true;
-                let Some(entry) = from_shadow(&g, place, route.capacity, &image) else {
+                let blind = self.node.has(Defect::MendDropsTorn);
+                let shadow = from_shadow(&g, place, route.capacity, &image);
+                let Some(entry) = shadow.filter(|_| !blind) else {
                     Mark::MendTorn.hit();
                     continue;
                 };
@@ -275,7 +259,7 @@ impl DmTree {
             damaged |= s.ver != header.ver;
             match s.state {
                 State::Free => continue,
-                State::Staged if !merged => {
+                State::Staged if !merged && !self.node.has(Defect::MendStagedLive) => {
                     Mark::MendStaged.hit();
                     damaged = true;
                     continue;
@@ -328,11 +312,18 @@ impl DmTree {
             }
         }
         self.ep.step(Step::Structure);
+        if self.node.has(Defect::MendDetached) {
+            self.ep.detach(write_verb(route.leaf, image), None);
+            return Ok(());
+        }
         self.ep.write(route.leaf, image).await.map(|_| ())
     }
 
     /// The right sibling's record is in the parent, or is put there.
     async fn publish_right(&self, addr: GlobalAddr, n: &Rough) -> Result<()> {
+        if self.node.has(Defect::MendNoPublish) {
+            return Ok(());
+        }
         let low = self.fence_key(&n.lo).await?.unwrap_or_default();
         let named = async {
             let known = self.route(&low).await?.leaf == addr;
@@ -350,246 +341,6 @@ impl DmTree {
         Mark::MendPublish.hit();
         let child = Child { addr, life: n.ver.life, table: n.table, slots: n.slots };
         self.publish(&low, &child).await
-    }
-
-    /// From m4 on: the neighbour's slots, `next`, its record, its table. Its entries are all in the heir: m1 was awaited before m2.
-    async fn finish_merge(&self, a: &Route, addr: GlobalAddr, b: &Rough) -> Result<()> {
-        let g = self.node.g;
-        self.blank_rough(addr, b).await?;
-        let next = self.rough_header(addr).await?.next;
-        self.ep.write_word(a.leaf.plus(g.next_at() as u64), next.bits()).await?;
-        self.drop_record(b, addr).await?;
-        let route =
-            Route { leaf: addr, life: b.ver.life, table: b.table, capacity: b.slots, fence: 0 };
-        if !self.node.has_tables() {
-            return self.finish_merged_word(&route).await;
-        }
-        let at = match self.node.pool.resolve(&self.ep, b.table).await {
-            Err(e) if is_away(&e) => return Ok(()),
-            at => at?,
-        };
-        let was = match self.ep.cas(at, 0, 0).await {
-            Err(e) if is_away(&e) => return Ok(()),
-            was => was?,
-        };
-        if !self.node.is_abandoned(was) {
-            return Ok(());
-        }
-        let tag = self.next_tag();
-        let tag = match self.take_over(&route, at, was, tag).await? {
-            None => return Ok(()),
-            Some((tag, body)) if is_buried(&body, addr) => {
-                return self.give_lock_back(at, tag).await;
-            }
-            Some((tag, _)) => tag,
-        };
-        if self.bury(&route, at, tag).await? {
-            self.retire_leaf(&route);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn retire_leaf(&self, route: &Route) {
-        let Route { leaf: addr, life, table, capacity, .. } = *route;
-        self.node.pool.retire(self.node.leaf_arena(capacity), Grant { addr, life });
-        self.retire_table(table);
-    }
-
-    /// Removes the record of a dead leaf whose range its left neighbour has, if it is there.
-    async fn drop_record(&self, b: &Rough, addr: GlobalAddr) -> Result<()> {
-        let low = self.fence_key(&b.lo).await?.unwrap_or_default();
-        let Some(parent) = self.lock_inner(1, &low).await? else { return Ok(()) };
-        match parent.records.iter().position(|r| r.child.addr == addr && r.key == low) {
-            Some(i) if i > 0 => {
-                let index = parent.records[i].index;
-                self.remove_record(parent, index).await
-            }
-            _ => self.unlock_inner(parent).await,
-        }
-    }
-
-    /// Frees all slots of a dead leaf, torn or not.
-    pub(crate) async fn blank_rough(&self, addr: GlobalAddr, h: &Rough) -> Result<()> {
-        let g = self.node.g;
-        let len = g.leaf_image(h.slots) as u32;
-        let bytes = self.ep.read(addr, len).await?;
-        let old = bytes.extract(<[u8]>::to_vec);
-        let now = Rough::of(&g, addr, &old);
-        // Whoever repairs a parent blanks its dead children, too: two who do it at once write the same.
-        let ver = Ver { life: h.ver.life, range: u8::MAX };
-        let mut image = self.ep.buf(len).await?;
-        image.copy_from_slice(&old);
-        let parts = HeaderParts {
-            ver,
-            table: now.table,
-            slots: now.slots,
-            level: 0,
-            lo: &now.lo,
-            hi: &now.hi,
-            next: now.next,
-            into: now.into,
-        };
-        put_header(&g, addr, &mut image, &parts);
-        (0..h.slots).for_each(|i| put_free(&g, addr, &mut image, i, ver));
-        self.ep.step(Step::Structure);
-        self.ep.write(addr, image).await.map(|_| ())
-    }
-
-    /// Marks the table of a dead leaf and unlocks it, awaited.
-    async fn bury(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<bool> {
-        if !self.node.has_tables() {
-            return self.bury_word(at, tag).await;
-        }
-        let ver = Ver { life: route.life, range: 0 };
-        let mut table = Table::new(route.leaf, ver, 0, route.capacity);
-        table.dead = true;
-        let body = self.table_body(&mut table, route.table).await?;
-        let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
-        let done = self.ep.chain(list).await.map(|_| ());
-        self.unlocked(tag, done).map(|()| true)
-    }
-
-    /// A leaf that went `into` another, and whose lock is abandoned: its heir first, then itself. As [`DmTree::mend_leaf`].
-    async fn finish_dead(
-        &self,
-        route: &Route,
-        h: &Rough,
-        at: GlobalAddr,
-        was: u64,
-    ) -> Result<bool> {
-        let heir = self.rough_header(h.into).await?;
-        let relocated = heir.lo == h.lo;
-        if !relocated && heir.into.is_null() && heir.next == route.leaf {
-            // The merge is not finished: that is the heir's business.
-            self.mend_heir(h.into, &heir).await?;
-            return Ok(true);
-        }
-        let tag = self.next_tag();
-        let tag = match self.take_over(route, at, was, tag).await? {
-            None => return Ok(true),
-            // Locked by a stale record behind the burial: whoever buried it retires it.
-            Some((tag, body)) if is_buried(&body, route.leaf) => {
-                Mark::MendBuried.hit();
-                self.give_lock_back(at, tag).await?;
-                return Ok(false);
-            }
-            Some((tag, _)) => tag,
-        };
-        Mark::MendDead.hit();
-        self.check_lease()?;
-        self.blank_rough(route.leaf, h).await?;
-        // The fence is the heir's, too: when its block is gone, the heir was merged away, and the record with it.
-        let low = match self.fence_key(&h.lo).await {
-            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Corrupt => None,
-            low => Some(low?.unwrap_or_default()),
-        };
-        match &low {
-            None => Mark::MendDeadLate.hit(),
-            // Whoever locks the parent replaces the record: its lock was held by the one who relocated.
-            Some(low) if relocated => {
-                if let Some(parent) = self.lock_inner(1, low).await? {
-                    self.unlock_inner(parent).await?;
-                }
-            }
-            Some(_) => self.drop_record(h, route.leaf).await?,
-        }
-        if !self.bury(route, at, tag).await? {
-            return Ok(false);
-        }
-        match low {
-            Some(lo) if relocated => {
-                let Route { leaf, life, table, capacity, .. } = *route;
-                self.node.push_chore(Chore::Unlink { lo, leaf, life, capacity, table });
-            }
-            // Its left sibling is not known: it stays linked, and is not reused.
-            None if relocated => {}
-            _ => self.retire_leaf(route),
-        }
-        Ok(false)
-    }
-
-    async fn mend_heir(&self, addr: GlobalAddr, h: &Rough) -> Result<()> {
-        let route =
-            Route { leaf: addr, life: h.ver.life, table: h.table, capacity: h.slots, fence: 0 };
-        Box::pin(self.look_and_mend(&route)).await?;
-        self.pass();
-        self.ep.sleep(LOOK_AGAIN_NS).await;
-        self.ep.check_deadline("the heir of a dead leaf", addr.bits())
-    }
-
-    /// Before an operation of its own, a client looks after what others of its node have left behind: it may be wanted elsewhere.
-    pub(crate) async fn settle_some(&self) {
-        let now = self.ep.now();
-        let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, |_| true) else { return };
-        let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
-        let pin = self.pin();
-        // What fails is tried again later.
-        let settled = Box::pin(self.settle(h)).await;
-        self.leave_orphans();
-        drop(pin);
-        if settled.is_ok() {
-            scope.end(dmtree_fabric::OpOutcome::Other);
-        }
-    }
-
-    /// Whoever waits for a lock may wait for the orphan of a node all of whose clients wait for orphans of this one: so it looks
-    /// after them meanwhile. While it holds locks it touches no leaf, since whoever waits for a leaf's lock holds none.
-    pub(crate) async fn settle_while_waiting(&self) {
-        if !self.node.has_orphans() {
-            return;
-        }
-        let before = self.locks();
-        let none = self.held.borrow().is_empty();
-        let may = |on: &Lockable| none || matches!(on, Lockable::Inner(_));
-        let now = self.ep.now();
-        let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, may) else { return };
-        if Box::pin(self.settle(h)).await.is_err() {
-            self.leave_since(&before);
-        }
-    }
-
-    /// An operation of this node has failed under a lock: when it still has it, what it covers is repaired.
-    pub(crate) async fn settle(&self, h: HeldLock) -> Result<()> {
-        match h.on {
-            Lockable::Leaf(route) => {
-                let at = match self.node.pool.resolve(&self.ep, route.table).await {
-                    Ok(at) => at,
-                    Err(e) => return Err(e),
-                };
-                if self.ep.cas(at, 0, 0).await? == h.tag.0 {
-                    match self.mend_leaf(&route, at, h.tag.0).await? {
-                        // Whether it was taken over may be in doubt.
-                        true if self.ep.cas(at, 0, 0).await? == h.tag.0 => return Ok(()),
-                        true => {}
-                        // The cell was another leaf's when it was locked: nothing was done under the lock.
-                        false => {
-                            self.ep.cas(at, h.tag.0, 0).await?;
-                        }
-                    }
-                }
-            }
-            Lockable::Word(at) => {
-                let was = self.ep.cas(at, 0, 0).await?;
-                if was == h.tag.0 {
-                    self.mend_word(at, was).await?;
-                    // Whether it was taken over may be in doubt.
-                    if self.ep.cas(at, 0, 0).await? == was {
-                        self.node.push_chore(Chore::Settle(h));
-                        return Ok(());
-                    }
-                }
-                self.node.adopted_at(h.tag, at);
-                return Ok(());
-            }
-            Lockable::Inner(addr) => {
-                let lock = addr.plus(self.node.g.inner_lock_at() as u64);
-                if self.ep.cas(lock, 0, 0).await? == h.tag.0 {
-                    self.mend_inner(addr, h.tag.0).await?;
-                }
-            }
-        }
-        self.node.adopted(h.tag);
-        Ok(())
     }
 }
 
@@ -609,11 +360,6 @@ enum Right {
     Sibling(GlobalAddr, Rough),
     /// This one went into the leaf, and the leaf does not bypass it yet.
     Merged(GlobalAddr, Rough),
-}
-
-/// Whether a table says that its leaf is dead, and everything about it is done but for retiring it.
-pub(crate) fn is_buried(body: &View, leaf: GlobalAddr) -> bool {
-    matches!(body, View::Whole(t) if t.dead && t.leaf == leaf)
 }
 
 /// The new image of a slot that an update has torn. Its shadow was written before, and names the checksum of what it replaces: a

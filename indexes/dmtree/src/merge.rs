@@ -4,7 +4,7 @@
 //! slots of A, staged. m2: B.into = A commits. m3: A's image: upper fence of B, range one on, staged entries live, next still B.
 //! m4: B's slots free. m5: A.next = B.next. m6: B's record goes. m7: tables, unlock, B is retired. Each step is awaited.
 
-use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::verb::{VerbVec, write as write_verb, write_word};
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_parts::hash::fence_tag;
 use dmtree_pool::Grant;
@@ -108,7 +108,11 @@ impl DmTree {
             let range = g.slot_at(to)..g.slot_at(to) + g.entry();
             entry.copy_within(range, 0);
             entry.truncate(g.entry() as u32);
-            staged.write(copy_a.addr.plus(g.slot_at(to) as u64), entry);
+            let at = copy_a.addr.plus(g.slot_at(to) as u64);
+            match self.node.has(Defect::MergeCommitEarly) {
+                false => _ = staged.write(at, entry),
+                true => self.ep.detach(write_verb(at, entry), None),
+            }
             a.table.set(to, b.table.fps()[from]);
             taken.push((from, to));
         }
@@ -148,11 +152,22 @@ impl DmTree {
             let arena = self.node.leaf_arena(b.route.capacity);
             self.node.pool.give_back(arena, Grant { addr: b.route.leaf, life: b.route.life });
         }
+        if self.node.has(Defect::MergeImageEarly) {
+            let early = image.to_vec();
+            let mut copy = self.ep.buf(early.len() as u32).await?;
+            copy.copy_from_slice(&early);
+            self.ep.write(copy_a.addr, copy).await?;
+        }
         self.commit_into(copy_b.addr, copy_a.addr).await?; // m2
         self.ep.write(copy_a.addr, image).await?; // m3
-        self.blank(copy_b, &b.table, copy_a.addr).await?; // m4
+        if !self.node.has(Defect::MergeNoBlank) {
+            self.blank(copy_b, &b.table, copy_a.addr).await?; // m4
+        }
         let next = copy_a.addr.plus(g.next_at() as u64);
-        self.ep.write_word(next, header_b.next.bits()).await?; // m5
+        match self.node.has(Defect::MergeNextDetached) {
+            false => self.ep.write_word(next, header_b.next.bits()).await?, // m5
+            true => self.ep.detach(write_word(next, header_b.next.bits()), None),
+        }
         let (record_key, few) =
             (parent.records[at].area.clone(), parent.records.len() * 4 <= g.fanout);
         let (index, low_b) = (parent.records[at].index, parent.records[at].key.clone());
@@ -277,6 +292,9 @@ impl DmTree {
         self.ep.step(Step::Structure);
         self.check_lease()?;
         self.ep.write_word(into, a.addr.bits()).await?;
+        if self.node.has(Defect::InnerMergeBlankEarly) {
+            self.write_around_lock(b.addr, &image_b).await?;
+        }
         self.write_around_lock(a.addr, &image_a).await?;
         self.write_around_lock(b.addr, &image_b).await?;
         self.ep.write_word(a.addr.plus(g.next_at() as u64), next.bits()).await?;

@@ -100,7 +100,7 @@ impl DmNode {
     /// `InvalidArgument` for options or a budget that cannot be.
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
-        let g = Geometry::new(o);
+        let g = o.geometry();
         let least = Self::least_cache_bytes(&g);
         if cx.cache_bytes < least {
             return Err(Error::invalid(format!(
@@ -203,6 +203,9 @@ impl DmNode {
     }
 
     fn is_gone(&self, tag: u64) -> bool {
+        if self.has(Defect::NoTakeOver) {
+            return false;
+        }
         let node = NodeId::from_bits((tag >> 48) as u16);
         let incarnation = (tag >> 32) as u16;
         self.pool.is_revoked(node, incarnation)
@@ -228,6 +231,9 @@ impl DmNode {
     }
 
     pub(crate) fn orphan(&self, h: HeldLock) {
+        if self.has(Defect::NoOrphans) {
+            return;
+        }
         self.orphans.lock().expect("no panic under this lock").insert(h.key(), h.on);
         self.settle_at.store(0, Ordering::Relaxed);
         self.push_chore(Chore::Settle(h));

@@ -3,6 +3,8 @@
 use dmtree_fabric::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::format::Geometry;
+
 /// Where the fingerprint tables (and so the leaf locks) live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -79,6 +81,15 @@ impl Options {
             combining: false,
             adaptive_capacity: false,
             ..self.clone()
+        }
+    }
+
+    /// Sizes and offsets that follow.
+    pub fn geometry(&self) -> Geometry {
+        Geometry {
+            k: self.key_inline_bytes as usize,
+            v: self.value_inline_bytes as usize,
+            fanout: self.fanout as usize,
         }
     }
 

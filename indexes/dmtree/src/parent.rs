@@ -10,6 +10,7 @@ use dmtree_parts::turns::{Rank, Turn};
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, HeldLock, Lockable};
+use crate::defects::Defect;
 use crate::format::inner::{self, Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
@@ -246,7 +247,12 @@ impl DmTree {
         let unlock = cas(lock, n.tag.0, 0);
         self.ep.step(Step::Structure);
         self.check_lease()?;
-        self.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
+        if self.node.has(Defect::RecordBesideUnlock) {
+            self.ep.detach(write_verb(n.addr.plus(at as u64), record), None);
+            self.ep.cas(lock, n.tag.0, 0).await?;
+        } else {
+            self.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
+        }
         self.let_go(n.tag);
         drop(n.turn);
         self.cache_inner(n.addr, &n.bytes).await?;
@@ -330,7 +336,10 @@ impl DmTree {
         let lower_bytes = lower.to_vec();
         self.ep.step(Step::Structure);
         self.check_lease()?;
-        self.ep.write(grant.addr, upper).await?;
+        match self.node.has(Defect::InnerBeforeSibling) {
+            false => _ = self.ep.write(grant.addr, upper).await?,
+            true => self.ep.detach(write_verb(grant.addr, upper), None),
+        }
         let Grant { addr, life } = grant;
         let table = dmtree_pool::TableId::from_bits(0);
         let child = Child { addr, life, table, slots: g.fanout };
@@ -366,6 +375,18 @@ impl DmTree {
         let tail_at = lock_at + 8;
         let mut tail = self.ep.buf((g.inner_image() - tail_at) as u32).await?;
         tail.copy_from_slice(&image[tail_at..]);
+        if self.node.has(Defect::InnerImageBeforeNext) {
+            // As a copy that has the old word lands: the image first, and then the word.
+            let was = check_header(g, n.addr, &n.bytes).map_or(GlobalAddr::NULL, |h| h.next);
+            put_u64(&mut head, g.next_at(), was.bits());
+            let list = (
+                write_verb(n.addr, head),
+                write_verb(n.addr.plus(tail_at as u64), tail),
+                write_word(n.addr.plus(g.next_at() as u64), next.bits()),
+                cas(n.addr.plus(lock_at as u64), n.tag.0, 0),
+            );
+            return self.ep.chain(list).await.map(|_| ());
+        }
         let list = (
             write_word(n.addr.plus(g.next_at() as u64), next.bits()),
             write_verb(n.addr, head),
@@ -445,8 +466,18 @@ impl DmTree {
         let image = self.inner_image(&grant, level, fences, GlobalAddr::NULL, &records).await?;
         let bytes = image.to_vec();
         self.ep.step(Step::Structure);
-        self.ep.write(grant.addr, image).await?;
-        let was = self.ep.cas(self.node.root.word, old.bits(), grant.addr.bits()).await?;
+        match self.node.has(Defect::RootBeside) {
+            false => _ = self.ep.write(grant.addr, image).await?,
+            true => self.ep.detach(write_verb(grant.addr, image), None),
+        }
+        let mut was = self.ep.cas(self.node.root.word, old.bits(), grant.addr.bits()).await?;
+        if was != old.bits() && self.node.has(Defect::RootOverwritten) {
+            was = self
+                .ep
+                .cas(self.node.root.word, was, grant.addr.bits())
+                .await
+                .map(|_| old.bits())?;
+        }
         if was != old.bits() {
             Mark::RootLost.hit();
             self.node.pool.give_back(&self.node.inner_arena, grant);

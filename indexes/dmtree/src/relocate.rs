@@ -66,6 +66,9 @@ impl DmTree {
             }
             Err(e) => return Err(e),
         };
+        if self.node.has(Defect::BlankBeforeInto) {
+            self.blank(&leaf, &l.table, GlobalAddr::NULL).await?;
+        }
         self.commit_into(leaf.addr, s.grant.addr).await?;
         if !self.node.has(Defect::NoBlank) {
             self.blank(&leaf, &l.table, s.grant.addr).await?;
@@ -139,6 +142,11 @@ impl DmTree {
         let body = self.table_body(&mut table, s.table).await?;
         let table_at = s.table_at.plus(BODY_AT as u64);
         self.ep.step(Step::Structure);
+        if self.node.has(Defect::RelocateBeforeSibling) {
+            self.ep.detach(write_verb(addr, image), None);
+            self.ep.write(table_at, body).await?;
+            return Ok(table);
+        }
         self.ep.batch((write_verb(addr, image), write_verb(table_at, body))).await?;
         Ok(table)
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dmtree_fabric::{Error, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step};
+use dmtree_parts::KeyPlace;
 use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeParts, Record};
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::keys::KeyArray;
@@ -86,6 +87,17 @@ impl DmTree {
         found
     }
 
+    /// What an operation on a key needs, as far as the cache knows.
+    pub(crate) fn known_place(&self, key: &[u8]) -> Option<KeyPlace> {
+        let route = self.node.cache.peek(1, key, |node, i| route_of(&node.records()[i]))?;
+        let home = match self.node.has_tables() {
+            true => Some(self.node.pool.resolve_cached(route.table)?.node()),
+            false => None,
+        };
+        let home = home.filter(|n| n.role() == Role::Compute);
+        Some(KeyPlace { leaf: route.leaf, home })
+    }
+
     /// The route of a key.
     pub(crate) async fn route(&self, key: &[u8]) -> Result<Route> {
         if let Some((route, _)) = self.cached_route(key, 0) {
@@ -114,6 +126,22 @@ impl DmTree {
         }
         let node = self.descend(key, 1).await?;
         Ok(route_in(&node, key))
+    }
+
+    /// The route of a key after one that has proved stale: as its bottom node has it now, or, when that says the same, found by walking.
+    pub(crate) async fn other_route(
+        &self,
+        key: &[u8],
+        stale: &Route,
+        backoff: &mut dmtree_fabric::Backoff<'_>,
+    ) -> Result<Route> {
+        let fresh = self.fresh_route(key).await?;
+        if fresh != *stale {
+            return Ok(fresh);
+        }
+        self.pass();
+        backoff.step().await?;
+        Ok(self.walk_route(key, &fresh).await?.unwrap_or(fresh))
     }
 
     /// From a node of the right level to the one that covers `key`; `None` when the key lies to the left.
@@ -145,9 +173,26 @@ impl DmTree {
                     }
                     InnerRead::OtherLife => return Ok(None),
                 }
-                backoff.step().await?;
+                self.wait_for_heir(&mut backoff, at).await?;
             };
         }
+    }
+
+    /// Before a look at the heir of a dead inner node. Until the heir's image is written it leads back to the dead one; when that lasts,
+    /// who wrote it may be dead, and who looks repairs the heir. Meanwhile tables may move: the repair may have to wait for that.
+    async fn wait_for_heir(
+        &self,
+        backoff: &mut dmtree_fabric::Backoff<'_>,
+        heir: GlobalAddr,
+    ) -> Result<()> {
+        if backoff.steps() >= HELP_AFTER {
+            Box::pin(self.help_inner(heir)).await?;
+        }
+        if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+            Box::pin(self.look_around_inner(heir)).await?;
+        }
+        self.pass();
+        backoff.step().await
     }
 
     /// The node of `level` that covers `key`, read along the way and cached.
@@ -187,13 +232,14 @@ impl DmTree {
                         Mark::InnerDead.hit();
                         (at, life) = (into, None);
                         self.drop_parent(&parent);
-                        backoff.step().await?;
+                        self.wait_for_heir(&mut backoff, into).await?;
                         continue;
                     }
                     InnerRead::OtherLife => {
                         Mark::InnerOtherLife.hit();
                         self.drop_parent(&parent);
                         self.retried.set(true);
+                        self.pass();
                         backoff.step().await?;
                         continue 'restart;
                     }
@@ -204,6 +250,7 @@ impl DmTree {
                 let at_level = copy.level;
                 let Some(node) = self.hop_right(copy, key).await? else {
                     self.drop_parent(&parent);
+                    self.pass();
                     backoff.step().await?;
                     continue 'restart;
                 };
@@ -429,8 +476,12 @@ impl DmTree {
             let (mut at, mut life, mut expect) = (self.read_root().await?, None, None);
             loop {
                 match self.read_inner(at, life, expect).await? {
-                    InnerRead::Dead(into) => (at, life) = (into, None),
+                    InnerRead::Dead(into) => {
+                        (at, life) = (into, None);
+                        self.wait_for_heir(&mut backoff, into).await?;
+                    }
                     InnerRead::OtherLife => {
+                        self.pass();
                         backoff.step().await?;
                         continue 'restart;
                     }

@@ -16,7 +16,7 @@ use dmtree_pool::BlockPtr;
 
 use crate::client::{DmTree, Route, is_away};
 use crate::defects::Defect;
-use crate::format::leaf::{check_header, check_leaf};
+use crate::format::leaf::{check_header, check_slots};
 use crate::format::slot::State;
 use crate::format::table::{BODY_AT, Table, View};
 use crate::marks::Mark;
@@ -408,7 +408,9 @@ impl DmTree {
             if ver.is_some_and(|v| v != h.ver) && slots < route.capacity && !any {
                 return Err(Seen::Torn);
             }
-            check_leaf(g, route.leaf, b, slots, |_, _| ()).map(|_| ()).ok_or(Seen::Torn)
+            let mixed = self.node.has(Defect::LeafMixed);
+            let whole = check_slots(g, route.leaf, b, (slots, mixed), |_, _| ());
+            whole.map(|_| ()).ok_or(Seen::Torn)
         });
         match checked {
             Ok(((), bytes)) => self.see_leaf(route.leaf, slots, &bytes).await,
@@ -426,7 +428,8 @@ impl DmTree {
         let g = &self.node.g;
         let mut items = Vec::with_capacity(slots);
         let mut blocks = Vec::new();
-        let header = check_leaf(g, addr, bytes, slots, |_, s| {
+        let mixed = self.node.has(Defect::LeafMixed);
+        let header = check_slots(g, addr, bytes, (slots, mixed), |_, s| {
             if s.state != State::Live {
                 return;
             }

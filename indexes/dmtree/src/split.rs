@@ -21,7 +21,7 @@ use crate::format::inner::Child;
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::slot::{Place, Slot, State};
 use crate::format::table::{BODY_AT, Table};
-use crate::format::{Geometry, MAX_RANGE, Ver};
+use crate::format::{MAX_RANGE, Ver};
 use crate::lock::Locked;
 use crate::marks::Mark;
 use crate::node::Chore;
@@ -76,7 +76,8 @@ impl DmTree {
                 return Ok(NewLeaf { grant, table, table_at, capacity });
             }
         };
-        let table = node.pool.alloc_table(&self.ep, Geometry::table_lines(capacity), side).await;
+        let table =
+            node.pool.alloc_table(&self.ep, crate::format::table::lines(capacity), side).await;
         let resolved = match table {
             Ok(t) => node.pool.resolve(&self.ep, t).await.map(|at| (t, at)),
             Err(e) => Err(e),
@@ -167,6 +168,12 @@ impl DmTree {
             self.publish(low, &s.child()).await?;
         }
         self.commit_split(&l, &s, images).await?;
+        if self.node.has(Defect::UnlockBeforePublish) {
+            l.table = l_table;
+            l.route.fence = l.table.fence;
+            self.unlock_with_table(l).await?;
+            return self.publish(low, &s.child()).await;
+        }
         self.publish(low, &s.child()).await?;
         let hi = self.fence_bytes(leaf.header(self).hi).await?;
         self.fill_mirror(low, &s.route(fence_tag(hi.as_deref())), s_table.fps());
@@ -212,6 +219,11 @@ impl DmTree {
             if self.node.has(Defect::SplitBeforeSibling) {
                 self.ep.detach(write_verb(s.grant.addr, image), None);
                 self.ep.write(table_at, body).await?;
+                return Ok((s, images));
+            }
+            if self.node.has(Defect::SplitBeforeTable) {
+                self.ep.detach(write_verb(table_at, body), None);
+                self.ep.write(s.grant.addr, image).await?;
                 return Ok((s, images));
             }
             let both = (write_verb(s.grant.addr, image), write_verb(table_at, body));
@@ -404,6 +416,9 @@ impl DmTree {
             None => self.ep.chain((next, image)).await.map(|_| ()),
             Some((slot, entry)) => {
                 let entry = write_verb(addr.plus(g.slot_at(slot) as u64), entry);
+                if self.node.has(Defect::PairBeforeImage) {
+                    return self.ep.chain((next, entry, image)).await.map(|_| ());
+                }
                 self.ep.chain((next, image, entry)).await.map(|_| ())
             }
         }

@@ -42,7 +42,8 @@ pub(crate) struct Words {
 
 /// What a leaf under its lock shows.
 enum Seen {
-    Whole,
+    /// All of it, with its live slots as bits.
+    Whole(u128),
     /// Not the leaf that was meant.
     Stale,
     /// A slot is torn.
@@ -94,14 +95,14 @@ impl DmTree {
 
     /// A tag that says that a leaf is about to be changed.
     pub(crate) async fn changing_tag(&self, leaf: GlobalAddr) -> Result<LockTag> {
-        let turn = self.words().await?.at.turn_of(leaf);
+        let words = &self.words().await?.at;
+        let (turn, word) = (words.turn_of(leaf), words.by_place(leaf)?.at);
         if turn >> TURN_BITS != 0 {
             return Err(Error::invalid(format!(
                 "{} locks per memory node are too few to name leaf {leaf}: create the index with more",
                 self.node.o.locks
             )));
         }
-        let word = self.words().await?.at.by_place(leaf)?.at;
         let own = self.next_tag().0 >> 32 << 32;
         // Tags come back after so many changes of a node: not while one is an orphan's.
         for _ in 0..=CHANGES {
@@ -237,7 +238,7 @@ impl DmTree {
             self.ep.step(Step::Entry);
             let bytes = self.ep.read(route.leaf, g.leaf_image(route.capacity) as u32).await?;
             self.ep.stage_cost(Stage::NodeImage, route.capacity as u32);
-            match self.see_locked(route, &bytes) {
+            let live = match self.see_locked(route, &bytes) {
                 Seen::Stale => return Ok(None),
                 Seen::Torn => {
                     Mark::WordTorn.hit();
@@ -246,8 +247,8 @@ impl DmTree {
                     backoff.step().await?;
                     continue;
                 }
-                Seen::Whole => {}
-            }
+                Seen::Whole(live) => live,
+            };
             let Ok(((), bytes)) = bytes.check(|_| Ok::<_, ()>(())) else { return Ok(None) };
             let image = LeafCopy { addr: route.leaf, capacity: route.capacity, bytes };
             let h = image.header(self);
@@ -256,7 +257,7 @@ impl DmTree {
                 return Ok(None);
             }
             let mut table = Table::new(route.leaf, h.ver, fence, route.capacity);
-            image.live(self).for_each(|(i, _)| table.set(i, 1));
+            (0..route.capacity).filter(|i| live >> i & 1 == 1).for_each(|i| table.set(i, 1));
             return Ok(Some((image, table)));
         }
     }
@@ -270,17 +271,17 @@ impl DmTree {
                 same && h.into.is_null() && !h.dead
             });
             let Some(h) = h else { return Seen::Stale };
-            let mut seen = Seen::Whole;
+            let (mut live, mut torn) = (0u128, false);
             for i in 0..route.capacity {
                 let at = g.slot_at(i);
                 let place = Place { leaf: route.leaf, slot: i };
                 match slot::check(g, place, &b[at..at + g.entry()]) {
-                    None => seen = Seen::Torn,
+                    None => torn = true,
                     Some(s) if s.ver != h.ver || s.state == State::Staged => return Seen::Stale,
-                    Some(_) => {}
+                    Some(s) => live |= u128::from(s.state == State::Live) << i,
                 }
             }
-            seen
+            if torn { Seen::Torn } else { Seen::Whole(live) }
         })
     }
 

@@ -4,7 +4,7 @@
 //! written.
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{Buf, Error, ErrorKind, OpOutcome, Result, Step};
+use dmtree_fabric::{Buf, Error, OpOutcome, Result, Step};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::BlockPtr;
@@ -15,7 +15,7 @@ use crate::format::slot::{self, Place};
 use crate::get::Found;
 use crate::lock::{LeafTurn, Locked};
 use crate::node::Chore;
-use crate::write::{Present, Written, refused};
+use crate::write::{Present, Written, refused, worn_out};
 
 /// WRITEs that change one entry.
 struct Change {
@@ -95,14 +95,7 @@ impl DmTree {
                 if l.table.ver.range < u8::MAX {
                     return Box::pin(self.split(l, pair)).await.map(Some);
                 }
-                let e = Error::new(
-                    ErrorKind::Full,
-                    format!(
-                        "leaf {} must move to be split again, and no memory is left for that; delete keys, or create the pool \
-                         with more memory",
-                        l.route.leaf
-                    ),
-                );
+                let e = worn_out(l.route.leaf);
                 return self.fail_locked(l, e).await;
             }
             return Box::pin(self.split(l, pair)).await.map(Some);

@@ -6,7 +6,9 @@
 //! lock.
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, Effect, OpKind, OpOutcome, Result, Stage, Step};
+use dmtree_fabric::{
+    Buf, Effect, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Stage, Step,
+};
 use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Write, check_key};
@@ -44,6 +46,17 @@ pub(crate) fn refused(w: &Write<'_>, is_present: bool, old: &[u8]) -> Option<(Ou
         }
         _ => None,
     }
+}
+
+/// A leaf whose range is worn out, and that finds no memory to move to.
+pub(crate) fn worn_out(leaf: GlobalAddr) -> Error {
+    Error::new(
+        ErrorKind::Full,
+        format!(
+            "leaf {leaf} must move to be split again, and no memory is left for that; delete keys, or create the pool with \
+             more memory"
+        ),
+    )
 }
 
 impl DmTree {
@@ -123,6 +136,7 @@ impl DmTree {
         w: Write<'_>,
         lease: &mut Option<Lease>,
     ) -> Result<Written> {
+        self.stop_for_death().await;
         let _pin = self.pin();
         let written = self.write_pinned(key, hash, w, lease).await;
         self.leave_orphans();
@@ -252,7 +266,9 @@ impl DmTree {
         lease: &mut Option<Lease>,
     ) -> Result<Written> {
         let mut combined = Vec::new();
-        let value = Self::final_value(pair.2, lease, &mut combined);
+        let late = self.node.has(Defect::CombineLate);
+        let own = if late { &mut None } else { &mut *lease };
+        let value = Self::final_value(pair.2, own, &mut combined);
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let written = self.write_entry(&l, place, (pair.0, pair.1, value), Some(p.crc)).await;
         if let Err(e) = written {
@@ -260,6 +276,9 @@ impl DmTree {
         }
         self.unlock(l).await?;
         self.retire_block(p.block);
+        if let Some(lease) = lease.as_mut().filter(|_| late) {
+            lease.seal(&mut Vec::new());
+        }
         Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
     }
 
@@ -276,14 +295,7 @@ impl DmTree {
                     // Nothing is sealed yet: the write starts over, and others may still join it.
                     None => return Ok(None),
                     Some(locked) if locked.table.ver.range == u8::MAX => {
-                        let e = dmtree_fabric::Error::new(
-                            dmtree_fabric::ErrorKind::Full,
-                            format!(
-                                "leaf {} must move to be split again, and no memory is left for that; delete keys, or \
-                                 create the pool with more memory",
-                                locked.route.leaf
-                            ),
-                        );
+                        let e = worn_out(locked.route.leaf);
                         return self.fail_locked(locked, e).await;
                     }
                     // No memory for a larger leaf: there may be some for a smaller one.
@@ -323,7 +335,9 @@ impl DmTree {
                 .await?;
         }
         self.ep.step(Step::Entry);
-        if let Err(e) = self.ep.write_word(at, free).await {
+        if self.node.has(Defect::DeleteEarly) {
+            self.ep.detach(dmtree_fabric::verb::write_word(at, free), None);
+        } else if let Err(e) = self.ep.write_word(at, free).await {
             return self.fail_locked(l, e).await;
         }
         l.table.set(p.slot, 0);
@@ -416,7 +430,9 @@ impl DmTree {
     }
 
     pub(crate) fn retire_block(&self, block: BlockPtr) {
-        if !block.is_null() {
+        if !block.is_null() && self.node.has(Defect::BlockFreedAtOnce) {
+            self.node.pool.give_back_block(self.node.root.index, block);
+        } else if !block.is_null() {
             self.node.pool.retire_block(self.node.root.index, block);
         }
     }

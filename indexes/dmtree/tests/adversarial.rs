@@ -3,7 +3,6 @@
 
 use dmtree_check::case::{Case, Draw, Drawn};
 use dmtree_check::fault::FaultSet;
-use dmtree_engine::format::Geometry;
 use dmtree_engine::{DmNode, DmTree, Options};
 use dmtree_fabric::Capabilities;
 
@@ -22,7 +21,7 @@ fn case_with(seed: u64, faults: FaultSet) -> Case {
     let index = |d: &mut Draw| {
         let o = Options::default().drawn(true, &mut |n| d.below(n));
         Drawn {
-            least_cache_bytes: DmNode::least_cache_bytes(&Geometry::new(&o)),
+            least_cache_bytes: DmNode::least_cache_bytes(&o.geometry()),
             options: serde_json::to_value(&o).unwrap(),
             value_bytes: None,
         }

@@ -25,7 +25,7 @@ fn bed(o: &Options) -> Bed<DmTree> {
 
 /// A cache of three nodes.
 fn tiny_cache(o: &Options) -> u64 {
-    3 * DmNode::least_cache_bytes(&dmtree_engine::format::Geometry::new(o))
+    3 * DmNode::least_cache_bytes(&o.geometry())
 }
 
 #[test]

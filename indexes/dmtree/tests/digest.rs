@@ -311,7 +311,7 @@ fn full_at_every_moment() {
 #[test]
 fn adaptive_capacity_leaves_no_empty_leaves_behind() {
     let o = Options { fanout: 8, ..Options::default() };
-    let least = dmtree_engine::DmNode::least_cache_bytes(&dmtree_engine::format::Geometry::new(&o));
+    let least = dmtree_engine::DmNode::least_cache_bytes(&o.geometry());
     let bed: Bed<DmTree> = Bed::new(&pool(), 3 * least, &o).expect("a pool and an index");
     let mut c = bed.client(0).expect("attach");
     for n in 0..4_000 {
@@ -356,7 +356,7 @@ fn descending_keys_wear_out_ranges() {
 #[test]
 fn relocated_twice_unlinked_in_any_order() {
     let o = Options { fanout: 8, ..Options::default() };
-    let least = dmtree_engine::DmNode::least_cache_bytes(&dmtree_engine::format::Geometry::new(&o));
+    let least = dmtree_engine::DmNode::least_cache_bytes(&o.geometry());
     for seed in 0..30 {
         let pool = PoolOptions { knobs: Knobs { suspend_one_in: 3, seed }, life_bits: 4, ..pool() };
         let bed: Bed<DmTree> = Bed::new(&pool, 3 * least, &o).expect("a pool and an index");

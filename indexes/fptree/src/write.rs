@@ -50,7 +50,7 @@ impl FpTree {
                 Shared::Wrote(outcome) => {
                     // As published, those who share are let go one after another, each by the thread of the one before, and
                     // all threads poll the ticket that is served.
-                    let turn = self.node.releases.turn(&self.ep, hash.0).await?;
+                    let turn = self.node.releases.polled_turn(&self.ep, hash.0).await?;
                     self.ep.stage_cost(Stage::LocalQueue, 1);
                     self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
                     self.ep.sleep(0).await;

@@ -34,6 +34,9 @@ impl Sherman {
 
     /// The same for a reader.
     pub(crate) async fn see_leaf(&self, at: GlobalAddr) -> Result<Verified> {
+        if self.node.o.versions_around {
+            return self.read_between_versions(at).await;
+        }
         if !self.node.o.locked_reads {
             return self.read_leaf(at).await;
         }
@@ -41,6 +44,21 @@ impl Sherman {
         match self.read_leaf(at).await {
             Ok(image) => self.unlock(held).await.map(|()| image),
             Err(e) => self.fail(held, e).await,
+        }
+    }
+
+    /// READs a leaf between two READs of its versions, until those agree.
+    async fn read_between_versions(&self, at: GlobalAddr) -> Result<Verified> {
+        let mut backoff = self.ep.backoff("leaf being written", at);
+        loop {
+            let before = self.read_leaf(at).await?;
+            let image = self.read_leaf(at).await?;
+            let after = self.read_leaf(at).await?;
+            if leaf::same_versions(&self.node.g, &before, &after) {
+                return Ok(image);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
         }
     }
 

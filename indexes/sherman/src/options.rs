@@ -32,10 +32,15 @@ pub struct Options {
     pub two_level: bool,
     /// A split is reported before its left page has been written.
     pub lazy_splits: bool,
+    /// Bits of an entry's version, 1 to 7; 4 as published.
+    pub version_bits: u32,
     /// Repair, for telling the published defects apart: a leaf of which an entry is between two versions is READ again.
     pub retry_torn: bool,
     /// Repair, for the same: readers take the lock of the page that they READ.
     pub locked_reads: bool,
+    /// Repair, for the same: readers READ a leaf three times, and the second counts if the other two show the same versions. With
+    /// `retry_torn` only versions that have come round are left.
+    pub versions_around: bool,
     /// Words of the lock table of a memory node, where they are not on chip.
     pub locks: u32,
     /// Longest wait of one operation for others, ms.
@@ -64,8 +69,10 @@ impl Options {
             hierarchical: false,
             two_level: false,
             lazy_splits: false,
+            version_bits: 4,
             retry_torn: false,
             locked_reads: false,
+            versions_around: false,
             locks: 16_384,
             timeout_ms: 10_000,
         }
@@ -126,6 +133,7 @@ impl Options {
         }
         range("leaf_step", self.leaf_step.into(), 1, 4096)?;
         range("inner_step", self.inner_step.into(), 1, 4096)?;
+        range("version_bits", self.version_bits.into(), 1, 7)?;
         range("locks", self.locks.into(), 1, 1 << 20)?;
         range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
         if self.hierarchical && !self.combine {
@@ -168,6 +176,7 @@ mod tests {
             (Options { key_bytes: 0, ..o() }, "key_bytes is 0; it must be 1 to 256"),
             (Options { leaf_slots: 3, ..o() }, "leaf_slots is 3; it must be 4 to 128"),
             (Options { locks: 0, ..o() }, "locks is 0"),
+            (Options { version_bits: 8, ..o() }, "version_bits is 8; it must be 1 to 7"),
             (Options { combine: false, ..o() }, "hierarchical is true without combine"),
             (Options { timeout_ms: 0, ..o() }, "timeout_ms is 0"),
         ] {

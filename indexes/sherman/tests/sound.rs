@@ -90,7 +90,7 @@ fn model_few_locks() {
 #[test]
 fn model_cache_of_three_nodes() {
     let o = Options { fanout: 8, ..sound::options() };
-    let tiny = 3 * Node::least_cache_bytes(&dmtree_engine::format::Geometry::new(&o));
+    let tiny = 3 * Node::least_cache_bytes(&o.geometry());
     conformance::model(&bed_with(pool(), &o, tiny), 8, Keys::Hashed24, 3_000, 15_000);
     conformance::model(&bed_with(pool(), &o, tiny), 9, Keys::LongPrefix, 2_000, 10_000);
 }

@@ -58,6 +58,9 @@ impl World {
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let (numbers, nics) = (&self.numbers, &self.nics);
         let now = self.now;
+        let sanitizer = &mut self.sanitizer;
+        let l = self.lists.at(list);
+        let (strands, heard) = (&mut l.pending, l.doom.is_none());
         let effect = core.with_requests(ticket, |requests| {
             let wr = &requests[verb as usize];
             let Some(target) = numbers.of(wr.at) else {
@@ -73,11 +76,30 @@ impl World {
             let Step::Begin { .. } = step else {
                 return chaos.step(step, wr, host, (refused, fate));
             };
+            if chaos.overtaken.holds_back(list, verb, requests) {
+                let again = now + chaos.delay();
+                chaos.next.push((again, step));
+                return Effect::Goes;
+            }
             let refused = refused.or_else(|| (fate == Fate::Never).then(|| down(issuer.node)));
-            if let Err(e) = refused.map_or_else(|| host.check(wr), Err) {
+            if let Some(e) = refused {
                 return Effect::Ended(list, verb, Err(e));
             }
+            if let Err(e) = host.check(wr) {
+                if let Some(s) = sanitizer {
+                    s.refused(issuer.node, wr, &e);
+                }
+                return Effect::Ended(list, verb, Err(e));
+            }
+            if let Some(s) = sanitizer {
+                s.look(issuer.node, wr, heard);
+            }
             chaos.begin(now, (list, verb), wr, (host, issuer));
+            if chaos.overtaken.begins(list, verb, requests) {
+                let soon = now + chaos.delay();
+                chaos.next.push((soon, Step::Begin { list, verb: verb + 1 }));
+                *strands += 1;
+            }
             Effect::Goes
         });
         for (at, step) in chaos.next.drain(..) {
@@ -124,7 +146,9 @@ impl World {
             }
             l.error.get_or_insert(e.effect_unknown());
         }
-        if fine && core.with_requests(l.ticket, |requests| requests[verb as usize].chained) {
+        let alone = !chaos.overtaken.ends(list, verb);
+        let goes_on = || core.with_requests(l.ticket, |requests| requests[verb as usize].chained);
+        if fine && alone && goes_on() {
             let step = Step::Begin { list, verb: verb + 1 };
             let at = self.now + chaos.delay();
             put(&mut self.chosen, &mut self.wheel, at, l.slot, step);

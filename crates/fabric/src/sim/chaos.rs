@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Picos;
 use super::crash::Fate;
+use super::lax::Overtaken;
 use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::error::{Error, Result};
@@ -177,6 +178,8 @@ pub(super) struct Chaos {
     busy: BTreeMap<u64, Picos>,
     /// Steps to be scheduled, with their times.
     pub next: Vec<(Picos, Step)>,
+    /// On a platform that keeps less than the contract.
+    pub overtaken: Overtaken,
 }
 
 impl Chaos {
@@ -189,6 +192,7 @@ impl Chaos {
             free: Vec::new(),
             busy: BTreeMap::new(),
             next: Vec::new(),
+            overtaken: Overtaken::default(),
         }
     }
 

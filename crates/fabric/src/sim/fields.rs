@@ -73,7 +73,7 @@ fields! {
     "responder_ns.read", "ns", 0 ..= 1e7, B, FIT, "time of the target NIC's pipeline for a READ";
     "responder_ns.write", "ns", 0 ..= 1e7, B, FIT, "the same for a WRITE";
     "responder_ns.atomic", "ns", 0 ..= 1e7, B, FIT, "the same for a compare-and-swap or fetch-and-add";
-    "responder_ns.write_cold", "ns", 0 ..= 1e7, C, "hypothesis that explains two insert cells", "a WRITE to a line that no verb touched lately; 0: as any WRITE";
+    "responder_ns.write_cold", "ns", 0 ..= 1e7, C, "explains the inserts of FPTree and SMART in the artifact's table; not measured by itself", "a WRITE to a line that no verb touched lately; 0: as any WRITE";
     "initiator_ns.read", "ns", 0 ..= 1e6, B, SMART, "time of the client NIC's pipeline for a READ";
     "initiator_ns.write", "ns", 0 ..= 1e6, B, SMART, "the same for a WRITE";
     "initiator_ns.atomic", "ns", 0 ..= 1e6, C, SMART, "the same for an atomic";

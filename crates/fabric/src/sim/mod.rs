@@ -15,9 +15,11 @@ mod chaos;
 mod costs;
 mod crash;
 mod fields;
+mod lax;
 mod nic;
 mod order;
 mod profile;
+mod sanitizer;
 mod transport;
 mod usage;
 mod wheel;
@@ -31,6 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use chaos::Hazards;
 pub use crash::{CrashPoint, How, LONGEST_ZOMBIE_NS, Place, RETRANSMISSION_NS};
 pub use fields::{Confidence, FIELDS, Field};
+pub use lax::Laxity;
 pub use order::{Choice, Order, next_choices};
 pub use profile::{
     Cpu, Doorbell, Header, Initiator, Latency, Link, LoadStore, OnChip, Outstanding, Pcie, Profile,
@@ -38,7 +41,7 @@ pub use profile::{
 };
 pub use usage::{NodeUsage, ThreadUsage, Usage};
 
-use crate::addr::NodeId;
+use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Power};
@@ -46,7 +49,7 @@ use crate::local::{Knobs, LocalFabric, Tearing};
 use crate::membership::MemberEvent;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
-use crate::transport::{Fabric, Nanos, Transport};
+use crate::transport::{Fabric, Ground, Nanos, Transport};
 use chaos::Chaos;
 use costs::Costs;
 use transport::SimTransport;
@@ -69,6 +72,8 @@ struct Shared {
     now: AtomicU64,
     driver: AtomicU64,
     since: AtomicU64,
+    /// There is a sanitizer.
+    watched: AtomicBool,
     /// One interleaving point in this many gives way; 0: none.
     points: AtomicU32,
     point_draw: AtomicU64,
@@ -146,6 +151,7 @@ impl SimFabric {
             now: AtomicU64::new(0),
             driver: AtomicU64::new(0),
             since: AtomicU64::new(0),
+            watched: AtomicBool::new(false),
             points: AtomicU32::new(0),
             point_draw: AtomicU64::new(seed | 1),
             scarce: AtomicU32::new(0),
@@ -188,6 +194,27 @@ impl SimFabric {
     /// The decisions that were made since [`Order::Listed`] was set.
     pub fn choices(&self) -> Vec<Choice> {
         self.0.world().choices()
+    }
+
+    /// Watches from now on who touches what; on the adversarial face only.
+    pub fn sanitize(&self) {
+        let mut world = self.0.world();
+        if world.chaos.is_some() {
+            world.sanitizer = Some(Box::default());
+            self.0.watched.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// What the sanitizer has to report, the first cases of it.
+    pub fn reports(&self) -> Vec<String> {
+        self.0.world().sanitizer.as_ref().map_or(Vec::new(), |s| s.reports.clone())
+    }
+
+    /// What the platform does not keep of the contract, from now on; on the adversarial face only.
+    pub fn set_laxity(&self, laxity: Laxity) {
+        if let Some(chaos) = &mut self.0.world().chaos {
+            chaos.overtaken.laxity = laxity;
+        }
     }
 
     /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back.
@@ -258,6 +285,20 @@ impl SimFabric {
         }
         self.0.nodes.restart(node)?;
         let host = self.known(node)?;
+        self.0.world().add_nic(host);
+        Ok(())
+    }
+
+    /// The NIC of a memory node restarts: its main memory stays, its on-chip memory is zeroed, and its connections are over. The node
+    /// is a new incarnation: verbs to it fail until [`Fabric::connect`] tells their issuer of it.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown node.
+    pub fn restart_nic(&self, node: NodeId) -> Result<()> {
+        let old = self.known(node)?;
+        self.0.nodes.restart(node)?;
+        let host = self.known(node)?;
+        host.region.copy_from(&old.region);
         self.0.world().add_nic(host);
         Ok(())
     }
@@ -379,6 +420,14 @@ impl Fabric for SimFabric {
 
     fn connect(&self, node: NodeId, to: NodeId, incarnation: u32) {
         self.0.nodes.connect(node, to, incarnation);
+    }
+
+    fn tell(&self, at: GlobalAddr, bytes: u64, now: Ground) {
+        if self.0.watched.load(Ordering::Relaxed)
+            && let Some(s) = &mut self.0.world().sanitizer
+        {
+            s.tell(at, bytes, now);
+        }
     }
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {

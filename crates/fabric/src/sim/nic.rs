@@ -48,8 +48,9 @@ impl Recent {
     }
 }
 
-/// Lines that count as touched lately.
-const WARM_LINES: usize = 1 << 16;
+/// Lines that count as touched lately: 32 MiB, about what a host's last-level cache holds. With much less the WRITE of an update would
+/// not find the line that its own READ has touched.
+const WARM_LINES: usize = 1 << 19;
 /// Words whose last atomic is remembered.
 const ATOMIC_WORDS: usize = 1 << 14;
 
@@ -125,9 +126,12 @@ impl Nic {
     fn respond(&mut self, c: &Costs, wr: &WorkRequest) -> Picos {
         let mut time = c.responder.of(wr.op);
         if let Some(lines) = &mut self.lines {
-            let (known, _) = lines.at(wr.at.offset() / 64);
+            // Every line that a verb covers has been touched by it.
+            let (first, last) =
+                (wr.at.offset() / 64, wr.at.offset() + u64::from(wr.len.max(1)) - 1);
+            let cold = (first..=last / 64).filter(|line| !lines.at(*line).0).count();
             let write = time == c.responder.write && !wr.op.is_atomic();
-            if write && !known {
+            if write && cold > 0 {
                 time = time.max(c.write_cold);
             }
         }

@@ -75,6 +75,11 @@ impl Transport for SimTransport {
             return Poll::Pending;
         }
         if !self.shared.is_timed() {
+            if self.shared.watched.load(Ordering::Relaxed)
+                && let Some(s) = &mut self.shared.world().sanitizer
+            {
+                list.iter().for_each(|wr| s.wrote(wr));
+            }
             return self.local.post(core, ticket, list);
         }
         if let Err(e) = self.bind(core) {

@@ -15,6 +15,7 @@ use super::costs::Costs;
 use super::crash::{Crashes, Doom, RETRANSMISSION_NS};
 use super::nic::{Nic, Numbers, QueuePair, Waiting};
 use super::order::Chosen;
+use super::sanitizer::Sanitizer;
 use super::wheel::Wheel;
 use crate::addr::NodeId;
 use crate::core::Core;
@@ -193,6 +194,8 @@ pub(super) struct World {
     pub crashes: Crashes,
     /// Steps of the adversarial face are chosen instead of timed.
     pub chosen: Option<Chosen>,
+    /// Who touches what, where that is watched.
+    pub sanitizer: Option<Box<Sanitizer>>,
 }
 
 impl World {
@@ -214,6 +217,7 @@ impl World {
             chaos: None,
             crashes: Crashes::default(),
             chosen: None,
+            sanitizer: None,
         }
     }
 
@@ -264,6 +268,9 @@ impl World {
             chaos.scribble(list);
             let number = self.enter(thread, ticket, (detached, client), None);
             self.lists.at(number).slot = core.slot_of(ticket);
+            if let Some(s) = &mut self.sanitizer {
+                s.lend(number, list);
+            }
             let at = self.soon(at);
             self.wheel.push(at, Event::Launch(number));
             self.count(number, list.len());
@@ -681,6 +688,9 @@ impl World {
 
     pub(super) fn finish(&mut self, core: &Core, number: u32) -> bool {
         let l = self.lists.take(number);
+        if let Some(s) = &mut self.sanitizer {
+            s.give_back(number);
+        }
         self.live -= 1;
         self.mix(self.now ^ u64::from(l.thread) << 40);
         if self.swallow(core, l.thread, l.ticket) {

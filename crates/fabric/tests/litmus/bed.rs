@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use dmtree_fabric::sim::{Hazards, SimFabric};
+use dmtree_fabric::sim::{Hazards, Laxity, SimFabric};
 use dmtree_fabric::{
     Buf, Capabilities, Core, Endpoint, Fabric, GlobalAddr, NodeId, SeededRandom, Worker,
 };
@@ -28,6 +28,11 @@ pub fn at(offset: u64) -> GlobalAddr {
 }
 
 pub fn run(scheme: Scheme, grants: Capabilities, seed: u64) -> (bool, u64) {
+    run_on(scheme, (grants, Laxity::default()), seed)
+}
+
+/// The same on a platform that keeps less than the contract.
+pub fn run_on(scheme: Scheme, (grants, laxity): Platform, seed: u64) -> (bool, u64) {
     let f = SimFabric::adversarial(Hazards::of_seed(seed), grants, seed).unwrap();
     for m in 0..2 {
         f.add_node(NodeId::memory(m), 1 << 20).unwrap();
@@ -35,6 +40,7 @@ pub fn run(scheme: Scheme, grants: Capabilities, seed: u64) -> (bool, u64) {
     for c in 0..4 {
         f.add_node(NodeId::compute(c), 1 << 16).unwrap();
     }
+    f.set_laxity(laxity);
     f.set_timed(true);
     let first = f.attach(NodeId::compute(0)).unwrap();
     let core = Core::new(first, 1 << 22);
@@ -50,19 +56,31 @@ pub fn run(scheme: Scheme, grants: Capabilities, seed: u64) -> (bool, u64) {
     for (slot, client) in slots.into_iter().zip(scheme(&f, endpoints, wrong.clone())) {
         worker.spawn(slot, client);
     }
-    worker.run(&mut SeededRandom::new(seed)).unwrap();
+    let ran = worker.run(&mut SeededRandom::new(seed));
+    ran.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     (wrong.get() > 0, f.trace_hash())
 }
 
+/// What is granted, and what is not kept.
+pub type Platform = (Capabilities, Laxity);
+
 /// The first seed that shows the scheme to be unsound.
 pub fn fails(name: &str, scheme: Scheme, grants: Capabilities) -> u64 {
-    let seed = (0..SEEDS).find(|seed| run(scheme, grants, *seed).0);
+    fails_on(name, scheme, (grants, Laxity::default()))
+}
+
+pub fn fails_on(name: &str, scheme: Scheme, platform: Platform) -> u64 {
+    let seed = (0..SEEDS).find(|seed| run_on(scheme, platform, *seed).0);
     seed.unwrap_or_else(|| panic!("{name}: no failure in {SEEDS} seeds: the fabric is too kind"))
 }
 
 pub fn holds(name: &str, scheme: Scheme, grants: Capabilities) {
+    holds_on(name, scheme, (grants, Laxity::default()));
+}
+
+pub fn holds_on(name: &str, scheme: Scheme, platform: Platform) {
     for seed in 0..SEEDS {
-        assert!(!run(scheme, grants, seed).0, "{name} fails with seed {seed}");
+        assert!(!run_on(scheme, platform, seed).0, "{name} fails with seed {seed}");
     }
 }
 
@@ -70,6 +88,17 @@ pub const WEAKEST: Capabilities = Capabilities::NONE;
 pub const LINES: Capabilities = Capabilities { line_atomic: true, ..Capabilities::NONE };
 pub const ASCENDING: Capabilities =
     Capabilities { line_atomic: true, write_ascending: true, ..Capabilities::NONE };
+pub const RELAXED: Platform = (READONLY, Laxity { relaxed_writes: true, on_chip_first: false });
+/// Locks in on-chip memory, which is faster than the way to main memory.
+pub const SKEWED: Platform = (
+    Capabilities { on_chip_bytes: 256, ..READONLY },
+    Laxity { relaxed_writes: false, on_chip_first: true },
+);
+/// Locks in on-chip memory, as the contract has it.
+pub const ON_CHIP: Platform = (
+    Capabilities { on_chip_bytes: 256, ..Capabilities::NONE },
+    Laxity { relaxed_writes: false, on_chip_first: false },
+);
 pub const READONLY: Capabilities =
     Capabilities { cas_fail_is_readonly: true, ..Capabilities::NONE };
 

@@ -3,7 +3,9 @@
 
 mod bed;
 mod contract;
+mod lax;
 mod locks;
+mod lost;
 mod order;
 mod reads;
 mod reuse;

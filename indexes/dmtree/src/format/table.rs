@@ -22,6 +22,11 @@ pub const fn bytes(capacity: usize) -> usize {
     FPS_AT + capacity + 8
 }
 
+/// Lines of a table.
+pub fn lines(capacity: usize) -> u8 {
+    bytes(capacity).div_ceil(64) as u8
+}
+
 /// Who holds a lock: node 16, incarnation 16, client 16, acquisition 16 bits. Unique, so that reading one's own tag back means
 /// holding the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +142,11 @@ fn sum(id: TableId, body: &[u8], writes: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_of_a_published_leaf_is_one_line() {
+        assert_eq!([32, 64, 128].map(lines), [1, 2, 3]);
+    }
 
     #[test]
     fn tables_come_back_and_belong_to_their_id() {

@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_macros, reason = "what a test has run is told when it is asked for")]
 
 mod drops;
+mod moves;
 mod scene;
 
 use dmtree_engine::{Defect, Options};
@@ -68,7 +69,7 @@ fn everywhere(play: &Play, step: u64) -> Tally {
 
 fn relocating(keys: u64) -> Play {
     let options = Options { adaptive_capacity: true, ..one_leaf().options };
-    let g = dmtree_engine::format::Geometry::new(&options);
+    let g = options.geometry();
     let cache_bytes = dmtree_engine::DmNode::least_cache_bytes(&g) + 64;
     let load = ((0..keys).map(|n| n * 10).collect(), 1.0);
     Play { name: "relocation", options, cache_bytes, load, ..one_leaf() }
@@ -168,6 +169,17 @@ fn merge() {
 #[test]
 fn inner_merge() {
     everywhere(&inner_merging(), 17);
+}
+
+/// Found by a crash at every verb: a merge of inner nodes had committed, and its owner died before the heir's image was written. Readers
+/// went from the dead node to the heir and back, neither repairing it nor letting tables move: their own node never acknowledged the
+/// death, and was expelled.
+#[test]
+fn the_survivors_of_an_inner_merge_stay_members() {
+    let (place, how) = (Place::Inside, How::Process);
+    let cut =
+        Cut { victim: 1, verb: 331, place, how, whole_write: false, seed: 3318, second: None };
+    run(&inner_merging(), cut).expect("nobody else is expelled");
 }
 
 #[test]
@@ -305,19 +317,62 @@ fn defects_are_found() {
         ops: vec![Op::Insert(5, value(1)), Op::Update(50, value(2)), Op::Maintain],
         ..relocating(32)
     };
+    let inner_splitting = || {
+        let load = ((0..256).map(|n| n * 10).collect(), 1.0);
+        Play { name: "inner split", load, ops: vec![Op::Insert(5, value(1))], ..one_leaf() }
+    };
+    let loading = || {
+        let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
+        Play { name: "load", load: (Vec::new(), 1.0), ops, ..one_leaf() }
+    };
     let table: Vec<(Defect, Play)> = vec![
         (Defect::NoShadow, updates()),
         (Defect::ShadowBehindEntry, updates()),
         (Defect::ImageBeforeNext, splitting(185)),
         (Defect::PublishBeforeImage, splitting(5)),
+        (Defect::SplitBeforeSibling, splitting(5)),
+        (Defect::SplitBeforeTable, splitting(5)),
         (Defect::MendNoSplit, splitting(5)),
         (Defect::MendOldTable, updates()),
         (Defect::MergeLive, merging()),
         (Defect::MergeNextEarly, merging()),
         (Defect::MendWithoutHeir, merging()),
         (Defect::MendWithoutHeir, relocation()),
+        (Defect::BlankBeforeInto, relocation()),
         (Defect::InnerMergeMoves, inner_merging()),
     ];
+    // Not known to be found here, and looked for when they are asked for by name.
+    let doubtful: Vec<(Defect, Play)> = vec![
+        (Defect::UnlockBeforePublish, splitting(5)),
+        (Defect::RecordBesideUnlock, splitting(5)),
+        (Defect::MendNoPublish, splitting(5)),
+        (Defect::MendDetached, splitting(5)),
+        (Defect::MendNoRestamp, splitting(5)),
+        (Defect::MendDropsTorn, updates()),
+        (Defect::NoTakeOver, updates()),
+        (Defect::HomeIsNeeded, updates()),
+        (Defect::StopForDeath, updates()),
+        (Defect::TakeOverEarly, updates()),
+        (Defect::MergeCommitEarly, merging()),
+        (Defect::MergeImageEarly, merging()),
+        (Defect::MergeNoBlank, merging()),
+        (Defect::MergeNextDetached, merging()),
+        (Defect::RetireMergedEarly, merging()),
+        (Defect::MendStagedLive, merging()),
+        (Defect::NoBlank, relocation()),
+        (Defect::BuryDetached, relocation()),
+        (Defect::RelocateBeforeSibling, relocation()),
+        (Defect::RetireRelocatedEarly, relocation()),
+        (Defect::InnerMergeBlankEarly, inner_merging()),
+        (Defect::InnerImageBeforeNext, inner_splitting()),
+        (Defect::InnerBeforeSibling, inner_splitting()),
+        (Defect::RootBeside, inner_splitting()),
+        (Defect::LoadCommitEarly, loading()),
+    ];
+    let asked = std::env::var("DMTREE_TEETH").ok();
+    let named = |d: Defect| asked.as_ref().is_some_and(|a| a.split(',').any(|n| n == d.name()));
+    let usual = table.into_iter().filter(|(d, _)| asked.is_none() || named(*d));
+    let table = usual.chain(doubtful.into_iter().filter(|(d, _)| named(*d)));
     let mut missed = Vec::new();
     for (defect, play) in table {
         let play = Play { defect: Some(defect), ..play };

@@ -20,11 +20,11 @@ use dmtree_pool::PoolOptions;
 
 pub const TERMS: Terms =
     Terms { lease_ns: 8_000_000, acknowledge_ns: 60_000_000, drift_one_in: 16 };
-const PAUSE_NS: u64 = 400_000;
+pub const PAUSE_NS: u64 = 400_000;
 /// No read takes longer, whoever dies, ns.
-const READ_BOUND_NS: u64 = 60_000_000;
+pub const READ_BOUND_NS: u64 = 60_000_000;
 /// No write does, ns.
-const WRITE_BOUND_NS: u64 = 300_000_000;
+pub const WRITE_BOUND_NS: u64 = 300_000_000;
 
 /// What a client does.
 #[derive(Clone, Debug)]
@@ -242,7 +242,18 @@ impl Scene {
         DmTree::new(self.endpoint(cn, slot), self.bed.nodes[usize::from(cn)].clone())
     }
 
-    fn spawn(&self, cn: u16, slot: u32, f: impl Future<Output = ()> + 'static) {
+    /// A slot for one more task.
+    pub fn add_slot(&self) -> u32 {
+        self.core.add_slot()
+    }
+
+    /// Lets a task look again: its node is back.
+    pub fn wake(&self, slot: u32) {
+        self.core.wake(slot);
+    }
+
+    /// Does this while the node is up.
+    pub fn spawn(&self, cn: u16, slot: u32, f: impl Future<Output = ()> + 'static) {
         let (fabric, node) = (self.fabric.clone(), NodeId::compute(cn));
         let lives = move || !fabric.is_down(node);
         self.tasks.borrow_mut().push((slot, Box::new(lives), Box::pin(f)));
@@ -256,12 +267,18 @@ impl Scene {
     }
 
     pub fn keepers(&self) {
+        self.keepers_at(|_| PAUSE_NS);
+    }
+
+    /// Keepers with pauses of their own, ns: who looks more often is more often the first.
+    pub fn keepers_at(&self, pause_ns: impl Fn(u16) -> u64) {
         for cn in 0..self.bed.cluster.compute_nodes() as u16 {
+            let pause_ns = pause_ns(cn);
             let slot = self.core.add_slot();
             let (node, ep) = (self.pool(cn), self.endpoint(cn, slot));
             ep.set_timeout(5_000_000);
             self.spawn(cn, slot, async move {
-                let _ = node.keep_on(&ep, PAUSE_NS, || false).await;
+                let _ = node.keep_on(&ep, pause_ns, || false).await;
             });
         }
     }

@@ -1,10 +1,9 @@
-//! Leaves. With two-level versions entries are unsorted and each stands between two versions of 4 bits; without, they are a sorted
+//! Leaves. With two-level versions entries are unsorted and each stands between two versions (4 bits as published); without, they are a sorted
 //! prefix. (As published a value of 0 marks a free slot; here a bit of the front version does, so that zero is a value.)
 
 use super::Geometry;
 
 const USED: u8 = 0x80;
-const VERSION: u8 = 0x0f;
 
 /// An entry as it stands.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +24,7 @@ pub fn entry<'a>(g: &Geometry, image: &'a [u8], i: usize) -> Entry<'a> {
     let (front, rear) = (bytes[0], bytes[bytes.len() - 1]);
     Entry {
         used: front & USED != 0,
-        whole: (front ^ rear) & VERSION == 0,
+        whole: (front ^ rear) & g.version_mask == 0,
         key: &bytes[1..1 + g.key],
         value: &bytes[1 + g.key..1 + g.key + g.value],
     }
@@ -34,7 +33,7 @@ pub fn entry<'a>(g: &Geometry, image: &'a [u8], i: usize) -> Entry<'a> {
 /// Sets entry `i`, or clears it, in its next version.
 pub fn put_entry(g: &Geometry, image: &mut [u8], i: usize, pair: Option<(&[u8], &[u8])>) {
     let bytes = &mut image[g.entry_at(i)..g.entry_at(i + 1)];
-    let version = (bytes[0] + 1) & VERSION;
+    let version = (bytes[0] & g.version_mask).wrapping_add(1) & g.version_mask;
     let rear = bytes.len() - 1;
     bytes[0] = version | if pair.is_some() { USED } else { 0 };
     if let Some((key, value)) = pair {
@@ -42,6 +41,12 @@ pub fn put_entry(g: &Geometry, image: &mut [u8], i: usize, pair: Option<(&[u8], 
         bytes[1 + g.key..rear].copy_from_slice(value);
     }
     bytes[rear] = version;
+}
+
+/// Whether two images of one leaf show the same versions.
+pub fn same_versions(g: &Geometry, a: &[u8], b: &[u8]) -> bool {
+    let of = |image: &[u8], i: usize| image[g.entry_at(i)] & g.version_mask;
+    super::version(a) == super::version(b) && (0..g.leaf_slots).all(|i| of(a, i) == of(b, i))
 }
 
 /// The slots in use.

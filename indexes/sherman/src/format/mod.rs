@@ -33,6 +33,8 @@ pub struct Geometry {
     pub inner_slots: usize,
     /// Whether versions tell that a page is whole; a checksum otherwise.
     pub two_level: bool,
+    /// The bits of an entry's version.
+    pub version_mask: u8,
     leaf_step: usize,
     inner_step: usize,
 }
@@ -48,6 +50,7 @@ impl Geometry {
             leaf_slots: o.leaf_slots as usize,
             inner_slots: o.inner_slots as usize,
             two_level: o.two_level,
+            version_mask: 0xff >> (8 - o.version_bits),
             leaf_step: o.leaf_step as usize,
             inner_step: o.inner_step as usize,
         };
@@ -213,6 +216,11 @@ pub fn put_header(g: &Geometry, image: &mut [u8], h: &Header<'_>) {
     image[LAST_AT..LAST_AT + 2].copy_from_slice(&last.to_le_bytes());
     image[FENCES_AT..FENCES_AT + k].copy_from_slice(h.low);
     image[FENCES_AT + k..FENCES_AT + 2 * k].copy_from_slice(h.high);
+}
+
+/// The front version of an image.
+pub fn version(image: &[u8]) -> u8 {
+    image[FRONT_AT]
 }
 
 /// Makes a page ready to be written whole: the next version at both ends, or the checksum.

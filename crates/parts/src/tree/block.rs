@@ -6,8 +6,8 @@
 //! | 8 | XXH3-64 over the block's address, lengths and contents |
 //! | 16 | key, then value |
 
-use dmtree_parts::hash::check64;
-use dmtree_parts::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::hash::check64;
+use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use dmtree_pool::BlockPtr;
 
 use super::{put_u64, u64_at};

@@ -149,6 +149,17 @@ pub fn check_leaf<'a>(
     leaf: GlobalAddr,
     bytes: &'a [u8],
     n: usize,
+    f: impl FnMut(usize, Slot<'a>),
+) -> Option<Header<'a>> {
+    check_slots(g, leaf, bytes, (n, false), f)
+}
+
+/// The same; `mixed` lets every slot have a version of its own, which is wrong.
+pub fn check_slots<'a>(
+    g: &Geometry,
+    leaf: GlobalAddr,
+    bytes: &'a [u8],
+    (n, mixed): (usize, bool),
     mut f: impl FnMut(usize, Slot<'a>),
 ) -> Option<Header<'a>> {
     let header = check_header(g, leaf, bytes)?;
@@ -159,7 +170,7 @@ pub fn check_leaf<'a>(
     for i in 0..n {
         let at = g.slot_at(i);
         let s = slot::check(g, Place { leaf, slot: i }, &bytes[at..at + g.entry()])?;
-        if s.ver != header.ver {
+        if s.ver != header.ver && !mixed {
             return None;
         }
         f(i, s);

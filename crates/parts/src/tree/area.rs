@@ -4,7 +4,7 @@
 //! are unused (255: the two bytes before it tell); a longer one lives in a block, and the area holds a pointer to it. A key's
 //! area then also has a prefix and 48 bits of its hash, when there is room.
 
-use dmtree_parts::hash::KeyHash;
+use crate::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
 /// How an area is to be read: 2 bits.

@@ -1,0 +1,60 @@
+//! The published hazards of SMART, each by itself, with nothing and with everything granted: `smart-hazards [SHARE [WORD...]]` runs one in
+//! SHARE of the stated seeds of the hazards whose names have a word. A table in Markdown.
+
+#![allow(clippy::disallowed_macros, reason = "a program prints")]
+
+#[path = "../tests/smart_hazards/hazards.rs"]
+mod hazards;
+
+use dmtree_bench::registry::System;
+use dmtree_check::verdict::keep_panics;
+use hazards::{EVERYTHING, HAZARDS, Hazard, REAR_LOCK};
+
+/// What the rear lock is granted.
+const GRANTS: [&[&str]; 6] = [
+    &[],
+    &["line_atomic", "write_ascending"],
+    &["cas_fail_is_readonly"],
+    &["cas_fail_is_readonly", "line_atomic", "whole_write", "on_chip"],
+    &["cas_fail_is_readonly", "write_ascending"],
+    &EVERYTHING,
+];
+
+/// How many seeds went wrong, and the first of them.
+fn wrong(h: &Hazard, system: &System, seeds: u64, granted: &[&str]) -> String {
+    let wrong: Vec<_> = (0..seeds).filter(|s| h.run(system, *s, granted).is_some()).collect();
+    match wrong.first() {
+        None => format!("none of {seeds}"),
+        Some(first) => format!("{} of {seeds}, first {first}", wrong.len()),
+    }
+}
+
+/// A row: the hazard as published beside the repaired one.
+fn row(h: &Hazard, share: u64, granted: &[&str], replaced: bool) {
+    let seeds = h.seeds.div_ceil(share).max(h.seed + 1);
+    let leaves = if replaced { "replaced" } else { "as they are" };
+    let found = wrong(h, &h.system(false, replaced), seeds, granted);
+    let repaired = match h.repair {
+        None => "-".to_owned(),
+        Some(_) => wrong(h, &h.system(true, replaced), seeds, granted),
+    };
+    println!("| {} | {leaves} | {} | {found} | {repaired} |", h.name, granted.join(", "));
+}
+
+fn main() {
+    keep_panics();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let share: u64 = args.first().map_or(1, |a| a.parse().expect("a share of the seeds"));
+    let wanted = |h: &&Hazard| args.len() < 2 || args[1..].iter().any(|w| h.name.contains(w));
+    println!("| hazard | leaves | granted | wrong | repaired |");
+    println!("|---|---|---|---|---|");
+    for h in HAZARDS.iter().filter(wanted) {
+        if h.replaced {
+            row(h, share, &[], true);
+        }
+        row(h, share, &EVERYTHING, false);
+    }
+    for granted in GRANTS.into_iter().filter(|_| wanted(&&REAR_LOCK)) {
+        row(&REAR_LOCK, share, granted, false);
+    }
+}

@@ -1,0 +1,23 @@
+//! What the sanitizer says of DMTree in checked runs.
+
+use dmtree_bench::checked::{Setting, case, run};
+use dmtree_bench::registry::find;
+use dmtree_check::{FaultSet, Verdict};
+use dmtree_engine::Defect;
+use dmtree_fabric::Capabilities;
+
+fn seed(seed: u64) -> Verdict {
+    let setting = Setting { grants: Capabilities::NONE, faults: FaultSet::None };
+    run(&case(&find("dmtree").expect("registered"), seed, setting)).expect("a seed's case runs")
+}
+
+/// A merged leaf that is given back before readers have left it is written by the merge when it is somebody else's, or nobody's.
+#[test]
+fn a_write_to_memory_that_was_given_back_is_found() {
+    assert_eq!((0..3).find_map(|s| seed(s).finding), None);
+    Defect::plant(&[Defect::RetireMergedEarly]);
+    let found = (0..3).find_map(|s| seed(s).finding);
+    Defect::plant(&[]);
+    let found = found.expect("a leaf was retired too early");
+    assert_eq!(found.kind(), "access", "{found}");
+}

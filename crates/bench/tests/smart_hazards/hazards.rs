@@ -1,0 +1,231 @@
+//! The published hazards of SMART, each by itself: what is left as published (everything else is repaired), and the cases that bring it
+//! out.
+
+use dmtree_bench::checked::{Setting, case, grants};
+use dmtree_bench::registry::{System, find};
+use dmtree_check::case::{Case, KeyForm};
+use dmtree_check::log::Call;
+use dmtree_check::plan::{Planned, draws, operation};
+use dmtree_check::{Fault, FaultSet};
+use dmtree_fabric::sim::Place;
+
+/// Everything that the adversarial fabric can grant.
+pub const EVERYTHING: [&str; 5] =
+    ["cas_fail_is_readonly", "write_ascending", "line_atomic", "whole_write", "on_chip"];
+
+/// Every repair.
+pub const REPAIRED: [(&str, bool); 8] = [
+    ("lazy_repairs", false),
+    ("cached_scans", false),
+    ("closed_batches", true),
+    ("recheck_absent", true),
+    ("help_types", true),
+    ("keep_words", true),
+    ("locked_handover", true),
+    ("invalidate_first", true),
+];
+
+/// Leaves are replaced: no lock is held that needs anything of the hardware.
+const REPLACED: [(&str, bool); 2] = [("in_place", false), ("rear_lock", false)];
+
+/// What clients do in the cases of a hazard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scene {
+    /// As drawn.
+    Usual,
+    /// Nine clients on one key.
+    Crowd,
+    /// Nine clients fill an empty tree with 400 keys, and look them up.
+    Sprout,
+    /// The same with ten keys, which differ in one digit: one node, which grows twice.
+    Digits,
+    /// Four clients insert 11 keys, of which ten share one byte more; a compute node dies inside one of its verbs.
+    Death,
+}
+
+/// A hazard.
+#[derive(Clone, Copy, Debug)]
+pub struct Hazard {
+    /// What goes wrong.
+    pub name: &'static str,
+    /// The system, all repaired but for `otherwise`.
+    pub system: &'static str,
+    /// What is as published, or off so that nothing else can be the cause.
+    pub otherwise: &'static [(&'static str, bool)],
+    /// What brings it out.
+    pub scene: Scene,
+    /// The option that makes it go away.
+    pub repair: Option<&'static str>,
+    /// The first seed at which it shows, everything granted.
+    pub seed: u64,
+    /// How many seeds are run to see how often.
+    pub seeds: u64,
+    /// Whether leaves may be replaced instead of updated in place, so that what the rear lock needs of hardware does not hide it.
+    pub replaced: bool,
+}
+
+/// Not one of the protocol: what the rear lock needs of the hardware. There is no repair.
+pub const REAR_LOCK: Hazard = Hazard {
+    name: "a rear lock",
+    system: "smart-rear-lock",
+    otherwise: &[],
+    scene: Scene::Crowd,
+    repair: None,
+    seed: 0,
+    seeds: 24,
+    replaced: false,
+};
+
+/// Those that DESIGN.md lists.
+pub const HAZARDS: [Hazard; 7] = [
+    Hazard {
+        name: "stale delegated reads",
+        system: "smart-published",
+        otherwise: &[("closed_batches", false), ("combining", false)],
+        scene: Scene::Crowd,
+        repair: Some("closed_batches"),
+        seed: 1,
+        seeds: 60,
+        replaced: true,
+    },
+    Hazard {
+        name: "lost combined writes",
+        system: "smart-published",
+        otherwise: &[("closed_batches", false), ("delegation", false)],
+        scene: Scene::Crowd,
+        repair: Some("closed_batches"),
+        seed: 0,
+        seeds: 60,
+        replaced: true,
+    },
+    Hazard {
+        name: "stale reverse pointers",
+        system: "smart-published",
+        otherwise: &[("recheck_absent", false)],
+        scene: Scene::Sprout,
+        repair: Some("recheck_absent"),
+        seed: 38,
+        seeds: 600,
+        replaced: true,
+    },
+    Hazard {
+        name: "slots beyond the type",
+        system: "smart-published",
+        otherwise: &[("help_types", false)],
+        scene: Scene::Digits,
+        repair: Some("help_types"),
+        seed: 176,
+        seeds: 1_000,
+        replaced: true,
+    },
+    Hazard {
+        name: "header splits that never end",
+        system: "smart-published",
+        otherwise: &[("keep_words", false)],
+        scene: Scene::Death,
+        repair: Some("keep_words"),
+        seed: 871,
+        seeds: 2_000,
+        replaced: true,
+    },
+    Hazard {
+        name: "a lock handed over and released",
+        system: "smart-delegation",
+        otherwise: &[("locked_handover", false)],
+        scene: Scene::Crowd,
+        repair: Some("locked_handover"),
+        seed: 0,
+        seeds: 60,
+        replaced: false,
+    },
+    Hazard {
+        name: "the old leaf invalid last",
+        system: "smart-lock-free",
+        otherwise: &[("invalidate_first", false)],
+        scene: Scene::Usual,
+        repair: Some("invalidate_first"),
+        seed: 53,
+        seeds: 200,
+        replaced: false,
+    },
+];
+
+impl Hazard {
+    /// The system that shows it, or with the last repair, too.
+    pub fn system(&self, repaired: bool, replaced: bool) -> System {
+        let mut system = find(self.system).expect("a system");
+        let replaced: &[_] = if replaced { &REPLACED } else { &[] };
+        for (name, on) in REPAIRED.iter().chain(self.otherwise).chain(replaced) {
+            system.options[*name] = (*on).into();
+        }
+        if let (true, Some(name)) = (repaired, self.repair) {
+            system.options[name] = true.into();
+        }
+        // It does not say that it recovers, and would be spared the death.
+        system.recovers |= self.scene == Scene::Death;
+        system
+    }
+
+    /// What a seed comes to: the kind of what went wrong, and the words.
+    pub fn run(&self, system: &System, seed: u64, granted: &[&str]) -> Option<(String, String)> {
+        let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
+        let faults = if self.scene == Scene::Death { FaultSet::Crash } else { FaultSet::None };
+        let setting = Setting { grants: grants(&names).expect("names of capabilities"), faults };
+        let case = self.scene.of(system, case(system, seed, setting));
+        let finding = system.check(&case).expect("a case").finding?;
+        // The dead leave structure behind that only a recovery could mend, and there is none.
+        let kind = finding.kind();
+        (self.scene != Scene::Death || kind != "structure")
+            .then(|| (kind.to_owned(), finding.to_string()))
+    }
+}
+
+impl Scene {
+    /// The case of a seed, as this scene wants it.
+    fn of(self, system: &System, case: Case) -> Case {
+        if self == Self::Usual {
+            return case;
+        }
+        let mut case = Case {
+            clients: 9,
+            gardeners: 0,
+            neighbours: 0,
+            scan_one_in: 0,
+            wave_ops: 0,
+            liveness: false,
+            ..case
+        };
+        if self != Self::Crowd {
+            case.pool.cache_bytes = 4 << 20;
+        }
+        match self {
+            Self::Usual => {}
+            Self::Crowd => (case.keys, case.ops) = (1, 120),
+            Self::Sprout => (case.keys, case.ops) = (400, 100),
+            Self::Digits => (case.keys, case.ops) = (10, 10),
+            Self::Death => {
+                (case.clients, case.keys, case.ops) = (4, 11, 30);
+                case.key_form = KeyForm::Late;
+                case.faults.iter_mut().for_each(inside_an_early_verb);
+                case.kept = Some(without_updates(system, &case));
+            }
+        }
+        case
+    }
+}
+
+/// Halves of a type switch are posted together, and executed in any order.
+fn inside_an_early_verb(fault: &mut Fault) {
+    if let Fault::Crash { verb, place, back_ns, .. } = fault {
+        (*verb, *place, *back_ns) = (1 + *verb % 40, Place::Inside, None);
+    }
+}
+
+/// Of the dead nobody holds a lock who updated nothing.
+fn without_updates(system: &System, case: &Case) -> Vec<Vec<u32>> {
+    let kept = |client: u32, op: &u32| {
+        let planned = operation(case, system.ops, client, *op, &mut draws(case, client, *op));
+        matches!(planned, Planned::Call(Call::Get(_) | Call::Insert(..)))
+    };
+    (0..case.clients).map(|c| (0..case.ops).filter(|op| kept(c, op)).collect()).collect()
+}

@@ -1,0 +1,59 @@
+//! Platforms that keep less than the contract: what an index may not be run on, and what its rules are worth. Litmus tests ask for
+//! one; nothing else does.
+
+use std::collections::BTreeSet;
+
+use crate::transport::{Opcode, WorkRequest};
+
+/// What a platform does not keep of the contract.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Laxity {
+    /// Memory is registered for relaxed ordering: the WRITEs of a chain do not wait for each other. Atomics and READs wait for all of
+    /// them, as on a NIC.
+    pub relaxed_writes: bool,
+    /// What goes to on-chip memory does not wait for a WRITE to main memory before it in its chain, which is accepted and not there
+    /// yet.
+    pub on_chip_first: bool,
+}
+
+/// Verbs that the next of their chain has not waited for.
+#[derive(Debug, Default)]
+pub(super) struct Overtaken {
+    pub laxity: Laxity,
+    /// List and verb, until it ends.
+    running: BTreeSet<(u32, u32)>,
+}
+
+impl Overtaken {
+    /// Whether `next` may begin beside `verb`, which is before it in a chain.
+    fn passes(&self, verb: &WorkRequest, next: &WorkRequest) -> bool {
+        let is_write = |wr: &WorkRequest| matches!(wr.op, Opcode::Write | Opcode::WriteWord);
+        let on_chip = next.at.is_on_chip() && !verb.at.is_on_chip();
+        is_write(verb)
+            && !next.fenced
+            && (self.laxity.relaxed_writes && is_write(next)
+                || self.laxity.on_chip_first && on_chip)
+    }
+
+    /// A verb of a list has begun: whether the next goes on beside it.
+    pub(super) fn begins(&mut self, list: u32, verb: u32, requests: &[WorkRequest]) -> bool {
+        let lax = self.laxity != Laxity::default();
+        let (this, next) = (&requests[verb as usize], requests.get(verb as usize + 1));
+        let passes = lax && this.chained && next.is_some_and(|next| self.passes(this, next));
+        if passes {
+            self.running.insert((list, verb));
+        }
+        passes
+    }
+
+    /// Whether a verb has to wait for one that others of its chain have overtaken.
+    pub(super) fn holds_back(&self, list: u32, verb: u32, requests: &[WorkRequest]) -> bool {
+        let mut before = self.running.range((list, 0)..(list, verb)).map(|(_, v)| *v as usize);
+        before.any(|v| !self.passes(&requests[v], &requests[verb as usize]))
+    }
+
+    /// A verb has ended: whether it was overtaken.
+    pub(super) fn ends(&mut self, list: u32, verb: u32) -> bool {
+        self.running.remove(&(list, verb))
+    }
+}

@@ -1,0 +1,190 @@
+//! The sanitizer: says which verbs touch what they must not, and which local buffers are given away twice.
+//!
+//! Who hands memory out says so ([`Fabric::tell`](crate::Fabric::tell)). Reported are verbs outside a region or at a wrong alignment,
+//! READs that begin in memory that was handed out with undefined contents and never written, any verb to freed memory, WRITEs to freed memory of
+//! a type-stable arena (READs and atomics there are legal: caches may be old), and a list whose buffers overlap those of another one
+//! in flight. The last cannot be written in index code: a [`Buf`](crate::Buf) belongs to the posting until the completion. So it is a
+//! check of the executor. READs of nodes that have crashed are not reported: nobody hears of them.
+
+use std::collections::BTreeMap;
+
+use crate::addr::{GlobalAddr, NodeId};
+use crate::transport::{Ground, Opcode, WorkRequest};
+
+/// So many reports are kept.
+const MOST: usize = 16;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Sanitizer {
+    /// Ranges of which somebody has told: where each begins, its end, and what it is. Disjoint.
+    told: BTreeMap<(NodeId, u64), (u64, Ground)>,
+    /// Local buffers in flight: where each begins, its end, and its list.
+    lent: BTreeMap<usize, (usize, u32)>,
+    pub reports: Vec<String>,
+}
+
+impl Sanitizer {
+    fn report(&mut self, what: String) {
+        if self.reports.len() < MOST {
+            self.reports.push(what);
+        }
+    }
+
+    /// From now on a range is this.
+    pub(super) fn tell(&mut self, at: GlobalAddr, bytes: u64, now: Ground) {
+        let (node, from, to) = (at.node(), at.offset(), at.offset() + bytes);
+        self.cut(node, from);
+        self.cut(node, to);
+        let inside: Vec<_> = self.told.range((node, from)..(node, to)).map(|(k, _)| *k).collect();
+        inside.iter().for_each(|k| _ = self.told.remove(k));
+        if now != Ground::Plain && bytes > 0 {
+            self.told.insert((node, from), (to, now));
+        }
+    }
+
+    /// No range reaches over this place any more.
+    fn cut(&mut self, node: NodeId, at: u64) {
+        let Some((&(n, from), &(to, what))) = self.told.range(..(node, at)).next_back() else {
+            return;
+        };
+        if n == node && to > at {
+            self.told.insert((node, from), (at, what));
+            self.told.insert((node, at), (to, what));
+        }
+    }
+
+    /// What there is in a range.
+    fn under(&self, wr: &WorkRequest) -> impl Iterator<Item = Ground> {
+        let (node, from) = (wr.at.node(), wr.at.offset());
+        let to = from + u64::from(wr.len);
+        let before = self.told.range(..(node, from)).next_back();
+        let before = before.filter(|((n, _), (end, _))| *n == node && *end > from);
+        let inside = self.told.range((node, from)..(node, to.max(from)));
+        before.into_iter().chain(inside).map(|(_, (_, what))| *what)
+    }
+
+    fn ground_at(&self, at: GlobalAddr) -> Ground {
+        let before = self.told.range(..=(at.node(), at.offset())).next_back();
+        let here = before.filter(|((n, _), (end, _))| *n == at.node() && *end > at.offset());
+        here.map_or(Ground::Plain, |(_, (_, what))| *what)
+    }
+
+    /// A verb begins to execute; `heard` is false when its issuer has crashed.
+    pub(super) fn look(&mut self, by: NodeId, wr: &WorkRequest, heard: bool) {
+        if wr.at.is_on_chip() {
+            return;
+        }
+        // Who reads a block takes the length of its class: what lies behind its contents may be anything.
+        let read = wr.op == Opcode::Read && heard;
+        let unwritten = read && self.ground_at(wr.at) == Ground::Undefined;
+        let others = || {
+            self.under(wr).find_map(|g| match (g, wr.op) {
+                (Ground::Freed, Opcode::Read) if !heard => None,
+                (Ground::Freed, _) => Some("is freed"),
+                (Ground::FreedTyped, Opcode::Write | Opcode::WriteWord) => Some("is freed"),
+                _ => None,
+            })
+        };
+        let wrong = if unwritten { Some("was never written") } else { others() };
+        if let Some(why) = wrong {
+            self.report(format!("{by}: {:?} of {} bytes at {}, which {why}", wr.op, wr.len, wr.at));
+        }
+        self.wrote(wr);
+    }
+
+    /// The contents of what a verb writes are defined.
+    pub(super) fn wrote(&mut self, wr: &WorkRequest) {
+        let writes = matches!(wr.op, Opcode::Write | Opcode::WriteWord) && !wr.at.is_on_chip();
+        if writes && self.under(wr).any(|g| g == Ground::Undefined) {
+            self.tell(wr.at, u64::from(wr.len), Ground::Plain);
+        }
+    }
+
+    /// A verb is refused by its target as no NIC takes it.
+    pub(super) fn refused(&mut self, by: NodeId, wr: &WorkRequest, why: &crate::Error) {
+        self.report(format!("{by}: {:?} of {} bytes: {why}", wr.op, wr.len));
+    }
+
+    /// A list is posted: its buffers are lent.
+    pub(super) fn lend(&mut self, list: u32, requests: &[WorkRequest]) {
+        for wr in requests.iter().filter(|wr| !wr.local.is_null()) {
+            let from = wr.local.addr();
+            let bytes = if matches!(wr.op, Opcode::Cas | Opcode::Faa) { 8 } else { wr.len };
+            let to = from + bytes as usize;
+            let before = self.lent.range(..to).next_back().filter(|(_, (end, _))| *end > from);
+            if before.is_some() {
+                self.report(format!("{:?} at {}: its buffer is in flight already", wr.op, wr.at));
+            }
+            self.lent.insert(from, (to, list));
+        }
+    }
+
+    /// A list has completed.
+    pub(super) fn give_back(&mut self, list: u32) {
+        self.lent.retain(|_, (_, of)| *of != list);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verb(op: Opcode, at: u64, len: u32, local: usize) -> WorkRequest {
+        WorkRequest {
+            op,
+            fenced: false,
+            chained: false,
+            len,
+            at: GlobalAddr::new(NodeId::memory(0), at),
+            a: 0,
+            b: 0,
+            chunk: 0,
+            local: std::ptr::without_provenance_mut(local),
+        }
+    }
+
+    fn seen(s: &mut Sanitizer, op: Opcode, at: u64, len: u32) -> bool {
+        s.reports.clear();
+        s.look(NodeId::compute(0), &verb(op, at, len, 0), true);
+        !s.reports.is_empty()
+    }
+
+    #[test]
+    fn ranges_are_cut_where_others_begin() {
+        use Opcode::{Cas, Read, Write, WriteWord};
+        let mut s = Sanitizer::default();
+        let at = |offset| GlobalAddr::new(NodeId::memory(0), offset);
+        s.tell(at(1024), 256, Ground::Undefined);
+        assert!(seen(&mut s, Read, 1024, 8) && seen(&mut s, Read, 1272, 64));
+        assert!(!seen(&mut s, Read, 1000, 24) && !seen(&mut s, Read, 1280, 64));
+        assert!(!seen(&mut s, Write, 1088, 64) && !seen(&mut s, Read, 1088, 64));
+        assert!(seen(&mut s, Read, 1080, 16) && !seen(&mut s, Read, 1144, 16));
+        assert!(seen(&mut s, Read, 1152, 16));
+        s.tell(at(1024), 256, Ground::Freed);
+        assert!(seen(&mut s, Read, 1100, 8) && seen(&mut s, WriteWord, 1272, 8));
+        s.tell(at(1024), 128, Ground::Plain);
+        assert!(!seen(&mut s, Read, 1024, 128) && seen(&mut s, Read, 1024, 129));
+        s.tell(at(1152), 128, Ground::FreedTyped);
+        assert!(!seen(&mut s, Read, 1152, 64) && !seen(&mut s, Cas, 1152, 8));
+        assert!(seen(&mut s, Write, 1200, 8) && seen(&mut s, WriteWord, 1152, 8));
+        s.reports.clear();
+        s.tell(at(1152), 128, Ground::Freed);
+        s.look(NodeId::compute(0), &verb(Read, 1152, 8, 0), false);
+        assert!(s.reports.is_empty(), "of a node that has crashed");
+    }
+
+    #[test]
+    fn a_buffer_is_lent_once() {
+        let mut s = Sanitizer::default();
+        s.lend(1, &[verb(Opcode::Read, 64, 64, 4096), verb(Opcode::Cas, 64, 8, 4160)]);
+        s.lend(2, &[verb(Opcode::Write, 64, 64, 4168), verb(Opcode::WriteWord, 64, 8, 0)]);
+        assert!(s.reports.is_empty());
+        s.lend(3, &[verb(Opcode::Write, 64, 16, 4152)]);
+        assert_eq!(s.reports.len(), 1);
+        s.reports.clear();
+        [1, 2, 3].into_iter().for_each(|list| s.give_back(list));
+        s.lend(4, &[verb(Opcode::Read, 64, 64, 4096)]);
+        assert!(s.reports.is_empty());
+    }
+}

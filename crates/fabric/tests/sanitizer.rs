@@ -1,0 +1,73 @@
+//! The sanitizer of the adversarial fabric: each of its reports fires, and what is legal does not make it.
+
+use dmtree_fabric::sim::{Hazards, SimFabric};
+use dmtree_fabric::{Capabilities, Core, Endpoint, Fabric, GlobalAddr, Ground, NodeId, Worker};
+use std::future::Future;
+
+fn at(offset: u64) -> GlobalAddr {
+    GlobalAddr::new(NodeId::memory(0), offset)
+}
+
+/// What is reported of what a client does.
+fn reports<F: Future<Output = ()>>(work: impl FnOnce(SimFabric, Endpoint) -> F) -> Vec<String> {
+    let f = SimFabric::adversarial(Hazards::of_seed(3), Capabilities::NONE, 3).expect("a fabric");
+    f.add_node(NodeId::memory(0), 1 << 16).expect("new");
+    f.add_node(NodeId::compute(0), 1 << 12).expect("new");
+    f.sanitize();
+    f.set_timed(true);
+    let t = f.attach(NodeId::compute(0)).expect("a member");
+    let core = Core::new(t.clone(), 1 << 20);
+    let ep = Endpoint::new(core.clone(), t, core.add_slot());
+    let mut worker = Worker::new(core);
+    worker.spawn(ep.slot(), work(f.clone(), ep.clone()));
+    worker.run(&mut dmtree_fabric::Fifo).expect("it ends");
+    drop(worker);
+    f.reports()
+}
+
+#[test]
+fn outside_and_unaligned() {
+    let found = reports(|_, ep| async move {
+        ep.read(at(1 << 16), 8).await.expect_err("outside");
+        ep.cas(at(1028), 0, 1).await.expect_err("no word");
+    });
+    assert_eq!(found.len(), 2);
+    assert!(found[0].contains("outside the region"), "{found:?}");
+    assert!(found[1].contains("not aligned"), "{found:?}");
+}
+
+#[test]
+fn what_was_never_written() {
+    let found = reports(|f, ep| async move {
+        f.tell(at(1024), 128, Ground::Undefined);
+        ep.write_word(at(1024), 7).await.expect("written");
+        ep.read(at(1024), 128).await.expect("defined, as far as it is anything");
+        ep.read(at(1152), 8).await.expect("nobody said anything of it");
+        ep.read(at(1032), 8).await.expect("only its first word is");
+    });
+    assert_eq!(found.len(), 1);
+    assert!(found[0].contains("8 bytes") && found[0].contains("never written"), "{found:?}");
+}
+
+#[test]
+fn freed_memory() {
+    let found = reports(|f, ep| async move {
+        f.tell(at(1024), 64, Ground::Freed);
+        f.tell(at(2048), 64, Ground::FreedTyped);
+        ep.read(at(2048), 64).await.expect("legal");
+        ep.cas(at(2048), 0, 0).await.expect("legal");
+        ep.read(at(1024), 8).await.expect("reported");
+        ep.write_word(at(2048), 1).await.expect("reported");
+        f.tell(at(1024), 64, Ground::Plain);
+        ep.read(at(1024), 64).await.expect("somebody else's now");
+    });
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found.iter().all(|r| r.contains("is freed")), "{found:?}");
+}
+
+#[test]
+fn nothing_is_watched_unless_asked() {
+    let f = SimFabric::adversarial(Hazards::NONE, Capabilities::NONE, 1).expect("a fabric");
+    f.tell(at(1024), 64, Ground::Freed);
+    assert!(f.reports().is_empty());
+}

@@ -1,0 +1,87 @@
+//! Orphans: locks that a failed or dropped operation of this node has left, with what they cover. Any client of the node settles them,
+//! before an operation of its own or while it waits for a lock.
+
+use dmtree_fabric::Result;
+
+use crate::client::{DmTree, HeldLock, Lockable};
+use crate::node::Chore;
+
+/// Operations look after orphans no more often than this, ns.
+const SETTLE_PAUSE_NS: u64 = 1_000_000;
+
+impl DmTree {
+    /// Before an operation of its own, a client looks after what others of its node have left behind: it may be wanted elsewhere.
+    pub(crate) async fn settle_some(&self) {
+        let now = self.ep.now();
+        let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, |_| true) else { return };
+        let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
+        let pin = self.pin();
+        // What fails is tried again later.
+        let settled = Box::pin(self.settle(h)).await;
+        self.leave_orphans();
+        drop(pin);
+        if settled.is_ok() {
+            scope.end(dmtree_fabric::OpOutcome::Other);
+        }
+    }
+
+    /// Whoever waits for a lock may wait for the orphan of a node all of whose clients wait for orphans of this one: so it looks
+    /// after them meanwhile. While it holds locks it touches no leaf, since whoever waits for a leaf's lock holds none.
+    pub(crate) async fn settle_while_waiting(&self) {
+        if !self.node.has_orphans() {
+            return;
+        }
+        let before = self.locks();
+        let none = self.held.borrow().is_empty();
+        let may = |on: &Lockable| none || matches!(on, Lockable::Inner(_));
+        let now = self.ep.now();
+        let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, may) else { return };
+        if Box::pin(self.settle(h)).await.is_err() {
+            self.leave_since(&before);
+        }
+    }
+
+    /// An operation of this node has failed under a lock: when it still has it, what it covers is repaired.
+    pub(crate) async fn settle(&self, h: HeldLock) -> Result<()> {
+        match h.on {
+            Lockable::Leaf(route) => {
+                let at = match self.node.pool.resolve(&self.ep, route.table).await {
+                    Ok(at) => at,
+                    Err(e) => return Err(e),
+                };
+                if self.ep.cas(at, 0, 0).await? == h.tag.0 {
+                    match self.mend_leaf(&route, at, h.tag.0).await? {
+                        // Whether it was taken over may be in doubt.
+                        true if self.ep.cas(at, 0, 0).await? == h.tag.0 => return Ok(()),
+                        true => {}
+                        // The cell was another leaf's when it was locked: nothing was done under the lock.
+                        false => {
+                            self.ep.cas(at, h.tag.0, 0).await?;
+                        }
+                    }
+                }
+            }
+            Lockable::Word(at) => {
+                let was = self.ep.cas(at, 0, 0).await?;
+                if was == h.tag.0 {
+                    self.mend_word(at, was).await?;
+                    // Whether it was taken over may be in doubt.
+                    if self.ep.cas(at, 0, 0).await? == was {
+                        self.node.push_chore(Chore::Settle(h));
+                        return Ok(());
+                    }
+                }
+                self.node.adopted_at(h.tag, at);
+                return Ok(());
+            }
+            Lockable::Inner(addr) => {
+                let lock = addr.plus(self.node.g.inner_lock_at() as u64);
+                if self.ep.cas(lock, 0, 0).await? == h.tag.0 {
+                    self.mend_inner(addr, h.tag.0).await?;
+                }
+            }
+        }
+        self.node.adopted(h.tag);
+        Ok(())
+    }
+}

@@ -1,0 +1,287 @@
+//! A compute node joins and takes its share of the tables, or hands its tables over and leaves; it, the one that carries the move out,
+//! or another dies at any verb meanwhile. Operations go on within their bounds, the move or the death comes to its end, and every
+//! invariant holds afterwards.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use dmtree_engine::{DmNode, DmTree};
+use dmtree_fabric::sim::{CrashPoint, How, Place};
+use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId, SeededRandom, Standing};
+use dmtree_parts::RangeIndex;
+
+use crate::scene::{
+    Op, PAUSE_NS, Play, READ_BOUND_NS, Scene, WRITE_BOUND_NS, get, key, one_holder, perform, value,
+};
+use crate::{PLACES, every, one_leaf};
+
+/// Who looks on, and works all the time.
+const WATCHER: u16 = 0;
+/// Who joins or leaves.
+const MOVER: u16 = 1;
+/// Whose keeper looks so often that it carries the move out.
+const CLAIMANT: u16 = 2;
+/// Whose tables move, too.
+const OTHER: u16 = 3;
+/// Longest time that a death and a move take together, ns.
+const SETTLED_NS: u64 = 3_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Move {
+    Join,
+    Leave,
+}
+
+/// Who dies where.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    victim: u16,
+    point: (u64, Place),
+    how: How,
+    seed: u64,
+}
+
+fn play() -> Play {
+    let load = ((0..200).map(|n| n * 10).collect(), 0.5);
+    Play { name: "tables move", compute_nodes: 4, load, ..one_leaf() }
+}
+
+fn arm(scene: &Scene, cut: Cut) {
+    let (verb, place) = cut.point;
+    let victim = NodeId::compute(cut.victim);
+    scene.fabric.crash_at(victim, CrashPoint { verb, place }, cut.how).expect("known");
+}
+
+/// A move is asked for again while another one, or a death, is under way.
+fn later(asked: Result<bool, Error>) -> Result<bool, Error> {
+    match asked {
+        Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Unreachable) => Ok(false),
+        asked => asked,
+    }
+}
+
+/// The mover's next life: when its keeper has joined, it takes its share, and works.
+async fn join(scene: &Scene, slot: u32, node: Arc<DmNode>) -> Result<(), Error> {
+    let (pool, ep) = (scene.pool(MOVER), scene.endpoint(MOVER, slot));
+    let mut c = DmTree::new(ep.clone(), node);
+    while pool.check_lease(&ep).is_err() || !later(pool.take_share(&ep).await)? {
+        ep.sleep(PAUSE_NS).await;
+        ep.renew_deadline();
+    }
+    perform(&mut c, &Op::Put(5, value(5))).await
+}
+
+/// The mover hands its tables over and goes.
+async fn leave(scene: &Scene, slot: u32) -> Result<(), Error> {
+    let (pool, ep) = (scene.pool(MOVER), scene.endpoint(MOVER, slot));
+    ep.set_timeout(5_000_000);
+    while !later(pool.hand_over(&ep).await)? {
+        ep.sleep(PAUSE_NS).await;
+        ep.renew_deadline();
+    }
+    pool.leave(&ep).await
+}
+
+/// Writes and reads all the time; nobody else writes.
+async fn work(scene: &Scene, c: &mut DmTree, stop: &Cell<bool>) -> BTreeMap<u64, Vec<u8>> {
+    let keys = play().load.0;
+    let mut sure: BTreeMap<u64, Vec<u8>> = keys.iter().map(|k| (*k, value(*k))).collect();
+    let (ep, complain) = (c.endpoint().clone(), scene.complain());
+    for n in 0.. {
+        if stop.get() || scene.trouble().is_some() {
+            break;
+        }
+        let k = keys[n * 37 % keys.len()];
+        let began = ep.now();
+        if let Err(e) = perform(c, &Op::Update(k, value(n as u64))).await {
+            complain(format!("update of {k}: {e}"));
+        }
+        sure.insert(k, value(n as u64));
+        let middle = ep.now();
+        let far = keys[n * 91 % keys.len()];
+        match get(c, far).await {
+            Ok(seen) if seen.as_ref() == sure.get(&far) => {}
+            seen => complain(format!("key {far} is {seen:?}, not {:?}", sure.get(&far))),
+        }
+        if middle > began + WRITE_BOUND_NS || ep.now() > middle + READ_BOUND_NS {
+            complain(format!(
+                "{} ns for a write, {} for a read",
+                middle - began,
+                ep.now() - middle
+            ));
+        }
+        ep.sleep(30_000).await;
+    }
+    sure
+}
+
+/// Nothing of a death or a move is left to be done, as the watcher knows it.
+async fn settled(scene: &Scene, ep: &Endpoint, ready: impl Fn() -> bool) {
+    let began = ep.now();
+    while !(ready() && scene.pool(WATCHER).is_settled()) && scene.trouble().is_none() {
+        if ep.now() > began + SETTLED_NS {
+            scene.complain()(format!("not settled: {:?}", scene.bed.cluster.judge()));
+        }
+        ep.sleep(PAUSE_NS).await;
+    }
+}
+
+/// One run: whether the victim died, or what went wrong.
+fn once(what: Move, cut: Cut) -> Result<bool, String> {
+    let scene = Rc::new(Scene::new(&play(), cut.seed.is_multiple_of(2), cut.seed));
+    let mut c = scene.client(WATCHER);
+    let mut pairs = play().load.0.into_iter().map(|k| (key(k), value(k)));
+    scene.now(c.load(&mut pairs, true, 0.5.into())).map_err(|e| e.to_string())?;
+    drop(c);
+    scene.keepers_at(|cn| if cn == CLAIMANT { PAUSE_NS / 4 } else { PAUSE_NS });
+    let flag = || Rc::new(Cell::new(false));
+    let (go, ended, stop, stopped) = (flag(), flag(), flag(), flag());
+    let (slot, keeper) = (scene.add_slot(), scene.add_slot());
+    let node: Rc<RefCell<Option<Arc<DmNode>>>> = Rc::default();
+    let told = |go: Rc<Cell<bool>>| {
+        poll_fn(move |_| if go.get() { Poll::Ready(()) } else { Poll::Pending })
+    };
+    let (s, may, done, its) = (scene.clone(), told(go.clone()), ended.clone(), node.clone());
+    scene.spawn(MOVER, slot, async move {
+        may.await;
+        let node = its.take();
+        let moved = match node {
+            Some(node) => join(&s, slot, node).await,
+            None => leave(&s, slot).await,
+        };
+        match moved {
+            Ok(()) => done.set(true),
+            Err(e) => s.complain()(format!("{what:?}: {e}")),
+        }
+    });
+    if what == Move::Join {
+        let (s, may) = (scene.clone(), told(go.clone()));
+        scene.spawn(MOVER, keeper, async move {
+            may.await;
+            let ep = s.endpoint(MOVER, keeper);
+            ep.set_timeout(5_000_000);
+            _ = s.pool(MOVER).keep_on(&ep, PAUSE_NS, || false).await;
+        });
+    }
+    let sure = Rc::new(RefCell::new(BTreeMap::new()));
+    let (s, to_stop, has_stopped, found) =
+        (scene.clone(), stop.clone(), stopped.clone(), sure.clone());
+    scene.worker(WATCHER, |mut c| async move {
+        let seen = work(&s, &mut c, &to_stop).await;
+        found.replace(seen);
+        has_stopped.set(true);
+    });
+    let died = Cell::new(false);
+    scene.run(&mut SeededRandom::new(cut.seed), async {
+        let ep = scene.client(WATCHER).endpoint().clone();
+        let watcher = scene.pool(WATCHER);
+        let gone =
+            |cn: u16, life| watcher.standing(NodeId::compute(cn), life) == Some(Standing::Gone);
+        ep.sleep(1_500_000).await;
+        let mover_life = match what {
+            Move::Leave => 1,
+            Move::Join => {
+                let mover = NodeId::compute(MOVER);
+                scene.fabric.crash(mover, How::Process).expect("known");
+                settled(&scene, &ep, || gone(MOVER, 1)).await;
+                scene.fabric.restart(mover).expect("down");
+                node.replace(Some(scene.bed.revive(usize::from(MOVER)).expect("restarted")));
+                2
+            }
+        };
+        arm(&scene, cut);
+        go.set(true);
+        [slot, keeper].into_iter().for_each(|slot| scene.wake(slot));
+        let dead = || scene.fabric.is_down(NodeId::compute(cut.victim));
+        settled(&scene, &ep, || ended.get() || dead()).await;
+        died.set(dead());
+        scene.fabric.spare(NodeId::compute(cut.victim));
+        // Nobody is kept from joining or leaving by somebody else's death.
+        let moves_on = !died.get() || cut.victim != MOVER;
+        settled(&scene, &ep, || {
+            (ended.get() || !moves_on)
+                && (!died.get() || gone(cut.victim, if moves_on { 1 } else { mover_life }))
+                && (what == Move::Join || gone(MOVER, 1))
+        })
+        .await;
+        stop.set(true);
+        while !stopped.get() && scene.trouble().is_none() {
+            ep.sleep(100_000).await;
+        }
+        let mut c = scene.client(WATCHER);
+        for _ in 0..3 {
+            if let Err(e) = c.sweep().await {
+                scene.complain()(format!("sweep: {e}"));
+            }
+            if let Err(e) = perform(&mut c, &Op::Maintain).await {
+                scene.complain()(format!("maintenance: {e}"));
+            }
+        }
+        ep.sleep(500_000).await;
+    });
+    if let Some(what) = scene.trouble() {
+        return Err(what);
+    }
+    in_the_end(&scene, &sure.borrow(), what == Move::Join && ended.get())?;
+    Ok(died.get())
+}
+
+/// Every key has what was acknowledged last, every invariant holds, and nothing is lost.
+fn in_the_end(
+    scene: &Scene,
+    sure: &BTreeMap<u64, Vec<u8>>,
+    has_joined: bool,
+) -> Result<(), String> {
+    let mut c = scene.client(WATCHER);
+    let fail = |e: Error| format!("in the end: {e}");
+    for (k, v) in sure {
+        let seen = scene.now(get(&mut c, *k)).map_err(fail)?;
+        if seen.as_ref() != Some(v) {
+            return Err(format!("in the end key {k} is {seen:?}, not {v:?}"));
+        }
+    }
+    if has_joined && scene.now(get(&mut c, 5)).map_err(fail)? != Some(value(5)) {
+        return Err("what the node that joined has written is lost".into());
+    }
+    scene.now(c.walk()).map_err(fail)?;
+    one_holder(scene, &mut c)
+}
+
+/// Each of the nodes that have to do with it dies at every `step`-th of its verbs.
+fn at_every_verb(what: Move, step: u64) {
+    let step = every(step);
+    for victim in [MOVER, CLAIMANT, OTHER] {
+        let (mut points, mut crashes) = (0, 0);
+        for verb in (1..).step_by(step as usize) {
+            let mut died = false;
+            for (i, place) in PLACES.into_iter().enumerate() {
+                let how = [How::Machine, How::Hung, How::Process][(verb as usize + i) % 3];
+                let seed = verb * 7 + i as u64 + u64::from(victim) * 1000;
+                let cut = Cut { victim, point: (verb, place), how, seed };
+                let one = once(what, cut).unwrap_or_else(|e| panic!("{what:?}: {cut:?}: {e}"));
+                died |= one;
+                points += 1;
+                crashes += u32::from(one);
+            }
+            if !died {
+                break;
+            }
+        }
+        eprintln!("{what:?}, cn{victim} dies: {points} points, {crashes} crashes");
+        assert!(victim == OTHER || crashes > 2, "{what:?}: cn{victim} has no part in it");
+    }
+}
+
+#[test]
+fn joins() {
+    at_every_verb(Move::Join, 7);
+}
+
+#[test]
+fn leaves() {
+    at_every_verb(Move::Leave, 7);
+}

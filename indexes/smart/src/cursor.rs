@@ -1,0 +1,242 @@
+//! A way down the tree: a slot as it was read, and what it leads to.
+//!
+//! A slot from the cache may be old. What it names begins with a pointer back to the slot that names it, and with the position at which
+//! it begins: if either does not fit, the slot is READ again (*reverse check*).
+
+use std::sync::atomic::Ordering;
+
+use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified, verb};
+
+use crate::cache::EntryId;
+use crate::client::Smart;
+use crate::format::header::Header;
+use crate::format::leaf;
+use crate::format::node::{self, HEADER_OFFSET, Node};
+use crate::format::slot::{NodeType, Slot};
+
+/// Where a descent stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    /// The slot; of a node with the type that the node itself says.
+    pub slot: Slot,
+    /// The slot as it was read.
+    pub word: Slot,
+    /// Where it is.
+    pub at: GlobalAddr,
+    /// The node that has it; the root word's address for the root slot.
+    pub node: GlobalAddr,
+    /// The position behind the slot's byte.
+    pub next: usize,
+    /// The cache's entry that the slot is from.
+    pub cached: Option<EntryId>,
+}
+
+impl Cursor {
+    /// The slot has this word now.
+    pub fn reread(&mut self, word: u64) {
+        self.word = Slot::from_bits(word);
+        self.slot = self.word;
+        self.cached = None;
+    }
+
+    /// Down to slot number `i` of a node, as it was read from memory.
+    pub fn descend(&mut self, n: &Node, i: usize, word: Slot) {
+        let at = node::slot_at(n.at, i);
+        let next = n.header.discriminates() + 1;
+        *self = Self { slot: word, word, at, node: n.at, next, cached: None };
+    }
+
+    /// What a change of the slot compares with.
+    pub fn compared(&self, keep_words: bool) -> Slot {
+        if keep_words { self.word } else { self.slot }
+    }
+}
+
+/// Where a key leaves a node's shared bytes, if it does.
+pub(crate) fn parts_at(n: &Node, key: &[u8]) -> Option<usize> {
+    let from = usize::from(n.header.depth) - 1;
+    let rest = key.get(from..).unwrap_or(&[]);
+    n.header.shared().iter().enumerate().find(|(i, b)| rest.get(*i) != Some(b)).map(|(i, _)| i)
+}
+
+impl Smart {
+    /// The beginning of a key's way: the deepest cached slot, or the root slot.
+    pub(crate) async fn start(&self, key: &[u8]) -> Result<Cursor> {
+        self.ep.stage_cost(Stage::CacheLookup, 1);
+        if let Some(f) = self.node.cache.lookup(key) {
+            self.count_hit();
+            let (slot, cached) = (f.slot, Some(f.entry));
+            return Ok(Cursor { slot, word: slot, at: f.at, node: f.node, next: f.next, cached });
+        }
+        self.node.misses.fetch_add(1, Ordering::Relaxed);
+        self.root().await
+    }
+
+    /// The root slot.
+    pub(crate) async fn root(&self) -> Result<Cursor> {
+        let at = self.node.root.word;
+        self.ep.step(Step::Route);
+        let slot = Slot::from_bits(self.ep.read(at, 8).await?.word(0));
+        Ok(Cursor { slot, word: slot, at, node: at, next: 1, cached: None })
+    }
+
+    /// The slot has proved old: what it holds now.
+    pub(crate) async fn again(&self, c: &mut Cursor) -> Result<()> {
+        self.retried.set(true);
+        self.ep.check_deadline("a slot that leads to the key", c.at.bits())?;
+        self.forget(c);
+        self.ep.step(Step::Route);
+        c.reread(self.ep.read(c.at, 8).await?.word(0));
+        Ok(())
+    }
+
+    /// Drops the cache's entry that a slot is from.
+    pub(crate) fn forget(&self, c: &mut Cursor) {
+        if let Some(entry) = c.cached.take() {
+            self.node.cache.remove(entry);
+        }
+    }
+
+    /// Drops the copy of a node on a key's way.
+    pub(crate) fn forget_node(&self, node: GlobalAddr, key: &[u8]) {
+        if let Some(entry) = self.node.cache.entry_of(key, node) {
+            self.node.cache.remove(entry);
+        }
+    }
+
+    /// Sets the pointer back to the slot, as far as nobody else did. The outcome does not matter.
+    fn repair_rev(&self, child: GlobalAddr, was: GlobalAddr, c: &Cursor) {
+        self.ep.detach(verb::cas(child, was.bits(), c.at.bits()), None);
+    }
+
+    /// READs the node that a slot names. `None`: the slot had to be READ again, and the way goes on from what it holds now.
+    pub(crate) async fn read_node(&self, c: &mut Cursor, key: &[u8]) -> Result<Option<Node>> {
+        let kind = c.slot.kind().ok_or_else(|| bad_slot(c))?;
+        let Some(n) = self.fetch_node(c.slot.child(), kind).await? else {
+            // A deleted node, or garbage behind an old slot.
+            self.again(c).await?;
+            return Ok(None);
+        };
+        if c.cached.is_none() && n.rev != c.at {
+            self.repair_rev(n.at, n.rev, c);
+        }
+        let depth = usize::from(n.header.depth);
+        if depth > c.next || (c.cached.is_some() && n.rev != c.at) {
+            self.again(c).await?;
+            return Ok(None);
+        }
+        c.slot = c.slot.with_kind(n.header.kind);
+        if n.header.kind != kind {
+            self.forget(c);
+        }
+        c.cached = None;
+        if depth == c.next {
+            self.remember(&n, key);
+        }
+        Ok(Some(n))
+    }
+
+    /// READs a node, as many slots as a type has, and more if the node has grown.
+    pub(crate) async fn fetch_node(&self, at: GlobalAddr, kind: NodeType) -> Result<Option<Node>> {
+        check_place(at)?;
+        let slots = kind.capacity().min(self.node.g.types.largest);
+        self.ep.step(Step::Route);
+        let bytes = self.ep.read(at, node::bytes(slots) as u32).await?;
+        // Words are never torn, and every mix of old and new ones is a state that the protocol allows for.
+        let Some(mut n) = bytes.extract(|b| Node::parse(at, b)) else { return Ok(None) };
+        let more = n.header.kind.capacity().min(self.node.g.types.largest);
+        if more > slots {
+            let rest = self.ep.read(node::slot_at(at, slots), 8 * (more - slots) as u32).await?;
+            rest.extract(|b| n.extend(b));
+        }
+        self.ep.stage_cost(Stage::NodeImage, n.slots.len() as u32);
+        Ok(Some(n))
+    }
+
+    /// Puts a node into the cache; the root node stays out.
+    pub(crate) fn remember(&self, n: &Node, key: &[u8]) {
+        let before = usize::from(n.header.depth) - 1;
+        if before == 0 || before > key.len() {
+            return;
+        }
+        self.ep.stage_cost(Stage::CacheFill, 1);
+        let prefix = [&key[..before], n.header.shared()].concat();
+        self.node.cache.insert(&prefix, n.at, &n.slots);
+    }
+
+    /// READs the leaf that a slot names until it is whole. `None`: as [`Smart::read_node`]; an invalid leaf (`any`: also such a one is
+    /// wanted) is about to be replaced.
+    pub(crate) async fn read_leaf(&self, c: &mut Cursor, any: bool) -> Result<Option<Verified>> {
+        let at = c.slot.child();
+        check_place(at)?;
+        let g = &self.node.g;
+        let mut backoff = self.ep.backoff("leaf being written", at);
+        let (rev, valid, image) = loop {
+            self.ep.step(Step::Entry);
+            let bytes = self.ep.read(at, g.leaf_bytes() as u32).await?;
+            self.ep.stage_cost(Stage::EntryCheck, 1);
+            let seen =
+                bytes.check(|b| leaf::check(g, b).map(|leaf| (leaf.rev, leaf.valid)).ok_or(()));
+            if let Ok(((rev, valid), image)) = seen {
+                break (rev, valid, image);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        };
+        let cached = c.cached.is_some();
+        if !cached && rev != c.at {
+            self.repair_rev(at, rev, c);
+        }
+        if (!valid && (cached || !any)) || (cached && rev != c.at) {
+            if !cached {
+                self.ep.sleep(1_000).await;
+            }
+            self.again(c).await?;
+            return Ok(None);
+        }
+        Ok(Some(image))
+    }
+
+    /// Whether a conclusion from a slot holds. Of one from the cache, only if it still names this child; otherwise the way goes on from
+    /// what it holds now. As published nobody asks.
+    pub(crate) async fn is_final(&self, c: &mut Cursor, cached: bool) -> Result<bool> {
+        if !cached || !self.node.o.recheck_absent {
+            return Ok(true);
+        }
+        let was = c.slot;
+        self.ep.step(Step::Route);
+        c.reread(self.ep.read(c.at, 8).await?.word(0));
+        Ok(c.slot.names_same(was))
+    }
+
+    /// Changes a node's header, from the word that it was read as, until it is right as it is.
+    pub(crate) async fn change_header(
+        &self,
+        n: &Node,
+        change: impl Fn(Header) -> Option<Header>,
+    ) -> Result<()> {
+        let at = n.at.plus(HEADER_OFFSET);
+        let mut now = n.header;
+        while let Some(new) = change(now) {
+            let was = self.ep.cas(at, now.bits(), new.bits()).await?;
+            if was == now.bits() {
+                return Ok(());
+            }
+            self.ep.check_deadline("a node's header", at.bits())?;
+            now = Header::parse(was)
+                .ok_or_else(|| Error::corrupt(format!("{at} holds no header")))?;
+        }
+        Ok(())
+    }
+}
+
+fn bad_slot(c: &Cursor) -> Error {
+    Error::corrupt(format!("slot {} names neither leaf nor node", c.at))
+}
+
+fn check_place(at: GlobalAddr) -> Result<()> {
+    if at.node().role() != Role::Memory || at.is_null() {
+        return Err(Error::corrupt(format!("{at} cannot be a node or a leaf")));
+    }
+    Ok(())
+}

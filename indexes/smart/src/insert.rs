@@ -1,0 +1,175 @@
+//! A new leaf for a new key: into an empty slot of the node where its way ends. Slots are taken in order and stay taken, so that one byte
+//! has one slot; a node that has none left gets a larger type (*type switch*), where it is.
+
+use dmtree_fabric::{Error, GlobalAddr, OpOutcome, Result, Step, verb::VerbVec};
+use dmtree_parts::Outcome;
+
+use crate::client::Smart;
+use crate::cursor::Cursor;
+use crate::format::header::Header;
+use crate::format::node::{HEADER_OFFSET, Node, slot_at};
+use crate::format::slot::{NodeType, Slot};
+use crate::format::{byte_at, leaf};
+use crate::write::{Job, Written};
+
+const PLAIN: Written = (Outcome::Done, OpOutcome::InsertPlain);
+
+/// What became of a slot that was to be taken.
+enum Taken {
+    Done,
+    /// Another key with the same byte has slot number `.0`, with this word.
+    SameByte(usize, Slot),
+    /// Another byte has it.
+    Other,
+}
+
+impl Smart {
+    /// The leaf of a key that has none, under the slot that shall name it: WRITTEN once, later only with another slot.
+    pub(crate) async fn ready_leaf(&self, job: &mut Job<'_>, slot: GlobalAddr) -> Result<Slot> {
+        let g = &self.node.g;
+        self.ep.step(Step::Entry);
+        let at = match job.leaf {
+            Some(at) => {
+                self.ep.write_word(at, slot.bits()).await?;
+                at
+            }
+            None => {
+                let at = self.new_leaf().await?;
+                job.leaf = Some(at);
+                job.latest();
+                let mut image = self.blank(g.leaf_bytes()).await?;
+                leaf::put(g, &mut image, slot, job.key, &job.value);
+                self.ep.write(at, image).await?;
+                at
+            }
+        };
+        Slot::leaf(0, g.leaf_bytes(), at)
+    }
+
+    /// Into an empty slot: the root, at first.
+    pub(crate) async fn fill_slot(
+        &self,
+        job: &mut Job<'_>,
+        c: &mut Cursor,
+    ) -> Result<Option<Written>> {
+        let new = self.ready_leaf(job, c.at).await?;
+        let new = new.with_partial(byte_at(job.key, c.next - 1));
+        self.ep.step(Step::Structure);
+        let was = self.ep.cas(c.at, 0, new.bits()).await?;
+        if was != 0 {
+            self.retried.set(true);
+            c.reread(was);
+            return Ok(None);
+        }
+        job.leaf = None;
+        Ok(Some(PLAIN))
+    }
+
+    /// Into the first free slot of a node that has none for the key's byte. `None`: somebody else was first with that byte, and the way
+    /// goes on there.
+    pub(crate) async fn add_slot(
+        &self,
+        job: &mut Job<'_>,
+        c: &mut Cursor,
+        n: Node,
+    ) -> Result<Option<Written>> {
+        let byte = byte_at(job.key, n.header.discriminates());
+        let capacity = n.header.kind.capacity();
+        for i in n.taken().. {
+            if i >= self.node.g.types.largest {
+                return Err(Error::invalid(format!(
+                    "more than {i} different bytes follow one prefix: make the index with a larger largest_node"
+                )));
+            }
+            match self.take_slot(job, &n, i, byte).await? {
+                Taken::Done if i < capacity => return Ok(Some(PLAIN)),
+                Taken::Done => {
+                    self.switch_type(c, &n, i, job.key).await?;
+                    return Ok(Some((Outcome::Done, OpOutcome::InsertSplit)));
+                }
+                Taken::SameByte(i, word) => {
+                    if i >= capacity && self.node.o.help_types {
+                        self.switch_type(c, &n, i, job.key).await?;
+                    }
+                    c.descend(&n, i, word);
+                    return Ok(None);
+                }
+                Taken::Other => {}
+            }
+        }
+        Err(Error::corrupt(format!("node {} has no end", n.at)))
+    }
+
+    async fn take_slot(&self, job: &mut Job<'_>, n: &Node, i: usize, byte: u8) -> Result<Taken> {
+        let at = slot_at(n.at, i);
+        let new = self.ready_leaf(job, at).await?.with_partial(byte);
+        self.ep.step(Step::Structure);
+        let was = Slot::from_bits(self.ep.cas(at, 0, new.bits()).await?);
+        if was.is_empty() {
+            job.leaf = None;
+            return Ok(Taken::Done);
+        }
+        self.retried.set(true);
+        Ok(if was.partial() == byte { Taken::SameByte(i, was) } else { Taken::Other })
+    }
+
+    /// Makes a node large enough for slot number `i`: in the slot that names it, and in its header, in one round trip.
+    async fn switch_type(&self, c: &Cursor, n: &Node, i: usize, key: &[u8]) -> Result<()> {
+        let kind = self.node.g.types.fitting(i + 1);
+        let kind = kind.ok_or_else(|| Error::corrupt(format!("slot {i} of node {}", n.at)))?;
+        let mut word = c.compared(self.node.o.keep_words);
+        let mut header = n.header;
+        let (mut slot_at, header_at) = (c.at, n.at.plus(HEADER_OFFSET));
+        self.ep.step(Step::Structure);
+        let mut both = VerbVec::new();
+        loop {
+            let slot_due = is_smaller(word.kind(), kind);
+            let header_due = is_smaller(Some(header.kind), kind);
+            if !slot_due && !header_due {
+                break;
+            }
+            self.ep.check_deadline("a node's type", n.at.bits())?;
+            let a = slot_due.then(|| both.cas(slot_at, word.bits(), word.with_kind(kind).bits()));
+            let b = header_due
+                .then(|| both.cas(header_at, header.bits(), header.with_kind(kind).bits()));
+            both = self.ep.batch(both).await?;
+            if let Some(a) = a {
+                let was = Slot::from_bits(both.word(a));
+                let done = was == word;
+                word = if done { word.with_kind(kind) } else { was };
+                if !done && was.kind().is_some() && was.child() != n.at {
+                    (slot_at, word) = self.slot_of(n.at, was).await?;
+                }
+            }
+            if let Some(b) = b {
+                let was = Header::parse(both.word(b));
+                let was = was.ok_or_else(|| Error::corrupt(format!("{header_at}: no header")))?;
+                header = if was == header { header.with_kind(kind) } else { was };
+            }
+            both.clear();
+        }
+        // As published, the whole copy of the node above goes.
+        self.forget_node(c.node, key);
+        Ok(())
+    }
+
+    /// The slot that names a node now, below a slot that named it: new nodes between them have it in their first slot.
+    async fn slot_of(&self, node: GlobalAddr, from: Slot) -> Result<(GlobalAddr, Slot)> {
+        let mut word = from;
+        loop {
+            self.ep.check_deadline("the slot that names a node", node.bits())?;
+            if word.kind().is_none() {
+                return Err(Error::corrupt(format!("no slot names node {node}")));
+            }
+            let at = slot_at(word.child(), 0);
+            word = Slot::from_bits(self.ep.read(at, 8).await?.word(0));
+            if word.child() == node {
+                return Ok((at, word));
+            }
+        }
+    }
+}
+
+fn is_smaller(kind: Option<NodeType>, than: NodeType) -> bool {
+    kind.is_some_and(|k| k.capacity() < than.capacity())
+}

@@ -1,0 +1,31 @@
+//! SMART as published, the radix tree that it starts from, the steps between them, and SMART made sound ([`sound`]).
+//!
+//! An adaptive radix tree on memory nodes: one pair per leaf, so that a search READs a pair and no page; inner nodes that change by
+//! compare-and-swap of single words, and never move. The paper ("SMART: A High-Performance Adaptive Radix Tree for Disaggregated Memory",
+//! OSDI'23) starts from ART and adds: homogeneous nodes without locks, leaves that are updated in place under a checksum, with the lock
+//! in their last word, read delegation and write combining on compute nodes. Each is a switch of [`Options`]. DESIGN.md says what
+//! remains wrong as published.
+#![forbid(unsafe_code)]
+
+pub mod cache;
+mod client;
+mod cursor;
+pub mod format;
+mod get;
+mod index;
+mod insert;
+mod load;
+mod local;
+mod lock;
+mod node;
+mod options;
+mod scan;
+pub mod sound;
+mod split;
+mod update;
+mod walk;
+mod write;
+
+pub use client::Smart;
+pub use node::SmartNode;
+pub use options::Options;

@@ -1,0 +1,189 @@
+//! Bulk load into an empty index: leaves and nodes are written from the root down, the root slot last.
+
+use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::pairs::Pairs;
+use dmtree_parts::{Loaded, Outcome, Write};
+
+use crate::client::Smart;
+use crate::format::fork::{Fork, nodes_for};
+use crate::format::leaf;
+use crate::format::node::{NewNode, slot_at};
+use crate::format::slot::Slot;
+use crate::format::{byte_at, shared_from};
+
+/// Leaves that lie together and are written together.
+const LEAVES_TOGETHER: usize = 64;
+
+/// A subtree to be built: pairs `from..to` below a slot.
+struct Due {
+    from: usize,
+    to: usize,
+    /// The slot that will name it, and the position behind its byte.
+    above: GlobalAddr,
+    depth: usize,
+    /// The node that has the slot, and the slot's number there; none for the root slot.
+    in_node: Option<(usize, usize)>,
+}
+
+/// Leaves on their way to memory.
+#[derive(Default)]
+struct Leaves {
+    at: GlobalAddr,
+    image: Vec<u8>,
+    room: usize,
+}
+
+impl Smart {
+    pub(crate) async fn load_op(
+        &self,
+        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+        sorted: bool,
+    ) -> Result<Loaded> {
+        let all = Pairs::collect(pairs, sorted, |key, value| {
+            self.check_key(key).and_then(|()| self.check_value(value))
+        })?;
+        let pairs = all.len() as u64;
+        if all.is_empty() {
+            return Ok(Loaded::default());
+        }
+        let scope = self.ep.begin(OpKind::Load);
+        let root = self.root().await?;
+        let filled = match root.slot.is_empty() {
+            true => {
+                let slot = self.build(&all).await?;
+                self.ep.renew_deadline();
+                self.ep.cas(root.at, 0, slot.bits()).await? == 0
+            }
+            false => false,
+        };
+        scope.end(OpOutcome::Other);
+        if filled {
+            return Ok(Loaded { pairs, leaves: pairs });
+        }
+        for (key, value) in (0..all.len()).map(|i| all.get(i)) {
+            let outcome = self.write_op(key, Write::Put(value)).await?;
+            debug_assert_eq!(outcome, Outcome::Done);
+        }
+        Ok(Loaded { pairs, leaves: 0 })
+    }
+
+    /// Writes the whole tree; the root slot's word. A node is written when its children are known, and they come right after it.
+    async fn build(&self, all: &Pairs) -> Result<Slot> {
+        let root = self.node.root.word;
+        let mut due = vec![Due { from: 0, to: all.len(), above: root, depth: 1, in_node: None }];
+        let mut open: Vec<NewNode> = Vec::new();
+        let mut leaves = Leaves::default();
+        let mut root_slot = Slot::EMPTY;
+        while let Some(d) = due.pop() {
+            self.ep.renew_deadline();
+            // Nodes behind the one that waits for this subtree have all their children.
+            let waiting = d.in_node.map_or(0, |(n, _)| n + 1);
+            self.write_nodes(open.drain(waiting..)).await?;
+            let byte = byte_at(all.key(d.from), d.depth - 1);
+            let slot = if d.to - d.from == 1 {
+                self.load_leaf(&mut leaves, all.get(d.from), d.above, byte).await?
+            } else {
+                self.open_node(all, &d, &mut open, &mut due).await?.with_partial(byte)
+            };
+            match d.in_node {
+                Some((n, i)) => open[n].slots[i] = slot,
+                None => root_slot = slot.with_partial(0),
+            }
+        }
+        self.write_nodes(open.drain(..)).await?;
+        self.write_leaves(&mut leaves).await?;
+        Ok(root_slot)
+    }
+
+    /// Places the nodes where several pairs part, and says what is due below; the slot that names the first.
+    async fn open_node(
+        &self,
+        all: &Pairs,
+        d: &Due,
+        open: &mut Vec<NewNode>,
+        due: &mut Vec<Due>,
+    ) -> Result<Slot> {
+        let (first, last) = (all.key(d.from), all.key(d.to - 1));
+        let shared = shared_from(first, last, d.depth);
+        let position = d.depth + shared;
+        let mut begins = vec![d.from];
+        begins.extend(
+            (d.from + 1..d.to)
+                .filter(|i| byte_at(all.key(*i), position) != byte_at(all.key(*i - 1), position)),
+        );
+        let kind = self.node.g.types.fitting(begins.len()).ok_or_else(|| {
+            dmtree_fabric::Error::invalid(format!(
+                "{} different bytes follow one prefix: make the index with a larger largest_node",
+                begins.len()
+            ))
+        })?;
+        let mut places = Vec::new();
+        for _ in 0..nodes_for(shared) {
+            places.push(self.new_node().await?);
+        }
+        let bytes = &first[d.depth - 1..position - 1];
+        let fork = Fork { above: d.above, depth: d.depth, shared: bytes, kind };
+        let nodes = fork.build(&places, vec![Slot::EMPTY; begins.len()])?;
+        let slot = Slot::node(0, nodes[0].kind(), nodes[0].at)?;
+        let last = nodes.len() - 1;
+        let (n, at) = (open.len(), nodes[last].at);
+        let mut nodes = nodes;
+        let bottom = nodes.pop();
+        self.write_nodes(nodes.into_iter()).await?;
+        open.extend(bottom);
+        for (i, from) in begins.iter().enumerate().rev() {
+            let to = begins.get(i + 1).copied().unwrap_or(d.to);
+            let above = slot_at(at, i);
+            due.push(Due { from: *from, to, above, depth: position + 1, in_node: Some((n, i)) });
+        }
+        Ok(slot)
+    }
+
+    async fn write_nodes(&self, nodes: impl Iterator<Item = NewNode>) -> Result<()> {
+        for n in nodes {
+            let mut image = self.blank(n.bytes()).await?;
+            n.put(&mut image);
+            self.ep.write(n.at, image).await?;
+        }
+        Ok(())
+    }
+
+    async fn load_leaf(
+        &self,
+        leaves: &mut Leaves,
+        (key, value): (&[u8], &[u8]),
+        above: GlobalAddr,
+        byte: u8,
+    ) -> Result<Slot> {
+        let g = &self.node.g;
+        let step = g.leaf_footprint();
+        if leaves.room == 0 {
+            self.write_leaves(leaves).await?;
+            let bytes = (step * LEAVES_TOGETHER) as u32;
+            leaves.at = self.node.pool.alloc_bump(&self.ep, &self.node.leaves, bytes).await?;
+            leaves.room = LEAVES_TOGETHER;
+        }
+        let from = leaves.image.len();
+        leaves.image.resize(from + step, 0);
+        leaf::put(g, &mut leaves.image[from..from + g.leaf_bytes()], above, key, value);
+        leaves.room -= 1;
+        Slot::leaf(byte, g.leaf_bytes(), leaves.at.plus(from as u64))
+    }
+
+    /// Writes the leaves that are ready; what is left of their memory is kept for later.
+    async fn write_leaves(&self, leaves: &mut Leaves) -> Result<()> {
+        if leaves.image.is_empty() {
+            return Ok(());
+        }
+        let step = self.node.g.leaf_footprint();
+        let mut image = self.blank(leaves.image.len()).await?;
+        image.copy_from_slice(&leaves.image);
+        let used = leaves.image.len() / step;
+        self.ep.write(leaves.at, image).await?;
+        for i in used..used + leaves.room {
+            self.give_back_leaf(leaves.at.plus((i * step) as u64));
+        }
+        *leaves = Leaves::default();
+        Ok(())
+    }
+}

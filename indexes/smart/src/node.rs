@@ -1,0 +1,115 @@
+//! What the clients of one compute node share.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+
+use dmtree_fabric::{Error, Result};
+use dmtree_parts::combine::Combiner;
+use dmtree_parts::handover::LocalLocks;
+use dmtree_parts::lock_words::{LockTables, LockWords};
+use dmtree_parts::{NodeContext, Root};
+use dmtree_pool::{Bump, PoolNode};
+
+use crate::cache::PrefixCache;
+use crate::format::Geometry;
+use crate::local::LocalTable;
+use crate::options::Options;
+
+/// What a chunk of this index holds, to the pool: leaves, inner nodes, lock tables.
+const LEAVES_KIND: u8 = 1;
+const NODES_KIND: u8 = 2;
+const LOCKS_KIND: u8 = 3;
+/// Places of the local lock table. (The published one has 4 Mi, of 192 bytes each; two keys that meet in one place only miss a chance to
+/// share.)
+const PLACES: usize = 16_384;
+/// Readers of one group, as published.
+const READERS: u32 = 8;
+/// Clients of a node that may have a lock one after the other, as published.
+const LONGEST_CHAIN: u32 = 8;
+
+/// The shared state of one index on one compute node.
+#[derive(Debug)]
+pub struct SmartNode {
+    pub(crate) pool: Arc<PoolNode>,
+    pub(crate) o: Options,
+    pub(crate) g: Geometry,
+    pub(crate) root: Root,
+    pub(crate) cache: PrefixCache,
+    /// Delegation, combining and handing over as published.
+    pub(crate) local: Arc<LocalTable>,
+    /// The same with groups that are closed when the verb is posted.
+    pub(crate) readers: Arc<Combiner>,
+    pub(crate) writers: Arc<Combiner>,
+    /// Locks in tables; none while it is not known where they are.
+    pub(crate) locks: OnceLock<Locks>,
+    pub(crate) leaves: Bump,
+    pub(crate) nodes: Bump,
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+}
+
+/// Locks as a compute node knows them, with the local locks in front of them.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    pub words: LockWords,
+    pub local: Arc<LocalLocks>,
+}
+
+impl Locks {
+    pub fn new(words: LockWords) -> Self {
+        let local = LocalLocks::new(words.count(), LONGEST_CHAIN);
+        Self { words, local }
+    }
+}
+
+impl SmartNode {
+    /// The shared state of a compute node.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options or a budget that cannot be.
+    pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
+        o.check()?;
+        let g = Geometry::new(o);
+        let least = Self::least_cache_bytes(&g);
+        if cx.cache_bytes < least {
+            return Err(Error::invalid(format!(
+                "a cache of {} bytes cannot hold one inner node: give it {least} at least",
+                cx.cache_bytes
+            )));
+        }
+        if cx.pool.memory_nodes() > 256 {
+            return Err(Error::invalid("a slot can name 256 memory nodes, and the pool has more"));
+        }
+        let places = |on: bool| if on { PLACES } else { 1 };
+        let combines = o.combining && o.closed_batches;
+        Ok(Self {
+            pool: cx.pool.clone(),
+            o: o.clone(),
+            g,
+            root,
+            cache: PrefixCache::new(
+                cx.cache_bytes,
+                (!o.indexed_cache).then_some(o.key_bytes.into()),
+            ),
+            local: LocalTable::new(places(o.delegation || o.combining || o.rear_lock)),
+            readers: Combiner::new(places(o.delegation && o.closed_batches), READERS),
+            writers: Combiner::new(places(combines), u32::MAX),
+            locks: OnceLock::new(),
+            leaves: cx.pool.bump(root.index, LEAVES_KIND),
+            nodes: cx.pool.bump(root.index, NODES_KIND),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        })
+    }
+
+    /// What kind of lock tables it has.
+    pub(crate) fn lock_tables(&self) -> LockTables {
+        LockTables { words: self.o.locks, on_chip: true, kind: LOCKS_KIND }
+    }
+
+    /// The smallest budget that holds one inner node.
+    pub fn least_cache_bytes(g: &Geometry) -> u64 {
+        (8 * g.types.largest + 40 * g.key + 64) as u64
+    }
+}

@@ -1,0 +1,253 @@
+//! Creation options and ablation switches.
+
+use dmtree_fabric::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// How an index is laid out, and which techniques it uses. Stored in the catalog.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// Bytes of every key, 1 to 250.
+    pub key_bytes: u32,
+    /// Bytes of every value, 0 to 1024.
+    pub value_bytes: u32,
+    /// Slots of the largest inner node, for which every node has room: 16 to 256. As many different bytes can follow one prefix.
+    pub largest_node: u32,
+    /// Bytes of a leaf's lock, 1 to 8; the last one counts.
+    pub lock_bytes: u32,
+    /// 32 bits of checksum instead of 64.
+    pub short_checksum: bool,
+    /// Bytes that leaves take are a multiple of this: 16, 32, .. 4096.
+    pub leaf_step: u32,
+    /// The same of inner nodes.
+    pub node_step: u32,
+    /// The cache's index is a radix tree, too; otherwise every cached node is charged for its whole prefix (ART-indexed cache).
+    pub indexed_cache: bool,
+    /// Node types are powers of two from 4 to 256; otherwise 4, 16, 48 and 256 (homogeneous adaptive nodes).
+    pub homogeneous: bool,
+    /// Inner nodes change by compare-and-swap alone; otherwise under locks, on chip where the fabric has any.
+    pub lock_free: bool,
+    /// Leaves are updated where they are; otherwise a new one takes the place of the old one.
+    pub in_place: bool,
+    /// The lock of a leaf is its last word, released by the WRITE of the leaf; otherwise in the lock table.
+    pub rear_lock: bool,
+    /// Readers of one key on a compute node share a READ.
+    pub delegation: bool,
+    /// Writers of one key on a compute node share a WRITE; otherwise they hand the leaf's lock over.
+    pub combining: bool,
+    /// As published, who splits a node or a leaf does not wait until the old child knows.
+    pub lazy_repairs: bool,
+    /// As published, scans believe cached nodes; otherwise they begin at the root.
+    pub cached_scans: bool,
+    /// Repair: delegation and combining are closed when the verb is posted.
+    pub closed_batches: bool,
+    /// Repair: who concludes from a cached slot that a key is absent reads the slot again.
+    pub recheck_absent: bool,
+    /// Repair: who meets a slot beyond a node's type raises the type first, and a node's header is set until it is right.
+    pub help_types: bool,
+    /// Repair: compare-and-swap compares a slot as it was read, not with its child's type set right.
+    pub keep_words: bool,
+    /// Repair: a leaf whose lock is handed over stays locked.
+    pub locked_handover: bool,
+    /// Repair: an old leaf is invalid before the new one takes its place.
+    pub invalidate_first: bool,
+    /// Words of the lock table of a memory node, where they are not on chip.
+    pub locks: u32,
+    /// Longest wait of one operation for others, ms.
+    pub timeout_ms: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::published()
+    }
+}
+
+impl Options {
+    /// The radix tree that SMART starts from: locked nodes of four types, leaves that are replaced. Sound: with the repairs.
+    pub fn art() -> Self {
+        Self {
+            key_bytes: 24,
+            value_bytes: 8,
+            largest_node: 256,
+            lock_bytes: 8,
+            short_checksum: false,
+            leaf_step: 64,
+            node_step: 16,
+            indexed_cache: true,
+            homogeneous: false,
+            lock_free: false,
+            in_place: false,
+            rear_lock: false,
+            delegation: false,
+            combining: false,
+            lazy_repairs: false,
+            cached_scans: false,
+            closed_batches: true,
+            recheck_absent: true,
+            help_types: true,
+            keep_words: true,
+            locked_handover: true,
+            invalidate_first: true,
+            locks: 16_384,
+            timeout_ms: 10_000,
+        }
+    }
+
+    /// The first step: homogeneous nodes without locks. From here on as published.
+    pub fn lock_free() -> Self {
+        Self {
+            homogeneous: true,
+            lock_free: true,
+            lazy_repairs: true,
+            cached_scans: true,
+            closed_batches: false,
+            recheck_absent: false,
+            help_types: false,
+            keep_words: false,
+            locked_handover: false,
+            invalidate_first: false,
+            ..Self::art()
+        }
+    }
+
+    /// The second: leaves are updated in place, with locks in a table.
+    pub fn in_place() -> Self {
+        Self { in_place: true, ..Self::lock_free() }
+    }
+
+    /// The third: the lock at the end of the leaf.
+    pub fn rear_lock() -> Self {
+        Self { rear_lock: true, ..Self::in_place() }
+    }
+
+    /// The fourth: read delegation.
+    pub fn delegation() -> Self {
+        Self { delegation: true, ..Self::rear_lock() }
+    }
+
+    /// SMART as published: write combining, too.
+    pub fn published() -> Self {
+        Self { combining: true, ..Self::delegation() }
+    }
+
+    /// The same with every repair, to tell the published defects apart.
+    #[must_use]
+    pub fn repaired(&self) -> Self {
+        Self {
+            lazy_repairs: false,
+            cached_scans: false,
+            closed_batches: true,
+            recheck_absent: true,
+            help_types: true,
+            keep_words: true,
+            locked_handover: true,
+            invalidate_first: true,
+            ..self.clone()
+        }
+    }
+
+    /// The same with the layout of the paper's own code: 8-byte keys and values, leaves of 34 bytes that take 256.
+    #[must_use]
+    pub fn original(&self) -> Self {
+        Self {
+            key_bytes: 8,
+            value_bytes: 8,
+            lock_bytes: 1,
+            short_checksum: false,
+            leaf_step: 256,
+            node_step: 256,
+            ..self.clone()
+        }
+    }
+
+    /// Whether it needs a table of locks.
+    pub(crate) fn has_lock_table(&self) -> bool {
+        !self.lock_free || (self.in_place && !self.rear_lock)
+    }
+
+    /// Refuses what cannot be.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the option and its range.
+    pub fn check(&self) -> Result<()> {
+        let range = |name: &str, value: u64, low: u64, high: u64| {
+            if !(low..=high).contains(&value) {
+                return Err(Error::invalid(format!(
+                    "{name} is {value}; it must be {low} to {high}"
+                )));
+            }
+            Ok(())
+        };
+        range("key_bytes", self.key_bytes.into(), 1, 250)?;
+        range("value_bytes", self.value_bytes.into(), 0, 1024)?;
+        range("largest_node", self.largest_node.into(), 16, 256)?;
+        range("lock_bytes", self.lock_bytes.into(), 1, 8)?;
+        range("leaf_step", self.leaf_step.into(), 16, 4096)?;
+        range("node_step", self.node_step.into(), 16, 4096)?;
+        range("locks", self.locks.into(), 1, 1 << 20)?;
+        range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
+        for (name, step) in [("leaf_step", self.leaf_step), ("node_step", self.node_step)] {
+            if !step.is_multiple_of(16) {
+                return Err(Error::invalid(format!("{name} is {step}, no multiple of 16")));
+            }
+        }
+        if self.rear_lock && !self.in_place {
+            return Err(Error::invalid(
+                "rear_lock is true without in_place: a leaf that is replaced is not locked",
+            ));
+        }
+        if !self.lock_free && self.in_place && !self.rear_lock {
+            return Err(Error::invalid(
+                "in_place without rear_lock and without lock_free: a node and its leaf can share a lock, whose holder then waits for itself",
+            ));
+        }
+        if self.combining && self.has_lock_table() {
+            return Err(Error::invalid(
+                "combining is true with locks in a table: it needs lock_free, and in_place with rear_lock or not at all",
+            ));
+        }
+        Ok(())
+    }
+
+    /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: few locks, values of several lengths, techniques as they are here.
+    /// Waits are shorter than usual, because as published some never end.
+    #[must_use]
+    pub fn drawn(&self, below: &mut dyn FnMut(u64) -> u64) -> Self {
+        let mut of = |choices: &[u32]| choices[below(choices.len() as u64) as usize];
+        Self {
+            lock_bytes: of(&[8, 8, 1]),
+            value_bytes: of(&[8, 8, 24, 64]),
+            locks: of(&[1, 16, 1024]),
+            timeout_ms: 2_000,
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions_are_named() {
+        let o = Options::published;
+        for (bad, words) in [
+            (Options { key_bytes: 251, ..o() }, "key_bytes is 251; it must be 1 to 250"),
+            (Options { leaf_step: 72, ..o() }, "leaf_step is 72, no multiple of 16"),
+            (Options { in_place: false, ..o() }, "rear_lock is true without in_place"),
+            (Options { in_place: true, ..Options::art() }, "can share a lock"),
+            (Options { combining: true, ..Options::art() }, "combining is true with locks"),
+            (Options { combining: true, ..Options::in_place() }, "combining is true with locks"),
+        ] {
+            let e = bad.check().expect_err("refused").to_string();
+            assert!(e.contains(words), "{e}");
+        }
+        let rungs = [Options::art(), Options::lock_free(), Options::in_place()];
+        for o in rungs.into_iter().chain([Options::rear_lock(), Options::delegation(), o()]) {
+            o.check().expect("a preset");
+            o.original().check().expect("a preset");
+            o.repaired().check().expect("a preset");
+        }
+    }
+}

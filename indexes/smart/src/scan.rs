@@ -1,0 +1,291 @@
+//! Ascending scans: the subtrees of the range in order of their bytes; as many leaves as are wanted are READ together.
+//!
+//! As published, a scan walks the copies of the cache as far as there are any, and misses what they lack; otherwise it begins at the root
+//! and READs every node on its way.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use dmtree_fabric::{
+    Error, GlobalAddr, OpKind, OpOutcome, Result, Sampled, Stage, Step, verb::VerbVec,
+};
+use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
+
+use crate::cache::EntryId;
+use crate::client::{Smart, no_reverse};
+use crate::cursor::Cursor;
+use crate::format::leaf;
+use crate::format::node::{self, Node};
+use crate::format::slot::Slot;
+
+/// READs that are posted together, and bytes that they bring, at most.
+const TOGETHER: usize = 128;
+const TOGETHER_BYTES: usize = 48 << 10;
+
+/// A subtree to be scanned: a slot, and the bytes that lead to it.
+#[derive(Clone, Debug)]
+struct Subtree {
+    c: Cursor,
+    /// All bytes of its keys up to and with the slot's.
+    prefix: Vec<u8>,
+    /// What was READ, of a leaf.
+    pair: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// A scan on its way.
+struct Scan<'r> {
+    /// Keys below are done.
+    low: Vec<u8>,
+    high: Option<&'r [u8]>,
+    /// The subtrees that are known to be next, in order.
+    front: VecDeque<Subtree>,
+    /// Nothing is known from here on; `None`: nothing is left there.
+    unknown: Option<Vec<u8>>,
+}
+
+impl Scan<'_> {
+    /// Whether keys with this prefix can be inside.
+    fn meets(&self, prefix: &[u8]) -> bool {
+        let n = prefix.len().min(self.low.len());
+        prefix[..n] >= self.low[..n] && self.high.is_none_or(|high| prefix <= high)
+    }
+
+    /// The subtrees of a node that meet the range, in order.
+    fn children(
+        &self,
+        prefix: &[u8],
+        (at, slots): (GlobalAddr, &[Slot]),
+        entry: Option<EntryId>,
+    ) -> Vec<Subtree> {
+        let of = |(i, slot): (usize, &Slot)| {
+            let prefix = [prefix, &[slot.partial()]].concat();
+            let c = Cursor {
+                slot: *slot,
+                word: *slot,
+                at: node::slot_at(at, i),
+                node: at,
+                next: prefix.len() + 1,
+                cached: entry,
+            };
+            Subtree { c, prefix, pair: None }
+        };
+        let used = slots.iter().enumerate().filter(|(_, s)| !s.is_empty());
+        let mut all: Vec<_> = used.map(of).filter(|s| self.meets(&s.prefix)).collect();
+        all.sort_by(|a, b| a.prefix.cmp(&b.prefix));
+        all
+    }
+}
+
+impl Smart {
+    pub(crate) async fn scan_op(
+        &self,
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
+        page.clear();
+        if r.reverse {
+            return Err(no_reverse());
+        }
+        if r.limit == 0 {
+            return Err(Error::invalid("a scan needs a limit of at least one pair"));
+        }
+        let scope = self.ep.begin(OpKind::Scan);
+        self.retried.set(false);
+        let resume = self.scan_page(r, page).await?;
+        self.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
+        scope.end(OpOutcome::Other);
+        Ok(resume)
+    }
+
+    async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        let low = match r.low {
+            Bound::Included(key) | Bound::Excluded(key) => self.bound(key),
+            Bound::Unbounded => vec![0; self.node.g.key],
+        };
+        let high = match r.high {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key),
+            Bound::Unbounded => None,
+        };
+        let unknown = Some(low.clone());
+        let mut scan = Scan { low, high, front: VecDeque::new(), unknown };
+        self.ep.stage_cost(Stage::CacheLookup, 1);
+        loop {
+            let wanted = r.limit - page.len();
+            self.look_ahead(&mut scan, wanted).await?;
+            self.read_together(&mut scan, wanted).await?;
+            while let Some((key, value)) = scan.front.front().and_then(|s| s.pair.as_ref()) {
+                if r.contains(key) {
+                    page.push(key, value);
+                }
+                scan.front.pop_front();
+                if page.len() == r.limit || page.bytes() >= PAGE_BYTES {
+                    let last = page.get(page.len() - 1).map(|(key, _)| key.to_vec());
+                    return Ok(last.map(|key| Resume(Bound::Excluded(key))));
+                }
+            }
+            if scan.front.is_empty() && scan.unknown.is_none() {
+                return Ok(None);
+            }
+            self.ep.check_deadline("the pairs of a scan", self.node.root.word.bits())?;
+        }
+    }
+
+    /// A bound of any length as a key: filled up with zeros, or cut.
+    fn bound(&self, key: &[u8]) -> Vec<u8> {
+        let mut out = key.to_vec();
+        out.resize(self.node.g.key, 0);
+        out
+    }
+
+    /// Finds the next subtrees, one per pair that is wanted, as far as the cache says; where it does not, there is one at least.
+    async fn look_ahead(&self, scan: &mut Scan<'_>, wanted: usize) -> Result<()> {
+        loop {
+            if self.node.o.cached_scans {
+                self.open_cached(scan, wanted);
+            }
+            if scan.front.len() >= wanted {
+                return Ok(());
+            }
+            let Some(low) = scan.unknown.take() else { return Ok(()) };
+            scan.low = low;
+            let cached = self.node.o.cached_scans.then(|| self.node.cache.deepest(&scan.low));
+            if let Some(copied) = cached.flatten() {
+                let place = (copied.node, &copied.slots[..]);
+                scan.front.extend(scan.children(&copied.prefix, place, Some(copied.entry)));
+                scan.unknown = behind(&copied.prefix, self.node.g.key).filter(|u| scan.meets(u));
+                continue;
+            }
+            let c = self.root().await?;
+            if !c.slot.is_empty() {
+                scan.front.push_back(Subtree { c, prefix: Vec::new(), pair: None });
+            }
+        }
+    }
+
+    /// Puts children in the place of nodes that are cached.
+    fn open_cached(&self, scan: &mut Scan<'_>, wanted: usize) {
+        let mut open = VecDeque::new();
+        while open.len() < wanted
+            && let Some(s) = scan.front.pop_front()
+        {
+            let is_node = s.pair.is_none() && s.c.slot.kind().is_some();
+            let copied = is_node.then(|| self.node.cache.copy_below(&s.prefix, s.c.slot.child()));
+            match copied.flatten() {
+                Some(copied) => {
+                    let place = (copied.node, &copied.slots[..]);
+                    let children = scan.children(&copied.prefix, place, Some(copied.entry));
+                    children.into_iter().rev().for_each(|s| scan.front.push_front(s));
+                }
+                None => open.push_back(s),
+            }
+        }
+        open.append(&mut scan.front);
+        scan.front = open;
+    }
+
+    /// READs what the next pairs need: their leaves, and nodes that are in the way.
+    async fn read_together(&self, scan: &mut Scan<'_>, wanted: usize) -> Result<()> {
+        let g = &self.node.g;
+        let (mut verbs, mut bytes) = (VerbVec::new(), 0);
+        let mut due = VecDeque::new();
+        while due.len() < wanted
+            && verbs.len() < TOGETHER
+            && bytes < TOGETHER_BYTES
+            && let Some(s) = scan.front.pop_front()
+        {
+            let len = match s.c.slot.kind() {
+                _ if s.pair.is_some() => 0,
+                None => g.leaf_bytes(),
+                Some(kind) => node::bytes(kind.capacity().min(g.types.largest)),
+            };
+            let number = (len > 0).then(|| verbs.read(s.c.slot.child(), len as u32));
+            bytes += len;
+            due.push_back((s, number));
+        }
+        if !verbs.is_empty() {
+            self.ep.step(Step::Entry);
+            verbs = self.ep.batch(verbs).await?;
+        }
+        let mut front = VecDeque::new();
+        for (s, number) in due {
+            match number {
+                None => front.push_back(s),
+                Some(i) if s.c.slot.is_leaf() => {
+                    front.extend(self.take_leaf(s, verbs.take_sampled(i)).await?);
+                }
+                Some(i) => {
+                    front.extend(self.take_node(scan, s, verbs.take_sampled(i)).await?);
+                }
+            }
+        }
+        front.append(&mut scan.front);
+        scan.front = front;
+        Ok(())
+    }
+
+    /// A leaf's pair; the slot again when it is not what it should be.
+    async fn take_leaf(&self, mut s: Subtree, bytes: Sampled) -> Result<Option<Subtree>> {
+        self.ep.stage_cost(Stage::EntryCheck, 1);
+        let cached = s.c.cached.is_some();
+        let seen = bytes.extract(|b| {
+            let l = leaf::check(&self.node.g, b)?;
+            let fits = l.valid && (!cached || l.rev == s.c.at) && l.key.starts_with(&s.prefix);
+            fits.then(|| (l.key.to_vec(), l.value.to_vec()))
+        });
+        match seen {
+            Some(pair) => s.pair = Some(pair),
+            None => self.again(&mut s.c).await?,
+        }
+        Ok(if s.c.slot.is_empty() { None } else { Some(s) })
+    }
+
+    /// A node's subtrees; the slot again when the node is not what it should be.
+    async fn take_node(
+        &self,
+        scan: &Scan<'_>,
+        mut s: Subtree,
+        bytes: Sampled,
+    ) -> Result<Vec<Subtree>> {
+        let at = s.c.slot.child();
+        let mut n = bytes.extract(|b| Node::parse(at, b));
+        if let Some(grown) = n.as_ref().filter(|n| n.slots.len() < n.header.kind.capacity()) {
+            n = self.fetch_node(at, grown.header.kind).await?;
+        }
+        let fits = |n: &Node| {
+            let depth = usize::from(n.header.depth);
+            depth <= s.c.next && (s.c.cached.is_none() || n.rev == s.c.at)
+        };
+        let Some(n) = n.filter(fits) else {
+            self.again(&mut s.c).await?;
+            return Ok(if s.c.slot.is_empty() { Vec::new() } else { vec![s] });
+        };
+        self.ep.stage_cost(Stage::NodeImage, n.slots.len() as u32);
+        if usize::from(n.header.depth) == s.c.next {
+            self.remember(&n, &s.prefix);
+        }
+        let before = usize::from(n.header.depth) - 1;
+        let prefix = [&s.prefix[..before], n.header.shared()].concat();
+        Ok(scan.children(&prefix, (n.at, &n.slots), None))
+    }
+}
+
+/// The first key behind all keys with a prefix, of so many bytes.
+fn behind(prefix: &[u8], bytes: usize) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|b| *b < 0xff)?;
+    let mut key = prefix[..=last].to_vec();
+    key[last] += 1;
+    key.resize(bytes, 0);
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::behind;
+
+    #[test]
+    fn behind_a_prefix() {
+        assert_eq!(behind(b"ab", 4), Some(b"ac\0\0".to_vec()));
+        assert_eq!(behind(&[1, 0xff, 0xff], 3), Some(vec![2, 0, 0]));
+        assert_eq!(behind(&[0xff, 0xff], 3), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! A client: one slot's view of the index, and how its operations begin and end.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dmtree_fabric::{Buf, Endpoint, Error, ErrorKind, GlobalAddr, OpOutcome, Result};
+use dmtree_parts::tree::block;
+use dmtree_pool::{BlockPtr, EpochHandle, Grant};
+
+use super::format::leaf::{Holder, Stored, Word};
+use super::format::slot::fits;
+use super::node::SmartNode;
+
+/// A client of the sound SMART: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
+pub struct Smart {
+    pub(crate) ep: Endpoint,
+    pub(crate) node: Arc<SmartNode>,
+    pub(crate) epoch: RefCell<Rc<EpochHandle>>,
+    pub(crate) holder: Holder,
+    /// Leaves that the present operation holds, or has tried to hold without hearing the outcome: the word then.
+    pub(crate) held: RefCell<Vec<(GlobalAddr, Word)>>,
+    /// Something forced the present operation to repeat a step.
+    pub(crate) retried: Cell<bool>,
+    turns: Cell<u64>,
+}
+
+impl std::fmt::Debug for Smart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Smart({:?})", self.ep)
+    }
+}
+
+/// An operation runs: what it may reach is not used again before it ends, and the leaves that it holds then are orphans.
+///
+/// A caller may drop its future at any await. Verbs in flight execute all the same, so the operation has not ended before they have: its
+/// announcement and its orphans wait for that, and the client goes on with another announcement.
+pub(crate) struct Pinned<'c>(&'c Smart);
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        let c = self.0;
+        let held = c.held.take();
+        if c.ep.is_quiet() {
+            held.into_iter().for_each(|(at, word)| c.node.orphan(at, word));
+            c.epoch.borrow().leave();
+            return;
+        }
+        let epoch = c.epoch.replace(Rc::new(c.node.pool.register()));
+        let node = c.node.clone();
+        c.ep.when_quiet(move || {
+            held.into_iter().for_each(|(at, word)| node.orphan(at, word));
+            epoch.leave();
+        });
+    }
+}
+
+/// Memory that an operation has taken and not linked yet.
+#[derive(Default)]
+pub(crate) struct Taken {
+    pub leaf: Option<(usize, Grant)>,
+    pub nodes: Vec<Grant>,
+    pub block: Option<BlockPtr>,
+}
+
+impl Smart {
+    /// The client of one slot.
+    pub fn new(ep: Endpoint, node: Arc<SmartNode>) -> Self {
+        let incarnation = node.pool.fabric().incarnation(ep.node()).unwrap_or(0) as u16;
+        ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
+        Self {
+            epoch: RefCell::new(Rc::new(node.pool.register())),
+            holder: Holder { node: ep.node().index() as u16, incarnation },
+            held: RefCell::default(),
+            retried: Cell::new(false),
+            turns: Cell::new(0),
+            ep,
+            node,
+        }
+    }
+
+    pub(crate) fn pin(&self) -> Pinned<'_> {
+        self.epoch.borrow().enter();
+        self.retried.set(false);
+        Pinned(self)
+    }
+
+    /// While it waits for another operation of its node, an operation that holds nothing does not stand in the way of others.
+    pub(crate) fn rest(&self) -> Option<dmtree_pool::Rest> {
+        self.held.borrow().is_empty().then(|| self.epoch.borrow().rest())
+    }
+
+    /// The operation holds a leaf, or tries to.
+    pub(crate) fn hold(&self, at: GlobalAddr, word: Word) {
+        let mut held = self.held.borrow_mut();
+        held.retain(|(a, _)| *a != at);
+        held.push((at, word));
+    }
+
+    /// It does not, any more.
+    pub(crate) fn let_go(&self, at: GlobalAddr) {
+        self.held.borrow_mut().retain(|(a, _)| *a != at);
+    }
+
+    /// The outcome to count for an operation that went this way.
+    pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
+        match plain {
+            OpOutcome::InsertSplit => plain,
+            _ if self.retried.get() => OpOutcome::Retried,
+            _ => plain,
+        }
+    }
+
+    pub(crate) fn next_turn(&self) -> u64 {
+        self.turns.set(self.turns.get().wrapping_add(1));
+        self.turns.get()
+    }
+
+    // ---- memory -----------------------------------------------------------------------------------------------------
+
+    /// How a value is to be stored: in its leaf, or in a block, which is written here.
+    pub(crate) async fn store<'v>(
+        &self,
+        value: &'v [u8],
+        near: GlobalAddr,
+        taken: &mut Taken,
+    ) -> Result<Stored<'v>> {
+        if value.len() <= self.node.shape.value {
+            return Ok(Stored::Inline(value));
+        }
+        let (pool, index) = (&self.node.pool, self.node.root.index);
+        let len = block::bytes(0, value.len());
+        let near = (!near.is_null()).then(|| near.node());
+        let at = pool.alloc_block(&self.ep, index, len, near).await?;
+        taken.block = Some(at);
+        let mut buf = self.ep.buf(len).await?;
+        block::fill(at, &mut buf, &[], value);
+        self.ep.write(at.addr(), buf).await?;
+        Ok(Stored::Block(at))
+    }
+
+    /// Memory for the leaf of a key.
+    pub(crate) async fn take_leaf(
+        &self,
+        key: &[u8],
+        near: GlobalAddr,
+        taken: &mut Taken,
+    ) -> Result<Grant> {
+        let lines = self.node.shape.lines(key.len());
+        let near = (!near.is_null()).then(|| near.node());
+        let arena = self.node.leaves(lines);
+        let grant = self.node.pool.alloc(&self.ep, arena, near).await?;
+        taken.leaf = Some((lines, grant));
+        within_reach(grant)
+    }
+
+    /// Memory for a node.
+    pub(crate) async fn take_node(&self, near: GlobalAddr, taken: &mut Taken) -> Result<Grant> {
+        let near = (!near.is_null()).then(|| near.node());
+        let grant = self.node.pool.alloc(&self.ep, &self.node.nodes, near).await?;
+        taken.nodes.push(grant);
+        within_reach(grant)
+    }
+
+    /// Gives back what nobody was ever led to.
+    pub(crate) fn give_back(&self, taken: Taken) {
+        let pool = &self.node.pool;
+        if let Some((lines, g)) = taken.leaf {
+            pool.give_back(self.node.leaves(lines), g);
+        }
+        taken.nodes.into_iter().for_each(|g| pool.give_back(&self.node.nodes, g));
+        if let Some(b) = taken.block {
+            pool.give_back_block(self.node.root.index, b);
+        }
+    }
+
+    pub(crate) fn retire_value(&self, value: Stored<'_>) {
+        if let Stored::Block(b) = value
+            && !b.is_null()
+        {
+            self.node.pool.retire_block(self.node.root.index, b);
+        }
+    }
+
+    /// A zeroed buffer of `len` bytes.
+    pub(crate) async fn buf(&self, len: usize) -> Result<Buf> {
+        self.ep.buf(len as u32).await
+    }
+}
+
+fn within_reach(g: Grant) -> Result<Grant> {
+    if fits(g.addr) {
+        return Ok(g);
+    }
+    Err(Error::new(
+        ErrorKind::Full,
+        format!("{} is out of reach: this index uses 1024 memory nodes of 4 TiB at most", g.addr),
+    ))
+}

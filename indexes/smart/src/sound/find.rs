@@ -1,0 +1,274 @@
+//! Finding where a key is or belongs.
+//!
+//! *Fast*: along cached slots, which may lead anywhere. What is met there counts if it proves by itself that it is the key's: a live leaf
+//! with the key. Everything else, absence too, is told by the slow way.
+//!
+//! *Slow*: from a node that is known to be in the tree: the root, or a cached one that still shows the life that it had when it was
+//! linked. From there every step is known: what a slot of such a node names now was linked after this operation began, and stays what it
+//! is until the operation ends. Such a descent helps what others have left half done: nodes that nobody has marked as linked, dead ones
+//! that are named still.
+
+use std::sync::atomic::Ordering;
+
+use dmtree_fabric::{Error, GlobalAddr, Result, Stage, Step};
+use dmtree_pool::Grant;
+
+use super::cache;
+use super::client::Smart;
+use super::format::head::{self, Head, NodeType, SLOTS_AT, State, prefix_hash, slot_at};
+use super::format::slot::{Child, Slot, Symbol};
+
+/// A node as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub at: GlobalAddr,
+    pub head: Head,
+    pub hash: u64,
+    /// As many as its type has.
+    pub slots: Vec<Slot>,
+}
+
+impl View {
+    /// Whether its keys share the first bytes of `key`.
+    pub fn leads_to(&self, key: &[u8]) -> bool {
+        key.get(..self.head.len).is_some_and(|prefix| prefix_hash(prefix) == self.hash)
+    }
+
+    /// The slot of a symbol.
+    pub fn slot_of(&self, s: Symbol) -> Option<(usize, Slot)> {
+        self.slots.iter().copied().enumerate().find(|(_, slot)| slot.is(s))
+    }
+
+    /// Where slot `i` is.
+    pub fn slot_at(&self, i: usize) -> GlobalAddr {
+        slot_at(self.at, i)
+    }
+
+    /// Whether anything is behind it.
+    pub fn has_children(&self) -> bool {
+        self.slots.iter().any(|s| s.has_child())
+    }
+
+    /// What the allocator knows it as.
+    pub fn grant(&self) -> Grant {
+        Grant { addr: self.at, life: self.head.life }
+    }
+}
+
+/// A slot of a node that is in the tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub at: GlobalAddr,
+    pub slot: Slot,
+}
+
+/// Where a key is or belongs: in this node, which is the last on its path.
+pub(crate) struct Place {
+    pub node: View,
+    /// The slot that names the node; `None` for the root.
+    pub above: Option<Spot>,
+    pub what: What,
+}
+
+/// What stands there.
+pub(crate) enum What {
+    /// A leaf, of this key or of another.
+    Leaf { spot: Spot, at: GlobalAddr, lines: usize },
+    /// A node whose keys share a prefix that is not this key's.
+    Node { spot: Spot, view: View },
+    /// The symbol's slot, without a child.
+    Vacant(Spot),
+    /// Nothing: the symbol has no slot.
+    Nothing,
+}
+
+impl Smart {
+    /// The root node.
+    pub(crate) async fn top(&self) -> Result<Grant> {
+        if let Some(top) = self.node.top.get() {
+            return Ok(*top);
+        }
+        let bits = self.ep.read(self.node.root.word, 8).await?.word(0);
+        let addr = GlobalAddr::from_bits(bits);
+        if addr.is_null() {
+            return Err(Error::corrupt("the index has no root"));
+        }
+        let view = self.read_node(addr, NodeType::SMALLEST).await?;
+        let view = view.filter(|v| v.head.len == 0 && v.head.is_linked());
+        let view = view.ok_or_else(|| Error::corrupt(format!("{addr} is no root")))?;
+        Ok(*self.node.top.get_or_init(|| view.grant()))
+    }
+
+    /// READs a node; `None` when no node is there.
+    pub(crate) async fn read_node(&self, at: GlobalAddr, kind: NodeType) -> Result<Option<View>> {
+        self.ep.step(Step::Structure);
+        let first = self.ep.read(at, kind.bytes() as u32).await?;
+        let Some(head) = Head::of_bits(first.word(0)) else { return Ok(None) };
+        let has = head.kind.slots();
+        self.ep.stage_cost(Stage::NodeImage, has as u32);
+        let mut view = View { at, head, hash: first.word(1), slots: Vec::with_capacity(has) };
+        let known = kind.slots().min(has);
+        view.slots.extend((0..known).map(|i| Slot(first.word(SLOTS_AT / 8 + i))));
+        if known < has {
+            // It has grown since somebody said how large it is.
+            let rest = self.ep.read(slot_at(at, known), 8 * (has - known) as u32).await?;
+            view.slots.extend((0..has - known).map(|i| Slot(rest.word(i))));
+        }
+        Ok(Some(view))
+    }
+
+    /// The node to begin a slow descent at.
+    async fn begin(&self, key: &[u8]) -> Result<View> {
+        loop {
+            self.ep.stage_cost(Stage::CacheLookup, 1);
+            let Some(start) = cache::start(&self.node.cache, key) else { break };
+            let view = self.read_node(start.node.addr, start.kind).await?;
+            let fits = |v: &View| {
+                v.head.life == start.node.life && v.head.len == start.len && v.head.is_linked()
+            };
+            if let Some(view) = view.filter(|v| fits(v) && v.leads_to(key)) {
+                return Ok(view);
+            }
+            self.retried.set(true);
+            self.node.cache.remove(start.entry);
+        }
+        self.node.misses.fetch_add(1, Ordering::Relaxed);
+        let top = self.top().await?;
+        let view = self.read_node(top.addr, NodeType::LARGEST).await?;
+        let view = view.filter(|v| v.head.life == top.life && v.head.len == 0);
+        view.ok_or_else(|| Error::corrupt(format!("the root at {} is gone", top.addr)))
+    }
+
+    /// Where a key is or belongs, by the slow way.
+    pub(crate) async fn find(&self, key: &[u8]) -> Result<Place> {
+        self.find_until(key, usize::MAX).await
+    }
+
+    /// The same; a descent that has come to a prefix of `len` bytes or more goes no further.
+    pub(crate) async fn find_until(&self, key: &[u8], len: usize) -> Result<Place> {
+        let mut backoff = self.ep.backoff("a way to a key", self.node.root.word);
+        let mut node = self.begin(key).await?;
+        let mut above = None;
+        loop {
+            self.keep(key, &node);
+            if node.head.len >= len {
+                return Ok(Place { node, above, what: What::Nothing });
+            }
+            let symbol = Symbol::of(key, node.head.len);
+            let Some((i, slot)) = node.slot_of(symbol) else {
+                return Ok(Place { node, above, what: What::Nothing });
+            };
+            let spot = Spot { at: node.slot_at(i), slot };
+            let what = match slot.child()? {
+                Some(Child::Leaf { at, lines }) => What::Leaf { spot, at, lines },
+                Some(Child::Node { at, kind }) => match self.child(spot, at, kind).await? {
+                    Some(view) if view.leads_to(key) => {
+                        above = Some(spot);
+                        node = view;
+                        continue;
+                    }
+                    Some(view) => What::Node { spot, view },
+                    None => {
+                        self.retried.set(true);
+                        backoff.step().await?;
+                        node = self.begin(key).await?;
+                        above = None;
+                        continue;
+                    }
+                },
+                Some(Child::Hole | Child::Frozen(_)) | None => What::Vacant(spot),
+            };
+            return Ok(Place { node, above, what });
+        }
+    }
+
+    /// The node that a slot of a node of the tree names, marked as linked. `None`: it was dead, and the slot is vacant by now.
+    pub(crate) async fn child(
+        &self,
+        spot: Spot,
+        at: GlobalAddr,
+        kind: NodeType,
+    ) -> Result<Option<View>> {
+        let lost = || Error::corrupt(format!("{} names {at}, where no node is", spot.at));
+        let mut view = self.read_node(at, kind).await?.ok_or_else(lost)?;
+        match view.head.state {
+            State::Linked | State::Closing => {}
+            State::Young => {
+                let linked = Head { state: State::Linked, ..view.head };
+                let was = self.ep.cas(at, view.head.bits(), linked.bits()).await?;
+                if was != view.head.bits() {
+                    self.retried.set(true);
+                    view = self.read_node(at, kind).await?.ok_or_else(lost)?;
+                    return Ok((view.head.is_linked()).then_some(view));
+                }
+                view.head = linked;
+            }
+            State::Dead => {
+                self.unlink(spot, view.grant()).await?;
+                return Ok(None);
+            }
+        }
+        Ok(Some(view))
+    }
+
+    /// Makes the slot of a dead node vacant. Whoever does, retires the node.
+    pub(crate) async fn unlink(&self, spot: Spot, dead: Grant) -> Result<bool> {
+        let was = self.ep.cas(spot.at, spot.slot.0, spot.slot.hole().0).await?;
+        let won = was == spot.slot.0;
+        if won {
+            self.node.pool.retire(&self.node.nodes, dead);
+        }
+        Ok(won)
+    }
+
+    /// Caches a node that is in the tree.
+    pub(crate) fn keep(&self, key: &[u8], view: &View) {
+        if let Some(prefix) = key.get(..view.head.len) {
+            self.ep.stage_cost(Stage::CacheFill, 1);
+            self.node.cache.insert(prefix, view.grant(), &view.slots);
+        }
+    }
+
+    /// The leaf that cached slots, and what they lead to, name for a key; nothing of it is known.
+    pub(crate) async fn find_fast(&self, key: &[u8]) -> Result<Option<(GlobalAddr, usize)>> {
+        self.ep.stage_cost(Stage::CacheLookup, 1);
+        let Some((mut slot, mut len)) = cache::next_slot(&self.node.cache, key) else {
+            return Ok(None);
+        };
+        loop {
+            match slot.child().ok().flatten() {
+                Some(Child::Leaf { at, lines }) => {
+                    self.node.hits.fetch_add(1, Ordering::Relaxed);
+                    return Ok(Some((at, lines)));
+                }
+                Some(Child::Node { at, kind }) => {
+                    let Some(view) = self.read_node(at, kind).await? else { return Ok(None) };
+                    let deeper = view.head.len > len && view.head.is_linked();
+                    if !deeper || !view.leads_to(key) {
+                        return Ok(None);
+                    }
+                    self.keep(key, &view);
+                    len = view.head.len;
+                    match view.slot_of(Symbol::of(key, len)) {
+                        Some((_, next)) => slot = next,
+                        None => return Ok(None),
+                    }
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Bytes to WRITE for a new node: all of it where an earlier one may have left something.
+pub(crate) fn image_bytes(life: u16, kind: NodeType) -> usize {
+    if life == 1 { kind.bytes() } else { NodeType::LARGEST.bytes() }
+}
+
+/// The head of a new node. Nobody can have an old pointer to memory that was never used.
+pub(crate) fn new_head(len: usize, kind: NodeType, life: u16) -> Head {
+    let state = if life == 1 { State::Linked } else { State::Young };
+    Head { len, kind, state, closings: 0, life }
+}
+
+pub(crate) use head::fill as fill_node;

@@ -1,0 +1,6 @@
+//! Byte layouts of the sound SMART; DESIGN.md has the tables. Little endian. Bytes from memory nodes are garbage until a check here has
+//! accepted them.
+
+pub mod head;
+pub mod leaf;
+pub mod slot;

@@ -1,0 +1,238 @@
+//! Point reads.
+//!
+//! A live leaf with the key, wherever it was met, is the answer: it is in the tree, for nothing unlinks a leaf before it is dead; current
+//! at the sample of its word, for an area counts only under the version that the word has. Everything else is told by the slow way.
+
+use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Sampled, Stage, Step, Verified};
+use dmtree_parts::check_key;
+use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
+use dmtree_parts::hash::KeyHash;
+use dmtree_parts::tree::block;
+use dmtree_pool::BlockPtr;
+
+use super::client::Smart;
+use super::find::{Spot, What};
+use super::format::leaf::{Leaf, State, Stored, Word};
+use super::node::Chore;
+
+/// A leaf as it was read: the key is checked, and so is the value.
+pub(crate) struct LeafView {
+    pub at: GlobalAddr,
+    pub lines: usize,
+    /// Its word: as read, or as this client has changed it since.
+    pub word: Word,
+    bytes: Verified,
+    /// When its READ began.
+    pub read_at: u64,
+}
+
+/// What the leaf that a slot names is to a key.
+pub(crate) enum Seen {
+    /// The key's, and present.
+    Mine(LeafView),
+    /// The key's, and absent.
+    Dead(LeafView),
+    /// Another key's.
+    Other(LeafView),
+}
+
+impl LeafView {
+    /// What a READ of a leaf of the tree has brought; `None` when it is torn.
+    pub fn of(
+        c: &Smart,
+        at: GlobalAddr,
+        lines: usize,
+        bytes: Sampled,
+        read_at: u64,
+    ) -> Option<Self> {
+        let whole = bytes.check(|b| c.node.shape.check(at, b).map(|l| l.word).ok_or(()));
+        whole.ok().map(|(word, bytes)| Self { at, lines, word, bytes, read_at })
+    }
+
+    pub fn leaf<'a>(&'a self, c: &Smart) -> Leaf<'a> {
+        c.node.shape.check(self.at, &self.bytes).expect("accepted")
+    }
+}
+
+impl Smart {
+    pub(crate) async fn get_op(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        check_key(key)?;
+        let scope = self.ep.begin(OpKind::Get);
+        out.clear();
+        let (found, outcome) = if self.node.o.delegation {
+            self.get_shared(key, out).await?
+        } else {
+            self.get_alone(key, out).await?
+        };
+        scope.end(outcome);
+        Ok(found)
+    }
+
+    async fn get_shared(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
+        self.ep.stage_cost(Stage::LocalQueue, 1);
+        let arrival = self.node.readers.arrive(key, KeyHash::of(key), &Intent::Read);
+        self.ep.point().await;
+        let lease = match arrival {
+            Arrival::Join(group) => {
+                let resting = self.rest();
+                let shared = group.share(&self.ep, out).await;
+                drop(resting);
+                match shared {
+                    Ok(shared) => {
+                        return Ok((matches!(shared, Shared::Found(true)), OpOutcome::Shared));
+                    }
+                    Err(e) if is_given_up(&e) => None,
+                    Err(e) => return Err(e),
+                }
+            }
+            Arrival::Lead(mut lease) => {
+                let resting = self.rest();
+                lease.begin(&self.ep).await?;
+                drop(resting);
+                self.ep.point().await;
+                lease.seal(out);
+                Some(lease)
+            }
+            Arrival::Alone => None,
+        };
+        let result = self.get_alone(key, out).await;
+        if let Some(lease) = lease {
+            self.ep.point().await;
+            finish(lease, &result, out);
+        }
+        result
+    }
+
+    async fn get_alone(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
+        let _pin = self.pin();
+        let found = self.get_pinned(key, out).await?;
+        Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
+    }
+
+    async fn get_pinned(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let mut fast = self.fast_leaf(key).await?;
+        let mut backoff = self.ep.backoff("a value being replaced", self.node.root.word);
+        loop {
+            let view = match fast.take() {
+                Some(view) => view,
+                None => match self.slow_leaf(key).await? {
+                    Some(view) => view,
+                    None => return Ok(false),
+                },
+            };
+            match view.leaf(self).value {
+                Stored::Inline(v) => {
+                    out.clear();
+                    out.extend_from_slice(v);
+                    return Ok(true);
+                }
+                Stored::Block(b) => {
+                    if self.read_block(b, out).await? {
+                        return Ok(true);
+                    }
+                }
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// The contents of a value's block; false when they are not there (any more).
+    pub(crate) async fn read_block(&self, b: BlockPtr, out: &mut Vec<u8>) -> Result<bool> {
+        let bytes = self.ep.read(b.addr(), b.capacity()).await?;
+        Ok(bytes.extract(|bytes| {
+            let Some((_, value)) = block::check(b, bytes) else { return false };
+            out.clear();
+            out.extend_from_slice(value);
+            true
+        }))
+    }
+
+    /// The key's live leaf, by the fast way.
+    pub(crate) async fn fast_leaf(&self, key: &[u8]) -> Result<Option<LeafView>> {
+        let Some((at, lines)) = self.find_fast(key).await? else { return Ok(None) };
+        if lines != self.node.shape.lines(key.len()) {
+            return Ok(None);
+        }
+        self.ep.step(Step::Entry);
+        let read_at = self.ep.now();
+        let bytes = self.ep.read(at, self.node.shape.bytes(key.len()) as u32).await?;
+        self.ep.stage_cost(Stage::EntryCheck, 1);
+        let shape = self.node.shape;
+        let seen = bytes.check(|b| match shape.check(at, b) {
+            Some(l) if l.key == key && l.word.state == State::Live => Ok(l.word),
+            _ => Err(()),
+        });
+        Ok(seen.ok().map(|(word, bytes)| LeafView { at, lines, word, bytes, read_at }))
+    }
+
+    /// The key's leaf, if the key is present, by the slow way.
+    async fn slow_leaf(&self, key: &[u8]) -> Result<Option<LeafView>> {
+        let place = self.find(key).await?;
+        let What::Leaf { spot, at, lines } = place.what else { return Ok(None) };
+        if lines != self.node.shape.lines(key.len()) {
+            return Ok(None);
+        }
+        match self.see_leaf(key, spot, at, lines).await? {
+            Seen::Mine(view) => Ok(Some(view)),
+            Seen::Dead(_) => {
+                // Whoever deleted it may not have come to that.
+                self.node.push_chore(Chore::Bury(key.to_vec()));
+                Ok(None)
+            }
+            Seen::Other(_) => Ok(None),
+        }
+    }
+
+    /// The leaf that a slot of the tree names, marked as live when it is present.
+    pub(crate) async fn see_leaf(
+        &self,
+        key: &[u8],
+        spot: Spot,
+        at: GlobalAddr,
+        lines: usize,
+    ) -> Result<Seen> {
+        let mut view = self.read_leaf(at, lines).await?;
+        let (same, word) = (view.leaf(self).key == key, view.word);
+        Ok(match word.state {
+            _ if !same => Seen::Other(view),
+            State::Dead => Seen::Dead(view),
+            State::Live => Seen::Mine(view),
+            State::Young => {
+                let live = word.in_state(State::Live);
+                let was = self.ep.cas(at, word.bits(), live.bits()).await?;
+                if was != word.bits() {
+                    // Somebody else has marked it, and may have gone on.
+                    self.retried.set(true);
+                    return Box::pin(self.see_leaf(key, spot, at, lines)).await;
+                }
+                view.word = live;
+                Seen::Mine(view)
+            }
+        })
+    }
+
+    /// READs a leaf of the tree until it is whole.
+    pub(crate) async fn read_leaf(&self, at: GlobalAddr, lines: usize) -> Result<LeafView> {
+        let mut backoff = self.ep.backoff("a leaf being written", at);
+        loop {
+            self.ep.step(Step::Entry);
+            let read_at = self.ep.now();
+            let bytes = self.ep.read(at, (lines * 64) as u32).await?;
+            self.ep.stage_cost(Stage::EntryCheck, 1);
+            if let Some(view) = LeafView::of(self, at, lines, bytes, read_at) {
+                return Ok(view);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+}
+
+fn finish(lease: Lease, result: &Result<(bool, OpOutcome)>, out: &[u8]) {
+    let shared = match result {
+        Ok((found, _)) => Ok(Shared::Found(*found)),
+        Err(e) => Err(e.clone()),
+    };
+    lease.finish(&shared, Some(out));
+}

@@ -1,0 +1,285 @@
+//! New keys.
+//!
+//! | case | verbs behind the way there |
+//! |---|---|
+//! | the symbol has no slot | WRITE leaf, CAS slot: 0 -> leaf |
+//! | no slot is left | CAS head: the next type, before that |
+//! | the symbol's slot is vacant, or names the key's dead leaf | WRITE leaf, CAS slot |
+//! | another key's leaf, or a node of another prefix, is there | {WRITE node, WRITE leaf}, CAS slot: leaf or node -> new node |
+//!
+//! The CAS of the slot is the linearization point. Slots are taken in order and stay their symbol's; two who insert under one symbol meet
+//! at the same slot. A type is raised before a slot behind it is used, so no reader misses one.
+
+use dmtree_fabric::verb::{cas, write};
+use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, OpOutcome, Result, Step};
+use dmtree_parts::Outcome;
+use dmtree_parts::combine::Lease;
+
+use super::client::{Smart, Taken};
+use super::find::{Place, Spot, View, What, fill_node, image_bytes, new_head};
+use super::format::head::{Head, NodeType, State};
+use super::format::leaf::{State as LeafState, Stored, Word};
+use super::format::slot::{Child, Slot, Symbol};
+use super::get::LeafView;
+use super::node::Chore;
+use super::write::{Written, seal};
+
+/// A leaf, written but for its WRITE.
+struct NewLeaf {
+    slot: Slot,
+    at: GlobalAddr,
+    image: Buf,
+}
+
+impl Smart {
+    /// Inserts a key that is absent at a place. `other`: the leaf that is there. `None`: the place has changed.
+    pub(crate) async fn insert(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        place: Place,
+        other: Option<LeafView>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Option<Written>> {
+        let (spot, fork) = match &place.what {
+            What::Leaf { spot, .. } => {
+                let Some(view) = &other else { return Ok(None) };
+                let leaf = view.leaf(self);
+                (*spot, (leaf.key != key).then(|| common(leaf.key, key)))
+            }
+            What::Node { spot, view } => match self.any_key(view).await? {
+                Some(below) => (*spot, Some(common(&below, key))),
+                None => {
+                    // Nothing is behind it: it goes, and its slot is vacant then.
+                    self.prune_child(&place, *spot, view).await?;
+                    return Ok(None);
+                }
+            },
+            What::Vacant(spot) => {
+                if !self.keep_open(&place.node, spot.slot).await? {
+                    return Ok(None);
+                }
+                (*spot, None)
+            }
+            What::Nothing => match self.free_slot(&place).await? {
+                Some(spot) => (spot, None),
+                None => return Ok(None),
+            },
+        };
+        let len = place.node.head.len;
+        if let Some((lcp, _)) = fork
+            && lcp <= len
+        {
+            return Err(Error::corrupt(format!(
+                "{} leads to a key that shares {lcp} bytes, where {} are shared by all",
+                spot.at,
+                len + 1
+            )));
+        }
+        let mut taken = Taken::default();
+        let linked = self.build_and_link(key, value, (len, spot, fork), lease, &mut taken).await;
+        let linked = match linked {
+            Ok(linked) => linked,
+            Err(e) => {
+                // What may have been linked stays; a census finds it if it was not.
+                if e.effect() == Effect::None {
+                    self.give_back(taken);
+                }
+                return Err(e);
+            }
+        };
+        if !linked {
+            self.give_back(taken);
+            return Ok(None);
+        }
+        if fork.is_none() {
+            if let Some(view) = other {
+                self.retire_leaf(&view);
+            }
+            return Ok(Some((Outcome::Done, self.outcome(OpOutcome::InsertPlain))));
+        }
+        Ok(Some((Outcome::Done, OpOutcome::InsertSplit)))
+    }
+
+    /// Writes what a new key needs, and links it; false when somebody else was faster.
+    async fn build_and_link(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        (len, spot, fork): (usize, Spot, Option<(usize, Symbol)>),
+        lease: &mut Option<Lease>,
+        taken: &mut Taken,
+    ) -> Result<bool> {
+        // Should this attempt fail, a later one writes the value of the group's leader, who then comes last.
+        let value = seal(lease, value);
+        let symbol = Symbol::of(key, fork.map_or(len, |(lcp, _)| lcp));
+        let leaf = self.new_leaf(key, &value, symbol, taken).await?;
+        let Some((lcp, below)) = fork else {
+            self.ep.step(Step::Entry);
+            let (at, old, new) = (spot.at, spot.slot.0, leaf.slot.0);
+            if leaf.at.node() == at.node() {
+                let linked = (write(leaf.at, leaf.image), cas(at, old, new));
+                return Ok(self.ep.chain(linked).await?.1 == old);
+            }
+            self.ep.write(leaf.at, leaf.image).await?;
+            return Ok(self.ep.cas(at, old, new).await? == old);
+        };
+        let grant = self.take_node(GlobalAddr::NULL, taken).await?;
+        let kind = NodeType::SMALLEST;
+        let mut image = self.buf(image_bytes(grant.life, kind)).await?;
+        let slots = [spot.slot.under(below), leaf.slot];
+        fill_node(&mut image, new_head(lcp, kind, grant.life), &key[..lcp], &slots);
+        let node = Slot::node(Symbol::of(key, len), grant.addr, kind);
+        self.ep.step(Step::Structure);
+        let both = (write(leaf.at, leaf.image), write(grant.addr, image));
+        self.ep.batch(both).await?;
+        let was = self.ep.cas(spot.at, spot.slot.0, node.0).await?;
+        if was == spot.slot.0 {
+            self.node.cache.insert(&key[..lcp], grant, &slots);
+        }
+        Ok(was == spot.slot.0)
+    }
+
+    async fn new_leaf(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        symbol: Symbol,
+        taken: &mut Taken,
+    ) -> Result<NewLeaf> {
+        let shape = self.node.shape;
+        let grant = self.take_leaf(key, GlobalAddr::NULL, taken).await?;
+        let stored = self.store(value, grant.addr, taken).await?;
+        let mut image = self.buf(shape.bytes(key.len())).await?;
+        fill_leaf(self, &mut image, grant, key, stored);
+        Ok(NewLeaf {
+            slot: Slot::leaf(symbol, grant.addr, shape.lines(key.len())),
+            at: grant.addr,
+            image,
+        })
+    }
+
+    /// The slot to be used next in a node without one for the symbol. `None`: the node has changed.
+    async fn free_slot(&self, place: &Place) -> Result<Option<Spot>> {
+        let view = &place.node;
+        let free = view.slots.iter().position(|s| *s == Slot::EMPTY || s.is_seal());
+        if let Some(i) = free {
+            let slot = view.slots[i];
+            let open = slot == Slot::EMPTY || self.keep_open(view, slot).await?;
+            return Ok(open.then(|| Spot { at: view.slot_at(i), slot }));
+        }
+        let Some(kind) = view.head.kind.next() else {
+            return Err(Error::corrupt(format!("node {} has no slot left for a symbol", view.at)));
+        };
+        // Whoever closes it begins anew.
+        let closings =
+            view.head.closings.wrapping_add(u16::from(view.head.state == State::Closing));
+        let larger = Head { kind, state: State::Linked, closings, ..view.head };
+        if self.ep.cas(view.at, view.head.bits(), larger.bits()).await? != view.head.bits() {
+            return Ok(None);
+        }
+        if let Some(above) = place.above
+            && let Some(symbol) = above.slot.symbol()
+        {
+            // So that the next reader asks for all of it at once.
+            let hint = Slot::node(symbol, view.at, kind);
+            self.ep.cas(above.at, above.slot.0, hint.0).await?;
+        }
+        Ok(Some(Spot { at: view.slot_at(view.slots.len()), slot: Slot::EMPTY }))
+    }
+
+    /// Before a frozen slot is used: keeps a closing that froze it from its end. False: the node has changed.
+    async fn keep_open(&self, view: &View, slot: Slot) -> Result<bool> {
+        let Some(Child::Frozen(closing)) = slot.child()? else { return Ok(true) };
+        if view.head.state != State::Closing || view.head.closings != closing {
+            // Given up, unless the slot was read after the head: that closing may go on.
+            let later = view.head.closings.wrapping_sub(closing) as i16;
+            return Ok(later > 0 && view.head.is_linked());
+        }
+        let head = view.head;
+        let open = Head { state: State::Linked, closings: head.closings.wrapping_add(1), ..head };
+        Ok(self.ep.cas(view.at, head.bits(), open.bits()).await? == head.bits())
+    }
+
+    /// Some key below a node, present or not: they all share its prefix. `None`: there is none.
+    pub(crate) async fn any_key(&self, view: &View) -> Result<Option<Vec<u8>>> {
+        let mut open: Vec<(GlobalAddr, Slot)> = spots(view).collect();
+        while let Some((at, slot)) = open.pop() {
+            self.ep.check_deadline("a key below a node", view.at.bits())?;
+            match slot.child()? {
+                Some(Child::Leaf { at, lines }) => {
+                    let leaf = self.read_leaf(at, lines).await?;
+                    let key = leaf.leaf(self).key.to_vec();
+                    if !view.leads_to(&key) {
+                        return Err(Error::corrupt(format!(
+                            "leaf {at} is below node {}, whose prefix its key does not have",
+                            view.at
+                        )));
+                    }
+                    return Ok(Some(key));
+                }
+                Some(Child::Node { at: node, kind }) => {
+                    if let Some(child) = self.child(Spot { at, slot }, node, kind).await? {
+                        open.extend(spots(&child));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// A node that is in the way, with nothing behind it: begins with closing it.
+    async fn prune_child(&self, place: &Place, spot: Spot, view: &View) -> Result<()> {
+        let empty = !view.has_children();
+        if empty && self.close(view).await? {
+            self.unlink(spot, view.grant()).await?;
+        } else if !empty {
+            // Its empty children go first.
+            let mut below = spots(view).filter(|(_, s)| s.has_child());
+            if let Some((at, slot)) = below.next()
+                && let Some(Child::Node { at: node, kind }) = slot.child()?
+                && let Some(child) = self.child(Spot { at, slot }, node, kind).await?
+            {
+                return Box::pin(self.prune_child(place, Spot { at, slot }, &child)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// A leaf that was dead, and that nothing names any more.
+    pub(crate) fn retire_leaf(&self, view: &LeafView) {
+        let grant = dmtree_pool::Grant { addr: view.at, life: view.word.life };
+        self.retire_value(view.leaf(self).value);
+        self.node.pool.retire(self.node.leaves(view.lines), grant);
+    }
+
+    pub(crate) fn prune_later(&self, prefix: &[u8]) {
+        if !prefix.is_empty() {
+            self.node.push_chore(Chore::Prune(prefix.to_vec()));
+        }
+    }
+}
+
+fn spots(view: &View) -> impl Iterator<Item = (GlobalAddr, Slot)> + '_ {
+    view.slots.iter().enumerate().map(|(i, s)| (view.slot_at(i), *s))
+}
+
+/// Writes a new leaf. Nobody can have an old pointer to memory that was never used.
+pub(crate) fn fill_leaf(
+    c: &Smart,
+    image: &mut [u8],
+    grant: dmtree_pool::Grant,
+    key: &[u8],
+    value: Stored<'_>,
+) {
+    let state = if grant.life == 1 { LeafState::Live } else { LeafState::Young };
+    let word = Word { state, active: false, version: 0, life: grant.life, holder: None };
+    c.node.shape.fill(image, grant.addr, word, key, value);
+}
+
+/// Bytes that two different keys share, and what follows in the first.
+fn common(a: &[u8], b: &[u8]) -> (usize, Symbol) {
+    let n = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    (n, Symbol::of(a, n))
+}

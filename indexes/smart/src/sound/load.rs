@@ -1,0 +1,221 @@
+//! Bulk load: subtrees are built beside the empty root, and linked one root slot after the other.
+
+use std::ops::Range;
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::pairs::Pairs;
+use dmtree_parts::{Loaded, Write, check_key, check_value};
+use dmtree_pool::{BlockPtr, Grant};
+
+use super::client::{Smart, Taken};
+use super::find::{View, fill_node, image_bytes, new_head};
+use super::format::head::NodeType;
+use super::format::leaf::Stored;
+use super::format::slot::{Slot, Symbol};
+use super::insert::fill_leaf;
+
+/// WRITEs posted together.
+const TOGETHER: usize = 64;
+
+/// A node being built.
+struct Frame {
+    /// Bytes that its keys share.
+    len: usize,
+    /// Its symbol above.
+    symbol: Symbol,
+    /// Pairs that are not below a slot yet.
+    rest: Range<usize>,
+    slots: Vec<Slot>,
+}
+
+/// What a subtree has taken, to be given back when it cannot be linked; and the WRITEs that wait.
+#[derive(Default)]
+struct Built {
+    leaves: Vec<(usize, Grant)>,
+    nodes: Vec<Grant>,
+    blocks: Vec<BlockPtr>,
+    verbs: VerbVec,
+}
+
+impl Smart {
+    pub(crate) async fn load_op(
+        &self,
+        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+        sorted: bool,
+    ) -> Result<Loaded> {
+        let all = Pairs::collect(pairs, sorted, |key, value| {
+            check_key(key).and_then(|()| check_value(value))
+        })?;
+        let scope = self.ep.begin(OpKind::Load);
+        let _pin = self.pin();
+        let top = self.top().await?;
+        let root = self.find_until(&[], 0).await?.node;
+        let mut loaded = Loaded { pairs: all.len() as u64, leaves: 0 };
+        let empty = root.at == top.addr && root.slots.iter().all(|s| *s == Slot::EMPTY);
+        let mut from = 0;
+        let mut slot = 0;
+        while from < all.len() {
+            let group = from..end_of_group(&all, from..all.len(), 0);
+            from = group.end;
+            if empty && self.load_group(&root, slot, &all, group.clone(), &mut loaded).await? {
+                slot += 1;
+                continue;
+            }
+            for i in group {
+                self.ep.renew_deadline();
+                let (key, value) = all.get(i);
+                self.write_pinned(key, Write::Put(value), &mut None).await?;
+            }
+        }
+        scope.end(OpOutcome::Other);
+        Ok(loaded)
+    }
+
+    /// Builds the pairs of one symbol, and links them; false when somebody else inserts.
+    async fn load_group(
+        &self,
+        root: &View,
+        slot: usize,
+        all: &Pairs,
+        group: Range<usize>,
+        loaded: &mut Loaded,
+    ) -> Result<bool> {
+        let mut built = Built::default();
+        let linked = self.link_group(root, slot, all, group, &mut built).await;
+        match linked {
+            Ok(true) => loaded.leaves += built.leaves.len() as u64,
+            Ok(false) => self.give_all_back(built),
+            Err(_) => {}
+        }
+        linked
+    }
+
+    async fn link_group(
+        &self,
+        root: &View,
+        slot: usize,
+        all: &Pairs,
+        group: Range<usize>,
+        built: &mut Built,
+    ) -> Result<bool> {
+        let word = self.build(all, group, built).await?;
+        self.flush(built).await?;
+        self.ep.renew_deadline();
+        Ok(self.ep.cas(root.slot_at(slot), 0, word.0).await? == 0)
+    }
+
+    /// The word that names the subtree of some pairs which share their first symbol.
+    async fn build(&self, all: &Pairs, group: Range<usize>, built: &mut Built) -> Result<Slot> {
+        let symbol = Symbol::of(all.key(group.start), 0);
+        if group.len() == 1 {
+            return self.build_leaf(all, group.start, symbol, built).await;
+        }
+        let mut stack = vec![frame_of(all, group, symbol)];
+        loop {
+            let frame = stack.last_mut().expect("ends with the last one");
+            if frame.rest.is_empty() {
+                let done = stack.pop().expect("just seen");
+                let any = all.key(done.rest.end - 1);
+                let word =
+                    self.build_node(&any[..done.len], done.symbol, &done.slots, built).await?;
+                match stack.last_mut() {
+                    Some(above) => above.slots.push(word),
+                    None => return Ok(word),
+                }
+                continue;
+            }
+            let len = frame.len;
+            let next = frame.rest.start..end_of_group(all, frame.rest.clone(), len);
+            frame.rest.start = next.end;
+            let symbol = Symbol::of(all.key(next.start), len);
+            if next.len() == 1 {
+                let word = self.build_leaf(all, next.start, symbol, built).await?;
+                stack.last_mut().expect("just seen").slots.push(word);
+            } else {
+                stack.push(frame_of(all, next, symbol));
+            }
+        }
+    }
+
+    async fn build_leaf(
+        &self,
+        all: &Pairs,
+        i: usize,
+        symbol: Symbol,
+        built: &mut Built,
+    ) -> Result<Slot> {
+        let (key, value) = all.get(i);
+        let mut taken = Taken::default();
+        let grant = self.take_leaf(key, GlobalAddr::NULL, &mut taken).await?;
+        let lines = self.node.shape.lines(key.len());
+        built.leaves.push((lines, grant));
+        let stored = self.store(value, grant.addr, &mut taken).await?;
+        if let Stored::Block(b) = stored {
+            built.blocks.push(b);
+        }
+        let mut image = self.buf(self.node.shape.bytes(key.len())).await?;
+        fill_leaf(self, &mut image, grant, key, stored);
+        built.verbs.write(grant.addr, image);
+        self.flush_some(built).await?;
+        Ok(Slot::leaf(symbol, grant.addr, lines))
+    }
+
+    async fn build_node(
+        &self,
+        prefix: &[u8],
+        symbol: Symbol,
+        slots: &[Slot],
+        built: &mut Built,
+    ) -> Result<Slot> {
+        let grant = self.take_node(GlobalAddr::NULL, &mut Taken::default()).await?;
+        built.nodes.push(grant);
+        let kind = NodeType::fitting(slots.len());
+        let mut image = self.buf(image_bytes(grant.life, kind)).await?;
+        fill_node(&mut image, new_head(prefix.len(), kind, grant.life), prefix, slots);
+        built.verbs.write(grant.addr, image);
+        self.flush_some(built).await?;
+        Ok(Slot::node(symbol, grant.addr, kind))
+    }
+
+    async fn flush_some(&self, built: &mut Built) -> Result<()> {
+        if built.verbs.len() < TOGETHER {
+            return Ok(());
+        }
+        self.flush(built).await
+    }
+
+    async fn flush(&self, built: &mut Built) -> Result<()> {
+        if built.verbs.is_empty() {
+            return Ok(());
+        }
+        // Deadlines are for waiting on others; a load is long by itself.
+        self.ep.renew_deadline();
+        let verbs = std::mem::take(&mut built.verbs);
+        self.ep.batch(verbs).await.map(|_| ())
+    }
+
+    fn give_all_back(&self, built: Built) {
+        let pool = &self.node.pool;
+        built.leaves.into_iter().for_each(|(n, g)| pool.give_back(self.node.leaves(n), g));
+        built.nodes.into_iter().for_each(|g| pool.give_back(&self.node.nodes, g));
+        built.blocks.into_iter().for_each(|b| pool.give_back_block(self.node.root.index, b));
+    }
+}
+
+fn frame_of(all: &Pairs, group: Range<usize>, symbol: Symbol) -> Frame {
+    let (first, last) = (all.key(group.start), all.key(group.end - 1));
+    let len = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+    Frame { len, symbol, rest: group, slots: Vec::new() }
+}
+
+/// Where the pairs end that have the same symbol behind `len` bytes as the first.
+fn end_of_group(all: &Pairs, rest: Range<usize>, len: usize) -> usize {
+    let symbol = Symbol::of(all.key(rest.start), len);
+    let (mut low, mut high) = (rest.start + 1, rest.end);
+    while low < high {
+        let middle = low.midpoint(high);
+        if Symbol::of(all.key(middle), len) == symbol { low = middle + 1 } else { high = middle }
+    }
+    low
+}

@@ -1,0 +1,23 @@
+//! The sound SMART: the radix tree with in-place leaves and lock-free inner nodes, in layouts that need nothing but the fabric's contract.
+//! See DESIGN.md, section 10.
+
+mod cache;
+mod census;
+mod client;
+mod find;
+pub mod format;
+mod get;
+mod index;
+mod insert;
+mod load;
+mod node;
+mod options;
+mod remove;
+mod scan;
+mod update;
+mod walk;
+mod write;
+
+pub use client::Smart;
+pub use node::SmartNode;
+pub use options::Options;

@@ -1,0 +1,191 @@
+//! What the clients of one compute node share.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use dmtree_fabric::{Error, GlobalAddr, Result};
+use dmtree_parts::combine::Combiner;
+use dmtree_parts::turns::TurnTable;
+use dmtree_parts::{NodeContext, Root};
+use dmtree_pool::{Arena, ArenaKey, Grant, PoolNode};
+
+use super::cache::NodeCache;
+use super::census::Going;
+use super::format::head::NodeType;
+use super::format::leaf::{Holder, LeafShape, MOST_NODES, Word};
+use super::format::slot::{LINE, MOST_LINES};
+use super::options::Options;
+
+const KIND_NODE: u8 = 1;
+const KIND_LEAF: u8 = 2;
+const TURNS: usize = 4096;
+const GROUPS: usize = 1024;
+/// Operations of one group: any number.
+const GROUP_BOUND: u32 = u32::MAX;
+/// Chores that wait; further ones are forgotten: whoever meets the same place finds them again.
+const MOST_CHORES: usize = 1024;
+
+/// Work that nobody waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Chore {
+    /// The node with this prefix has nothing behind it, it seems.
+    Prune(Vec<u8>),
+    /// The leaf of this key is dead, and a slot names it still.
+    Bury(Vec<u8>),
+    /// What the dead held is to be found.
+    Census,
+}
+
+/// The shared state of one index on one compute node.
+#[derive(Debug)]
+pub struct SmartNode {
+    pub(crate) pool: Arc<PoolNode>,
+    pub(crate) o: Options,
+    pub(crate) shape: LeafShape,
+    pub(crate) root: Root,
+    /// The root node, once known; it never moves.
+    pub(crate) top: OnceLock<Grant>,
+    pub(crate) cache: NodeCache,
+    pub(crate) turns: Arc<TurnTable>,
+    pub(crate) readers: Arc<Combiner>,
+    pub(crate) writers: Arc<Combiner>,
+    pub(crate) nodes: Arc<Arena>,
+    /// By lines.
+    leaves: Vec<Arc<Arena>>,
+    /// Locks that an operation may have left on a leaf: its address, the word as it may be.
+    orphans: Mutex<BTreeMap<u64, u64>>,
+    orphans_waiting: AtomicU32,
+    chores: Mutex<VecDeque<Chore>>,
+    pub(crate) chores_waiting: AtomicU32,
+    census: Mutex<Option<Box<Going>>>,
+    /// Deaths after which this node has looked for what they left.
+    swept: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+}
+
+impl SmartNode {
+    /// The shared state of a compute node.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options or a pool that cannot be.
+    pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
+        o.check()?;
+        if cx.pool.cn().index() >= MOST_NODES {
+            return Err(Error::invalid(format!(
+                "{} cannot lock leaves: this index serves compute nodes 0 to {}",
+                cx.pool.cn(),
+                MOST_NODES - 1
+            )));
+        }
+        let arena = |kind, lines: usize| {
+            let object_bytes = (lines * LINE as usize) as u32;
+            cx.pool.arena(ArenaKey { index: root.index, kind, object_bytes })
+        };
+        Ok(Self {
+            pool: cx.pool.clone(),
+            o: o.clone(),
+            shape: o.leaf_shape(),
+            root,
+            top: OnceLock::new(),
+            cache: NodeCache::new(cx.cache_bytes, None),
+            turns: TurnTable::new(TURNS),
+            readers: Combiner::new(GROUPS, GROUP_BOUND),
+            writers: Combiner::new(GROUPS, GROUP_BOUND),
+            nodes: arena(KIND_NODE, NodeType::LARGEST.bytes().div_ceil(LINE as usize)),
+            leaves: (1..=MOST_LINES).map(|lines| arena(KIND_LEAF, lines)).collect(),
+            orphans: Mutex::default(),
+            orphans_waiting: AtomicU32::new(0),
+            chores: Mutex::default(),
+            chores_waiting: AtomicU32::new(0),
+            census: Mutex::default(),
+            swept: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        })
+    }
+
+    /// Where leaves of so many lines come from.
+    pub(crate) fn leaves(&self, lines: usize) -> &Arc<Arena> {
+        &self.leaves[lines.clamp(1, MOST_LINES) - 1]
+    }
+
+    /// Whether the holder of a leaf does nothing any more, nowhere.
+    pub(crate) fn is_gone(&self, holder: Holder) -> bool {
+        self.pool.is_revoked(holder.id(), holder.incarnation)
+    }
+
+    // ---- orphans ----------------------------------------------------------------------------------------------------
+
+    fn orphans(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.orphans.lock().expect("no panic under this lock")
+    }
+
+    /// A leaf may be left held by an operation of this node that does nothing any more.
+    pub(crate) fn orphan(&self, at: GlobalAddr, held: Word) {
+        let mut orphans = self.orphans();
+        orphans.insert(at.bits(), held.bits());
+        self.orphans_waiting.store(orphans.len() as u32, Ordering::Relaxed);
+    }
+
+    /// The word that a leaf may have been left with.
+    pub(crate) fn orphan_at(&self, at: GlobalAddr) -> Option<u64> {
+        if self.orphans_waiting.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.orphans().get(&at.bits()).copied()
+    }
+
+    /// It is settled.
+    pub(crate) fn settled(&self, at: GlobalAddr) {
+        let mut orphans = self.orphans();
+        orphans.remove(&at.bits());
+        self.orphans_waiting.store(orphans.len() as u32, Ordering::Relaxed);
+    }
+
+    /// Some orphan; another one each time, as `turn` counts.
+    pub(crate) fn some_orphan(&self, turn: u64) -> Option<GlobalAddr> {
+        if self.orphans_waiting.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let orphans = self.orphans();
+        let n = (turn % orphans.len().max(1) as u64) as usize;
+        orphans.keys().nth(n).map(|bits| GlobalAddr::from_bits(*bits))
+    }
+
+    // ---- chores -----------------------------------------------------------------------------------------------------
+
+    pub(crate) fn push_chore(&self, chore: Chore) {
+        let mut chores = self.chores.lock().expect("no panic under this lock");
+        let wanted = matches!(chore, Chore::Bury(_) | Chore::Census) || chores.len() < MOST_CHORES;
+        if wanted && !chores.contains(&chore) {
+            chores.push_back(chore);
+            self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn pop_chore(&self) -> Option<Chore> {
+        if self.chores_waiting.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut chores = self.chores.lock().expect("no panic under this lock");
+        let chore = chores.pop_front();
+        self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);
+        chore
+    }
+
+    /// Whether deaths have come to their ends since this was asked last.
+    pub(crate) fn is_sweep_due(&self) -> bool {
+        let deaths = self.pool.deaths();
+        self.swept.fetch_max(deaths, Ordering::Relaxed) < deaths
+    }
+
+    pub(crate) fn take_census(&self) -> Option<Box<Going>> {
+        self.census.lock().expect("no panic under this lock").take()
+    }
+
+    pub(crate) fn keep_census(&self, going: Box<Going>) {
+        *self.census.lock().expect("no panic under this lock") = Some(going);
+    }
+}

@@ -1,0 +1,185 @@
+//! What deletes leave behind: dead leaves whose slots are made vacant, and nodes with nothing behind them.
+//!
+//! A node is *closed* before it goes, so that nobody inserts into it meanwhile: its head says so, with a number; its slots are frozen under
+//! that number, up to and with the first that was never used (slots are taken in order); then the head says that it is dead. Who wants to
+//! insert changes the head first, and then the last step fails. A closing that somebody has left half done is done anew under the next
+//! number. The slot that names a dead node is made vacant by anybody who meets it.
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
+use dmtree_parts::Work;
+
+use super::client::Smart;
+use super::find::{View, What};
+use super::format::head::{Head, State};
+use super::format::leaf::State as LeafState;
+use super::format::slot::Slot;
+use super::node::Chore;
+
+impl Smart {
+    /// Makes the slot vacant that names the dead leaf of a key.
+    pub(crate) async fn bury(&self, key: &[u8]) -> Result<()> {
+        let place = self.find(key).await?;
+        let What::Leaf { spot, at, lines } = place.what else { return Ok(()) };
+        let view = self.read_leaf(at, lines).await?;
+        if view.leaf(self).key != key || view.word.state != LeafState::Dead {
+            return Ok(());
+        }
+        if self.ep.cas(spot.at, spot.slot.0, spot.slot.hole().0).await? != spot.slot.0 {
+            // Split meanwhile, or buried by another: who meets it knows.
+            self.node.push_chore(Chore::Bury(key.to_vec()));
+            return Ok(());
+        }
+        self.retire_leaf(&view);
+        let others = place.node.slots.iter().filter(|s| s.has_child() && **s != spot.slot).count();
+        if others == 0 {
+            self.prune_later(&key[..place.node.head.len]);
+        }
+        Ok(())
+    }
+
+    /// Closes and unlinks the node with a prefix, if nothing is behind it; then perhaps the one above.
+    async fn prune(&self, prefix: &[u8]) -> Result<()> {
+        let place = self.find_until(prefix, prefix.len()).await?;
+        let view = &place.node;
+        if view.head.len != prefix.len() || view.has_children() || prefix.is_empty() {
+            return Ok(());
+        }
+        let Some(above) = place.above else {
+            // The way began at this node, which is cached.
+            return self.prune_from_above(prefix, view).await;
+        };
+        if self.close(view).await? && self.unlink(above, view.grant()).await? {
+            self.prune_above(prefix).await?;
+        }
+        Ok(())
+    }
+
+    async fn prune_from_above(&self, prefix: &[u8], view: &View) -> Result<()> {
+        if self.close(view).await? {
+            // A dead node is no beginning of a way any more: the next one comes from above, and makes its slot vacant.
+            self.find_until(prefix, prefix.len()).await?;
+            self.prune_above(prefix).await?;
+        }
+        Ok(())
+    }
+
+    /// The node above one that has gone may have nothing behind it now.
+    async fn prune_above(&self, prefix: &[u8]) -> Result<()> {
+        let place = self.find_until(prefix, prefix.len()).await?;
+        if place.node.head.len < prefix.len() && !place.node.has_children() {
+            self.prune_later(&prefix[..place.node.head.len]);
+        }
+        Ok(())
+    }
+
+    /// Makes a node without children dead; false when it has some, or when somebody wants to insert.
+    pub(crate) async fn close(&self, view: &View) -> Result<bool> {
+        let closings = view.head.closings.wrapping_add(1);
+        let closing = Head { state: State::Closing, closings, ..view.head };
+        if self.ep.cas(view.at, view.head.bits(), closing.bits()).await? != view.head.bits() {
+            return Ok(false);
+        }
+        let frozen = self.freeze(view, closings).await;
+        let end = match frozen {
+            Ok(true) => Head { state: State::Dead, ..closing },
+            _ => Head { state: State::Linked, closings: closings.wrapping_add(1), ..closing },
+        };
+        let was = self.ep.cas(view.at, closing.bits(), end.bits()).await?;
+        Ok(frozen? && was == closing.bits())
+    }
+
+    async fn freeze(&self, view: &View, closing: u16) -> Result<bool> {
+        let mut verbs = VerbVec::new();
+        let mut expected: Vec<u64> = Vec::new();
+        for (i, slot) in view.slots.iter().enumerate() {
+            verbs.cas(view.slot_at(i), slot.0, slot.frozen(closing).0);
+            expected.push(slot.0);
+            if *slot == Slot::EMPTY || slot.is_seal() {
+                break;
+            }
+        }
+        let verbs = self.ep.batch(verbs).await?;
+        Ok(expected.iter().enumerate().all(|(i, old)| verbs.word(i) == *old))
+    }
+
+    // ---- maintenance ------------------------------------------------------------------------------------------------
+
+    pub(crate) async fn maintain_op(&self) -> Result<Work> {
+        if self.node.is_sweep_due() && self.node.pool.is_first() {
+            self.node.push_chore(Chore::Census);
+        }
+        if let Some(at) = self.node.some_orphan(self.next_turn()) {
+            let scope = self.ep.begin(OpKind::Maintain);
+            let _pin = self.pin();
+            if later(self.settle(at).await)? {
+                scope.end(OpOutcome::Other);
+                return Ok(Work::Some);
+            }
+        }
+        match self.node.pop_chore() {
+            Some(Chore::Census) => return Box::pin(self.census_chore()).await,
+            Some(chore) => return self.do_one(chore).await,
+            None => {}
+        }
+        if self.node.pool.reclaim_due() {
+            let scope = self.ep.begin(OpKind::Maintain);
+            let did = self.node.pool.reclaim(&self.ep).await;
+            scope.end(OpOutcome::Other);
+            later(did.map(|_| ()))?;
+        }
+        Ok(Work::None)
+    }
+
+    async fn do_one(&self, chore: Chore) -> Result<Work> {
+        let scope = self.ep.begin(OpKind::Maintain);
+        let _pin = self.pin();
+        let done = match &chore {
+            Chore::Prune(prefix) => self.prune(prefix).await,
+            Chore::Bury(key) => self.bury(key).await,
+            Chore::Census => Ok(()),
+        };
+        match later(done) {
+            Ok(true) => {
+                scope.end(OpOutcome::Other);
+                Ok(Work::Some)
+            }
+            Ok(false) => {
+                self.node.push_chore(chore);
+                Ok(Work::None)
+            }
+            Err(e) => {
+                if e.kind() != ErrorKind::Corrupt {
+                    self.node.push_chore(chore);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Does what maintenance waits, so that freed memory can be used again; whether any came free.
+    pub(crate) async fn make_free(&self) -> Result<bool> {
+        for _ in 0..256 {
+            if self.maintain_op().await? == Work::None {
+                break;
+            }
+        }
+        let scope = self.ep.begin(OpKind::Maintain);
+        let freed = self.node.pool.reclaim_for_room(&self.ep).await;
+        scope.end(OpOutcome::Other);
+        match freed {
+            // Somebody's long operation holds all that waits: the pool is full for now.
+            Err(e) if e.kind() == ErrorKind::TimedOut => Ok(false),
+            other => other,
+        }
+    }
+}
+
+/// False when a node that was needed is dead or cut off, so that another time may do.
+pub(crate) fn later(done: Result<()>) -> Result<bool> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::Unreachable => Ok(false),
+        Err(e) => Err(e),
+    }
+}

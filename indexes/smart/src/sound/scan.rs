@@ -1,0 +1,244 @@
+//! Range reads: a walk over the tree in the order of keys, from a node that covers the range.
+//!
+//! Nodes are READ anew, so a key that is there throughout is found: its path only grows. Leaves that follow one another are READ together;
+//! each pair is current at the sample of its leaf's word. Prefixes are not stored: where a node's keys share bytes that the range's end
+//! does not have, any key below tells on which side they all are.
+
+use std::ops::Bound;
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result, Stage, Step};
+use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, check_key};
+
+use super::client::Smart;
+use super::find::{Spot, View};
+use super::format::leaf::{State, Stored};
+use super::format::slot::{Child, Slot, Symbol};
+use super::get::LeafView;
+
+/// Leaves READ together.
+const MOST_TOGETHER: usize = 64;
+
+/// A node on the way, and its children that are still to be visited, the next one last.
+struct Frame {
+    children: Vec<(GlobalAddr, Slot)>,
+    /// The next child is the one that the range begins in, perhaps.
+    border: bool,
+}
+
+impl Smart {
+    pub(crate) async fn scan_op(
+        &self,
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
+        for bound in [r.low, r.high] {
+            if let Bound::Included(key) | Bound::Excluded(key) = bound
+                && !key.is_empty()
+            {
+                check_key(key)?;
+            }
+        }
+        page.clear();
+        if r.limit == 0 {
+            return Err(Error::invalid("a scan needs a limit of at least one pair"));
+        }
+        let scope = self.ep.begin(OpKind::Scan);
+        let _pin = self.pin();
+        let resume = self.scan_pinned(r, page).await?;
+        self.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
+        scope.end(OpOutcome::Other);
+        Ok(resume)
+    }
+
+    async fn scan_pinned(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        let begin = bytes_of(if r.reverse { r.high } else { r.low });
+        let end = bytes_of(if r.reverse { r.low } else { r.high });
+        let shared = match (begin, end) {
+            (Some(a), Some(b)) => a.iter().zip(b).take_while(|(x, y)| x == y).count(),
+            _ => 0,
+        };
+        let top = self.find_until(begin.map_or(&[], |b| &b[..shared]), 0).await?.node;
+        let mut stack = vec![self.frame(&top, begin.map(|b| (b, true)), r.reverse).await?];
+        while let Some(frame) = stack.last_mut() {
+            let Some((at, slot)) = frame.children.last().copied() else {
+                stack.pop();
+                continue;
+            };
+            match slot.child()? {
+                Some(Child::Node { at: node, kind }) => {
+                    frame.children.pop();
+                    let border = std::mem::replace(&mut frame.border, false);
+                    if let Some(view) = self.child(Spot { at, slot }, node, kind).await? {
+                        let begin = begin.map(|b| (b, border));
+                        stack.push(self.frame(&view, begin, r.reverse).await?);
+                    }
+                }
+                Some(Child::Leaf { .. }) => {
+                    frame.border = false;
+                    let most = MOST_TOGETHER.min(r.limit - page.len());
+                    let leaves = take_leaves(&mut frame.children, most)?;
+                    match self.emit(&leaves, r, page).await? {
+                        Ended::No => {}
+                        Ended::Range => return Ok(None),
+                        Ended::Page(last) => return Ok(Some(Resume(Bound::Excluded(last)))),
+                    }
+                }
+                _ => {
+                    frame.children.pop();
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The children of a node that are to be visited. `begin`: where the range begins, and whether that may be below this node.
+    async fn frame(
+        &self,
+        view: &View,
+        begin: Option<(&[u8], bool)>,
+        reverse: bool,
+    ) -> Result<Frame> {
+        let mut children: Vec<(GlobalAddr, Slot)> = view
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.has_child())
+            .map(|(i, s)| (view.slot_at(i), *s))
+            .collect();
+        children.sort_by_key(|(_, s)| s.symbol());
+        if !reverse {
+            children.reverse();
+        }
+        let Some((key, true)) = begin else { return Ok(Frame { children, border: false }) };
+        if view.leads_to(key) {
+            let first = Symbol::of(key, view.head.len);
+            children.retain(|(_, s)| match reverse {
+                false => s.symbol() >= Some(first),
+                true => s.symbol() <= Some(first),
+            });
+            let border = children.last().is_some_and(|(_, s)| s.is(first));
+            return Ok(Frame { children, border });
+        }
+        // All its keys are on one side.
+        let inside = match self.any_key(view).await? {
+            Some(some) if reverse => some.as_slice() < key,
+            Some(some) => some.as_slice() > key,
+            None => false,
+        };
+        if !inside {
+            children.clear();
+        }
+        Ok(Frame { children, border: false })
+    }
+
+    /// Adds the pairs of some leaves.
+    async fn emit(
+        &self,
+        leaves: &[(GlobalAddr, usize)],
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<Ended> {
+        let mut value = Vec::new();
+        for mut view in self.read_leaves(leaves).await? {
+            let mut backoff = self.ep.backoff("a value being replaced", view.at);
+            loop {
+                let leaf = view.leaf(self);
+                if is_behind(r, leaf.key) {
+                    return Ok(Ended::Range);
+                }
+                if view.word.state == State::Dead || !r.contains(leaf.key) {
+                    break;
+                }
+                let whole = match leaf.value {
+                    Stored::Inline(v) => {
+                        page.push(leaf.key, v);
+                        true
+                    }
+                    Stored::Block(b) => {
+                        let whole = self.read_block(b, &mut value).await?;
+                        if whole {
+                            page.push(leaf.key, &value);
+                        }
+                        whole
+                    }
+                };
+                if whole {
+                    if page.len() >= r.limit || page.bytes() >= PAGE_BYTES {
+                        return Ok(Ended::Page(leaf.key.to_vec()));
+                    }
+                    break;
+                }
+                backoff.step().await?;
+                view = self.read_leaf(view.at, view.lines).await?;
+            }
+        }
+        Ok(Ended::No)
+    }
+
+    /// READs leaves of the tree together; what was torn, again.
+    pub(crate) async fn read_leaves(
+        &self,
+        leaves: &[(GlobalAddr, usize)],
+    ) -> Result<Vec<LeafView>> {
+        let mut verbs = VerbVec::new();
+        for (at, lines) in leaves {
+            verbs.read(*at, (lines * 64) as u32);
+        }
+        self.ep.step(Step::Entry);
+        let read_at = self.ep.now();
+        let mut verbs = self.ep.batch(verbs).await?;
+        self.ep.stage_cost(Stage::EntryCheck, leaves.len() as u32);
+        let mut views = Vec::with_capacity(leaves.len());
+        for (i, (at, lines)) in leaves.iter().enumerate() {
+            let view = LeafView::of(self, *at, *lines, verbs.take_sampled(i), read_at);
+            views.push(match view {
+                Some(view) => view,
+                None => self.read_leaf(*at, *lines).await?,
+            });
+        }
+        Ok(views)
+    }
+}
+
+enum Ended {
+    No,
+    /// Nothing of the range is left.
+    Range,
+    /// The page is full; the last key.
+    Page(Vec<u8>),
+}
+
+fn bytes_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
+    }
+}
+
+/// Whether a key lies behind the range, in the scan's direction.
+fn is_behind(r: &ScanRequest<'_>, key: &[u8]) -> bool {
+    match (r.reverse, if r.reverse { r.low } else { r.high }) {
+        (_, Bound::Unbounded) => false,
+        (false, Bound::Included(high)) => key > high,
+        (false, Bound::Excluded(high)) => key >= high,
+        (true, Bound::Included(low)) => key < low,
+        (true, Bound::Excluded(low)) => key <= low,
+    }
+}
+
+/// Takes the leaves that come next, up to the next node.
+fn take_leaves(
+    children: &mut Vec<(GlobalAddr, Slot)>,
+    most: usize,
+) -> Result<Vec<(GlobalAddr, usize)>> {
+    let mut leaves = Vec::new();
+    while leaves.len() < most
+        && let Some((_, slot)) = children.last()
+        && let Some(Child::Leaf { at, lines }) = slot.child()?
+    {
+        leaves.push((at, lines));
+        children.pop();
+    }
+    Ok(leaves)
+}

@@ -1,0 +1,335 @@
+//! Changing a leaf's value in place, under its lock.
+//!
+//! | round trip | verbs |
+//! |---|---|
+//! | 1 | READ leaf |
+//! | 2 | CAS word: free -> held (and READ leaf, where the old value matters) |
+//! | 3 | [WRITE the area that does not count, CAS word: that area counts, version + 1, free] |
+//!
+//! The second CAS is the linearization point. A holder that dies leaves the value as it was: whoever wants the leaf takes the lock from
+//! him. The lock's word has the version, so a CAS that takes it proves that nothing has changed since the READ.
+
+use dmtree_fabric::verb::{cas, read, write};
+use dmtree_fabric::{Effect, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Step};
+use dmtree_parts::Outcome;
+use dmtree_parts::combine::Lease;
+use dmtree_parts::turns::Turn;
+use dmtree_pool::BlockPtr;
+
+use super::client::{Smart, Taken};
+use super::format::leaf::{State, Stored, Word};
+use super::get::LeafView;
+use super::node::Chore;
+use super::write::{Written, seal};
+
+/// For so long after its READ a leaf whose version is the same is the same: fewer than 2^19 values can have come and gone.
+const SURE_NS: u64 = 1_000_000;
+
+/// A leaf that this operation holds.
+pub(crate) struct HeldLeaf {
+    at: GlobalAddr,
+    word: Word,
+    key_bytes: usize,
+    /// The block of the value that counts; null for none.
+    block: BlockPtr,
+    _turn: Turn,
+}
+
+impl Smart {
+    /// A put or an update of a key that is there; `None`: it is not, any more.
+    pub(crate) async fn update(
+        &self,
+        view: LeafView,
+        value: &[u8],
+        lease: &mut Option<Lease>,
+    ) -> Result<Option<Written>> {
+        let Some(held) = self.hold_leaf(&view, None).await? else { return Ok(None) };
+        let value = seal(lease, value);
+        self.replace(held, &value).await?;
+        Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))))
+    }
+
+    pub(crate) async fn compare_and_set(
+        &self,
+        key: &[u8],
+        view: LeafView,
+        expected: &[u8],
+        new: Option<&[u8]>,
+    ) -> Result<Option<Written>> {
+        let mut old = Vec::new();
+        let Some(held) = self.hold_leaf(&view, Some(&mut old)).await? else { return Ok(None) };
+        if old != expected {
+            self.release(held, State::Live).await?;
+            return Ok(Some((Outcome::Mismatch, self.outcome(OpOutcome::Hit))));
+        }
+        match new {
+            Some(value) => self.replace(held, value).await?,
+            None => {
+                self.release(held, State::Dead).await?;
+                self.bury_soon(key).await;
+            }
+        }
+        Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))))
+    }
+
+    /// A delete: one CAS, without the lock.
+    pub(crate) async fn delete(&self, key: &[u8], view: LeafView) -> Result<Option<Written>> {
+        let mut backoff = self.ep.backoff("a leaf held by another", view.at);
+        let free = self.free_again(&view, view.word.bits(), false, &mut backoff).await?;
+        let Some(mut word) = free else { return Ok(None) };
+        loop {
+            let dead = word.held_by(None).in_state(State::Dead);
+            let was = self.ep.cas(view.at, word.bits(), dead.bits()).await?;
+            if was == word.bits() {
+                self.bury_soon(key).await;
+                return Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))));
+            }
+            self.retried.set(true);
+            match self.free_again(&view, was, false, &mut backoff).await? {
+                Some(free) => word = free,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The word of a leaf of which a CAS has found `was`, once nobody holds it who may still do something. `None`: it is not the
+    /// key's leaf any more, or the key is absent.
+    async fn free_again(
+        &self,
+        view: &LeafView,
+        was: u64,
+        has_turn: bool,
+        backoff: &mut dmtree_fabric::Backoff<'_>,
+    ) -> Result<Option<Word>> {
+        let mut bits = was;
+        loop {
+            let word = Word::of_bits(bits).filter(|w| w.life == view.word.life);
+            let Some(word) = word.filter(|w| w.state == State::Live) else { return Ok(None) };
+            match word.holder {
+                None => return Ok(Some(word)),
+                Some(holder) if self.node.is_gone(holder) => return Ok(Some(word)),
+                Some(_) => {}
+            }
+            match self.node.orphan_at(view.at) == Some(bits) {
+                true if has_turn => self.settle_under_turn(view.at).await?,
+                true => self.settle(view.at).await?,
+                false => backoff.step().await?,
+            }
+            bits = self.ep.read(view.at, 8).await?.word(0);
+        }
+    }
+
+    /// Takes a leaf's lock; the value that counts then goes to `old`. `None`: the key is not there, any more.
+    async fn hold_leaf(
+        &self,
+        view: &LeafView,
+        mut old: Option<&mut Vec<u8>>,
+    ) -> Result<Option<HeldLeaf>> {
+        let resting = self.rest();
+        let turn = self.node.turns.turn(&self.ep, view.at.bits()).await?;
+        drop(resting);
+        if self.node.orphan_at(view.at).is_some() {
+            self.settle_under_turn(view.at).await?;
+        }
+        let mut backoff = self.ep.backoff("a leaf held by another", view.at);
+        let free = self.free_again(view, view.word.bits(), true, &mut backoff).await?;
+        let Some(mut word) = free else { return Ok(None) };
+        let len = view.lines * 64;
+        loop {
+            let mine = word.held_by(Some(self.holder));
+            self.hold(view.at, mine);
+            self.ep.step(Step::Lock);
+            let with_image = old.is_some() || word.holder.is_some();
+            let (was, image) = match with_image {
+                true => {
+                    let both = (cas(view.at, word.bits(), mine.bits()), read(view.at, len as u32));
+                    let (was, image) = self.ep.chain(both).await?;
+                    (was, Some(image))
+                }
+                false => (self.ep.cas(view.at, word.bits(), mine.bits()).await?, None),
+            };
+            if was != word.bits() {
+                self.let_go(view.at);
+                self.retried.set(true);
+                match self.free_again(view, was, true, &mut backoff).await? {
+                    Some(free) => word = free,
+                    None => return Ok(None),
+                }
+                continue;
+            }
+            let key_bytes = view.leaf(self).key.len();
+            let mut held =
+                HeldLeaf { at: view.at, word: mine, key_bytes, block: BlockPtr::NULL, _turn: turn };
+            let same = word.version == view.word.version
+                && self.ep.now().saturating_sub(view.read_at) < SURE_NS;
+            if let (None, true) = (&image, same) {
+                held.block = block_of(view.leaf(self).value);
+                return Ok(Some(held));
+            }
+            if let Err(e) = self.look_held(&mut held, len, image, old.as_deref_mut()).await {
+                return self.fail_held(held, e).await;
+            }
+            return Ok(Some(held));
+        }
+    }
+
+    /// What counts in a leaf that is held.
+    async fn look_held(
+        &self,
+        held: &mut HeldLeaf,
+        len: usize,
+        image: Option<dmtree_fabric::Sampled>,
+        mut old: Option<&mut Vec<u8>>,
+    ) -> Result<()> {
+        let shape = self.node.shape;
+        let mut image = match image {
+            Some(image) => image,
+            None => self.ep.read(held.at, len as u32).await?,
+        };
+        let mut backoff = self.ep.backoff("a leaf that is held", held.at);
+        loop {
+            let word = held.word;
+            let seen = image.extract(|b| {
+                let leaf = shape.check(held.at, b)?;
+                let fits = leaf.word.version == word.version && leaf.word.active == word.active;
+                if !fits {
+                    return None;
+                }
+                if let (Stored::Inline(v), Some(old)) = (leaf.value, old.as_deref_mut()) {
+                    old.clear();
+                    old.extend_from_slice(v);
+                }
+                Some(block_of(leaf.value))
+            });
+            if let Some(block) = seen {
+                held.block = block;
+                let Some(old) = old.filter(|_| !block.is_null()) else { return Ok(()) };
+                if self.read_block(block, old).await? {
+                    return Ok(());
+                }
+                return Err(Error::corrupt(format!(
+                    "leaf {} names a block of a value, {:#x}, that is not one",
+                    held.at,
+                    block.bits()
+                )));
+            }
+            // A chain's READ may be stretched over what came before; nothing is written now.
+            backoff.step().await?;
+            image = self.ep.read(held.at, len as u32).await?;
+        }
+    }
+
+    /// Sets the value of a held leaf, and lets go of it.
+    async fn replace(&self, held: HeldLeaf, value: &[u8]) -> Result<()> {
+        let mut taken = Taken::default();
+        let stored = match self.store(value, held.at, &mut taken).await {
+            Ok(stored) => stored,
+            Err(e) => {
+                if e.effect() == Effect::None {
+                    self.give_back(taken);
+                }
+                return self.fail_held(held, e).await;
+            }
+        };
+        let shape = self.node.shape;
+        let (word, new) = (held.word, held.word.flipped());
+        let mut area = match self.buf(shape.area()).await {
+            Ok(buf) => buf,
+            Err(e) => return self.fail_held(held, e).await,
+        };
+        shape.fill_area(&mut area, held.at, (new.life, new.version), stored);
+        if let Err(e) = self.node.pool.check_lease(&self.ep) {
+            self.give_back(taken);
+            return self.fail_held(held, e).await;
+        }
+        let area_at = held.at.plus(shape.area_at(held.key_bytes, new.active) as u64);
+        self.ep.step(Step::Entry);
+        let changed = (write(area_at, area), cas(held.at, word.bits(), new.bits()));
+        let (_, was) = self.ep.chain(changed).await.map_err(Error::effect_unknown)?;
+        self.let_go(held.at);
+        if was != word.bits() {
+            return Err(taken_away(held.at).effect_unknown());
+        }
+        self.retire_value(Stored::Block(held.block));
+        Ok(())
+    }
+
+    /// Lets go of a leaf, its value as it was.
+    async fn release(&self, held: HeldLeaf, state: State) -> Result<()> {
+        let free = held.word.held_by(None).in_state(state);
+        let effect = |e: Error| if state == State::Dead { e.effect_unknown() } else { e };
+        let was = self.ep.cas(held.at, held.word.bits(), free.bits()).await.map_err(effect)?;
+        self.let_go(held.at);
+        if was != held.word.bits() {
+            return Err(effect(taken_away(held.at)));
+        }
+        Ok(())
+    }
+
+    /// An error under the lock, before anything was changed.
+    async fn fail_held<T>(&self, held: HeldLeaf, e: Error) -> Result<T> {
+        // What fails now leaves an orphan.
+        let _ = self.release(held, State::Live).await;
+        Err(e)
+    }
+
+    /// Lets go of a leaf that an operation of this node may have left held.
+    pub(crate) async fn settle(&self, at: GlobalAddr) -> Result<()> {
+        let resting = self.rest();
+        let _turn = self.node.turns.turn(&self.ep, at.bits()).await?;
+        drop(resting);
+        self.settle_under_turn(at).await
+    }
+
+    async fn settle_under_turn(&self, at: GlobalAddr) -> Result<()> {
+        let Some(bits) = self.node.orphan_at(at) else { return Ok(()) };
+        if let Some(word) = Word::of_bits(bits) {
+            self.ep.cas(at, bits, word.held_by(None).bits()).await?;
+        }
+        self.node.settled(at);
+        Ok(())
+    }
+
+    /// After a delete: makes the slot vacant. What does not work now is done later.
+    async fn bury_soon(&self, key: &[u8]) {
+        // Also when the caller drops the operation here.
+        let chore = Soon { c: self, chore: Some(Chore::Bury(key.to_vec())) };
+        if self.bury(key).await.is_ok() {
+            chore.done();
+        }
+    }
+}
+
+/// A chore for maintenance, unless it is done.
+struct Soon<'c> {
+    c: &'c Smart,
+    chore: Option<Chore>,
+}
+
+impl Soon<'_> {
+    fn done(mut self) {
+        self.chore = None;
+    }
+}
+
+impl Drop for Soon<'_> {
+    fn drop(&mut self) {
+        if let Some(chore) = self.chore.take() {
+            self.c.node.push_chore(chore);
+        }
+    }
+}
+
+fn block_of(value: Stored<'_>) -> BlockPtr {
+    match value {
+        Stored::Inline(_) => BlockPtr::NULL,
+        Stored::Block(b) => b,
+    }
+}
+
+fn taken_away(at: GlobalAddr) -> Error {
+    Error::new(
+        ErrorKind::Fenced,
+        format!("the lock of leaf {at} was taken away: this node counts as dead"),
+    )
+}

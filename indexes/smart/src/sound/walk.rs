@@ -1,0 +1,106 @@
+//! Walking the whole tree, and what must hold when nobody writes.
+
+use dmtree_fabric::{Error, GlobalAddr, Result};
+use dmtree_parts::Shape;
+
+use super::client::Smart;
+use super::find::{Spot, View};
+use super::format::leaf::{State, Stored};
+use super::format::slot::{Child, Slot};
+
+impl Smart {
+    pub(crate) async fn walk_op(&self) -> Result<Shape> {
+        let _pin = self.pin();
+        let top = self.find_until(&[], 0).await?.node;
+        let mut shape = Shape { fill: vec![0; 2], ..Shape::default() };
+        let mut path: Vec<View> = Vec::new();
+        let mut open = vec![(0, top)];
+        let mut leaves = 0;
+        while let Some((depth, view)) = open.pop() {
+            self.ep.renew_deadline();
+            path.truncate(depth);
+            self.walk_node(path.last(), &view, &mut shape)?;
+            path.push(view.clone());
+            shape.levels = shape.levels.max(path.len() as u32);
+            for (i, slot) in view.slots.iter().enumerate() {
+                let spot = Spot { at: view.slot_at(i), slot: *slot };
+                match slot.child()? {
+                    Some(Child::Leaf { at, lines }) => {
+                        leaves += 1;
+                        self.walk_leaf(&path, spot, (at, lines), &mut shape).await?;
+                    }
+                    Some(Child::Node { at, kind }) => {
+                        if let Some(child) = self.child(spot, at, kind).await? {
+                            open.push((depth + 1, child));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        shape.leaves = vec![(1, leaves)];
+        Ok(shape)
+    }
+
+    fn walk_node(&self, above: Option<&View>, view: &View, shape: &mut Shape) -> Result<()> {
+        let wrong = |what: String| Err(Error::corrupt(format!("node {}: {what}", view.at)));
+        if above.is_some_and(|a| view.head.len <= a.head.len) {
+            return wrong(format!(
+                "its prefix of {} bytes is not longer than the one above",
+                view.head.len
+            ));
+        }
+        let used = view.slots.iter().position(|s| *s == Slot::EMPTY || s.is_seal());
+        let used = used.unwrap_or(view.slots.len());
+        if let Some(i) = view.slots[used..].iter().skip(1).position(|s| *s != Slot::EMPTY) {
+            return wrong(format!("slot {} is used, slot {used} before it is not", used + 1 + i));
+        }
+        let mut symbols: Vec<_> = view.slots[..used].iter().map(|s| s.symbol()).collect();
+        symbols.sort();
+        if symbols.windows(2).any(|pair| pair[0] == pair[1]) {
+            return wrong("two slots have one symbol".to_owned());
+        }
+        shape.inner_nodes += 1;
+        shape.structure_bytes += u64::from(self.node.nodes.key().object_bytes);
+        Ok(())
+    }
+
+    async fn walk_leaf(
+        &self,
+        path: &[View],
+        spot: Spot,
+        (at, lines): (GlobalAddr, usize),
+        shape: &mut Shape,
+    ) -> Result<()> {
+        let view = self.read_leaf(at, lines).await?;
+        let leaf = view.leaf(self);
+        let wrong = |what: &str| Err(Error::corrupt(format!("leaf {at}: {what}")));
+        if !path.iter().all(|node| node.leads_to(leaf.key)) {
+            return wrong("it is below a node whose prefix its key does not have");
+        }
+        let len = path.last().map_or(0, |node| node.head.len);
+        if !spot.slot.is(super::format::slot::Symbol::of(leaf.key, len)) {
+            return wrong("its slot has another symbol than its key");
+        }
+        if self.node.shape.lines(leaf.key.len()) != lines {
+            return wrong("its slot gives it another length");
+        }
+        if view.word.holder.is_some() {
+            return wrong("somebody holds it though nobody writes");
+        }
+        shape.structure_bytes += 64 * lines as u64;
+        if view.word.state == State::Dead {
+            shape.fill[0] += 1;
+            return Ok(());
+        }
+        if let Stored::Block(b) = leaf.value {
+            if !self.read_block(b, &mut Vec::new()).await? {
+                return wrong("its value's block is not one");
+            }
+            shape.block_bytes += u64::from(b.capacity());
+        }
+        shape.keys += 1;
+        shape.fill[1] += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! Point writes: what becomes of a key, by what is there.
+
+use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
+use dmtree_parts::check_key;
+use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
+use dmtree_parts::hash::KeyHash;
+use dmtree_parts::{Outcome, Write};
+
+use super::client::Smart;
+use super::find::{Place, What};
+use super::get::{LeafView, Seen};
+
+/// An outcome, and what to count.
+pub(crate) type Written = (Outcome, OpOutcome);
+
+/// What a key that is absent makes of a write, if it ends it.
+fn refused_absent(w: &Write<'_>) -> Option<Written> {
+    match w {
+        Write::Put(_) | Write::Insert(_) => None,
+        Write::Update(_) | Write::Delete | Write::CompareAndSet { .. } => {
+            Some((Outcome::NotFound, OpOutcome::Absent))
+        }
+    }
+}
+
+impl Smart {
+    pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        check_key(key)?;
+        w.check()?;
+        let (kind, intent) = match w {
+            Write::Put(v) => (OpKind::Put, Some(Intent::Put(v))),
+            Write::Update(v) => (OpKind::Update, Some(Intent::Update(v))),
+            Write::Insert(_) => (OpKind::Insert, None),
+            Write::Delete => (OpKind::Delete, None),
+            Write::CompareAndSet { .. } => (OpKind::CompareAndSet, None),
+        };
+        let scope = self.ep.begin(kind);
+        let written = match intent.filter(|_| self.node.o.combining) {
+            Some(intent) => self.write_shared(key, w, &intent).await?,
+            None => self.write_alone(key, w, &mut None).await?,
+        };
+        scope.end(written.1);
+        Ok(written.0)
+    }
+
+    async fn write_shared(&self, key: &[u8], w: Write<'_>, intent: &Intent<'_>) -> Result<Written> {
+        self.ep.stage_cost(Stage::LocalQueue, 1);
+        let arrival = self.node.writers.arrive(key, KeyHash::of(key), intent);
+        self.ep.point().await;
+        match arrival {
+            Arrival::Join(group) => {
+                let resting = self.rest();
+                let shared = group.share(&self.ep, &mut Vec::new()).await;
+                drop(resting);
+                match shared {
+                    Ok(Shared::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
+                    Ok(Shared::Found(_)) => unreachable!("groups of writers share writes"),
+                    Err(e) if is_given_up(&e) => self.write_alone(key, w, &mut None).await,
+                    Err(e) => Err(e),
+                }
+            }
+            Arrival::Alone => self.write_alone(key, w, &mut None).await,
+            Arrival::Lead(mut lease) => {
+                let resting = self.rest();
+                lease.begin(&self.ep).await?;
+                drop(resting);
+                let mut lease = Some(lease);
+                let result = self.write_alone(key, w, &mut lease).await;
+                let shared = match &result {
+                    Ok((outcome, _)) => Ok(Shared::Wrote(*outcome)),
+                    Err(e) => Err(e.clone()),
+                };
+                if let Some(lease) = lease {
+                    self.ep.point().await;
+                    lease.finish(&shared, None);
+                }
+                result
+            }
+        }
+    }
+
+    async fn write_alone(
+        &self,
+        key: &[u8],
+        w: Write<'_>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Written> {
+        let _pin = self.pin();
+        self.write_pinned(key, w, lease).await
+    }
+
+    /// A write by somebody whose operation is pinned.
+    pub(crate) async fn write_pinned(
+        &self,
+        key: &[u8],
+        w: Write<'_>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Written> {
+        let mut backoff = self.ep.backoff("a way to write a key", self.node.root.word);
+        if let Some(view) = self.fast_leaf(key).await? {
+            if let Some(written) = self.write_present(key, view, w, lease).await? {
+                return Ok(written);
+            }
+            self.retried.set(true);
+        }
+        loop {
+            let place = self.find(key).await?;
+            if let Some(written) = self.write_at(key, place, w, lease).await? {
+                return Ok(written);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    async fn write_at(
+        &self,
+        key: &[u8],
+        place: Place,
+        w: Write<'_>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Option<Written>> {
+        let mut other = None;
+        if let What::Leaf { spot, at, lines } = &place.what {
+            match self.see_leaf(key, *spot, *at, *lines).await? {
+                Seen::Mine(view) => return self.write_present(key, view, w, lease).await,
+                Seen::Dead(view) | Seen::Other(view) => other = Some(view),
+            }
+        }
+        if let Some(refused) = refused_absent(&w) {
+            if lease.as_mut().is_some_and(Lease::seal_only) {
+                // Who has joined since the key was looked for may have begun after it came: once more, for all.
+                return Ok(None);
+            }
+            return Ok(Some((refused.0, self.outcome(refused.1))));
+        }
+        let value = match w {
+            Write::Put(v) | Write::Insert(v) | Write::Update(v) => v,
+            Write::Delete | Write::CompareAndSet { .. } => unreachable!("refused"),
+        };
+        self.insert(key, value, place, other, lease).await
+    }
+
+    /// The write of a key whose leaf is there; `None`: it is not, any more.
+    async fn write_present(
+        &self,
+        key: &[u8],
+        view: LeafView,
+        w: Write<'_>,
+        lease: &mut Option<Lease>,
+    ) -> Result<Option<Written>> {
+        match w {
+            Write::Insert(_) => Ok(Some((Outcome::Exists, self.outcome(OpOutcome::Hit)))),
+            Write::Put(v) | Write::Update(v) => self.update(view, v, lease).await,
+            Write::Delete => self.delete(key, view).await,
+            Write::CompareAndSet { expected, new } => {
+                self.compare_and_set(key, view, expected, new).await
+            }
+        }
+    }
+}
+
+/// The value to be written: the group's, which nobody may join from now on, or the caller's.
+pub(crate) fn seal(lease: &mut Option<Lease>, value: &[u8]) -> Vec<u8> {
+    let mut value = value.to_vec();
+    if let Some(lease) = lease {
+        lease.seal(&mut value);
+    }
+    value
+}

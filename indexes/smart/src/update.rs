@@ -1,0 +1,150 @@
+//! A key that is there: its leaf is WRITTEN in place under its lock, or replaced.
+
+use dmtree_fabric::{
+    Buf, Error, GlobalAddr, OpOutcome, Result, Step, Verified, verb, verb::VerbVec,
+};
+use dmtree_parts::{Outcome, Write};
+
+use crate::client::Smart;
+use crate::cursor::Cursor;
+use crate::format::leaf::{self, LockWord, VALID_OFFSET};
+use crate::format::slot::Slot;
+use crate::lock::{LONG_PAUSE_NS, SPINS};
+use crate::write::{Company, Job, Written};
+
+const UPDATED: Written = (Outcome::Done, OpOutcome::Hit);
+
+impl Smart {
+    /// What a write does when it finds its key. `None`: the slot has changed; the way goes on from what it holds.
+    pub(crate) async fn found(
+        &self,
+        job: &mut Job<'_>,
+        c: &mut Cursor,
+        image: Verified,
+    ) -> Result<Option<Written>> {
+        if matches!(job.w, Write::Insert(_)) {
+            return Ok(Some((Outcome::Exists, OpOutcome::Hit)));
+        }
+        if let Some(held) = job.held.take() {
+            self.unlock(held).await?;
+        }
+        let (at, image) = (c.slot.child(), image.into_buf());
+        let o = &self.node.o;
+        match (o.in_place, o.rear_lock) {
+            (false, _) => return self.replace(job, c).await,
+            (true, false) => self.update_under_table_lock(job, at, image).await?,
+            (true, true) => self.update_under_rear_lock(job, at, image).await?,
+        }
+        Ok(Some(UPDATED))
+    }
+
+    /// READ, lock, [WRITE, unlock]. As published, the leaf is not READ again under the lock.
+    async fn update_under_table_lock(
+        &self,
+        job: &mut Job<'_>,
+        at: GlobalAddr,
+        mut image: Buf,
+    ) -> Result<()> {
+        let held = self.lock(at).await?;
+        job.latest();
+        leaf::set_value(&self.node.g, &mut image, &job.value);
+        self.write_and_unlock(held, at, image).await.map_err(Error::effect_unknown)
+    }
+
+    /// READ, lock, WRITE: the last byte of the leaf releases it.
+    async fn update_under_rear_lock(
+        &self,
+        job: &mut Job<'_>,
+        at: GlobalAddr,
+        mut image: Buf,
+    ) -> Result<()> {
+        let handed = matches!(job.company, Company::Handover(_, true));
+        if !handed {
+            self.lock_rear(at, &image).await?;
+        }
+        job.latest();
+        let hand_over = match &job.company {
+            Company::Handover(turn, _) => turn.may_hand_over(),
+            _ => false,
+        };
+        let g = &self.node.g;
+        leaf::set_value(g, &mut image, &job.value);
+        // As published the lock goes even if it is handed over.
+        leaf::set_locked(g, &mut image, hand_over && self.node.o.locked_handover);
+        self.ep.step(Step::Entry);
+        self.ep.write(at, image).await.map_err(Error::effect_unknown)?;
+        self.ep.point().await;
+        if matches!(job.company, Company::Handover(..))
+            && let Company::Handover(turn, _) = std::mem::replace(&mut job.company, Company::None)
+        {
+            turn.pass(hand_over);
+        }
+        Ok(())
+    }
+
+    /// Takes the lock at the end of a leaf. Its word may hold bytes of the value, too, which somebody may have changed.
+    async fn lock_rear(&self, at: GlobalAddr, image: &[u8]) -> Result<()> {
+        let g = &self.node.g;
+        let word_at = at.plus(g.lock_word_at() as u64);
+        let mut word = LockWord::of_image(g, image);
+        // As published nobody pauses between two attempts; here only who has made very many does.
+        let mut at_once = self.ep.backoff_within("lock of a leaf", word_at, 0);
+        let mut paused = self.ep.backoff_within("lock of a leaf", word_at, LONG_PAUSE_NS);
+        loop {
+            self.ep.step(Step::Lock);
+            let was = self.ep.cas(word_at, word.free, word.held).await?;
+            if was == word.free {
+                return Ok(());
+            }
+            self.retried.set(true);
+            word = LockWord::of(g, was);
+            match at_once.steps() < SPINS {
+                true => at_once.step().await?,
+                false => paused.step().await?,
+            }
+        }
+    }
+
+    /// READ, WRITE a new leaf, compare-and-swap of the slot; the old leaf becomes invalid. As published it does so last, and whoever knows
+    /// it from its cache meanwhile finds the old value, although others have found the new one.
+    async fn replace(&self, job: &mut Job<'_>, c: &mut Cursor) -> Result<Option<Written>> {
+        let g = &self.node.g;
+        let old = c.slot;
+        let invalid_at = old.child().plus(VALID_OFFSET);
+        let at = match job.leaf {
+            Some(at) => at,
+            None => self.new_leaf().await?,
+        };
+        job.leaf = Some(at);
+        job.latest();
+        let mut image = self.blank(g.leaf_bytes()).await?;
+        leaf::put(g, &mut image, c.at, job.key, &job.value);
+        let mut verbs = VerbVec::new();
+        verbs.write(at, image);
+        if self.node.o.invalidate_first {
+            verbs.write(invalid_at, self.blank(1).await?);
+        }
+        self.ep.step(Step::Entry);
+        self.ep.batch(verbs).await?;
+        let new = Slot::leaf(old.partial(), g.leaf_bytes(), at)?;
+        self.ep.step(Step::Structure);
+        let was = self.ep.cas(c.at, old.bits(), new.bits()).await?;
+        if was != old.bits() {
+            self.retried.set(true);
+            self.ep.check_deadline("a slot to change", c.at.bits())?;
+            self.forget(c);
+            c.reread(was);
+            return Ok(None);
+        }
+        job.leaf = None;
+        self.forget_node(c.node, job.key);
+        if !self.node.o.invalidate_first {
+            let byte = self.blank(1).await?;
+            match self.node.o.lazy_repairs {
+                true => self.ep.detach(verb::write(invalid_at, byte), None),
+                false => _ = self.ep.write(invalid_at, byte).await?,
+            }
+        }
+        Ok(Some(UPDATED))
+    }
+}

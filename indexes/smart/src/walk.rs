@@ -1,0 +1,115 @@
+//! A walk over the whole structure, for when nobody writes.
+
+use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::Shape;
+
+use crate::client::Smart;
+use crate::format::leaf;
+use crate::format::node::{self, Node};
+use crate::format::slot::Slot;
+
+/// A subtree to be checked.
+struct Due {
+    slot: Slot,
+    /// The bytes that lead to it.
+    prefix: Vec<u8>,
+    level: u32,
+}
+
+fn must(holds: bool, what: &str, at: GlobalAddr) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::corrupt(format!("{at}: {what}"))) }
+}
+
+impl Smart {
+    pub(crate) async fn walk_op(&self) -> Result<Shape> {
+        let scope = self.ep.begin(OpKind::Admin);
+        self.ep.drain().await?;
+        let mut shape = Shape::default();
+        self.walk_locks().await?;
+        let root = self.root().await?;
+        let mut due = vec![Due { slot: root.slot, prefix: Vec::new(), level: 0 }];
+        if root.slot.is_empty() {
+            due.clear();
+        }
+        while let Some(d) = due.pop() {
+            self.ep.renew_deadline();
+            shape.levels = shape.levels.max(d.level);
+            match d.slot.is_leaf() {
+                true => self.walk_leaf(&d, &mut shape).await?,
+                false => self.walk_node(&d, &mut due, &mut shape).await?,
+            }
+        }
+        shape.leaves = vec![(1, shape.keys)];
+        shape.fill = vec![0, shape.keys];
+        scope.end(OpOutcome::Other);
+        Ok(shape)
+    }
+
+    /// No lock of a table is held.
+    async fn walk_locks(&self) -> Result<()> {
+        if !self.node.o.has_lock_table() {
+            return Ok(());
+        }
+        let held = self.locks().await?.words.held(&self.ep).await?;
+        match held.first() {
+            Some((word, _)) => must(false, "locked", *word),
+            None => Ok(()),
+        }
+    }
+
+    async fn walk_node(&self, d: &Due, due: &mut Vec<Due>, shape: &mut Shape) -> Result<()> {
+        let g = &self.node.g;
+        let at = d.slot.child();
+        let bytes = self.ep.read(at, node::bytes(g.types.largest) as u32).await?;
+        let seen = bytes.extract(|b| {
+            let n = Node::parse(at, b)?;
+            let behind = &b[node::bytes(n.header.kind.capacity().min(g.types.largest))..];
+            Some((n, behind.iter().all(|byte| *byte == 0)))
+        });
+        let Some((n, is_clean)) = seen else { return must(false, "no node", at) };
+        must(is_clean, "slots beyond its type", at)?;
+        must(d.slot.kind() == Some(n.header.kind), "the slot says another type", at)?;
+        let depth = usize::from(n.header.depth);
+        let next = d.prefix.len() + 1;
+        must(depth <= next && n.header.discriminates() >= next, "begins somewhere else", at)?;
+        // As published, a header that was to be shortened can stay long; its first bytes are then the way's.
+        must(depth == next || !self.node.o.help_types, "a header that was not shortened", at)?;
+        let (way, rest) = n.header.shared().split_at(next - depth);
+        must(d.prefix.ends_with(way), "other bytes than those of its way", at)?;
+        let taken = n.taken();
+        must(n.slots[taken..].iter().all(|s| s.is_empty()), "a slot behind an empty one", at)?;
+        must(taken > 0, "empty", at)?;
+        let mut partials: Vec<u8> = n.slots[..taken].iter().map(|s| s.partial()).collect();
+        partials.sort_unstable();
+        must(partials.windows(2).all(|w| w[0] != w[1]), "two slots of one byte", at)?;
+        shape.inner_nodes += 1;
+        shape.structure_bytes += g.node_footprint() as u64;
+        for slot in &n.slots[..taken] {
+            let prefix = [&d.prefix, rest, &[slot.partial()]].concat();
+            must(prefix.len() <= g.key, "deeper than a key", at)?;
+            due.push(Due { slot: *slot, prefix, level: d.level + 1 });
+        }
+        Ok(())
+    }
+
+    async fn walk_leaf(&self, d: &Due, shape: &mut Shape) -> Result<()> {
+        let g = &self.node.g;
+        let at = d.slot.child();
+        let size = if g.leaf_bytes() < 128 { g.leaf_bytes() } else { 0 };
+        must(d.slot.leaf_bytes() == size, "the slot says another size", at)?;
+        let bytes = self.ep.read(at, g.leaf_bytes() as u32).await?;
+        let seen = bytes.extract(|b| {
+            let l = leaf::check(g, b)?;
+            Some((l.valid, l.key.starts_with(&d.prefix), leaf::is_locked(g, b)))
+        });
+        let Some((valid, fits, is_locked)) = seen else {
+            return must(false, "a checksum that is wrong", at);
+        };
+        must(valid, "an invalid leaf", at)?;
+        must(fits, "a key that its way does not lead to", at)?;
+        must(!is_locked, "a locked leaf", at)?;
+        shape.keys += 1;
+        shape.structure_bytes += g.leaf_footprint() as u64;
+        Ok(())
+    }
+}

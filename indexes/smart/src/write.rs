@@ -1,0 +1,254 @@
+//! Point writes: put, insert and update are one way down, which ends at the key's leaf or where it belongs.
+//!
+//! Writers of one key on a compute node share a WRITE (combining), or hand the lock of the leaf over.
+
+use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Stage};
+use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
+use dmtree_parts::hash::KeyHash;
+use dmtree_parts::{Outcome, Write};
+
+use crate::client::Smart;
+use crate::cursor::{Cursor, parts_at};
+use crate::format::{byte_at, leaf};
+use crate::local::{Entered, Side, Turn};
+use crate::lock::Held;
+
+/// What came of a write, and how it is counted.
+pub(crate) type Written = (Outcome, OpOutcome);
+
+/// What others of this compute node have to do with a write.
+pub(crate) enum Company {
+    /// Nothing.
+    None,
+    /// The value of the last who came is written, as published.
+    Window(Turn),
+    /// The same as far as they came before the value was taken.
+    Group(Lease),
+    /// The lock of the leaf goes from one to the next; `true`: it came along.
+    Handover(Turn, bool),
+}
+
+/// A write on its way.
+pub(crate) struct Job<'a> {
+    pub key: &'a [u8],
+    pub w: Write<'a>,
+    /// What shall be written.
+    pub value: Vec<u8>,
+    pub company: Company,
+    /// The lock of the node whose slot is looked at.
+    pub held: Option<Held>,
+    /// The leaf that was written for the key, and that no slot names yet.
+    pub leaf: Option<dmtree_fabric::GlobalAddr>,
+}
+
+impl<'a> Job<'a> {
+    fn new(key: &'a [u8], w: Write<'a>, value: &[u8], company: Company) -> Self {
+        Self { key, w, value: value.to_vec(), company, held: None, leaf: None }
+    }
+
+    /// The value to be written, which is about to be.
+    pub fn latest(&mut self) {
+        match &mut self.company {
+            Company::Window(turn) => turn.latest(&mut self.value),
+            Company::Group(lease) => lease.seal(&mut self.value),
+            Company::None | Company::Handover(..) => {}
+        }
+    }
+
+    /// Whether somebody could join until now: he may have begun after the key was looked for.
+    fn could_be_joined(&mut self) -> bool {
+        match &mut self.company {
+            Company::Group(lease) => lease.seal_only(),
+            _ => false,
+        }
+    }
+
+    pub fn is_update(&self) -> bool {
+        matches!(self.w, Write::Update(_))
+    }
+}
+
+impl Smart {
+    pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        self.check_key(key)?;
+        let value = self.check_write(&w)?;
+        let (kind, intent) = match w {
+            Write::Update(v) => (OpKind::Update, Some(Intent::Update(v))),
+            Write::Insert(_) => (OpKind::Insert, None),
+            _ => (OpKind::Put, Some(Intent::Put(value))),
+        };
+        let scope = self.ep.begin(kind);
+        self.retried.set(false);
+        let o = &self.node.o;
+        let job = |company| Job::new(key, w, value, company);
+        let (outcome, counted) = match intent {
+            Some(intent) if o.combining && o.closed_batches => {
+                self.write_in_group(key, w, &intent).await?
+            }
+            Some(intent) if o.combining => self.write_in_window(key, w, &intent).await?,
+            Some(_) if o.rear_lock => self.write_handing_over(key, w, value).await?,
+            _ => self.write_alone(&mut job(Company::None)).await?,
+        };
+        scope.end(self.outcome(counted));
+        Ok(outcome)
+    }
+
+    /// As published: whoever queues when a writer releases is told that he has written.
+    async fn write_in_window(
+        &self,
+        key: &[u8],
+        w: Write<'_>,
+        intent: &Intent<'_>,
+    ) -> Result<Written> {
+        let value = value_of(intent);
+        let hash = KeyHash::of(key);
+        let table = &self.node.local;
+        match table.enter(&self.ep, (key, hash), Side::Write, Some(value)).await? {
+            Entered::Alone => self.write_alone(&mut Job::new(key, w, value, Company::None)).await,
+            Entered::Follower(turn) => {
+                turn.release(None);
+                Ok((Outcome::Done, OpOutcome::Shared))
+            }
+            Entered::Winner(turn) => {
+                let mut job = Job::new(key, w, value, Company::Window(turn));
+                let written = self.write_alone(&mut job).await?;
+                self.ep.point().await;
+                if let Company::Window(turn) = job.company
+                    && written.0 == Outcome::Done
+                {
+                    turn.release(None);
+                }
+                Ok(written)
+            }
+        }
+    }
+
+    /// Groups that are closed when the value is taken.
+    async fn write_in_group(
+        &self,
+        key: &[u8],
+        w: Write<'_>,
+        intent: &Intent<'_>,
+    ) -> Result<Written> {
+        let value = value_of(intent);
+        self.ep.stage_cost(Stage::LocalQueue, 1);
+        let arrival = self.node.writers.arrive(key, KeyHash::of(key), intent);
+        self.ep.point().await;
+        match arrival {
+            Arrival::Alone => self.write_alone(&mut Job::new(key, w, value, Company::None)).await,
+            Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
+                Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
+                Shared::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
+            },
+            Arrival::Lead(mut lease) => {
+                lease.begin(&self.ep).await?;
+                let mut job = Job::new(key, w, value, Company::Group(lease));
+                let result = self.write_alone(&mut job).await;
+                job.latest();
+                self.ep.point().await;
+                if let Company::Group(lease) = job.company {
+                    lease.finish(&result.clone().map(|(o, _)| Shared::Wrote(o)), None);
+                }
+                result
+            }
+        }
+    }
+
+    /// The lock of a leaf goes from one writer of the key to the next.
+    async fn write_handing_over(&self, key: &[u8], w: Write<'_>, value: &[u8]) -> Result<Written> {
+        let hash = KeyHash::of(key);
+        let company = match self.node.local.enter(&self.ep, (key, hash), Side::Write, None).await? {
+            Entered::Alone => Company::None,
+            Entered::Winner(turn) => Company::Handover(turn, false),
+            Entered::Follower(turn) => Company::Handover(turn, true),
+        };
+        self.write_alone(&mut Job::new(key, w, value, company)).await
+    }
+
+    pub(crate) async fn write_alone(&self, job: &mut Job<'_>) -> Result<Written> {
+        let mut result = self.go_down(job).await;
+        if matches!(result, Ok((Outcome::NotFound, _))) && job.could_be_joined() {
+            // The absence may be older than a member of the group: once more, for all.
+            result = self.go_down(job).await;
+        }
+        if let Some(held) = job.held.take() {
+            self.unlock(held).await?;
+        }
+        // After an error a WRITE may still be on its way.
+        if let (Some(leaf), Ok(_)) = (job.leaf.take(), &result) {
+            self.give_back_leaf(leaf);
+        }
+        result
+    }
+
+    /// Down to the key's leaf, or to where it belongs.
+    async fn go_down(&self, job: &mut Job<'_>) -> Result<Written> {
+        let key = job.key;
+        let mut c = self.start(key).await?;
+        if !self.node.o.lock_free && !job.is_update() {
+            job.held = Some(self.lock(c.node).await?);
+        }
+        loop {
+            let cached = c.cached.is_some();
+            if c.slot.is_empty() {
+                if job.is_update() {
+                    return Ok((Outcome::NotFound, OpOutcome::Absent));
+                }
+                if let Some(done) = self.fill_slot(job, &mut c).await? {
+                    return Ok(done);
+                }
+                continue;
+            }
+            if c.slot.is_leaf() {
+                let any = !self.node.o.in_place;
+                let Some(image) = self.read_leaf(&mut c, any).await? else { continue };
+                let done = match leaf::check(&self.node.g, &image) {
+                    Some(l) if l.key == key => self.found(job, &mut c, image).await?,
+                    _ if job.is_update() => self.absent(&mut c, cached).await?,
+                    Some(l) => self.split_leaf(job, &mut c, l).await?,
+                    None => return Err(Error::corrupt("a leaf that was whole is not")),
+                };
+                match done {
+                    Some(done) => return Ok(done),
+                    None => continue,
+                }
+            }
+            let Some(n) = self.read_node(&mut c, key).await? else { continue };
+            if let Some(at) = parts_at(&n, key) {
+                let done = match job.is_update() {
+                    true => self.absent(&mut c, cached).await?,
+                    false => self.split_header(job, &mut c, &n, at).await?,
+                };
+                match done {
+                    Some(done) => return Ok(done),
+                    None => continue,
+                }
+            }
+            if let Some(held) = job.held.take() {
+                self.unlock(held).await?;
+                job.held = Some(self.lock(n.at).await?);
+            }
+            match n.find(byte_at(key, n.header.discriminates())) {
+                Some((i, word)) => c.descend(&n, i, word),
+                None if job.is_update() => return Ok((Outcome::NotFound, OpOutcome::Absent)),
+                None => {
+                    if let Some(done) = self.add_slot(job, &mut c, n).await? {
+                        return Ok(done);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn absent(&self, c: &mut Cursor, cached: bool) -> Result<Option<Written>> {
+        let is_final = self.is_final(c, cached).await?;
+        Ok(is_final.then_some((Outcome::NotFound, OpOutcome::Absent)))
+    }
+}
+
+fn value_of<'a>(intent: &Intent<'a>) -> &'a [u8] {
+    match *intent {
+        Intent::Read => &[],
+        Intent::Put(v) | Intent::Update(v) => v,
+    }
+}

@@ -1,0 +1,59 @@
+//! SMART on nodes that are apart and share nothing but TCP connections: the conformance suite, and the same verbs as in one process.
+
+use dmtree_check::bed::Bed;
+use dmtree_check::conformance::{self, Keys};
+use dmtree_fabric::Snapshot;
+use dmtree_parts::Write;
+use dmtree_pool::{Cluster, PoolOptions};
+use dmtree_smart::{Options, Smart};
+
+fn pool(memory_nodes: u16, compute_nodes: u16) -> PoolOptions {
+    let memory_bytes_per_node = 64 << 20;
+    PoolOptions { memory_nodes, compute_nodes, memory_bytes_per_node, ..PoolOptions::default() }
+}
+
+fn bed(pool: &PoolOptions, o: &Options) -> Bed<Smart> {
+    Bed::on(Cluster::over_tcp(pool).expect("nodes"), 8 << 20, o).expect("an index")
+}
+
+#[test]
+fn every_step() {
+    let steps = [
+        Options::art(),
+        Options::lock_free(),
+        Options::in_place(),
+        Options::rear_lock(),
+        Options::delegation(),
+        Options::published(),
+    ];
+    for o in steps {
+        let o = Options { cached_scans: false, recheck_absent: true, ..o };
+        conformance::basics_of_fixed_lengths(&bed(&pool(1, 2), &o));
+        conformance::model(&bed(&pool(2, 2), &o), 5, Keys::Hashed24, 300, 800);
+    }
+}
+
+/// What one client counts for the same operations.
+fn counts(bed: &Bed<Smart>) -> Vec<Snapshot> {
+    let mut c = bed.client(0).expect("a member");
+    let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();
+    let mut rounds = Vec::new();
+    keys[..2_000].iter().for_each(|k| _ = c.write(k, Write::Put(b"12345678")).expect("room"));
+    rounds.push(c.take_counts());
+    keys.iter().for_each(|k| _ = c.get(k).expect("works"));
+    rounds.push(c.take_counts());
+    keys[..1_000].iter().for_each(|k| _ = c.write(k, Write::Update(b"87654321")).expect("works"));
+    rounds.push(c.take_counts());
+    rounds
+}
+
+#[test]
+fn one_client_posts_the_same_verbs_as_in_one_process() {
+    let pool = pool(1, 2);
+    for o in [Options::art(), Options::published()] {
+        // What nobody waits for may come late, and then somebody else has to do it.
+        let o = Options { lazy_repairs: false, ..o };
+        let here: Bed<Smart> = Bed::new(&pool, 8 << 20, &o).expect("an index");
+        assert_eq!(counts(&bed(&pool, &o)), counts(&here));
+    }
+}
