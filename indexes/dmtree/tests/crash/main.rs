@@ -339,7 +339,6 @@ fn defects_are_found() {
         (Defect::MendWithoutHeir, merging()),
         (Defect::MendWithoutHeir, relocation()),
         (Defect::BlankBeforeInto, relocation()),
-        (Defect::InnerMergeMoves, inner_merging()),
     ];
     // Not known to be found here, and looked for when they are asked for by name.
     let doubtful: Vec<(Defect, Play)> = vec![
@@ -363,6 +362,7 @@ fn defects_are_found() {
         (Defect::BuryDetached, relocation()),
         (Defect::RelocateBeforeSibling, relocation()),
         (Defect::RetireRelocatedEarly, relocation()),
+        (Defect::InnerMergeMoves, inner_merging()),
         (Defect::InnerMergeBlankEarly, inner_merging()),
         (Defect::InnerImageBeforeNext, inner_splitting()),
         (Defect::InnerBeforeSibling, inner_splitting()),
