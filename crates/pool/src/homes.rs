@@ -152,7 +152,7 @@ impl HomeService {
         ep.write(Partition::record(p.number), buf).await.map(|_| ())
     }
 
-    /// Cuts up to `count` cells. It fills a segment before it goes on to the next partition, so that partitions grow evenly and
+    /// Cuts up to `count` cells, and smaller ones of what is left at the end of a segment. It fills a segment before it goes on to the next partition, so that partitions grow evenly and
     /// a small pool does not open them all. An empty answer: full.
     async fn cells(&self, ep: &Endpoint, lines: u8, count: u16) -> Result<Vec<TableId>> {
         let mut out = Vec::new();
@@ -163,7 +163,8 @@ impl HomeService {
         // (A node that has joined late may be the home of nothing.)
         for step in 0..n {
             let i = (first + step) % n;
-            let wanted = usize::from(count) - out.len();
+            let right = out.iter().filter(|t: &&TableId| t.lines() == lines).count();
+            let wanted = usize::from(count) - right;
             match self.cut_from(ep, i, lines, wanted, &mut out).await {
                 Ok(()) => {}
                 // What is published already is granted; the error shows again on the next call.
@@ -171,7 +172,8 @@ impl HomeService {
                 Err(e) => return Err(e),
             }
             let mut s = locked(&self.state);
-            let done = out.len() == usize::from(count);
+            let right = out.iter().filter(|t| t.lines() == lines).count();
+            let done = right == usize::from(count);
             let more = done && !s.partitions[i].is_exhausted();
             s.cursor = if more { i } else { (i + 1) % n };
             if done {
@@ -274,11 +276,13 @@ impl Partition {
         self.lines == segment_start(self.grown())
     }
 
-    /// Cuts cells from the segments that are there; a cell never straddles two.
+    /// Cuts cells from the segments that are there; a cell never straddles two. What is too short for one at the end of a segment is
+    /// a smaller one, beside those that are wanted.
     fn cut(&mut self, lines: u8, wanted: usize) -> Vec<TableId> {
         let mut out = Vec::new();
+        let mut cut = 0;
         let end = segment_start(self.grown());
-        while out.len() < wanted {
+        while cut < wanted {
             let mut first = self.lines;
             let segment_end = segment_start(segment_of(first) + 1);
             if first + u64::from(lines) > segment_end {
@@ -287,14 +291,18 @@ impl Partition {
             if first + u64::from(lines) > end {
                 break;
             }
+            if first > self.lines {
+                out.push(TableId::new(self.number, (first - self.lines) as u8, self.lines));
+            }
             out.push(TableId::new(self.number, lines, first));
+            cut += 1;
             self.lines = first + u64::from(lines);
         }
         out
     }
 }
 
-/// Asks a home for cells; empty: it is full.
+/// Asks a home for up to `count` cells of `lines` lines, beside which smaller ones may come; empty: it is full.
 pub(crate) async fn ask_cells(
     ep: &Endpoint,
     home: NodeId,
@@ -308,7 +316,9 @@ pub(crate) async fn ask_cells(
     let mut out = Vec::new();
     while !f.0.is_empty() {
         let t = TableId::from_bits(f.u64()?);
-        if t.place().is_none() || t.lines() != lines || out.len() >= usize::from(count) {
+        let right = out.iter().filter(|t: &&TableId| t.lines() == lines).count();
+        let many = t.lines() == lines && right >= usize::from(count);
+        if t.place().is_none() || t.lines() > lines || many {
             return Err(Error::corrupt(format!("{home} granted {t:?}, which cannot exist")));
         }
         out.push(t);
@@ -408,11 +418,14 @@ mod tests {
                     let grown = p.grown();
                     p.segments[grown] = GlobalAddr::new(p.home.node, 1024 << grown).bits();
                 }
+                let right = cells.iter().filter(|t| t.lines() == lines).count();
+                prop_assert!(right <= wanted && (right > 0 || cells.is_empty()));
                 for t in cells {
                     let (partition, segment, _) = t.place().expect("inside one segment");
                     prop_assert!(partition == 3 && segment < p.grown());
-                    prop_assert!(t.first_line() >= end && t.lines() == lines);
-                    end = t.first_line() + u64::from(lines);
+                    prop_assert_eq!(t.first_line(), end, "no line is nobody's");
+                    prop_assert!(t.lines() <= lines);
+                    end = t.first_line() + u64::from(t.lines());
                     prop_assert!(end <= p.lines, "below the mark");
                 }
             }

@@ -198,7 +198,7 @@ pub(crate) struct Partition {
     pub(crate) home: Member,
     /// How often the home has changed.
     pub(crate) moves: u32,
-    /// Lines handed out, or skipped at the end of a segment: all cells lie below.
+    /// Lines handed out: all cells lie below.
     pub(crate) lines: u64,
     /// Segments, packed addresses; 0 is not there yet.
     pub(crate) segments: [u64; SEGMENTS],

@@ -252,13 +252,14 @@ impl Side {
                 continue;
             }
             match ask_cells(ep, home.node, lines, self.batch).await {
-                Ok(mut cells) => {
+                Ok(cells) => {
                     let mut stocks = locked(&home.stocks);
                     // Chunks of memory nodes come back, regions of compute nodes do not.
                     stocks[size].full = cells.is_empty() && home.node.role() == Role::Compute;
-                    cells.reverse();
-                    let taken = cells.pop();
-                    stocks[size].cells.extend(cells);
+                    for t in cells.into_iter().rev() {
+                        stocks[usize::from(t.lines()) - 1].cells.push(t);
+                    }
+                    let taken = stocks[size].cells.pop();
                     if taken.is_some() {
                         return Ok(taken);
                     }

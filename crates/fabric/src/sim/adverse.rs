@@ -49,6 +49,13 @@ impl World {
             }
         }
         let Some(chaos) = &mut self.chaos else { return };
+        let late = self.lists.at(list).late;
+        if let Some(at) = late.and_then(|l| l.puts_off(&mut chaos.chance, verb, step))
+            && at > self.now
+        {
+            self.wheel.push(at, Event::Chaos(step));
+            return;
+        }
         let issuer = &self.threads[self.lists.at(list).thread as usize].own;
         if let Fate::Later(at) = fate {
             self.wheel.push(at, Event::Chaos(step));
@@ -155,12 +162,13 @@ impl World {
             return;
         }
         l.pending -= 1;
+        let until = l.late.and_then(|l| l.completes()).unwrap_or(0);
         if l.pending == 0 {
             let gone = l.error.as_ref().is_some_and(|e| e.kind() == ErrorKind::Unreachable);
             let wait = if gone { RETRANSMISSION_NS * 1000 } else { 0 };
             let delay = chaos.delay();
             let at = if wait > 0 { self.now + wait + delay } else { self.soon(self.now + delay) };
-            self.wheel.push(at, Event::Complete(list));
+            self.wheel.push(at.max(until), Event::Complete(list));
         }
     }
 }

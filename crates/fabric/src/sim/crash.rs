@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::Picos;
-use super::chaos::{Chaos, Step};
+use super::chaos::{Chance, Chaos, Step};
 use super::world::World;
 use crate::addr::NodeId;
 use crate::core::Core;
@@ -125,6 +125,37 @@ impl Chaos {
 struct Counted {
     issued: u64,
     armed: Option<(u64, Place, How)>,
+    /// A verb that is to be late, and by how much.
+    late: Option<(u64, Place, Picos)>,
+    /// It has been posted, and is to be on time again at this moment.
+    until: Picos,
+}
+
+/// A verb of a list that is late.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Late {
+    verb: u32,
+    place: Place,
+    until: Picos,
+}
+
+impl Late {
+    /// When a step of a verb takes effect instead of now.
+    pub(super) fn puts_off(&self, chance: &mut Chance, verb: u32, step: Step) -> Option<Picos> {
+        let begins = matches!(step, Step::Begin { .. });
+        let late = verb == self.verb
+            && match self.place {
+                Place::Before => begins,
+                Place::Inside => matches!(step, Step::Piece { .. }) && chance.one_in(2),
+                Place::After => false,
+            };
+        late.then_some(self.until)
+    }
+
+    /// Until when the completion is late.
+    pub(super) fn completes(&self) -> Option<Picos> {
+        (self.place == Place::After).then_some(self.until)
+    }
 }
 
 /// Verbs of every node, and where it is to crash.
@@ -185,6 +216,26 @@ impl Crashes {
         self.nodes.entry(node).or_default().armed = None;
     }
 
+    pub(super) fn delay(&mut self, node: NodeId, point: CrashPoint, by: Picos) {
+        let c = self.nodes.entry(node).or_default();
+        c.late = Some((c.issued + point.verb.max(1), point.place, by));
+        c.until = 0;
+    }
+
+    /// Until when the late verb of a node is late; `None` while it has not been posted.
+    pub(super) fn late_until(&self, node: NodeId) -> Option<Picos> {
+        self.nodes.get(&node).map(|c| c.until).filter(|until| *until > 0)
+    }
+
+    /// Whether one of the next `verbs` of a node is to be late. Before they are counted.
+    fn late(&mut self, node: NodeId, verbs: u64, now: Picos) -> Option<Late> {
+        let c = self.nodes.entry(node).or_default();
+        let (at, place, by) = c.late.filter(|(at, ..)| *at <= c.issued + verbs)?;
+        (c.late, c.until) = (None, now + by);
+        let verb = at.saturating_sub(c.issued + 1) as u32;
+        Some(Late { verb, place, until: c.until })
+    }
+
     /// Counts the verbs of a list; says what becomes of it when its node crashes with it.
     fn count(&mut self, node: NodeId, verbs: u64) -> Option<(Doom, How)> {
         let c = self.nodes.entry(node).or_default();
@@ -206,6 +257,7 @@ impl World {
     pub(super) fn count(&mut self, list: u32, verbs: usize) {
         let thread = self.lists.at(list).thread;
         let own = self.threads[thread as usize].own.clone();
+        self.lists.at(list).late = self.crashes.late(own.node, verbs as u64, self.now);
         let Some((doom, how)) = self.crashes.count(own.node, verbs as u64) else { return };
         self.lists.at(list).doom = Some(doom);
         self.kill(own.node, how);

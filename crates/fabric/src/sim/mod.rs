@@ -257,6 +257,23 @@ impl SimFabric {
         self.0.world().crashes.disarm(node);
     }
 
+    /// A verb that the node is to post, in timed mode, from now on, is late by `by_ns`: it begins so much later (`Before`), a part of its
+    /// pieces takes effect so much later (`Inside`), or its client hears of it so much later (`After`). What is not ordered behind
+    /// it goes on. Once per call; replaces an earlier one. On the adversarial face only.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown node.
+    pub fn delay_at(&self, node: NodeId, point: CrashPoint, by_ns: Nanos) -> Result<()> {
+        self.known(node)?;
+        self.0.world().crashes.delay(node, point, by_ns * 1000);
+        Ok(())
+    }
+
+    /// Until when the verb that [`SimFabric::delay_at`] has named is late, ns; `None` while it has not been posted.
+    pub fn late_until(&self, node: NodeId) -> Option<Nanos> {
+        self.0.world().crashes.late_until(node).map(|ps| ps / 1000)
+    }
+
     /// Verbs that the clients of a node have posted in timed mode, over all its incarnations.
     pub fn issued(&self, node: NodeId) -> u64 {
         self.0.world().crashes.issued(node)

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Picos;
 use super::chaos::{Chaos, Step};
 use super::costs::Costs;
-use super::crash::{Crashes, Doom, RETRANSMISSION_NS};
+use super::crash::{Crashes, Doom, Late, RETRANSMISSION_NS};
 use super::nic::{Nic, Numbers, QueuePair, Waiting};
 use super::order::Chosen;
 use super::sanitizer::Sanitizer;
@@ -98,6 +98,8 @@ pub(super) struct List {
     pub cut_since: Option<Picos>,
     /// Its issuer has crashed.
     pub doom: Option<Doom>,
+    /// A verb of it is late on purpose.
+    pub late: Option<Late>,
     /// Where a verb of it, or the call, has failed because nobody is there; on the adversarial face.
     pub failed_at: Option<NodeId>,
 }
@@ -311,6 +313,7 @@ impl World {
             call,
             cut_since: None,
             doom: None,
+            late: None,
             failed_at: None,
         })
     }

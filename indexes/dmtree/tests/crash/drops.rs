@@ -37,12 +37,12 @@ async fn dropped_after<T>(polls: u64, work: impl Future<Output = T>) -> Option<T
 type Values = BTreeMap<u64, Option<Vec<u8>>>;
 
 /// What an operation makes of the keys.
-fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
+pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
     match op {
         Op::Put(k, v) | Op::Insert(k, v) | Op::Update(k, v) => vec![(*k, Some(v.clone()))],
         Op::Set(k, _, v) => vec![(*k, v.clone())],
         Op::Delete(k) => vec![(*k, None)],
-        Op::Maintain => Vec::new(),
+        Op::Maintain | Op::Sweep => Vec::new(),
         Op::Load(keys) => keys.iter().map(|k| (*k, Some(value(*k)))).collect(),
         Op::Many(pairs) => pairs.iter().map(|(k, v)| (*k, Some(v.clone()))).collect(),
     }

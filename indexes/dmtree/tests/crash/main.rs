@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_macros, reason = "what a test has run is told when it is asked for")]
 
 mod drops;
+mod late;
 mod moves;
 mod scene;
 

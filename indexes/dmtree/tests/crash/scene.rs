@@ -35,6 +35,7 @@ pub enum Op {
     Delete(u64),
     Set(u64, Vec<u8>, Option<Vec<u8>>),
     Maintain,
+    Sweep,
     Load(Vec<u64>),
     Many(Vec<(u64, Vec<u8>)>),
 }
@@ -98,7 +99,7 @@ pub struct Cut {
     pub second: Option<(u64, Place)>,
 }
 
-type Values = BTreeMap<u64, Vec<u8>>;
+pub type Values = BTreeMap<u64, Vec<u8>>;
 
 /// What is known of the keys: what was acknowledged, and what the operation in flight may have done.
 #[derive(Default)]
@@ -120,7 +121,7 @@ impl Model {
             }
             Op::Set(k, _, v) => _ = self.open.insert(*k, v.clone()),
             Op::Delete(k) => _ = self.open.insert(*k, None),
-            Op::Maintain => {}
+            Op::Maintain | Op::Sweep => {}
             Op::Load(keys) => {
                 self.open.extend(keys.iter().map(|k| (*k, Some(value(*k)))));
             }
@@ -362,6 +363,10 @@ pub async fn perform(c: &mut DmTree, op: &Op) -> Result<(), Error> {
             while c.maintain().await? == Work::Some {}
             Outcome::Done
         }
+        Op::Sweep => {
+            c.sweep().await?;
+            Outcome::Done
+        }
         Op::Load(keys) => {
             let mut pairs = keys.iter().map(|k| (key(*k), value(*k)));
             c.load(&mut pairs, true, Fill::Even(0.7)).await?;
@@ -390,7 +395,7 @@ pub async fn get(c: &mut DmTree, k: u64) -> Result<Option<Vec<u8>>, Error> {
     Ok(c.get(&key(k), &mut out).await?.then_some(out))
 }
 
-async fn scan(c: &mut DmTree) -> Result<Values, Error> {
+pub async fn scan(c: &mut DmTree) -> Result<Values, Error> {
     let mut out = Values::new();
     let mut low = Bound::Unbounded;
     let mut page = Page::new();
