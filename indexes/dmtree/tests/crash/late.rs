@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use dmtree_engine::{Defect, DmTree, Options};
-use dmtree_fabric::sim::{CrashPoint, How};
+use dmtree_fabric::sim::{CrashPoint, How, Place};
 use dmtree_fabric::{Error, NodeId, SeededRandom};
 use dmtree_parts::RangeIndex;
 use dmtree_pool::PoolNode;
@@ -277,9 +277,11 @@ fn once(
             while !survived.get() && !scene.fabric.is_down(NodeId::compute(VICTIM)) {
                 ep.sleep(20_000).await;
             }
-            if !survived.get() {
-                scene.settled(&ep, OTHER, &[VICTIM]).await;
-                scene.settled(&ep, LATE, &[VICTIM]).await;
+            // (What ends with an unlocking that is not awaited may die with it, and have ended.)
+            if scene.fabric.is_down(NodeId::compute(VICTIM)) {
+                for cn in [OTHER, LATE, READER] {
+                    scene.settled(&ep, cn, &[VICTIM]).await;
+                }
             }
             begun.set(true);
         }
@@ -654,12 +656,15 @@ fn late_verbs_find_defects() {
         reading,
         reading_moved,
     ];
-    let known: [(Defect, fn() -> Beside); 5] = [
-        (Defect::UnlockBeforePublish, split_and_merged),
-        (Defect::RootOverwritten, growing),
-        (Defect::MergeNextDetached, merging_again),
-        (Defect::RetireRelocatedEarly, moving_again),
-        (Defect::CensusNoBarrier, counted),
+    // The split has committed, and its image is torn.
+    let half_split = CrashPoint { verb: 10, place: Place::Inside };
+    let known: [(Defect, fn() -> Beside, Option<CrashPoint>); 6] = [
+        (Defect::UnlockBeforePublish, split_and_merged, None),
+        (Defect::RootOverwritten, growing, None),
+        (Defect::MergeNextDetached, merging_again, None),
+        (Defect::RetireRelocatedEarly, moving_again, None),
+        (Defect::CensusNoBarrier, counted, None),
+        (Defect::MendNoRestamp, repairing_a_split, Some(half_split)),
     ];
     let asked = std::env::var("DMTREE_TEETH").ok();
     let mut wanted = Vec::new();
@@ -668,14 +673,20 @@ fn late_verbs_find_defects() {
         Some(asked) => {
             let named = |d: &&Defect| asked.split(',').any(|n| n == d.name());
             let all = Defect::ALL.iter().filter(named);
-            wanted.extend(all.flat_map(|d| plays.map(|play| (*d, play))));
+            wanted.extend(all.flat_map(|d| plays.map(|play| (*d, play, None))));
         }
     }
     let mut missed = Vec::new();
-    for (defect, play) in wanted {
+    for (defect, play, death) in wanted {
         let mut beside = play();
         beside.play.defect = Some(defect);
-        let (runs, wrong) = all_late(&beside, 2);
+        let (runs, wrong) = match death {
+            None => all_late(&beside, 2),
+            death => {
+                beside.step = 1;
+                all_late_after(&beside, death, 2).0
+            }
+        };
         let name = beside.play.name;
         match wrong {
             Some(what) => eprintln!("{defect:?} in {name}: {runs} runs: {what}"),
