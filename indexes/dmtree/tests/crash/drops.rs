@@ -42,7 +42,7 @@ pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
         Op::Put(k, v) | Op::Insert(k, v) | Op::Update(k, v) => vec![(*k, Some(v.clone()))],
         Op::Set(k, _, v) => vec![(*k, v.clone())],
         Op::Delete(k) => vec![(*k, None)],
-        Op::Maintain | Op::Sweep | Op::Census | Op::Reclaim => Vec::new(),
+        Op::Maintain | Op::Sweep | Op::Census | Op::Reclaim | Op::HandOver => Vec::new(),
         Op::Load(keys) => keys.iter().map(|k| (*k, Some(value(*k)))).collect(),
         Op::Many(pairs) => pairs.iter().map(|(k, v)| (*k, Some(v.clone()))).collect(),
     }

@@ -57,7 +57,7 @@ fn arm(scene: &Scene, cut: Cut) {
 }
 
 /// A move is asked for again while another one, or a death, is under way.
-fn later(asked: Result<bool, Error>) -> Result<bool, Error> {
+pub fn later(asked: Result<bool, Error>) -> Result<bool, Error> {
     match asked {
         Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Unreachable) => Ok(false),
         asked => asked,

@@ -39,6 +39,8 @@ pub enum Op {
     Census,
     /// What nobody can hold any more is free; the caller does it.
     Reclaim,
+    /// The tables of the client's node go to others; the caller does it.
+    HandOver,
     Load(Vec<u64>),
     Many(Vec<(u64, Vec<u8>)>),
 }
@@ -127,7 +129,7 @@ impl Model {
             }
             Op::Set(k, _, v) => _ = self.open.insert(*k, v.clone()),
             Op::Delete(k) => _ = self.open.insert(*k, None),
-            Op::Maintain | Op::Sweep | Op::Census | Op::Reclaim => {}
+            Op::Maintain | Op::Sweep | Op::Census | Op::Reclaim | Op::HandOver => {}
             Op::Load(keys) => {
                 self.open.extend(keys.iter().map(|k| (*k, Some(value(*k)))));
             }
@@ -378,7 +380,7 @@ pub async fn perform(c: &mut DmTree, op: &Op) -> Result<(), Error> {
             found if (found.objects, found.space_bytes, found.cells) == (0, 0, 0) => Outcome::Done,
             found => return Err(Error::corrupt(format!("a census has found {found:?}"))),
         },
-        Op::Reclaim => Outcome::Done,
+        Op::Reclaim | Op::HandOver => Outcome::Done,
         Op::Load(keys) => {
             let mut pairs = keys.iter().map(|k| (key(*k), value(*k)));
             c.load(&mut pairs, true, Fill::Even(0.7)).await?;
