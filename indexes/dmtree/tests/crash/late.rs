@@ -689,12 +689,13 @@ fn late_verbs_find_defects() {
     ];
     // The split has committed, and its image is torn.
     let half_split = CrashPoint { verb: 10, place: Place::Inside };
-    let known: [Wanted; 6] = [
+    let known: [Wanted; 7] = [
         (Defect::UnlockBeforePublish, split_and_merged, None),
         (Defect::RootOverwritten, growing, None),
         (Defect::MergeNextDetached, merging_again, None),
         (Defect::RetireRelocatedEarly, moving_again, None),
         (Defect::CensusNoBarrier, counted, None),
+        (Defect::CensusNoNotes, counting, None),
         (Defect::MendNoRestamp, repairing_a_split, Some(half_split)),
     ];
     let asked = std::env::var("DMTREE_TEETH").ok();
