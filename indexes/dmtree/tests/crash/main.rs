@@ -5,6 +5,7 @@
 
 mod drops;
 mod late;
+mod late_plays;
 mod moves;
 mod scene;
 

@@ -1,0 +1,235 @@
+//! What is done while a verb is late.
+
+use dmtree_engine::Options;
+
+use crate::late::Beside;
+use crate::scene::{Op, Play, value};
+use crate::{one_leaf, relocating};
+
+pub fn load(n: u64, fill: f64) -> (Vec<u64>, f64) {
+    ((0..n).map(|n| n * 10).collect(), fill)
+}
+
+/// Inserts of keys that end in `digit`, so that nobody else has them.
+pub fn inserts(keys: impl IntoIterator<Item = u64>, digit: u64) -> Vec<Op> {
+    keys.into_iter().map(|n| Op::Insert(n * 10 + digit, value(n + 1))).collect()
+}
+
+pub fn updates(keys: impl IntoIterator<Item = u64>) -> Vec<Op> {
+    keys.into_iter().map(|n| Op::Update(n * 10, value(n + 5_000))).collect()
+}
+
+pub fn deletes(keys: impl IntoIterator<Item = u64>) -> Vec<Op> {
+    keys.into_iter().map(|n| Op::Delete(n * 10)).collect()
+}
+
+pub fn concat(parts: &[Vec<Op>]) -> Vec<Op> {
+    parts.concat()
+}
+
+pub fn writing() -> Beside {
+    let ops = vec![
+        Op::Update(50, value(1)),
+        Op::Insert(51, value(2)),
+        Op::Delete(60),
+        Op::Set(70, value(70), Some(value(3))),
+    ];
+    let others = concat(&[inserts(0..6, 3), updates(8..12), deletes(12..14), inserts(6..14, 4)]);
+    Beside {
+        play: Play { name: "writing", ops, ..one_leaf() },
+        others,
+        reads: false,
+        step: 1,
+        dead: Vec::new(),
+    }
+}
+
+pub fn splitting() -> Beside {
+    let play = Play { name: "splitting", load: load(64, 1.0), ops: inserts([5], 1), ..one_leaf() };
+    let others = concat(&[updates(0..4), inserts([40], 3), vec![Op::Sweep], inserts(10..14, 3)]);
+    Beside { play, others, reads: false, step: 1, dead: Vec::new() }
+}
+
+/// The new leaf is merged away before the one who made it has added its record.
+pub fn split_and_merged() -> Beside {
+    let play =
+        Play { name: "split and merged", load: load(64, 1.0), ops: inserts([5], 1), ..one_leaf() };
+    let gone = (0..32).filter(|n| *n != 5);
+    let others = concat(&[
+        vec![Op::Sweep],
+        deletes(gone),
+        vec![Op::Maintain],
+        inserts([40], 3),
+        inserts(41..50, 3),
+        vec![Op::Maintain],
+    ]);
+    Beside { play, others, reads: false, step: 1, dead: Vec::new() }
+}
+
+pub fn growing() -> Beside {
+    let play = Play { name: "growing", load: load(256, 1.0), ops: inserts([5], 1), ..one_leaf() };
+    let more = concat(&[inserts(240..256, 3), inserts(240..256, 4)]);
+    let others = concat(&[inserts((1..8).map(|leaf| leaf * 32 + 5), 3), more]);
+    Beside { play, others, reads: false, step: 1, dead: Vec::new() }
+}
+
+pub fn merging() -> Beside {
+    let before = deletes((0..64).filter(|n| n % 8 != 0));
+    let ops = vec![Op::Maintain];
+    let play = Play { name: "merging", load: load(64, 1.0), before, ops, ..one_leaf() };
+    let others = concat(&[inserts(0..4, 3), updates([32, 40]), inserts(30..36, 3)]);
+    Beside { play, others, reads: false, step: 1, dead: Vec::new() }
+}
+
+pub fn merging_inner() -> Beside {
+    let before = deletes((0..400).filter(|n| n % 50 != 0));
+    let ops = vec![Op::Maintain];
+    let play =
+        Play { name: "merging inner nodes", load: load(400, 0.5), before, ops, ..one_leaf() };
+    let others = concat(&[inserts([0, 100, 200, 300], 3), vec![Op::Maintain]]);
+    Beside { play, others, reads: false, step: 5, dead: Vec::new() }
+}
+
+pub fn moving() -> Beside {
+    let ops = vec![Op::Insert(5, value(1)), Op::Maintain];
+    let play = Play { name: "moving", ops, ..relocating(64) };
+    let others = concat(&[
+        updates(2..6),
+        inserts([40], 3),
+        inserts(0..8, 4),
+        vec![Op::Maintain],
+        inserts(10..18, 4),
+    ]);
+    Beside { play, others, reads: false, step: 1, dead: Vec::new() }
+}
+
+pub fn loading() -> Beside {
+    let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
+    let play = Play { name: "loading", load: (Vec::new(), 1.0), ops, ..one_leaf() };
+    Beside { play, others: vec![Op::Sweep], reads: false, step: 1, dead: Vec::new() }
+}
+
+/// The one who is late reads while leaves split, merge, and lie where others lay.
+pub fn reading() -> Beside {
+    let options = Options { value_inline_bytes: 64, ..one_leaf().options };
+    let play = Play { name: "reading", options, load: load(64, 1.0), ..one_leaf() };
+    let blocks = (0..4).map(|n| Op::Update(n * 10, vec![7; 300])).collect();
+    let shorter = (0..4).map(|n| Op::Update(n * 10, vec![8; 100])).collect();
+    let others = concat(&[
+        blocks,
+        shorter,
+        inserts([5, 40], 3),
+        deletes(8..60),
+        vec![Op::Maintain, Op::Maintain],
+        inserts(8..60, 4),
+        vec![Op::Maintain],
+        updates(0..8),
+    ]);
+    Beside { play, others, reads: true, step: 11, dead: Vec::new() }
+}
+
+pub fn reading_moved() -> Beside {
+    let play = Play { name: "reading what moves", ..relocating(64) };
+    let others = concat(&[
+        inserts([5, 40], 3),
+        vec![Op::Maintain],
+        inserts(0..60, 4),
+        vec![Op::Maintain],
+        deletes(0..60),
+        vec![Op::Maintain],
+    ]);
+    Beside { play, others, reads: true, step: 11, dead: Vec::new() }
+}
+
+/// What was merged away is used again before everything about it has landed.
+pub fn merging_again() -> Beside {
+    let before = deletes((0..96).filter(|n| n % 8 != 0));
+    let ops = concat(&[
+        vec![Op::Maintain, Op::Reclaim, Op::Reclaim, Op::Reclaim],
+        inserts(0..24, 1),
+        inserts(0..24, 2),
+    ]);
+    let play = Play { name: "merging again", load: load(96, 1.0), before, ops, ..one_leaf() };
+    Beside { play, others: inserts(64..70, 3), reads: false, step: 3, dead: Vec::new() }
+}
+
+/// What was moved away from is used again: the right leaf grows twice, the left one takes where the right one lay.
+pub fn moving_again() -> Beside {
+    let ops = concat(&[
+        inserts(33..64, 1),
+        inserts(33..64, 2),
+        vec![Op::Maintain, Op::Reclaim, Op::Reclaim, Op::Reclaim],
+        inserts(1..4, 1),
+    ]);
+    let play = Play { name: "moving again", ops, ..relocating(64) };
+    Beside { play, others: inserts(8..12, 3), reads: false, step: 17, dead: Vec::new() }
+}
+
+/// A census while somebody's new nodes are under way, and one that is slow itself.
+pub fn counted() -> Beside {
+    let others = vec![Op::Census, Op::Census];
+    Beside {
+        play: Play { name: "counted", ..growing().play },
+        others,
+        reads: false,
+        step: 1,
+        dead: Vec::new(),
+    }
+}
+
+pub fn counting() -> Beside {
+    let play = Play { name: "counting", load: load(64, 1.0), ops: vec![Op::Census], ..one_leaf() };
+    let others = concat(&[
+        inserts([5, 40], 3),
+        deletes(8..60),
+        vec![Op::Maintain, Op::Reclaim, Op::Reclaim],
+        inserts(8..60, 4),
+    ]);
+    Beside { play, others, reads: false, step: 3, dead: Vec::new() }
+}
+
+/// Who repairs what a dead one has left is late; the others go on where he has unlocked.
+pub fn repairing(
+    name: &'static str,
+    load: (Vec<u64>, f64),
+    before: Vec<Op>,
+    dead: Vec<Op>,
+) -> Beside {
+    // An insert trusts the table that the repair has built.
+    let ops = concat(&[inserts([3], 1), updates([4]), inserts([30, 33], 1)]);
+    let others = concat(&[inserts([2, 3, 30, 33], 3), updates([2, 32]), inserts([1, 34], 3)]);
+    let play = Play { name, load, before, ops, compute_nodes: 4, ..one_leaf() };
+    Beside { play, others, reads: false, step: 5, dead }
+}
+
+pub fn repairing_a_split() -> Beside {
+    repairing("repairing a split", load(64, 1.0), Vec::new(), inserts([5], 4))
+}
+
+pub fn repairing_an_update() -> Beside {
+    let dead = vec![Op::Update(50, value(1)), Op::Update(50, value(2)), Op::Insert(54, value(3))];
+    repairing("repairing an update", load(40, 0.6), Vec::new(), dead)
+}
+
+pub fn repairing_a_merge() -> Beside {
+    // What begins the merge is the victim's.
+    let dead = concat(&[deletes((0..64).filter(|n| n % 8 > 4)), vec![Op::Maintain]]);
+    let before = deletes((0..64).filter(|n| n % 8 == 1 || n % 8 == 3));
+    let mut b = repairing("repairing a merge", load(64, 0.6), before, dead);
+    b.step = 13;
+    b
+}
+
+/// Tables go to other homes while who writes under their locks is late.
+pub fn handing_over() -> Beside {
+    let ops = concat(&[updates((0..12).map(|n| n * 16)), inserts([3, 60, 120], 1)]);
+    let play = Play { name: "handing over", ops, load: load(200, 0.5), ..one_leaf() };
+    let more = inserts((0..12).map(|n| n * 16 + 1), 3);
+    Beside {
+        play,
+        others: concat(&[vec![Op::HandOver], more]),
+        reads: false,
+        step: 2,
+        dead: Vec::new(),
+    }
+}
