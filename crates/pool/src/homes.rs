@@ -152,8 +152,8 @@ impl HomeService {
         ep.write(Partition::record(p.number), buf).await.map(|_| ())
     }
 
-    /// Cuts up to `count` cells, and smaller ones of what is left at the end of a segment. It fills a segment before it goes on to the next partition, so that partitions grow evenly and
-    /// a small pool does not open them all. An empty answer: full.
+    /// Cuts up to `count` cells, and smaller ones of what is left at the end of a segment. It fills a segment before it goes on to the
+    /// next partition, so that partitions grow evenly and a small pool does not open them all. An empty answer: full.
     async fn cells(&self, ep: &Endpoint, lines: u8, count: u16) -> Result<Vec<TableId>> {
         let mut out = Vec::new();
         let (n, first) = {
@@ -163,8 +163,7 @@ impl HomeService {
         // (A node that has joined late may be the home of nothing.)
         for step in 0..n {
             let i = (first + step) % n;
-            let right = out.iter().filter(|t: &&TableId| t.lines() == lines).count();
-            let wanted = usize::from(count) - right;
+            let wanted = usize::from(count) - of_size(&out, lines);
             match self.cut_from(ep, i, lines, wanted, &mut out).await {
                 Ok(()) => {}
                 // What is published already is granted; the error shows again on the next call.
@@ -172,8 +171,7 @@ impl HomeService {
                 Err(e) => return Err(e),
             }
             let mut s = locked(&self.state);
-            let right = out.iter().filter(|t| t.lines() == lines).count();
-            let done = right == usize::from(count);
+            let done = of_size(&out, lines) == usize::from(count);
             let more = done && !s.partitions[i].is_exhausted();
             s.cursor = if more { i } else { (i + 1) % n };
             if done {
@@ -302,6 +300,10 @@ impl Partition {
     }
 }
 
+fn of_size(cells: &[TableId], lines: u8) -> usize {
+    cells.iter().filter(|t| t.lines() == lines).count()
+}
+
 /// Asks a home for up to `count` cells of `lines` lines, beside which smaller ones may come; empty: it is full.
 pub(crate) async fn ask_cells(
     ep: &Endpoint,
@@ -316,8 +318,7 @@ pub(crate) async fn ask_cells(
     let mut out = Vec::new();
     while !f.0.is_empty() {
         let t = TableId::from_bits(f.u64()?);
-        let right = out.iter().filter(|t: &&TableId| t.lines() == lines).count();
-        let many = t.lines() == lines && right >= usize::from(count);
+        let many = t.lines() == lines && of_size(&out, lines) >= usize::from(count);
         if t.place().is_none() || t.lines() > lines || many {
             return Err(Error::corrupt(format!("{home} granted {t:?}, which cannot exist")));
         }
@@ -418,7 +419,7 @@ mod tests {
                     let grown = p.grown();
                     p.segments[grown] = GlobalAddr::new(p.home.node, 1024 << grown).bits();
                 }
-                let right = cells.iter().filter(|t| t.lines() == lines).count();
+                let right = of_size(&cells, lines);
                 prop_assert!(right <= wanted && (right > 0 || cells.is_empty()));
                 for t in cells {
                     let (partition, segment, _) = t.place().expect("inside one segment");

@@ -1,6 +1,6 @@
-//! Nobody dies, and one verb is late: every verb of somebody's operations in turn begins, half executes, or is heard of two
-//! milliseconds after it was posted, and the others do meanwhile all that they have to do. Whoever awaits what he must await is
-//! slower for it, and nothing else.
+//! One verb is late: every verb of somebody's operations in turn begins, half executes, or is heard of three milliseconds after it was
+//! posted, and the others do meanwhile all that they have to do. Whoever awaits what he must await is slower for it, and nothing
+//! else. In some plays somebody has died before, and the one who is late repairs what is left.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

@@ -103,6 +103,7 @@ pub fn moving() -> Beside {
     Beside { play, others, reads: false, step: 1, dead: Vec::new() }
 }
 
+/// Found here: a sweep met the old root of a load that had committed, and swung the root word; the load took that for an error.
 pub fn loading() -> Beside {
     let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
     let play = Play { name: "loading", load: (Vec::new(), 1.0), ops, ..one_leaf() };
@@ -128,6 +129,7 @@ pub fn reading() -> Beside {
     Beside { play, others, reads: true, step: 11, dead: Vec::new() }
 }
 
+/// Found here: what was too short for a table cell at the end of a segment was on nobody's list, and a census took it for lost.
 pub fn reading_moved() -> Beside {
     let play = Play { name: "reading what moves", ..relocating(64) };
     let others = concat(&[
