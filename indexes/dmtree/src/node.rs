@@ -59,6 +59,14 @@ pub(crate) enum Chore {
     Sweep(Vec<u8>),
 }
 
+/// A lock that a failed or dropped operation of this node has left.
+#[derive(Clone, Copy, Debug)]
+struct Orphan {
+    on: Lockable,
+    /// Whoever has the lock word has answered since the last look.
+    answers: bool,
+}
+
 /// The shared state of one index on one compute node.
 #[derive(Debug)]
 pub struct DmNode {
@@ -77,8 +85,8 @@ pub struct DmNode {
     pub(crate) words: OnceLock<Words>,
     /// Counts the tags of changes of whole leaves.
     pub(crate) changes: AtomicU32,
-    /// Locks whose operation has failed under them, by tag, and by word where a tag is one for many words.
-    orphans: Mutex<BTreeMap<(u64, u64), Lockable>>,
+    /// By tag, and by word where a tag is one for many words.
+    orphans: Mutex<BTreeMap<(u64, u64), Orphan>>,
     /// When an operation shall look after the orphans next, ns of the fabric's clock; `u64::MAX` while there are none.
     settle_at: AtomicU64,
     defects: Defects,
@@ -234,7 +242,10 @@ impl DmNode {
         if self.has(Defect::NoOrphans) {
             return;
         }
-        self.orphans.lock().expect("no panic under this lock").insert(h.key(), h.on);
+        self.orphans
+            .lock()
+            .expect("no panic under this lock")
+            .insert(h.key(), Orphan { on: h.on, answers: false });
         self.settle_at.store(0, Ordering::Relaxed);
         self.push_chore(Chore::Settle(h));
     }
@@ -264,13 +275,14 @@ impl DmNode {
         self.settle_at.load(Ordering::Relaxed) <= now
     }
 
-    /// An orphan, of those that `may` be touched, to look after now; the next one not before `again`.
+    /// An orphan, of those that `may` be touched, to look after now, and whether who has its lock has answered since the last look;
+    /// the next one not before `again`.
     pub(crate) fn due_orphan(
         &self,
         now: u64,
         again: u64,
         may: impl Fn(&Lockable) -> bool,
-    ) -> Option<HeldLock> {
+    ) -> Option<(HeldLock, bool)> {
         let at = self.settle_at.load(Ordering::Relaxed);
         if at > now {
             return None;
@@ -279,7 +291,19 @@ impl DmNode {
         self.settle_at.store(if orphans.is_empty() { u64::MAX } else { again }, Ordering::Relaxed);
         let first = (now % orphans.len().max(1) as u64) as usize;
         let mut from = orphans.iter().skip(first).chain(orphans.iter().take(first));
-        from.find(|(_, on)| may(on)).map(|((tag, _), on)| HeldLock { tag: LockTag(*tag), on: *on })
+        let ((tag, _), orphan) = from.find(|(_, o)| may(&o.on))?;
+        Some((HeldLock { tag: LockTag(*tag), on: orphan.on }, orphan.answers))
+    }
+
+    /// Who has the lock word of an orphan has answered just now: the next operation may look after it.
+    pub(crate) fn answers(&self, key: (u64, u64), now: bool) {
+        let mut orphans = self.orphans.lock().expect("no panic under this lock");
+        if let Some(orphan) = orphans.get_mut(&key) {
+            orphan.answers = now;
+            if now {
+                self.settle_at.store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     pub(crate) fn take_census(&self) -> Option<Box<Going>> {

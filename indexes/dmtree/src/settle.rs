@@ -1,10 +1,17 @@
 //! Orphans: locks that a failed or dropped operation of this node has left, with what they cover. Any client of the node settles them,
-//! before an operation of its own or while it waits for a lock.
+//! before an operation of its own or while it waits for a lock, and maintenance does.
+//!
+//! An operation does so only where whoever has the lock answers, as a probe has shown that nobody waited for: its own leaf may be far
+//! from all that, and a home that is dead keeps whoever asks it waiting until the fabric gives up.
 
-use dmtree_fabric::Result;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dmtree_fabric::verb::cas;
+use dmtree_fabric::{DetachedHook, GlobalAddr, Result};
 
 use crate::client::{DmTree, HeldLock, Lockable};
-use crate::node::Chore;
+use crate::node::{Chore, DmNode};
 
 /// Operations look after orphans no more often than this, ns.
 const SETTLE_PAUSE_NS: u64 = 1_000_000;
@@ -13,7 +20,12 @@ impl DmTree {
     /// Before an operation of its own, a client looks after what others of its node have left behind: it may be wanted elsewhere.
     pub(crate) async fn settle_some(&self) {
         let now = self.ep.now();
-        let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, |_| true) else { return };
+        let due = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, |_| true);
+        let Some((h, answers)) = due else { return };
+        if !answers {
+            return self.ask_after(h);
+        }
+        self.node.answers(h.key(), false);
         let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
         let pin = self.pin();
         // What fails is tried again later.
@@ -35,10 +47,28 @@ impl DmTree {
         let none = self.held.borrow().is_empty();
         let may = |on: &Lockable| none || matches!(on, Lockable::Inner(_));
         let now = self.ep.now();
-        let Some(h) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, may) else { return };
+        let Some((h, _)) = self.node.due_orphan(now, now + SETTLE_PAUSE_NS, may) else { return };
         if Box::pin(self.settle(h)).await.is_err() {
             self.leave_since(&before);
         }
+    }
+
+    /// Asks whoever has the lock of an orphan whether he is there, and waits for no answer.
+    fn ask_after(&self, h: HeldLock) {
+        let at = match h.on {
+            Lockable::Leaf(route) => self.node.pool.resolve_cached(route.table),
+            Lockable::Word(at) => Some(at),
+            Lockable::Inner(addr) => Some(self.inner_lock(addr)),
+        };
+        // A table whose home nobody knows is left to maintenance.
+        if let Some(at) = at {
+            let probe = Rc::new(Probe { node: self.node.clone(), key: h.key() });
+            self.ep.detach(cas(at, 0, 0), Some((probe, 0)));
+        }
+    }
+
+    fn inner_lock(&self, addr: GlobalAddr) -> GlobalAddr {
+        addr.plus(self.node.g.inner_lock_at() as u64)
     }
 
     /// An operation of this node has failed under a lock: when it still has it, what it covers is repaired.
@@ -75,13 +105,28 @@ impl DmTree {
                 return Ok(());
             }
             Lockable::Inner(addr) => {
-                let lock = addr.plus(self.node.g.inner_lock_at() as u64);
-                if self.ep.cas(lock, 0, 0).await? == h.tag.0 {
+                if self.ep.cas(self.inner_lock(addr), 0, 0).await? == h.tag.0 {
                     self.mend_inner(addr, h.tag.0).await?;
                 }
             }
         }
         self.node.adopted(h.tag);
         Ok(())
+    }
+}
+
+/// Hears whether whoever has the lock of an orphan answers.
+struct Probe {
+    node: Arc<DmNode>,
+    key: (u64, u64),
+}
+
+impl DetachedHook for Probe {
+    fn finished(&self, _: u64) {}
+
+    fn ended(&self, _: u64, result: &Result<()>) {
+        if result.is_ok() {
+            self.node.answers(self.key, true);
+        }
     }
 }
