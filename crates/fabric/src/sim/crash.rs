@@ -125,9 +125,9 @@ impl Chaos {
 struct Counted {
     issued: u64,
     armed: Option<(u64, Place, How)>,
-    /// A verb that is to be late, and by how much.
-    late: Option<(u64, Place, Picos)>,
-    /// It has been posted, and is to be on time again at this moment.
+    /// Verbs that are to be late, and by how much.
+    late: Vec<(u64, Place, Picos)>,
+    /// One of them has been posted, and is to be on time again at this moment.
     until: Picos,
 }
 
@@ -218,7 +218,7 @@ impl Crashes {
 
     pub(super) fn delay(&mut self, node: NodeId, point: CrashPoint, by: Picos) {
         let c = self.nodes.entry(node).or_default();
-        c.late = Some((c.issued + point.verb.max(1), point.place, by));
+        c.late.push((c.issued + point.verb.max(1), point.place, by));
         c.until = 0;
     }
 
@@ -230,8 +230,9 @@ impl Crashes {
     /// Whether one of the next `verbs` of a node is to be late. Before they are counted.
     fn late(&mut self, node: NodeId, verbs: u64, now: Picos) -> Option<Late> {
         let c = self.nodes.entry(node).or_default();
-        let (at, place, by) = c.late.filter(|(at, ..)| *at <= c.issued + verbs)?;
-        (c.late, c.until) = (None, now + by);
+        let due = c.late.iter().position(|(at, ..)| *at <= c.issued + verbs)?;
+        let (at, place, by) = c.late.remove(due);
+        c.until = now + by;
         let verb = at.saturating_sub(c.issued + 1) as u32;
         Some(Late { verb, place, until: c.until })
     }

@@ -259,7 +259,7 @@ impl SimFabric {
 
     /// A verb that the node is to post, in timed mode, from now on, is late by `by_ns`: it begins so much later (`Before`), a part of its
     /// pieces takes effect so much later (`Inside`), or its client hears of it so much later (`After`). What is not ordered behind
-    /// it goes on. Once per call; replaces an earlier one. On the adversarial face only.
+    /// it goes on. Once per call; of the verbs of one list only one is late. On the adversarial face only.
     ///
     /// # Errors
     /// `NotFound` for an unknown node.

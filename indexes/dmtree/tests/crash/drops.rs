@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::task::Poll;
 
+use dmtree_engine::Defect;
 use dmtree_fabric::SeededRandom;
 use dmtree_parts::RangeIndex;
 
-use crate::scene::{Op, Play, Scene, get, key, perform, value};
+use crate::scene::{Op, Play, Scene, get, key, one_holder, perform, value};
 use crate::{PLACES, every, in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
 
 /// Somebody of the node has to call maintenance now and then: after this long, ns.
@@ -184,4 +185,60 @@ fn loads_dropped() {
         let ops = vec![Op::Load((0..n).map(|n| n * 10).collect())];
         at_every_await(&Play { name, load: (Vec::new(), 1.0), ops, ..one_leaf() }, step);
     }
+}
+
+/// Drops maintenance after so many polls, lets another node count what nobody holds, and has everything brought in order after that:
+/// what a dropped operation has locked is somebody's. What went wrong, or whether maintenance had ended before.
+fn counted(play: &Play, polls: u64) -> Result<bool, String> {
+    let scene = Scene::new(play, false, polls);
+    let (mut c, mut other) = (scene.client(1), scene.client(0));
+    let mut pairs = play.load.0.iter().map(|k| (key(*k), value(*k)));
+    scene.now(c.load(&mut pairs, true, play.load.1.into())).expect("room");
+    for op in &play.before {
+        scene.now(perform(&mut c, op)).expect("before");
+    }
+    let mut ended = false;
+    scene.run(&mut SeededRandom::new(polls), async {
+        ended = dropped_after(polls, perform(&mut c, &Op::Maintain)).await.is_some();
+        // What it has posted ends.
+        other.endpoint().sleep(1_000_000).await;
+        other.endpoint().set_timeout(20_000_000);
+        // It may wait in vain for an image that nobody finishes.
+        let found = other.census().await;
+        if found.as_ref().is_ok_and(|found| found.doubly > 0) {
+            scene.complain()(format!("a census has found {found:?}"));
+        }
+    });
+    for cn in [1, 0, 1] {
+        let mut c = scene.client(cn);
+        scene.now(perform(&mut c, &Op::Maintain)).map_err(|e| format!("maintenance: {e}"))?;
+    }
+    scene.now(other.walk()).map_err(|e| format!("walk: {e}"))?;
+    scene.trouble().map_or(Ok(()), Err)?;
+    one_holder(&scene, &mut other)?;
+    Ok(ended)
+}
+
+/// The first number of polls after which something goes wrong.
+fn counted_at_every_await(play: &Play) -> (u64, Option<String>) {
+    for polls in 1.. {
+        match counted(play, polls) {
+            Ok(false) => {}
+            Ok(true) => return (polls, None),
+            Err(what) => return (polls, Some(what)),
+        }
+    }
+    unreachable!("maintenance ends")
+}
+
+/// A merge is dropped behind its commit, where nothing leads to the dead leaf any more but its lock, and a census comes by. One that
+/// does not look at locks takes the leaf, and so does whoever finishes the merge.
+#[test]
+fn a_census_leaves_what_a_living_node_has_locked() {
+    let (runs, wrong) = counted_at_every_await(&merging());
+    assert!(wrong.is_none() && runs > 10, "after {runs} polls: {wrong:?}");
+    let blind = Play { defect: Some(Defect::CensusNoLocks), ..merging() };
+    let (runs, wrong) = counted_at_every_await(&blind);
+    eprintln!("CensusNoLocks: {runs} runs: {wrong:?}");
+    assert!(wrong.is_some(), "not found");
 }

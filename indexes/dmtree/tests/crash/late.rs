@@ -14,9 +14,9 @@ use dmtree_pool::PoolNode;
 
 use crate::drops::effect;
 use crate::late_plays::{
-    counted, counting, growing, handing_over, loading, merging, merging_again, merging_inner,
-    moving, moving_again, reading, reading_moved, repairing_a_merge, repairing_a_split,
-    repairing_an_update, split_and_merged, splitting, writing,
+    burying, counted, counting, growing, handing_over, handing_over_twice, loading, merging,
+    merging_again, merging_inner, moving, moving_again, reading, reading_moved, repairing_a_merge,
+    repairing_a_split, repairing_an_update, split_and_merged, splitting, writing,
 };
 use crate::moves::later;
 use crate::scene::{Op, PAUSE_NS, Play, Scene, get, key, one_holder, perform, scan, value};
@@ -45,6 +45,10 @@ pub struct Beside {
     pub step: u64,
     /// Somebody else does this first, and dies at some verb of it. Nobody else begins before that has been dealt with.
     pub dead: Vec<Op>,
+    /// The others are another client of the same node.
+    pub twin: bool,
+    /// So many verbs behind the one that is late there is one that is twice as late; 0: there is none.
+    pub again: u64,
 }
 
 /// One value of a key: from when it may be seen, and from when nothing older may be.
@@ -224,6 +228,7 @@ fn once(
         let (done, other, was) = (late_done.clone(), other_done.clone(), was_late.clone());
         let (ops, reads, fabric) = (play.ops.clone(), beside.reads, scene.fabric.clone());
         let begun = begun.clone();
+        let again = beside.again;
         let pool = scene.pool(LATE);
         scene.worker(LATE, move |mut c| async move {
             // What it knows is of before.
@@ -233,6 +238,10 @@ fn once(
                 c.endpoint().sleep(5_000).await;
             }
             fabric.delay_at(late, point, LATE_NS).expect("known");
+            if again > 0 {
+                let next = CrashPoint { verb: point.verb + again, place: Place::Before };
+                fabric.delay_at(late, next, 2 * LATE_NS).expect("known");
+            }
             work(&mut c, &pool, &ops, &story)
                 .await
                 .unwrap_or_else(|e| complain(format!("late: {e}")));
@@ -250,13 +259,15 @@ fn once(
         let (story, complain, fabric) = (story.clone(), scene.complain(), scene.fabric.clone());
         let (done, other, ops) = (late_done.clone(), other_done.clone(), beside.others.clone());
         let waits = !beside.reads;
-        let pool = scene.pool(OTHER);
-        scene.worker(OTHER, move |mut c| async move {
+        let other_node = if beside.twin { LATE } else { OTHER };
+        let pool = scene.pool(other_node);
+        scene.worker(other_node, move |mut c| async move {
             let ep = c.endpoint().clone();
             while waits && fabric.late_until(late).is_none() && !done.get() && ep.now() < BOUND_NS {
                 ep.sleep(5_000).await;
             }
-            if !done.get() {
+            // (Who does not await the verb may have ended.)
+            if !done.get() || fabric.late_until(late).is_some() {
                 let worked = work(&mut c, &pool, &ops, &story).await;
                 worked.unwrap_or_else(|e| complain(format!("beside: {e}")));
             }
@@ -392,6 +403,7 @@ fn harmless(beside: &Beside) {
 #[test]
 fn late_while_tables_move() {
     harmless(&handing_over());
+    harmless(&handing_over_twice());
 }
 
 #[test]
@@ -411,6 +423,7 @@ fn a_late_census() {
 fn late_before_memory_is_used_again() {
     harmless(&merging_again());
     harmless(&moving_again());
+    harmless(&burying());
 }
 
 #[test]
@@ -449,7 +462,7 @@ type Wanted = (Defect, fn() -> Beside, Option<CrashPoint>);
 /// Teeth: what late verbs are there to find. `DMTREE_TEETH=NAME,...` looks for those in every play.
 #[test]
 fn late_verbs_find_defects() {
-    let plays: [fn() -> Beside; 18] = [
+    let plays: [fn() -> Beside; 20] = [
         handing_over,
         writing,
         splitting,
@@ -468,10 +481,13 @@ fn late_verbs_find_defects() {
         merging_inner,
         reading,
         reading_moved,
+        burying,
+        handing_over_twice,
     ];
-    // The split has committed, and its image is torn.
+    // The split has committed, and its image is torn; an entry is torn.
     let half_split = CrashPoint { verb: 10, place: Place::Inside };
-    let known: [Wanted; 7] = [
+    let half_update = CrashPoint { verb: 8, place: Place::Inside };
+    let known: [Wanted; 8] = [
         (Defect::UnlockBeforePublish, split_and_merged, None),
         (Defect::RootOverwritten, growing, None),
         (Defect::MergeNextDetached, merging_again, None),
@@ -479,6 +495,7 @@ fn late_verbs_find_defects() {
         (Defect::CensusNoBarrier, counted, None),
         (Defect::CensusNoNotes, counting, None),
         (Defect::MendNoRestamp, repairing_a_split, Some(half_split)),
+        (Defect::MendDetached, repairing_an_update, Some(half_update)),
     ];
     let asked = std::env::var("DMTREE_TEETH").ok();
     let mut wanted: Vec<Wanted> = Vec::new();

@@ -41,13 +41,15 @@ pub fn writing() -> Beside {
         reads: false,
         step: 1,
         dead: Vec::new(),
+        twin: false,
+        again: 0,
     }
 }
 
 pub fn splitting() -> Beside {
     let play = Play { name: "splitting", load: load(64, 1.0), ops: inserts([5], 1), ..one_leaf() };
     let others = concat(&[updates(0..4), inserts([40], 3), vec![Op::Sweep], inserts(10..14, 3)]);
-    Beside { play, others, reads: false, step: 1, dead: Vec::new() }
+    Beside { play, others, reads: false, step: 1, dead: Vec::new(), twin: false, again: 0 }
 }
 
 /// The new leaf is merged away before the one who made it has added its record.
@@ -63,14 +65,14 @@ pub fn split_and_merged() -> Beside {
         inserts(41..50, 3),
         vec![Op::Maintain],
     ]);
-    Beside { play, others, reads: false, step: 1, dead: Vec::new() }
+    Beside { play, others, reads: false, step: 1, dead: Vec::new(), twin: false, again: 0 }
 }
 
 pub fn growing() -> Beside {
     let play = Play { name: "growing", load: load(256, 1.0), ops: inserts([5], 1), ..one_leaf() };
     let more = concat(&[inserts(240..256, 3), inserts(240..256, 4)]);
     let others = concat(&[inserts((1..8).map(|leaf| leaf * 32 + 5), 3), more]);
-    Beside { play, others, reads: false, step: 1, dead: Vec::new() }
+    Beside { play, others, reads: false, step: 1, dead: Vec::new(), twin: false, again: 0 }
 }
 
 pub fn merging() -> Beside {
@@ -78,7 +80,7 @@ pub fn merging() -> Beside {
     let ops = vec![Op::Maintain];
     let play = Play { name: "merging", load: load(64, 1.0), before, ops, ..one_leaf() };
     let others = concat(&[inserts(0..4, 3), updates([32, 40]), inserts(30..36, 3)]);
-    Beside { play, others, reads: false, step: 1, dead: Vec::new() }
+    Beside { play, others, reads: false, step: 1, dead: Vec::new(), twin: false, again: 0 }
 }
 
 pub fn merging_inner() -> Beside {
@@ -87,7 +89,7 @@ pub fn merging_inner() -> Beside {
     let play =
         Play { name: "merging inner nodes", load: load(400, 0.5), before, ops, ..one_leaf() };
     let others = concat(&[inserts([0, 100, 200, 300], 3), vec![Op::Maintain]]);
-    Beside { play, others, reads: false, step: 5, dead: Vec::new() }
+    Beside { play, others, reads: false, step: 5, dead: Vec::new(), twin: false, again: 0 }
 }
 
 pub fn moving() -> Beside {
@@ -100,14 +102,22 @@ pub fn moving() -> Beside {
         vec![Op::Maintain],
         inserts(10..18, 4),
     ]);
-    Beside { play, others, reads: false, step: 1, dead: Vec::new() }
+    Beside { play, others, reads: false, step: 1, dead: Vec::new(), twin: false, again: 0 }
 }
 
 /// Found here: a sweep met the old root of a load that had committed, and swung the root word; the load took that for an error.
 pub fn loading() -> Beside {
     let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
     let play = Play { name: "loading", load: (Vec::new(), 1.0), ops, ..one_leaf() };
-    Beside { play, others: vec![Op::Sweep], reads: false, step: 1, dead: Vec::new() }
+    Beside {
+        play,
+        others: vec![Op::Sweep],
+        reads: false,
+        step: 1,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+    }
 }
 
 /// The one who is late reads while leaves split, merge, and lie where others lay.
@@ -126,7 +136,7 @@ pub fn reading() -> Beside {
         vec![Op::Maintain],
         updates(0..8),
     ]);
-    Beside { play, others, reads: true, step: 11, dead: Vec::new() }
+    Beside { play, others, reads: true, step: 11, dead: Vec::new(), twin: false, again: 0 }
 }
 
 /// Found here: what was too short for a table cell at the end of a segment was on nobody's list, and a census took it for lost.
@@ -140,7 +150,7 @@ pub fn reading_moved() -> Beside {
         deletes(0..60),
         vec![Op::Maintain],
     ]);
-    Beside { play, others, reads: true, step: 11, dead: Vec::new() }
+    Beside { play, others, reads: true, step: 11, dead: Vec::new(), twin: false, again: 0 }
 }
 
 /// What was merged away is used again before everything about it has landed.
@@ -152,7 +162,15 @@ pub fn merging_again() -> Beside {
         inserts(0..24, 2),
     ]);
     let play = Play { name: "merging again", load: load(96, 1.0), before, ops, ..one_leaf() };
-    Beside { play, others: inserts(64..70, 3), reads: false, step: 3, dead: Vec::new() }
+    Beside {
+        play,
+        others: inserts(64..70, 3),
+        reads: false,
+        step: 3,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+    }
 }
 
 /// What was moved away from is used again: the right leaf grows twice, the left one takes where the right one lay.
@@ -164,7 +182,15 @@ pub fn moving_again() -> Beside {
         inserts(1..4, 1),
     ]);
     let play = Play { name: "moving again", ops, ..relocating(64) };
-    Beside { play, others: inserts(8..12, 3), reads: false, step: 17, dead: Vec::new() }
+    Beside {
+        play,
+        others: inserts(8..12, 3),
+        reads: false,
+        step: 17,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+    }
 }
 
 /// A census while somebody's new nodes are under way, and one that is slow itself.
@@ -176,6 +202,8 @@ pub fn counted() -> Beside {
         reads: false,
         step: 1,
         dead: Vec::new(),
+        twin: false,
+        again: 0,
     }
 }
 
@@ -187,7 +215,7 @@ pub fn counting() -> Beside {
         vec![Op::Maintain, Op::Reclaim, Op::Reclaim],
         inserts(8..60, 4),
     ]);
-    Beside { play, others, reads: false, step: 3, dead: Vec::new() }
+    Beside { play, others, reads: false, step: 3, dead: Vec::new(), twin: false, again: 0 }
 }
 
 /// Who repairs what a dead one has left is late; the others go on where he has unlocked.
@@ -201,7 +229,7 @@ pub fn repairing(
     let ops = concat(&[inserts([3], 1), updates([4]), inserts([30, 33], 1)]);
     let others = concat(&[inserts([2, 3, 30, 33], 3), updates([2, 32]), inserts([1, 34], 3)]);
     let play = Play { name, load, before, ops, compute_nodes: 4, ..one_leaf() };
-    Beside { play, others, reads: false, step: 5, dead }
+    Beside { play, others, reads: false, step: 5, dead, twin: false, again: 0 }
 }
 
 pub fn repairing_a_split() -> Beside {
@@ -233,5 +261,22 @@ pub fn handing_over() -> Beside {
         reads: false,
         step: 2,
         dead: Vec::new(),
+        twin: false,
+        again: 0,
     }
+}
+
+/// What somebody has merged away is used again by another client of his node, whose verbs are not ordered behind his.
+pub fn burying() -> Beside {
+    let before = deletes((0..96).filter(|n| n % 8 != 0));
+    let play = Play { name: "burying", before, ops: vec![Op::Maintain], ..merging_again().play };
+    let others = concat(&[vec![Op::Reclaim; 3], inserts(0..24, 3), inserts(0..24, 4)]);
+    Beside { play, others, reads: false, step: 3, dead: Vec::new(), twin: true, again: 0 }
+}
+
+/// Somebody hears late that he has a lock, tables want to move meanwhile, and what he does under the lock is late, too.
+pub fn handing_over_twice() -> Beside {
+    let ops = inserts((0..12).map(|n| n * 16), 1);
+    let play = Play { name: "handing over twice", ops, ..handing_over().play };
+    Beside { play, again: 1, step: 3, ..handing_over() }
 }

@@ -6,6 +6,7 @@
 mod drops;
 mod late;
 mod late_plays;
+mod leases;
 mod moves;
 mod scene;
 

@@ -281,15 +281,16 @@ impl Scene {
 
     /// Keepers with pauses of their own, ns: who looks more often is more often the first.
     pub fn keepers_at(&self, pause_ns: impl Fn(u16) -> u64) {
-        for cn in 0..self.bed.cluster.compute_nodes() as u16 {
-            let pause_ns = pause_ns(cn);
-            let slot = self.core.add_slot();
-            let (node, ep) = (self.pool(cn), self.endpoint(cn, slot));
-            ep.set_timeout(5_000_000);
-            self.spawn(cn, slot, async move {
-                let _ = node.keep_on(&ep, pause_ns, || false).await;
-            });
-        }
+        (0..self.bed.cluster.compute_nodes() as u16).for_each(|cn| self.keeper(cn, pause_ns(cn)));
+    }
+
+    pub fn keeper(&self, cn: u16, pause_ns: u64) {
+        let slot = self.core.add_slot();
+        let (node, ep) = (self.pool(cn), self.endpoint(cn, slot));
+        ep.set_timeout(5_000_000);
+        self.spawn(cn, slot, async move {
+            let _ = node.keep_on(&ep, pause_ns, || false).await;
+        });
     }
 
     pub fn pool(&self, cn: u16) -> std::sync::Arc<dmtree_pool::PoolNode> {
