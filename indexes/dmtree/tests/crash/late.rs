@@ -14,16 +14,17 @@ use dmtree_pool::PoolNode;
 
 use crate::drops::effect;
 use crate::late_plays::{
-    burying, counted, counting, growing, handing_over, handing_over_twice, loading, merging,
-    merging_again, merging_inner, moving, moving_again, reading, reading_moved, repairing_a_merge,
-    repairing_a_split, repairing_an_update, split_and_merged, splitting, writing,
+    burying, counted, counting, growing, growing_and_merged, handing_over, handing_over_twice,
+    loading, merging, merging_again, merging_inner, moving, moving_again, reading, reading_moved,
+    reading_uncached, repairing_a_merge, repairing_a_split, repairing_an_update, split_and_merged,
+    splitting, writing,
 };
 use crate::moves::later;
 use crate::scene::{Op, PAUSE_NS, Play, Scene, get, key, one_holder, perform, scan, value};
 use crate::{PLACES, every};
 
 /// How late a verb is: longer than all that the others do takes, shorter than a lease, ns.
-const LATE_NS: u64 = 3_000_000;
+pub const LATE_NS: u64 = 3_000_000;
 /// Everybody has ended after this time, ns.
 const BOUND_NS: u64 = 400_000_000;
 /// Whose verbs are late, who works beside him, and who reads.
@@ -49,6 +50,8 @@ pub struct Beside {
     pub twin: bool,
     /// So many verbs behind the one that is late there is one that is twice as late; 0: there is none.
     pub again: u64,
+    /// How late, ns.
+    pub by_ns: u64,
 }
 
 /// One value of a key: from when it may be seen, and from when nothing older may be.
@@ -228,7 +231,7 @@ fn once(
         let (done, other, was) = (late_done.clone(), other_done.clone(), was_late.clone());
         let (ops, reads, fabric) = (play.ops.clone(), beside.reads, scene.fabric.clone());
         let begun = begun.clone();
-        let again = beside.again;
+        let (again, by_ns) = (beside.again, beside.by_ns);
         let pool = scene.pool(LATE);
         scene.worker(LATE, move |mut c| async move {
             // What it knows is of before.
@@ -237,10 +240,10 @@ fn once(
             while !begun.get() {
                 c.endpoint().sleep(5_000).await;
             }
-            fabric.delay_at(late, point, LATE_NS).expect("known");
+            fabric.delay_at(late, point, by_ns).expect("known");
             if again > 0 {
                 let next = CrashPoint { verb: point.verb + again, place: Place::Before };
-                fabric.delay_at(late, next, 2 * LATE_NS).expect("known");
+                fabric.delay_at(late, next, 2 * by_ns).expect("known");
             }
             work(&mut c, &pool, &ops, &story)
                 .await
@@ -315,7 +318,7 @@ fn once(
             }
         }
         // What is detached has landed, and readers have ended.
-        ep.sleep(LATE_NS + 2_000_000).await;
+        ep.sleep(beside.by_ns + 2_000_000).await;
         if scene.trouble().is_none()
             && let Err(e) = look(&mut c, &keys, 1, &story).await
         {
@@ -436,6 +439,7 @@ fn a_late_split() {
     harmless(&splitting());
     harmless(&split_and_merged());
     harmless(&growing());
+    harmless(&growing_and_merged());
 }
 
 #[test]
@@ -454,6 +458,7 @@ fn a_late_move() {
 fn a_late_reader() {
     harmless(&reading());
     harmless(&reading_moved());
+    harmless(&reading_uncached());
 }
 
 /// A defect, a play that shows it, and where somebody dies first if not everywhere.
@@ -462,7 +467,7 @@ type Wanted = (Defect, fn() -> Beside, Option<CrashPoint>);
 /// Teeth: what late verbs are there to find. `DMTREE_TEETH=NAME,...` looks for those in every play.
 #[test]
 fn late_verbs_find_defects() {
-    let plays: [fn() -> Beside; 20] = [
+    let plays: [fn() -> Beside; 22] = [
         handing_over,
         writing,
         splitting,
@@ -483,6 +488,8 @@ fn late_verbs_find_defects() {
         reading_moved,
         burying,
         handing_over_twice,
+        reading_uncached,
+        growing_and_merged,
     ];
     // The split has committed, and its image is torn; an entry is torn.
     let half_split = CrashPoint { verb: 10, place: Place::Inside };

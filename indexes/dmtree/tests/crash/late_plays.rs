@@ -2,7 +2,7 @@
 
 use dmtree_engine::Options;
 
-use crate::late::Beside;
+use crate::late::{Beside, LATE_NS};
 use crate::scene::{Op, Play, value};
 use crate::{one_leaf, relocating};
 
@@ -43,13 +43,23 @@ pub fn writing() -> Beside {
         dead: Vec::new(),
         twin: false,
         again: 0,
+        by_ns: LATE_NS,
     }
 }
 
 pub fn splitting() -> Beside {
     let play = Play { name: "splitting", load: load(64, 1.0), ops: inserts([5], 1), ..one_leaf() };
     let others = concat(&[updates(0..4), inserts([40], 3), vec![Op::Sweep], inserts(10..14, 3)]);
-    Beside { play, others, reads: false, step: 1, dead: Vec::new(), twin: false, again: 0 }
+    Beside {
+        play,
+        others,
+        reads: false,
+        step: 1,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+        by_ns: LATE_NS,
+    }
 }
 
 /// The new leaf is merged away before the one who made it has added its record.
@@ -65,14 +75,32 @@ pub fn split_and_merged() -> Beside {
         inserts(41..50, 3),
         vec![Op::Maintain],
     ]);
-    Beside { play, others, reads: false, step: 1, dead: Vec::new(), twin: false, again: 0 }
+    Beside {
+        play,
+        others,
+        reads: false,
+        step: 1,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+        by_ns: LATE_NS,
+    }
 }
 
 pub fn growing() -> Beside {
     let play = Play { name: "growing", load: load(256, 1.0), ops: inserts([5], 1), ..one_leaf() };
     let more = concat(&[inserts(240..256, 3), inserts(240..256, 4)]);
     let others = concat(&[inserts((1..8).map(|leaf| leaf * 32 + 5), 3), more]);
-    Beside { play, others, reads: false, step: 1, dead: Vec::new(), twin: false, again: 0 }
+    Beside {
+        play,
+        others,
+        reads: false,
+        step: 1,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+        by_ns: LATE_NS,
+    }
 }
 
 pub fn merging() -> Beside {
@@ -80,7 +108,16 @@ pub fn merging() -> Beside {
     let ops = vec![Op::Maintain];
     let play = Play { name: "merging", load: load(64, 1.0), before, ops, ..one_leaf() };
     let others = concat(&[inserts(0..4, 3), updates([32, 40]), inserts(30..36, 3)]);
-    Beside { play, others, reads: false, step: 1, dead: Vec::new(), twin: false, again: 0 }
+    Beside {
+        play,
+        others,
+        reads: false,
+        step: 1,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+        by_ns: LATE_NS,
+    }
 }
 
 pub fn merging_inner() -> Beside {
@@ -89,7 +126,16 @@ pub fn merging_inner() -> Beside {
     let play =
         Play { name: "merging inner nodes", load: load(400, 0.5), before, ops, ..one_leaf() };
     let others = concat(&[inserts([0, 100, 200, 300], 3), vec![Op::Maintain]]);
-    Beside { play, others, reads: false, step: 5, dead: Vec::new(), twin: false, again: 0 }
+    Beside {
+        play,
+        others,
+        reads: false,
+        step: 5,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+        by_ns: LATE_NS,
+    }
 }
 
 pub fn moving() -> Beside {
@@ -102,7 +148,16 @@ pub fn moving() -> Beside {
         vec![Op::Maintain],
         inserts(10..18, 4),
     ]);
-    Beside { play, others, reads: false, step: 1, dead: Vec::new(), twin: false, again: 0 }
+    Beside {
+        play,
+        others,
+        reads: false,
+        step: 1,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+        by_ns: LATE_NS,
+    }
 }
 
 /// Found here: a sweep met the old root of a load that had committed, and swung the root word; the load took that for an error.
@@ -117,6 +172,7 @@ pub fn loading() -> Beside {
         dead: Vec::new(),
         twin: false,
         again: 0,
+        by_ns: LATE_NS,
     }
 }
 
@@ -136,7 +192,16 @@ pub fn reading() -> Beside {
         vec![Op::Maintain],
         updates(0..8),
     ]);
-    Beside { play, others, reads: true, step: 11, dead: Vec::new(), twin: false, again: 0 }
+    Beside {
+        play,
+        others,
+        reads: true,
+        step: 11,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+        by_ns: LATE_NS,
+    }
 }
 
 /// Found here: what was too short for a table cell at the end of a segment was on nobody's list, and a census took it for lost.
@@ -150,7 +215,16 @@ pub fn reading_moved() -> Beside {
         deletes(0..60),
         vec![Op::Maintain],
     ]);
-    Beside { play, others, reads: true, step: 11, dead: Vec::new(), twin: false, again: 0 }
+    Beside {
+        play,
+        others,
+        reads: true,
+        step: 11,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+        by_ns: LATE_NS,
+    }
 }
 
 /// What was merged away is used again before everything about it has landed.
@@ -170,6 +244,7 @@ pub fn merging_again() -> Beside {
         dead: Vec::new(),
         twin: false,
         again: 0,
+        by_ns: LATE_NS,
     }
 }
 
@@ -190,6 +265,7 @@ pub fn moving_again() -> Beside {
         dead: Vec::new(),
         twin: false,
         again: 0,
+        by_ns: LATE_NS,
     }
 }
 
@@ -204,6 +280,7 @@ pub fn counted() -> Beside {
         dead: Vec::new(),
         twin: false,
         again: 0,
+        by_ns: LATE_NS,
     }
 }
 
@@ -215,7 +292,16 @@ pub fn counting() -> Beside {
         vec![Op::Maintain, Op::Reclaim, Op::Reclaim],
         inserts(8..60, 4),
     ]);
-    Beside { play, others, reads: false, step: 3, dead: Vec::new(), twin: false, again: 0 }
+    Beside {
+        play,
+        others,
+        reads: false,
+        step: 3,
+        dead: Vec::new(),
+        twin: false,
+        again: 0,
+        by_ns: LATE_NS,
+    }
 }
 
 /// Who repairs what a dead one has left is late; the others go on where he has unlocked.
@@ -229,7 +315,7 @@ pub fn repairing(
     let ops = concat(&[inserts([3], 1), updates([4]), inserts([30, 33], 1)]);
     let others = concat(&[inserts([2, 3, 30, 33], 3), updates([2, 32]), inserts([1, 34], 3)]);
     let play = Play { name, load, before, ops, compute_nodes: 4, ..one_leaf() };
-    Beside { play, others, reads: false, step: 5, dead, twin: false, again: 0 }
+    Beside { play, others, reads: false, step: 5, dead, twin: false, again: 0, by_ns: LATE_NS }
 }
 
 pub fn repairing_a_split() -> Beside {
@@ -263,6 +349,7 @@ pub fn handing_over() -> Beside {
         dead: Vec::new(),
         twin: false,
         again: 0,
+        by_ns: LATE_NS,
     }
 }
 
@@ -271,7 +358,16 @@ pub fn burying() -> Beside {
     let before = deletes((0..96).filter(|n| n % 8 != 0));
     let play = Play { name: "burying", before, ops: vec![Op::Maintain], ..merging_again().play };
     let others = concat(&[vec![Op::Reclaim; 3], inserts(0..24, 3), inserts(0..24, 4)]);
-    Beside { play, others, reads: false, step: 3, dead: Vec::new(), twin: true, again: 0 }
+    Beside {
+        play,
+        others,
+        reads: false,
+        step: 3,
+        dead: Vec::new(),
+        twin: true,
+        again: 0,
+        by_ns: LATE_NS,
+    }
 }
 
 /// Somebody hears late that he has a lock, tables want to move meanwhile, and what he does under the lock is late, too.
@@ -279,4 +375,19 @@ pub fn handing_over_twice() -> Beside {
     let ops = inserts((0..12).map(|n| n * 16), 1);
     let play = Play { name: "handing over twice", ops, ..handing_over().play };
     Beside { play, again: 1, step: 3, ..handing_over() }
+}
+
+/// The one who is late has no room for what he reads of inner nodes, and the first child of one moves.
+pub fn reading_uncached() -> Beside {
+    let moved = reading_moved();
+    let play = Play { name: "reading without a cache", cache_bytes: 1 << 11, ..moved.play };
+    Beside { play, step: 3, ..moved }
+}
+
+/// An inner node is split, swept, and merged away before the one who made it has added its record.
+pub fn growing_and_merged() -> Beside {
+    let play = Play { name: "growing and merged", load: load(600, 1.0), ..growing().play };
+    let mut others = concat(&[vec![Op::Sweep], deletes((0..256).filter(|n| n % 32 != 1))]);
+    others.extend(vec![Op::Maintain; 3]);
+    Beside { play, others, by_ns: 40_000_000, ..growing() }
 }
