@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use dmtree_fabric::Snapshot;
+use dmtree_fabric::{Fabric, Snapshot};
 use dmtree_parts::RangeIndex;
 use dmtree_workload::{Plan, Seed};
 
@@ -40,7 +40,7 @@ pub(crate) fn measure<I: RangeIndex>(
     let orders = Arc::new(orders(g, cell, host, opened, plan, oracle, time));
     let body = |seat: Seat<I>| -> Loop<Tally> { Box::pin(client::work(seat, orders.clone())) };
     let (what, place) = (name(g, Some(cell)), at(host));
-    let began = clock::now();
+    let (began, issued) = (clock::now(), issued(opened));
     let mut tick = || {
         let done = orders.done.load(Ordering::Relaxed);
         let share = match (&orders.window, time) {
@@ -60,8 +60,15 @@ pub(crate) fn measure<I: RangeIndex>(
     if let Some(counted) = orders.counted.get() {
         m.counts = counted.clone();
     }
-    conclude(&mut m, &orders, clients, (clock::now() - began).as_secs_f64());
+    let verbs = self::issued(opened) - issued;
+    conclude(&mut m, &orders, clients, ((clock::now() - began).as_secs_f64(), verbs));
     Ok(m)
+}
+
+/// Verbs that all compute nodes of a simulated pool have posted so far.
+fn issued<I: RangeIndex>(opened: &Opened<I>) -> u64 {
+    let Some(sim) = opened.sim() else { return 0 };
+    sim.nodes().into_iter().map(|node| sim.issued(node)).sum()
 }
 
 fn orders<I: RangeIndex>(
@@ -109,7 +116,8 @@ fn orders<I: RangeIndex>(
 }
 
 /// What follows from the window and from the offered load.
-fn conclude(m: &mut Measured, o: &Orders, clients: u32, real_seconds: f64) {
+fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
+    let (real_seconds, real_verbs) = real;
     let start = o.start.get().copied().unwrap_or(0);
     if let Some(w) = &o.window {
         let span = w.span(start);
@@ -123,6 +131,8 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real_seconds: f64) {
             busiest: simulated::busiest(&nodes),
             nodes,
             real_seconds,
+            real_verbs,
+            sim_verbs_per_s: real_verbs as f64 / real_seconds.max(1e-9),
         });
         if let Some(a) = &o.arrivals {
             let (from, to) = (span.from_ns - start, span.to_ns - start);

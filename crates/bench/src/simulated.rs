@@ -149,6 +149,12 @@ pub struct SimFigures {
     pub busiest: Option<Busiest>,
     /// Real seconds that the cell took to simulate, loading and warming left out.
     pub real_seconds: f64,
+    /// One-sided verbs simulated in that time, ramps included.
+    #[serde(default)]
+    pub real_verbs: u64,
+    /// Verbs simulated per real second.
+    #[serde(default)]
+    pub sim_verbs_per_s: f64,
 }
 
 /// Usage counters as shares of the time they cover.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::near::Near;
 use crate::slab::{Buf, Slab};
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
@@ -104,8 +105,6 @@ struct Slot {
     waiting: Option<WaitReason>,
     /// When the slot's deadline timer fires; 0 while none is set.
     armed: Nanos,
-    /// Address of its task's state: a hint for prefetching.
-    task: usize,
     waker: Waker,
     /// Lists in flight whose futures were dropped, and what is to be done when all of them have ended.
     abandoned: u32,
@@ -120,6 +119,8 @@ pub struct Core {
     postings: RefCell<Vec<Posting>>,
     free: RefCell<Vec<u32>>,
     slots: RefCell<Vec<Slot>>,
+    /// Where the state of each slot's client is: hints for prefetching.
+    near: RefCell<Vec<Near>>,
     ready: RefCell<VecDeque<u32>>,
     timers: RefCell<BinaryHeap<Reverse<(Nanos, u64, u32)>>>,
     timer_sequence: Cell<u64>,
@@ -144,6 +145,7 @@ impl Core {
             postings: RefCell::default(),
             free: RefCell::default(),
             slots: RefCell::default(),
+            near: RefCell::default(),
             ready: RefCell::default(),
             timers: RefCell::default(),
             timer_sequence: Cell::new(0),
@@ -225,11 +227,11 @@ impl Core {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.len() as u32;
         let waker = Waker::from(Arc::new(SlotWaker { mailbox: self.mailbox.clone(), slot }));
+        self.near.borrow_mut().push(Near::default());
         slots.push(Slot {
             queued: false,
             waiting: None,
             armed: 0,
-            task: 0,
             waker,
             abandoned: 0,
             when_quiet: Vec::new(),
@@ -266,28 +268,33 @@ impl Core {
         self.timers.borrow().peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// Whether nobody waits for a list, and where the state of its client is (for prefetching only).
-    pub(crate) fn about(&self, t: Ticket) -> (bool, usize) {
-        let (detached, slot) =
-            self.with_posting(t, |p| (matches!(p.state, State::Detached), p.slot));
-        (detached, self.slots.borrow()[slot as usize].task)
-    }
-
-    /// Whose list it is.
-    pub(crate) fn slot_of(&self, t: Ticket) -> u32 {
-        self.with_posting(t, |p| p.slot)
+    /// Whether nobody waits for a list, and whose it is.
+    pub(crate) fn about(&self, t: Ticket) -> (bool, u32) {
+        self.with_posting(t, |p| (matches!(p.state, State::Detached), p.slot))
     }
 
     /// Brings a posting near.
     pub(crate) fn prefetch(&self, t: Ticket) {
-        let postings = self.postings.borrow();
-        let at = std::ptr::from_ref(&postings[t.posting as usize]).addr();
-        crate::region::prefetch(at, size_of::<Posting>());
+        if let Some(p) = self.postings.borrow().get(t.posting as usize) {
+            crate::region::prefetch(std::ptr::from_ref(p).addr(), size_of::<Posting>());
+        }
     }
 
-    /// Notes where the state of a slot's client is.
-    pub(crate) fn note_task(&self, slot: u32, at: usize) {
-        self.slots.borrow_mut()[slot as usize].task = at;
+    /// Notes that the client of a slot uses some memory whenever it runs.
+    pub(crate) fn note_near(&self, slot: u32, at: usize, bytes: usize) {
+        if let Some(near) = self.near.borrow_mut().get_mut(slot as usize) {
+            near.add(at, bytes);
+        }
+    }
+
+    /// Brings near what the client of a slot uses.
+    pub(crate) fn prefetch_client(&self, slot: u32) {
+        if let Some(near) = self.near.borrow().get(slot as usize) {
+            near.prefetch();
+        }
+        if let Some(s) = self.slots.borrow().get(slot as usize) {
+            crate::region::prefetch(std::ptr::from_ref(s).addr(), size_of::<Slot>());
+        }
     }
 
     /// The requests of a list in flight.

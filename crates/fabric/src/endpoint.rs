@@ -72,7 +72,7 @@ impl Endpoint {
     ) -> Self {
         let (node, charges) = (transport.node(), transport.charges());
         core.drive(&transport);
-        Self(Rc::new(Inner {
+        let ep = Self(Rc::new(Inner {
             core,
             transport,
             slot,
@@ -83,7 +83,18 @@ impl Endpoint {
             charges,
             step: Cell::new(Step::Other),
             attached_only: Cell::new(false),
-        }))
+        }));
+        ep.uses(&*ep.0);
+        ep.uses(&*ep.0.transport);
+        ep.0.transport.note_near(&ep);
+        ep
+    }
+
+    /// Says that this client uses a value whenever it runs, and where it is from now on. A hint: a fabric that runs thousands of
+    /// clients on one thread may bring it near before it resumes the client. The value may go any time.
+    pub fn uses<T: ?Sized>(&self, value: &T) {
+        let at = std::ptr::from_ref(value).cast::<u8>().addr();
+        self.0.core.note_near(self.0.slot, at, size_of_val(value));
     }
 
     /// The executor.

@@ -119,7 +119,12 @@ impl<'a> Worker<'a> {
             self.tasks.resize_with(at + 1, || None);
         }
         let task: Task<'a> = Box::pin(task);
-        self.core.note_task(slot, std::ptr::from_ref(&*task).cast::<u8>().addr());
+        let state: &dyn Future<Output = ()> = &*task;
+        self.core.note_near(
+            slot,
+            std::ptr::from_ref(state).cast::<u8>().addr(),
+            size_of_val(state),
+        );
         self.tasks[at] = Some((task, self.core.waker(slot)));
         self.live += 1;
         self.core.wake(slot);
@@ -138,6 +143,9 @@ impl<'a> Worker<'a> {
     }
 
     fn run_all(&mut self, policy: &mut dyn Policy) -> Result<(), Stalled> {
+        for (slot, entry) in self.tasks.iter().enumerate() {
+            self.core.note_near(slot as u32, std::ptr::from_ref(entry).addr(), size_of_val(entry));
+        }
         let mut spins = 0;
         let mut polls = 0u32;
         while self.live > 0 {

@@ -25,6 +25,7 @@ mod host;
 pub mod local;
 pub mod mark;
 mod membership;
+mod near;
 pub mod net;
 mod region;
 mod rpc;

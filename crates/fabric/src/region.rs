@@ -24,7 +24,7 @@ pub enum Pages {
     Ordinary,
     /// The system was asked to join ordinary pages to huge ones where it can.
     Transparent,
-    /// Reserved huge pages.
+    /// Reserved huge pages; wanted but not there, as [`Pages::Transparent`].
     Huge,
 }
 
@@ -61,17 +61,17 @@ impl Region {
     /// # Panics
     /// When there is no memory; [`Region::map`] returns an error.
     pub fn new(bytes: u64) -> Self {
-        match Self::map(bytes, false) {
+        match Self::map(bytes, Pages::Ordinary) {
             Ok(region) => region,
             Err(e) => panic!("{e}"),
         }
     }
 
-    /// The same, on huge pages where `prefer_huge` and the system has any: a NIC then needs fewer translations.
+    /// The same, on larger pages where they are wanted and the system has any: a NIC, or a processor, then needs fewer translations.
     ///
     /// # Errors
     /// `Full` when the system refuses.
-    pub fn map(bytes: u64, prefer_huge: bool) -> Result<Self> {
+    pub fn map(bytes: u64, want: Pages) -> Result<Self> {
         let count = usize::try_from(bytes.div_ceil(64).saturating_mul(8)).unwrap_or(usize::MAX);
         let refused = |why: &dyn std::fmt::Display| {
             Error::new(
@@ -81,7 +81,7 @@ impl Region {
         };
         let len = count.checked_mul(8).filter(|l| *l <= isize::MAX as usize);
         let len = len.ok_or_else(|| refused(&"more than can be addressed"))?;
-        let (memory, pages) = allocate(len, prefer_huge).map_err(|e| refused(&e))?;
+        let (memory, pages) = allocate(len, want).map_err(|e| refused(&e))?;
         let words = base(&memory);
         Ok(Self { words, count, pages, _memory: memory })
     }
@@ -128,11 +128,9 @@ impl Region {
         offset.checked_add(len).is_some_and(|end| end <= self.len())
     }
 
-    /// Asks the processor to bring the first lines of a range near; no more than a hint.
-    pub fn prefetch(&self, offset: u64, len: u32) {
-        if let Some(word) = self.words().get((offset / 8) as usize) {
-            prefetch(std::ptr::from_ref(word).addr(), (len as usize).min(256));
-        }
+    /// Where a byte of it is in this process: for [`prefetch`] only.
+    pub(crate) fn place(&self, offset: u64) -> usize {
+        self.words.as_ptr().addr().wrapping_add(offset as usize)
     }
 
     /// Copies memory at `offset` into `out`. The range must be inside; the transport has checked it.
@@ -231,19 +229,20 @@ impl Region {
 }
 
 #[cfg(not(miri))]
-fn allocate(len: usize, prefer_huge: bool) -> std::io::Result<(Memory, Pages)> {
+fn allocate(len: usize, want: Pages) -> std::io::Result<(Memory, Pages)> {
     use memmap2::{Advice, MmapOptions, MmapRaw};
     const HUGE_BITS: u8 = 21;
     // Nothing cannot be mapped.
     let len = len.max(8);
-    if prefer_huge {
+    if want == Pages::Huge {
         let whole = len.next_multiple_of(1 << HUGE_BITS);
         if let Ok(map) = MmapOptions::new().len(whole).huge(Some(HUGE_BITS)).map_anon() {
             return Ok((MmapRaw::from(map), Pages::Huge));
         }
     }
     let map = MmapOptions::new().len(len).map_anon()?;
-    let asked = prefer_huge && len >> HUGE_BITS > 0 && map.advise(Advice::HugePage).is_ok();
+    let large = want != Pages::Ordinary && len >> HUGE_BITS > 0;
+    let asked = large && map.advise(Advice::HugePage).is_ok();
     let pages = if asked { Pages::Transparent } else { Pages::Ordinary };
     Ok((MmapRaw::from(map), pages))
 }
@@ -254,7 +253,7 @@ fn base(memory: &Memory) -> NonNull<AtomicU64> {
 }
 
 #[cfg(miri)]
-fn allocate(len: usize, _prefer_huge: bool) -> std::io::Result<(Memory, Pages)> {
+fn allocate(len: usize, _want: Pages) -> std::io::Result<(Memory, Pages)> {
     Ok(((0..len / 8).map(|_| AtomicU64::new(0)).collect(), Pages::Ordinary))
 }
 
@@ -294,7 +293,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri has no such limit")]
     fn a_region_that_cannot_be_had_is_an_error() {
         for bytes in [1 << 62, u64::MAX] {
-            let e = Region::map(bytes, false).expect_err("too large");
+            let e = Region::map(bytes, Pages::Ordinary).expect_err("too large");
             assert_eq!(e.kind(), ErrorKind::Full);
             assert!(e.to_string().contains("smaller"), "{e}");
         }
@@ -303,11 +302,19 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no pages")]
     fn regions_begin_on_pages_and_are_zeroed() {
-        for (bytes, huge) in [(0, false), (64, true), (5 << 20, false), (5 << 20, true)] {
-            let r = Region::map(bytes, huge).expect("small");
+        use Pages::{Huge, Ordinary, Transparent};
+        for (bytes, want) in [
+            (0, Ordinary),
+            (64, Huge),
+            (5 << 20, Ordinary),
+            (5 << 20, Transparent),
+            (5 << 20, Huge),
+        ] {
+            let r = Region::map(bytes, want).expect("small");
             assert_eq!((r.len(), r.base() % 4096), (bytes, 0));
             assert!(bytes == 0 || r.load(bytes - 8) == 0);
-            assert!(huge || r.pages() == Pages::Ordinary);
+            assert!(want != Ordinary || r.pages() == Ordinary);
+            assert!(want == Huge || r.pages() != Huge);
         }
     }
 

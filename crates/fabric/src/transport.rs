@@ -147,6 +147,8 @@ pub trait Transport {
     fn is_scarce(&self) -> bool {
         false
     }
+    /// Tells an endpoint over it what else its client uses, with [`crate::Endpoint::uses`].
+    fn note_near(&self, _ep: &crate::Endpoint) {}
     /// Reads a word of this node's own region without a verb: a hint only.
     fn peek(&self, offset: u64) -> Option<u64>;
 }

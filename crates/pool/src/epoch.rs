@@ -122,6 +122,12 @@ impl EpochHandle {
         fence(Ordering::SeqCst);
     }
 
+    /// A client's endpoint may bring the announcement near before the client goes on.
+    pub fn used_by(&self, ep: &Endpoint) {
+        ep.uses(self);
+        ep.uses(&*self.slot);
+    }
+
     /// The operation has ended: it holds no address any more.
     pub fn leave(&self) {
         if self.slot.0.load(Ordering::Relaxed) != 0 {

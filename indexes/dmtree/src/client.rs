@@ -152,9 +152,13 @@ impl DmTree {
         let client = node.next_client() & if node.has_tables() { u16::MAX } else { 0x7fff };
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
         ep.set_attached_only(!node.o.round_trip_combining);
+        let epoch = Rc::new(node.pool.register());
+        let leaf_hook = UnlockHook::of(&node, &node.leaf_turns);
+        epoch.used_by(&ep);
+        ep.uses(&*leaf_hook);
         Self {
-            epoch: RefCell::new(Rc::new(node.pool.register())),
-            leaf_hook: UnlockHook::of(&node, &node.leaf_turns),
+            epoch: RefCell::new(epoch),
+            leaf_hook,
             inner_hook: UnlockHook::of(&node, &node.inner_turns),
             tag_base: u64::from(ep.node().bits()) << 48
                 | u64::from(incarnation) << 32

@@ -12,7 +12,7 @@ use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{MemberChange, MemberEvent};
-use crate::region::Region;
+use crate::region::{Pages, Region};
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Transport};
 
@@ -103,16 +103,11 @@ impl LocalFabric {
     /// # Errors
     /// `Exists` when the node is a member already; `Full` when there is no such memory.
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
-        self.add_mapped_node(node, bytes, false)
+        self.add_mapped_node(node, bytes, Pages::Ordinary)
     }
 
-    /// The same, on huge pages where there are any and they are preferred.
-    pub(crate) fn add_mapped_node(
-        &self,
-        node: NodeId,
-        bytes: u64,
-        prefer_huge: bool,
-    ) -> Result<()> {
+    /// The same, on pages of a kind where there are any.
+    pub(crate) fn add_mapped_node(&self, node: NodeId, bytes: u64, want: Pages) -> Result<()> {
         let mut hosts = self.0.hosts.write().expect("no panic under this lock");
         let old = hosts.iter().position(|h| h.node == node);
         let incarnation = match old {
@@ -122,7 +117,7 @@ impl LocalFabric {
             Some(i) => hosts[i].incarnation + 1,
             None => 1,
         };
-        let region = Region::map(bytes, prefer_huge)?;
+        let region = Region::map(bytes, want)?;
         join(&mut hosts, old, self.new_host(node, incarnation, region));
         drop(hosts);
         self.log(node, incarnation, MemberChange::Joined);

@@ -17,7 +17,7 @@ use crate::addr::{NodeId, Role};
 use crate::error::Result;
 use crate::host::Host;
 use crate::membership::{InProcess, Member, MemberChange, Terms};
-use crate::region::Region;
+use crate::region::{Pages, Region};
 
 /// Between two attempts to join a pool that is not ready.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
@@ -147,7 +147,8 @@ impl NetFabric {
 impl Common {
     /// A node's memory: a NIC is told of it once, so that it is mapped as it wishes.
     fn region(self, bytes: u64, equipment: &Equipment) -> Result<Region> {
-        Region::map(bytes, self.carrier == Carrier::Rdma && equipment.huge_pages)
+        let huge = self.carrier == Carrier::Rdma && equipment.huge_pages;
+        Region::map(bytes, if huge { Pages::Huge } else { Pages::Ordinary })
     }
 }
 

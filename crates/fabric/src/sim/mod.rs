@@ -10,6 +10,7 @@
 //! executor at a time drives the fabric, on one thread.
 
 mod adverse;
+mod ahead;
 mod calls;
 mod chaos;
 mod costs;
@@ -47,6 +48,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Power};
 use crate::local::{Knobs, LocalFabric, Tearing};
 use crate::membership::MemberEvent;
+use crate::region::Pages;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
 use crate::transport::{Fabric, Ground, Nanos, Transport};
@@ -57,6 +59,9 @@ use world::{Call, World};
 
 /// Picoseconds of virtual time.
 type Picos = u64;
+
+/// From here on a region has large pages: its verbs go to places all over it, and each would look for its translation.
+const LARGE_REGION_BYTES: u64 = 256 << 20;
 
 /// Tells simulated fabrics of one process apart.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -222,7 +227,10 @@ impl SimFabric {
     /// # Errors
     /// `Exists` when the node is a member already.
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
-        self.0.nodes.add_node(node, bytes)?;
+        // A small region would only take more memory than it uses.
+        let large = bytes >= LARGE_REGION_BYTES && self.0.world().chaos.is_none();
+        let pages = if large { Pages::Transparent } else { Pages::Ordinary };
+        self.0.nodes.add_mapped_node(node, bytes, pages)?;
         let host = self.known(node)?;
         self.0.world().add_nic(host);
         Ok(())

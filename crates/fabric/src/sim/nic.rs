@@ -25,7 +25,23 @@ impl Server {
     }
 }
 
-/// Recently written or read words, for what depends on the last verb to the same place.
+/// The place of a key among so many.
+fn place_of(key: u64, places: usize) -> usize {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % places
+}
+
+/// Lines touched lately: of those that share a place, the last.
+struct Lines(Vec<u64>);
+
+impl Lines {
+    /// Whether it was touched lately; now it is.
+    fn touch(&mut self, line: u64) -> bool {
+        let place = place_of(line, self.0.len());
+        std::mem::replace(&mut self.0[place], line) == line
+    }
+}
+
+/// Words and when their last atomic ends, for the next one of the same word.
 struct Recent {
     places: Vec<(u64, Picos)>,
 }
@@ -37,8 +53,7 @@ impl Recent {
 
     /// The note of `key`'s place, made anew when the place was another's.
     fn at(&mut self, key: u64) -> (bool, &mut Picos) {
-        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let i = hash as usize % self.places.len();
+        let i = place_of(key, self.places.len());
         let place = &mut self.places[i];
         let known = place.0 == key;
         if !known {
@@ -86,7 +101,7 @@ pub(super) struct Nic {
     pub queue_pairs: u32,
     pub served: Served,
     atomics: Recent,
-    lines: Option<Recent>,
+    lines: Option<Lines>,
 }
 
 impl Nic {
@@ -108,7 +123,7 @@ impl Nic {
             queue_pairs: 0,
             served: Served::default(),
             atomics: Recent::new(ATOMIC_WORDS),
-            lines: (c.write_cold > 0).then(|| Recent::new(WARM_LINES)),
+            lines: (c.write_cold > 0).then(|| Lines(vec![u64::MAX; WARM_LINES])),
         }
     }
 
@@ -129,7 +144,7 @@ impl Nic {
             // Every line that a verb covers has been touched by it.
             let (first, last) =
                 (wr.at.offset() / 64, wr.at.offset() + u64::from(wr.len.max(1)) - 1);
-            let cold = (first..=last / 64).filter(|line| !lines.at(*line).0).count();
+            let cold = (first..=last / 64).filter(|line| !lines.touch(*line)).count();
             let write = time == c.responder.write && !wr.op.is_atomic();
             if write && cold > 0 {
                 time = time.max(c.write_cold);

@@ -11,6 +11,7 @@ use super::{Picos, Shared};
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
+use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Power};
 use crate::local::LocalTransport;
@@ -196,6 +197,11 @@ impl Transport for SimTransport {
 
     fn is_scarce(&self) -> bool {
         self.shared.refuses_memory()
+    }
+
+    fn note_near(&self, ep: &Endpoint) {
+        ep.uses(&*self.cpu);
+        ep.uses(&*self.local);
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {

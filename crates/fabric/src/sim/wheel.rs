@@ -86,9 +86,20 @@ impl<T: Copy + Ord> Wheel<T> {
         }
     }
 
-    /// The events of the present slot, in no order.
-    pub(super) fn present(&self) -> impl Iterator<Item = T> {
-        self.now.iter().map(|(_, _, event)| *event)
+    /// The events of the next two slots that have any, in no order.
+    pub(super) fn ahead(&self) -> [impl Iterator<Item = T>; 2] {
+        let first = self.mark_after(self.slot);
+        let second = first.and_then(|slot| self.mark_after(slot));
+        [first, second].map(|slot| self.linked(slot))
+    }
+
+    fn linked(&self, slot: Option<u64>) -> impl Iterator<Item = T> {
+        let mut number = slot.map_or(NONE, |slot| self.heads[slot as usize % SLOTS]);
+        std::iter::from_fn(move || {
+            let entry = self.entries.get(number as usize)?;
+            number = entry.next;
+            Some(entry.event)
+        })
     }
 
     /// When the next event is due.
@@ -108,7 +119,7 @@ impl<T: Copy + Ord> Wheel<T> {
 
     /// Makes the next slot that has events the present one.
     fn advance(&mut self) {
-        let near = self.next_mark();
+        let near = self.mark_after(self.slot);
         let far = self.far.peek().map(|Reverse((at, _, _))| at >> SLOT_SHIFT);
         let Some(slot) = [near, far].into_iter().flatten().min() else { return };
         self.slot = slot;
@@ -133,9 +144,9 @@ impl<T: Copy + Ord> Wheel<T> {
         self.now.sort_unstable_by_key(|(at, order, _)| Reverse((*at, *order)));
     }
 
-    /// The first slot after the present one that has events in the calendar.
-    fn next_mark(&self) -> Option<u64> {
-        let first = (self.slot + 1) as usize % SLOTS;
+    /// The first slot after another one that has events in the calendar.
+    fn mark_after(&self, slot: u64) -> Option<u64> {
+        let first = (slot + 1) as usize % SLOTS;
         let words = self.marks.len();
         // The first word twice: its upper bits now, its lower ones after the turn.
         for step in 0..=words {
@@ -149,7 +160,7 @@ impl<T: Copy + Ord> Wheel<T> {
             if bits != 0 {
                 let place = word * 64 + bits.trailing_zeros() as usize;
                 let ahead = (place + SLOTS - first) % SLOTS;
-                return Some(self.slot + 1 + ahead as u64);
+                return Some(slot + 1 + ahead as u64);
             }
         }
         None

@@ -62,7 +62,7 @@ pub(super) struct Thread {
     pub number: u32,
     queue_pairs: Vec<QueuePair>,
     /// Lists that have completed and wait for the CPU.
-    done: VecDeque<u32>,
+    pub done: VecDeque<u32>,
     /// A resume event is on its way.
     resuming: bool,
 }
@@ -87,10 +87,8 @@ pub(super) struct List {
     pub pending: u32,
     /// The first verb that has not been launched: behind a fence.
     next: u32,
-    detached: bool,
-    /// The client's state, to be brought near before it is resumed.
-    client: usize,
-    /// Its client's slot; on the adversarial face.
+    pub detached: bool,
+    /// Its client's slot.
     pub slot: u32,
     pub error: Option<Error>,
     pub call: Option<Box<Call>>,
@@ -104,13 +102,10 @@ pub(super) struct List {
     pub failed_at: Option<NodeId>,
 }
 
-/// Bytes of a client's state that an operation uses, about.
-const CLIENT_BYTES: usize = 768;
-
 /// Verbs of a list that go to one node together.
 #[derive(Clone, Copy)]
-struct Group {
-    list: u32,
+pub(super) struct Group {
+    pub list: u32,
     nic: u32,
     from: u32,
     to: u32,
@@ -121,6 +116,8 @@ struct Group {
     bytes: u32,
     /// The response has passed the client's wire.
     received: bool,
+    /// Where its first verb's memory is, to be brought near before it arrives.
+    pub target: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,6 +165,16 @@ impl<T> Slots<T> {
     pub(super) fn all(&mut self) -> impl Iterator<Item = &mut T> {
         self.items.iter_mut().flatten()
     }
+    /// Where it would be, for a look ahead of time.
+    pub(super) fn peek(&self, n: u32) -> Option<&T> {
+        self.items.get(n as usize)?.as_ref()
+    }
+    /// Brings its place near.
+    pub(super) fn prefetch(&self, n: u32) {
+        if let Some(place) = self.items.get(n as usize) {
+            crate::region::prefetch(std::ptr::from_ref(place).addr(), size_of::<Option<T>>());
+        }
+    }
     fn take(&mut self, n: u32) -> T {
         self.free.push(n);
         self.items[n as usize].take().expect("numbers are not used after take")
@@ -181,7 +188,7 @@ pub(super) struct World {
     pub threads: Vec<Thread>,
     pub now: Picos,
     pub lists: Slots<List>,
-    groups: Slots<Group>,
+    pub(super) groups: Slots<Group>,
     pub wheel: Wheel<Event>,
     /// Lists in flight.
     pub live: u32,
@@ -264,12 +271,11 @@ impl World {
 
     /// A list enters: its thread's CPU posts it.
     pub(super) fn post(&mut self, core: &Core, thread: u32, ticket: Ticket, list: &[WorkRequest]) {
-        let (detached, client) = core.about(ticket);
+        let about = core.about(ticket);
         if let Some(chaos) = &mut self.chaos {
             let at = self.now + chaos.hold();
             chaos.scribble(list);
-            let number = self.enter(thread, ticket, (detached, client), None);
-            self.lists.at(number).slot = core.slot_of(ticket);
+            let number = self.enter(thread, ticket, about, None);
             if let Some(s) = &mut self.sanitizer {
                 s.lend(number, list);
             }
@@ -280,14 +286,14 @@ impl World {
         }
         let c = &self.costs;
         let mut work = c.post * list.len() as u64;
-        if !detached {
+        if !about.0 {
             work += c.round;
         }
         if c.line > 0 {
             work += list.iter().map(|wr| c.lines(u64::from(wr.len))).sum::<u64>();
         }
         let at = self.threads[thread as usize].cpu.work(self.now, work);
-        let number = self.enter(thread, ticket, (detached, client), None);
+        let number = self.enter(thread, ticket, about, None);
         self.wheel.push(at, Event::Launch(number));
         self.count(number, list.len());
     }
@@ -296,7 +302,7 @@ impl World {
         &mut self,
         thread: u32,
         ticket: Ticket,
-        (detached, client): (bool, usize),
+        (detached, slot): (bool, u32),
         call: Option<Box<Call>>,
     ) -> u32 {
         self.live += 1;
@@ -307,8 +313,7 @@ impl World {
             pending: 0,
             next: 0,
             detached,
-            client,
-            slot: 0,
+            slot,
             error: None,
             call,
             cut_since: None,
@@ -316,25 +321,6 @@ impl World {
             late: None,
             failed_at: None,
         })
-    }
-
-    /// Brings near what the events of the next moments will use: thousands of clients do not fit the processor's caches.
-    fn look_ahead(&self, core: &Core) {
-        for event in self.wheel.present() {
-            let list = match event {
-                Event::Deliver(g) => match &self.groups.items[g as usize] {
-                    Some(g) => g.list,
-                    None => continue,
-                },
-                Event::Launch(l) => l,
-                _ => continue,
-            };
-            let Some(l) = &self.lists.items[list as usize] else { continue };
-            core.prefetch(l.ticket);
-            if matches!(event, Event::Deliver(_)) && !l.detached {
-                crate::region::prefetch(l.client, CLIENT_BYTES);
-            }
-        }
     }
 
     /// When the next event is due, ps.
@@ -470,6 +456,7 @@ impl World {
             reads: 0,
             bytes: 0,
             received: false,
+            target: 0,
         };
         let mut departs = 0;
         let mut rest = None;
@@ -500,7 +487,9 @@ impl World {
             if g.verbs == 1 {
                 departs = sent;
             }
-            self.nics[target as usize].host.region.prefetch(wr.at.offset(), wr.len);
+            if g.verbs == 1 {
+                g.target = self.nics[target as usize].host.memory(wr.at).place(wr.at.offset());
+            }
         }
         if let Some(rest) = rest {
             g.to = rest.from;

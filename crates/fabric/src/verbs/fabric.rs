@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
 use crate::local::LocalFabric;
 use crate::membership::{Member, MemberEvent};
+use crate::region::Pages;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Transport};
 
@@ -61,7 +62,8 @@ impl VerbsFabric {
     /// `Exists` when the node is a member already; `Full` when its memory cannot be registered.
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
         let huge = self.0.nic.config().huge_pages;
-        self.0.roster.add_mapped_node(node, bytes, huge)?;
+        let pages = if huge { Pages::Huge } else { Pages::Ordinary };
+        self.0.roster.add_mapped_node(node, bytes, pages)?;
         let host = self.0.host(node)?;
         let me = Member { node, incarnation: host.incarnation };
         let on_chip_bytes = self.0.nic.config().on_chip_bytes;

@@ -1,0 +1,55 @@
+//! Looking ahead in the event queue: what the events of the next moments will touch is brought near meanwhile. Hints only: nothing
+//! that happens in virtual time depends on them.
+
+use super::world::{Event, World};
+use crate::core::Core;
+use crate::region::prefetch;
+
+/// Bytes of memory that the first verb of a group touches, about.
+const TARGET_BYTES: usize = 128;
+
+impl World {
+    /// The calendar has come to new events. Of those two steps on, what says whose they are; of the next, what they use.
+    pub(super) fn look_ahead(&self, core: &Core) {
+        let [next, later] = self.wheel.ahead();
+        for event in later {
+            self.announce(event);
+        }
+        for event in next {
+            self.approach(core, event);
+        }
+    }
+
+    fn announce(&self, event: Event) {
+        match event {
+            Event::Launch(list) => self.lists.prefetch(list),
+            Event::Arrive(g) | Event::Deliver(g) => self.groups.prefetch(g),
+            _ => {}
+        }
+    }
+
+    fn approach(&self, core: &Core, event: Event) {
+        let list = match event {
+            Event::Launch(list) => list,
+            Event::Arrive(g) | Event::Deliver(g) => match self.groups.peek(g) {
+                Some(group) => {
+                    if matches!(event, Event::Arrive(_)) {
+                        prefetch(group.target, TARGET_BYTES);
+                    }
+                    group.list
+                }
+                None => return,
+            },
+            Event::Resume(thread) => match self.threads[thread as usize].done.front() {
+                Some(list) => *list,
+                None => return,
+            },
+            _ => return,
+        };
+        let Some(l) = self.lists.peek(list) else { return };
+        core.prefetch(l.ticket);
+        if matches!(event, Event::Deliver(_) | Event::Resume(_)) && !l.detached {
+            core.prefetch_client(l.slot);
+        }
+    }
+}
