@@ -1,4 +1,6 @@
-//! A small cluster in virtual time, one node of which dies at a chosen verb, and what the others see.
+//! A small cluster in virtual time in which one verb goes wrong: its node dies there ([`death`]), or it is late ([`late`]).
+//!
+//! What is done is a [`Play`]. The one who looks on judges what is read, and in the end the structure and who holds what memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -6,20 +8,28 @@ use std::future::Future;
 use std::ops::Bound;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
-use dmtree_check::bed::Bed;
-use dmtree_engine::{Defect, DmTree, Options};
-use dmtree_fabric::sim::{CrashPoint, Hazards, How, Place, SimFabric};
+use dmtree_fabric::sim::{Hazards, Place, SimFabric};
 use dmtree_fabric::{
-    Capabilities, Core, Endpoint, Error, ErrorKind, Fabric, NodeId, Policy, SeededRandom, Standing,
-    Terms, Worker,
+    Capabilities, Core, Endpoint, Error, Fabric, NodeId, Policy, Standing, Terms, Worker,
 };
 use dmtree_parts::{Fill, Outcome, Page, RangeIndex, ScanRequest, Work, Write};
-use dmtree_pool::PoolOptions;
+use dmtree_pool::{PoolNode, PoolOptions};
 
+use crate::bed::Bed;
+
+pub mod death;
+pub mod late;
+pub mod sweeps;
+
+/// Where in its execution a verb goes wrong.
+pub const PLACES: [Place; 3] = [Place::Before, Place::Inside, Place::After];
+/// How long leases are here.
 pub const TERMS: Terms =
     Terms { lease_ns: 8_000_000, acknowledge_ns: 60_000_000, drift_one_in: 16 };
+/// How long keepers pause, ns.
 pub const PAUSE_NS: u64 = 400_000;
 /// No read takes longer, whoever dies, ns.
 pub const READ_BOUND_NS: u64 = 60_000_000;
@@ -28,14 +38,18 @@ pub const WRITE_BOUND_NS: u64 = 300_000_000;
 
 /// What a client does.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "they are what the index calls them")]
 pub enum Op {
     Put(u64, Vec<u8>),
     Insert(u64, Vec<u8>),
     Update(u64, Vec<u8>),
     Delete(u64),
+    /// If the value is this, then that, or nothing.
     Set(u64, Vec<u8>, Option<Vec<u8>>),
+    /// All that is due.
     Maintain,
     Sweep,
+    /// Finds nothing, for nothing is lost.
     Census,
     /// What nobody can hold any more is free; the caller does it.
     Reclaim,
@@ -45,19 +59,22 @@ pub enum Op {
     Many(Vec<(u64, Vec<u8>)>),
 }
 
+/// A key.
 pub fn key(n: u64) -> Vec<u8> {
     format!("k{n:06}").into_bytes()
 }
 
+/// A short value.
 pub fn value(n: u64) -> Vec<u8> {
     format!("v{n:05}").into_bytes()
 }
 
 /// What a run begins with, and what the victim does.
-#[derive(Clone, Debug)]
-pub struct Play {
+pub struct Play<I: RangeIndex> {
+    /// Its name.
     pub name: &'static str,
-    pub options: Options,
+    /// The index's options.
+    pub options: I::Options,
     /// Bytes of cache per compute node.
     pub cache_bytes: u64,
     /// Loaded first, with leaves as full as this.
@@ -66,136 +83,78 @@ pub struct Play {
     pub before: Vec<Op>,
     /// Done by the victim in time.
     pub ops: Vec<Op>,
+    /// How many.
     pub compute_nodes: u16,
-    /// What is wrong on purpose.
-    pub defect: Option<Defect>,
+    /// What is wrong on purpose: told to every node.
+    pub plant: Option<Plant<I>>,
     /// Survivors sweep in the end. Else what they meet is all that they repair.
     pub swept: bool,
+    /// What a walk may complain of where nobody has swept, because nobody needed it.
+    pub unmet: Option<&'static str>,
 }
 
-impl Play {
-    pub fn new(name: &'static str) -> Self {
+/// Makes something wrong on purpose in a node.
+pub type Plant<I> = Rc<dyn Fn(&<I as RangeIndex>::Node)>;
+
+impl<I: RangeIndex> Clone for Play<I> {
+    fn clone(&self) -> Self {
+        Self {
+            options: self.options.clone(),
+            load: self.load.clone(),
+            before: self.before.clone(),
+            ops: self.ops.clone(),
+            plant: self.plant.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<I: RangeIndex> std::fmt::Debug for Play<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Play({}: {:?})", self.name, self.ops)
+    }
+}
+
+impl<I: RangeIndex> Play<I> {
+    /// Nothing is loaded, and nothing done.
+    pub fn new(name: &'static str, options: I::Options) -> Self {
         Self {
             name,
-            options: Options {
-                fanout: 8,
-                key_inline_bytes: 8,
-                adaptive_capacity: false,
-                ..Options::default()
-            },
+            options,
             cache_bytes: 1 << 20,
             load: (Vec::new(), 1.0),
             before: Vec::new(),
             ops: Vec::new(),
             compute_nodes: 3,
-            defect: None,
+            plant: None,
             swept: true,
+            unmet: None,
         }
     }
 }
 
-/// Who dies where.
-#[derive(Clone, Copy, Debug)]
-pub struct Cut {
-    pub victim: u16,
-    pub verb: u64,
-    pub place: Place,
-    pub how: How,
-    pub whole_write: bool,
-    pub seed: u64,
-    /// A survivor dies, too: at this verb after the first death.
-    pub second: Option<(u64, Place)>,
-}
-
+/// Values by key.
 pub type Values = BTreeMap<u64, Vec<u8>>;
 
-/// What is known of the keys: what was acknowledged, and what the operation in flight may have done.
-#[derive(Default)]
-struct Model {
-    sure: Values,
-    /// Keys of the operation in flight, with their new values.
-    open: BTreeMap<u64, Option<Vec<u8>>>,
-    /// A key of it has been seen new.
-    turned: BTreeMap<u64, bool>,
-}
-
-impl Model {
-    fn begin(&mut self, op: &Op) {
-        self.open.clear();
-        self.turned.clear();
-        match op {
-            Op::Put(k, v) | Op::Insert(k, v) | Op::Update(k, v) => {
-                self.open.insert(*k, Some(v.clone()));
-            }
-            Op::Set(k, _, v) => _ = self.open.insert(*k, v.clone()),
-            Op::Delete(k) => _ = self.open.insert(*k, None),
-            Op::Maintain | Op::Sweep | Op::Census | Op::Reclaim | Op::HandOver => {}
-            Op::Load(keys) => {
-                self.open.extend(keys.iter().map(|k| (*k, Some(value(*k)))));
-            }
-            Op::Many(pairs) => {
-                self.open.extend(pairs.iter().map(|(k, v)| (*k, Some(v.clone()))));
-            }
-        }
+/// What an operation makes of the keys.
+pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
+    match op {
+        Op::Put(k, v) | Op::Insert(k, v) | Op::Update(k, v) => vec![(*k, Some(v.clone()))],
+        Op::Set(k, _, v) => vec![(*k, v.clone())],
+        Op::Delete(k) => vec![(*k, None)],
+        Op::Maintain | Op::Sweep | Op::Census | Op::Reclaim | Op::HandOver => Vec::new(),
+        Op::Load(keys) => keys.iter().map(|k| (*k, Some(value(*k)))).collect(),
+        Op::Many(pairs) => pairs.iter().map(|(k, v)| (*k, Some(v.clone()))).collect(),
     }
-
-    fn acknowledge(&mut self) {
-        for (k, v) in std::mem::take(&mut self.open) {
-            match v {
-                Some(v) => _ = self.sure.insert(k, v),
-                None => _ = self.sure.remove(&k),
-            }
-        }
-    }
-
-    /// Checks what somebody read, whose read began when `before` was turned.
-    fn check(
-        &mut self,
-        k: u64,
-        seen: Option<&[u8]>,
-        was: (Option<Vec<u8>>, bool),
-    ) -> Result<(), String> {
-        let sure = self.sure.get(&k).map(Vec::as_slice);
-        let open = self.open.get(&k);
-        let (old, turned) = was;
-        if let Some(new) = open
-            && seen == new.as_deref()
-            && seen != sure
-        {
-            self.turned.insert(k, true);
-            return Ok(());
-        }
-        if turned && open.is_some() {
-            return Err(format!("key {k} was new and is {seen:?} again"));
-        }
-        // Acknowledged while the read was under way: either.
-        if seen == sure || seen == old.as_deref() {
-            return Ok(());
-        }
-        Err(format!("key {k} is {seen:?}, not {sure:?} (or {open:?})"))
-    }
-
-    fn state_of(&self, k: u64) -> (Option<Vec<u8>>, bool) {
-        (self.sure.get(&k).cloned(), self.turned.get(&k).copied().unwrap_or(false))
-    }
-}
-
-/// What a run showed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Shown {
-    /// The victim died in the middle of its operations.
-    pub died: bool,
-    /// The second one, too.
-    pub second_died: bool,
-    /// Longest read and write of the others, ns.
-    pub longest_read_ns: u64,
-    pub longest_write_ns: u64,
 }
 
 type Task = (u32, Box<dyn Fn() -> bool>, Pin<Box<dyn Future<Output = ()>>>);
 
-pub struct Scene {
-    pub bed: Bed<DmTree>,
+/// The cluster, and who works in it.
+pub struct Scene<I: RangeIndex> {
+    /// The index on every node.
+    pub bed: Bed<I>,
+    /// What goes wrong is asked of this.
     pub fabric: SimFabric,
     core: Rc<Core>,
     own: u32,
@@ -204,8 +163,15 @@ pub struct Scene {
     trouble: Rc<RefCell<Option<String>>>,
 }
 
-impl Scene {
-    pub fn new(play: &Play, whole_write: bool, seed: u64) -> Self {
+impl<I: RangeIndex> std::fmt::Debug for Scene<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Scene({:?})", self.bed)
+    }
+}
+
+impl<I: RangeIndex> Scene<I> {
+    /// A cluster with an empty index.
+    pub fn new(play: &Play<I>, whole_write: bool, seed: u64) -> Self {
         let pool = PoolOptions {
             memory_nodes: 2,
             compute_nodes: play.compute_nodes,
@@ -227,28 +193,30 @@ impl Scene {
             false => Capabilities::NONE,
         };
         let made = Bed::adversarial(hazards, grants, seed, &pool, play.cache_bytes, &play.options);
-        let (bed, fabric): (Bed<DmTree>, SimFabric) = made.expect("a cluster");
+        let (bed, fabric): (Bed<I>, SimFabric) = made.expect("a cluster");
         bed.cluster.judge().expect("in this process").set_terms(TERMS);
-        let defects: Vec<Defect> = play.defect.into_iter().collect();
-        bed.nodes.iter().for_each(|n| n.set_defects(&defects));
+        if let Some(plant) = &play.plant {
+            bed.nodes.iter().for_each(|n| plant(n));
+        }
         let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 16 << 20);
         let own = core.add_slot();
         let (over, tasks, trouble) = Default::default();
         Self { bed, fabric, core, own, over, tasks, trouble }
     }
 
+    /// A way to memory.
     pub fn endpoint(&self, cn: u16, slot: u32) -> Endpoint {
         let t = self.fabric.attach(NodeId::compute(cn)).expect("a member");
         Endpoint::new(self.core.clone(), t, slot)
     }
 
     /// A client for the test itself.
-    pub fn client(&self, cn: u16) -> DmTree {
+    pub fn client(&self, cn: u16) -> I {
         self.client_at(cn, self.own)
     }
 
-    fn client_at(&self, cn: u16, slot: u32) -> DmTree {
-        DmTree::new(self.endpoint(cn, slot), self.bed.nodes[usize::from(cn)].clone())
+    fn client_at(&self, cn: u16, slot: u32) -> I {
+        I::client(self.endpoint(cn, slot), self.bed.nodes[usize::from(cn)].clone())
     }
 
     /// A slot for one more task.
@@ -269,12 +237,13 @@ impl Scene {
     }
 
     /// A client that works until it dies, or the run is over.
-    pub fn worker<F: Future<Output = ()> + 'static>(&self, cn: u16, f: impl FnOnce(DmTree) -> F) {
+    pub fn worker<F: Future<Output = ()> + 'static>(&self, cn: u16, f: impl FnOnce(I) -> F) {
         let slot = self.core.add_slot();
         let client = self.client_at(cn, slot);
         self.spawn(cn, slot, f(client));
     }
 
+    /// A keeper on every node.
     pub fn keepers(&self) {
         self.keepers_at(|_| PAUSE_NS);
     }
@@ -292,11 +261,13 @@ impl Scene {
         }
     }
 
-    pub fn pool(&self, cn: u16) -> std::sync::Arc<dmtree_pool::PoolNode> {
+    /// A node's share of the pool.
+    pub fn pool(&self, cn: u16) -> Arc<PoolNode> {
         self.bed.cluster.compute_node(usize::from(cn)).expect("exists")
     }
 
-    pub fn complain(&self) -> impl Fn(String) + use<> {
+    /// Says what is wrong; the first counts.
+    pub fn complain(&self) -> impl Fn(String) + use<I> {
         let trouble = self.trouble.clone();
         move |what| _ = trouble.borrow_mut().get_or_insert(what)
     }
@@ -331,10 +302,14 @@ impl Scene {
     }
 
     /// Runs a future of the test itself while time stands still.
+    ///
+    /// # Errors
+    /// The future's.
     pub fn now<T>(&self, f: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         self.core.block_on(self.own, f)
     }
 
+    /// What is wrong.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.borrow().clone()
     }
@@ -357,7 +332,11 @@ impl Scene {
     }
 }
 
-pub async fn perform(c: &mut DmTree, op: &Op) -> Result<(), Error> {
+/// Does an operation, which has to succeed.
+///
+/// # Errors
+/// The index's, and any other outcome.
+pub async fn perform<I: RangeIndex>(c: &mut I, op: &Op) -> Result<(), Error> {
     let outcome = match op {
         Op::Put(k, v) => c.write(&key(*k), Write::Put(v)).await?,
         Op::Insert(k, v) => c.write(&key(*k), Write::Insert(v)).await?,
@@ -404,12 +383,20 @@ pub async fn perform(c: &mut DmTree, op: &Op) -> Result<(), Error> {
     }
 }
 
-pub async fn get(c: &mut DmTree, k: u64) -> Result<Option<Vec<u8>>, Error> {
+/// Reads a key.
+///
+/// # Errors
+/// The index's.
+pub async fn get<I: RangeIndex>(c: &mut I, k: u64) -> Result<Option<Vec<u8>>, Error> {
     let mut out = Vec::new();
     Ok(c.get(&key(k), &mut out).await?.then_some(out))
 }
 
-pub async fn scan(c: &mut DmTree) -> Result<Values, Error> {
+/// Reads everything.
+///
+/// # Errors
+/// The index's; keys that nobody wrote, or twice.
+pub async fn scan<I: RangeIndex>(c: &mut I) -> Result<Values, Error> {
     let mut out = Values::new();
     let mut low = Bound::Unbounded;
     let mut page = Page::new();
@@ -436,7 +423,10 @@ pub async fn scan(c: &mut DmTree) -> Result<Values, Error> {
 }
 
 /// What nobody holds is found at once, and every piece of memory has one holder then.
-pub fn one_holder(scene: &Scene, c: &mut DmTree) -> Result<(), String> {
+///
+/// # Errors
+/// Says what was found.
+pub fn one_holder<I: RangeIndex>(scene: &Scene<I>, c: &mut I) -> Result<(), String> {
     let fail = |e: Error| format!("a census: {e}");
     let found = scene.now(c.census()).map_err(fail)?;
     let again = scene.now(c.census()).map_err(fail)?;
@@ -444,274 +434,4 @@ pub fn one_holder(scene: &Scene, c: &mut DmTree) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("lost or doubly owned memory: {found:?}, then {again:?}")),
     }
-}
-
-/// One run of a play: what went wrong, if anything did.
-pub fn run(play: &Play, cut: Cut) -> Result<Shown, String> {
-    let scene = Scene::new(play, cut.whole_write, cut.seed);
-    let victim = cut.victim;
-    let others: Vec<u16> = (0..play.compute_nodes).filter(|n| *n != victim).collect();
-    let model = Rc::new(RefCell::new(Model::default()));
-    let fail = |e: Error| format!("before: {e}");
-    let mut first = scene.client(victim);
-    for op in [Op::Load(play.load.0.clone())].iter().chain(&play.before) {
-        model.borrow_mut().begin(op);
-        let mut pairs = play.load.0.iter().map(|k| (key(*k), value(*k)));
-        match op {
-            Op::Load(keys) if keys.is_empty() => {}
-            Op::Load(_) => {
-                let load = first.load(&mut pairs, true, Fill::Even(play.load.1));
-                scene.now(load).map_err(fail)?;
-            }
-            op => scene.now(perform(&mut first, op)).map_err(fail)?,
-        }
-        model.borrow_mut().acknowledge();
-    }
-    drop(first);
-    let mut keys: Vec<u64> = model.borrow().sure.keys().copied().collect();
-    for op in &play.ops {
-        model.borrow_mut().begin(op);
-        keys.extend(model.borrow().open.keys());
-        model.borrow_mut().open.clear();
-    }
-    keys.sort_unstable();
-    keys.dedup();
-    scene.keepers();
-    let shown = Rc::new(RefCell::new(Shown::default()));
-    let done = Rc::new(Cell::new(false));
-    // The victim.
-    let (m, ops, d, fabric) = (model.clone(), play.ops.clone(), done.clone(), scene.fabric.clone());
-    let complain = scene.complain();
-    scene.worker(victim, |mut c| async move {
-        let ep = c.endpoint().clone();
-        ep.sleep(1_500_000).await;
-        let point = CrashPoint { verb: cut.verb, place: cut.place };
-        fabric.crash_at(NodeId::compute(victim), point, cut.how).expect("known");
-        for op in &ops {
-            m.borrow_mut().begin(op);
-            if let Err(e) = perform(&mut c, op).await {
-                complain(format!("the victim's {op:?}: {e}"));
-                return;
-            }
-            m.borrow_mut().acknowledge();
-        }
-        fabric
-            .crash_at(
-                NodeId::compute(victim),
-                CrashPoint { verb: u64::MAX / 2, place: Place::Before },
-                cut.how,
-            )
-            .expect("known");
-        d.set(true);
-    });
-    // Somebody reads all the time.
-    let (m, all, s) = (model.clone(), keys.clone(), shown.clone());
-    let complain = scene.complain();
-    let (stop, stopped) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
-    let (to_stop, has_stopped) = (stop.clone(), stopped.clone());
-    scene.worker(others[0], |mut c| async move {
-        let ep = c.endpoint().clone();
-        for round in 0.. {
-            if to_stop.get() {
-                has_stopped.set(true);
-                return;
-            }
-            for (i, k) in all.iter().enumerate() {
-                if (i + round) % 5 != 0 {
-                    continue;
-                }
-                let was = m.borrow().state_of(*k);
-                let began = ep.now();
-                match get(&mut c, *k).await {
-                    Ok(v) => {
-                        if let Err(e) = m.borrow_mut().check(*k, v.as_deref(), was) {
-                            complain(format!("a reader meanwhile: {e}"));
-                            return;
-                        }
-                    }
-                    Err(e) => complain(format!("get meanwhile: {e}")),
-                }
-                let took = ep.now() - began;
-                let mut s = s.borrow_mut();
-                s.longest_read_ns = s.longest_read_ns.max(took);
-                if took > READ_BOUND_NS {
-                    complain(format!("a get took {} us", took / 1000));
-                }
-            }
-            let began = ep.now();
-            if let Err(e) = scan(&mut c).await {
-                complain(format!("scan meanwhile: {e}"));
-            }
-            let took = ep.now() - began;
-            let longest = s.borrow().longest_read_ns.max(took);
-            s.borrow_mut().longest_read_ns = longest;
-            if took > READ_BOUND_NS {
-                complain(format!("a scan took {} us", took / 1000));
-            }
-            ep.sleep(50_000).await;
-        }
-    });
-    // A second survivor repairs what it meets, and may die doing so.
-    if cut.second.is_some() {
-        let (all, fabric) = (keys.clone(), scene.fabric.clone());
-        let complain = scene.complain();
-        scene.worker(*others.last().expect("three at least"), |mut c| async move {
-            let ep = c.endpoint().clone();
-            while !fabric.is_down(NodeId::compute(victim)) {
-                ep.sleep(10_000).await;
-            }
-            for k in &all {
-                let again = async {
-                    match get(&mut c, *k).await? {
-                        Some(v) => match c.write(&key(*k), Write::Update(&v)).await? {
-                            Outcome::Done | Outcome::NotFound => Ok(()),
-                            other => Err(Error::corrupt(format!("{other:?}"))),
-                        },
-                        None => Ok(()),
-                    }
-                };
-                if let Err(e) = again.await {
-                    complain(format!("the second survivor at {k}: {e}"));
-                }
-            }
-            if let Err(e) = c.sweep().await {
-                complain(format!("the second survivor's sweep: {e}"));
-            }
-            fabric
-                .crash_at(
-                    ep.node(),
-                    CrashPoint { verb: u64::MAX / 2, place: Place::Before },
-                    How::Machine,
-                )
-                .expect("known");
-        });
-    }
-    let alive = Rc::new(Cell::new(others[0]));
-    let last = *others.last().expect("three at least");
-    let mut policy = SeededRandom::new(cut.seed);
-    scene.run(&mut policy, async {
-        let mut c = scene.client(others[0]);
-        let ep = c.endpoint().clone();
-        while !done.get()
-            && !scene.fabric.is_down(NodeId::compute(victim))
-            && scene.trouble().is_none()
-        {
-            ep.sleep(20_000).await;
-            if ep.now() > 5_000_000_000 {
-                scene.complain()("the victim neither ends nor dies".into());
-            }
-        }
-        if done.get() {
-            return;
-        }
-        shown.borrow_mut().died = true;
-        let mut dead = vec![victim];
-        if let Some((verb, place)) = cut.second {
-            let who = NodeId::compute(last);
-            scene.fabric.crash_at(who, CrashPoint { verb, place }, How::Machine).expect("known");
-        }
-        // Writers on both survivors meet what is left, at once: they wait, take over, go on.
-        let mut written = 0;
-        if last != others[0] && cut.second.is_some() {
-            // The second victim works on its own task; see `helper`.
-            while !scene.fabric.is_down(NodeId::compute(last)) && written < 400 {
-                ep.sleep(200_000).await;
-                written += 1;
-            }
-            if scene.fabric.is_down(NodeId::compute(last)) {
-                shown.borrow_mut().second_died = true;
-                dead.push(last);
-            }
-        }
-        for k in &keys {
-            let was = model.borrow().state_of(*k);
-            let began = ep.now();
-            let seen = match get(&mut c, *k).await {
-                Ok(v) => v,
-                Err(e) => return scene.complain()(format!("get of {k} after: {e}")),
-            };
-            if let Err(e) = model.borrow_mut().check(*k, seen.as_deref(), was) {
-                return scene.complain()(format!("after: {e}"));
-            }
-            // What is read is written again, so that every leaf is locked; its value stays.
-            let op = match &seen {
-                Some(v) => Op::Update(*k, v.clone()),
-                None => continue,
-            };
-            let middle = ep.now();
-            if let Err(e) = perform(&mut c, &op).await {
-                // Nothing may have been there: the operation in flight was a delete that took effect meanwhile.
-                if !(e.to_string().contains("NotFound")
-                    && model.borrow().open.get(k) == Some(&None))
-                {
-                    return scene.complain()(format!("{op:?} after: {e}"));
-                }
-            }
-            let mut s = shown.borrow_mut();
-            s.longest_read_ns = s.longest_read_ns.max(middle - began);
-            s.longest_write_ns = s.longest_write_ns.max(ep.now() - middle);
-            if ep.now() - middle > WRITE_BOUND_NS {
-                scene.complain()(format!("a write took {} us", (ep.now() - middle) / 1000));
-            }
-        }
-        scene.settled(&ep, others[0], &dead).await;
-        for _ in 0..if play.swept { 3 } else { 0 } {
-            if let Err(e) = c.sweep().await {
-                return scene.complain()(format!("sweep: {e}"));
-            }
-            if let Err(e) = perform(&mut c, &Op::Maintain).await {
-                return scene.complain()(format!("maintenance: {e}"));
-            }
-        }
-        for k in &keys {
-            let was = model.borrow().state_of(*k);
-            match get(&mut c, *k).await {
-                Ok(v) => {
-                    if let Err(e) = model.borrow_mut().check(*k, v.as_deref(), was) {
-                        return scene.complain()(format!("in the end: {e}"));
-                    }
-                }
-                Err(e) => return scene.complain()(format!("get of {k} in the end: {e}")),
-            }
-        }
-        let n = keys.last().copied().unwrap_or(0);
-        for k in [n + 1, n + 2] {
-            if let Err(e) = perform(&mut c, &Op::Insert(k, value(k))).await {
-                return scene.complain()(format!("insert of {k} in the end: {e}"));
-            }
-        }
-        alive.set(others[0]);
-        // Nobody is stopped in the middle of a repair.
-        stop.set(true);
-        while !stopped.get() && scene.trouble().is_none() {
-            ep.sleep(10_000).await;
-        }
-        if let Err(e) = ep.drain().await {
-            // An unlock at a home that was dying: moot.
-            assert!(e.kind() == ErrorKind::Unreachable, "{e}");
-        }
-        ep.sleep(100_000).await;
-    });
-    if let Some(what) = scene.trouble() {
-        return Err(what);
-    }
-    let shown = *shown.borrow();
-    if shown.died {
-        let mut c = scene.client(alive.get());
-        if play.swept {
-            scene.now(perform(&mut c, &Op::Maintain)).map_err(|e| format!("maintenance: {e}"))?;
-        }
-        let walked = scene.now(c.walk());
-        // Nobody may have needed an inner node that the dead had locked.
-        if !play.swept && walked.as_ref().is_err_and(|e| e.to_string().contains("inner lock")) {
-            return Ok(shown);
-        }
-        let shape = walked.map_err(|e| format!("walk: {e}"))?;
-        let found = scene.now(scan(&mut c)).map_err(|e| format!("a last scan: {e}"))?;
-        if found.len() as u64 != shape.keys {
-            return Err(format!("{} keys in a scan, {} in the walk", found.len(), shape.keys));
-        }
-        one_holder(&scene, &mut c)?;
-    }
-    Ok(shown)
 }

@@ -8,8 +8,10 @@ use std::task::Poll;
 use dmtree_fabric::SeededRandom;
 use dmtree_parts::RangeIndex;
 
-use crate::scene::{Op, Play, Scene, get, key, perform, value};
-use crate::{PLACES, every, in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
+use dmtree_check::scene::sweeps::every;
+
+use crate::scene::{Op, PLACES, Play, Scene, effect, get, key, perform, value};
+use crate::{in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
 
 /// Somebody of the node has to call maintenance now and then: after this long, ns.
 const TEND_NS: u64 = 100_000;
@@ -35,18 +37,6 @@ async fn dropped_after<T>(polls: u64, work: impl Future<Output = T>) -> Option<T
 }
 
 type Values = BTreeMap<u64, Option<Vec<u8>>>;
-
-/// What an operation makes of the keys.
-pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
-    match op {
-        Op::Put(k, v) | Op::Insert(k, v) | Op::Update(k, v) => vec![(*k, Some(v.clone()))],
-        Op::Set(k, _, v) => vec![(*k, v.clone())],
-        Op::Delete(k) => vec![(*k, None)],
-        Op::Maintain | Op::Sweep | Op::Census | Op::Reclaim | Op::HandOver => Vec::new(),
-        Op::Load(keys) => keys.iter().map(|k| (*k, Some(value(*k)))).collect(),
-        Op::Many(pairs) => pairs.iter().map(|(k, v)| (*k, Some(v.clone()))).collect(),
-    }
-}
 
 /// Drops the operations of a play when they have been polled so often, all together; true when they came to their end before.
 fn once(play: &Play, node: u16, polls: u64, whole_write: bool) -> bool {

@@ -2,8 +2,7 @@
 
 use dmtree_engine::Options;
 
-use crate::late::Beside;
-use crate::scene::{Op, Play, value};
+use crate::scene::{Beside, Op, Play, value};
 use crate::{one_leaf, relocating};
 
 pub fn load(n: u64, fill: f64) -> (Vec<u64>, f64) {
