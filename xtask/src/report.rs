@@ -12,8 +12,19 @@ use crate::{root, run};
 /// Names under which Chromium is installed.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// Experiments, small: bars beside published figures, curves, and an open load.
-const RUNS: [&[&str]; 3] = [
+/// Experiments, small: bars beside published figures, curves, an open load, and gains beside published ones.
+const RUNS: [&[&str]; 4] = [
+    &[
+        "smart-factors",
+        "--systems",
+        "smart-delegation,smart-published",
+        "--workloads",
+        "ycsb-a",
+        "--keys",
+        "20000",
+        "--ops",
+        "5000",
+    ],
     &["quick-sim", "--systems", "dmtree", "--keys", "20000", "--ops", "6000"],
     &[
         "quick-sim",
@@ -130,6 +141,9 @@ fn dumped(browser: &str, page: &Path) -> Result<String> {
 fn compare(dom: &str, results: &Value) -> Result<usize> {
     let cells = results["cells"].as_array().context("no cells")?;
     let by_key: BTreeMap<String, &Value> = cells.iter().map(|c| (key(c), c)).collect();
+    // Gains are shown under names of their own.
+    let gains = results["gains"]["rows"].as_array().map_or(&[][..], Vec::as_slice);
+    let by_gain: BTreeMap<String, &Value> = gains.iter().map(|g| (gain_key(g), g)).collect();
     let mut shown: BTreeMap<(String, String), usize> = BTreeMap::new();
     let mut compared = 0;
     for part in dom.split("data-cell=\"").skip(1) {
@@ -137,8 +151,10 @@ fn compare(dom: &str, results: &Value) -> Result<usize> {
         let field = between(rest, "data-field=\"").context("data-field")?;
         let value: f64 = between(rest, "data-value=\"").context("data-value")?.parse()?;
         let cell = unescaped(cell);
-        let source =
-            by_key.get(&cell).with_context(|| format!("{cell:?} is no cell of results.json"))?;
+        let source = by_key
+            .get(&cell)
+            .or_else(|| by_gain.get(&cell))
+            .with_context(|| format!("{cell:?} is no cell of results.json"))?;
         let due = figure(source, &field)?;
         if (value - due).abs() > 1e-9 * due.abs().max(1.0) {
             bail!("{cell}, {field}: the page has {value}, results.json {due}");
@@ -157,6 +173,12 @@ fn compare(dom: &str, results: &Value) -> Result<usize> {
         }
         *shown.entry((cell, field)).or_default() += 1;
         compared += 1;
+    }
+    for key in by_gain.keys() {
+        let n = shown.get(&(key.clone(), "here".to_owned())).copied().unwrap_or(0);
+        if n < 2 {
+            bail!("{key}: shown {n} times, 2 expected (table and chart)");
+        }
     }
     for (key, c) in &by_key {
         let saturated = c["open"]["saturated"] == true;
@@ -177,6 +199,18 @@ fn key(c: &Value) -> String {
     let word = |name: &str| c[name].as_str().unwrap_or("");
     let all = ["system", "workload", "distribution", "fabric", "variant"].map(word).join(" ");
     all.trim_end().to_owned()
+}
+
+/// A gain's name: systems, workload, distribution.
+fn gain_key(g: &Value) -> String {
+    let word = |name: &str| g[name].as_str().unwrap_or("");
+    format!(
+        "gain of {} over {} {} {}",
+        word("system"),
+        word("over"),
+        word("workload"),
+        word("distribution")
+    )
 }
 
 /// The figure of a cell that a field of the page names.

@@ -159,6 +159,8 @@ layer! {
     published: String,
     /// Rows of the published table by system, where their names differ.
     published_rows: BTreeMap<String, String>,
+    /// The table of published gains to compare with.
+    published_gains: String,
     /// Bounds of the ratio to the published figures.
     bounds: Vec<Bound>,
     /// An experiment that is run after this one.
@@ -226,6 +228,8 @@ pub struct Config {
     pub published: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub published_rows: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_gains: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bounds: Vec<Bound>,
     /// Which cells share a loaded pool.
@@ -327,6 +331,7 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         per_system: l.per_system.unwrap_or_default(),
         published: l.published,
         published_rows: l.published_rows.unwrap_or_default(),
+        published_gains: l.published_gains,
         bounds: l.bounds.unwrap_or_default(),
         reuse: REUSE.to_owned(),
         warmup_method: if simulated { SIM_WARMUP } else { LOCAL_WARMUP }.to_owned(),

@@ -138,6 +138,9 @@ impl Config {
         if let Some(name) = &self.published {
             Table::named(name)?;
         }
+        if let Some(name) = &self.published_gains {
+            crate::gains::Claims::named(name)?;
+        }
         self.bounds.iter().try_for_each(crate::published::Bound::check)
     }
 

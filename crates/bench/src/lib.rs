@@ -23,6 +23,7 @@ pub mod experiment;
 pub mod facade;
 pub mod failure;
 pub mod files;
+pub mod gains;
 pub mod group;
 pub mod latency;
 mod measure;

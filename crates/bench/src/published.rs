@@ -59,24 +59,10 @@ impl Table {
     /// Reads the form: comment lines, of which `# source:` and `# setup:` are kept, a head, rows.
     fn parse(name: &'static str, text: &str) -> Result<Self> {
         let bad = |what: &str| Failure::input(format!("published table {name}: {what}"));
-        let comment = |key: &str| {
-            let lines = text.lines().filter_map(|l| l.strip_prefix("# ")?.strip_prefix(key));
-            lines.map(str::trim).collect::<Vec<_>>().join(" ")
-        };
-        let setup_text = comment("setup:");
-        let number = |key: &str| {
-            let words = setup_text.split_whitespace().filter_map(|w| w.split_once('='));
-            let found = words.filter(|(k, _)| *k == key).find_map(|(_, v)| v.parse::<u32>().ok());
-            found.ok_or_else(|| bad(&format!("its setup has no {key}")))
-        };
-        let setup = Setup {
-            cns: number("cns")? as u16,
-            mns: number("mns")? as u16,
-            threads: number("threads")?,
-            coroutines: number("coroutines")?,
-        };
-        let rows = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).skip(1);
-        let figures = rows.map(|line| {
+        let sheet = Sheet { name, text };
+        let [cns, mns, threads, coroutines] = sheet.setup()?;
+        let setup = Setup { cns: cns as u16, mns: mns as u16, threads, coroutines };
+        let figures = sheet.rows().map(|line| {
             let f: Vec<&str> = line.split(',').collect();
             let [distribution, system, workload, mops] = f[..] else { return Err(bad(line)) };
             Ok(Figure {
@@ -88,7 +74,7 @@ impl Table {
         });
         Ok(Self {
             name,
-            source: comment("source:"),
+            source: sheet.comment("source:"),
             setup,
             figures: figures.collect::<Result<_>>()?,
         })
@@ -143,6 +129,40 @@ impl Table {
             bounds: bound.map(|b| b.ratio),
             outside: bound.is_some_and(|b| !(b.ratio[0]..=b.ratio[1]).contains(&ratio)),
         })
+    }
+}
+
+/// The form of shipped figures: comment lines, a head, rows.
+pub(crate) struct Sheet<'t> {
+    pub name: &'t str,
+    pub text: &'t str,
+}
+
+impl<'t> Sheet<'t> {
+    /// What the comment lines say under a key.
+    pub fn comment(&self, key: &str) -> String {
+        let lines = self.text.lines().filter_map(|l| l.strip_prefix("# ")?.strip_prefix(key));
+        lines.map(str::trim).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Compute nodes, memory nodes, threads and coroutines that the figures hold for.
+    ///
+    /// # Errors
+    /// Says which is not there.
+    pub fn setup(&self) -> Result<[u32; 4]> {
+        let text = self.comment("setup:");
+        let number = |key: &str| {
+            let words = text.split_whitespace().filter_map(|w| w.split_once('='));
+            let found = words.filter(|(k, _)| *k == key).find_map(|(_, v)| v.parse::<u32>().ok());
+            let what = || format!("published table {}: its setup has no {key}", self.name);
+            found.ok_or_else(|| Failure::input(what()))
+        };
+        Ok([number("cns")?, number("mns")?, number("threads")?, number("coroutines")?])
+    }
+
+    /// Its rows, without the head.
+    pub fn rows(&self) -> impl Iterator<Item = &'t str> {
+        self.text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).skip(1)
     }
 }
 

@@ -48,6 +48,9 @@ pub fn html(r: &Results) -> String {
         h += &charts(&cells, &series);
         h += &tables::cells(r, &cells);
     }
+    if let Some(gains) = &r.gains {
+        h += &gains.html();
+    }
     h += &tables::steps(r);
     h += &tables::resources(r);
     h += &tables::memory(r);

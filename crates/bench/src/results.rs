@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::failure::{Failure, Result};
+use crate::gains::Gains;
 use crate::offered::OpenFigures;
 use crate::published::{CellName, Reference};
 use crate::registry::{TCP, VERBS};
@@ -76,6 +77,9 @@ pub struct Results {
     /// The published table beside the cells: its name and source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<PublishedTable>,
+    /// Published gains beside those found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gains: Option<Gains>,
     /// Whether the user stopped it before all cells were finished.
     pub interrupted: bool,
     /// Why it ended early otherwise.

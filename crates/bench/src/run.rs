@@ -13,6 +13,7 @@ use crate::client::Tally;
 use crate::clock;
 use crate::config::{Config, Resolved};
 use crate::failure::{Failure, Result};
+use crate::gains::Claims;
 use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec};
 use crate::offered::OpenFigures;
 use crate::opened::FOREGROUND;
@@ -367,6 +368,12 @@ fn results(
             source: t.source.clone(),
             without_counterpart: t.without_counterpart(c),
         }),
+        gains: c
+            .published_gains
+            .as_ref()
+            .and_then(|name| Claims::named(name).ok())
+            .map(|claims| claims.beside(c, &cells))
+            .filter(|gains| !gains.rows.is_empty()),
         interrupted,
         failure: failure.filter(|_| !interrupted).map(Failure::to_string),
         cells,

@@ -132,6 +132,9 @@ pub fn render(r: &Results) -> String {
         out +=
             &format!("  {} of {judged} cells with bounds lie outside of them\n\n", outside.len());
     }
+    if let Some(gains) = &r.gains {
+        out += &gains.text();
+    }
     if r.cells.iter().any(Cell::saturated) {
         out += &format!("{CRITERION}\n\n");
     }

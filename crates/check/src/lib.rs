@@ -18,6 +18,7 @@ pub mod log;
 pub mod plan;
 pub mod rng;
 pub mod run;
+pub mod scene;
 pub mod shrink;
 mod stage;
 pub mod trace;

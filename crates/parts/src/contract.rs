@@ -448,6 +448,14 @@ pub trait RangeIndex: Sized + 'static {
         Ok(Work::None)
     }
 
+    /// Repairs whatever dead nodes have left half done and nobody has met since, all at once, where operations alone would not.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    async fn sweep(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Finds the memory that nobody holds any more, because its holder died, or a caller dropped the operation that had taken it, and
     /// takes it back. Everybody may work meanwhile.
     ///

@@ -111,6 +111,10 @@ impl RangeIndex for DmTree {
         self.maintain_op().await
     }
 
+    async fn sweep(&mut self) -> Result<()> {
+        Self::sweep(self).await
+    }
+
     async fn census(&mut self) -> Result<Found> {
         self.census_op().await
     }

@@ -9,8 +9,12 @@ use dmtree_engine::Defect;
 use dmtree_fabric::SeededRandom;
 use dmtree_parts::RangeIndex;
 
-use crate::scene::{Op, Play, Scene, get, key, one_holder, perform, value};
-use crate::{PLACES, every, in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
+use dmtree_check::scene::sweeps::every;
+
+use crate::scene::{
+    Op, PLACES, Play, Scene, effect, get, key, one_holder, perform, value, with_defect,
+};
+use crate::{in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
 
 /// Somebody of the node has to call maintenance now and then: after this long, ns.
 const TEND_NS: u64 = 100_000;
@@ -36,18 +40,6 @@ async fn dropped_after<T>(polls: u64, work: impl Future<Output = T>) -> Option<T
 }
 
 type Values = BTreeMap<u64, Option<Vec<u8>>>;
-
-/// What an operation makes of the keys.
-pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
-    match op {
-        Op::Put(k, v) | Op::Insert(k, v) | Op::Update(k, v) => vec![(*k, Some(v.clone()))],
-        Op::Set(k, _, v) => vec![(*k, v.clone())],
-        Op::Delete(k) => vec![(*k, None)],
-        Op::Maintain | Op::Sweep | Op::Census | Op::Reclaim | Op::HandOver => Vec::new(),
-        Op::Load(keys) => keys.iter().map(|k| (*k, Some(value(*k)))).collect(),
-        Op::Many(pairs) => pairs.iter().map(|(k, v)| (*k, Some(v.clone()))).collect(),
-    }
-}
 
 /// Drops the operations of a play when they have been polled so often, all together; true when they came to their end before.
 fn once(play: &Play, node: u16, polls: u64, whole_write: bool) -> bool {
@@ -237,7 +229,7 @@ fn counted_at_every_await(play: &Play) -> (u64, Option<String>) {
 fn a_census_leaves_what_a_living_node_has_locked() {
     let (runs, wrong) = counted_at_every_await(&merging());
     assert!(wrong.is_none() && runs > 10, "after {runs} polls: {wrong:?}");
-    let blind = Play { defect: Some(Defect::CensusNoLocks), ..merging() };
+    let blind = with_defect(merging(), Defect::CensusNoLocks);
     let (runs, wrong) = counted_at_every_await(&blind);
     eprintln!("CensusNoLocks: {runs} runs: {wrong:?}");
     assert!(wrong.is_some(), "not found");

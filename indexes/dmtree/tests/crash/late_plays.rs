@@ -2,8 +2,7 @@
 
 use dmtree_engine::Options;
 
-use crate::late::{Beside, LATE_NS};
-use crate::scene::{Op, Play, value};
+use crate::scene::{Beside, Op, Play, value};
 use crate::{one_leaf, relocating};
 
 pub fn load(n: u64, fill: f64) -> (Vec<u64>, f64) {
@@ -35,31 +34,13 @@ pub fn writing() -> Beside {
         Op::Set(70, value(70), Some(value(3))),
     ];
     let others = concat(&[inserts(0..6, 3), updates(8..12), deletes(12..14), inserts(6..14, 4)]);
-    Beside {
-        play: Play { name: "writing", ops, ..one_leaf() },
-        others,
-        reads: false,
-        step: 1,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside::new(Play { name: "writing", ops, ..one_leaf() }, others)
 }
 
 pub fn splitting() -> Beside {
     let play = Play { name: "splitting", load: load(64, 1.0), ops: inserts([5], 1), ..one_leaf() };
     let others = concat(&[updates(0..4), inserts([40], 3), vec![Op::Sweep], inserts(10..14, 3)]);
-    Beside {
-        play,
-        others,
-        reads: false,
-        step: 1,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside::new(play, others)
 }
 
 /// The new leaf is merged away before the one who made it has added its record.
@@ -75,32 +56,14 @@ pub fn split_and_merged() -> Beside {
         inserts(41..50, 3),
         vec![Op::Maintain],
     ]);
-    Beside {
-        play,
-        others,
-        reads: false,
-        step: 1,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside::new(play, others)
 }
 
 pub fn growing() -> Beside {
     let play = Play { name: "growing", load: load(256, 1.0), ops: inserts([5], 1), ..one_leaf() };
     let more = concat(&[inserts(240..256, 3), inserts(240..256, 4)]);
     let others = concat(&[inserts((1..8).map(|leaf| leaf * 32 + 5), 3), more]);
-    Beside {
-        play,
-        others,
-        reads: false,
-        step: 1,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside::new(play, others)
 }
 
 pub fn merging() -> Beside {
@@ -108,16 +71,7 @@ pub fn merging() -> Beside {
     let ops = vec![Op::Maintain];
     let play = Play { name: "merging", load: load(64, 1.0), before, ops, ..one_leaf() };
     let others = concat(&[inserts(0..4, 3), updates([32, 40]), inserts(30..36, 3)]);
-    Beside {
-        play,
-        others,
-        reads: false,
-        step: 1,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside::new(play, others)
 }
 
 pub fn merging_inner() -> Beside {
@@ -126,16 +80,7 @@ pub fn merging_inner() -> Beside {
     let play =
         Play { name: "merging inner nodes", load: load(400, 0.5), before, ops, ..one_leaf() };
     let others = concat(&[inserts([0, 100, 200, 300], 3), vec![Op::Maintain]]);
-    Beside {
-        play,
-        others,
-        reads: false,
-        step: 5,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside { step: 5, ..Beside::new(play, others) }
 }
 
 pub fn moving() -> Beside {
@@ -148,32 +93,14 @@ pub fn moving() -> Beside {
         vec![Op::Maintain],
         inserts(10..18, 4),
     ]);
-    Beside {
-        play,
-        others,
-        reads: false,
-        step: 1,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside::new(play, others)
 }
 
 /// Found here: a sweep met the old root of a load that had committed, and swung the root word; the load took that for an error.
 pub fn loading() -> Beside {
     let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
     let play = Play { name: "loading", load: (Vec::new(), 1.0), ops, ..one_leaf() };
-    Beside {
-        play,
-        others: vec![Op::Sweep],
-        reads: false,
-        step: 1,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside::new(play, vec![Op::Sweep])
 }
 
 /// The one who is late reads while leaves split, merge, and lie where others lay.
@@ -192,16 +119,7 @@ pub fn reading() -> Beside {
         vec![Op::Maintain],
         updates(0..8),
     ]);
-    Beside {
-        play,
-        others,
-        reads: true,
-        step: 11,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside { reads: true, step: 11, ..Beside::new(play, others) }
 }
 
 /// Found here: what was too short for a table cell at the end of a segment was on nobody's list, and a census took it for lost.
@@ -215,16 +133,7 @@ pub fn reading_moved() -> Beside {
         deletes(0..60),
         vec![Op::Maintain],
     ]);
-    Beside {
-        play,
-        others,
-        reads: true,
-        step: 11,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside { reads: true, step: 11, ..Beside::new(play, others) }
 }
 
 /// What was merged away is used again before everything about it has landed.
@@ -236,16 +145,7 @@ pub fn merging_again() -> Beside {
         inserts(0..24, 2),
     ]);
     let play = Play { name: "merging again", load: load(96, 1.0), before, ops, ..one_leaf() };
-    Beside {
-        play,
-        others: inserts(64..70, 3),
-        reads: false,
-        step: 3,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside { step: 3, ..Beside::new(play, inserts(64..70, 3)) }
 }
 
 /// What was moved away from is used again: the right leaf grows twice, the left one takes where the right one lay.
@@ -257,31 +157,13 @@ pub fn moving_again() -> Beside {
         inserts(1..4, 1),
     ]);
     let play = Play { name: "moving again", ops, ..relocating(64) };
-    Beside {
-        play,
-        others: inserts(8..12, 3),
-        reads: false,
-        step: 17,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside { step: 17, ..Beside::new(play, inserts(8..12, 3)) }
 }
 
 /// A census while somebody's new nodes are under way, and one that is slow itself.
 pub fn counted() -> Beside {
     let others = vec![Op::Census, Op::Census];
-    Beside {
-        play: Play { name: "counted", ..growing().play },
-        others,
-        reads: false,
-        step: 1,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside::new(Play { name: "counted", ..growing().play }, others)
 }
 
 pub fn counting() -> Beside {
@@ -292,16 +174,7 @@ pub fn counting() -> Beside {
         vec![Op::Maintain, Op::Reclaim, Op::Reclaim],
         inserts(8..60, 4),
     ]);
-    Beside {
-        play,
-        others,
-        reads: false,
-        step: 3,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside { step: 3, ..Beside::new(play, others) }
 }
 
 /// Who repairs what a dead one has left is late; the others go on where he has unlocked.
@@ -315,7 +188,7 @@ pub fn repairing(
     let ops = concat(&[inserts([3], 1), updates([4]), inserts([30, 33], 1)]);
     let others = concat(&[inserts([2, 3, 30, 33], 3), updates([2, 32]), inserts([1, 34], 3)]);
     let play = Play { name, load, before, ops, compute_nodes: 4, ..one_leaf() };
-    Beside { play, others, reads: false, step: 5, dead, twin: false, again: 0, by_ns: LATE_NS }
+    Beside { step: 5, dead, ..Beside::new(play, others) }
 }
 
 pub fn repairing_a_split() -> Beside {
@@ -341,16 +214,7 @@ pub fn handing_over() -> Beside {
     let ops = concat(&[updates((0..12).map(|n| n * 16)), inserts([3, 60, 120], 1)]);
     let play = Play { name: "handing over", ops, load: load(200, 0.5), ..one_leaf() };
     let more = inserts((0..12).map(|n| n * 16 + 1), 3);
-    Beside {
-        play,
-        others: concat(&[vec![Op::HandOver], more]),
-        reads: false,
-        step: 2,
-        dead: Vec::new(),
-        twin: false,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside { step: 2, ..Beside::new(play, concat(&[vec![Op::HandOver], more])) }
 }
 
 /// What somebody has merged away is used again by another client of his node, whose verbs are not ordered behind his.
@@ -358,16 +222,7 @@ pub fn burying() -> Beside {
     let before = deletes((0..96).filter(|n| n % 8 != 0));
     let play = Play { name: "burying", before, ops: vec![Op::Maintain], ..merging_again().play };
     let others = concat(&[vec![Op::Reclaim; 3], inserts(0..24, 3), inserts(0..24, 4)]);
-    Beside {
-        play,
-        others,
-        reads: false,
-        step: 3,
-        dead: Vec::new(),
-        twin: true,
-        again: 0,
-        by_ns: LATE_NS,
-    }
+    Beside { step: 3, twin: true, ..Beside::new(play, others) }
 }
 
 /// Somebody hears late that he has a lock, tables want to move meanwhile, and what he does under the lock is late, too.

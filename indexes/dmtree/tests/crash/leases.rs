@@ -7,7 +7,7 @@ use dmtree_fabric::SeededRandom;
 use dmtree_parts::RangeIndex;
 
 use crate::one_leaf;
-use crate::scene::{Op, PAUSE_NS, Play, Scene, get, perform, value};
+use crate::scene::{Op, PAUSE_NS, Play, Scene, get, key, perform, value, with_defect};
 
 /// Who does not keep its lease.
 const SLOW: u16 = 1;
@@ -17,10 +17,14 @@ const PATIENCE_NS: u64 = 20_000_000;
 /// What the slow one has refused to say, or what it has said that is wrong.
 fn reads_behind_the_lease(defect: Option<Defect>) -> Result<u32, String> {
     let load = ((0..200).map(|n| n * 10).collect(), 0.5);
-    let play = Play { name: "behind the lease", load, defect, ..one_leaf() };
+    let play = Play { name: "behind the lease", load, ..one_leaf() };
+    let play = match defect {
+        Some(defect) => with_defect(play, defect),
+        None => play,
+    };
     let scene = Scene::new(&play, false, 7);
     let mut slow = scene.client(SLOW);
-    let mut pairs = play.load.0.iter().map(|k| (crate::scene::key(*k), value(*k)));
+    let mut pairs = play.load.0.iter().map(|k| (key(*k), value(*k)));
     scene.now(slow.load(&mut pairs, true, play.load.1.into())).expect("room");
     let new: Vec<u64> = play.load.0.iter().map(|k| k + 3).collect();
     for k in play.load.0.iter().chain(&new) {

@@ -10,64 +10,22 @@ mod leases;
 mod moves;
 mod scene;
 
+use dmtree_check::scene::death::{Cut, run};
+use dmtree_check::scene::sweeps::{self, Tally, caught};
 use dmtree_engine::{Defect, Options};
 use dmtree_fabric::sim::{How, Place};
-use scene::{Cut, Op, Play, Shown, run, value};
-
-const PLACES: [Place; 3] = [Place::Before, Place::Inside, Place::After];
-
-/// What a test has run.
-#[derive(Debug, Default)]
-struct Tally {
-    points: u64,
-    crashes: u64,
-    longest_read_ns: u64,
-    longest_write_ns: u64,
-}
-
-impl Tally {
-    fn add(&mut self, s: &Shown) {
-        self.points += 1;
-        self.crashes += u64::from(s.died) + u64::from(s.second_died);
-        self.longest_read_ns = self.longest_read_ns.max(s.longest_read_ns);
-        self.longest_write_ns = self.longest_write_ns.max(s.longest_write_ns);
-    }
-}
-
-/// Every how many verbs: as asked for with `DMTREE_CRASH_STEP`, else as usual.
-fn every(usual: u64) -> u64 {
-    let asked = std::env::var("DMTREE_CRASH_STEP").ok().and_then(|n| n.parse().ok());
-    asked.unwrap_or(usual).max(1)
-}
+use scene::{Op, Play, value};
 
 /// The victim dies at every `step`-th verb, before, inside and after it.
 fn everywhere(play: &Play, step: u64) -> Tally {
-    let step = every(step);
-    let mut tally = Tally::default();
-    for victim in [1, 0] {
-        for whole_write in [false, true] {
-            for verb in (1..).step_by(step as usize) {
-                let mut died = false;
-                for (i, place) in PLACES.into_iter().enumerate() {
-                    let how = [How::Machine, How::Hung, How::Process][(verb as usize + i) % 3];
-                    let seed = verb * 7 + i as u64 + u64::from(victim) * 1000;
-                    let cut = Cut { victim, verb, place, how, whole_write, seed, second: None };
-                    match run(play, cut) {
-                        Ok(shown) => {
-                            tally.add(&shown);
-                            died |= shown.died;
-                        }
-                        Err(what) => panic!("{}: {cut:?}: {what}", play.name),
-                    }
-                }
-                if !died {
-                    break;
-                }
-            }
-        }
-    }
+    let tally = sweeps::everywhere(play, step);
     eprintln!("{}: {tally:?}", play.name);
     tally
+}
+
+/// A survivor that repairs dies, too, at any verb of what it does; the last one finishes.
+fn two_deaths(play: &Play, steps: (u64, u64)) {
+    eprintln!("{}, two deaths: {:?}", play.name, sweeps::two_deaths(play, steps));
 }
 
 fn relocating(keys: u64) -> Play {
@@ -112,7 +70,7 @@ fn in_blocks() -> Play {
 }
 
 fn one_leaf() -> Play {
-    Play { load: ((0..20).map(|n| n * 10).collect(), 1.0), ..Play::new("one leaf") }
+    Play { load: ((0..20).map(|n| n * 10).collect(), 1.0), ..scene::play("one leaf") }
 }
 
 #[test]
@@ -204,45 +162,6 @@ fn bulk_load() {
     }
 }
 
-/// A survivor that repairs dies, too, at any verb of what it does; the last one finishes.
-fn two_deaths(play: &Play, steps: (u64, u64)) -> Tally {
-    let mut tally = Tally::default();
-    for first in (1..).step_by(steps.0 as usize) {
-        let mut died = false;
-        for second in (1..).step_by((steps.1 * every(5)) as usize) {
-            let mut second_died = false;
-            for (i, place) in PLACES.into_iter().enumerate() {
-                let n = first + second + i as u64;
-                let cut = Cut {
-                    victim: (n % 2) as u16,
-                    verb: first,
-                    place: PLACES[n as usize % 3],
-                    how: [How::Machine, How::Hung][n as usize % 2],
-                    whole_write: n.is_multiple_of(5),
-                    seed: first * 1000 + second * 10 + i as u64,
-                    second: Some((second, place)),
-                };
-                match run(play, cut) {
-                    Ok(shown) => {
-                        tally.add(&shown);
-                        died |= shown.died;
-                        second_died |= shown.second_died;
-                    }
-                    Err(what) => panic!("{}: {cut:?}: {what}", play.name),
-                }
-            }
-            if !second_died {
-                break;
-            }
-        }
-        if !died {
-            break;
-        }
-    }
-    eprintln!("{}, two deaths: {tally:?}", play.name);
-    tally
-}
-
 #[test]
 fn two_deaths_around_a_split() {
     two_deaths(&splitting(5), (2, 9));
@@ -288,38 +207,6 @@ fn a_sweep_meets_an_unfinished_load() {
     let (place, how) = (Place::After, How::Machine);
     let cut = Cut { victim: 0, verb: 16, place, how, whole_write: true, seed: 17222, second };
     run(&play, cut).expect("finished by the last survivor");
-}
-
-/// The first crash point at which a defect shows, and how.
-fn caught(play: &Play) -> Option<(u64, String)> {
-    let mut points = 0;
-    for victim in [1, 0] {
-        for verb in 1..400 {
-            let mut died = false;
-            for (i, place) in PLACES.into_iter().enumerate() {
-                for again in 0..4 {
-                    points += 1;
-                    let seed = verb * 7 + i as u64 + u64::from(victim) * 1000 + again * 100_000;
-                    let how = How::Machine;
-                    let cut =
-                        Cut { victim, verb, place, how, whole_write: false, seed, second: None };
-                    let ran = std::panic::catch_unwind(|| run(play, cut));
-                    match ran {
-                        Ok(Ok(shown)) => died |= shown.died,
-                        Ok(Err(what)) => return Some((points, what)),
-                        Err(_) => return Some((points, "a panic".into())),
-                    }
-                    if place != Place::Inside {
-                        break;
-                    }
-                }
-            }
-            if !died {
-                break;
-            }
-        }
-    }
-    None
 }
 
 /// Teeth: what the crash points are there to find.
@@ -388,7 +275,7 @@ fn defects_are_found() {
     let table = usual.chain(doubtful.into_iter().filter(|(d, _)| named(*d)));
     let mut missed = Vec::new();
     for (defect, play) in table {
-        let play = Play { defect: Some(defect), ..play };
+        let play = scene::with_defect(play, defect);
         match caught(&play) {
             Some((points, what)) => {
                 eprintln!("{defect:?} in {}: {points} points: {what}", play.name)

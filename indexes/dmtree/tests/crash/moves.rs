@@ -11,13 +11,16 @@ use std::task::Poll;
 
 use dmtree_engine::{DmNode, DmTree};
 use dmtree_fabric::sim::{CrashPoint, How, Place};
-use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId, SeededRandom, Standing};
+use dmtree_fabric::{Endpoint, Error, NodeId, SeededRandom, Standing};
 use dmtree_parts::RangeIndex;
 
+use dmtree_check::scene::sweeps::every;
+
+use crate::one_leaf;
 use crate::scene::{
-    Op, PAUSE_NS, Play, READ_BOUND_NS, Scene, WRITE_BOUND_NS, get, key, one_holder, perform, value,
+    Op, PAUSE_NS, PLACES, Play, READ_BOUND_NS, Scene, WRITE_BOUND_NS, get, key, later, one_holder,
+    perform, value,
 };
-use crate::{PLACES, every, one_leaf};
 
 /// Who looks on, and works all the time.
 const WATCHER: u16 = 0;
@@ -54,14 +57,6 @@ fn arm(scene: &Scene, cut: Cut) {
     let (verb, place) = cut.point;
     let victim = NodeId::compute(cut.victim);
     scene.fabric.crash_at(victim, CrashPoint { verb, place }, cut.how).expect("known");
-}
-
-/// A move is asked for again while another one, or a death, is under way.
-pub fn later(asked: Result<bool, Error>) -> Result<bool, Error> {
-    match asked {
-        Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Unreachable) => Ok(false),
-        asked => asked,
-    }
 }
 
 /// The mover's next life: when its keeper has joined, it takes its share, and works.

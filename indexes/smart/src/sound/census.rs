@@ -8,6 +8,7 @@ use dmtree_parts::{Found, Work};
 use dmtree_pool::{ArenaKey, Census, Grant, Held, Lost, Span, Told};
 
 use super::client::Smart;
+use super::defects::Defect;
 use super::find::{Spot, View};
 use super::format::head::Head;
 use super::format::leaf::{State, Stored, Word};
@@ -193,7 +194,8 @@ impl Smart {
         let noted = pool.collect(&self.ep, &going.census, Told::Notes).await?;
         for (key, g) in std::mem::take(&mut going.objects) {
             let bytes = u64::from(key.object_bytes);
-            if noted.has(Span::object(g.addr, bytes)) || pool.is_worn_out(key, g.life) {
+            let noted = noted.has(Span::object(g.addr, bytes));
+            if (noted && !self.node.has(Defect::CensusNoNotes)) || pool.is_worn_out(key, g.life) {
                 continue;
             }
             going.found.objects += 1;

@@ -15,6 +15,7 @@ use dmtree_pool::Grant;
 
 use super::cache;
 use super::client::Smart;
+use super::defects::Defect;
 use super::format::head::{self, Head, NodeType, SLOTS_AT, State, prefix_hash, slot_at};
 use super::format::slot::{Child, Slot, Symbol};
 
@@ -265,10 +266,13 @@ pub(crate) fn image_bytes(life: u16, kind: NodeType) -> usize {
     if life == 1 { kind.bytes() } else { NodeType::LARGEST.bytes() }
 }
 
-/// The head of a new node. Nobody can have an old pointer to memory that was never used.
-pub(crate) fn new_head(len: usize, kind: NodeType, life: u16) -> Head {
-    let state = if life == 1 { State::Linked } else { State::Young };
-    Head { len, kind, state, closings: 0, life }
+impl Smart {
+    /// The head of a new node. Nobody can have an old pointer to memory that was never used.
+    pub(crate) fn new_head(&self, len: usize, kind: NodeType, life: u16) -> Head {
+        let at_once = life == 1 || self.node.has(Defect::NeverYoung);
+        let state = if at_once { State::Linked } else { State::Young };
+        Head { len, kind, state, closings: 0, life }
+    }
 }
 
 pub(crate) use head::fill as fill_node;

@@ -16,7 +16,8 @@ use dmtree_parts::Outcome;
 use dmtree_parts::combine::Lease;
 
 use super::client::{Smart, Taken};
-use super::find::{Place, Spot, View, What, fill_node, image_bytes, new_head};
+use super::defects::Defect;
+use super::find::{Place, Spot, View, What, fill_node, image_bytes};
 use super::format::head::{Head, NodeType, State};
 use super::format::leaf::{State as LeafState, Stored, Word};
 use super::format::slot::{Child, Slot, Symbol};
@@ -117,6 +118,11 @@ impl Smart {
         let Some((lcp, below)) = fork else {
             self.ep.step(Step::Entry);
             let (at, old, new) = (spot.at, spot.slot.0, leaf.slot.0);
+            if self.node.has(Defect::SlotBeforeLeaf) {
+                let linked = self.ep.cas(at, old, new).await? == old;
+                self.ep.write(leaf.at, leaf.image).await?;
+                return Ok(linked);
+            }
             if leaf.at.node() == at.node() {
                 let linked = (write(leaf.at, leaf.image), cas(at, old, new));
                 return Ok(self.ep.chain(linked).await?.1 == old);
@@ -128,12 +134,18 @@ impl Smart {
         let kind = NodeType::SMALLEST;
         let mut image = self.buf(image_bytes(grant.life, kind)).await?;
         let slots = [spot.slot.under(below), leaf.slot];
-        fill_node(&mut image, new_head(lcp, kind, grant.life), &key[..lcp], &slots);
+        fill_node(&mut image, self.new_head(lcp, kind, grant.life), &key[..lcp], &slots);
         let node = Slot::node(Symbol::of(key, len), grant.addr, kind);
         self.ep.step(Step::Structure);
         let both = (write(leaf.at, leaf.image), write(grant.addr, image));
-        self.ep.batch(both).await?;
-        let was = self.ep.cas(spot.at, spot.slot.0, node.0).await?;
+        let was = if self.node.has(Defect::SlotBeforeNode) {
+            let was = self.ep.cas(spot.at, spot.slot.0, node.0).await?;
+            self.ep.batch(both).await?;
+            was
+        } else {
+            self.ep.batch(both).await?;
+            self.ep.cas(spot.at, spot.slot.0, node.0).await?
+        };
         if was == spot.slot.0 {
             self.node.cache.insert(&key[..lcp], grant, &slots);
         }
@@ -273,7 +285,8 @@ pub(crate) fn fill_leaf(
     key: &[u8],
     value: Stored<'_>,
 ) {
-    let state = if grant.life == 1 { LeafState::Live } else { LeafState::Young };
+    let at_once = grant.life == 1 || c.node.has(Defect::NeverYoung);
+    let state = if at_once { LeafState::Live } else { LeafState::Young };
     let word = Word { state, active: false, version: 0, life: grant.life, holder: None };
     c.node.shape.fill(image, grant.addr, word, key, value);
 }

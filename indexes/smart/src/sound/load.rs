@@ -9,7 +9,7 @@ use dmtree_parts::{Loaded, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant};
 
 use super::client::{Smart, Taken};
-use super::find::{View, fill_node, image_bytes, new_head};
+use super::find::{View, fill_node, image_bytes};
 use super::format::head::NodeType;
 use super::format::leaf::Stored;
 use super::format::slot::{Slot, Symbol};
@@ -172,7 +172,7 @@ impl Smart {
         built.nodes.push(grant);
         let kind = NodeType::fitting(slots.len());
         let mut image = self.buf(image_bytes(grant.life, kind)).await?;
-        fill_node(&mut image, new_head(prefix.len(), kind, grant.life), prefix, slots);
+        fill_node(&mut image, self.new_head(prefix.len(), kind, grant.life), prefix, slots);
         built.verbs.write(grant.addr, image);
         self.flush_some(built).await?;
         Ok(Slot::node(symbol, grant.addr, kind))

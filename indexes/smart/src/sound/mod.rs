@@ -4,6 +4,7 @@
 mod cache;
 mod census;
 mod client;
+mod defects;
 mod find;
 pub mod format;
 mod get;
@@ -19,5 +20,6 @@ mod walk;
 mod write;
 
 pub use client::Smart;
+pub use defects::Defect;
 pub use node::SmartNode;
 pub use options::Options;

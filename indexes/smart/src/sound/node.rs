@@ -12,6 +12,7 @@ use dmtree_pool::{Arena, ArenaKey, Grant, PoolNode};
 
 use super::cache::NodeCache;
 use super::census::Going;
+use super::defects::{Defect, Defects};
 use super::format::head::NodeType;
 use super::format::leaf::{Holder, LeafShape, MOST_NODES, Word};
 use super::format::slot::{LINE, MOST_LINES};
@@ -63,6 +64,7 @@ pub struct SmartNode {
     swept: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
+    defects: Defects,
 }
 
 impl SmartNode {
@@ -103,6 +105,7 @@ impl SmartNode {
             swept: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            defects: Defects::default(),
         })
     }
 
@@ -113,7 +116,19 @@ impl SmartNode {
 
     /// Whether the holder of a leaf does nothing any more, nowhere.
     pub(crate) fn is_gone(&self, holder: Holder) -> bool {
-        self.pool.is_revoked(holder.id(), holder.incarnation)
+        !self.has(Defect::NoTakeOver) && self.pool.is_revoked(holder.id(), holder.incarnation)
+    }
+
+    /// For checkers of checkers: makes every client of this node wrong from now on.
+    #[doc(hidden)]
+    pub fn set_defects(&self, on: &[Defect]) {
+        self.defects.set(on);
+    }
+
+    /// Whether a defect is on: a load and a branch.
+    #[inline]
+    pub(crate) fn has(&self, d: Defect) -> bool {
+        self.defects.has(d)
     }
 
     // ---- orphans ----------------------------------------------------------------------------------------------------

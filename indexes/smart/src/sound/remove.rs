@@ -10,6 +10,7 @@ use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
 
 use super::client::Smart;
+use super::defects::Defect;
 use super::find::{View, What};
 use super::format::head::{Head, State};
 use super::format::leaf::State as LeafState;
@@ -25,12 +26,17 @@ impl Smart {
         if view.leaf(self).key != key || view.word.state != LeafState::Dead {
             return Ok(());
         }
+        if self.node.has(Defect::RetireNamed) {
+            self.retire_leaf(&view);
+        }
         if self.ep.cas(spot.at, spot.slot.0, spot.slot.hole().0).await? != spot.slot.0 {
             // Split meanwhile, or buried by another: who meets it knows.
             self.node.push_chore(Chore::Bury(key.to_vec()));
             return Ok(());
         }
-        self.retire_leaf(&view);
+        if !self.node.has(Defect::RetireNamed) {
+            self.retire_leaf(&view);
+        }
         let others = place.node.slots.iter().filter(|s| s.has_child() && **s != spot.slot).count();
         if others == 0 {
             self.prune_later(&key[..place.node.head.len]);
@@ -80,7 +86,10 @@ impl Smart {
         if self.ep.cas(view.at, view.head.bits(), closing.bits()).await? != view.head.bits() {
             return Ok(false);
         }
-        let frozen = self.freeze(view, closings).await;
+        let frozen = match self.node.has(Defect::CloseUnfrozen) {
+            true => Ok(true),
+            false => self.freeze(view, closings).await,
+        };
         let end = match frozen {
             Ok(true) => Head { state: State::Dead, ..closing },
             _ => Head { state: State::Linked, closings: closings.wrapping_add(1), ..closing },

@@ -17,6 +17,7 @@ use dmtree_parts::turns::Turn;
 use dmtree_pool::BlockPtr;
 
 use super::client::{Smart, Taken};
+use super::defects::Defect;
 use super::format::leaf::{State, Stored, Word};
 use super::get::LeafView;
 use super::node::Chore;
@@ -244,8 +245,14 @@ impl Smart {
         }
         let area_at = held.at.plus(shape.area_at(held.key_bytes, new.active) as u64);
         self.ep.step(Step::Entry);
-        let changed = (write(area_at, area), cas(held.at, word.bits(), new.bits()));
-        let (_, was) = self.ep.chain(changed).await.map_err(Error::effect_unknown)?;
+        let changed = if self.node.has(Defect::ReleaseBeforeArea) {
+            let was = self.ep.cas(held.at, word.bits(), new.bits()).await;
+            self.ep.write(area_at, area).await.and(was)
+        } else {
+            let both = (write(area_at, area), cas(held.at, word.bits(), new.bits()));
+            self.ep.chain(both).await.map(|(_, was)| was)
+        };
+        let was = changed.map_err(Error::effect_unknown)?;
         self.let_go(held.at);
         if was != word.bits() {
             return Err(taken_away(held.at).effect_unknown());

@@ -1,0 +1,433 @@
+//! One verb is late: every verb of somebody's operations in turn begins, half executes, or is heard of three milliseconds after it was
+//! posted, and the others do meanwhile all that they have to do. Whoever awaits what he must await is slower for it, and nothing
+//! else. In some plays somebody has died before, and the one who is late repairs what is left.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use dmtree_fabric::sim::{CrashPoint, How, Place};
+use dmtree_fabric::{Error, ErrorKind, NodeId, SeededRandom};
+use dmtree_parts::RangeIndex;
+use dmtree_pool::PoolNode;
+
+use super::sweeps::every;
+use super::{
+    Op, PAUSE_NS, PLACES, Play, Scene, effect, get, key, one_holder, perform, scan, value,
+};
+
+/// How late a verb is, usually: longer than all that the others do takes, shorter than a lease, ns.
+const LATE_NS: u64 = 3_000_000;
+/// Everybody has ended after this time, ns.
+const BOUND_NS: u64 = 400_000_000;
+/// Whose verbs are late, who works beside him, and who reads.
+const LATE: u16 = 1;
+const OTHER: u16 = 0;
+const READER: u16 = 2;
+/// Who dies first, in some plays.
+const VICTIM: u16 = 3;
+
+/// What is done while a verb is late.
+pub struct Beside<I: RangeIndex> {
+    /// What it begins with, and what the one does whose verbs are late.
+    pub play: Play<I>,
+    /// By the others, beside the operations of the play. No key is in both.
+    pub others: Vec<Op>,
+    /// The one whose verbs are late reads, once this is done, all the time.
+    pub reads: bool,
+    /// Every how many verbs are late, usually.
+    pub step: u64,
+    /// Somebody else does this first, and dies at some verb of it. Nobody else begins before that has been dealt with.
+    pub dead: Vec<Op>,
+    /// The others are another client of the same node.
+    pub twin: bool,
+    /// So many verbs behind the one that is late there is one that is twice as late; 0: there is none.
+    pub again: u64,
+    /// How late, ns.
+    pub by_ns: u64,
+}
+
+impl<I: RangeIndex> Beside<I> {
+    /// Others work while one verb of the play is late; every verb is, in turn.
+    pub fn new(play: Play<I>, others: Vec<Op>) -> Self {
+        let (reads, twin, again) = (false, false, 0);
+        Self { play, others, reads, step: 1, dead: Vec::new(), twin, again, by_ns: LATE_NS }
+    }
+}
+
+impl<I: RangeIndex> Clone for Beside<I> {
+    fn clone(&self) -> Self {
+        let Self { play, others, dead, .. } = self;
+        Self { play: play.clone(), others: others.clone(), dead: dead.clone(), ..*self }
+    }
+}
+
+impl<I: RangeIndex> std::fmt::Debug for Beside<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Beside({:?}, {:?}, {:?})", self.play, self.others, self.dead)
+    }
+}
+
+/// One value of a key: from when it may be seen, and from when nothing older may be.
+struct Written {
+    value: Option<Vec<u8>>,
+    began: u64,
+    ended: u64,
+}
+
+/// All that a key has been; whoever writes it is alone.
+#[derive(Default)]
+struct Story {
+    keys: BTreeMap<u64, Vec<Written>>,
+    /// The newest value that a finished read has seen, and when.
+    seen: BTreeMap<u64, (usize, u64)>,
+}
+
+impl Story {
+    fn begin(&mut self, op: &Op, now: u64) {
+        for (k, value) in effect(op) {
+            let all = self.keys.entry(k).or_default();
+            if all.is_empty() {
+                all.push(Written { value: None, began: 0, ended: 0 });
+            }
+            all.push(Written { value, began: now, ended: u64::MAX });
+        }
+    }
+
+    fn end(&mut self, op: &Op, now: u64) {
+        for (k, _) in effect(op) {
+            if let Some(w) = self.keys.get_mut(&k).and_then(|all| all.last_mut()) {
+                w.ended = now;
+            }
+        }
+    }
+
+    /// A read from `from` to `to` has found this.
+    fn check(&mut self, k: u64, found: Option<&[u8]>, from: u64, to: u64) -> Result<(), String> {
+        let Some(all) = self.keys.get(&k) else {
+            return if found.is_none() { Ok(()) } else { Err(format!("key {k} is {found:?}")) };
+        };
+        let least = match self.seen.get(&k) {
+            Some((i, at)) if *at < from => *i,
+            _ => 0,
+        };
+        let may = |i: &usize| {
+            let over = all.get(i + 1).is_some_and(|next| next.ended < from);
+            all[*i].began <= to && !over && all[*i].value.as_deref() == found
+        };
+        // The oldest that it can be: later reads are judged by it.
+        match (least..all.len()).find(may) {
+            Some(i) => {
+                self.seen.insert(k, (i, to));
+                Ok(())
+            }
+            None => {
+                let values: Vec<_> =
+                    all.iter().map(|w| (w.began, w.ended, w.value.as_deref().map(show))).collect();
+                let found = found.map(show);
+                Err(format!("key {k} is {found:?} from {from} to {to}, of {values:?}"))
+            }
+        }
+    }
+}
+
+fn show(v: &[u8]) -> String {
+    format!("{}({})", String::from_utf8_lossy(&v[..v.len().min(8)]), v.len())
+}
+
+/// Every so-many-th key by itself, then all by a scan.
+async fn look<I: RangeIndex>(
+    c: &mut I,
+    keys: &[u64],
+    nth: usize,
+    story: &RefCell<Story>,
+) -> Result<(), String> {
+    let ep = c.endpoint().clone();
+    for k in keys.iter().skip(ep.now() as usize % nth).step_by(nth) {
+        let from = ep.now();
+        let found = get(c, *k).await.map_err(|e| format!("get of {k}: {e}"))?;
+        story.borrow_mut().check(*k, found.as_deref(), from, ep.now())?;
+    }
+    let from = ep.now();
+    let found = scan(c).await.map_err(|e| format!("scan: {e}"))?;
+    let all: BTreeSet<u64> = keys.iter().chain(found.keys()).copied().collect();
+    for k in all {
+        let v = found.get(&k).map(Vec::as_slice);
+        story.borrow_mut().check(k, v, from, ep.now()).map_err(|e| format!("scan: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Does these, and writes down what may be seen.
+async fn work<I: RangeIndex>(
+    c: &mut I,
+    pool: &PoolNode,
+    ops: &[Op],
+    story: &RefCell<Story>,
+) -> Result<(), String> {
+    let ep = c.endpoint().clone();
+    for op in ops {
+        if matches!(op, Op::Reclaim) {
+            pool.reclaim(&ep).await.map_err(|e| format!("{op:?}: {e}"))?;
+        }
+        while matches!(op, Op::HandOver)
+            && !later(pool.hand_over(&ep).await).map_err(|e| format!("{op:?}: {e}"))?
+        {
+            ep.sleep(PAUSE_NS).await;
+            ep.renew_deadline();
+        }
+        story.borrow_mut().begin(op, ep.now());
+        perform(c, op).await.map_err(|e| format!("{op:?}: {e}"))?;
+        story.borrow_mut().end(op, ep.now());
+    }
+    Ok(())
+}
+
+/// What a run has shown: whether a verb was late, and whether somebody died.
+#[derive(Clone, Copy, Debug)]
+struct Ran {
+    late: bool,
+    died: bool,
+}
+
+/// One run; `death` says where the one dies who does.
+fn once<I: RangeIndex>(
+    beside: &Beside<I>,
+    point: CrashPoint,
+    death: Option<CrashPoint>,
+    seed: u64,
+) -> Result<Ran, String> {
+    let play = &beside.play;
+    let scene = Scene::new(play, false, seed);
+    let story = Rc::new(RefCell::new(Story::default()));
+    let fail = |e: Error| format!("before: {e}");
+    let mut first = scene.client(LATE);
+    if !play.load.0.is_empty() {
+        let mut pairs = play.load.0.iter().map(|k| (key(*k), value(*k)));
+        scene.now(first.load(&mut pairs, true, play.load.1.into())).map_err(fail)?;
+        let load = Op::Load(play.load.0.clone());
+        story.borrow_mut().begin(&load, 0);
+        story.borrow_mut().end(&load, 0);
+    }
+    for op in &play.before {
+        story.borrow_mut().begin(op, 0);
+        scene.now(perform(&mut first, op)).map_err(fail)?;
+        story.borrow_mut().end(op, 0);
+    }
+    drop(first);
+    let mut keys: BTreeSet<u64> = story.borrow().keys.keys().copied().collect();
+    let ops = play.ops.iter().chain(&beside.others).chain(&beside.dead);
+    keys.extend(ops.flat_map(|op| effect(op).into_iter().map(|(k, _)| k)));
+    let keys: Rc<Vec<u64>> = Rc::new(keys.into_iter().collect());
+    scene.keepers();
+    let (late_done, other_done) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+    let late = NodeId::compute(LATE);
+    let was_late = Rc::new(Cell::new(false));
+    let begun = Rc::new(Cell::new(death.is_none()));
+    let survived = Rc::new(Cell::new(false));
+    if let Some(death) = death {
+        let (story, fabric, ops) = (story.clone(), scene.fabric.clone(), beside.dead.clone());
+        let (complain, survived) = (scene.complain(), survived.clone());
+        let pool = scene.pool(VICTIM);
+        scene.worker(VICTIM, move |mut c| async move {
+            c.endpoint().sleep(1_500_000).await;
+            let me = NodeId::compute(VICTIM);
+            fabric.crash_at(me, death, How::Machine).expect("known");
+            let worked = work(&mut c, &pool, &ops, &story).await;
+            worked.unwrap_or_else(|e| complain(format!("who is to die: {e}")));
+            fabric.spare(me);
+            survived.set(true);
+        });
+    }
+    // Whose verb is late.
+    {
+        let (story, keys, complain) = (story.clone(), keys.clone(), scene.complain());
+        let (done, other, was) = (late_done.clone(), other_done.clone(), was_late.clone());
+        let (ops, reads, fabric) = (play.ops.clone(), beside.reads, scene.fabric.clone());
+        let begun = begun.clone();
+        let (again, by_ns) = (beside.again, beside.by_ns);
+        let pool = scene.pool(LATE);
+        scene.worker(LATE, move |mut c| async move {
+            // What it knows is of before.
+            let warm = look(&mut c, &keys, 1, &story).await;
+            warm.unwrap_or_else(|e| complain(format!("before: {e}")));
+            while !begun.get() {
+                c.endpoint().sleep(5_000).await;
+            }
+            fabric.delay_at(late, point, by_ns).expect("known");
+            if again > 0 {
+                let next = CrashPoint { verb: point.verb + again, place: Place::Before };
+                fabric.delay_at(late, next, 2 * by_ns).expect("known");
+            }
+            work(&mut c, &pool, &ops, &story)
+                .await
+                .unwrap_or_else(|e| complain(format!("late: {e}")));
+            while reads && !other.get() {
+                if let Err(e) = look(&mut c, &keys, 13, &story).await {
+                    complain(format!("late reader: {e}"));
+                    break;
+                }
+            }
+            was.set(fabric.late_until(late).is_some());
+            done.set(true);
+        });
+    }
+    {
+        let (story, complain, fabric) = (story.clone(), scene.complain(), scene.fabric.clone());
+        let (done, other, ops) = (late_done.clone(), other_done.clone(), beside.others.clone());
+        let waits = !beside.reads;
+        let other_node = if beside.twin { LATE } else { OTHER };
+        let pool = scene.pool(other_node);
+        scene.worker(other_node, move |mut c| async move {
+            let ep = c.endpoint().clone();
+            while waits && fabric.late_until(late).is_none() && !done.get() && ep.now() < BOUND_NS {
+                ep.sleep(5_000).await;
+            }
+            // (Who does not await the verb may have ended.)
+            if !done.get() || fabric.late_until(late).is_some() {
+                let worked = work(&mut c, &pool, &ops, &story).await;
+                worked.unwrap_or_else(|e| complain(format!("beside: {e}")));
+            }
+            other.set(true);
+        });
+    }
+    {
+        let (story, keys, complain) = (story.clone(), keys.clone(), scene.complain());
+        let (done, other, fabric) = (late_done.clone(), other_done.clone(), scene.fabric.clone());
+        let waits = death.is_some();
+        scene.worker(READER, move |mut c| async move {
+            let ep = c.endpoint().clone();
+            while waits && fabric.late_until(late).is_none() && !done.get() {
+                ep.sleep(5_000).await;
+            }
+            while !(done.get() && other.get()) {
+                if let Err(e) = look(&mut c, &keys, 5, &story).await {
+                    complain(format!("reader: {e}"));
+                    break;
+                }
+                ep.sleep(100_000).await;
+            }
+        });
+    }
+    let mut policy = SeededRandom::new(seed);
+    scene.run(&mut policy, async {
+        let mut c = scene.client(OTHER);
+        let ep = c.endpoint().clone();
+        if death.is_some() {
+            while !survived.get() && !scene.fabric.is_down(NodeId::compute(VICTIM)) {
+                ep.sleep(20_000).await;
+            }
+            // (What ends with an unlocking that is not awaited may die with it, and have ended.)
+            if scene.fabric.is_down(NodeId::compute(VICTIM)) {
+                for cn in [OTHER, LATE, READER] {
+                    scene.settled(&ep, cn, &[VICTIM]).await;
+                }
+            }
+            begun.set(true);
+        }
+        while !(late_done.get() && other_done.get()) && scene.trouble().is_none() {
+            ep.sleep(50_000).await;
+            if ep.now() > BOUND_NS {
+                return scene.complain()("they do not end".into());
+            }
+        }
+        // What is detached has landed, and readers have ended.
+        ep.sleep(beside.by_ns + 2_000_000).await;
+        if scene.trouble().is_none()
+            && let Err(e) = look(&mut c, &keys, 1, &story).await
+        {
+            scene.complain()(format!("in the end: {e}"));
+        }
+        if let Err(e) = ep.drain().await {
+            scene.complain()(format!("in the end: {e}"));
+        }
+    });
+    if let Some(what) = scene.trouble() {
+        return Err(what);
+    }
+    let died = scene.fabric.is_down(NodeId::compute(VICTIM));
+    for cn in (0..play.compute_nodes).filter(|cn| !(died && *cn == VICTIM)) {
+        let mut c = scene.client(cn);
+        scene.now(perform(&mut c, &Op::Maintain)).map_err(|e| format!("maintenance: {e}"))?;
+    }
+    let mut c = scene.client(OTHER);
+    scene.now(c.walk()).map_err(|e| format!("walk: {e}"))?;
+    let found = scene.now(c.census()).map_err(|e| format!("a census: {e}"))?;
+    if !died && !found.is_nothing() {
+        return Err(format!("lost or doubly owned memory: {found:?}"));
+    }
+    one_holder(&scene, &mut c)?;
+    Ok(Ran { late: was_late.get(), died })
+}
+
+/// Every verb in turn, in every way, `again` times each.
+///
+/// # Panics
+/// When the operations never end.
+pub fn all_late<I: RangeIndex>(beside: &Beside<I>, again: u64) -> Tally {
+    if beside.dead.is_empty() {
+        return all_late_after(beside, None, again).0;
+    }
+    let mut runs = 0;
+    for verb in (1..).step_by(every(beside.step) as usize) {
+        let place = PLACES[(verb / beside.step) as usize % 3];
+        let ((n, wrong), died) = all_late_after(beside, Some(CrashPoint { verb, place }), again);
+        runs += n;
+        if wrong.is_some() || !died {
+            return (runs, wrong.map(|w| format!("death at {verb} {place:?}, {w}")));
+        }
+    }
+    unreachable!("operations end")
+}
+
+/// Runs, and the first that went wrong.
+pub type Tally = (u64, Option<String>);
+
+/// The same behind a death; and whether there was one.
+///
+/// # Panics
+/// When the operations never end.
+pub fn all_late_after<I: RangeIndex>(
+    beside: &Beside<I>,
+    death: Option<CrashPoint>,
+    again: u64,
+) -> (Tally, bool) {
+    let (mut runs, mut died) = (0, false);
+    for verb in (1..).step_by(every(beside.step) as usize) {
+        let mut late = false;
+        for (i, place) in PLACES.into_iter().enumerate() {
+            for n in 0..again {
+                runs += 1;
+                let point = CrashPoint { verb, place };
+                let seed = verb * 31 + i as u64 + n * 10_007;
+                let ran = catch_unwind(AssertUnwindSafe(|| once(beside, point, death, seed)));
+                let wrong = match ran {
+                    Ok(Ok(ran)) => {
+                        late |= ran.late;
+                        died |= ran.died;
+                        continue;
+                    }
+                    Ok(Err(what)) => what,
+                    Err(_) => "a panic".to_owned(),
+                };
+                return ((runs, Some(format!("{point:?} {seed}: {wrong}"))), true);
+            }
+        }
+        if !late {
+            return ((runs, None), died);
+        }
+    }
+    unreachable!("operations end")
+}
+
+/// A move is asked for again while another one, or a death, is under way.
+///
+/// # Errors
+/// All others.
+pub fn later(asked: Result<bool, Error>) -> Result<bool, Error> {
+    match asked {
+        Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Unreachable) => Ok(false),
+        asked => asked,
+    }
+}

@@ -1,0 +1,142 @@
+//! Every crash point of a play, one run each.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use dmtree_fabric::sim::{How, Place};
+use dmtree_parts::RangeIndex;
+
+use super::death::{Cut, Shown, run};
+use super::{PLACES, Play};
+
+/// What was run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Runs.
+    pub points: u64,
+    /// Deaths in them.
+    pub crashes: u64,
+    /// Longest read of a survivor, ns.
+    pub longest_read_ns: u64,
+    /// Longest write, ns.
+    pub longest_write_ns: u64,
+}
+
+impl Tally {
+    fn add(&mut self, s: &Shown) {
+        self.points += 1;
+        self.crashes += u64::from(s.died) + u64::from(s.second_died);
+        self.longest_read_ns = self.longest_read_ns.max(s.longest_read_ns);
+        self.longest_write_ns = self.longest_write_ns.max(s.longest_write_ns);
+    }
+}
+
+/// Every how many verbs: as asked for with `DMTREE_CRASH_STEP`, else as usual.
+pub fn every(usual: u64) -> u64 {
+    let asked = std::env::var("DMTREE_CRASH_STEP").ok().and_then(|n| n.parse().ok());
+    asked.unwrap_or(usual).max(1)
+}
+
+/// The victim dies at every `step`-th verb, before, inside and after it.
+///
+/// # Panics
+/// When a run goes wrong.
+pub fn everywhere<I: RangeIndex>(play: &Play<I>, step: u64) -> Tally {
+    let step = every(step);
+    let mut tally = Tally::default();
+    for victim in [1, 0] {
+        for whole_write in [false, true] {
+            for verb in (1..).step_by(step as usize) {
+                let mut died = false;
+                for (i, place) in PLACES.into_iter().enumerate() {
+                    let how = [How::Machine, How::Hung, How::Process][(verb as usize + i) % 3];
+                    let seed = verb * 7 + i as u64 + u64::from(victim) * 1000;
+                    let cut = Cut { victim, verb, place, how, whole_write, seed, second: None };
+                    match run(play, cut) {
+                        Ok(shown) => {
+                            tally.add(&shown);
+                            died |= shown.died;
+                        }
+                        Err(what) => panic!("{}: {cut:?}: {what}", play.name),
+                    }
+                }
+                if !died {
+                    break;
+                }
+            }
+        }
+    }
+    tally
+}
+
+/// A survivor that repairs dies, too, at any verb of what it does; the last one finishes.
+///
+/// # Panics
+/// When a run goes wrong.
+pub fn two_deaths<I: RangeIndex>(play: &Play<I>, steps: (u64, u64)) -> Tally {
+    let mut tally = Tally::default();
+    for first in (1..).step_by(steps.0 as usize) {
+        let mut died = false;
+        for second in (1..).step_by((steps.1 * every(5)) as usize) {
+            let mut second_died = false;
+            for (i, place) in PLACES.into_iter().enumerate() {
+                let n = first + second + i as u64;
+                let cut = Cut {
+                    victim: (n % 2) as u16,
+                    verb: first,
+                    place: PLACES[n as usize % 3],
+                    how: [How::Machine, How::Hung][n as usize % 2],
+                    whole_write: n.is_multiple_of(5),
+                    seed: first * 1000 + second * 10 + i as u64,
+                    second: Some((second, place)),
+                };
+                match run(play, cut) {
+                    Ok(shown) => {
+                        tally.add(&shown);
+                        died |= shown.died;
+                        second_died |= shown.second_died;
+                    }
+                    Err(what) => panic!("{}: {cut:?}: {what}", play.name),
+                }
+            }
+            if !second_died {
+                break;
+            }
+        }
+        if !died {
+            break;
+        }
+    }
+    tally
+}
+
+/// The first crash point at which a planted defect shows, and how.
+pub fn caught<I: RangeIndex>(play: &Play<I>) -> Option<(u64, String)> {
+    let mut points = 0;
+    for victim in [1, 0] {
+        for verb in 1..400 {
+            let mut died = false;
+            for (i, place) in PLACES.into_iter().enumerate() {
+                for again in 0..4 {
+                    points += 1;
+                    let seed = verb * 7 + i as u64 + u64::from(victim) * 1000 + again * 100_000;
+                    let how = How::Machine;
+                    let cut =
+                        Cut { victim, verb, place, how, whole_write: false, seed, second: None };
+                    let ran = catch_unwind(AssertUnwindSafe(|| run(play, cut)));
+                    match ran {
+                        Ok(Ok(shown)) => died |= shown.died,
+                        Ok(Err(what)) => return Some((points, what)),
+                        Err(_) => return Some((points, "a panic".into())),
+                    }
+                    if place != Place::Inside {
+                        break;
+                    }
+                }
+            }
+            if !died {
+                break;
+            }
+        }
+    }
+    None
+}

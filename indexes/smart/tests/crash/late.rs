@@ -1,0 +1,130 @@
+//! One verb is late, and the others do meanwhile all that they have to do: see `dmtree_check::scene::late`.
+
+use dmtree_check::scene::late::{Beside, all_late};
+use dmtree_check::scene::{Op, value};
+use dmtree_smart::sound::{Defect, Smart};
+
+use crate::{
+    Play, changing, emptying, few, growing, in_blocks, loading, play, splitting_leaves,
+    splitting_prefixes,
+};
+
+fn beside(play: Play, others: Vec<Op>) -> Beside<Smart> {
+    Beside::new(play, others)
+}
+
+fn inserts(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
+    keys.into_iter().map(|n| Op::Insert(n, value(n)))
+}
+
+fn updates(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
+    keys.into_iter().map(|n| Op::Update(n, value(n + 5_000)))
+}
+
+fn deletes(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
+    keys.into_iter().map(Op::Delete)
+}
+
+fn harmless(beside: &Beside<Smart>) {
+    let (runs, wrong) = all_late(beside, 1);
+    eprintln!("{}: {runs} runs", beside.play.name);
+    if let Some(what) = wrong {
+        panic!("{}: {what}", beside.play.name);
+    }
+}
+
+/// Defects, and the plays that show them.
+pub fn teeth() -> [(Defect, Beside<Smart>); 1] {
+    [(Defect::CloseUnfrozen, filled_again())]
+}
+
+/// One counts, the others take and give back.
+fn counting() -> Beside<Smart> {
+    let play = Play { ops: vec![Op::Census], ..play("counting", (0..20).map(|n| n * 10)) };
+    let others = inserts([51, 52, 53]).chain(deletes([10, 20, 30]));
+    let others = others.chain([Op::Maintain, Op::Reclaim]).chain(inserts([10, 20, 31, 777]));
+    beside(play, others.collect())
+}
+
+/// What is deleted is used for other keys.
+fn deleting() -> Beside<Smart> {
+    let ops = deletes((0..4).map(|n| n * 10)).chain([Op::Maintain]).collect();
+    let others = inserts((0..12).map(|n| n * 10 + 203)).chain([Op::Maintain, Op::Reclaim]);
+    let others = others.chain(inserts((0..12).map(|n| n * 10 + 304))).chain([Op::Reclaim]);
+    beside(Play { name: "deleting", ops, ..few() }, others.collect())
+}
+
+/// The node that goes is filled again by others.
+fn filled_again() -> Beside<Smart> {
+    beside(emptying(), inserts([503, 504, 900_001]).collect())
+}
+
+#[test]
+fn a_late_write() {
+    let others = inserts([51, 52, 53, 54, 61, 71, 500]).chain(updates([0, 10, 100]));
+    let others = others.chain(deletes([110, 120])).chain([Op::Maintain]);
+    harmless(&beside(changing(), others.chain(inserts([111, 121])).collect()));
+    let others = updates([0, 10]).chain(deletes([20])).chain([Op::Maintain]).chain(inserts([20]));
+    harmless(&beside(in_blocks(), others.collect()));
+}
+
+#[test]
+fn a_late_larger_type() {
+    let others = inserts([51, 61, 71, 81, 91, 510, 520]).chain(deletes([1, 11]));
+    harmless(&beside(growing(), others.chain([Op::Maintain]).collect()));
+}
+
+/// Others split at the same places.
+#[test]
+fn a_late_split() {
+    let others =
+        inserts([5_002, 5_010, 7_001, 7_778]).chain(deletes([7_000])).chain([Op::Maintain]);
+    harmless(&beside(splitting_leaves(), others.collect()));
+    let others =
+        inserts([123_998, 123_459, 129_998, 130_000]).chain(deletes([1])).chain([Op::Maintain]);
+    harmless(&beside(splitting_prefixes(), others.collect()));
+}
+
+/// The node that goes is filled again by others, or its memory is used for something else.
+#[test]
+fn a_late_end_of_a_node() {
+    harmless(&filled_again());
+    harmless(&deleting());
+    let others = inserts([503]).chain(deletes([503])).chain([Op::Maintain, Op::Reclaim]);
+    let others = others.chain(inserts([600, 601, 700, 701])).chain([Op::Maintain, Op::Reclaim]);
+    harmless(&beside(emptying(), others.collect()));
+}
+
+#[test]
+fn a_late_load() {
+    harmless(&beside(loading(12), inserts([1, 2, 101, 555]).collect()));
+}
+
+/// What a reader knows is old when it comes to use it.
+#[test]
+fn a_late_reader() {
+    let others = deletes((0..20).map(|n| n * 10)).chain([Op::Maintain, Op::Reclaim]);
+    let others = others.chain(inserts((0..20).map(|n| n * 10 + 3))).chain([Op::Reclaim]);
+    let play = Play { name: "reading", ..few() };
+    harmless(&Beside { reads: true, step: 7, ..beside(play, others.collect()) });
+}
+
+#[test]
+fn a_late_census() {
+    harmless(&counting());
+}
+
+/// Somebody has died before, and the one whose verbs are late repairs what he left.
+#[test]
+fn a_late_repair() {
+    let repairs = |dead: Play| {
+        let load = dead.load.0.clone();
+        let ops: Vec<Op> = updates(load.iter().copied().take(3)).chain([Op::Maintain]).collect();
+        let others = inserts([31, 32, 33]).collect();
+        let play = Play { compute_nodes: 4, ops, ..play(dead.name, load.into_iter()) };
+        Beside { dead: dead.ops, step: 2, ..beside(play, others) }
+    };
+    harmless(&repairs(splitting_leaves()));
+    let dead = vec![Op::Update(0, value(1)), Op::Insert(5, value(2)), Op::Delete(40)];
+    harmless(&repairs(Play { ops: dead, ..play("writes", (0..5).map(|n| n * 10)) }));
+}

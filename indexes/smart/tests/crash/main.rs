@@ -1,0 +1,187 @@
+//! A crash at every verb of every operation of the sound SMART, in small trees, and every verb late: nothing acknowledged is lost, reads
+//! go on, whoever comes next finishes what the dead have left, and every piece of memory has one holder afterwards.
+
+#![expect(clippy::disallowed_macros, reason = "what a test has run is told when it is asked for")]
+
+mod late;
+
+use std::rc::Rc;
+
+use dmtree_check::scene::late::all_late;
+use dmtree_check::scene::sweeps::{self, Tally};
+use dmtree_check::scene::{Op, value};
+use dmtree_smart::sound::{Defect, Options, Smart, SmartNode};
+
+type Play = dmtree_check::scene::Play<Smart>;
+
+/// Keys are decimal: a node has ten children at most, of types 4, 8 and 16.
+fn play(name: &'static str, load: impl Iterator<Item = u64>) -> Play {
+    let mut keys: Vec<u64> = load.collect();
+    keys.sort_unstable();
+    Play { load: (keys, 1.0), ..Play::new(name, Options::default()) }
+}
+
+fn few() -> Play {
+    play("few", (0..20).map(|n| n * 10))
+}
+
+fn everywhere(play: &Play, step: u64) -> Tally {
+    let tally = sweeps::everywhere(play, step);
+    eprintln!("{}: {tally:?}", play.name);
+    tally
+}
+
+fn two_deaths(play: &Play, steps: (u64, u64)) {
+    eprintln!("{}, two deaths: {:?}", play.name, sweeps::two_deaths(play, steps));
+}
+
+/// Into slots that are free, in place, and away.
+fn changing() -> Play {
+    let ops = vec![
+        Op::Insert(55, value(1)),
+        Op::Update(50, value(2)),
+        Op::Put(60, value(3)),
+        Op::Delete(70),
+        Op::Set(80, value(80), Some(value(4))),
+        Op::Set(90, value(90), None),
+        Op::Insert(70, value(5)),
+    ];
+    Play { name: "changing", ops, ..few() }
+}
+
+/// The fifth and the ninth child of a node: it gets a larger type, twice.
+fn growing() -> Play {
+    let load = (0..4).map(|n| n * 10 + 1).chain([500, 501, 502, 503]);
+    let ops = vec![Op::Insert(504, value(1)), Op::Insert(41, value(2))];
+    let more = (505..510).map(|n| Op::Insert(n, value(n)));
+    Play { ops: ops.into_iter().chain(more).collect(), ..play("growing", load) }
+}
+
+/// A leaf where another key's is: both go below a new node.
+fn splitting_leaves() -> Play {
+    let ops = vec![Op::Insert(5_001, value(1)), Op::Insert(7_777, value(2))];
+    Play { ops, ..play("a leaf splits", [5_000, 7_000, 100_000].into_iter()) }
+}
+
+/// A node between a node and the one above.
+fn splitting_prefixes() -> Play {
+    let load = (0..3).map(|n| 123_450 + n).chain([1, 2]);
+    let ops = vec![Op::Insert(123_999, value(1)), Op::Insert(129_999, value(2))];
+    Play { ops, ..play("a prefix splits", load) }
+}
+
+/// Values in blocks, longer and shorter than before.
+fn in_blocks() -> Play {
+    let ops = vec![
+        Op::Insert(55, vec![7; 300]),
+        Op::Update(55, vec![8; 400]),
+        Op::Update(50, vec![9; 60]),
+        Op::Update(50, vec![9; 5]),
+        Op::Delete(55),
+    ];
+    Play { name: "blocks", ops, ..few() }
+}
+
+/// All keys of a node go, the node goes, and what it took is used again.
+fn emptying() -> Play {
+    let load = (0..3).map(|n| 500 + n).chain([0, 900_000]);
+    let gone = (0..3).map(|n| Op::Delete(500 + n));
+    let again = (0..3).map(|n| Op::Insert(500 + n, value(n)));
+    let ops = gone.chain([Op::Maintain]).chain(again).collect();
+    Play { ops, ..play("emptying", load) }
+}
+
+fn loading(n: u64) -> Play {
+    let ops = vec![Op::Load((0..n).map(|n| n * 10).collect())];
+    Play { ops, ..play("loading", [].into_iter()) }
+}
+
+#[test]
+fn insert_update_delete_set() {
+    assert!(everywhere(&changing(), 1).points > 200);
+}
+
+#[test]
+fn types_grow() {
+    everywhere(&growing(), 1);
+}
+
+#[test]
+fn leaves_split() {
+    everywhere(&splitting_leaves(), 1);
+}
+
+#[test]
+fn prefixes_split() {
+    everywhere(&splitting_prefixes(), 1);
+}
+
+#[test]
+fn values_in_blocks() {
+    everywhere(&in_blocks(), 1);
+}
+
+#[test]
+fn nodes_go() {
+    everywhere(&emptying(), 1);
+}
+
+#[test]
+fn several_at_once() {
+    let ops = vec![Op::Many((0..8).map(|n| (n * 77, value(n))).collect())];
+    everywhere(&Play { name: "several at once", ops, ..few() }, 1);
+}
+
+#[test]
+fn bulk_load() {
+    everywhere(&loading(10), 1);
+    everywhere(&loading(60), 7);
+}
+
+#[test]
+fn two_deaths_around_an_update() {
+    let ops = vec![Op::Update(10, value(9)), Op::Insert(11, value(8)), Op::Delete(20)];
+    let play = Play { ops, ..play("update", (0..4).map(|n| n * 10)) };
+    two_deaths(&play, (1, 2));
+}
+
+#[test]
+fn two_deaths_around_a_split() {
+    two_deaths(&splitting_leaves(), (1, 2));
+    two_deaths(&splitting_prefixes(), (1, 2));
+}
+
+#[test]
+fn two_deaths_around_a_node_that_goes() {
+    two_deaths(&emptying(), (2, 3));
+}
+
+/// Teeth: what the crash points, and the late verbs, are there to find.
+#[test]
+fn defects_are_found() {
+    let planted = |play: Play, d: Defect| Play {
+        plant: Some(Rc::new(move |node: &SmartNode| node.set_defects(&[d]))),
+        ..play
+    };
+    let by_death: [(Defect, Play); 4] = [
+        (Defect::SlotBeforeLeaf, changing()),
+        (Defect::SlotBeforeNode, splitting_leaves()),
+        (Defect::ReleaseBeforeArea, changing()),
+        (Defect::NoTakeOver, changing()),
+    ];
+    let mut missed = Vec::new();
+    for (d, play) in by_death {
+        match sweeps::caught(&planted(play, d)) {
+            Some((points, what)) => eprintln!("{d:?}: {points} crash points: {what}"),
+            None => missed.push(d.name()),
+        }
+    }
+    for (d, mut beside) in late::teeth() {
+        beside.play = planted(beside.play, d);
+        match all_late(&beside, 2) {
+            (runs, Some(what)) => eprintln!("{d:?}: {runs} late verbs: {what}"),
+            (_, None) => missed.push(d.name()),
+        }
+    }
+    assert!(missed.is_empty(), "{missed:?}");
+}
