@@ -19,6 +19,8 @@ use super::{
 
 /// How late a verb is, usually: longer than all that the others do takes, shorter than a lease, ns.
 const LATE_NS: u64 = 3_000_000;
+/// What nobody can hold any more is free after this time, ns; who is late holds on to what he may have seen.
+const RECLAIM_NS: u64 = 1_000_000;
 /// Everybody has ended after this time, ns.
 const BOUND_NS: u64 = 400_000_000;
 /// Whose verbs are late, who works beside him, and who reads.
@@ -168,8 +170,12 @@ async fn work<I: RangeIndex>(
 ) -> Result<(), String> {
     let ep = c.endpoint().clone();
     for op in ops {
-        if matches!(op, Op::Reclaim) {
-            pool.reclaim(&ep).await.map_err(|e| format!("{op:?}: {e}"))?;
+        let began = ep.now();
+        while matches!(op, Op::Reclaim)
+            && pool.reclaim(&ep).await.map_err(|e| format!("{op:?}: {e}"))?.waiting > 0
+            && ep.now() < began + RECLAIM_NS
+        {
+            ep.sleep(PAUSE_NS / 8).await;
         }
         while matches!(op, Op::HandOver)
             && !later(pool.hand_over(&ep).await).map_err(|e| format!("{op:?}: {e}"))?

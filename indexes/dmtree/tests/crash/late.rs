@@ -81,7 +81,8 @@ fn a_late_reader() {
 /// A defect, a play that shows it, and where somebody dies first if not everywhere.
 type Wanted = (Defect, fn() -> Beside, Option<CrashPoint>);
 
-/// Teeth: what late verbs are there to find. `DMTREE_TEETH=NAME,...` looks for those in every play.
+/// Teeth: what late verbs are there to find. `DMTREE_TEETH=NAME,...` looks for those in every play, or in that of the name
+/// `DMTREE_PLAY`.
 #[test]
 fn late_verbs_find_defects() {
     let plays: [fn() -> Beside; 22] = [
@@ -111,7 +112,7 @@ fn late_verbs_find_defects() {
     // The split has committed, and its image is torn; an entry is torn.
     let half_split = CrashPoint { verb: 10, place: Place::Inside };
     let half_update = CrashPoint { verb: 8, place: Place::Inside };
-    let known: [Wanted; 8] = [
+    let known: [Wanted; 10] = [
         (Defect::UnlockBeforePublish, split_and_merged, None),
         (Defect::RootOverwritten, growing, None),
         (Defect::MergeNextDetached, merging_again, None),
@@ -120,6 +121,8 @@ fn late_verbs_find_defects() {
         (Defect::CensusNoNotes, counting, None),
         (Defect::MendNoRestamp, repairing_a_split, Some(half_split)),
         (Defect::MendDetached, repairing_an_update, Some(half_update)),
+        (Defect::BuryDetached, burying, None),
+        (Defect::MoveWhileLocked, handing_over_twice, None),
     ];
     let asked = std::env::var("DMTREE_TEETH").ok();
     let mut wanted: Vec<Wanted> = Vec::new();
@@ -128,7 +131,10 @@ fn late_verbs_find_defects() {
         Some(asked) => {
             let named = |d: &&Defect| asked.split(',').any(|n| n == d.name());
             let all = Defect::ALL.iter().filter(named);
-            wanted.extend(all.flat_map(|d| plays.map(|play| (*d, play, None))));
+            let of = std::env::var("DMTREE_PLAY").ok();
+            let plays = plays.iter().filter(|p| of.as_ref().is_none_or(|of| p().play.name == of));
+            let plays: Vec<_> = plays.copied().collect();
+            wanted.extend(all.flat_map(|d| plays.iter().map(|play| (*d, *play, None))));
         }
     }
     let mut missed = Vec::new();

@@ -221,15 +221,16 @@ pub fn handing_over() -> Beside {
 pub fn burying() -> Beside {
     let before = deletes((0..96).filter(|n| n % 8 != 0));
     let play = Play { name: "burying", before, ops: vec![Op::Maintain], ..merging_again().play };
-    let others = concat(&[vec![Op::Reclaim; 3], inserts(0..24, 3), inserts(0..24, 4)]);
-    Beside { step: 3, twin: true, ..Beside::new(play, others) }
+    let more = (3..8).map(|digit| inserts(0..32, digit)).collect::<Vec<_>>().concat();
+    let others = concat(&[vec![Op::Reclaim], more]);
+    Beside { twin: true, ..Beside::new(play, others) }
 }
 
 /// Somebody hears late that he has a lock, tables want to move meanwhile, and what he does under the lock is late, too.
 pub fn handing_over_twice() -> Beside {
     let ops = inserts((0..12).map(|n| n * 16), 1);
     let play = Play { name: "handing over twice", ops, ..handing_over().play };
-    Beside { play, again: 1, step: 3, ..handing_over() }
+    Beside { play, again: 1, step: 1, ..handing_over() }
 }
 
 /// The one who is late has no room for what he reads of inner nodes, and the first child of one moves.
