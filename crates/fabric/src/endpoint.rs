@@ -134,6 +134,11 @@ impl Endpoint {
         self.post(verb::read(at, len), true)
     }
 
+    /// READ of memory that somebody may have given back ([`verb::read_doubtful`]): one round trip.
+    pub fn read_doubtful(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
+        self.post(verb::read_doubtful(at, len), true)
+    }
+
     /// WRITE of a buffer: one round trip.
     pub fn write(&self, at: GlobalAddr, buf: Buf) -> Post<'_, verb::Write> {
         self.post(verb::write(at, buf), true)

@@ -198,6 +198,14 @@ impl Host {
         self.revocations.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Whether somebody has fenced this node, and all of these refuse it.
+    pub(crate) fn is_fenced_by_all<'h>(
+        &self,
+        mut others: impl Iterator<Item = &'h Arc<Self>>,
+    ) -> bool {
+        !self.alive() && others.all(|o| o.is_revoked(self.node, self.incarnation))
+    }
+
     pub(crate) fn is_revoked(&self, node: NodeId, incarnation: u32) -> bool {
         let revoked = self.revoked.lock().expect("no panic under this lock");
         revoked.get(&node).is_some_and(|r| *r >= incarnation)

@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::addr::{GlobalAddr, NodeId, Role};
+use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::error::Result;
-use crate::membership::MemberEvent;
+use crate::membership::{Member, MemberEvent};
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
 
@@ -53,6 +53,8 @@ pub struct WorkRequest {
     pub fenced: bool,
     /// The next request of the list belongs to the same chain: same queue pair, ordered as the contract says.
     pub chained: bool,
+    /// A READ of memory that may be anybody's by now, and whose poster knows that.
+    pub doubtful: bool,
     /// Bytes.
     pub len: u32,
     /// Remote address.
@@ -159,13 +161,12 @@ pub trait Fabric: Send + Sync {
     fn name(&self) -> &'static str;
     /// Nodes that are members now, in id order.
     fn nodes(&self) -> Vec<NodeId>;
-    /// The compute nodes that may run operations, in id order. Whoever began one before the call is among them.
+    /// The compute nodes that may run operations, in id order. Whoever began one before the call is among them, until every memory
+    /// node has fenced it: before that it may READ.
     ///
     /// # Errors
     /// Where others have to be asked: `Unreachable`.
-    fn members(&self) -> Result<Vec<NodeId>> {
-        Ok(self.nodes().into_iter().filter(|n| n.role() == Role::Compute).collect())
-    }
+    fn members(&self) -> Result<Vec<NodeId>>;
     /// Bytes of a node's region; `None` for a node that does not exist.
     fn region_bytes(&self, node: NodeId) -> Option<u64>;
     /// A client thread's transport on compute (or, for services, memory) node `node`.
@@ -191,8 +192,9 @@ pub trait Fabric: Send + Sync {
     fn connect(&self, _node: NodeId, _to: NodeId, _incarnation: u32) {}
     /// The present incarnation of a node; `None` for a node that does not exist.
     fn incarnation(&self, node: NodeId) -> Option<u32>;
-    /// Who hands memory out, or takes it back, says what a range is from now on. Fabrics that check accesses listen.
-    fn tell(&self, _at: GlobalAddr, _bytes: u64, _now: Ground) {}
+    /// Who hands memory out, or takes it back, says what a range is from now on. Fabrics that check accesses listen, unless the
+    /// memory's node has fenced the teller: memory that a node held when it lost its membership is others' by now.
+    fn tell(&self, _by: Member, _at: GlobalAddr, _bytes: u64, _now: Ground) {}
     /// Membership events from number `since` on.
     fn events(&self, since: u64) -> Vec<MemberEvent>;
 }

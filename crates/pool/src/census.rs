@@ -257,7 +257,7 @@ impl PoolNode {
     fn adopt(&self, lost: &Lost) {
         let objects = lost.objects.iter().map(|(key, at)| (*at, u64::from(key.object_bytes)));
         let all = objects.chain(lost.space.iter().copied());
-        all.for_each(|(at, bytes)| self.fabric.tell(at, bytes, Ground::Plain));
+        all.for_each(|(at, bytes)| self.tell(at, bytes, Ground::Plain));
     }
 
     /// Whether a lost object is of any use: an address whose lives are used up is not.

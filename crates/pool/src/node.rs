@@ -234,7 +234,7 @@ impl PoolNode {
         ep.check_memory()?;
         let g = self.obtain(ep, arena, near).await?;
         self.notes.add(|| Span::object(g.addr, bytes));
-        self.fabric.tell(g.addr, bytes, Ground::Plain);
+        self.tell(g.addr, bytes, Ground::Plain);
         Ok(g)
     }
 
@@ -255,7 +255,7 @@ impl PoolNode {
             return;
         }
         self.notes.add(|| Span::object(g.addr, bytes));
-        self.fabric.tell(g.addr, bytes, Ground::FreedTyped);
+        self.tell(g.addr, bytes, Ground::FreedTyped);
         arena.put(g);
     }
 
@@ -297,7 +297,7 @@ impl PoolNode {
         let wish = BlockWish { space: &space, class, layouts: &self.shape.memory };
         let b = self.obtain(ep, &wish, near).await?;
         self.notes.add(|| Span::block(b));
-        self.fabric.tell(b.addr(), u64::from(b.capacity()), Ground::Undefined);
+        self.tell(b.addr(), u64::from(b.capacity()), Ground::Undefined);
         Ok(b)
     }
 
@@ -309,7 +309,7 @@ impl PoolNode {
             .and_then(|b| self.shape.holds(b.addr(), u64::from(b.capacity())))
             .filter(|layout| self.space(index).put(b, layout));
         match layout {
-            Some(_) => self.fabric.tell(b.addr(), u64::from(b.capacity()), Ground::Freed),
+            Some(_) => self.tell(b.addr(), u64::from(b.capacity()), Ground::Freed),
             None => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -325,9 +325,14 @@ impl PoolNode {
         self.notes.add(|| Span::Bytes(at.bits(), bytes));
         let layout = self.shape.holds(at, bytes);
         match layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes)) {
-            true => self.fabric.tell(at, bytes, Ground::Freed),
+            true => self.tell(at, bytes, Ground::Freed),
             false => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
+    }
+
+    /// What a range of memory is from now on, to fabrics that check accesses.
+    pub(crate) fn tell(&self, at: GlobalAddr, bytes: u64, now: Ground) {
+        self.fabric.tell(self.view.me, at, bytes, now);
     }
 
     // ---- obtaining ----------------------------------------------------------------------------------------------------
@@ -415,7 +420,7 @@ impl PoolNode {
                 self.found_full[node].store(0, Ordering::Relaxed);
                 let bytes = u64::from(source.request().count) * self.shape.chunk_bytes;
                 let run = GlobalAddr::new(self.shape.memory[node].node, offset);
-                self.fabric.tell(run, bytes, Ground::Plain);
+                self.tell(run, bytes, Ground::Plain);
                 source.add(node, offset)
             }
             Ok(None) => {

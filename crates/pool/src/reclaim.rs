@@ -260,7 +260,7 @@ impl PoolNode {
             }
             match ask_epoch(ep, node, epoch).await {
                 Ok(e) => oldest = oldest.min(e),
-                Err(_) if fenced() || !self.fabric.nodes().contains(&node) => {}
+                Err(_) if fenced() || !self.fabric.members()?.contains(&node) => {}
                 Err(e) => return Err(e.context(format!("asking {node} what it still reads"))),
             }
         }

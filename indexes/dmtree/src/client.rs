@@ -83,6 +83,15 @@ pub(crate) struct Locks {
     tries: usize,
 }
 
+/// Whether what a pointer names is held for whoever reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// It was reachable, or locked, in this operation.
+    Held,
+    /// What names it may be dead for long: the bytes may be anybody's.
+    Doubtful,
+}
+
 /// An operation runs: what it may reach is not reused before it ends, and the locks that it has then are orphans.
 ///
 /// A caller may drop its future at any await. Verbs in flight execute all the same, so the operation has not ended before they have:
@@ -422,13 +431,21 @@ impl DmTree {
 
     /// The bytes of a fence; `None` is the right end.
     pub(crate) async fn fence_bytes(&self, stored: Stored<'_>) -> Result<Option<Vec<u8>>> {
+        self.fence_in(stored, Trust::Held).await
+    }
+
+    pub(crate) async fn fence_in(
+        &self,
+        stored: Stored<'_>,
+        trust: Trust,
+    ) -> Result<Option<Vec<u8>>> {
         match stored {
             Stored::Inline(bytes) => Ok(Some(bytes.to_vec())),
             Stored::Infinite => Ok(None),
             Stored::Block(at) => {
                 Mark::FenceBlock.hit();
                 let mut key = Vec::new();
-                match self.read_block(at, |k, _| key.extend_from_slice(k)).await? {
+                match self.block_in(at, trust, |k, _| key.extend_from_slice(k)).await? {
                     true => Ok(Some(key)),
                     false => Err(Error::corrupt(format!(
                         "the block of a fence at {} is garbage",
@@ -445,11 +462,23 @@ impl DmTree {
         at: BlockPtr,
         f: impl FnOnce(&[u8], &[u8]),
     ) -> Result<bool> {
+        self.block_in(at, Trust::Held, f).await
+    }
+
+    async fn block_in(
+        &self,
+        at: BlockPtr,
+        trust: Trust,
+        f: impl FnOnce(&[u8], &[u8]),
+    ) -> Result<bool> {
         if at.is_null() {
             return Ok(false);
         }
         self.ep.step(Step::Entry);
-        let bytes = self.ep.read(at.addr(), at.capacity()).await?;
+        let bytes = match trust {
+            Trust::Held => self.ep.read(at.addr(), at.capacity()).await?,
+            Trust::Doubtful => self.ep.read_doubtful(at.addr(), at.capacity()).await?,
+        };
         let whole = bytes.extract(|b| block::check(at, b).map(|(k, v)| f(k, v)).is_some());
         if !whole {
             Mark::BlockGone.hit();

@@ -25,6 +25,8 @@ mod node;
 mod options;
 mod parent;
 mod probe;
+#[cfg(test)]
+mod rare;
 mod relocate;
 mod rough;
 mod route;

@@ -1,16 +1,18 @@
 //! What a lock that nobody gives back may be held for: a change that has begun and needs memory that is lost.
 //!
 //! Its repair fails whoever tries it, with an error that names the node. Others would wait until their deadlines; so who has waited for
-//! long reads what the repair would read, and fails for the same reason. Nothing that is read here counts otherwise.
+//! long reads what the repair would read, and fails for the same reason. Nothing that is read here counts otherwise: a leaf found by an
+//! old route may be dead, and the blocks that it names may be others' by now.
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, Result, Step};
 
-use crate::client::{DmTree, is_away};
+use crate::client::{DmTree, Trust, is_away};
 use crate::format::inner::{RoughRecord, rough_record};
 use crate::format::slot::{self, Place, State};
 use crate::lock::is_memory;
 use crate::marks::Mark;
+use crate::probe::{Pair, pair_of};
 use crate::rough::Rough;
 
 /// Dead leaves that lead to a live one, at most, that are looked at.
@@ -43,7 +45,7 @@ impl DmTree {
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Rough::of(&g, leaf, &image);
         for fence in [&h.lo, &h.hi] {
-            only_away(self.fence_key(fence).await)?;
+            only_away(self.fence_key_in(fence, Trust::Doubtful).await)?;
         }
         if !h.into.is_null() {
             self.look_at_parent(&h).await?;
@@ -54,8 +56,10 @@ impl DmTree {
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
             let place = Place { leaf, slot: i };
             let Some(s) = slot::check(&g, place, &image[span]) else { continue };
-            if s.state != State::Free {
-                only_away(self.whole_key(&s, leaf).await)?;
+            if s.state != State::Free
+                && let Some(Pair::BothIn(at)) = pair_of(&s)
+            {
+                only_away(self.ep.read_doubtful(at.addr(), at.capacity()).await)?;
             }
         }
         Ok(())
@@ -80,7 +84,7 @@ impl DmTree {
                 Ok(n) => n,
                 Err(e) => return only_away::<()>(Err(e)),
             };
-            only_away(self.fence_key(&n.lo).await)?;
+            only_away(self.fence_key_in(&n.lo, Trust::Doubtful).await)?;
             if n.into == leaf {
                 return self.look_at_parent(&n).await;
             }
@@ -91,7 +95,7 @@ impl DmTree {
 
     /// The record of a dead leaf is to go. (Its fence may be gone: it was its heir's, too.)
     async fn look_at_parent(&self, dead: &Rough) -> Result<()> {
-        match self.fence_key(&dead.lo).await {
+        match self.fence_key_in(&dead.lo, Trust::Doubtful).await {
             Ok(low) => only_away(self.fresh_route(&low.unwrap_or_default()).await),
             Err(e) => only_away::<()>(Err(e)),
         }
@@ -113,7 +117,7 @@ impl DmTree {
             let at = g.record_at(i);
             let raw = &image[at..at + g.record()];
             if let RoughRecord::Live(r, _) = rough_record(&g, addr, h.ver.life, i, raw) {
-                only_away(self.fence_bytes(r.key).await)?;
+                only_away(self.fence_in(r.key, Trust::Doubtful).await)?;
                 named.push(r.child.addr);
             }
         }

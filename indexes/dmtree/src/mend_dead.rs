@@ -5,7 +5,7 @@ use dmtree_fabric::verb::{cas, write as write_verb};
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_pool::Grant;
 
-use crate::client::{DmTree, Route, is_away};
+use crate::client::{DmTree, Route, Trust, is_away};
 use crate::format::Ver;
 use crate::format::leaf::{HeaderParts, put_free, put_header};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
@@ -36,7 +36,8 @@ impl DmTree {
         self.blank_rough(addr, b).await?;
         let next = self.rough_header(addr).await?.next;
         self.ep.write_word(a.leaf.plus(g.next_at() as u64), next.bits()).await?;
-        self.drop_record(b, addr).await?;
+        let low = self.fence_key(&b.lo).await?.unwrap_or_default();
+        self.drop_record(&low, addr).await?;
         let route =
             Route { leaf: addr, life: b.ver.life, table: b.table, capacity: b.slots, fence: 0 };
         if !self.node.has_tables() {
@@ -74,9 +75,8 @@ impl DmTree {
     }
 
     /// Removes the record of a dead leaf whose range its left neighbour has, if it is there.
-    async fn drop_record(&self, b: &Rough, addr: GlobalAddr) -> Result<()> {
-        let low = self.fence_key(&b.lo).await?.unwrap_or_default();
-        let Some(parent) = self.lock_inner(1, &low).await? else { return Ok(()) };
+    async fn drop_record(&self, low: &[u8], addr: GlobalAddr) -> Result<()> {
+        let Some(parent) = self.lock_inner(1, low).await? else { return Ok(()) };
         match parent.records.iter().position(|r| r.child.addr == addr && r.key == low) {
             Some(i) if i > 0 => {
                 let index = parent.records[i].index;
@@ -157,7 +157,7 @@ impl DmTree {
         self.check_lease()?;
         self.blank_rough(route.leaf, h).await?;
         // The fence is the heir's, too: when its block is gone, the heir was merged away, and the record with it.
-        let low = match self.fence_key(&h.lo).await {
+        let low = match self.fence_key_in(&h.lo, Trust::Doubtful).await {
             Err(e) if e.kind() == dmtree_fabric::ErrorKind::Corrupt => None,
             low => Some(low?.unwrap_or_default()),
         };
@@ -169,7 +169,7 @@ impl DmTree {
                     self.unlock_inner(parent).await?;
                 }
             }
-            Some(_) => self.drop_record(h, route.leaf).await?,
+            Some(low) => self.drop_record(low, route.leaf).await?,
         }
         if !self.bury(route, at, tag).await? {
             return Ok(false);

@@ -1,10 +1,12 @@
 //! Headers as a crash may have left them. A WRITE that died half way leaves words, each old or new: what is constant in a life (id,
 //! lower fence) and what is one word (h0's version and modes, `next`, `into`) can be told whatever the checksum says.
 
-use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_fabric::{Error, GlobalAddr, Result, Step};
+use dmtree_parts::hash::KeyHash;
 use dmtree_pool::TableId;
 
-use crate::client::DmTree;
+use crate::client::{DmTree, Trust};
+use crate::format::area::{Stored, get_key, may_be};
 use crate::format::leaf::{FenceArea, check_header};
 use crate::format::{Geometry, Ver, u64_at};
 use crate::node::DmNode;
@@ -57,9 +59,29 @@ impl DmTree {
 
     /// The key of a fence as stored; `None` is the right end.
     pub(crate) async fn fence_key(&self, area: &FenceArea) -> Result<Option<Vec<u8>>> {
-        match crate::format::area::get_key(&area.bytes, area.mode) {
-            Some(stored) => self.fence_bytes(stored).await,
-            None => Err(dmtree_fabric::Error::corrupt("a fence that nobody stores")),
+        self.fence_key_in(area, Trust::Held).await
+    }
+
+    /// The same for a header of which it is not known that it is alive: the fence's block may be gone, and be another's.
+    pub(crate) async fn fence_key_in(
+        &self,
+        area: &FenceArea,
+        trust: Trust,
+    ) -> Result<Option<Vec<u8>>> {
+        match get_key(&area.bytes, area.mode) {
+            Some(Stored::Block(at)) => {
+                let key = self.fence_in(Stored::Block(at), trust).await?;
+                let own = key.as_ref().is_some_and(|k| may_be(&area.bytes, k, KeyHash::of(k)));
+                match own {
+                    true => Ok(key),
+                    false => Err(Error::corrupt(format!(
+                        "the block of a fence at {} holds another key",
+                        at.addr()
+                    ))),
+                }
+            }
+            Some(stored) => self.fence_in(stored, trust).await,
+            None => Err(Error::corrupt("a fence that nobody stores")),
         }
     }
 }

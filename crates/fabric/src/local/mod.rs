@@ -207,6 +207,15 @@ impl Fabric for LocalFabric {
         hosts.iter().filter(|h| h.alive()).map(|h| h.node).collect()
     }
 
+    fn members(&self) -> Result<Vec<NodeId>> {
+        let hosts = self.0.hosts.read().expect("no panic under this lock");
+        let memory = || hosts.iter().filter(|h| h.node.role() == Role::Memory);
+        // The first to fence a node is another compute node; what memory nodes serve counts.
+        let serves = |h: &&Arc<Host>| !h.is_fenced_by_all(memory());
+        let compute = hosts.iter().filter(|h| h.node.role() == Role::Compute);
+        Ok(compute.filter(serves).map(|h| h.node).collect())
+    }
+
     fn region_bytes(&self, node: NodeId) -> Option<u64> {
         self.0.host(node).map(|h| h.region.len())
     }

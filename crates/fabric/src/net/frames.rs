@@ -130,6 +130,7 @@ pub(super) fn execute(host: &Host, verbs: &[u8], out: &mut Vec<u8>) -> Result<()
             op,
             fenced: false,
             chained: false,
+            doubtful: false,
             len,
             at,
             a: 0,

@@ -235,6 +235,7 @@ mod tests {
             op,
             fenced: false,
             chained: false,
+            doubtful: false,
             len,
             at,
             a: 0,

@@ -47,7 +47,7 @@ use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Power};
 use crate::local::{Knobs, LocalFabric, Tearing};
-use crate::membership::MemberEvent;
+use crate::membership::{Member, MemberEvent};
 use crate::region::Pages;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
@@ -403,6 +403,10 @@ impl Fabric for SimFabric {
         self.0.nodes.nodes()
     }
 
+    fn members(&self) -> Result<Vec<NodeId>> {
+        self.0.nodes.members()
+    }
+
     fn region_bytes(&self, node: NodeId) -> Option<u64> {
         self.0.nodes.region_bytes(node)
     }
@@ -447,8 +451,10 @@ impl Fabric for SimFabric {
         self.0.nodes.connect(node, to, incarnation);
     }
 
-    fn tell(&self, at: GlobalAddr, bytes: u64, now: Ground) {
+    fn tell(&self, by: Member, at: GlobalAddr, bytes: u64, now: Ground) {
         if self.0.watched.load(Ordering::Relaxed)
+            && let Ok(host) = self.known(at.node())
+            && !host.is_revoked(by.node, by.incarnation)
             && let Some(s) = &mut self.0.world().sanitizer
         {
             s.tell(at, bytes, now);

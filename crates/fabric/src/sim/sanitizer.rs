@@ -4,7 +4,8 @@
 //! READs that begin in memory that was handed out with undefined contents and never written, any verb to freed memory, WRITEs to freed memory of
 //! a type-stable arena (READs and atomics there are legal: caches may be old), and a list whose buffers overlap those of another one
 //! in flight. The last cannot be written in index code: a [`Buf`](crate::Buf) belongs to the posting until the completion. So it is a
-//! check of the executor. READs of nodes that have crashed are not reported: nobody hears of them.
+//! check of the executor. READs of nodes that have crashed are not reported: nobody hears of them. Nor are doubtful ones
+//! ([`read_doubtful`](crate::verb::read_doubtful)), whose posters expect anything.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +73,7 @@ impl Sanitizer {
 
     /// A verb begins to execute; `heard` is false when its issuer has crashed.
     pub(super) fn look(&mut self, by: NodeId, wr: &WorkRequest, heard: bool) {
-        if wr.at.is_on_chip() {
+        if wr.at.is_on_chip() || wr.doubtful {
             return;
         }
         // Who reads a block takes the length of its class: what lies behind its contents may be anything.
@@ -135,6 +136,7 @@ mod tests {
             op,
             fenced: false,
             chained: false,
+            doubtful: false,
             len,
             at: GlobalAddr::new(NodeId::memory(0), at),
             a: 0,

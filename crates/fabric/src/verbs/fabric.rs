@@ -118,6 +118,10 @@ impl Fabric for VerbsFabric {
         self.0.roster.nodes()
     }
 
+    fn members(&self) -> Result<Vec<NodeId>> {
+        self.0.roster.members()
+    }
+
     fn region_bytes(&self, node: NodeId) -> Option<u64> {
         self.0.roster.region_bytes(node)
     }

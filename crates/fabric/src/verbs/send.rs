@@ -331,6 +331,7 @@ mod tests {
             op: Opcode::Read,
             fenced: false,
             chained: false,
+            doubtful: false,
             len,
             at,
             a: 0,

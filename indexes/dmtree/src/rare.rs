@@ -1,0 +1,300 @@
+//! Branches that hardly any run reaches, or none of sound nodes: each is led to by hand, and has to do what it is there for.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dmtree_check::scene::{Play, Scene, key};
+use dmtree_fabric::{Buf, Fifo, GlobalAddr};
+use dmtree_parts::hash::fence_tag;
+use dmtree_parts::{Fill, RangeIndex, Work, Write};
+use dmtree_pool::BlockPtr;
+
+use crate::client::{DmTree, Route};
+use crate::format::area::{Stored, get_key};
+use crate::format::inner::{Child, free_word};
+use crate::format::table::{BODY_AT, Table};
+use crate::format::{Ver, block};
+
+use crate::marks::Mark;
+use crate::node::Chore;
+use crate::options::Options;
+use crate::parent::LockedInner;
+use crate::probe::{Pair, pair_of};
+
+/// Bytes of a level-1 node's cache: a path, and no more.
+const SMALL_CACHE: u64 = 16 << 10;
+/// Somebody has looked again and again within this time, ns.
+const A_WHILE_NS: u64 = 50_000;
+
+fn hits(mark: Mark) -> u64 {
+    Mark::reached()[mark as usize].1
+}
+
+/// Marks are counted for the whole process.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn long_key(n: u64) -> Vec<u8> {
+    format!("a long key that needs a block {n:012}").into_bytes()
+}
+
+/// A cluster with so many keys in it.
+fn scene(options: Options, keys: impl Iterator<Item = Vec<u8>>) -> Scene<DmTree> {
+    dmtree_fabric::mark::set_on(true);
+    let play = Play { cache_bytes: SMALL_CACHE, ..Play::new("rare", options) };
+    let scene: Scene<DmTree> = Scene::new(&play, false, 1);
+    let mut pairs = keys.map(|k| (k, b"a value".to_vec()));
+    let mut c = scene.client(0);
+    scene.now(c.load(&mut pairs, true, Fill::Even(0.5))).expect("room");
+    scene
+}
+
+fn small() -> Options {
+    Options { fanout: 8, adaptive_capacity: false, ..Options::default() }
+}
+
+/// Does this in virtual time on the first node; then everything is as it should be.
+fn alone<F: Future<Output = ()>>(scene: &Scene<DmTree>, f: impl FnOnce(DmTree) -> F) {
+    scene.run(&mut Fifo, f(scene.client(0)));
+    assert_eq!(scene.trouble(), None);
+    let mut c = scene.client(0);
+    scene.now(c.walk()).expect("a sound tree");
+}
+
+async fn all_chores(c: &mut DmTree) {
+    while c.maintain().await.expect("works") == Work::Some {}
+}
+
+async fn locked(c: &DmTree, level: u8, key: &[u8]) -> LockedInner {
+    c.lock_inner(level, key).await.expect("works").expect("as high as that")
+}
+
+/// Takes the record of the leaf of a key away, as if it had found no memory, and says what it was.
+async fn lose_record(c: &DmTree, key: &[u8]) -> (Vec<u8>, Child) {
+    let parent = locked(c, 1, key).await;
+    let i = parent.records.partition_point(|r| r.key.as_slice() <= key) - 1;
+    assert!(i > 0, "the first record of a node is always there");
+    let (low, child, index) =
+        (parent.records[i].key.clone(), parent.records[i].child, parent.records[i].index);
+    c.remove_record(parent, index).await.expect("works");
+    (low, child)
+}
+
+async fn route_to(c: &DmTree, key: &[u8]) -> Route {
+    let node = c.descend_to(key, 1).await.expect("works").expect("a bottom level");
+    let i = node.keys().floor(key).expect("covers it");
+    crate::route::route_of(&node.records()[i])
+}
+
+/// What lies somewhere, and something else there instead.
+async fn replace(c: &DmTree, at: GlobalAddr, bytes: &[u8]) -> Vec<u8> {
+    let was = c.ep.read(at, bytes.len() as u32).await.expect("there");
+    let mut buf: Buf = c.ep.buf(bytes.len() as u32).await.expect("room");
+    buf.copy_from_slice(bytes);
+    c.ep.write(at, buf).await.expect("there");
+    was.extract(<[u8]>::to_vec)
+}
+
+/// While something is wrong in memory another node's client reads a key: it looks again and again, and finds it once that is right.
+fn reads_again(
+    scene: &Scene<DmTree>,
+    (key, value): (Vec<u8>, Vec<u8>),
+    mark: Mark,
+    wrong: impl AsyncFnOnce(&DmTree) -> (GlobalAddr, Vec<u8>),
+) {
+    let (go, done) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+    let (went, did, wanted) = (go.clone(), done.clone(), key.clone());
+    scene.worker(1, |mut c| async move {
+        while !go.get() {
+            c.ep.sleep(1_000).await;
+        }
+        let mut out = Vec::new();
+        assert!(c.get(&key, &mut out).await.expect("works"));
+        assert_eq!(out, value);
+        done.set(true);
+    });
+    alone(scene, |c| async move {
+        let before = hits(mark);
+        let _pin = c.pin();
+        let (at, right) = wrong(&c).await;
+        went.set(true);
+        c.ep.sleep(A_WHILE_NS).await;
+        assert!(!did.get() && hits(mark) > before, "who reads {wanted:?} has not noticed");
+        replace(&c, at, &right).await;
+        while !did.get() {
+            c.ep.sleep(A_WHILE_NS).await;
+            c.ep.check_deadline("the reader", 0).expect("it finds what is right again");
+        }
+    });
+}
+
+/// Memory is not used again while an operation that may have read its address runs: so a block holds what it held, and this is a second
+/// line of defence.
+#[test]
+fn a_block_that_holds_something_else_is_read_again() {
+    let _one = one_at_a_time();
+    let scene = scene(small(), (0..40).map(key));
+    let (k, v) = (key(7), vec![7; 300]);
+    let mut c = scene.client(0);
+    scene.now(c.write(&k, Write::Put(&v))).expect("room");
+    reads_again(&scene, (k.clone(), v), Mark::BlockGone, async move |c: &DmTree| {
+        let route = route_to(c, &k).await;
+        let leaf = c.read_leaf(route.leaf, route.capacity).await.expect("there");
+        let at = leaf.live(c).find_map(|(_, s)| match pair_of(&s) {
+            Some(Pair::ValueIn(_, at)) => Some(at),
+            _ => None,
+        });
+        let at: BlockPtr = at.expect("one value is long");
+        (at.addr(), replace(c, at.addr(), &[0xee; 64]).await)
+    });
+}
+
+/// A READ of an inner node around the replacement of its first record can show the new place as it was before, and the old one as it
+/// is after.
+#[test]
+fn a_node_without_its_first_record_is_read_again() {
+    let _one = one_at_a_time();
+    let scene = scene(small(), (0..400).map(key));
+    let wanted = (key(3), b"a value".to_vec());
+    reads_again(&scene, wanted, Mark::InnerHeadless, async |c: &DmTree| {
+        let parent = locked(c, 1, &key(3)).await;
+        let (addr, ver, index) = (parent.addr, parent.ver, parent.records[0].index);
+        c.unlock_inner(parent).await.expect("works");
+        let at = addr.plus(c.node.g.record_at(index) as u64);
+        (at, replace(c, at, &free_word(addr, ver, index).to_le_bytes()).await)
+    });
+}
+
+/// Whoever has split an inner node gives its lock back before he adds the record of the new one. Others may add it meanwhile, and merge
+/// the node away.
+#[test]
+fn an_inner_node_that_was_merged_away_gets_no_record() {
+    let _one = one_at_a_time();
+    let scene = scene(small(), (0..4_000).map(key));
+    alone(&scene, |mut c| async move {
+        let top = locked(&c, 2, &key(2_000)).await;
+        let below: Vec<(Vec<u8>, Child)> =
+            top.records.iter().map(|r| (r.key.clone(), r.child)).collect();
+        c.unlock_inner(top).await.expect("works");
+        for n in (0..4_000).filter(|n| n % 40 != 0) {
+            c.write(&key(n), Write::Delete).await.expect("works");
+        }
+        all_chores(&mut c).await;
+        let mut gone = Vec::new();
+        for (low, child) in below {
+            let h = c.rough_header(child.addr).await.expect("there");
+            if h.ver.life != child.life || !h.into.is_null() {
+                gone.push((low, child));
+            }
+        }
+        let before = hits(Mark::PublishDead);
+        let merged = gone.len() as u64;
+        for (low, child) in gone {
+            let _pin = c.pin();
+            c.insert_record(2, &low, &child).await.expect("there is nothing to do");
+        }
+        assert!(merged > 0 && hits(Mark::PublishDead) == before + merged, "{merged} merged");
+    });
+}
+
+/// A dead leaf and its heir have one lower fence. When the heir is merged away, the fence's block goes, and may hold anything by the time
+/// somebody finds that the leaf was never buried.
+#[test]
+fn a_dead_leaf_is_buried_when_its_fence_is_gone() {
+    let _one = one_at_a_time();
+    for other_key in [false, true] {
+        let options = Options { key_inline_bytes: 24, ..small() };
+        let scene = scene(options, (0..100).map(long_key));
+        alone(&scene, |mut c| async move {
+            let (g, pin) = (c.node.g, c.pin());
+            let route = route_to(&c, &long_key(50)).await;
+            let l = c.lock_route(&route).await.expect("works").expect("alive");
+            let (at, fence) = (l.at, l.table.fence);
+            assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
+            // As if whoever moved it had died before the burial.
+            let ver = Ver { life: route.life, range: 0 };
+            let mut table = Table::new(route.leaf, ver, fence, route.capacity);
+            let body = c.table_body(&mut table, route.table).await.expect("room");
+            c.ep.write(at.plus(BODY_AT as u64), body).await.expect("there");
+            let h = c.rough_header(route.leaf).await.expect("there");
+            let Some(Stored::Block(b)) = get_key(&h.lo.bytes, h.lo.mode) else {
+                panic!("a long fence is in a block");
+            };
+            let mut bytes = vec![0xee; b.capacity() as usize];
+            if other_key {
+                block::fill(b, &mut bytes, &long_key(77), &[]);
+            }
+            let fence = replace(&c, b.addr(), &bytes).await;
+            let before = hits(Mark::MendDeadLate);
+            assert!(!c.finish_dead(&route, &h, at, 0).await.expect("works"));
+            assert_eq!(hits(Mark::MendDeadLate), before + 1, "another key: {other_key}");
+            assert!(matches!(c.ep.cas(at, 0, 0).await, Ok(0)), "unlocked");
+            replace(&c, b.addr(), &fence).await;
+            drop((g, pin));
+            all_chores(&mut c).await;
+        });
+    }
+}
+
+/// The record of a leaf has found no memory: there is none to replace, and the leaf stays as it is until there is.
+#[test]
+fn a_leaf_without_a_record_does_not_move() {
+    let _one = one_at_a_time();
+    let scene = scene(small(), (0..100).map(key));
+    alone(&scene, |mut c| async move {
+        let pin = c.pin();
+        let route = route_to(&c, &key(50)).await;
+        let (low, child) = lose_record(&c, &key(50)).await;
+        let l = c.lock_route(&route).await.expect("works").expect("alive");
+        let before = hits(Mark::RelocateNoRecord);
+        let l = c.relocate(l, 64).await.expect("works").expect("it has not moved");
+        assert_eq!(hits(Mark::RelocateNoRecord), before + 1);
+        c.unlock(l).await.expect("works");
+        c.insert_record(1, &low, &child).await.expect("room");
+        let l = c.lock_route(&route).await.expect("works").expect("alive");
+        assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
+        drop(pin);
+        all_chores(&mut c).await;
+    });
+}
+
+/// The left sibling of a dead leaf has no record, and the leaf before it ends where the dead one begins, as far as the tags of the two
+/// fences tell: what it names is another leaf.
+#[test]
+fn a_dead_leaf_whose_sibling_has_no_record_is_unlinked_later() {
+    let _one = one_at_a_time();
+    let scene = scene(small(), (0..100).map(key));
+    alone(&scene, |mut c| async move {
+        let pin = c.pin();
+        let route = route_to(&c, &key(50)).await;
+        let l = c.lock_route(&route).await.expect("works").expect("alive");
+        assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
+        let Some(Chore::Unlink { lo, .. }) = c.node.pop_chore() else {
+            panic!("the dead leaf is to be unlinked")
+        };
+        let before = route_to(&c, &key(20)).await;
+        let l = c.lock_route(&before).await.expect("works").expect("alive");
+        let (at, mut table) = (l.at.plus(BODY_AT as u64), l.table.clone());
+        c.unlock(l).await.expect("works");
+        let (low, child) = lose_record(&c, &key(40)).await;
+        let fence = std::mem::replace(&mut table.fence, fence_tag(Some(&lo)));
+        let body = c.table_body(&mut table, before.table).await.expect("room");
+        c.ep.write(at, body).await.expect("there");
+        let Route { leaf, life, table: id, capacity, .. } = route;
+        c.node.push_chore(Chore::Unlink { lo, leaf, life, capacity, table: id });
+        drop(pin);
+        let (again, unlinked) = (hits(Mark::UnlinkAgain), hits(Mark::Unlinked));
+        c.maintain().await.expect("works");
+        assert_eq!((hits(Mark::UnlinkAgain), hits(Mark::Unlinked)), (again + 1, unlinked));
+        table.fence = fence;
+        let body = c.table_body(&mut table, before.table).await.expect("room");
+        c.ep.write(at, body).await.expect("there");
+        c.insert_record(1, &low, &child).await.expect("room");
+        all_chores(&mut c).await;
+        assert_eq!(hits(Mark::Unlinked), unlinked + 1);
+    });
+}
