@@ -24,7 +24,7 @@ const SEEDS: [(&str, &str, &str); 11] = [
 ];
 
 /// Marks that seeds reach seldom or never, and the test that reaches each (`crash` is indexes/dmtree/tests/crash, `digest` and
-/// `conformance` its neighbours, `regressions` crates/bench/tests/regressions.rs, `rare` the module of that name of the engine).
+/// `dropped_leader` are in the suite beside it, `regressions` crates/bench/tests/suite/regressions.rs, `rare` the module of that name of the engine).
 const BY_TESTS: &[(&str, &str)] = &[
     ("block: its entry has changed meanwhile", "rare: a_block_that_holds_something_else"),
     (

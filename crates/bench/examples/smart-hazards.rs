@@ -3,7 +3,7 @@
 
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 
-#[path = "../tests/smart_hazards/hazards.rs"]
+#[path = "../tests/suite/smart_hazards/hazards.rs"]
 mod hazards;
 
 use dmtree_bench::registry::System;

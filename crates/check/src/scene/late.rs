@@ -367,6 +367,17 @@ fn once<I: RangeIndex>(
     Ok(Ran { late: was_late.get(), died })
 }
 
+/// Nothing goes wrong, whichever verb is late ([`every`] so many are).
+///
+/// # Panics
+/// When something does.
+pub fn harmless<I: RangeIndex>(beside: &Beside<I>) {
+    let sparse = Beside { step: every(beside.step), ..beside.clone() };
+    if let (runs, Some(what)) = all_late(&sparse, 1) {
+        panic!("{}, run {runs}: {what}", beside.play.name);
+    }
+}
+
 /// Every verb in turn, in every way, `again` times each.
 ///
 /// # Panics
@@ -376,7 +387,7 @@ pub fn all_late<I: RangeIndex>(beside: &Beside<I>, again: u64) -> Tally {
         return all_late_after(beside, None, again).0;
     }
     let mut runs = 0;
-    for verb in (1..).step_by(every(beside.step) as usize) {
+    for verb in (1..).step_by(beside.step as usize) {
         let place = PLACES[(verb / beside.step) as usize % 3];
         let ((n, wrong), died) = all_late_after(beside, Some(CrashPoint { verb, place }), again);
         runs += n;
@@ -400,7 +411,7 @@ pub fn all_late_after<I: RangeIndex>(
     again: u64,
 ) -> (Tally, bool) {
     let (mut runs, mut died) = (0, false);
-    for verb in (1..).step_by(every(beside.step) as usize) {
+    for verb in (1..).step_by(beside.step as usize) {
         let mut late = false;
         for (i, place) in PLACES.into_iter().enumerate() {
             for n in 0..again {

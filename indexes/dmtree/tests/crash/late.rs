@@ -1,6 +1,6 @@
 //! One verb is late, and the others do meanwhile all that they have to do.
 
-use dmtree_check::scene::late::{all_late, all_late_after};
+use dmtree_check::scene::late::{all_late, all_late_after, harmless};
 use dmtree_engine::Defect;
 use dmtree_fabric::sim::{CrashPoint, Place};
 
@@ -11,14 +11,6 @@ use crate::late_plays::{
     splitting, writing,
 };
 use crate::scene::{Beside, with_defect};
-
-fn harmless(beside: &Beside) {
-    let (runs, wrong) = all_late(beside, 1);
-    eprintln!("{}: {runs} runs", beside.play.name);
-    if let Some(what) = wrong {
-        panic!("{}: {what}", beside.play.name);
-    }
-}
 
 #[test]
 fn late_while_tables_move() {

@@ -1,6 +1,6 @@
 //! One verb is late, and the others do meanwhile all that they have to do: see `dmtree_check::scene::late`.
 
-use dmtree_check::scene::late::{Beside, all_late};
+use dmtree_check::scene::late::{Beside, harmless};
 use dmtree_check::scene::{Op, value};
 use dmtree_smart::sound::{Defect, Smart};
 
@@ -23,14 +23,6 @@ fn updates(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
 
 fn deletes(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
     keys.into_iter().map(Op::Delete)
-}
-
-fn harmless(beside: &Beside<Smart>) {
-    let (runs, wrong) = all_late(beside, 1);
-    eprintln!("{}: {runs} runs", beside.play.name);
-    if let Some(what) = wrong {
-        panic!("{}: {what}", beside.play.name);
-    }
 }
 
 /// Defects, and the plays that show them.

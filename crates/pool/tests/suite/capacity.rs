@@ -1,8 +1,6 @@
 //! Capacity: a full pool says so, names the nodes, and goes on working.
 
-mod common;
-
-use common::{INNER, LARGE, LEAF, MIB, knobbed, pool, run, small};
+use super::common::{INNER, LARGE, LEAF, MIB, knobbed, pool, run, small};
 use dmtree_fabric::{ErrorKind, NodeId};
 use dmtree_pool::{BlockPtr, ChunkUse, Cluster, Grant, PoolOptions};
 
@@ -97,12 +95,12 @@ fn records_say_whose_a_chunk_is() {
     let (cluster, _, _) = pool(&small(2, 3));
     for c in 0..3 {
         let node = cluster.compute_node(c).expect("exists");
-        let ep = common::endpoint(&node);
+        let ep = super::common::endpoint(&node);
         run(&ep, node.alloc(&ep, &node.arena(LEAF), None)).expect("room");
         run(&ep, node.alloc_block(&ep, 30 + c as u32, 5000, None)).expect("room");
     }
     let node = cluster.compute_node(1).expect("exists");
-    let ep = common::endpoint(&node);
+    let ep = super::common::endpoint(&node);
     let mut owners = Vec::new();
     for m in 0..2 {
         let records = run(&ep, node.chunk_records(&ep, NodeId::memory(m))).expect("readable");
@@ -129,7 +127,7 @@ fn threads_of_one_node_share_chunks() {
                 .map(|t| {
                     let node = cluster.compute_node(t % 2).expect("exists");
                     s.spawn(move || {
-                        let ep = common::endpoint(&node);
+                        let ep = super::common::endpoint(&node);
                         let arena = node.arena(LEAF);
                         let mut kept = Vec::new();
                         for i in 0..600 {
@@ -146,7 +144,7 @@ fn threads_of_one_node_share_chunks() {
         let distinct: std::collections::BTreeSet<_> = granted.iter().map(|g| g.addr).collect();
         assert_eq!(distinct.len(), 2400, "no object is granted twice");
         let node = cluster.compute_node(0).expect("exists");
-        let ep = common::endpoint(&node);
+        let ep = super::common::endpoint(&node);
         let usage = run(&ep, node.usage_all(&ep)).expect("readable");
         let chunks: u32 = usage.memory.iter().map(|m| m.used_chunks).sum();
         // 46 objects a chunk: 53 chunks hold what is kept; each node may have one or two begun.

@@ -1,10 +1,8 @@
 //! Table cells: spread, resolution, garbage.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{KIB, MIB, knobbed, pool, run, small};
+use super::common::{KIB, MIB, knobbed, pool, run, small};
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Role};
 use dmtree_pool::{Cluster, PoolOptions, TableId, TableSide};
 use proptest::prelude::*;
@@ -16,7 +14,7 @@ fn tables_spread_over_all_compute_nodes() {
         let mut per_node = [0u32; 5];
         for c in 0..5 {
             let node = cluster.compute_node(c).expect("exists");
-            let ep = common::endpoint(&node);
+            let ep = super::common::endpoint(&node);
             // Sizes take turns: each spreads by itself.
             for i in 0..101u32 {
                 let lines = 1 + (i % 2) as u8;
@@ -53,7 +51,7 @@ fn resolving_costs_one_read_and_then_none() {
         .collect();
     assert!(tables.len() > 1, "several in one segment");
     let other = cluster.compute_node(1).expect("exists");
-    let ep = common::endpoint(&other);
+    let ep = super::common::endpoint(&other);
     assert_eq!(other.resolve_cached(tables[0]), None);
     let scope = ep.begin(OpKind::Admin);
     let first = run(&ep, other.resolve(&ep, tables[0])).expect("granted");

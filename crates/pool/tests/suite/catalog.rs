@@ -1,10 +1,8 @@
 //! The catalog of named indexes.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{knobbed, pool, run, small};
+use super::common::{knobbed, pool, run, small};
 use dmtree_fabric::{ErrorKind, NodeId};
 use dmtree_pool::{Cluster, IndexState, MAX_INDEXES};
 
@@ -13,7 +11,7 @@ fn create_publish_find_list_drop() {
     for o in [small(1, 2), knobbed(4, small(1, 2))] {
         let (cluster, node, ep) = pool(&o);
         let other = cluster.compute_node(1).expect("exists");
-        let there = common::endpoint(&other);
+        let there = super::common::endpoint(&other);
         assert_eq!(run(&ep, node.find_index(&ep, "orders")).expect("reads"), None);
         let options: Vec<u8> = (0..2048u32).map(|i| i as u8).collect();
         let e = run(&ep, node.create_index(&ep, "orders", "dmtree", &options)).expect("new");
@@ -99,7 +97,7 @@ fn a_name_is_created_once_however_many_try() {
             .map(|c| {
                 let node = cluster.compute_node(c).expect("exists");
                 s.spawn(move || {
-                    let ep = common::endpoint(&node);
+                    let ep = super::common::endpoint(&node);
                     let one = |i: usize| {
                         let made =
                             run(&ep, node.create_index(&ep, &format!("n{i}"), "s", &[7; 99]));

@@ -1,8 +1,6 @@
 //! Bump allocators: round robin, zeroes, no overlap, and what happens at the end.
 
-mod common;
-
-use common::{KIB, pool, run, small};
+use super::common::{KIB, pool, run, small};
 use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, Role};
 use dmtree_pool::{Cluster, PoolOptions, TableSide};
 
@@ -58,7 +56,7 @@ fn stripes_go_round_the_compute_nodes_until_all_are_full() {
     let o = PoolOptions { compute_bytes_per_node: 64 * KIB, ..small(1, 3) };
     let cluster = Cluster::embedded(&o).expect("valid");
     let node = cluster.compute_node(1).expect("exists");
-    let ep = common::endpoint(&node);
+    let ep = super::common::endpoint(&node);
     let stripes = node.stripes(4 * KIB);
     // Cells of other indexes live in the same memory.
     let cell = run(&ep, node.alloc_table(&ep, 1, TableSide::Compute)).expect("room");

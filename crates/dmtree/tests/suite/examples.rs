@@ -23,8 +23,8 @@ fn quickstart() {
 
 #[test]
 fn quickstart_is_the_readme_s() {
-    let readme = include_str!("../README.md");
-    let example = include_str!("../examples/quickstart.rs");
+    let readme = include_str!("../../README.md");
+    let example = include_str!("../../examples/quickstart.rs");
     let code = readme.split("```rust\n").nth(1).and_then(|c| c.split("```").next());
     let code = code.expect("the README has an example");
     assert!(example.ends_with(code), "the README and examples/quickstart.rs differ");

@@ -1,11 +1,9 @@
 //! Lives and overlaps: a model watches random sequences of grants and returns on several nodes.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::{INNER, LARGE, LEAF, knobbed, pool, run, small};
+use super::common::{INNER, LARGE, LEAF, knobbed, pool, run, small};
 use dmtree_fabric::{Endpoint, ErrorKind, NodeId};
 use dmtree_pool::{
     Arena, BlockPtr, ChunkUse, Cluster, Grant, PoolNode, PoolOptions, TableId, TableSide,
@@ -91,7 +89,7 @@ impl World {
         let cluster = Cluster::embedded(o).expect("valid");
         let nodes = (0..cluster.compute_nodes()).map(|i| {
             let node = cluster.compute_node(i).expect("exists");
-            let ep = common::endpoint(&node);
+            let ep = super::common::endpoint(&node);
             let arenas = [LEAF, INNER, LARGE].map(|k| node.arena(k)).to_vec();
             (node, ep, arenas)
         });

@@ -1,10 +1,8 @@
 //! Quarantine: nothing is reused under a running operation, everything is afterwards.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{LARGE, LEAF, knobbed, pool, run, small};
+use super::common::{LARGE, LEAF, knobbed, pool, run, small};
 use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, OpCounts, OpKind, OpOutcome, Result};
 use dmtree_pool::{ArenaKey, Cluster, Grant, PoolNode, PoolOptions, TableSide};
 
@@ -126,7 +124,7 @@ fn many_reclaimers_take_turns() {
         for t in 0..6 {
             let node = cluster.compute_node(t % 2).expect("exists");
             s.spawn(move || {
-                let ep = common::endpoint(&node);
+                let ep = super::common::endpoint(&node);
                 for _ in 0..2000 {
                     let b = run(&ep, node.alloc_block(&ep, 1, 64, None)).expect("room");
                     node.retire_block(1, b);
@@ -137,7 +135,7 @@ fn many_reclaimers_take_turns() {
     });
     for i in 0..2 {
         let node = cluster.compute_node(i).expect("exists");
-        let ep = common::endpoint(&node);
+        let ep = super::common::endpoint(&node);
         run(&ep, node.reclaim(&ep)).expect("answers");
         let usage = node.usage();
         assert_eq!((usage.retired, usage.refused), (0, 0));
@@ -219,7 +217,7 @@ impl Stage {
 fn stress(o: &PoolOptions, rounds: u64) {
     let cluster = Cluster::embedded(o).expect("valid");
     let node = cluster.compute_node(0).expect("exists");
-    let ep = common::endpoint(&node);
+    let ep = super::common::endpoint(&node);
     let roots = run(&ep, node.alloc(&ep, &node.arena(LEAF), None)).expect("room").addr;
     let stage = Stage {
         roots,
@@ -232,7 +230,7 @@ fn stress(o: &PoolOptions, rounds: u64) {
             .map(|t| {
                 let (stage, node) = (&stage, cluster.compute_node(t as usize % 2).expect("exists"));
                 s.spawn(move || {
-                    let ep = common::endpoint(&node);
+                    let ep = super::common::endpoint(&node);
                     let client = node.register();
                     for i in 0..rounds {
                         loop {
@@ -260,7 +258,7 @@ fn stress(o: &PoolOptions, rounds: u64) {
         for t in 0..3u64 {
             let (stage, node) = (&stage, cluster.compute_node(t as usize % 2).expect("exists"));
             s.spawn(move || {
-                let ep = common::endpoint(&node);
+                let ep = super::common::endpoint(&node);
                 let client = node.register();
                 let mut i = t;
                 while !stage.stop.load(Ordering::Relaxed) {

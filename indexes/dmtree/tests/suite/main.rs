@@ -1,0 +1,9 @@
+//! DMTree in one test program: it is linked once.
+
+mod adversarial;
+mod apart;
+mod budget;
+mod concurrent;
+mod digest;
+mod dropped_leader;
+mod sim;
