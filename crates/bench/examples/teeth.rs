@@ -1,5 +1,5 @@
-//! Which defects of DMTree (and, for those of lock words, of `sherman`) the checker finds, and after how many seeds:
-//! `teeth [SEEDS [NAME...]]`. A table in Markdown.
+//! Which defects of DMTree (and, for those of lock words, of `sherman`), or of the sound SMART, the checker finds, and after how many seeds:
+//! `teeth [SEEDS [NAME...]]`, `teeth [SEEDS [smart NAME...]]`. A table in Markdown.
 
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 
@@ -10,6 +10,7 @@ use dmtree_check::fault::FaultSet;
 use dmtree_check::verdict::keep_panics;
 use dmtree_engine::Defect;
 use dmtree_fabric::Capabilities;
+use dmtree_smart::sound as smart;
 
 /// Orders of one small case.
 const ORDERS: Depth = Depth { switches: 3, paths: 2_000 };
@@ -46,20 +47,36 @@ fn small(dmtree: &System) -> Option<(u64, u64)> {
     })
 }
 
+/// A row of the table, of the defect that is planted.
+fn row(name: &str, system: &System, seeds: u64) {
+    let found = first(system, seeds).map(|(n, with, kind)| format!("{n} | {with} | {kind}"));
+    let found = found
+        .or_else(|| small(system).map(|(case, n)| format!("- | small case {case}, order {n} | ")));
+    println!("| {name} | {} |", found.unwrap_or_else(|| "- | | not found".to_owned()));
+}
+
 fn main() {
     keep_panics();
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let seeds: u64 = args.first().map_or(2_000, |a| a.parse().expect("a number of seeds"));
-    let wanted = |d: &Defect| args.len() < 2 || args[1..].iter().any(|name| name == d.name());
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let seeds: u64 = match args.is_empty() {
+        true => 2_000,
+        false => args.remove(0).parse().expect("a number of seeds"),
+    };
+    let of_smart = args.first().is_some_and(|a| a == "smart");
+    args.retain(|a| a != "smart");
+    let wanted = |name: &str| args.is_empty() || args.iter().any(|a| a == name);
     println!("| defect | seeds | with | found as |");
     println!("|---|---|---|---|");
-    for d in Defect::ALL.iter().filter(|d| wanted(d)) {
+    if of_smart {
+        let smart = find("smart").expect("it is registered");
+        for d in smart::Defect::ALL.iter().filter(|d| wanted(d.name())) {
+            smart::Defect::plant(&[*d]);
+            row(d.name(), &smart, seeds);
+        }
+        return;
+    }
+    for d in Defect::ALL.iter().filter(|d| wanted(d.name())) {
         Defect::plant(&[*d]);
-        let system = system(*d);
-        let found = first(&system, seeds).map(|(n, with, kind)| format!("{n} | {with} | {kind}"));
-        let found = found.or_else(|| {
-            small(&system).map(|(case, n)| format!("- | small case {case}, order {n} | "))
-        });
-        println!("| {} | {} |", d.name(), found.unwrap_or_else(|| "- | | not found".to_owned()));
+        row(d.name(), &system(*d), seeds);
     }
 }

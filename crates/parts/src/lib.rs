@@ -8,6 +8,7 @@
 pub mod cache;
 pub mod combine;
 pub mod contract;
+pub mod defects;
 pub mod fill;
 pub mod handover;
 pub mod hash;

@@ -1,32 +1,7 @@
 //! Defects on purpose, one per edge that the protocol awaits and per order it chains: only a checker switches them on, to show that
 //! it finds them. Not an option, not stored, off in every index that is opened.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-macro_rules! defects {
-    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
-        /// A step left out, or done too early.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(u8)]
-        pub enum Defect {
-            $($(#[doc = $doc])+ $name),+
-        }
-
-        impl Defect {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$name),+];
-
-            /// Its name, as a checker is told it.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$name => stringify!($name)),+
-                }
-            }
-        }
-    };
-}
-
-defects! {
+dmtree_parts::defects! {
     /// The unlock is not behind the table's WRITE in its chain.
     UnlockBesideTable,
     /// A write is acknowledged before its entry has landed.
@@ -161,50 +136,4 @@ defects! {
     StopForDeath,
     /// What a failed operation holds is forgotten.
     NoOrphans,
-}
-
-/// Which are on in every index that this process opens from now on.
-static PLANTED: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Words of a set of defects.
-const WORDS: usize = Defect::ALL.len().div_ceil(64);
-
-impl Defect {
-    /// Switches defects on in every index that this process opens from now on, and all others off: for checkers.
-    pub fn plant(on: &[Self]) {
-        store(&PLANTED, on);
-    }
-
-    fn place(self) -> (usize, u64) {
-        (self as usize / 64, 1 << (self as u32 % 64))
-    }
-}
-
-fn store(set: &[AtomicU64; WORDS], on: &[Defect]) {
-    let mut words = [0; WORDS];
-    for (word, bit) in on.iter().map(|d| d.place()) {
-        words[word] |= bit;
-    }
-    set.iter().zip(words).for_each(|(to, bits)| to.store(bits, Ordering::Relaxed));
-}
-
-/// Which are on.
-#[derive(Debug)]
-pub(crate) struct Defects([AtomicU64; WORDS]);
-
-impl Default for Defects {
-    fn default() -> Self {
-        Self(PLANTED.each_ref().map(|w| AtomicU64::new(w.load(Ordering::Relaxed))))
-    }
-}
-
-impl Defects {
-    #[inline]
-    pub(crate) fn has(&self, d: Defect) -> bool {
-        let (word, bit) = d.place();
-        self.0[word].load(Ordering::Relaxed) & bit != 0
-    }
-
-    pub(crate) fn set(&self, on: &[Defect]) {
-        store(&self.0, on);
-    }
 }

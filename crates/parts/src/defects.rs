@@ -1,0 +1,128 @@
+//! Defects on purpose: steps of a protocol left out, or done too early. Only a checker switches them on, to show that it finds them.
+//! They are no options, are not stored, and are off in every index that is opened.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A set of defects by their numbers.
+#[derive(Debug)]
+pub struct DefectSet<const WORDS: usize>([AtomicU64; WORDS]);
+
+impl<const WORDS: usize> DefectSet<WORDS> {
+    /// None.
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    /// Whether one is on: a load and a branch.
+    #[inline]
+    pub fn has(&self, number: usize) -> bool {
+        self.0[number / 64].load(Ordering::Relaxed) >> (number % 64) & 1 != 0
+    }
+
+    /// Switches these on, and all others off.
+    pub fn set(&self, on: impl Iterator<Item = usize>) {
+        let mut words = [0; WORDS];
+        on.for_each(|n| words[n / 64] |= 1 << (n % 64));
+        self.0.iter().zip(words).for_each(|(to, bits)| to.store(bits, Ordering::Relaxed));
+    }
+}
+
+impl<const WORDS: usize> Clone for DefectSet<WORDS> {
+    fn clone(&self) -> Self {
+        Self(self.0.each_ref().map(|w| AtomicU64::new(w.load(Ordering::Relaxed))))
+    }
+}
+
+impl<const WORDS: usize> Default for DefectSet<WORDS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Declares the defects of an index: an enum `Defect`, whose values can be planted in every index that the process opens from then on,
+/// and `Defects`, those of one node.
+#[macro_export]
+macro_rules! defects {
+    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+        /// A step left out, or done too early.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Defect {
+            $($(#[doc = $doc])+ $name),+
+        }
+
+        /// Which are on in every index that this process opens from now on.
+        static PLANTED: $crate::defects::DefectSet<{ Defect::ALL.len().div_ceil(64) }> =
+            $crate::defects::DefectSet::new();
+
+        impl Defect {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),+];
+
+            /// Its name, as a checker is told it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name)),+
+                }
+            }
+
+            /// Switches defects on in every index that this process opens from now on, and all others off: for checkers.
+            pub fn plant(on: &[Self]) {
+                PLANTED.set(on.iter().map(|d| *d as usize));
+            }
+        }
+
+        /// Which are on in one node.
+        #[derive(Debug)]
+        pub(crate) struct Defects($crate::defects::DefectSet<{ Defect::ALL.len().div_ceil(64) }>);
+
+        impl Default for Defects {
+            fn default() -> Self {
+                Self(PLANTED.clone())
+            }
+        }
+
+        impl Defects {
+            #[inline]
+            pub(crate) fn has(&self, d: Defect) -> bool {
+                self.0.has(d as usize)
+            }
+
+            pub(crate) fn set(&self, on: &[Defect]) {
+                self.0.set(on.iter().map(|d| *d as usize));
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    crate::defects! {
+        /// The first.
+        First,
+        /// The second.
+        Second,
+    }
+
+    #[test]
+    fn planted_ones_are_on_in_what_is_made_later() {
+        let before = Defects::default();
+        Defect::plant(&[Defect::Second]);
+        let after = Defects::default();
+        Defect::plant(&[]);
+        assert!(!before.has(Defect::Second) && after.has(Defect::Second));
+        assert!(!after.has(Defect::First));
+        after.set(&[Defect::First]);
+        assert!(after.has(Defect::First) && !after.has(Defect::Second));
+        assert_eq!(Defect::ALL.iter().map(|d| d.name()).collect::<Vec<_>>(), ["First", "Second"]);
+    }
+
+    #[test]
+    fn more_than_a_word() {
+        let set = DefectSet::<2>::new();
+        set.set([3, 64, 127].into_iter());
+        assert!((0..128).all(|n| set.has(n) == [3, 64, 127].contains(&n)));
+    }
+}
