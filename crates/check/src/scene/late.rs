@@ -197,6 +197,26 @@ struct Ran {
     died: bool,
 }
 
+/// Who has come how far.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The one who dies has died, or ended.
+    begun: Cell<bool>,
+    late_done: Cell<bool>,
+    other_done: Cell<bool>,
+    was_late: Cell<bool>,
+    survived: Cell<bool>,
+}
+
+/// One run.
+struct Run<'b, I: RangeIndex> {
+    beside: &'b Beside<I>,
+    scene: Scene<I>,
+    story: Rc<RefCell<Story>>,
+    keys: Rc<Vec<u64>>,
+    so_far: Rc<Progress>,
+}
+
 /// One run; `death` says where the one dies who does.
 fn once<I: RangeIndex>(
     beside: &Beside<I>,
@@ -204,110 +224,128 @@ fn once<I: RangeIndex>(
     death: Option<CrashPoint>,
     seed: u64,
 ) -> Result<Ran, String> {
-    let play = &beside.play;
-    let scene = Scene::new(play, false, seed);
-    let story = Rc::new(RefCell::new(Story::default()));
-    let fail = |e: Error| format!("before: {e}");
-    let mut first = scene.client(LATE);
-    if !play.load.0.is_empty() {
-        let mut pairs = play.load.0.iter().map(|k| (key(*k), value(*k)));
-        scene.now(first.load(&mut pairs, true, play.load.1.into())).map_err(fail)?;
-        let load = Op::Load(play.load.0.clone());
-        story.borrow_mut().begin(&load, 0);
-        story.borrow_mut().end(&load, 0);
-    }
-    for op in &play.before {
-        story.borrow_mut().begin(op, 0);
-        scene.now(perform(&mut first, op)).map_err(fail)?;
-        story.borrow_mut().end(op, 0);
-    }
-    drop(first);
-    let mut keys: BTreeSet<u64> = story.borrow().keys.keys().copied().collect();
-    let ops = play.ops.iter().chain(&beside.others).chain(&beside.dead);
-    keys.extend(ops.flat_map(|op| effect(op).into_iter().map(|(k, _)| k)));
-    let keys: Rc<Vec<u64>> = Rc::new(keys.into_iter().collect());
-    scene.keepers();
-    let (late_done, other_done) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
-    let late = NodeId::compute(LATE);
-    let was_late = Rc::new(Cell::new(false));
-    let begun = Rc::new(Cell::new(death.is_none()));
-    let survived = Rc::new(Cell::new(false));
+    let run = Run::begin(beside, seed).map_err(|e| format!("before: {e}"))?;
+    run.scene.keepers();
+    run.so_far.begun.set(death.is_none());
     if let Some(death) = death {
-        let (story, fabric, ops) = (story.clone(), scene.fabric.clone(), beside.dead.clone());
-        let (complain, survived) = (scene.complain(), survived.clone());
-        let pool = scene.pool(VICTIM);
-        scene.worker(VICTIM, move |mut c| async move {
+        run.victim(death);
+    }
+    run.late(point);
+    run.other();
+    run.reader(death.is_some());
+    run.to_its_end(seed, death.is_some())?;
+    run.judge()
+}
+
+impl<'b, I: RangeIndex> Run<'b, I> {
+    /// Before time begins.
+    fn begin(beside: &'b Beside<I>, seed: u64) -> Result<Self, Error> {
+        let play = &beside.play;
+        let scene = Scene::new(play, false, seed);
+        let mut story = Story::default();
+        let mut first = scene.client(LATE);
+        if !play.load.0.is_empty() {
+            let mut pairs = play.load.0.iter().map(|k| (key(*k), value(*k)));
+            scene.now(first.load(&mut pairs, true, play.load.1.into()))?;
+            let load = Op::Load(play.load.0.clone());
+            story.begin(&load, 0);
+            story.end(&load, 0);
+        }
+        for op in &play.before {
+            story.begin(op, 0);
+            scene.now(perform(&mut first, op))?;
+            story.end(op, 0);
+        }
+        drop(first);
+        let mut keys: BTreeSet<u64> = story.keys.keys().copied().collect();
+        let ops = play.ops.iter().chain(&beside.others).chain(&beside.dead);
+        keys.extend(ops.flat_map(|op| effect(op).into_iter().map(|(k, _)| k)));
+        let keys = Rc::new(keys.into_iter().collect());
+        let (story, so_far) = (Rc::new(RefCell::new(story)), Rc::default());
+        Ok(Self { beside, scene, story, keys, so_far })
+    }
+
+    /// Who dies first.
+    fn victim(&self, death: CrashPoint) {
+        let (story, so_far) = (self.story.clone(), self.so_far.clone());
+        let (fabric, ops) = (self.scene.fabric.clone(), self.beside.dead.clone());
+        let (complain, pool) = (self.scene.complain(), self.scene.pool(VICTIM));
+        self.scene.worker(VICTIM, move |mut c| async move {
             c.endpoint().sleep(1_500_000).await;
             let me = NodeId::compute(VICTIM);
             fabric.crash_at(me, death, How::Machine).expect("known");
             let worked = work(&mut c, &pool, &ops, &story).await;
             worked.unwrap_or_else(|e| complain(format!("who is to die: {e}")));
             fabric.spare(me);
-            survived.set(true);
+            so_far.survived.set(true);
         });
     }
-    // Whose verb is late.
-    {
-        let (story, keys, complain) = (story.clone(), keys.clone(), scene.complain());
-        let (done, other, was) = (late_done.clone(), other_done.clone(), was_late.clone());
-        let (ops, reads, fabric) = (play.ops.clone(), beside.reads, scene.fabric.clone());
-        let begun = begun.clone();
-        let (again, by_ns) = (beside.again, beside.by_ns);
-        let pool = scene.pool(LATE);
-        scene.worker(LATE, move |mut c| async move {
+
+    /// Whose verb is late.
+    fn late(&self, point: CrashPoint) {
+        let (story, keys, so_far) = (self.story.clone(), self.keys.clone(), self.so_far.clone());
+        let (complain, fabric) = (self.scene.complain(), self.scene.fabric.clone());
+        let (ops, pool) = (self.beside.play.ops.clone(), self.scene.pool(LATE));
+        let (reads, again, by_ns) = (self.beside.reads, self.beside.again, self.beside.by_ns);
+        let me = NodeId::compute(LATE);
+        self.scene.worker(LATE, move |mut c| async move {
             // What it knows is of before.
             let warm = look(&mut c, &keys, 1, &story).await;
             warm.unwrap_or_else(|e| complain(format!("before: {e}")));
-            while !begun.get() {
+            while !so_far.begun.get() {
                 c.endpoint().sleep(5_000).await;
             }
-            fabric.delay_at(late, point, by_ns).expect("known");
+            fabric.delay_at(me, point, by_ns).expect("known");
             if again > 0 {
                 let next = CrashPoint { verb: point.verb + again, place: Place::Before };
-                fabric.delay_at(late, next, 2 * by_ns).expect("known");
+                fabric.delay_at(me, next, 2 * by_ns).expect("known");
             }
-            work(&mut c, &pool, &ops, &story)
-                .await
-                .unwrap_or_else(|e| complain(format!("late: {e}")));
-            while reads && !other.get() {
+            let worked = work(&mut c, &pool, &ops, &story).await;
+            worked.unwrap_or_else(|e| complain(format!("late: {e}")));
+            while reads && !so_far.other_done.get() {
                 if let Err(e) = look(&mut c, &keys, 13, &story).await {
                     complain(format!("late reader: {e}"));
                     break;
                 }
             }
-            was.set(fabric.late_until(late).is_some());
-            done.set(true);
+            so_far.was_late.set(fabric.late_until(me).is_some());
+            so_far.late_done.set(true);
         });
     }
-    {
-        let (story, complain, fabric) = (story.clone(), scene.complain(), scene.fabric.clone());
-        let (done, other, ops) = (late_done.clone(), other_done.clone(), beside.others.clone());
-        let waits = !beside.reads;
-        let other_node = if beside.twin { LATE } else { OTHER };
-        let pool = scene.pool(other_node);
-        scene.worker(other_node, move |mut c| async move {
+
+    /// Who works beside him.
+    fn other(&self) {
+        let (story, so_far) = (self.story.clone(), self.so_far.clone());
+        let (complain, fabric) = (self.scene.complain(), self.scene.fabric.clone());
+        let (ops, waits) = (self.beside.others.clone(), !self.beside.reads);
+        let (node, late) = (if self.beside.twin { LATE } else { OTHER }, NodeId::compute(LATE));
+        let pool = self.scene.pool(node);
+        self.scene.worker(node, move |mut c| async move {
             let ep = c.endpoint().clone();
-            while waits && fabric.late_until(late).is_none() && !done.get() && ep.now() < BOUND_NS {
+            let done = || so_far.late_done.get();
+            while waits && fabric.late_until(late).is_none() && !done() && ep.now() < BOUND_NS {
                 ep.sleep(5_000).await;
             }
             // (Who does not await the verb may have ended.)
-            if !done.get() || fabric.late_until(late).is_some() {
+            if !done() || fabric.late_until(late).is_some() {
                 let worked = work(&mut c, &pool, &ops, &story).await;
                 worked.unwrap_or_else(|e| complain(format!("beside: {e}")));
             }
-            other.set(true);
+            so_far.other_done.set(true);
         });
     }
-    {
-        let (story, keys, complain) = (story.clone(), keys.clone(), scene.complain());
-        let (done, other, fabric) = (late_done.clone(), other_done.clone(), scene.fabric.clone());
-        let waits = death.is_some();
-        scene.worker(READER, move |mut c| async move {
+
+    /// Who reads; behind a death only what is late is of interest.
+    fn reader(&self, waits: bool) {
+        let (story, keys, so_far) = (self.story.clone(), self.keys.clone(), self.so_far.clone());
+        let (complain, fabric) = (self.scene.complain(), self.scene.fabric.clone());
+        let late = NodeId::compute(LATE);
+        self.scene.worker(READER, move |mut c| async move {
             let ep = c.endpoint().clone();
-            while waits && fabric.late_until(late).is_none() && !done.get() {
+            while waits && fabric.late_until(late).is_none() && !so_far.late_done.get() {
                 ep.sleep(5_000).await;
             }
-            while !(done.get() && other.get()) {
+            while !(so_far.late_done.get() && so_far.other_done.get()) {
                 if let Err(e) = look(&mut c, &keys, 5, &story).await {
                     complain(format!("reader: {e}"));
                     break;
@@ -316,55 +354,67 @@ fn once<I: RangeIndex>(
             }
         });
     }
-    let mut policy = SeededRandom::new(seed);
-    scene.run(&mut policy, async {
-        let mut c = scene.client(OTHER);
-        let ep = c.endpoint().clone();
-        if death.is_some() {
-            while !survived.get() && !scene.fabric.is_down(NodeId::compute(VICTIM)) {
-                ep.sleep(20_000).await;
+
+    fn has_died(&self) -> bool {
+        self.scene.fabric.is_down(NodeId::compute(VICTIM))
+    }
+
+    /// Runs all of them.
+    fn to_its_end(&self, seed: u64, death: bool) -> Result<(), String> {
+        let (scene, so_far) = (&self.scene, &self.so_far);
+        let mut policy = SeededRandom::new(seed);
+        scene.run(&mut policy, async {
+            let mut c = scene.client(OTHER);
+            let ep = c.endpoint().clone();
+            if death {
+                while !so_far.survived.get() && !self.has_died() {
+                    ep.sleep(20_000).await;
+                }
+                // (What ends with an unlocking that is not awaited may die with it, and have ended.)
+                if self.has_died() {
+                    for cn in [OTHER, LATE, READER] {
+                        scene.settled(&ep, cn, &[VICTIM]).await;
+                    }
+                }
+                so_far.begun.set(true);
             }
-            // (What ends with an unlocking that is not awaited may die with it, and have ended.)
-            if scene.fabric.is_down(NodeId::compute(VICTIM)) {
-                for cn in [OTHER, LATE, READER] {
-                    scene.settled(&ep, cn, &[VICTIM]).await;
+            while !(so_far.late_done.get() && so_far.other_done.get()) && scene.trouble().is_none()
+            {
+                ep.sleep(50_000).await;
+                if ep.now() > BOUND_NS {
+                    return scene.complain()("they do not end".into());
                 }
             }
-            begun.set(true);
-        }
-        while !(late_done.get() && other_done.get()) && scene.trouble().is_none() {
-            ep.sleep(50_000).await;
-            if ep.now() > BOUND_NS {
-                return scene.complain()("they do not end".into());
+            // What is detached has landed, and readers have ended.
+            ep.sleep(self.beside.by_ns + 2_000_000).await;
+            if scene.trouble().is_none()
+                && let Err(e) = look(&mut c, &self.keys, 1, &self.story).await
+            {
+                scene.complain()(format!("in the end: {e}"));
             }
-        }
-        // What is detached has landed, and readers have ended.
-        ep.sleep(beside.by_ns + 2_000_000).await;
-        if scene.trouble().is_none()
-            && let Err(e) = look(&mut c, &keys, 1, &story).await
-        {
-            scene.complain()(format!("in the end: {e}"));
-        }
-        if let Err(e) = ep.drain().await {
-            scene.complain()(format!("in the end: {e}"));
-        }
-    });
-    if let Some(what) = scene.trouble() {
-        return Err(what);
+            if let Err(e) = ep.drain().await {
+                scene.complain()(format!("in the end: {e}"));
+            }
+        });
+        scene.trouble().map_or(Ok(()), Err)
     }
-    let died = scene.fabric.is_down(NodeId::compute(VICTIM));
-    for cn in (0..play.compute_nodes).filter(|cn| !(died && *cn == VICTIM)) {
-        let mut c = scene.client(cn);
-        scene.now(perform(&mut c, &Op::Maintain)).map_err(|e| format!("maintenance: {e}"))?;
+
+    /// The structure, and who holds what.
+    fn judge(self) -> Result<Ran, String> {
+        let (scene, died) = (&self.scene, self.has_died());
+        for cn in (0..self.beside.play.compute_nodes).filter(|cn| !(died && *cn == VICTIM)) {
+            let mut c = scene.client(cn);
+            scene.now(perform(&mut c, &Op::Maintain)).map_err(|e| format!("maintenance: {e}"))?;
+        }
+        let mut c = scene.client(OTHER);
+        scene.now(c.walk()).map_err(|e| format!("walk: {e}"))?;
+        let found = scene.now(c.census()).map_err(|e| format!("a census: {e}"))?;
+        if !died && !found.is_nothing() {
+            return Err(format!("lost or doubly owned memory: {found:?}"));
+        }
+        one_holder(scene, &mut c)?;
+        Ok(Ran { late: self.so_far.was_late.get(), died })
     }
-    let mut c = scene.client(OTHER);
-    scene.now(c.walk()).map_err(|e| format!("walk: {e}"))?;
-    let found = scene.now(c.census()).map_err(|e| format!("a census: {e}"))?;
-    if !died && !found.is_nothing() {
-        return Err(format!("lost or doubly owned memory: {found:?}"));
-    }
-    one_holder(&scene, &mut c)?;
-    Ok(Ran { late: was_late.get(), died })
 }
 
 /// Nothing goes wrong, whichever verb is late ([`every`] so many are).
