@@ -267,6 +267,11 @@ impl<I: RangeIndex> Cast<'_, I> {
 
     async fn tidy_node(&self, cn: usize, slot: u32) -> Option<()> {
         let ep = self.endpoint(cn, slot)?;
+        // What the end of a phase has dropped in its midst leaves its locks to others when its last verb has ended.
+        while !ep.is_quiet() {
+            self.must("what was dropped", ep.check_deadline("verbs that were dropped", 0))?;
+            ep.sleep(1_000).await;
+        }
         let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
         while self.must("maintenance", index.maintain().await)? != Work::None {}
         Some(())
