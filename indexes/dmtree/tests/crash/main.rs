@@ -11,7 +11,7 @@ mod moves;
 mod scene;
 
 use dmtree_check::scene::death::{Cut, run};
-use dmtree_check::scene::sweeps::{self, Tally, at_least, caught};
+use dmtree_check::scene::sweeps::{self, Tally, at_least, caught, some_of};
 use dmtree_engine::{Defect, Options};
 use dmtree_fabric::sim::{How, Place};
 use scene::{Op, Play, value};
@@ -271,8 +271,10 @@ fn defects_are_found() {
     ];
     let asked = std::env::var("DMTREE_TEETH").ok();
     let named = |d: Defect| asked.as_ref().is_some_and(|a| a.split(',').any(|n| n == d.name()));
-    let usual = table.into_iter().filter(|(d, _)| asked.is_none() || named(*d));
-    let table = usual.chain(doubtful.into_iter().filter(|(d, _)| named(*d)));
+    let table: Vec<_> = match &asked {
+        None => some_of(table).collect(),
+        Some(_) => table.into_iter().chain(doubtful).filter(|(d, _)| named(*d)).collect(),
+    };
     let mut missed = Vec::new();
     for (defect, play) in table {
         let play = scene::with_defect(play, defect);
