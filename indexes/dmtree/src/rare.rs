@@ -23,7 +23,7 @@ use crate::options::Options;
 use crate::parent::LockedInner;
 use crate::probe::{Pair, pair_of};
 
-/// Bytes of a level-1 node's cache: a path, and no more.
+/// Bytes of cache of a node: a few inner nodes.
 const SMALL_CACHE: u64 = 16 << 10;
 /// Somebody has looked again and again within this time, ns.
 const A_WHILE_NS: u64 = 50_000;
@@ -210,7 +210,7 @@ fn a_dead_leaf_is_buried_when_its_fence_is_gone() {
         let options = Options { key_inline_bytes: 24, ..small() };
         let scene = scene(options, (0..100).map(long_key));
         alone(&scene, |mut c| async move {
-            let (g, pin) = (c.node.g, c.pin());
+            let pin = c.pin();
             let route = route_to(&c, &long_key(50)).await;
             let l = c.lock_route(&route).await.expect("works").expect("alive");
             let (at, fence) = (l.at, l.table.fence);
@@ -234,7 +234,7 @@ fn a_dead_leaf_is_buried_when_its_fence_is_gone() {
             assert_eq!(hits(Mark::MendDeadLate), before + 1, "another key: {other_key}");
             assert!(matches!(c.ep.cas(at, 0, 0).await, Ok(0)), "unlocked");
             replace(&c, b.addr(), &fence).await;
-            drop((g, pin));
+            drop(pin);
             all_chores(&mut c).await;
         });
     }
