@@ -18,6 +18,7 @@ use crate::memory;
 use crate::offered::OpenFigures;
 use crate::opened::{Crew, Opened, PoolSpec};
 use crate::oracle::Oracle;
+use crate::peak::Peak;
 use crate::prepare::{load, walk, warm_up};
 use crate::registry::{System, carrier};
 use crate::results::MemoryFigures;
@@ -189,6 +190,7 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let c = &first.config;
     let memory_bytes = g.system.memory(c, &first.workload);
     let began = clock::now();
+    let peak = Peak::begin();
     let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
     let opened = Opened::<I>::create(g.system.name, &g.system.options_for(c), &spec)?;
     let plan = c.workload(&first.workload, first.distribution).build()?;
@@ -253,6 +255,8 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
         let cache = |cn| opened.cache_stats(cn);
         let mut figures = memory::figures(&shape, &g.system.options, &clients, cache);
         figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.all_ops);
+        let all_here = carrier(&c.fabric).is_none();
+        figures.peak_bytes = if all_here { peak.bytes() } else { None };
         m.memory = Some(figures);
         (host.measured)(g, cell, m);
         host.cells_left = host.cells_left.saturating_sub(1);

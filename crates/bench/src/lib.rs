@@ -34,6 +34,7 @@ pub mod oracle;
 pub mod panel;
 #[cfg(feature = "pdf")]
 pub mod pdf;
+mod peak;
 mod prepare;
 pub mod probe;
 pub mod profile;

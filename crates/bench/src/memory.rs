@@ -23,6 +23,8 @@ pub fn figures(
     let mean =
         |of: fn(&CacheStats) -> u64| with_clients.iter().map(|s| of(s) as f64).sum::<f64>() / nodes;
     let used = mean(|s| s.used_bytes);
+    let caches: u64 = (0..clients.len()).map(|cn| cache(cn).used_bytes).sum();
+    let held = shape.structure_bytes + shape.block_bytes + shape.table_bytes + caches;
     let cached_share = (mean(|s| s.nodes) / shape.inner_nodes.max(1) as f64).min(1.0);
     let cached_keys = cached_share * keys;
     MemoryFigures {
@@ -37,6 +39,8 @@ pub fn figures(
         leaves: shape.leaves.clone(),
         inner_nodes: shape.inner_nodes,
         levels: shape.levels,
+        held_bytes: held,
+        peak_bytes: None,
     }
 }
 
@@ -70,6 +74,7 @@ mod tests {
         };
         let f = figures(&shape, &serde_json::json!({"tables": "compute"}), &[3, 0], cache);
         assert_eq!((f.mn_bytes_per_key, f.table_bytes_per_key), (50.0, 3.0));
+        assert_eq!(f.held_bytes, 6300);
         assert_eq!((f.cached_share, f.cn_bytes_per_cached_key), (0.5, 20.0));
         assert_eq!(hit_rate((10, 5), (100, 15), 50), 0.9);
         assert_eq!(hit_rate((0, 5), (0, 15), 100), 0.9);

@@ -326,14 +326,20 @@ pub(crate) fn memory(r: &Results) -> String {
             "bytes per<br>cached key",
             "cached",
             "hits",
+            "peak of this<br>process, MiB",
+            "times what the<br>index holds",
         ],
         2,
     );
     let mib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 20));
     for c in &r.cells {
         let Some(m) = &c.memory else { continue };
+        let peak = m.peak().map_or_else(
+            || "<td></td><td></td>".to_owned(),
+            |(mib, times)| format!("<td>{mib:.0}</td><td>{times:.2}</td>"),
+        );
         h += &format!(
-            "<tr><td class=\"l\">{}</td><td class=\"l\">{}, {}</td><td>{}</td>{}<td>{:.1}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.0} %</td><td>{:.1} %</td></tr>\n",
+            "<tr><td class=\"l\">{}</td><td class=\"l\">{}, {}</td><td>{}</td>{}<td>{:.1}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.0} %</td><td>{:.1} %</td>{peak}</tr>\n",
             escaped(&c.label()),
             escaped(&c.workload),
             escaped(&c.distribution),

@@ -256,6 +256,20 @@ pub struct MemoryFigures {
     pub inner_nodes: u64,
     /// Inner levels.
     pub levels: u32,
+    /// Bytes of everything that the index holds: structure, blocks, tables, and the caches of all compute nodes.
+    #[serde(default)]
+    pub held_bytes: u64,
+    /// Most bytes that this process had resident since it began to load the keys, where the nodes are in it and the system tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<u64>,
+}
+
+impl MemoryFigures {
+    /// The peak, MiB, and how many times what is held it is.
+    pub fn peak(&self) -> Option<(f64, f64)> {
+        let peak = self.peak_bytes? as f64;
+        Some((peak / f64::from(1 << 20), peak / self.held_bytes.max(1) as f64))
+    }
 }
 
 /// One round of a cell.

@@ -152,6 +152,8 @@ pub fn render(r: &Results) -> String {
             "hits",
             "cache used",
             "levels",
+            "peak MiB",
+            "of held",
         ],
         2,
     );
@@ -169,6 +171,8 @@ pub fn render(r: &Results) -> String {
                 format!("{:.1}%", m.cache_hit_rate * 100.0),
                 Bytes(m.cache_used_bytes >> 10 << 10).to_string(),
                 m.levels.to_string(),
+                m.peak().map_or_else(|| "-".to_owned(), |(mib, _)| format!("{mib:.0}")),
+                m.peak().map_or_else(|| "-".to_owned(), |(_, times)| format!("{times:.2}x")),
             ]);
         }
     }

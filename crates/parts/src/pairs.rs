@@ -1,17 +1,73 @@
 //! Pairs to be loaded, in one piece of memory: a load of ten million small pairs needs little more than their bytes.
 
+use std::ops::Range;
+
 use dmtree_fabric::{Error, Result};
 
 /// Pairs in ascending order of their keys.
 #[derive(Debug, Default)]
 pub struct Pairs {
     bytes: Vec<u8>,
-    /// Where each pair ends.
-    ends: Vec<u64>,
-    /// How long its key is.
-    key_lens: Vec<u16>,
+    lengths: Lengths,
     /// The order, when it is not that of arrival.
     order: Option<Vec<u32>>,
+}
+
+/// Where pairs lie among the bytes.
+#[derive(Debug)]
+enum Lengths {
+    /// All have the same lengths, and nothing is kept for a pair.
+    Even { count: usize, key: usize, pair: usize },
+    /// Where each ends, and how long its key is.
+    Each(Vec<(u64, u16)>),
+}
+
+impl Default for Lengths {
+    fn default() -> Self {
+        Self::Even { count: 0, key: 0, pair: 0 }
+    }
+}
+
+impl Lengths {
+    fn len(&self) -> usize {
+        match self {
+            Self::Even { count, .. } => *count,
+            Self::Each(all) => all.len(),
+        }
+    }
+
+    /// One more pair, of a key and a value of these lengths.
+    fn push(&mut self, key: u16, value: usize) {
+        let wide = usize::from(key);
+        match self {
+            Self::Even { count: 0, .. } => {
+                *self = Self::Even { count: 1, key: wide, pair: wide + value };
+            }
+            Self::Even { count, key: k, pair } if (*k, *pair) == (wide, wide + value) => {
+                *count += 1
+            }
+            Self::Even { count, key: k, pair } => {
+                let (k, pair) = (*k as u16, *pair as u64);
+                *self = Self::Each((1..=*count as u64).map(|i| (i * pair, k)).collect());
+                self.push(key, value);
+            }
+            Self::Each(all) => {
+                let end = all.last().map_or(0, |(end, _)| *end);
+                all.push((end + (wide + value) as u64, key));
+            }
+        }
+    }
+
+    /// The place of pair `i` by arrival, and the length of its key.
+    fn get(&self, i: usize) -> (Range<usize>, usize) {
+        match self {
+            Self::Even { key, pair, .. } => (i * pair..(i + 1) * pair, *key),
+            Self::Each(all) => {
+                let start = if i == 0 { 0 } else { all[i - 1].0 as usize };
+                (start..all[i].0 as usize, usize::from(all[i].1))
+            }
+        }
+    }
 }
 
 impl Pairs {
@@ -34,11 +90,11 @@ impl Pairs {
                     "pair {number}: its key is not above the one before; load it as unsorted"
                 )));
             }
+            let len = u16::try_from(key.len())
+                .map_err(|_| Error::invalid("a key is over 65535 bytes"))?;
             all.bytes.extend_from_slice(&key);
             all.bytes.extend_from_slice(&value);
-            all.ends.push(all.bytes.len() as u64);
-            let len = u16::try_from(key.len());
-            all.key_lens.push(len.map_err(|_| Error::invalid("a key is over 65535 bytes"))?);
+            all.lengths.push(len, value.len());
         }
         if !sorted {
             all.sort()?;
@@ -47,7 +103,7 @@ impl Pairs {
     }
 
     fn sort(&mut self) -> Result<()> {
-        let n = u32::try_from(self.ends.len()).map_err(|_| {
+        let n = u32::try_from(self.lengths.len()).map_err(|_| {
             Error::invalid("more than 4294967295 pairs in one unsorted load: load them in parts")
         })?;
         let mut order: Vec<u32> = (0..n).collect();
@@ -65,14 +121,13 @@ impl Pairs {
     }
 
     fn stored(&self, i: usize) -> (&[u8], &[u8]) {
-        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
-        let pair = &self.bytes[start..self.ends[i] as usize];
-        pair.split_at(usize::from(self.key_lens[i]))
+        let (place, key) = self.lengths.get(i);
+        self.bytes[place].split_at(key)
     }
 
     /// How many.
     pub fn len(&self) -> usize {
-        self.order.as_ref().map_or(self.ends.len(), Vec::len)
+        self.order.as_ref().map_or(self.lengths.len(), Vec::len)
     }
 
     /// Whether there are none.

@@ -184,17 +184,21 @@ impl DmTree {
         for chunk in &chunks[1..] {
             lows.push(separator(all.key(chunk.start - 1), all.key(chunk.start)).to_vec());
         }
-        // A leaf's upper fence is the next one's lower, block and all: one of them owns it.
-        let areas = self.fence_areas(&lows, taken).await?;
-        for i in 0..chunks.len() {
+        let mut above = Some(self.written_area(&lows[0], taken).await?);
+        for (i, chunk) in chunks.iter().enumerate() {
             self.ep.renew_deadline();
             let hi = lows.get(i + 1).map(Vec::as_slice);
-            let fences = (&areas[i], areas.get(i + 1));
+            // A leaf's upper fence is the next one's lower, block and all: one of them owns it.
+            let below = above.take().unwrap_or_else(|| FenceArea::infinite(&self.node.g));
+            if let Some(hi) = hi {
+                above = Some(self.written_area(hi, taken).await?);
+            }
+            let fences = (&below, above.as_ref());
             let next = taken.leaves.get(i + 1).map_or(GlobalAddr::NULL, |s| s.grant.addr);
             let mut blocks = Vec::new();
             let written = self.build_leaf(
                 &taken.leaves[i],
-                (all, chunks[i].clone()),
+                (all, chunk.clone()),
                 fences,
                 hi,
                 next,
@@ -233,13 +237,18 @@ impl DmTree {
     async fn fence_areas(&self, keys: &[Vec<u8>], taken: &mut Taken) -> Result<Vec<FenceArea>> {
         let mut areas = Vec::with_capacity(keys.len());
         for key in keys {
-            let mut blocks = Vec::new();
-            let area = self.fence_area(key, &mut blocks).await;
-            taken.blocks.extend(blocks.iter().map(|(at, _)| *at));
-            areas.push(area?);
-            self.write_blocks(&mut blocks).await?;
+            areas.push(self.written_area(key, taken).await?);
         }
         Ok(areas)
+    }
+
+    async fn written_area(&self, key: &[u8], taken: &mut Taken) -> Result<FenceArea> {
+        let mut blocks = Vec::new();
+        let area = self.fence_area(key, &mut blocks).await;
+        taken.blocks.extend(blocks.iter().map(|(at, _)| *at));
+        let area = area?;
+        self.write_blocks(&mut blocks).await?;
+        Ok(area)
     }
 
     async fn build_leaf(

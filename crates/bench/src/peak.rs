@@ -1,0 +1,53 @@
+//! The most memory that this process has held at a time.
+
+use std::fs;
+
+/// Watches from a moment on.
+#[derive(Clone, Copy, Debug)]
+pub struct Peak(bool);
+
+impl Peak {
+    /// Forgets what was held before, where the system (Linux) can.
+    pub fn begin() -> Self {
+        // proc_pid_clear_refs(5): 5 sets the peak to what is resident now.
+        Self(fs::write("/proc/self/clear_refs", "5").is_ok())
+    }
+
+    /// Resident bytes at the highest point since; nothing where the system does not tell.
+    pub fn bytes(self) -> Option<u64> {
+        if !self.0 {
+            return None;
+        }
+        high_water(&fs::read_to_string("/proc/self/status").ok()?)
+    }
+}
+
+fn high_water(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_status() {
+        assert_eq!(high_water("VmPeak:\t 9 kB\nVmHWM:\t   12 kB\nVmRSS:\t 3 kB\n"), Some(12 << 10));
+        assert_eq!(high_water("VmRSS:\t 3 kB\n"), None);
+        assert_eq!(high_water("VmHWM:\t x kB\n"), None);
+    }
+
+    #[test]
+    fn forgets_what_was_held_before() {
+        const HELD: usize = 256 << 20;
+        let held = vec![1u8; HELD];
+        let all = Peak::begin();
+        assert!(held.iter().all(|b| *b == 1));
+        drop(held);
+        let without = Peak::begin();
+        if let (Some(all), Some(without)) = (all.bytes(), without.bytes()) {
+            assert!(without + (HELD / 2) as u64 <= all.max(HELD as u64), "{without} of {all}");
+        }
+    }
+}
