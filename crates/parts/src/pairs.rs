@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use dmtree_fabric::{Error, Result};
 
+/// Memory is given back in pieces of this many bytes: large ones, which allocators map by themselves and shrink in place.
+const GIVEN_BACK: usize = 16 << 20;
+
 /// Pairs in ascending order of their keys.
 #[derive(Debug, Default)]
 pub struct Pairs {
@@ -33,6 +36,13 @@ impl Lengths {
         match self {
             Self::Even { count, .. } => *count,
             Self::Each(all) => all.len(),
+        }
+    }
+
+    fn truncate(&mut self, n: usize) {
+        match self {
+            Self::Even { count, .. } => *count = n.min(*count),
+            Self::Each(all) => all.truncate(n),
         }
     }
 
@@ -125,6 +135,24 @@ impl Pairs {
         self.bytes[place].split_at(key)
     }
 
+    /// Forgets the pairs from number `i` of the order on; their memory is given back where they came in that order. So who builds
+    /// from the end holds less and less.
+    pub fn truncate(&mut self, i: usize) {
+        if let Some(order) = &mut self.order {
+            order.truncate(i);
+            return;
+        }
+        let left = match i.min(self.lengths.len()) {
+            0 => 0,
+            i => self.lengths.get(i - 1).0.end,
+        };
+        self.lengths.truncate(i);
+        self.bytes.truncate(left);
+        if self.bytes.capacity() > left + GIVEN_BACK {
+            self.bytes.shrink_to_fit();
+        }
+    }
+
     /// How many.
     pub fn len(&self) -> usize {
         self.order.as_ref().map_or(self.lengths.len(), Vec::len)
@@ -167,6 +195,13 @@ mod tests {
             prop_assert_eq!(&found, &due);
             let again = Pairs::collect(&mut due.into_iter(), true, |_, _| Ok(())).unwrap();
             prop_assert_eq!(again.len(), found.len());
+            for mut all in [all, again] {
+                for left in (0..found.len()).rev() {
+                    all.truncate(left);
+                    prop_assert_eq!(all.len(), left);
+                    prop_assert!((0..left).all(|i| all.get(i) == (&found[i].0[..], &found[i].1[..])));
+                }
+            }
         }
     }
 

@@ -39,18 +39,18 @@ impl DmTree {
         sorted: bool,
         fill: Fill,
     ) -> Result<Loaded> {
-        let all = Pairs::collect(pairs, sorted, |key, value| {
+        let mut all = Pairs::collect(pairs, sorted, |key, value| {
             check_key(key).and_then(|()| check_value(value))
         })?;
         let scope = self.ep.begin(OpKind::Load);
-        let loaded = self.load_sorted(&all, fill).await;
+        let loaded = self.load_sorted(&mut all, fill).await;
         self.leave_orphans();
         let loaded = loaded?;
         scope.end(OpOutcome::Other);
         Ok(loaded)
     }
 
-    async fn load_sorted(&self, all: &Pairs, fill: Fill) -> Result<Loaded> {
+    async fn load_sorted(&self, all: &mut Pairs, fill: Fill) -> Result<Loaded> {
         let pairs = all.len() as u64;
         if all.is_empty() {
             return Ok(Loaded::default());
@@ -102,7 +102,7 @@ impl DmTree {
         &self,
         l: Locked,
         r0: LockedInner,
-        all: &Pairs,
+        all: &mut Pairs,
         fill: Fill,
     ) -> Result<u64> {
         let mut taken = Taken::default();
@@ -166,7 +166,7 @@ impl DmTree {
     }
 
     /// Builds leaves and inner nodes; the root.
-    async fn build(&self, all: &Pairs, fill: Fill, taken: &mut Taken) -> Result<GlobalAddr> {
+    async fn build(&self, all: &mut Pairs, fill: Fill, taken: &mut Taken) -> Result<GlobalAddr> {
         let capacity = self.node.o.leaf_capacity as usize;
         // Of a full leaf and the pending pair half the slots stay, rounded down; of a full inner node likewise.
         let rule = |slots: usize| SplitRule::new(slots as u32, slots as u32 / 2);
@@ -184,21 +184,19 @@ impl DmTree {
         for chunk in &chunks[1..] {
             lows.push(separator(all.key(chunk.start - 1), all.key(chunk.start)).to_vec());
         }
-        let mut above = Some(self.written_area(&lows[0], taken).await?);
-        for (i, chunk) in chunks.iter().enumerate() {
+        // From the end, so that pairs go as leaves come.
+        let mut above = None;
+        for (i, chunk) in chunks.iter().enumerate().rev() {
             self.ep.renew_deadline();
             let hi = lows.get(i + 1).map(Vec::as_slice);
             // A leaf's upper fence is the next one's lower, block and all: one of them owns it.
-            let below = above.take().unwrap_or_else(|| FenceArea::infinite(&self.node.g));
-            if let Some(hi) = hi {
-                above = Some(self.written_area(hi, taken).await?);
-            }
-            let fences = (&below, above.as_ref());
+            let area = self.written_area(&lows[i], taken).await?;
+            let fences = (&area, above.as_ref());
             let next = taken.leaves.get(i + 1).map_or(GlobalAddr::NULL, |s| s.grant.addr);
             let mut blocks = Vec::new();
             let written = self.build_leaf(
                 &taken.leaves[i],
-                (all, chunk.clone()),
+                (&*all, chunk.clone()),
                 fences,
                 hi,
                 next,
@@ -208,6 +206,8 @@ impl DmTree {
             taken.blocks.extend(blocks.iter().map(|(at, _)| *at));
             let (image, body) = written?;
             self.write_blocks(&mut blocks).await?;
+            above = Some(area);
+            all.truncate(chunk.start);
             let s = &taken.leaves[i];
             let Some(body) = body else {
                 let mut list = VerbVec::new();

@@ -42,7 +42,7 @@ impl FpTree {
         sorted: bool,
         fill: Fill,
     ) -> Result<Loaded> {
-        let all = Pairs::collect(pairs, sorted, |key, value| {
+        let mut all = Pairs::collect(pairs, sorted, |key, value| {
             self.check_key(key).and_then(|()| self.check_value(value))
         })?;
         let pairs = all.len() as u64;
@@ -51,7 +51,7 @@ impl FpTree {
         }
         let scope = self.ep.begin(OpKind::Load);
         let leaves = match self.lock_empty().await? {
-            Some((l, n)) => self.fill_empty(l, n, &all, fill).await?,
+            Some((l, n)) => self.fill_empty(l, n, &mut all, fill).await?,
             None => {
                 scope.end(OpOutcome::Other);
                 return self.put_all(&all).await;
@@ -95,7 +95,13 @@ impl FpTree {
         Ok(Some((l, n)))
     }
 
-    async fn fill_empty(&self, l: Locked, n: LockedInner, all: &Pairs, fill: Fill) -> Result<u64> {
+    async fn fill_empty(
+        &self,
+        l: Locked,
+        n: LockedInner,
+        all: &mut Pairs,
+        fill: Fill,
+    ) -> Result<u64> {
         let built = async {
             let leaves = self.build_leaves(&l, all, fill).await?;
             self.build_inner(&l, n.addr, leaves, fill).await
@@ -121,7 +127,7 @@ impl FpTree {
     }
 
     /// Writes all leaves but the first, whose images it returns.
-    async fn build_leaves(&self, l: &Locked, all: &Pairs, fill: Fill) -> Result<Leaves> {
+    async fn build_leaves(&self, l: &Locked, all: &mut Pairs, fill: Fill) -> Result<Leaves> {
         let g = &self.node.g;
         let capacity = l.route.capacity;
         let rule = SplitRule::new(capacity as u32, half(capacity + 1) as u32);
@@ -139,17 +145,16 @@ impl FpTree {
             places.push(self.new_leaf(capacity).await?);
         }
         let (lowest, highest) = (g.lowest(), g.highest());
-        let low = |i: usize| match i {
-            0 => &lowest[..],
-            _ => chunks.get(i).map_or(&highest[..], |chunk| all.key(chunk.start)),
-        };
         let mut first = None;
-        let mut named = Vec::with_capacity(chunks.len());
-        for (i, (at, chunk)) in places.iter().zip(&chunks).enumerate() {
+        let mut named: Vec<Named> = Vec::with_capacity(chunks.len());
+        // From the end, so that pairs go as leaves come.
+        for (i, (at, chunk)) in places.iter().zip(&chunks).enumerate().rev() {
             self.ep.renew_deadline();
+            let min = if i == 0 { lowest.clone() } else { all.key(chunk.start).to_vec() };
+            let max = named.last().map_or(&highest[..], |(low, _)| low);
             let version = if i == 0 { l.route.version + 1 } else { 0 };
             let right = places.get(i + 1).copied().unwrap_or_default();
-            let h = Header { max: low(i + 1), min: low(i), capacity, version, right };
+            let h = Header { max, min: &min, capacity, version, right };
             let (image, table) = self.built_leaf(&h, all, chunk.clone()).await?;
             if i == 0 {
                 first = Some((image, table));
@@ -157,8 +162,10 @@ impl FpTree {
                 self.ep.batch((write_verb(at.leaf, image), write_verb(at.table, table))).await?;
             }
             let child = Child { addr: at.leaf, table: at.table, capacity, version };
-            named.push((low(i).to_vec(), child));
+            named.push((min, child));
+            all.truncate(chunk.start);
         }
+        named.reverse();
         let first = first.ok_or_else(|| Error::invalid("nothing to load"))?;
         Ok(Leaves { named, first })
     }

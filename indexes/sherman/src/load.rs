@@ -23,7 +23,7 @@ impl Sherman {
         sorted: bool,
         fill: Fill,
     ) -> Result<Loaded> {
-        let all = Pairs::collect(pairs, sorted, |key, value| {
+        let mut all = Pairs::collect(pairs, sorted, |key, value| {
             self.check_key(key).and_then(|()| self.check_value(value))
         })?;
         let pairs = all.len() as u64;
@@ -32,7 +32,7 @@ impl Sherman {
         }
         let scope = self.ep.begin(OpKind::Load);
         let leaves = match self.lock_empty().await? {
-            Some((at, held)) => self.fill_empty(at, held, &all, fill).await?,
+            Some((at, held)) => self.fill_empty(at, held, &mut all, fill).await?,
             None => {
                 scope.end(OpOutcome::Other);
                 return self.put_all(&all).await;
@@ -71,7 +71,13 @@ impl Sherman {
         Ok(Some((root, held)))
     }
 
-    async fn fill_empty(&self, at: GlobalAddr, held: Held, all: &Pairs, fill: Fill) -> Result<u64> {
+    async fn fill_empty(
+        &self,
+        at: GlobalAddr,
+        held: Held,
+        all: &mut Pairs,
+        fill: Fill,
+    ) -> Result<u64> {
         let built = async {
             let (named, first) = self.build_leaves(at, all, fill).await?;
             let leaves = named.len() as u64;
@@ -98,7 +104,7 @@ impl Sherman {
     async fn build_leaves(
         &self,
         first: GlobalAddr,
-        all: &Pairs,
+        all: &mut Pairs,
         fill: Fill,
     ) -> Result<(Vec<Named>, Buf)> {
         let g = &self.node.g;
@@ -112,24 +118,26 @@ impl Sherman {
             places.push(self.new_page().await?);
         }
         let (lowest, highest) = (g.lowest(), g.highest());
-        let mut named = Vec::with_capacity(sizes.len());
+        let mut named: Vec<Named> = Vec::with_capacity(sizes.len());
         let mut first_image = None;
-        let mut next = 0;
-        for (i, size) in sizes.iter().enumerate() {
+        // From the end, so that pairs go as leaves come.
+        for (i, size) in sizes.iter().enumerate().rev() {
             self.ep.renew_deadline();
-            let begin = next;
-            next += size;
-            let low = if i == 0 { &lowest[..] } else { all.key(begin) };
-            let high = if i + 1 == sizes.len() { &highest[..] } else { all.key(next) };
+            let end = all.len();
+            let begin = end - size;
+            let low = if i == 0 { lowest.clone() } else { all.key(begin).to_vec() };
+            let high = named.last().map_or(&highest[..], |(low, _)| low);
             let sibling = places.get(i + 1).copied().unwrap_or(GlobalAddr::NULL);
             let image =
-                self.leaf_image(&Header::of_leaf(sibling, low, high), all, begin..next).await?;
+                self.leaf_image(&Header::of_leaf(sibling, &low, high), all, begin..end).await?;
+            all.truncate(begin);
             match i {
                 0 => first_image = Some(image),
                 _ => _ = self.ep.write(places[i], image).await?,
             }
-            named.push((low.to_vec(), places[i]));
+            named.push((low, places[i]));
         }
+        named.reverse();
         let first = first_image.ok_or_else(|| Error::invalid("nothing to load"))?;
         Ok((named, first))
     }
