@@ -5,7 +5,7 @@ use crate::report_tables as tables;
 use crate::results::{Cell, Results};
 use crate::svg::escaped;
 
-const STYLE: &str = "body{font-family:system-ui,'DejaVu Sans',sans-serif;margin:2em auto;max-width:92em;padding:0 1.5em;color:#1a1a1a;line-height:1.45}\
+const STYLE: &str = "body{font-family:system-ui,'DejaVu Sans',sans-serif;margin:2em auto;max-width:96em;padding:0 1.5em;color:#1a1a1a;line-height:1.45}\
 h1{margin-bottom:.2em}h2{margin-top:2em;border-bottom:2px solid #ddd;padding-bottom:.2em}h3{margin:1.4em 0 .3em}\
 table{border-collapse:collapse;margin:.8em 0;font-size:.86em;font-variant-numeric:tabular-nums}\
 td,th{padding:.25em .65em;border-bottom:1px solid #e2e2e2;text-align:right;white-space:nowrap}th{background:#f6f6f6;vertical-align:bottom}\

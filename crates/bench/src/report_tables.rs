@@ -326,8 +326,8 @@ pub(crate) fn memory(r: &Results) -> String {
             "bytes per<br>cached key",
             "cached",
             "hits",
-            "peak of this<br>process, MiB",
-            "times what the<br>index holds",
+            "process<br>peak, MiB",
+            "x held<br>bytes",
         ],
         2,
     );
