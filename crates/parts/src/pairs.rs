@@ -22,7 +22,7 @@ enum Lengths {
     /// All have the same lengths, and nothing is kept for a pair.
     Even { count: usize, key: usize, pair: usize },
     /// Where each ends, and how long its key is.
-    Each(Vec<(u64, u16)>),
+    Each { ends: Vec<u64>, keys: Vec<u16> },
 }
 
 impl Default for Lengths {
@@ -35,14 +35,17 @@ impl Lengths {
     fn len(&self) -> usize {
         match self {
             Self::Even { count, .. } => *count,
-            Self::Each(all) => all.len(),
+            Self::Each { ends, .. } => ends.len(),
         }
     }
 
     fn truncate(&mut self, n: usize) {
         match self {
             Self::Even { count, .. } => *count = n.min(*count),
-            Self::Each(all) => all.truncate(n),
+            Self::Each { ends, keys } => {
+                ends.truncate(n);
+                keys.truncate(n);
+            }
         }
     }
 
@@ -58,12 +61,14 @@ impl Lengths {
             }
             Self::Even { count, key: k, pair } => {
                 let (k, pair) = (*k as u16, *pair as u64);
-                *self = Self::Each((1..=*count as u64).map(|i| (i * pair, k)).collect());
+                let ends = (1..=*count as u64).map(|i| i * pair).collect();
+                *self = Self::Each { ends, keys: vec![k; *count] };
                 self.push(key, value);
             }
-            Self::Each(all) => {
-                let end = all.last().map_or(0, |(end, _)| *end);
-                all.push((end + (wide + value) as u64, key));
+            Self::Each { ends, keys } => {
+                let end = ends.last().copied().unwrap_or(0);
+                ends.push(end + (wide + value) as u64);
+                keys.push(key);
             }
         }
     }
@@ -72,9 +77,9 @@ impl Lengths {
     fn get(&self, i: usize) -> (Range<usize>, usize) {
         match self {
             Self::Even { key, pair, .. } => (i * pair..(i + 1) * pair, *key),
-            Self::Each(all) => {
-                let start = if i == 0 { 0 } else { all[i - 1].0 as usize };
-                (start..all[i].0 as usize, usize::from(all[i].1))
+            Self::Each { ends, keys } => {
+                let start = if i == 0 { 0 } else { ends[i - 1] as usize };
+                (start..ends[i] as usize, usize::from(keys[i]))
             }
         }
     }
