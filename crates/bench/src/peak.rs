@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::results::kibibytes;
+
 /// Watches from a moment on.
 #[derive(Clone, Copy, Debug)]
 pub struct Peak(bool);
@@ -18,13 +20,8 @@ impl Peak {
         if !self.0 {
             return None;
         }
-        high_water(&fs::read_to_string("/proc/self/status").ok()?)
+        kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
     }
-}
-
-fn high_water(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -33,9 +30,10 @@ mod tests {
 
     #[test]
     fn lines_of_a_status() {
-        assert_eq!(high_water("VmPeak:\t 9 kB\nVmHWM:\t   12 kB\nVmRSS:\t 3 kB\n"), Some(12 << 10));
-        assert_eq!(high_water("VmRSS:\t 3 kB\n"), None);
-        assert_eq!(high_water("VmHWM:\t x kB\n"), None);
+        let peak = |status| kibibytes(status, "VmHWM:");
+        assert_eq!(peak("VmPeak:\t 9 kB\nVmHWM:\t   12 kB\nVmRSS:\t 3 kB\n"), Some(12 << 10));
+        assert_eq!(peak("VmRSS:\t 3 kB\n"), None);
+        assert_eq!(peak("VmHWM:\t x kB\n"), None);
     }
 
     #[test]

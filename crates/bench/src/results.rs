@@ -134,7 +134,11 @@ impl Machine {
 
 /// A line of the system's memory statistics, in bytes.
 pub fn meminfo(field: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    kibibytes(&std::fs::read_to_string("/proc/meminfo").ok()?, field)
+}
+
+/// A line of kibibytes in a statistic of the system, in bytes.
+pub(crate) fn kibibytes(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find(|l| l.starts_with(field))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
