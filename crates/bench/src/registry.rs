@@ -18,9 +18,9 @@ use serde_json::Value;
 use crate::checked::{self, DrawOptions};
 use crate::config::Config;
 use crate::conform::{self, Extent};
-use crate::facade::{DynPool, open_pool};
+use crate::facade::DynPool;
 use crate::failure::{Failure, Result};
-use crate::group::{Group, Host, run_group};
+use crate::group::{Group, Host};
 use crate::opened::PoolSpec;
 use crate::sizing;
 
@@ -69,12 +69,7 @@ pub struct System {
     pub ops: OpSet,
     /// Its creation options.
     pub options: Value,
-    run: fn(&Group, &mut Host<'_>) -> Result<()>,
-    open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
-    check: fn(&Case) -> dmtree_fabric::Result<Verdict>,
-    explore: fn(&Case, Depth, &dyn Fn() -> bool) -> dmtree_fabric::Result<Explored>,
-    conform: Conform,
-    second: fn(&Cluster, &str, &mut Pipe) -> Result<()>,
+    does: Does,
     draw: DrawOptions,
     marks: fn() -> Vec<Reached>,
     room: Room,
@@ -86,6 +81,47 @@ type Room = fn(&Value, u64, u64) -> Option<u64>;
 
 /// Runs the conformance suite of an index with some options.
 type Conform = fn(&str, &Value, (&Cluster, &Away), Extent) -> Result<()>;
+
+/// What can be done with an index of one type.
+#[derive(Clone, Copy, Debug)]
+struct Does {
+    run: fn(&Group, &mut Host<'_>) -> Result<()>,
+    open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
+    check: fn(&Case) -> dmtree_fabric::Result<Verdict>,
+    explore: fn(&Case, Depth, &dyn Fn() -> bool) -> dmtree_fabric::Result<Explored>,
+    conform: Conform,
+    second: fn(&Cluster, &str, &mut Pipe) -> Result<()>,
+}
+
+impl Does {
+    #[cfg(not(test))]
+    fn of<I: RangeIndex>() -> Self {
+        Self {
+            run: crate::group::run_group::<I>,
+            open: crate::facade::open_pool::<I>,
+            check: dmtree_check::run::<I>,
+            explore: dmtree_check::exhaustive::explore::<I>,
+            conform: conform::conform::<I>,
+            second: conform::serve_index::<I>,
+        }
+    }
+
+    /// Unit tests know the systems but run none, or every index would be compiled once more for them: `tests/suite` runs them.
+    #[cfg(test)]
+    fn of<I: RangeIndex>() -> Self {
+        fn nothing<T>() -> Result<T> {
+            Err(Failure::violation("unit tests of this crate run no system: tests/suite does"))
+        }
+        Self {
+            run: |_, _| nothing(),
+            open: |_, _, _| nothing(),
+            check: |_| unreachable!("unit tests of this crate check no system: tests/suite does"),
+            explore: |_, _, _| unreachable!("unit tests of this crate check no system"),
+            conform: |_, _, _, _| nothing(),
+            second: |_, _, _| nothing(),
+        }
+    }
+}
 
 impl System {
     /// A system of index type `I` with these options.
@@ -103,12 +139,7 @@ impl System {
             recovers: false,
             ops: I::OPS,
             options: serde_json::to_value(options).unwrap_or_default(),
-            run: run_group::<I>,
-            open: open_pool::<I>,
-            check: dmtree_check::run::<I>,
-            explore: dmtree_check::exhaustive::explore::<I>,
-            conform: conform::conform::<I>,
-            second: conform::serve_index::<I>,
+            does: Does::of::<I>(),
             draw: checked::as_they_are,
             marks: Vec::new,
             room: |_, _, _| None,
@@ -155,7 +186,7 @@ impl System {
     /// # Errors
     /// Those of [`run_group`].
     pub fn run(&self, group: &Group, host: &mut Host<'_>) -> Result<()> {
-        (self.run)(group, host)
+        (self.does.run)(group, host)
     }
 
     /// Runs a case with this system.
@@ -163,7 +194,7 @@ impl System {
     /// # Errors
     /// A case that cannot be run. What goes wrong in a run is in the verdict.
     pub fn check(&self, case: &Case) -> Result<Verdict> {
-        Ok((self.check)(case)?)
+        Ok((self.does.check)(case)?)
     }
 
     /// Tries the orders of a small case with this system.
@@ -171,7 +202,7 @@ impl System {
     /// # Errors
     /// A case that cannot be run.
     pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
-        Ok((self.explore)(case, depth, go_on)?)
+        Ok((self.does.explore)(case, depth, go_on)?)
     }
 
     /// Runs the conformance suite on compute nodes of two processes: this one's, and the one behind the pipe. A system as published
@@ -181,7 +212,7 @@ impl System {
     /// What does not conform.
     pub fn conform(&self, cluster: &Cluster, other: &Away, extent: Extent) -> Result<()> {
         let extent = Extent { together: extent.together && !self.published, ..extent };
-        (self.conform)(self.name, &conform::small(&self.options), (cluster, other), extent)
+        (self.does.conform)(self.name, &conform::small(&self.options), (cluster, other), extent)
     }
 
     /// Is the second of these processes, for one index.
@@ -189,7 +220,7 @@ impl System {
     /// # Errors
     /// A first process that has gone in the middle.
     pub fn second(&self, cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
-        (self.second)(cluster, index, pipe)
+        (self.does.second)(cluster, index, pipe)
     }
 
     /// Options for a checked run.
@@ -286,7 +317,7 @@ impl System {
     /// # Errors
     /// Sizes that cannot be.
     pub fn open(&self, spec: &PoolSpec, key: u64, value: u64) -> Result<Box<dyn DynPool>> {
-        (self.open)(self.name, &self.fitted(key, value), spec)
+        (self.does.open)(self.name, &self.fitted(key, value), spec)
     }
 }
 

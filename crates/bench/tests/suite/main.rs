@@ -1,5 +1,6 @@
 //! Whole runs of the systems in one test program: it is linked once. What plants defects for the whole process is beside it.
 
+mod campaign;
 mod crash;
 mod exhaustive;
 mod regressions;

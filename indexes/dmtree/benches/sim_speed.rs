@@ -1,5 +1,5 @@
-//! How fast the simulator runs the index: `sim_speed [KEYS [US [PROFILE]]]`. Searches, then updates, in a closed loop of 6 compute
-//! nodes, 72 threads and 4 coroutines.
+//! How fast the simulator runs the index, searches, then updates, in a closed loop of 6 compute nodes, 72 threads and 4 coroutines:
+//! `cargo bench -p dmtree-engine --bench sim_speed -- [KEYS [US [PROFILE]]]`.
 
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 
@@ -29,7 +29,7 @@ fn cpu_seconds() -> f64 {
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let keys: u64 = args.first().map_or(1_000_000, |a| a.parse().unwrap());
     let us: u64 = args.get(1).map_or(20_000, |a| a.parse().unwrap());
     let profile = args.get(2).map_or("dmtree-artifact-100g", String::as_str);

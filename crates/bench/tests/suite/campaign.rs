@@ -1,0 +1,60 @@
+//! Campaigns of checked runs, of every system.
+
+use std::sync::Arc;
+
+use dmtree_bench::campaign::Campaign;
+use dmtree_bench::checked::{self, Setting, replay, run};
+use dmtree_bench::registry::{select, systems};
+use dmtree_check::FaultSet;
+use dmtree_check::case::Case;
+
+fn campaign(threads: usize) -> Campaign {
+    Campaign {
+        systems: select(&["dmtree".to_owned(), "dmtree-no-rtc".to_owned()]).unwrap(),
+        seeds: 3..6,
+        setting: Setting::default(),
+        until: None,
+        threads,
+        stop: Arc::default(),
+    }
+}
+
+#[test]
+fn all_seeds_are_run_on_any_number_of_threads() {
+    let [one, two] = [1, 2].map(|threads| campaign(threads).run(&mut |_| {}).unwrap());
+    assert_eq!((one.seeds, one.violations.len()), (6, 0), "{:?}", one.violations);
+    assert!(one.operations >= 6 * 200);
+    assert_eq!((one.line(), &one.hazards), (two.line(), &two.hazards));
+    assert!(one.marks["lock: held by another"] > 0, "{:?}", one.marks);
+    assert_eq!(one.hazards["words"].values().sum::<u64>(), 6);
+}
+
+/// Most seeds must show what they are for: a fault in the middle of an operation.
+#[test]
+fn faults_happen_inside_operations() {
+    for faults in [FaultSet::Crash, FaultSet::All] {
+        let systems = select(&["dmtree".to_owned()]).unwrap();
+        let setting = Setting { faults, ..Setting::default() };
+        let t = Campaign { systems, seeds: 0..6, setting, ..campaign(2) };
+        let t = t.run(&mut |_| {}).unwrap();
+        assert!(t.inside * 2 >= t.seeds, "{faults:?}: {} of {}", t.inside, t.seeds);
+    }
+    let systems = select(&["fptree".to_owned()]).unwrap();
+    let setting = Setting { faults: FaultSet::Crash, ..Setting::default() };
+    assert_eq!(checked::case(&systems[0], 1, setting).faults, []);
+}
+
+#[test]
+fn every_system_draws_cases_that_can_be_run() {
+    for system in systems() {
+        for seed in 0..3 {
+            let case = checked::case(&system, seed, Setting::default());
+            let small = Case { kept: Some(vec![vec![0, 1, 2]]), ..case };
+            let verdict = replay(&small.to_json()).unwrap();
+            assert_eq!(verdict.finding, None, "{} {seed}", system.name);
+        }
+    }
+    let mut case = checked::case(&systems()[0], 0, Setting::default());
+    case.system = "x".to_owned();
+    assert!(run(&case).unwrap_err().to_string().contains("unknown system"));
+}
