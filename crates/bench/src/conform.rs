@@ -43,7 +43,10 @@ pub(crate) fn small(options: &Value) -> Value {
 }
 
 /// Runs the suite on an index of this process, which another one opens, too.
-pub(crate) fn conform<I: RangeIndex>(
+///
+/// # Errors
+/// What does not conform, and options that are not this index's.
+pub fn conform<I: RangeIndex>(
     system: &str,
     options: &Value,
     (cluster, other): (&Cluster, &Away),
@@ -109,7 +112,10 @@ pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
 }
 
 /// Opens an index and serves it.
-pub(crate) fn serve_index<I: RangeIndex>(
+///
+/// # Errors
+/// A first process that has gone in the middle.
+pub fn serve_index<I: RangeIndex>(
     cluster: &Cluster,
     index: &str,
     pipe: &mut Pipe,
