@@ -115,11 +115,7 @@ pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
 ///
 /// # Errors
 /// A first process that has gone in the middle.
-pub fn serve_index<I: RangeIndex>(
-    cluster: &Cluster,
-    index: &str,
-    pipe: &mut Pipe,
-) -> Result<()> {
+pub fn serve_index<I: RangeIndex>(cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
     let opened = Bed::<I>::find(cluster.clone(), CACHE_BYTES, index);
     match opened.and_then(|bed| Ok((bed.client(0)?, bed))) {
         Ok((mut client, _bed)) => {

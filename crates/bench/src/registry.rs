@@ -108,6 +108,7 @@ impl Does {
 
     /// Unit tests know the systems but run none, or every index would be compiled once more for them: `tests/suite` runs them.
     #[cfg(test)]
+    #[expect(clippy::extra_unused_type_parameters, reason = "the same face")]
     fn of<I: RangeIndex>() -> Self {
         fn nothing<T>() -> Result<T> {
             Err(Failure::violation("unit tests of this crate run no system: tests/suite does"))
@@ -184,7 +185,7 @@ impl System {
     /// Measures the cells of a group, which share one loaded pool.
     ///
     /// # Errors
-    /// Those of [`run_group`].
+    /// Those of [`crate::group::run_group`].
     pub fn run(&self, group: &Group, host: &mut Host<'_>) -> Result<()> {
         (self.does.run)(group, host)
     }

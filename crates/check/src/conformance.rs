@@ -80,10 +80,12 @@ fn value_for<I: RangeIndex>(rng: &mut Rng) -> Vec<u8> {
     if I::OPS.any_length { value(rng) } else { rng.next_u64().to_le_bytes().to_vec() }
 }
 
-/// How much of a long run is done: all of it, or one in `DMTREE_STEPS_DIVISOR`, for fabrics on which a verb takes long.
+/// How much of a long run is done: one part in `DMTREE_STEPS_DIVISOR`, for fabrics on which a verb takes long; where nobody asks, all of
+/// it, and half of it in a build for debugging.
 fn scaled(n: u64) -> u64 {
     let divisor = std::env::var("DMTREE_STEPS_DIVISOR").ok().and_then(|d| d.parse().ok());
-    (n / divisor.unwrap_or(1).max(1)).max(n.min(100))
+    let usual = if cfg!(debug_assertions) { 2 } else { 1 };
+    (n / divisor.unwrap_or(usual).max(1)).max(n.min(100))
 }
 
 /// The write itself, or a put in its place where the index lacks it.
