@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -290,15 +291,19 @@ impl<I: RangeIndex> Opened<I> {
         let barrier = std::sync::Barrier::new(threads as usize + 1);
         let failed = AtomicBool::new(false);
         let mut all = Vec::new();
-        std::thread::scope(|scope| {
-            let mut running = Vec::new();
+        std::thread::scope(|scope| -> Result<()> {
+            let mut running: Vec<std::thread::ScopedJoinHandle<'_, Result<Vec<Left<T>>>>> =
+                Vec::new();
             for thread in 0..threads {
                 let (barrier, failed) = (&barrier, &failed);
                 running.push(scope.spawn(move || {
-                    let seats = match &self.sim {
+                    let seats = || match &self.sim {
                         Some((_, seed)) => self.simulated_seats(crew, *seed),
                         None => self.seats(thread * crew.coroutines, crew.coroutines),
                     };
+                    // The others wait for this thread at the barrier.
+                    let seats =
+                        catch_unwind(AssertUnwindSafe(seats)).unwrap_or_else(|_| Err(panicked()));
                     failed.fetch_or(seats.is_err(), Ordering::SeqCst);
                     barrier.wait();
                     barrier.wait();
@@ -317,16 +322,11 @@ impl<I: RangeIndex> Opened<I> {
                 pause = (pause * 2).min(std::time::Duration::from_millis(50));
                 tick();
             }
-            for handle in running {
-                match handle.join() {
-                    Ok(Ok(mut left)) => all.append(&mut left),
-                    Ok(Err(e)) => return Err(e),
-                    Err(_) => {
-                        return Err(Failure::violation(
-                            "a client thread panicked: this is a defect of the system measured",
-                        ));
-                    }
-                }
+            // All of them first: a scope panics for a thread that did and was not joined.
+            let ended: Vec<_> = running.into_iter().map(|handle| handle.join()).collect();
+            for left in ended {
+                let mut left = left.unwrap_or_else(|_| Err(panicked()))?;
+                all.append(&mut left);
             }
             Ok(())
         })?;
@@ -393,6 +393,10 @@ impl<I: RangeIndex> Drop for Opened<I> {
         // A pool that has gone meanwhile has no index.
         let _ = removed;
     }
+}
+
+fn panicked() -> Failure {
+    Failure::violation("a client thread panicked: this is a defect of the system measured")
 }
 
 fn run_thread<I: RangeIndex, T: 'static>(

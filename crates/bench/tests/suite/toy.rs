@@ -36,6 +36,8 @@ enum Lie {
     LosesInserts,
     SayExists,
     DropsInLoad,
+    PanicsWhenMade,
+    PanicsInReads,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -47,6 +49,7 @@ struct Node {
     map: Map,
     lie: Lie,
     turn: AtomicU64,
+    made_by: std::thread::ThreadId,
 }
 
 struct Toy {
@@ -83,9 +86,12 @@ impl RangeIndex for Toy {
         let ep = cx.pool.endpoint(0)?;
         let id = ep.core().block_on(ep.slot(), ep.faa(root.word, 0))?;
         let map = MAPS.lock().unwrap()[&id].clone();
-        Ok(Arc::new(Node { map, lie: o.lie, turn: AtomicU64::new(0) }))
+        let made_by = std::thread::current().id();
+        Ok(Arc::new(Node { map, lie: o.lie, turn: AtomicU64::new(0), made_by }))
     }
     fn client(ep: Endpoint, node: Arc<Node>) -> Self {
+        let elsewhere = node.made_by != std::thread::current().id();
+        assert!(node.lie != Lie::PanicsWhenMade || !elsewhere, "a lie");
         Self { ep, node }
     }
     fn endpoint(&self) -> &Endpoint {
@@ -96,6 +102,7 @@ impl RangeIndex for Toy {
         let ep = self.ep.clone();
         let op = ep.begin(OpKind::Get);
         out.clear();
+        assert!(!self.lies(Lie::PanicsInReads), "a lie");
         let found = self.map().get(key).cloned();
         let found = found.filter(|_| !self.lies(Lie::ForgetsReads));
         if let Some(v) = &found {
@@ -264,6 +271,15 @@ fn every_lie_is_seen() {
     }
     let e = measure(Lie::DropsInLoad, "search", Layer::default(), false).unwrap_err();
     assert!(e.to_string().contains("1999") && e.exit_code() == 1, "{e}");
+}
+
+/// One that panicked while clients were made was once waited for for ever, and two that panicked took the process along.
+#[test]
+fn a_panic_ends_a_cell() {
+    for lie in [Lie::PanicsWhenMade, Lie::PanicsInReads] {
+        let e = measure(lie, "search", Layer::default(), false).unwrap_err();
+        assert!(e.to_string().contains("panicked") && e.exit_code() == 1, "{lie:?}: {e}");
+    }
 }
 
 #[test]
