@@ -292,8 +292,7 @@ impl<I: RangeIndex> Opened<I> {
         let failed = AtomicBool::new(false);
         let mut all = Vec::new();
         std::thread::scope(|scope| -> Result<()> {
-            let mut running: Vec<std::thread::ScopedJoinHandle<'_, Result<Vec<Left<T>>>>> =
-                Vec::new();
+            let mut running = Vec::new();
             for thread in 0..threads {
                 let (barrier, failed) = (&barrier, &failed);
                 running.push(scope.spawn(move || {
