@@ -127,7 +127,8 @@ impl Table {
             mops: published,
             ratio,
             bounds: bound.map(|b| b.ratio),
-            outside: bound.is_some_and(|b| !(b.ratio[0]..=b.ratio[1]).contains(&ratio)),
+            outside: bound.is_some_and(|b| b.excludes(ratio)),
+            reason: bound.filter(|b| b.excludes(ratio)).and_then(|b| b.reason.clone()),
         })
     }
 }
@@ -191,6 +192,9 @@ pub struct Reference {
     pub bounds: Option<[f64; 2]>,
     /// Whether it does not.
     pub outside: bool,
+    /// Why, as far as the experiment knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 impl Reference {
@@ -220,9 +224,16 @@ pub struct Bound {
     pub distribution: Option<String>,
     /// The lowest and the highest ratio of what is measured here to what was published.
     pub ratio: [f64; 2],
+    /// What was found by looking, where a cell is known to lie outside; it counts as outside all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 impl Bound {
+    fn excludes(&self, ratio: f64) -> bool {
+        !(self.ratio[0]..=self.ratio[1]).contains(&ratio)
+    }
+
     fn covers(&self, cell: &CellName<'_>) -> bool {
         self.system.as_ref().is_none_or(|s| s == cell.system)
             && self.workload.as_ref().is_none_or(|w| w == cell.workload)
@@ -269,7 +280,8 @@ mod tests {
     #[test]
     fn a_cell_is_joined_with_its_row_and_judged() {
         let t = Table::named("fast26-micro").unwrap();
-        let any = |ratio| Bound { system: None, workload: None, distribution: None, ratio };
+        let any =
+            |ratio| Bound { system: None, workload: None, distribution: None, ratio, reason: None };
         let mut c = sim(Layer::default());
         c.published_rows.insert("mine".into(), "dmtree".into());
         c.bounds =
@@ -279,6 +291,10 @@ mod tests {
         assert!((r.ratio - 1.05).abs() < 1e-9 && !r.outside && r.row == "dmtree");
         let r = t.reference(&c, &cell, 49.69586 * 1.2).unwrap();
         assert!(r.outside && r.text() == "1.200 OUTSIDE 0.90..1.10", "{}", r.text());
+        c.bounds[0].reason = Some("looked at".into());
+        let reason = |mops| t.reference(&c, &cell, mops).unwrap().reason;
+        assert_eq!(reason(49.69586 * 1.2).as_deref(), Some("looked at"));
+        assert_eq!(reason(49.69586), None, "there is nothing to explain");
         let insert = CellName { workload: "insert", ..cell };
         assert!(
             !t.reference(&c, &insert, 26.37274 * 0.6).unwrap().outside,

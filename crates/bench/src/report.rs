@@ -172,8 +172,10 @@ fn charts(cells: &[&Cell], series: &[String]) -> String {
             workloads.push(&c.workload);
         }
     }
+    // Figures of few charts stand beside each other.
+    h += "<div class=\"panels\">\n";
     for f in &FIGURES {
-        h += &format!("<h3>{}</h3>\n<div class=\"panels\">\n", f.heading);
+        h += &format!("<div><h3>{}</h3>\n<div class=\"panels\">\n", f.heading);
         for w in &workloads {
             let mine: Vec<&Cell> = cells.iter().copied().filter(|c| c.workload == *w).collect();
             h += &match mine.iter().find_map(|c| place(c)) {
@@ -181,9 +183,9 @@ fn charts(cells: &[&Cell], series: &[String]) -> String {
                 None => bars(w, f, &mine, series).svg(),
             };
         }
-        h += "</div>\n";
+        h += "</div></div>\n";
     }
-    h
+    h + "</div>\n"
 }
 
 fn number_of(series: &[String], name: &str) -> usize {

@@ -97,7 +97,9 @@ pub(crate) fn verdict(r: &Results) -> String {
         h += "<ul>";
         for c in outside {
             if let Some(f) = &c.published_figure {
-                h += &format!("<li class=\"bad\">{}: ratio {}</li>", escaped(&c.key()), f.text());
+                let reason = f.reason.as_deref().unwrap_or("no reason is known");
+                let (key, reason) = (escaped(&c.key()), escaped(reason));
+                h += &format!("<li class=\"bad\">{key}: ratio {}: {reason}</li>", f.text());
             }
         }
         h += "</ul>\n";

@@ -129,8 +129,14 @@ pub fn render(r: &Results) -> String {
         }
         let outside = r.outside();
         let judged = r.cells.iter().filter_map(|c| c.published_figure.as_ref()?.bounds).count();
-        out +=
-            &format!("  {} of {judged} cells with bounds lie outside of them\n\n", outside.len());
+        out += &format!("  {} of {judged} cells with bounds lie outside of them\n", outside.len());
+        for c in outside {
+            if let Some(f) = &c.published_figure {
+                let reason = f.reason.as_deref().unwrap_or("no reason is known");
+                out += &format!("    {}: {}: {reason}\n", c.key(), f.text());
+            }
+        }
+        out.push('\n');
     }
     if let Some(gains) = &r.gains {
         out += &gains.text();

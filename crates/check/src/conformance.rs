@@ -80,8 +80,8 @@ fn value_for<I: RangeIndex>(rng: &mut Rng) -> Vec<u8> {
     if I::OPS.any_length { value(rng) } else { rng.next_u64().to_le_bytes().to_vec() }
 }
 
-/// How much of a long run is done: one part in `DMTREE_STEPS_DIVISOR`, for fabrics on which a verb takes long; where nobody asks, all of
-/// it, and half of it in a build for debugging.
+/// How much of a long run of a test suite is done: one part in `DMTREE_STEPS_DIVISOR`, for fabrics on which a verb takes long; where
+/// nobody asks, all of it, and half of it in a build for debugging. [`parts`] do what they are asked for.
 fn scaled(n: u64) -> u64 {
     let divisor = std::env::var("DMTREE_STEPS_DIVISOR").ok().and_then(|d| d.parse().ok());
     let usual = if cfg!(debug_assertions) { 2 } else { 1 };
@@ -104,7 +104,10 @@ fn expect<T: PartialEq + std::fmt::Debug>(what: &str, step: u64, found: T, wante
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and batches among them; maintenance
 /// now and then; at the end the structure is walked.
 pub fn model<I: RangeIndex>(bed: &Bed<I>, seed: u64, keys: Keys, space: u64, steps: u64) {
-    let (space, steps) = (scaled(space), scaled(steps));
+    run_model(bed, seed, keys, scaled(space), scaled(steps));
+}
+
+fn run_model<I: RangeIndex>(bed: &Bed<I>, seed: u64, keys: Keys, space: u64, steps: u64) {
     let mut rng = Rng::new(seed);
     let mut clients: Vec<Client<I>> =
         (0..bed.places()).map(|cn| bed.client(cn).expect("attach")).collect();
@@ -457,7 +460,10 @@ pub fn fill_and_empty<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64, descendin
 
 /// Bulk load, sorted and unsorted, into an empty index and into one with keys; then everything else works on it.
 pub fn load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
-    let n = scaled(n);
+    run_load(bed, keys, scaled(n));
+}
+
+fn run_load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
     let c = &mut bed.client(0).expect("attach");
     let mut model = Model::new();
     let pair = |i: u64| (keys.key(i), i.to_le_bytes().to_vec());
@@ -513,7 +519,10 @@ pub fn random_fill<I: RangeIndex>(inserted: &Bed<I>, loaded: &Bed<I>, n: u64) {
 /// Clients on all compute nodes write at once: keys of their own, neighbours of the others', and some that all of them write. What
 /// each wrote last and nobody else touched is there; of what all wrote the last of somebody's.
 pub fn at_once<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
-    let n = scaled(n);
+    run_at_once(bed, keys, scaled(n));
+}
+
+fn run_at_once<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
     let places = bed.places() as u64;
     let value = |place: u64, i: u64| (place << 32 | i).to_le_bytes();
     let (own, common) = (|place: u64, i: u64| keys.key(i * places + place), n / 10);
@@ -562,11 +571,11 @@ pub fn parts<I: RangeIndex>(seed: u64, steps: u64, together: bool) -> Vec<Part<I
     let neighbours = if I::OPS.any_length { Keys::LongPrefix } else { Keys::Hashed24 };
     let mut parts: Vec<Part<I>> = vec![
         ("basics", Box::new(basics)),
-        ("model", Box::new(move |bed| model(bed, seed, keys, few.max(50), steps))),
-        ("load", Box::new(move |bed| load(bed, keys, few))),
+        ("model", Box::new(move |bed| run_model(bed, seed, keys, few.max(50), steps))),
+        ("load", Box::new(move |bed| run_load(bed, keys, few))),
     ];
     if together {
-        parts.push(("at once", Box::new(move |bed| at_once(bed, neighbours, few))));
+        parts.push(("at once", Box::new(move |bed| run_at_once(bed, neighbours, few))));
     }
     parts
 }
