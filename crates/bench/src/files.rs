@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
 use crate::results::Results;
-use crate::{csv, report, svg};
+use crate::{csv, report, sheet};
 
 /// Writes a file under a temporary name beside it, then renames it.
 ///
@@ -64,7 +64,7 @@ pub fn write_results(dir: &Path, r: &Results) -> Result<PathBuf> {
 /// Those of the system.
 pub fn render_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
     let mut files: Vec<(String, String)> = csv::tables(r);
-    files.extend(svg::charts(r).into_iter().map(|(name, chart)| (name, chart.svg())));
+    files.extend(sheet::sheets(r));
     files.push(("report.html".to_owned(), report::html(r)));
     let mut written = Vec::new();
     for (name, text) in files {

@@ -103,6 +103,34 @@ pub struct Curves {
     pub curves: Vec<Curve>,
 }
 
+/// A drawn chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Panel {
+    /// Its size, pixels.
+    pub size: (f64, f64),
+    body: String,
+}
+
+impl Panel {
+    fn with(&self, attributes: &str) -> String {
+        let (width, height) = self.size;
+        format!(
+            "<svg {attributes} width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"sans-serif\" font-size=\"11\">\n{}</svg>\n",
+            self.body
+        )
+    }
+
+    /// The SVG.
+    pub fn svg(&self) -> String {
+        self.with("xmlns=\"http://www.w3.org/2000/svg\" role=\"img\"")
+    }
+
+    /// The SVG as a part of another one, with its upper left corner there.
+    pub fn at(&self, x: f64, y: f64) -> String {
+        self.with(&format!("x=\"{x:.0}\" y=\"{y:.0}\""))
+    }
+}
+
 /// A vertical axis from 0 to a round number above all values.
 struct Axis {
     top: f64,
@@ -121,11 +149,10 @@ impl Axis {
         TOP + HEIGHT - HEIGHT * (v / self.top).clamp(0.0, 1.0)
     }
 
-    /// Head, title, grid and names of the axis, for a plot this wide.
-    fn frame(&self, title: &str, axis: &str, plot: f64, below: f64) -> String {
-        let (width, height) = (LEFT + plot + RIGHT, TOP + HEIGHT + below);
+    /// Title, grid and names of the axis, for a plot this wide.
+    fn frame(&self, title: &str, axis: &str, plot: f64) -> String {
         let mut s = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"sans-serif\" font-size=\"11\">\n<title>{0}, {1}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"18\" font-size=\"13\" font-weight=\"bold\">{0}</text>\n",
+            "<title>{0}, {1}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"18\" font-size=\"13\" font-weight=\"bold\">{0}</text>\n",
             escaped(title),
             escaped(axis)
         );
@@ -151,16 +178,26 @@ impl Axis {
     }
 }
 
+/// The size of a chart whose plot is so wide, with so much below it.
+fn size(plot: f64, below: f64) -> (f64, f64) {
+    (LEFT + plot + RIGHT, TOP + HEIGHT + below)
+}
+
 impl Bars {
     /// The SVG.
     pub fn svg(&self) -> String {
+        self.panel().svg()
+    }
+
+    /// As drawn.
+    pub fn panel(&self) -> Panel {
         let n = self.bars.len().max(1) as f64;
         let each = (190.0 / n).clamp(34.0, 56.0);
         let plot = each * n + 10.0;
         // Room for the title, whatever the number of bars.
         let plot = plot.max(8.0 * self.title.chars().count() as f64);
         let axis = Axis::over(self.bars.iter().flat_map(|b| [Some(b.value), b.mark]).flatten());
-        let mut s = axis.frame(&self.title, &self.axis, plot, 14.0);
+        let mut s = axis.frame(&self.title, &self.axis, plot);
         for (i, b) in self.bars.iter().enumerate() {
             let x = LEFT + 8.0 + each * i as f64;
             let wide = each - 8.0;
@@ -186,7 +223,7 @@ impl Bars {
                 s += &published_bar(x, x + wide, axis.y(m));
             }
         }
-        s + "</svg>\n"
+        Panel { size: size(plot, 14.0), body: s }
     }
 }
 
@@ -204,10 +241,15 @@ fn published_bar(from: f64, to: f64, y: f64) -> String {
 impl Curves {
     /// The SVG.
     pub fn svg(&self) -> String {
+        self.panel().svg()
+    }
+
+    /// As drawn.
+    pub fn panel(&self) -> Panel {
         let plot = (8.0 * self.title.chars().count() as f64).max(260.0);
         let points = || self.curves.iter().flat_map(|c| &c.points);
         let axis = Axis::over(points().flat_map(|p| [Some(p.value), p.mark]).flatten());
-        let mut s = axis.frame(&self.title, &self.axis, plot, 36.0);
+        let mut s = axis.frame(&self.title, &self.axis, plot);
         let mut ticks: Vec<(f64, &str)> = points().map(|p| (p.x, p.label.as_str())).collect();
         ticks.sort_by(|a, b| a.0.total_cmp(&b.0));
         ticks.dedup_by(|a, b| a.0 == b.0);
@@ -239,7 +281,7 @@ impl Curves {
         for c in &self.curves {
             s += &curve(c, &axis, &across);
         }
-        s + "</svg>\n"
+        Panel { size: size(plot, 36.0), body: s }
     }
 }
 

@@ -7,7 +7,7 @@ use dmtree_bench::compare::compare;
 use dmtree_bench::config::{self, Layer};
 use dmtree_bench::results::{Cell, Results, SCHEMA_VERSION};
 use dmtree_bench::run::{self, Observer, Silent};
-use dmtree_bench::{csv, files, report, svg, table};
+use dmtree_bench::{csv, files, report, sheet, table};
 
 fn small(layer: Layer) -> Results {
     let layer = Layer {
@@ -97,9 +97,12 @@ fn tables_are_the_artifacts() {
             assert!(n[0] > 0.0 && (n[1] + n[2] - n[0]).abs() < 0.01 * n[0] + 1e-5, "{row:?}");
         }
     }
-    let charts = svg::charts(&r);
+    let charts = sheet::sheets(&r);
     assert_eq!(charts.len(), 6);
-    assert!(charts.iter().any(|(name, _)| name == "throughput_uniform.svg"));
+    let throughput = charts.iter().find(|(name, _)| name == "throughput_uniform.svg").unwrap();
+    assert!(
+        throughput.1.contains("no statement about a NIC") && throughput.1.contains("data-cell")
+    );
     let page = report::html(&r);
     assert!(page.contains("<svg") && page.contains("no statement about a NIC"));
     assert!(page.contains(&r.config_hash) && page.contains("&quot;seed&quot;"));
