@@ -207,6 +207,11 @@ impl Reference {
             _ => format!("{:.3}", self.ratio),
         }
     }
+
+    /// Why it lies outside, as far as that is known.
+    pub fn why(&self) -> &str {
+        self.reason.as_deref().unwrap_or("no reason is known")
+    }
 }
 
 /// Bounds of the ratio of some cells; of several that cover a cell the last counts.

@@ -97,9 +97,8 @@ pub(crate) fn verdict(r: &Results) -> String {
         h += "<ul>";
         for c in outside {
             if let Some(f) = &c.published_figure {
-                let reason = f.reason.as_deref().unwrap_or("no reason is known");
-                let (key, reason) = (escaped(&c.key()), escaped(reason));
-                h += &format!("<li class=\"bad\">{key}: ratio {}: {reason}</li>", f.text());
+                let (key, why) = (escaped(&c.key()), escaped(f.why()));
+                h += &format!("<li class=\"bad\">{key}: ratio {}: {why}</li>", f.text());
             }
         }
         h += "</ul>\n";

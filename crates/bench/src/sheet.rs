@@ -31,13 +31,13 @@ fn words(text: &str, size: f64) -> f64 {
 
 /// One sheet.
 fn sheet(title: &str, note: &str, names: &[(String, Option<&str>)], panels: &[Panel]) -> String {
-    let widths = names.iter().map(|(name, _)| words(name, 12.0) + 36.0);
-    let (keys, below) = rows(widths, MARGIN + 3.0 * LINE, LINE);
+    let widths: Vec<f64> = names.iter().map(|(name, _)| words(name, 12.0) + 36.0).collect();
+    let (keys, below) = rows(widths.iter().copied(), MARGIN + 3.0 * LINE, LINE);
     let tall = panels.iter().map(|p| p.size.1).fold(0.0, f64::max) + 8.0;
     let (places, end) = rows(panels.iter().map(|p| p.size.0), below + 4.0, tall);
     let right = places.iter().zip(panels).map(|((x, _), p)| x + p.size.0);
     let wide = right
-        .chain(keys.iter().zip(names).map(|((x, _), (name, _))| x + words(name, 12.0) + 36.0))
+        .chain(keys.iter().zip(&widths).map(|((x, _), wide)| x + wide))
         .chain([MARGIN + words(title, 15.0), MARGIN + words(note, 11.0)])
         .fold(0.0, f64::max)
         + MARGIN;

@@ -132,8 +132,7 @@ pub fn render(r: &Results) -> String {
         out += &format!("  {} of {judged} cells with bounds lie outside of them\n", outside.len());
         for c in outside {
             if let Some(f) = &c.published_figure {
-                let reason = f.reason.as_deref().unwrap_or("no reason is known");
-                out += &format!("    {}: {}: {reason}\n", c.key(), f.text());
+                out += &format!("    {}: {}: {}\n", c.key(), f.text(), f.why());
             }
         }
         out.push('\n');
