@@ -173,7 +173,7 @@ impl Gains {
             }
         }
         for w in workloads {
-            h += &self.bars(w).svg();
+            h += &self.bars(w).panel().svg();
         }
         h += "</div>\n<div class=\"wide\"><table>\n<tr><th class=\"l\">what</th><th class=\"l\">workload</th><th class=\"l\">system</th><th class=\"l\">over</th><th>here</th><th>published</th></tr>\n";
         for g in &self.rows {

@@ -184,11 +184,6 @@ fn size(plot: f64, below: f64) -> (f64, f64) {
 }
 
 impl Bars {
-    /// The SVG.
-    pub fn svg(&self) -> String {
-        self.panel().svg()
-    }
-
     /// As drawn.
     pub fn panel(&self) -> Panel {
         let n = self.bars.len().max(1) as f64;
@@ -239,11 +234,6 @@ fn published_bar(from: f64, to: f64, y: f64) -> String {
 }
 
 impl Curves {
-    /// The SVG.
-    pub fn svg(&self) -> String {
-        self.panel().svg()
-    }
-
     /// As drawn.
     pub fn panel(&self) -> Panel {
         let plot = (8.0 * self.title.chars().count() as f64).max(260.0);
@@ -365,14 +355,14 @@ mod tests {
             axis: "Mops".into(),
             bars: vec![bar("x", 10.0, Some(9.0)), bar("y", 5.0, None)],
         };
-        let svg = chart.svg();
+        let svg = chart.panel().svg();
         assert_eq!(svg.matches("class=\"bar\"").count(), 2);
         assert_eq!(svg.matches("class=\"published\"").count(), 1);
         assert!(svg.contains(
             "data-cell=\"a &quot;b&quot; &lt;c&gt;\" data-field=\"mops\" data-value=\"10\""
         ));
         assert!(svg.contains("search &amp; more") && svg.ends_with("</svg>\n"));
-        assert!(Bars::default().svg().contains("</svg>"));
+        assert!(Bars::default().panel().svg().contains("</svg>"));
     }
 
     #[test]
@@ -395,7 +385,7 @@ mod tests {
             across: "threads".into(),
             curves: vec![curve],
         };
-        let svg = chart.svg();
+        let svg = chart.panel().svg();
         assert_eq!((svg.matches("<circle").count(), svg.matches("<polyline").count()), (3, 1));
         assert_eq!(svg.matches("class=\"published\"").count(), 1);
         let ticks: Vec<(f64, &str)> = [1.0, 2.0, 4.0, 8.0].map(|x| (x, "")).to_vec();
@@ -406,6 +396,6 @@ mod tests {
             gaps.iter().all(|g| (g - 100.0).abs() < 1e-9),
             "doublings are evenly spaced: {gaps:?}"
         );
-        assert!(Curves::default().svg().contains("</svg>"));
+        assert!(Curves::default().panel().svg().contains("</svg>"));
     }
 }

@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn a_chart_becomes_a_page_with_the_font_inside() {
         let chart = Bars { title: "search".into(), axis: "Mops".into(), bars: Vec::new() };
-        let bytes = pdf(&chart.svg()).unwrap();
+        let bytes = pdf(&chart.panel().svg()).unwrap();
         assert!(bytes.starts_with(b"%PDF-"));
         let text = String::from_utf8_lossy(&bytes);
         assert!(text.contains("DejaVuSans") && text.contains("/MediaBox"));
