@@ -18,8 +18,11 @@ use crate::node::PoolNode;
 use crate::options::PoolOptions;
 use crate::wire::locked;
 
-/// Steps of a keeper in a lease.
-const STEPS_PER_LEASE: u64 = 16;
+/// Steps of a keeper in a lease, and while a death or a move is under way: others wait for every one of its steps.
+const STEPS_PER_LEASE: u64 = 32;
+const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
+/// Between two looks at a memory node that does not answer, ns.
+const LOOK_NS: u64 = 50_000_000;
 /// Longest time for a good-bye, ns.
 const LEAVES_WITHIN_NS: u64 = 5_000_000_000;
 /// Longest time for joining, once registered.
@@ -125,6 +128,11 @@ impl MemoryNode {
         self.fabric.listens()
     }
 
+    /// What has happened to the members of the pool since the last call, a line each. Only the first memory node knows.
+    pub fn take_news(&self) -> Vec<String> {
+        self.fabric.take_news().iter().map(ToString::to_string).collect()
+    }
+
     /// Its fabric.
     pub fn fabric(&self) -> &NetFabric {
         &self.fabric
@@ -211,7 +219,7 @@ fn join_one(place: &Place<'_>, options: &mut PoolOptions) -> Result<(Arc<PoolNod
     let node = start_node(&fabric, me.node, &shape, options, &membership)?;
     let keeper = Keeper::start(&node)?;
     let ep = node.endpoint(0)?;
-    ep.core().block_on(ep.slot(), check_heads(&ep, &shape.memory))?;
+    ep.core().block_on(ep.slot(), check_heads(&ep, &node))?;
     Ok((node, keeper))
 }
 
@@ -229,11 +237,25 @@ fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>>
     (0..options.memory_nodes).map(layout).collect()
 }
 
-async fn check_heads(ep: &Endpoint, layouts: &[NodeLayout]) -> Result<()> {
-    for layout in layouts {
+/// Looks at every memory node that is there. One whose lease has not ended yet, but which cannot be reached, may turn out to be away.
+async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
+    let until = ep.now() + 2 * node.lease_ns();
+    for layout in &node.shape.memory {
         let at = GlobalAddr::new(layout.node, SUPERBLOCK);
-        let head = ep.read(at, SUPERBLOCK_BYTES as u32).await?;
-        head.extract(|b| layout.check(b))?;
+        loop {
+            if node.view.check_presence(layout.node).is_err() {
+                break;
+            }
+            ep.renew_deadline();
+            match ep.read(at, SUPERBLOCK_BYTES as u32).await {
+                Ok(head) => {
+                    head.extract(|b| layout.check(b))?;
+                    break;
+                }
+                Err(e) if e.is_retryable() && ep.now() < until => ep.sleep(LOOK_NS).await,
+                Err(e) => return Err(e),
+            }
+        }
     }
     Ok(())
 }
@@ -289,9 +311,13 @@ fn keep(node: &Arc<PoolNode>, stop: &AtomicBool, joined: &SyncSender<Result<()>>
     }
     // When it ends otherwise the node is fenced, and its clients find out by the lease that has ended.
     let _ = ep.core().block_on(ep.slot(), async {
-        let pause = node.lease_ns() / STEPS_PER_LEASE;
-        node.keep_on(&ep, pause, || stop.load(Ordering::SeqCst)).await?;
-        leave(node, &ep, pause).await
+        let pause = || {
+            let is_quiet = node.is_settled();
+            let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
+            node.lease_ns() / steps
+        };
+        node.keep_at(&ep, pause, || stop.load(Ordering::SeqCst)).await?;
+        leave(node, &ep, node.lease_ns() / STEPS_PER_LEASE).await
     });
 }
 
