@@ -32,7 +32,7 @@ impl Sherman {
         }
     }
 
-    /// The same for a reader.
+    /// READs a leaf for a reader.
     pub(crate) async fn see_leaf(&self, at: GlobalAddr) -> Result<Verified> {
         if self.node.o.versions_around {
             return self.read_between_versions(at).await;
@@ -47,7 +47,7 @@ impl Sherman {
         }
     }
 
-    /// READs a leaf between two READs of its versions, until those agree.
+    /// READs a leaf between two READs of its versions, until these agree.
     async fn read_between_versions(&self, at: GlobalAddr) -> Result<Verified> {
         let mut backoff = self.ep.backoff("leaf being written", at);
         loop {
