@@ -190,6 +190,9 @@ pub trait Fabric: Send + Sync {
     /// it before: their verbs and calls fail as `Unreachable` until they have learnt of its new incarnation, which membership
     /// tells them. Whoever joins knows the present incarnations of all.
     fn connect(&self, _node: NodeId, _to: NodeId, _incarnation: u32) {}
+    /// A node is dead in this life, and nobody uses its memory any more: verbs and calls of this process that are on their way there
+    /// end at once.
+    fn bury(&self, _node: NodeId, _incarnation: u32) {}
     /// The present incarnation of a node; `None` for a node that does not exist.
     fn incarnation(&self, node: NodeId) -> Option<u32>;
     /// Who hands memory out, or takes it back, says what a range is from now on. Fabrics that check accesses listen, unless the

@@ -15,9 +15,16 @@
 //! belongs to the session, and is closed with it.
 
 mod admin;
+mod boxes;
 mod carrier;
+mod connection;
+mod dial;
 mod direct;
+mod execute;
 mod frames;
+mod greeting;
+mod io;
+mod limits;
 mod link;
 mod membership;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
@@ -26,6 +33,8 @@ mod registrar;
 mod roster;
 mod server;
 mod service;
+mod sessions;
+mod sockets;
 mod start;
 mod transport;
 mod wire;
@@ -35,6 +44,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
 
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
@@ -68,6 +78,8 @@ pub struct NetFabric(Arc<Node>);
 /// Closes the node when it is dropped: threads hold only what it points to.
 struct Node {
     shared: Arc<Shared>,
+    /// The thread that serves others.
+    server: Option<JoinHandle<()>>,
 }
 
 /// What the threads of a node share.
@@ -81,14 +93,18 @@ pub(crate) struct Shared {
     rdma: Option<Rdma>,
     /// What the fabric grants.
     caps: Capabilities,
-    /// Start of this node's clock.
-    epoch: std::time::Instant,
+    /// Sockets and the clock.
+    net: Arc<dyn io::Net>,
     roster: RwLock<Roster>,
     refreshed_at: AtomicU64,
     /// The incarnations that links may be opened to, where they are not the roster's.
     lives: Mutex<BTreeMap<NodeId, u32>>,
     /// How often that has changed: connections are looked at again.
     lives_news: AtomicU64,
+    /// The last lives of nodes whose death is known.
+    buried: Mutex<BTreeMap<NodeId, u32>>,
+    /// How often that has changed.
+    deaths_news: AtomicU64,
     /// On the first memory node.
     registrar: Option<Registrar>,
     /// To the first memory node; where it is.
@@ -96,7 +112,7 @@ pub(crate) struct Shared {
     first_address: String,
     /// To other hosts.
     admins: Mutex<BTreeMap<Member, Arc<Admin>>>,
-    sessions: server::Sessions,
+    sessions: sessions::Sessions,
     calls: Mutex<Option<Sender<Call>>>,
     next_link: AtomicU64,
     listens: String,
@@ -179,17 +195,18 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
         *locked(&self.shared.calls) = None;
-        // The listener looks up when somebody comes.
-        if let Ok(at) = self.shared.listens.parse() {
-            let _ = std::net::TcpStream::connect_timeout(&at, start::AGAIN);
-        }
         self.shared.sessions.end(|_, _| true);
+        self.shared.sessions.wake();
+        // When this returns the address is free. (The thread drops no node: it has none.)
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
     }
 }
 
 impl Shared {
     pub(crate) fn now(&self) -> Nanos {
-        self.epoch.elapsed().as_nanos() as Nanos
+        self.net.now()
     }
 
     fn next_link(&self) -> u64 {
@@ -231,7 +248,12 @@ impl Shared {
         if self.registrar.is_some() {
             return Ok(());
         }
-        match self.ask(&Ask::Roster)? {
+        self.take_roster(self.ask(&Ask::Roster)?)
+    }
+
+    /// Takes over what the first memory node says.
+    fn take_roster(&self, answer: Answer) -> Result<()> {
+        match answer {
             Answer::Roster(roster) => {
                 *self.roster.write().unwrap_or_else(PoisonError::into_inner) = roster;
                 Ok(())
@@ -240,17 +262,24 @@ impl Shared {
         }
     }
 
-    /// Where a node is; asks when it is not known, but not all the time.
+    /// Whether the roster may be asked for: not all the time.
+    fn is_time_to_refresh(&self) -> bool {
+        let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
+        if self.registrar.is_some() || (last != 0 && now < last + REFRESH_NS) {
+            return false;
+        }
+        self.refreshed_at.store(now.max(1), Ordering::Relaxed);
+        true
+    }
+
+    /// Where a node is; asks, and waits, when it is not known, but not all the time.
     fn find(&self, node: NodeId) -> Option<Place> {
         if let Some(place) = self.place(node) {
             return Some(place);
         }
-        let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
-        if last != 0 && now < last + REFRESH_NS {
-            return None;
+        if self.is_time_to_refresh() {
+            self.refresh_roster().ok()?;
         }
-        self.refreshed_at.store(now.max(1), Ordering::Relaxed);
-        self.refresh_roster().ok()?;
         self.place(node)
     }
 
@@ -259,9 +288,15 @@ impl Shared {
         locked(&self.lives).get(&node).copied()
     }
 
-    /// With whom, and where, a link to a node is to be opened.
+    /// With whom, and where, a connection to a node is to be opened; asks, and waits, when it is not known.
     fn reach(&self, node: NodeId) -> Result<(Member, String)> {
-        let place = self.find(node).ok_or_else(|| {
+        let _ = self.find(node);
+        self.reach_known(node)
+    }
+
+    /// The same without asking.
+    fn reach_known(&self, node: NodeId) -> Result<(Member, String)> {
+        let place = self.place(node).ok_or_else(|| {
             Error::new(
                 ErrorKind::Unreachable,
                 format!("{node} is no node of this pool, or has not come yet"),
@@ -271,6 +306,17 @@ impl Shared {
         let address =
             if place.address.is_empty() { self.first_address.clone() } else { place.address };
         Ok((Member { node, incarnation }, address))
+    }
+
+    /// Whether a member is dead, or an earlier life of a node is one's that died.
+    fn is_buried(&self, member: Member) -> bool {
+        locked(&self.buried).get(&member.node).is_some_and(|life| *life >= member.incarnation)
+    }
+
+    /// Whether a node is dead in the life that links would be opened to.
+    fn is_dead(&self, node: NodeId) -> bool {
+        self.deaths_news.load(Ordering::Relaxed) > 0
+            && self.reach_known(node).is_ok_and(|(to, _)| self.is_buried(to))
     }
 
     fn check_pool(&self, pool: PoolId) -> Result<()> {
@@ -332,6 +378,7 @@ impl Shared {
     fn call(&self, call: Call) {
         // Without that thread the node is closing, and nobody waits.
         if let Some(calls) = &*locked(&self.calls) {
+            self.sessions.calls_bytes.fetch_add(call.request.len(), Ordering::Relaxed);
             let _ = calls.send(call);
         }
     }
@@ -344,7 +391,7 @@ impl Shared {
         let (at, address) = self.reach(host)?;
         let admin = locked(&self.admins)
             .entry(at)
-            .or_insert_with(|| Arc::new(Admin::new(address, Some(self.pool))))
+            .or_insert_with(|| Arc::new(Admin::new(&self.net, address, Some(self.pool))))
             .clone();
         match admin.ask(&Ask::Fence(member))? {
             Answer::Done => Ok(()),
@@ -412,6 +459,16 @@ impl Fabric for NetFabric {
         let shared = &self.0.shared;
         locked(&shared.lives).insert(to, incarnation);
         shared.lives_news.fetch_add(1, Ordering::Release);
+    }
+
+    fn bury(&self, node: NodeId, incarnation: u32) {
+        let shared = &self.0.shared;
+        let mut buried = locked(&shared.buried);
+        let last = buried.entry(node).or_default();
+        if *last < incarnation {
+            *last = incarnation;
+            shared.deaths_news.fetch_add(1, Ordering::Release);
+        }
     }
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {
