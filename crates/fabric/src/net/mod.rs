@@ -23,6 +23,8 @@ mod direct;
 mod execute;
 mod frames;
 mod greeting;
+#[cfg(test)]
+mod hostile;
 mod io;
 mod limits;
 mod link;
