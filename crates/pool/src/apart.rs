@@ -61,8 +61,8 @@ impl Place<'_> {
 ///
 /// # Errors
 /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
-pub fn open_charter(first: &str, within: Duration) -> Result<PoolOptions> {
-    charter::decode(&NetFabric::charter(first, within)?.0)
+pub fn open_charter(first: &str, equipment: &Equipment, within: Duration) -> Result<PoolOptions> {
+    charter::decode(&NetFabric::charter(first, equipment, within)?.0)
 }
 
 impl MemoryNode {

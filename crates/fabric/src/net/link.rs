@@ -113,7 +113,7 @@ impl Link {
         let number = shared.next_link();
         let (pool, from, to) = (shared.pool, shared.me, self.to);
         let hello = Hello::Link { pool, from, to, number, replaces: self.number };
-        let (stream, clock) = admin::open(&self.address, &hello)?;
+        let (stream, clock) = admin::open(&self.address, &shared.key, &hello)?;
         stream.set_nonblocking(true).map_err(|e| broken(&self.address, &e))?;
         // Read after the answer: the host's clock is further on by now.
         self.ahead = i128::from(clock) - i128::from(shared.now());

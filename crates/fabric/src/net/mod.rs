@@ -18,6 +18,8 @@ mod admin;
 mod carrier;
 mod direct;
 mod frames;
+mod handshake;
+mod key;
 mod link;
 mod membership;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
@@ -53,6 +55,7 @@ use transport::NetTransport;
 use wire::{Answer, Ask};
 
 pub use carrier::{Carrier, Equipment};
+pub use key::{Access, Key, MIN_KEY_BYTES};
 pub use registrar::Charter;
 pub use roster::{Place, Roster};
 pub use start::Joining;
@@ -91,6 +94,8 @@ pub(crate) struct Shared {
     lives_news: AtomicU64,
     /// On the first memory node.
     registrar: Option<Registrar>,
+    /// What the connections of this node prove, and must prove.
+    key: Key,
     /// To the first memory node; where it is.
     first: Admin,
     first_address: String,
@@ -344,7 +349,7 @@ impl Shared {
         let (at, address) = self.reach(host)?;
         let admin = locked(&self.admins)
             .entry(at)
-            .or_insert_with(|| Arc::new(Admin::new(address, Some(self.pool))))
+            .or_insert_with(|| Arc::new(Admin::new(address, Some(self.pool), self.key.clone())))
             .clone();
         match admin.ask(&Ask::Fence(member))? {
             Answer::Done => Ok(()),
