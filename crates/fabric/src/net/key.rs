@@ -4,7 +4,7 @@
 //! interpreted, so that a file and the environment variable give the same key however it was made.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -136,9 +136,22 @@ impl Access {
         Self { key, insecure: false }
     }
 
-    /// Where a process listens by default: where other machines reach it only when they must show a key.
-    pub fn default_host(&self) -> &'static str {
-        if self.key.is_some() || self.insecure { "0.0.0.0" } else { "127.0.0.1" }
+    /// Any port of where a process listens by default: other machines reach it only when they must show a key.
+    pub fn any_port(&self) -> &'static str {
+        if self.key.is_some() || self.insecure { "0.0.0.0:0" } else { "127.0.0.1:0" }
+    }
+
+    /// Refuses to join a pool on another machine as a node that only this one reaches.
+    pub(super) fn check_reach(&self, first: &str, listens: &SocketAddr) -> Result<()> {
+        let is_here = |at: SocketAddr| at.ip().to_canonical().is_loopback();
+        let mut all = first.to_socket_addrs().into_iter().flatten();
+        if self.key.is_some() || self.insecure || !is_here(*listens) || all.all(is_here) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the pool of {first} could not reach this process, which listens on {} alone, for it has no key: give one to all processes of the pool (--key-file FILE or DMTREE_KEY), or give --insecure",
+            listens.ip()
+        )))
     }
 
     /// Whether strangers can connect to an address and need no key.

@@ -120,6 +120,7 @@ impl NetFabric {
         // Before a number is taken: what fails here may be tried again.
         let region = common.region(region_bytes, how.equipment)?;
         let (listener, at) = server::listen(how.listen, &how.equipment.access)?;
+        how.equipment.access.check_reach(how.first, &at)?;
         let first = Admin::new(how.first.to_string(), Some(pool), how.equipment.access.key.clone());
         let ask = Ask::Register(Introduction {
             role: how.role,
