@@ -246,6 +246,9 @@ impl Shell {
             "bytes             {} structure, {} blocks, {} tables",
             shape.structure_bytes, shape.block_bytes, shape.table_bytes
         ));
+        if shape.unbuilt_tables > 0 {
+            output::line(&format!("unbuilt tables    {}", shape.unbuilt_tables));
+        }
         output::line(&format!(
             "cache             {} of {} bytes, {} nodes, {} hits, {} misses",
             cache.used_bytes, cache.budget_bytes, cache.nodes, cache.hits, cache.misses
