@@ -22,6 +22,7 @@ mod charter;
 mod chips;
 mod chunks;
 mod cluster;
+mod creation;
 mod epoch;
 mod extents;
 mod homes;
@@ -48,6 +49,7 @@ pub use crate::catalog::{
 };
 pub use crate::census::{Census, Held, Lost};
 pub use crate::cluster::Cluster;
+pub use crate::creation::{Creation, Creator, Opening};
 pub use crate::epoch::{EpochGuard, EpochHandle, Rest};
 pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
