@@ -14,6 +14,7 @@
 
 mod apart;
 mod arena;
+mod belonging;
 mod blocks;
 mod bump;
 mod catalog;
@@ -43,6 +44,7 @@ mod wire;
 
 pub use crate::apart::{MemoryNode, Place, open_charter};
 pub use crate::arena::{Arena, ArenaKey, Grant};
+pub use crate::belonging::Belonging;
 pub use crate::bump::{Bump, Stripes};
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,

@@ -180,6 +180,15 @@ impl PoolNode {
         self.view.check_lease(ep)
     }
 
+    /// The same for an operation that has changed nothing yet: its error says that there is no effect.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    #[inline]
+    pub fn check_lease_untouched(&self, ep: &Endpoint) -> Result<()> {
+        self.view.check_lease_untouched(ep)
+    }
+
     /// Whether a node, in the life whose number ends in these 16 bits, is dead and nothing of it executes anywhere any more: its
     /// locks may be taken over.
     pub fn is_revoked(&self, node: NodeId, incarnation: u16) -> bool {
