@@ -135,7 +135,7 @@ fn run_after_run_of_the_bench_costs_the_same() {
         ["read", "write", "atomic"].iter().map(|v| c[side][*v].as_f64().expect("a count")).sum()
     };
     let verbs = |c: &serde_json::Value| (side(c, "mn"), side(c, "cn"));
-    let run = || cells("dmtree", "5000", ("2", "1"), &["--fabric", &fabric, "--nodes", &at]);
+    let run = || cells("dmtree", "5000", ("1", "1"), &["--fabric", &fabric, "--nodes", &at]);
     let first: Vec<_> = run().iter().map(verbs).collect();
     for n in 2..7 {
         for (cell, first) in run().iter().zip(&first) {

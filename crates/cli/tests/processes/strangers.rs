@@ -1,13 +1,9 @@
-//! What a peer that is no process of the pool can do: connect, announce much and send little, not read, and stand in the way.
+//! What a peer that is no process of the pool can do: connect, say nothing, and stand in the way.
 
-use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::harness::{PATIENCE, Process, compute, found, memnode, run, within};
-
-/// KiB that hostile connections may cost a memory node.
-const MOST_KIB: u64 = 64 << 10;
 
 /// The addresses at which a process listens, as the system lists them.
 fn listens(p: &Process) -> Vec<String> {
@@ -38,26 +34,6 @@ fn without_a_key_only_loopback_is_served() {
     open.kill();
     assert!(line.starts_with("error"), "{line}");
     assert!(line.contains("--key-file") && line.contains("--insecure"), "{line}");
-}
-
-/// Peers that announce long frames and send nothing of them cost next to nothing.
-#[test]
-fn announced_bytes_are_not_allocated() {
-    let (mn, at) = memnode();
-    let mut other = compute(&at);
-    let before = mn.status("VmRSS");
-    let announce = || {
-        let mut stream = TcpStream::connect(&at).expect("it listens");
-        // The longest frame there is.
-        let _ = stream.write_all(&(64u32 << 20).to_le_bytes());
-        let _ = stream.write_all(b"dmtw");
-        stream
-    };
-    let peers: Vec<TcpStream> = (0..16).map(|_| announce()).collect();
-    std::thread::sleep(Duration::from_millis(500));
-    let grown = mn.status("VmRSS").saturating_sub(before);
-    assert!(grown < MOST_KIB, "{grown} KiB for {} peers", peers.len());
-    assert_eq!(other.ask("put k v"), "done");
 }
 
 /// Peers that connect and say nothing cost no threads, few descriptors, and are let go in time.
