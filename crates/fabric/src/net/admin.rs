@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::dial::{Line, Question};
+use super::dial::{Line, Question, To};
 use super::io::Net;
+use super::key::Key;
 use super::wire::{Answer, Ask, Hello, PoolId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
@@ -18,14 +19,15 @@ pub(super) struct Admin {
     net: Arc<dyn Net>,
     address: String,
     pool: Option<PoolId>,
+    key: Key,
     /// A connection on which nothing is being asked.
     line: Mutex<Option<Line>>,
 }
 
 impl Admin {
     /// Of the node that listens at an address in numbers.
-    pub(super) fn new(net: &Arc<dyn Net>, address: String, pool: Option<PoolId>) -> Self {
-        Self { net: net.clone(), address, pool, line: Mutex::default() }
+    pub(super) fn new(net: &Arc<dyn Net>, address: String, pool: Option<PoolId>, key: Key) -> Self {
+        Self { net: net.clone(), address, pool, key, line: Mutex::default() }
     }
 
     /// The address.
@@ -67,7 +69,8 @@ impl Admin {
 
     fn begin(&self, line: Option<Line>, ask: &Ask, until: Nanos) -> Result<Question> {
         let hello = Hello::Ask { pool: self.pool };
-        Question::begin(&*self.net, &self.address, line, &hello, ask, until)
+        let to = To { address: &self.address, key: &self.key, hello: &hello };
+        Question::begin(&*self.net, to, line, ask, until)
     }
 
     /// Begins to ask without waiting: the caller drives the question, and calls [`Admin::end`] with what came of it.

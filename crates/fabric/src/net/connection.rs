@@ -1,6 +1,6 @@
 //! A connection as its host serves it: a machine that goes as far as it can whenever its socket is ready, and never waits.
 //!
-//! It says what it is for (`greeting.rs`); then it is asked questions, or is a link, whose frames are executed in their order. It is
+//! It says what it is for (`handshake.rs`); then it is asked questions, or is a link, whose frames are executed in their order. It is
 //! not read from while its peer does not take its answers, or has too many calls under way.
 
 use std::io;
@@ -12,7 +12,7 @@ use super::Shared;
 use super::boxes::{Inbox, Outbox, receive};
 use super::execute;
 use super::frames::{self, Fields};
-use super::greeting::{Host, Side};
+use super::handshake::{Host, Side};
 use super::io::{Interest, Stream};
 use super::limits::{Limits, Room};
 use super::service::{Call, Reply};
@@ -111,21 +111,27 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(token: u64, stream: Box<dyn Stream>, ip: IpAddr, now: Nanos) -> Self {
-        Self {
+    pub(super) fn new(
+        shared: &Shared,
+        token: u64,
+        stream: Box<dyn Stream>,
+        ip: IpAddr,
+    ) -> Result<Self> {
+        let host = Host::new(shared.key.clone(), &shared.net.nonce()?, ip.to_string());
+        Ok(Self {
             token,
             stream,
             ip,
-            phase: Phase::Greeting(Box::new(Host::new(ip.to_string()))),
+            phase: Phase::Greeting(Box::new(host)),
             halt: Halt::Hungry,
             input: Inbox::default(),
             out: Outbox::default(),
             counted: (0, 0),
-            since: now,
+            since: shared.now(),
             frame_since: None,
             answers_since: None,
             interest: Interest { read: true, write: false },
-        }
+        })
     }
 
     /// Whether it has not said what it is for.

@@ -4,8 +4,9 @@ use std::io::ErrorKind as Io;
 use std::task::Poll;
 
 use super::boxes::{Inbox, Outbox, receive};
-use super::greeting::{Client, Side};
+use super::handshake::{Client, Side};
 use super::io::{Interest, Net, Stream};
+use super::key::Key;
 use super::wire::{self, Answer, Ask, Hello, MAX_MESSAGE, Welcome, broken};
 use crate::error::{Error, Result};
 use crate::transport::Nanos;
@@ -20,6 +21,14 @@ pub(super) struct NotOpened {
     pub(super) is_deserted: bool,
 }
 
+/// Where a connection goes: an address in numbers, what is proven there, and what it is for.
+#[derive(Clone, Copy)]
+pub(super) struct To<'a> {
+    pub(super) address: &'a str,
+    pub(super) key: &'a Key,
+    pub(super) hello: &'a Hello,
+}
+
 /// A connection in the making.
 pub(super) struct Opening {
     stream: Option<Box<dyn Stream>>,
@@ -31,12 +40,13 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// Begins to connect to an address in numbers.
+    /// Begins to connect.
     ///
     /// # Errors
     /// Those of [`Net::dial`].
-    pub(super) fn begin(net: &dyn Net, address: &str, hello: &Hello) -> Result<Self> {
-        let side = Client::new(hello, address.to_string())?;
+    pub(super) fn begin(net: &dyn Net, to: To<'_>) -> Result<Self> {
+        let To { address, key, hello } = to;
+        let side = Client::new(key.clone(), &net.nonce()?, hello, address.to_string())?;
         let stream = net.dial(address).map_err(|e| broken(address, &e))?;
         let until = net.now() + OPENS_WITHIN_NS;
         Ok(Self {
@@ -133,26 +143,25 @@ enum Way {
 }
 
 impl Question {
-    /// Asks on a line, or on a new one, which says hello with `hello`. It is given up at `until`.
+    /// Asks on a line, or on a new one. It is given up at `until`.
     ///
     /// # Errors
     /// As [`Opening::begin`].
     pub(super) fn begin(
         net: &dyn Net,
-        address: &str,
+        to: To<'_>,
         line: Option<Line>,
-        hello: &Hello,
         ask: &Ask,
         until: Nanos,
     ) -> Result<Self> {
         let way = match line {
             Some(line) => Way::Asking(line),
-            None => Way::Opening(Opening::begin(net, address, hello)?),
+            None => Way::Opening(Opening::begin(net, to)?),
         };
         let body = wire::encode(ask)?;
         let mut framed = (body.len() as u32).to_le_bytes().to_vec();
         framed.extend(body);
-        Ok(Self { address: address.to_string(), body: Outbox::of(framed), way, until })
+        Ok(Self { address: to.address.to_string(), body: Outbox::of(framed), way, until })
     }
 
     /// The socket that is waited for, and for what.

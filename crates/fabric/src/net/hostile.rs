@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::dial::Opening;
+use super::dial::{Opening, To};
 use super::io::{Net, Stream};
+use super::key::Key;
 use super::sockets::System;
 use super::wire::Hello;
 use super::{Carrier, Charter, Equipment, Joining, NetFabric, frames};
@@ -62,7 +63,8 @@ fn faa(ep: &Endpoint) -> Result<u64> {
 fn raw_link(host: &NetFabric, member: &NetFabric, number: u64) -> Box<dyn Stream> {
     let (from, to, replaces) = (member.me(), host.me(), 0);
     let hello = Hello::Link { pool: host.pool(), from, to, number: number + (1 << 40), replaces };
-    let mut opening = Opening::begin(&System, host.listens(), &hello).expect("listens");
+    let to = To { address: host.listens(), key: &Key::NONE, hello: &hello };
+    let mut opening = Opening::begin(&System, to).expect("listens");
     loop {
         match opening.drive(System.now()) {
             Poll::Ready(Ok((stream, _))) => return stream,
@@ -346,7 +348,8 @@ fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
     let mn0 = found(MIB);
     let (pool, from, to) = (mn0.pool(), mn0.me(), mn0.me());
     let hello = Hello::Link { pool, from, to, number: 1, replaces: 0 };
-    let mut opening = Opening::begin(&System, &at, &hello).expect("begins");
+    let to = To { address: &at, key: &Key::NONE, hello: &hello };
+    let mut opening = Opening::begin(&System, to).expect("begins");
     let not = loop {
         match opening.drive(System.now()) {
             Poll::Ready(Ok(_)) => panic!("it answers nothing"),

@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use super::handshake::Nonce;
+use super::key::Access;
 use crate::error::Result;
 use crate::transport::Nanos;
 
@@ -102,8 +104,11 @@ pub(super) trait Net: Send + Sync {
     /// The clock of the process.
     fn now(&self) -> Nanos;
 
-    /// A number that no other process draws, and not 0.
-    fn draw(&self) -> u64;
+    /// Bytes that no other process draws.
+    ///
+    /// # Errors
+    /// `Unsupported` when there are none.
+    fn nonce(&self) -> Result<Nonce>;
 
     /// The addresses of `HOST:PORT` in numbers. May take long: nothing on a client's path asks.
     ///
@@ -111,11 +116,11 @@ pub(super) trait Net: Send + Sync {
     /// `InvalidArgument` when it is no address.
     fn resolve(&self, name: &str) -> Result<Vec<String>>;
 
-    /// Listens; where, in numbers.
+    /// Listens, where the key of the pool lets it be reached; where, in numbers.
     ///
     /// # Errors
     /// `InvalidArgument` when that address cannot be had.
-    fn listen(&self, at: &str) -> Result<(Box<dyn Listener>, String)>;
+    fn listen(&self, at: &str, access: &Access) -> Result<(Box<dyn Listener>, String)>;
 
     /// Begins to connect to an address in numbers.
     ///

@@ -14,7 +14,7 @@ use std::task::Poll;
 
 use super::Shared;
 use super::boxes::{Inbox, Outbox, receive};
-use super::dial::{NotOpened, Opening, Question};
+use super::dial::{NotOpened, Opening, Question, To};
 use super::frames::{self, Fields};
 use super::io::{Interest, Stream};
 use super::wire::{Answer, Ask, Hello, MAX_FRAME, broken};
@@ -125,6 +125,7 @@ impl Link {
             link.way = Way::Finding(Box::new(shared.first.begin_to_ask(&Ask::Roster)?));
         } else {
             (link.to, link.address) = shared.reach_known(node)?;
+            shared.verdicts.check_life(link.to)?;
             link.dial(shared)?;
         }
         Ok(link)
@@ -144,7 +145,8 @@ impl Link {
         let number = shared.next_link();
         let (pool, from, to) = (shared.pool, shared.me, self.to);
         let hello = Hello::Link { pool, from, to, number, replaces: self.number };
-        let opening = Opening::begin(&*shared.net, &self.address, &hello)?;
+        let to = To { address: &self.address, key: &shared.key, hello: &hello };
+        let opening = Opening::begin(&*shared.net, to)?;
         self.way = Way::Opening(Box::new(opening), number);
         Ok(())
     }
@@ -315,6 +317,7 @@ impl Link {
     ) -> Result<()> {
         shared.take_roster(shared.first.end(answer)?)?;
         (self.to, self.address) = shared.reach_known(self.to.node)?;
+        shared.verdicts.check_life(self.to)?;
         self.dial(shared)
     }
 
@@ -374,11 +377,14 @@ impl Link {
         }
     }
 
-    /// The host is dead, or has lost its membership: nobody uses its memory any more, and what is in flight is over.
-    pub(super) fn bury(&mut self, ended: &mut Vec<Ended>) {
-        self.lose(died(self.to.node));
+    /// Ends it: its host is dead, as the membership says, and nobody waits for what may still execute there (`verdicts.rs`).
+    pub(super) fn abandon(&mut self, why: Error, ended: &mut Vec<Ended>) {
+        self.lose(why.clone());
         self.untie(ended);
-        self.end_all(None, ended);
+        if self.tie.closing.take().is_some() {
+            ended.push(Ended::End(self.to.node, None));
+        }
+        self.fail_all(&why.effect_unknown(), ended);
     }
 
     fn receive(&mut self, ended: &mut Vec<Ended>) {
@@ -532,13 +538,4 @@ impl Link {
 /// A time of the own clock by a clock that is ahead of it.
 fn stamp(local: Nanos, ahead: i128) -> Nanos {
     (i128::from(local) + ahead).clamp(0, i128::from(Nanos::MAX)) as Nanos
-}
-
-/// The error of verbs to a node that is dead.
-#[cold]
-pub(super) fn died(node: NodeId) -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        format!("{node} is dead, or has lost its membership: what was there is not used any more"),
-    )
 }

@@ -159,7 +159,7 @@ impl Server {
         }
         let token = self.next_token;
         self.next_token += 1;
-        let connection = Connection::new(token, stream, ip, self.shared.now());
+        let Ok(connection) = Connection::new(&self.shared, token, stream, ip) else { return };
         if self.poller.add(token, &*connection.stream, connection.interest).is_err() {
             return;
         }

@@ -12,7 +12,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::time::Timespec;
 
+use super::handshake::Nonce;
 use super::io::{Interest, Listener, Net, Poller, Ready, Socket, Stream, Waker};
+use super::key::{self, Access};
 use crate::error::{Error, Result};
 use crate::transport::Nanos;
 
@@ -38,10 +40,8 @@ impl Net for System {
         EPOCH.elapsed().as_nanos() as Nanos
     }
 
-    fn draw(&self) -> u64 {
-        use std::hash::{BuildHasher, Hasher};
-        // The standard library seeds these keys from the system's source of randomness.
-        std::hash::RandomState::new().build_hasher().finish() | 1
+    fn nonce(&self) -> Result<Nonce> {
+        key::random()
     }
 
     fn resolve(&self, name: &str) -> Result<Vec<String>> {
@@ -57,10 +57,13 @@ impl Net for System {
         }
     }
 
-    fn listen(&self, at: &str) -> Result<(Box<dyn Listener>, String)> {
+    fn listen(&self, at: &str, access: &Access) -> Result<(Box<dyn Listener>, String)> {
         let cannot = |e: io::Error| {
             Error::invalid(format!("cannot listen at {at:?}: {e}; give another address or port"))
         };
+        for at in at.to_socket_addrs().map_err(cannot)? {
+            access.check(&at)?;
+        }
         let listener = TcpListener::bind(at).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
         let at = listener.local_addr().map_err(cannot)?;

@@ -13,6 +13,7 @@ use super::registrar::{Charter, Registrar};
 use super::roster::{Place, Roster};
 use super::sessions::Sessions;
 use super::sockets::System;
+use super::verdicts::Verdicts;
 use super::wire::{Answer, Ask, Introduction, PoolId};
 use super::{NetFabric, Node, Shared, locked, server, service, transport};
 use crate::addr::{NodeId, Role};
@@ -77,9 +78,9 @@ impl NetFabric {
         let mtu = if carrier == Carrier::Rdma { Rdma::probe(equipment)? } else { 0 };
         let common = Common { carrier, mtu };
         let net: Arc<dyn Net> = Arc::new(System);
-        let (listener, listens) = net.listen(listen)?;
+        let (listener, listens) = net.listen(listen, &equipment.access)?;
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
-        let pool = PoolId(net.draw());
+        let pool = PoolId(draw(&*net)?);
         let region = common.region(region_bytes, equipment)?;
         let registrar = Registrar::new(pool, charter, common, Arc::new(InProcess::new(terms)));
         let place = Place { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
@@ -106,9 +107,13 @@ impl NetFabric {
     ///
     /// # Errors
     /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
-    pub fn charter(first: &str, within: Duration) -> Result<(Vec<u8>, Carrier)> {
+    pub fn charter(
+        first: &str,
+        equipment: &Equipment,
+        within: Duration,
+    ) -> Result<(Vec<u8>, Carrier)> {
         let net: Arc<dyn Net> = Arc::new(System);
-        let Found { common, terms, .. } = ask_charter(&net, first, within)?;
+        let Found { common, terms, .. } = ask_charter(&net, first, equipment, within)?;
         Ok((terms, common.carrier))
     }
 
@@ -125,7 +130,7 @@ impl NetFabric {
         let until = deadline(how.within);
         let net: Arc<dyn Net> = Arc::new(System);
         let Found { first: first_address, pool, common, terms } =
-            ask_charter(&net, how.first, how.within)?;
+            ask_charter(&net, how.first, how.equipment, how.within)?;
         common.check(how.first, how.carrier)?;
         if common.carrier == Carrier::Rdma {
             common.check_mtu(how.first, Rdma::probe(how.equipment)?)?;
@@ -133,14 +138,16 @@ impl NetFabric {
         let region_bytes = region_bytes(&terms)?;
         // Before a number is taken: what fails here may be tried again.
         let region = common.region(region_bytes, how.equipment)?;
-        let (listener, listens) = net.listen(how.listen)?;
-        let first = Admin::new(&net, first_address.clone(), Some(pool));
+        let access = &how.equipment.access;
+        let (listener, listens) = net.listen(how.listen, access)?;
+        access.check_reach(how.first, &listens)?;
+        let first = Admin::new(&net, first_address.clone(), Some(pool), access.key.clone());
         let ask = Ask::Register(Introduction {
             role: how.role,
             wanted: how.wanted,
             listens: listens.clone(),
             region_bytes,
-            nonce: net.draw(),
+            nonce: draw(&*net)?,
         });
         let answer = again_until(until, || first.ask(&ask))?;
         let Answer::Registered { me, roster } = answer else { return Err(unexpected(&answer)) };
@@ -197,10 +204,15 @@ impl Start<'_> {
             refreshed_at: AtomicU64::new(0),
             lives: Mutex::default(),
             lives_news: AtomicU64::new(0),
-            buried: Mutex::default(),
-            deaths_news: AtomicU64::new(0),
+            verdicts: Verdicts::default(),
             registrar,
-            first: Admin::new(&net, first_address.clone(), Some(self.pool)),
+            key: equipment.access.key.clone(),
+            first: Admin::new(
+                &net,
+                first_address.clone(),
+                Some(self.pool),
+                equipment.access.key.clone(),
+            ),
             first_address,
             admins: Mutex::<BTreeMap<_, _>>::default(),
             sessions: Sessions::default(),
@@ -208,6 +220,7 @@ impl Start<'_> {
             next_link: AtomicU64::new(1),
             listens: self.listens,
             closing: AtomicBool::new(false),
+            acts: AtomicBool::new(false),
             log: Mutex::default(),
         });
         let calls = service::start(&shared)?;
@@ -236,6 +249,13 @@ fn again_until<T>(until: std::time::Instant, mut ask: impl FnMut() -> Result<T>)
     }
 }
 
+/// A number that no other process draws.
+fn draw(net: &dyn Net) -> Result<u64> {
+    let nonce = net.nonce()?;
+    let (first, _) = nonce.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+    Ok(u64::from_le_bytes(*first) | 1)
+}
+
 /// A pool, as its first memory node says.
 struct Found {
     /// Where that listens, in numbers.
@@ -246,9 +266,15 @@ struct Found {
 }
 
 /// Asks every address of a name, again and again.
-fn ask_charter(net: &Arc<dyn Net>, first: &str, within: Duration) -> Result<Found> {
-    let admins: Vec<Admin> =
-        net.resolve(first)?.into_iter().map(|at| Admin::new(net, at, None)).collect();
+fn ask_charter(
+    net: &Arc<dyn Net>,
+    first: &str,
+    equipment: &Equipment,
+    within: Duration,
+) -> Result<Found> {
+    let key = &equipment.access.key;
+    let admin = |at| Admin::new(net, at, None, key.clone());
+    let admins: Vec<Admin> = net.resolve(first)?.into_iter().map(admin).collect();
     again_until(deadline(within), || {
         let mut trouble = None;
         for admin in &admins {

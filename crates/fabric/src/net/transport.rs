@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use super::Shared;
 use super::direct::Direct;
-use super::link::{Ended, Link, USE_WITHIN_NS, died};
+use super::link::{Ended, Link, USE_WITHIN_NS};
 use super::service::{Call, Reply};
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
@@ -54,8 +54,8 @@ pub(crate) struct NetTransport {
     /// Queue pairs, in a pool over RDMA. They go before the links that they hang on.
     direct: Option<Direct>,
     pub(super) links: RefCell<BTreeMap<NodeId, Link>>,
-    /// As [`Shared::deaths_news`] when the links were looked at last.
-    deaths_seen: Cell<u64>,
+    /// As [`Shared::lives_news`] when the links were looked at last.
+    news_seen: Cell<u64>,
     lots: RefCell<Vec<Option<Lot>>>,
     own_calls: RefCell<Vec<OwnCall>>,
     ended: RefCell<Vec<Ended>>,
@@ -69,7 +69,7 @@ impl NetTransport {
             shared,
             direct,
             links: RefCell::default(),
-            deaths_seen: Cell::new(0),
+            news_seen: Cell::new(0),
             lots: RefCell::default(),
             own_calls: RefCell::default(),
             ended: RefCell::default(),
@@ -83,6 +83,7 @@ impl NetTransport {
         node: NodeId,
         f: impl FnOnce(&mut Link) -> Result<T>,
     ) -> Result<T> {
+        self.shared.verdicts.check_presence(node)?;
         let mut links = self.links.borrow_mut();
         let now = self.shared.now();
         if let Some(link) = links.get_mut(&node) {
@@ -96,9 +97,6 @@ impl NetTransport {
                 Some(_) if !is_stale && let Some(e) = link.is_down(now) => return Err(e),
                 _ => _ = links.remove(&node),
             }
-        }
-        if self.shared.is_dead(node) {
-            return Err(died(node));
         }
         let link = Link::open(&self.shared, node)?;
         f(links.entry(node).or_insert(link))
@@ -158,15 +156,15 @@ impl NetTransport {
         made
     }
 
-    /// What is on its way to members that have died is over.
+    /// Links to lives that are over end, whatever they wait for.
     fn leave_the_dead(&self, ended: &mut Vec<Ended>) {
-        let news = self.shared.deaths_news.load(Ordering::Acquire);
-        if self.deaths_seen.replace(news) == news {
+        let news = self.shared.lives_news.load(Ordering::Acquire);
+        if self.news_seen.replace(news) == news {
             return;
         }
         for link in self.links.borrow_mut().values_mut() {
-            if self.shared.is_buried(link.to()) {
-                link.bury(ended);
+            if let Err(why) = self.shared.verdicts.check_life(link.to()) {
+                link.abandon(why, ended);
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::transport::Nanos;
 /// What every connection begins with.
 pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
 /// Processes of different versions do not talk to each other.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
 /// Longest message of connection set-up and of the roster.
@@ -61,6 +61,14 @@ pub(super) struct Failure {
     kind: ErrorKind,
     effect: Effect,
     message: String,
+}
+
+impl Failure {
+    /// The same with a message of so many bytes at most.
+    pub(super) fn cut(&self, most: usize) -> Self {
+        let message = self.message[..self.message.floor_char_boundary(most)].to_string();
+        Self { message, ..self.clone() }
+    }
 }
 
 impl From<&Error> for Failure {
