@@ -24,6 +24,8 @@ mod chunks;
 mod cluster;
 mod epoch;
 mod extents;
+#[doc(hidden)]
+pub mod fuzzing;
 mod homes;
 mod ids;
 mod keeper;

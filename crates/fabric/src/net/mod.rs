@@ -18,6 +18,8 @@ mod admin;
 mod carrier;
 mod direct;
 mod frames;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod key;
 mod link;
