@@ -56,6 +56,9 @@ pub enum Command {
     Demo(ToolArgs),
     /// The operations by hand.
     Shell(ToolArgs),
+    /// Work for a test of several processes.
+    #[command(hide = true)]
+    Drive(crate::drive::DriveArgs),
     /// Write generated keys, or what a trace leaves behind, as a dump.
     Dump(DumpArgs),
     /// Load a dump into a fresh embedded pool, and verify it by scanning back.

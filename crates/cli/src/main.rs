@@ -9,6 +9,7 @@ mod conform;
 mod crash;
 mod demo;
 mod doctor;
+mod drive;
 mod dumps;
 mod exhaustive;
 mod fabric;
@@ -75,6 +76,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Memnode(args) => memnode::run(&args),
         Command::Conform(args) => conform::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Drive(args) => drive::run(&args),
         Command::Shell(args) => shell::run(&args),
         Command::Dump(args) => dumps::dump(&args),
         Command::Load(args) => dumps::load(&args),

@@ -384,6 +384,26 @@ impl Link {
         }
     }
 
+    /// Ends it: its host is dead, as the membership says, and nobody waits for what may still execute there (`verdicts.rs`).
+    pub(super) fn abandon(&mut self, why: Error, ended: &mut Vec<Ended>) {
+        self.lose(why.clone());
+        self.untie(ended);
+        if self.tie.closing.take().is_some() {
+            ended.push(Ended::End(self.to.node, None));
+        }
+        self.end_all(&why.effect_unknown(), ended);
+    }
+
+    /// What is in flight is over.
+    fn end_all(&mut self, why: &Error, ended: &mut Vec<Ended>) {
+        for p in self.pending.drain(..) {
+            ended.push(Ended::Part(p.lot, Err(why.clone())));
+        }
+        for (_, (ticket, _)) in std::mem::take(&mut self.calls) {
+            ended.push(Ended::Call(ticket, Err(why.clone())));
+        }
+    }
+
     fn broke(&self) -> Error {
         let why = self.trouble.as_ref().map_or_else(String::new, ToString::to_string);
         Error::new(
@@ -408,13 +428,7 @@ impl Link {
             if self.tie.closing.take().is_some() {
                 ended.push(Ended::End(self.to.node, refusal));
             }
-            let why = self.cut_off();
-            for p in self.pending.drain(..) {
-                ended.push(Ended::Part(p.lot, Err(why.clone())));
-            }
-            for (_, (ticket, _)) in std::mem::take(&mut self.calls) {
-                ended.push(Ended::Call(ticket, Err(why.clone())));
-            }
+            self.end_all(&self.cut_off(), ended);
         }
     }
 

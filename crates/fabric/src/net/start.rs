@@ -11,6 +11,7 @@ use super::carrier::{Carrier, Common, Equipment};
 use super::rdma::Rdma;
 use super::registrar::{Charter, Registrar};
 use super::roster::{Place, Roster};
+use super::verdicts::Verdicts;
 use super::wire::{self, Answer, Ask, Introduction, PoolId};
 use super::{NetFabric, Node, Shared, locked, server, service, transport};
 use crate::addr::{NodeId, Role};
@@ -184,6 +185,7 @@ impl Start<'_> {
             refreshed_at: AtomicU64::new(0),
             lives: Mutex::default(),
             lives_news: AtomicU64::new(0),
+            verdicts: Verdicts::default(),
             registrar,
             key: equipment.access.key.clone(),
             first: Admin::new(first_address.clone(), Some(self.pool), equipment.access.key.clone()),
@@ -194,6 +196,7 @@ impl Start<'_> {
             next_link: AtomicU64::new(1),
             listens,
             closing: AtomicBool::new(false),
+            acts: AtomicBool::new(false),
             log: Mutex::default(),
         });
         let calls = service::start(&shared)?;
