@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{CommandFactory, Parser};
 use dmtree_bench::failure::{EXIT_INTERRUPTED, EXIT_OK};
 use dmtree_bench::{Failure, Result};
+use dmtree_fabric::net::Key;
 
 use args::{BenchCommand, Cli, Command, ConfigCommand, FabricCommand};
 
@@ -68,6 +69,10 @@ fn run(cli: Cli) -> Result<()> {
             }
         },
         Command::Check(args) => check::run(&args),
+        Command::Key => {
+            output::line(&Key::draw().map_err(|e| Failure::missing(&e))?);
+            Ok(())
+        }
         Command::Memnode(args) => memnode::run(&args),
         Command::Conform(args) => conform::run(&args),
         Command::Demo(args) => demo::run(&args),

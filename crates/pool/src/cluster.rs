@@ -3,6 +3,7 @@
 use std::sync::{Arc, RwLock};
 
 use dmtree_fabric::local::LocalFabric;
+use dmtree_fabric::net::PoolId;
 use dmtree_fabric::{
     Endpoint, Error, ErrorKind, Fabric, GlobalAddr, InProcess, Member, Membership, NodeId, Result,
     Terms,
@@ -26,6 +27,8 @@ pub struct Cluster(Arc<Inner>);
 struct Inner {
     fabric: Arc<dyn Fabric>,
     options: PoolOptions,
+    /// Which pool of several processes it is.
+    pool: Option<PoolId>,
     shape: Arc<Shape>,
     membership: Arc<dyn Membership>,
     /// The same, when it is in this process.
@@ -100,6 +103,7 @@ impl Cluster {
         Ok(Self(Arc::new(Inner {
             fabric,
             options: options.clone(),
+            pool: None,
             memory_nodes: shape.memory.len(),
             shape,
             membership,
@@ -113,6 +117,7 @@ impl Cluster {
     /// A pool of nodes that are apart, of which these are here.
     pub(crate) fn apart(
         options: PoolOptions,
+        pool: Option<PoolId>,
         nodes: Vec<Arc<PoolNode>>,
         keepers: Vec<Keeper>,
         memory: Vec<MemoryNode>,
@@ -123,6 +128,7 @@ impl Cluster {
         Ok(Self(Arc::new(Inner {
             fabric,
             options,
+            pool,
             memory_nodes: shape.memory.len(),
             shape,
             membership,
@@ -145,6 +151,11 @@ impl Cluster {
         let mut nodes = self.0.nodes.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         nodes[i] = node.clone();
         Ok(node)
+    }
+
+    /// Which pool of several processes it is; `None` for one whose nodes all live in this process.
+    pub fn pool(&self) -> Option<PoolId> {
+        self.0.pool
     }
 
     /// Who belongs to it.

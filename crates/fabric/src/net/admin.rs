@@ -4,6 +4,8 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::handshake::Client;
+use super::key::{self, Key};
 use super::wire::{self, Answer, Ask, Hello, PoolId, Welcome, broken};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -14,12 +16,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Admin {
     address: String,
     pool: Option<PoolId>,
+    key: Key,
     stream: Mutex<Option<TcpStream>>,
 }
 
 impl Admin {
-    pub(super) fn new(address: String, pool: Option<PoolId>) -> Self {
-        Self { address, pool, stream: Mutex::default() }
+    pub(super) fn new(address: String, pool: Option<PoolId>, key: Key) -> Self {
+        Self { address, pool, key, stream: Mutex::default() }
     }
 
     fn stream(&self) -> MutexGuard<'_, Option<TcpStream>> {
@@ -42,7 +45,10 @@ impl Admin {
     fn try_ask(&self, stream: &mut Option<TcpStream>, ask: &Ask) -> Result<Answer> {
         let s = match stream {
             Some(s) => s,
-            None => stream.insert(open(&self.address, &Hello::Ask { pool: self.pool })?.0),
+            None => {
+                let hello = Hello::Ask { pool: self.pool };
+                stream.insert(open(&self.address, &self.key, &hello)?.0)
+            }
         };
         let answer = wire::send(s, ask).and_then(|()| wire::receive(s, &self.address));
         match answer {
@@ -57,15 +63,16 @@ impl Admin {
 }
 
 /// Opens a connection and says what for. The clock of the host comes with it.
-pub(super) fn open(address: &str, hello: &Hello) -> Result<(TcpStream, u64)> {
+pub(super) fn open(address: &str, key: &Key, hello: &Hello) -> Result<(TcpStream, u64)> {
     let stream = dial(address)?;
     stream.set_nodelay(true).map_err(|e| broken(address, &e))?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(|e| broken(address, &e))?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(|e| broken(address, &e))?;
-    wire::greet(&stream, address)?;
-    wire::send(&stream, hello)?;
-    match wire::receive(&stream, address)? {
-        Welcome::Granted { clock } => Ok((stream, clock)),
+    let mut side = Client::new(key.clone(), &key::random()?, hello, address.to_string())?;
+    match wire::shake(&stream, &mut side, PATIENCE, address)? {
+        Welcome::Granted { clock } => {
+            stream.set_read_timeout(Some(PATIENCE)).map_err(|e| broken(address, &e))?;
+            Ok((stream, clock))
+        }
         Welcome::Refused(f) => Err(f.into()),
     }
 }

@@ -113,7 +113,7 @@ impl Link {
         let number = shared.next_link();
         let (pool, from, to) = (shared.pool, shared.me, self.to);
         let hello = Hello::Link { pool, from, to, number, replaces: self.number };
-        let (stream, clock) = admin::open(&self.address, &hello)?;
+        let (stream, clock) = admin::open(&self.address, &shared.key, &hello)?;
         stream.set_nonblocking(true).map_err(|e| broken(&self.address, &e))?;
         // Read after the answer: the host's clock is further on by now.
         self.ahead = i128::from(clock) - i128::from(shared.now());
@@ -384,6 +384,26 @@ impl Link {
         }
     }
 
+    /// Ends it: its host is dead, as the membership says, and nobody waits for what may still execute there (`verdicts.rs`).
+    pub(super) fn abandon(&mut self, why: Error, ended: &mut Vec<Ended>) {
+        self.lose(why.clone());
+        self.untie(ended);
+        if self.tie.closing.take().is_some() {
+            ended.push(Ended::End(self.to.node, None));
+        }
+        self.end_all(&why.effect_unknown(), ended);
+    }
+
+    /// What is in flight is over.
+    fn end_all(&mut self, why: &Error, ended: &mut Vec<Ended>) {
+        for p in self.pending.drain(..) {
+            ended.push(Ended::Part(p.lot, Err(why.clone())));
+        }
+        for (_, (ticket, _)) in std::mem::take(&mut self.calls) {
+            ended.push(Ended::Call(ticket, Err(why.clone())));
+        }
+    }
+
     fn broke(&self) -> Error {
         let why = self.trouble.as_ref().map_or_else(String::new, ToString::to_string);
         Error::new(
@@ -408,13 +428,7 @@ impl Link {
             if self.tie.closing.take().is_some() {
                 ended.push(Ended::End(self.to.node, refusal));
             }
-            let why = self.cut_off();
-            for p in self.pending.drain(..) {
-                ended.push(Ended::Part(p.lot, Err(why.clone())));
-            }
-            for (_, (ticket, _)) in std::mem::take(&mut self.calls) {
-                ended.push(Ended::Call(ticket, Err(why.clone())));
-            }
+            self.end_all(&self.cut_off(), ended);
         }
     }
 

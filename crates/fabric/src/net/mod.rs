@@ -15,9 +15,12 @@
 //! belongs to the session, and is closed with it.
 
 mod admin;
+mod agent;
 mod carrier;
 mod direct;
 mod frames;
+mod handshake;
+mod key;
 mod link;
 mod membership;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
@@ -28,6 +31,7 @@ mod server;
 mod service;
 mod start;
 mod transport;
+mod verdicts;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -40,7 +44,7 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
-use crate::membership::{Member, MemberChange, MemberEvent, Membership};
+use crate::membership::{Change, Member, MemberChange, MemberEvent, Membership, News, Presence};
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Nanos, Transport};
 
@@ -53,6 +57,7 @@ use transport::NetTransport;
 use wire::{Answer, Ask};
 
 pub use carrier::{Carrier, Equipment};
+pub use key::{Access, Key, MIN_KEY_BYTES};
 pub use registrar::Charter;
 pub use roster::{Place, Roster};
 pub use start::Joining;
@@ -89,8 +94,12 @@ pub(crate) struct Shared {
     lives: Mutex<BTreeMap<NodeId, u32>>,
     /// How often that has changed: connections are looked at again.
     lives_news: AtomicU64,
+    /// Who is dead and what is away, as far as this node knows.
+    verdicts: verdicts::Verdicts,
     /// On the first memory node.
     registrar: Option<Registrar>,
+    /// What the connections of this node prove, and must prove.
+    key: Key,
     /// To the first memory node; where it is.
     first: Admin,
     first_address: String,
@@ -101,7 +110,9 @@ pub(crate) struct Shared {
     next_link: AtomicU64,
     listens: String,
     closing: AtomicBool,
-    log: Mutex<Vec<MemberEvent>>,
+    /// Whether this memory node acts for the membership.
+    acts: AtomicBool,
+    log: Mutex<Log>,
 }
 
 impl NetFabric {
@@ -154,10 +165,19 @@ impl NetFabric {
     /// `Unreachable`.
     pub fn ready(&self) -> Result<()> {
         let on_chip_bytes = self.0.shared.rdma.as_ref().map_or(0, Rdma::on_chip_bytes);
+        // From now on it is there for every death.
+        if !self.0.shared.acts.swap(true, Ordering::SeqCst) {
+            agent::start(&self.0.shared)?;
+        }
         match self.0.shared.ask(&Ask::Ready { me: self.me(), on_chip_bytes })? {
             Answer::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// What has happened to the members of the pool since the last call. Only the first memory node knows.
+    pub fn take_news(&self) -> Vec<News> {
+        self.0.shared.registrar.as_ref().map_or_else(Vec::new, |r| r.membership.take_news())
     }
 
     /// The membership of the pool.
@@ -178,6 +198,10 @@ impl std::fmt::Debug for NetFabric {
 impl Drop for Node {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
+        if self.shared.registrar.is_none() && self.shared.acts.load(Ordering::SeqCst) {
+            // The others need not wait for the end of its lease.
+            let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
+        }
         *locked(&self.shared.calls) = None;
         // The listener looks up when somebody comes.
         if let Ok(at) = self.shared.listens.parse() {
@@ -322,10 +346,7 @@ impl Shared {
     }
 
     fn note(&self, member: Member, change: MemberChange) {
-        let mut log = locked(&self.log);
-        let number = log.len() as u64;
-        let Member { node, incarnation } = member;
-        log.push(MemberEvent { number, node, incarnation, change });
+        locked(&self.log).add(member, change);
     }
 
     /// Hands a call to the thread that answers.
@@ -344,7 +365,7 @@ impl Shared {
         let (at, address) = self.reach(host)?;
         let admin = locked(&self.admins)
             .entry(at)
-            .or_insert_with(|| Arc::new(Admin::new(address, Some(self.pool))))
+            .or_insert_with(|| Arc::new(Admin::new(address, Some(self.pool), self.key.clone())))
             .clone();
         match admin.ask(&Ask::Fence(member))? {
             Answer::Done => Ok(()),
@@ -414,6 +435,19 @@ impl Fabric for NetFabric {
         shared.lives_news.fetch_add(1, Ordering::Release);
     }
 
+    fn abandon(&self, _node: NodeId, dead: Member) {
+        let shared = &self.0.shared;
+        if shared.verdicts.end(dead) {
+            shared.lives_news.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn set_presence(&self, _node: NodeId, of: NodeId, presence: Presence) {
+        let shared = &self.0.shared;
+        shared.verdicts.set_presence(of, presence);
+        shared.lives_news.fetch_add(1, Ordering::Release);
+    }
+
     fn incarnation(&self, node: NodeId) -> Option<u32> {
         match node == self.0.shared.me.node {
             true => Some(self.0.shared.me.incarnation),
@@ -422,7 +456,33 @@ impl Fabric for NetFabric {
     }
 
     fn events(&self, since: u64) -> Vec<MemberEvent> {
-        locked(&self.0.shared.log).get(since as usize..).unwrap_or(&[]).to_vec()
+        locked(&self.0.shared.log).since(since)
+    }
+}
+
+/// Most events that are remembered.
+const MOST_EVENTS: usize = 1024;
+
+/// What this node has noted of members.
+#[derive(Default)]
+struct Log {
+    next: u64,
+    /// The newest ones.
+    events: std::collections::VecDeque<MemberEvent>,
+}
+
+impl Log {
+    fn add(&mut self, member: Member, change: MemberChange) {
+        let Member { node, incarnation } = member;
+        self.events.push_back(MemberEvent { number: self.next, node, incarnation, change });
+        self.next += 1;
+        if self.events.len() > MOST_EVENTS {
+            self.events.pop_front();
+        }
+    }
+
+    fn since(&self, number: u64) -> Vec<MemberEvent> {
+        self.events.iter().filter(|e| e.number >= number).copied().collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -10,6 +10,8 @@ use std::time::Duration;
 use super::Shared;
 use super::admin::PATIENCE;
 use super::frames::{self, Fields};
+use super::handshake;
+use super::key::{self, Access};
 use super::rdma::End;
 use super::service::{Call, Reply};
 use super::wire::{self, Answer, Ask, Hello, MAX_FRAME, Welcome, broken};
@@ -92,11 +94,14 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
         .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for {name}: {e}")))
 }
 
-/// Binds a listening socket.
-pub(super) fn listen(at: &str) -> Result<(TcpListener, SocketAddr)> {
+/// Binds a listening socket, where the pool's key lets it be reached.
+pub(super) fn listen(at: &str, access: &Access) -> Result<(TcpListener, SocketAddr)> {
     let cannot = |e: std::io::Error| {
         Error::invalid(format!("cannot listen at {at:?}: {e}; give another address or port"))
     };
+    for at in at.to_socket_addrs().map_err(cannot)? {
+        access.check(&at)?;
+    }
     let listener = TcpListener::bind(at).map_err(cannot)?;
     let at = listener.local_addr().map_err(cannot)?;
     Ok((listener, at))
@@ -113,19 +118,23 @@ fn try_receive(weak: &Weak<Shared>, stream: &TcpStream) -> Result<()> {
     let name = stream.peer_addr().map_or_else(|_| "a peer".into(), |a| a.to_string());
     let io = |e: std::io::Error| broken(&name, &e);
     stream.set_nodelay(true).map_err(io)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
     stream.set_write_timeout(Some(ANSWERS_TAKEN_WITHIN)).map_err(io)?;
-    wire::greet(stream, &name)?;
-    let hello: Hello = wire::receive(stream, &name)?;
+    let Some(key) = weak.upgrade().map(|shared| shared.key.clone()) else { return Ok(()) };
+    let mut side = handshake::Host::new(key, &key::random()?, name.clone());
+    let hello = wire::shake(stream, &mut side, PATIENCE, &name)?;
+    let welcome = |w: &Welcome| -> Result<()> {
+        let mut to = stream;
+        to.write_all(&side.welcome(w)?).map_err(io)
+    };
     stream.set_read_timeout(None).map_err(io)?;
     let Some(shared) = weak.upgrade() else { return Ok(()) };
     let clock = shared.now();
     match hello {
         Hello::Ask { pool } => {
             if let Err(e) = pool.map_or(Ok(()), |pool| shared.check_pool(pool)) {
-                return wire::send(stream, &Welcome::Refused((&e).into()));
+                return welcome(&Welcome::Refused((&e).into()));
             }
-            wire::send(stream, &Welcome::Granted { clock })?;
+            welcome(&Welcome::Granted { clock })?;
             drop(shared);
             let ip = stream.peer_addr().map_err(io)?.ip();
             questions(weak, stream, &name, ip)
@@ -138,9 +147,9 @@ fn try_receive(weak: &Weak<Shared>, stream: &TcpStream) -> Result<()> {
             });
             let _entered = match entered {
                 Ok(entered) => entered,
-                Err(e) => return wire::send(stream, &Welcome::Refused((&e).into())),
+                Err(e) => return welcome(&Welcome::Refused((&e).into())),
             };
-            wire::send(stream, &Welcome::Granted { clock })?;
+            welcome(&Welcome::Granted { clock })?;
             verbs(&shared, stream, from, &name)
         }
     }

@@ -11,6 +11,7 @@ use super::carrier::{Carrier, Common, Equipment};
 use super::rdma::Rdma;
 use super::registrar::{Charter, Registrar};
 use super::roster::{Place, Roster};
+use super::verdicts::Verdicts;
 use super::wire::{self, Answer, Ask, Introduction, PoolId};
 use super::{NetFabric, Node, Shared, locked, server, service, transport};
 use crate::addr::{NodeId, Role};
@@ -74,9 +75,9 @@ impl NetFabric {
         let carrier = charter.carrier;
         let mtu = if carrier == Carrier::Rdma { Rdma::probe(equipment)? } else { 0 };
         let common = Common { carrier, mtu };
-        let (listener, at) = server::listen(listen)?;
+        let (listener, at) = server::listen(listen, &equipment.access)?;
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
-        let pool = PoolId(wire::draw());
+        let pool = PoolId(wire::draw()?);
         let region = common.region(region_bytes, equipment)?;
         let registrar = Registrar::new(pool, charter, common, Arc::new(InProcess::new(terms)));
         let place = Place { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
@@ -91,8 +92,12 @@ impl NetFabric {
     ///
     /// # Errors
     /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
-    pub fn charter(first: &str, within: Duration) -> Result<(Vec<u8>, Carrier)> {
-        let (_, common, terms) = ask_charter(first, within)?;
+    pub fn charter(
+        first: &str,
+        equipment: &Equipment,
+        within: Duration,
+    ) -> Result<(Vec<u8>, Carrier)> {
+        let (_, common, terms) = ask_charter(first, equipment, within)?;
         Ok((terms, common.carrier))
     }
 
@@ -107,7 +112,7 @@ impl NetFabric {
         region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
     ) -> Result<Self> {
         let until = deadline(how.within);
-        let (pool, common, charter) = ask_charter(how.first, how.within)?;
+        let (pool, common, charter) = ask_charter(how.first, how.equipment, how.within)?;
         common.check(how.first, how.carrier)?;
         if common.carrier == Carrier::Rdma {
             common.check_mtu(how.first, Rdma::probe(how.equipment)?)?;
@@ -115,14 +120,15 @@ impl NetFabric {
         let region_bytes = region_bytes(&charter)?;
         // Before a number is taken: what fails here may be tried again.
         let region = common.region(region_bytes, how.equipment)?;
-        let (listener, at) = server::listen(how.listen)?;
-        let first = Admin::new(how.first.to_string(), Some(pool));
+        let (listener, at) = server::listen(how.listen, &how.equipment.access)?;
+        how.equipment.access.check_reach(how.first, &at)?;
+        let first = Admin::new(how.first.to_string(), Some(pool), how.equipment.access.key.clone());
         let ask = Ask::Register(Introduction {
             role: how.role,
             wanted: how.wanted,
             listens: at.to_string(),
             region_bytes,
-            nonce: wire::draw(),
+            nonce: wire::draw()?,
         });
         let answer = again_until(until, || first.ask(&ask))?;
         let Answer::Registered { me, roster } = answer else { return Err(unexpected(&answer)) };
@@ -179,8 +185,10 @@ impl Start<'_> {
             refreshed_at: AtomicU64::new(0),
             lives: Mutex::default(),
             lives_news: AtomicU64::new(0),
+            verdicts: Verdicts::default(),
             registrar,
-            first: Admin::new(first_address.clone(), Some(self.pool)),
+            key: equipment.access.key.clone(),
+            first: Admin::new(first_address.clone(), Some(self.pool), equipment.access.key.clone()),
             first_address,
             admins: Mutex::<BTreeMap<_, _>>::default(),
             sessions: server::Sessions::default(),
@@ -188,6 +196,7 @@ impl Start<'_> {
             next_link: AtomicU64::new(1),
             listens,
             closing: AtomicBool::new(false),
+            acts: AtomicBool::new(false),
             log: Mutex::default(),
         });
         let calls = service::start(&shared)?;
@@ -216,8 +225,12 @@ fn again_until<T>(until: std::time::Instant, mut ask: impl FnMut() -> Result<T>)
     }
 }
 
-fn ask_charter(first: &str, within: Duration) -> Result<(PoolId, Common, Vec<u8>)> {
-    let admin = Admin::new(first.to_string(), None);
+fn ask_charter(
+    first: &str,
+    equipment: &Equipment,
+    within: Duration,
+) -> Result<(PoolId, Common, Vec<u8>)> {
+    let admin = Admin::new(first.to_string(), None, equipment.access.key.clone());
     match again_until(deadline(within), || admin.ask(&Ask::Charter))? {
         Answer::Charter { pool, common, terms } => Ok((pool, common, terms)),
         other => Err(unexpected(&other)),

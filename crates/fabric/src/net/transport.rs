@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
@@ -50,6 +51,8 @@ pub(crate) struct NetTransport {
     lots: RefCell<Vec<Option<Lot>>>,
     own_calls: RefCell<Vec<OwnCall>>,
     ended: RefCell<Vec<Ended>>,
+    /// As [`Shared::lives_news`] when the links were looked at last.
+    news_seen: Cell<u64>,
     scratch: Cell<Vec<NodeId>>,
 }
 
@@ -64,6 +67,7 @@ impl NetTransport {
             lots: RefCell::default(),
             own_calls: RefCell::default(),
             ended: RefCell::default(),
+            news_seen: Cell::new(0),
             scratch: Cell::default(),
         })
     }
@@ -74,6 +78,7 @@ impl NetTransport {
         node: NodeId,
         f: impl FnOnce(&mut Link) -> Result<T>,
     ) -> Result<T> {
+        self.shared.verdicts.check_presence(node)?;
         let mut links = self.links.borrow_mut();
         let now = self.shared.now();
         if let Some(link) = links.get_mut(&node) {
@@ -91,7 +96,9 @@ impl NetTransport {
         {
             return Err(e.clone());
         }
-        let opened = self.shared.reach(node).and_then(|(to, at)| Link::open(&self.shared, to, at));
+        let (to, at) = self.shared.reach(node)?;
+        self.shared.verdicts.check_life(to)?;
+        let opened = Link::open(&self.shared, to, at);
         match opened {
             Ok(link) => {
                 self.down.borrow_mut().remove(&node);
@@ -138,6 +145,7 @@ impl NetTransport {
     /// Moves links on, those too on which nothing but a queue pair hangs if `all`; reports what has ended. Whether anything has.
     pub(super) fn poll_links(&self, core: &Core, all: bool) -> bool {
         let mut ended = self.ended.take();
+        self.leave_the_dead(&mut ended);
         let moves = |link: &&mut Link| link.is_busy() || (all && link.is_tied());
         for link in self.links.borrow_mut().values_mut().filter(moves) {
             link.drive(&self.shared, &mut ended);
@@ -155,6 +163,19 @@ impl NetTransport {
         }
         self.ended.replace(ended);
         made
+    }
+
+    /// Links to lives that are over end, whatever they wait for.
+    fn leave_the_dead(&self, ended: &mut Vec<Ended>) {
+        let news = self.shared.lives_news.load(Ordering::Acquire);
+        if self.news_seen.replace(news) == news {
+            return;
+        }
+        for link in self.links.borrow_mut().values_mut() {
+            if let Err(why) = self.shared.verdicts.check_life(link.to()) {
+                link.abandon(why, ended);
+            }
+        }
     }
 
     fn report(&self, core: &Core, e: Ended) {

@@ -5,11 +5,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Common;
+use super::handshake::Side;
+use super::key;
 use super::roster::Roster;
 use crate::addr::Role;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -19,7 +22,7 @@ use crate::transport::Nanos;
 /// What every connection begins with.
 pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
 /// Processes of different versions do not talk to each other.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
 /// Longest message of connection set-up and of the roster.
@@ -64,6 +67,14 @@ pub(super) struct Failure {
     kind: ErrorKind,
     effect: Effect,
     message: String,
+}
+
+impl Failure {
+    /// The same with a message of so many bytes at most.
+    pub(super) fn cut(&self, most: usize) -> Self {
+        let message = self.message[..self.message.floor_char_boundary(most)].to_string();
+        Self { message, ..self.clone() }
+    }
 }
 
 impl From<&Error> for Failure {
@@ -183,29 +194,42 @@ pub(super) fn receive<T: DeserializeOwned>(mut from: &TcpStream, name: &str) -> 
     decode(&body, name)
 }
 
-/// Begins a conversation: magic and version in both directions, so that strangers are told apart before anything is parsed.
-pub(super) fn greet(mut peer: &TcpStream, name: &str) -> Result<()> {
-    let mut mine = MAGIC.to_vec();
-    mine.extend(VERSION.to_le_bytes());
-    peer.write_all(&mine).map_err(|e| broken(name, &e))?;
-    let mut theirs = [0; 12];
-    peer.read_exact(&mut theirs).map_err(|e| broken(name, &e))?;
-    if theirs[..8] != MAGIC {
-        return Err(Error::new(
-            ErrorKind::Incompatible,
-            format!("{name} is no node of dmtree: check the address and the port"),
-        ));
+/// Runs one side of a handshake on a blocking socket. All of it must be done within the time: a peer that sends byte by byte gets no
+/// more of it.
+#[expect(clippy::disallowed_methods, reason = "connection set-up is in real time")]
+pub(super) fn shake<S: Side>(
+    mut peer: &TcpStream,
+    side: &mut S,
+    within: Duration,
+    name: &str,
+) -> Result<S::Said> {
+    let io = |e: std::io::Error| broken(name, &e);
+    let until = std::time::Instant::now() + within;
+    let mut bytes = [0; 256];
+    loop {
+        peer.write_all(&side.out()).map_err(io)?;
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        if left.is_zero() {
+            return Err(io(std::io::ErrorKind::TimedOut.into()));
+        }
+        peer.set_read_timeout(Some(left)).map_err(io)?;
+        let room = side.wants().min(bytes.len());
+        let n = match peer.read(&mut bytes[..room]) {
+            Ok(0) => return Err(io(std::io::ErrorKind::UnexpectedEof.into())),
+            Ok(n) => n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(io(e)),
+        };
+        match side.feed(&bytes[..n]) {
+            Ok(None) => {}
+            Ok(Some(said)) => return Ok(said),
+            Err(e) => {
+                // The peer is told why, if it is told anything.
+                let _ = peer.write_all(&side.out());
+                return Err(e);
+            }
+        }
     }
-    let version = u32::from_le_bytes(theirs[8..].try_into().expect("4 bytes"));
-    if version != VERSION {
-        return Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "{name} speaks version {version} of the protocol, this process version {VERSION}: run the same release everywhere"
-            ),
-        ));
-    }
-    Ok(())
 }
 
 /// The error of a connection that does not work.
@@ -225,10 +249,8 @@ pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
 }
 
 /// A number that no other process draws.
-pub(super) fn draw() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    // The standard library seeds these keys from the system's source of randomness.
-    std::hash::RandomState::new().build_hasher().finish() | 1
+pub(super) fn draw() -> Result<u64> {
+    Ok(u64::from_le_bytes(key::random()?) | 1)
 }
 
 #[cfg(test)]
