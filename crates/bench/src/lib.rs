@@ -7,6 +7,7 @@
 //! [`campaign`]).
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod bytes;
 pub mod campaign;
 pub mod checked;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, OpKind, Snapshot, Transport, Worker};
+use dmtree_parts::naming::{self, Wish};
 use dmtree_parts::{CacheStats, NodeContext, RangeIndex, Root};
-use dmtree_pool::{Cluster, IndexState, Place, PoolOptions};
+use dmtree_pool::{Cluster, IndexEntry, Place, PoolOptions};
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
@@ -137,7 +138,7 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
             return Ok((Cluster::over(&options, *carrier, equipment)?, None));
         }
         FabricSpec::Joined { first, carrier, equipment } => {
-            let (listen, wanted, within) = ("0.0.0.0:0", None, POOL_WITHIN);
+            let (listen, wanted, within) = (equipment.access.any_port(), None, POOL_WITHIN);
             let place = Place { first, listen, wanted, within, carrier: *carrier, equipment };
             let joined = Cluster::join_as(&place, spec.cns);
             return Ok((joined.map_err(|e| Failure::missing(&e))?, None));
@@ -178,34 +179,25 @@ fn open_index<I: RangeIndex>(
 ) -> Result<(I::Options, Root)> {
     let pool = cluster.compute_node(0)?;
     let ep = pool.endpoint(SLAB_BYTES)?;
-    let on = |f: Step<'_>| ep.core().block_on(ep.slot(), f);
-    if let Some(entry) = ep.core().block_on(ep.slot(), pool.find_index(&ep, name))? {
-        if entry.system != system || entry.state != IndexState::Ready {
-            return Err(Failure::input(format!(
-                "the index {name:?} of this pool is a {:?} in state {:?}, not a {system:?}: give another name",
-                entry.system, entry.state
-            )));
-        }
-        let options = serde_json::from_slice(&entry.options)
-            .map_err(|e| Failure::input(format!("options of the index {name:?}: {e}")))?;
-        return Ok((options, Root { index: entry.id, word: entry.root_word }));
-    }
-    let encoded = serde_json::to_vec(&options)
+    let encoded = &serde_json::to_vec(&options)
         .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
     let cx = NodeContext { pool: pool.clone(), cache_bytes };
-    I::check_options(&options, &cx)?;
-    let root = on(Box::pin(async {
-        let entry = pool.create_index(&ep, name, system, &encoded).await?;
-        let root = Root { index: entry.id, word: entry.root_word };
-        I::format(&ep, &cx, &options, root).await?;
-        pool.publish_index(&ep, &entry).await?;
-        Ok(root)
-    }))?;
-    Ok((options, root))
+    let wish = Wish { name, system, options: &options, encoded };
+    let made: Step<'_> = Box::pin(naming::open_or_create::<I>(&ep, &cx, wish));
+    let entry = ep.core().block_on(ep.slot(), made)?;
+    if entry.system != system {
+        return Err(Failure::input(format!(
+            "the index {name:?} of this pool is a {:?}, not a {system:?}: give another name",
+            entry.system
+        )));
+    }
+    let options = serde_json::from_slice(&entry.options)
+        .map_err(|e| Failure::input(format!("options of the index {name:?}: {e}")))?;
+    Ok((options, Root { index: entry.id, word: entry.root_word }))
 }
 
 /// A step of the creation of an index.
-type Step<'a> = Pin<Box<dyn Future<Output = dmtree_fabric::Result<Root>> + 'a>>;
+type Step<'a> = Pin<Box<dyn Future<Output = dmtree_fabric::Result<IndexEntry>> + 'a>>;
 
 /// The loop of a client.
 pub type Loop<T> = Pin<Box<dyn Future<Output = T>>>;
