@@ -1,11 +1,11 @@
 //! Point reads.
 //!
 //! Order:
-//! 1. The mirror of the leaf's table (or the table itself, if this node is its home) names slots;
+//! 1. The mirror of the leaf's table (or the table itself, if this node is its owner) names slots;
 //!    the client READs their entries one by one. An entry of the record's version with the whole
 //!    key is the answer, current when it was sampled.
-//! 2. Otherwise READ table at its home, and READ the entries that it names. Only the table at home
-//!    proves an absence, at the time when the table was sampled.
+//! 2. Otherwise READ table at its owner, and READ the entries that it names. Only the table at its
+//!    owner proves an absence, at the time when the table was sampled.
 //! 3. If the table or an entry has another version than the record, the client gets a fresh route,
 //!    and repeats step 2.
 //!

@@ -85,8 +85,9 @@ impl FpTree {
         Some((route, slots))
     }
 
-    /// The table of a leaf, if this node is its home: copied without a verb, a mirror that is never
-    /// old. `None` when a lock holder writes it, or when its version differs from the record's.
+    /// The table of a leaf, if this node is its owner: copied without a verb, a mirror that is
+    /// never old. `None` when a lock holder writes it, or when its version differs from the
+    /// record's.
     fn own_table(&self, r: &Route) -> Option<Table> {
         self.ep.stage_cost(Stage::FingerprintScan, 1);
         let mut image = [0; table::bytes(crate::format::MAX_CAPACITY)];
@@ -273,7 +274,7 @@ impl FpTree {
         self.node.cache.insert(BOTTOM, parts)
     }
 
-    /// Keeps a mirror of a table that was READ from its home, if such tables are mirrored and its
+    /// Keeps a mirror of a table that was READ from its owner, if such tables are mirrored and its
     /// record is cached.
     pub(crate) fn fill_mirror(&self, key: &[u8], r: &Route, t: &Table) {
         let home = r.table.node();

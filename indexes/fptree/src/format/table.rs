@@ -1,4 +1,10 @@
 //! The fingerprint table of a leaf: version, a fingerprint per slot, checksum, lock.
+//!
+//! One WRITE of the whole image publishes the fingerprints and, with its last word, releases the
+//! lock (with `Locks::Leaf` that word is always 0). The checksum covers the version and the
+//! fingerprints, and not the lock, so a reader accepts a locked table. A torn image fails the
+//! checksum, and is READ again. Used slots are a prefix: the first free slot is also the number of
+//! used ones.
 
 use dmtree_parts::hash::{check64, positions};
 

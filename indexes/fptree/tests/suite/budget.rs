@@ -159,7 +159,7 @@ fn reads_inserts_and_updates_of_every_preset() {
 fn reads_that_ask_the_home() {
     let o = Options::dmtree_published();
     let bed = loaded(&o, N);
-    // No mirror yet; none is needed if this node is the table's home.
+    // No mirror yet; none is needed if this node is the table's owner.
     let mut cold = bed.client(1).expect("attach");
     let found = Cost { trips: 2, mn: side(1, 0, 0, 40, 0), cn: side(1, 0, 0, 56, 0), detached: 0 };
     let (mut at_home, mut elsewhere) = (0, 0);

@@ -200,7 +200,8 @@ impl Smart {
         Ok(Pace::On)
     }
 
-    /// The largest generation that a lost object may have had; `None` when its word does not tell.
+    /// The largest generation that a lost object may have had; `None` when its first word does not
+    /// show it.
     async fn last_life(&self, key: ArenaKey, at: dmtree_fabric::GlobalAddr) -> Result<Option<u16>> {
         self.ep.step(Step::Structure);
         let first = self.ep.read(at, 8).await?.word(0);

@@ -1,6 +1,6 @@
 //! A client: the view that one fabric slot has of the index, and how its operations begin and end.
 //!
-//! Every operation pins the client's reclamation epoch (`Smart::pin`) before its first verb, and
+//! Every operation that posts verbs first pins the client's reclamation epoch (`Smart::pin`), and
 //! leaves it when the [`Pinned`] guard is dropped. Memory that the operation can reach is not
 //! reused in between. A client that only waits for another local operation, and holds no leaf,
 //! leaves the epoch for that time (`Smart::rest`, a quiescent section), so that it does not delay

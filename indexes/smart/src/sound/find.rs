@@ -6,8 +6,8 @@
 //!
 //! *Slow path*: from a node that is known to be in the tree, which is the root, or a cached node
 //! that still has the generation under which it was cached and is linked. Verbs: READ of that node,
-//! then READ node per level. What a slot of such a node names was linked after this operation
-//! began, and stays what it is until the operation ends.
+//! then READ node per level. What a slot of such a node names was in the tree at a time after this
+//! operation began, and its memory is not reused before the operation ends.
 //!
 //! The slow path relies on these invariants (DESIGN.md, section 10): a node is unlinked only after
 //! it is dead; the slots of a dead node are frozen; memory is reused only after the operations have

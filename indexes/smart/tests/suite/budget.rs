@@ -83,7 +83,7 @@ fn searches_read_one_leaf() {
     assert_eq!(per(&c.take_counts().total(&[OpKind::Get]))[2], 50.0);
 }
 
-/// Round trips and verbs by rung.
+/// Round trips, verbs, bytes and atomics of an update, per preset.
 #[test]
 fn updates_by_rung() {
     // READ; [WRITE leaf, WRITE valid], CAS. As published: READ, WRITE, CAS, and a WRITE that is not

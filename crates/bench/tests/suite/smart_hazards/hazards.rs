@@ -183,7 +183,7 @@ impl Hazard {
 }
 
 impl Scene {
-    /// The case of a seed, changed for this scene.
+    /// The case of a seed, changed for these operations.
     fn of(self, system: &System, case: Case) -> Case {
         if self == Self::Usual {
             return case;
