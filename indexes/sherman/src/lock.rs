@@ -3,7 +3,8 @@
 //! Order: the local lock first (a FIFO queue per remote word), where a predecessor may hand the
 //! remote lock over. Otherwise CAS word: 0 -> tag, repeated until it succeeds. The release is WRITE
 //! word 0 in one chain with the WRITE of the page (`combine`), or FAA word by -tag after it (FG),
-//! or a local hand-over, at most 8 in a row.
+//! or a local hand-over, at most 8 in a row. The lock of an unchanged page is released by a WRITE
+//! that is not awaited (`combine`).
 //!
 //! Invariants: a page's lock is on the page's memory node, so the WRITE of the page and the release
 //! go to one node, and a chain executes them in order. Pages that share a word share the lock. A
