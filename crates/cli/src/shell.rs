@@ -49,7 +49,7 @@ enum Next {
 /// `shell`.
 pub fn run(a: &ToolArgs) -> Result<()> {
     let system = registry::find(&a.system)?;
-    let pool = system.open(&a.pool(if a.connect.is_some() { 1 } else { 2 }, true), 24, 24)?;
+    let pool = system.open(&a.pool(if a.connect.is_some() { 1 } else { 2 }, true)?, 24, 24)?;
     let session = pool.client(0)?;
     let mut shell = Shell { pool, session };
     let at = a.connect.as_deref().unwrap_or("this process");
@@ -246,6 +246,9 @@ impl Shell {
             "bytes             {} structure, {} blocks, {} tables",
             shape.structure_bytes, shape.block_bytes, shape.table_bytes
         ));
+        if shape.unbuilt_tables > 0 {
+            output::line(&format!("unbuilt tables    {}", shape.unbuilt_tables));
+        }
         output::line(&format!(
             "cache             {} of {} bytes, {} nodes, {} hits, {} misses",
             cache.used_bytes, cache.budget_bytes, cache.nodes, cache.hits, cache.misses

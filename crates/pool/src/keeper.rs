@@ -77,10 +77,10 @@ impl PoolNode {
         self.coordinate(ep, &state).await
     }
 
-    /// [`PoolNode::keep`] until `until` says so or the node is fenced; pauses of `pause_ns`.
+    /// [`PoolNode::keep`] until `until` says so or the membership is lost for good; pauses of `pause_ns`.
     ///
     /// # Errors
-    /// `Fenced`.
+    /// `Fenced`; `Incompatible` when another pool is where this one was.
     pub async fn keep_on(
         &self,
         ep: &Endpoint,
@@ -99,10 +99,9 @@ impl PoolNode {
     ) -> Result<()> {
         while !until() {
             let kept = self.keep(ep).await;
-            if kept.as_ref().is_err_and(|e| e.kind() == dmtree_fabric::ErrorKind::Fenced)
-                && !self.membership.state(self.view.me, ep.now()).await?.is_living(self.view.me)
-            {
-                return kept;
+            self.view.standing.note(&kept);
+            if self.is_lost_by(ep, &kept).await {
+                return Err(kept.err().unwrap_or_else(|| self.view.lost()));
             }
             ep.sleep(pause_ns()).await;
         }

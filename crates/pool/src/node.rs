@@ -13,6 +13,7 @@ use dmtree_fabric::{
 use crate::arena::{Arena, ArenaKey, Grant};
 use crate::blocks::{BlockSpace, BlockWish};
 use crate::chunks::{RunRequest, ask_run, return_run};
+use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
 use crate::keeper::Keeping;
@@ -88,6 +89,8 @@ pub struct PoolNode {
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) quarantine: Quarantine,
     pub(crate) notes: Arc<Notes>,
+    /// Indexes that this life is creating.
+    pub(crate) creating: Arc<Tickets>,
     /// Things given back or retired that cannot have been granted: counted, and left alone.
     pub(crate) refused: AtomicUsize,
     /// By memory node: how many wishes for a chunk near it go elsewhere unasked, since it was found full.
@@ -130,6 +133,7 @@ impl PoolNode {
             epochs,
             quarantine: Quarantine::default(),
             notes: Arc::default(),
+            creating: Arc::default(),
             refused: AtomicUsize::new(0),
             found_full,
         }
@@ -174,6 +178,15 @@ impl PoolNode {
     #[inline]
     pub fn check_lease(&self, ep: &Endpoint) -> Result<()> {
         self.view.check_lease(ep)
+    }
+
+    /// The same for an operation that has changed nothing yet: its error says that there is no effect.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    #[inline]
+    pub fn check_lease_untouched(&self, ep: &Endpoint) -> Result<()> {
+        self.view.check_lease_untouched(ep)
     }
 
     /// Whether a node, in the life whose number ends in these 16 bits, is dead and nothing of it executes anywhere any more: its

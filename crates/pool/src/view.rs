@@ -7,6 +7,7 @@ use dmtree_fabric::{
     Endpoint, Error, ErrorKind, Lease, Member, NodeId, Presence, Result, Role, Standing, State,
 };
 
+use crate::belonging::OwnStanding;
 use crate::wire::locked;
 
 /// One node's view.
@@ -24,6 +25,8 @@ pub(crate) struct View {
     any_away: AtomicBool,
     /// For tests: how much faster the own clock runs, in millionths.
     drift_ppm: AtomicI64,
+    /// Whether the membership is lost for good, and what was said about it last.
+    pub(crate) standing: OwnStanding,
 }
 
 impl View {
@@ -35,6 +38,7 @@ impl View {
             deaths: AtomicU64::new(0),
             any_away: AtomicBool::new(false),
             drift_ppm: AtomicI64::new(0),
+            standing: OwnStanding::default(),
         }
     }
 
@@ -95,12 +99,30 @@ impl View {
     /// Fails when this node's lease has ended by its own clock. Costs a load while nobody judges.
     #[inline]
     pub(crate) fn check_lease(&self, ep: &Endpoint) -> Result<()> {
+        if self.holds_lease(ep) { Ok(()) } else { Err(self.over()) }
+    }
+
+    /// The same for an operation that has changed nothing yet: it may be tried again.
+    #[inline]
+    pub(crate) fn check_lease_untouched(&self, ep: &Endpoint) -> Result<()> {
+        if self.holds_lease(ep) { Ok(()) } else { Err(self.ended()) }
+    }
+
+    /// Whether the lease surely holds, by the own clock.
+    #[inline]
+    pub(crate) fn holds_lease(&self, ep: &Endpoint) -> bool {
         let until = self.lease_until.load(Ordering::Relaxed);
-        if until == u64::MAX || self.clock(ep) < until { Ok(()) } else { Err(self.over()) }
+        until == u64::MAX || self.clock(ep) < until
     }
 
     #[cold]
     fn over(&self) -> Error {
+        // The operation may have written before it was held up.
+        self.ended().effect_unknown()
+    }
+
+    #[cold]
+    fn ended(&self) -> Error {
         Error::new(
             ErrorKind::Fenced,
             format!(
@@ -108,8 +130,12 @@ impl View {
                 self.me
             ),
         )
-        // The operation may have written before it was held up.
-        .effect_unknown()
+    }
+
+    /// The error of a membership that is lost for good.
+    #[cold]
+    pub(crate) fn lost(&self) -> Error {
+        Error::new(ErrorKind::Fenced, format!("{} has lost its membership", self.me))
     }
 
     pub(crate) fn state(&self) -> Arc<State> {

@@ -16,9 +16,21 @@
 
 mod admin;
 mod agent;
+mod boxes;
 mod carrier;
+mod connection;
+mod dial;
 mod direct;
+mod execute;
 mod frames;
+#[doc(hidden)]
+pub mod fuzzing;
+mod handshake;
+#[cfg(test)]
+mod hostile;
+mod io;
+mod key;
+mod limits;
 mod link;
 mod membership;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
@@ -27,6 +39,8 @@ mod registrar;
 mod roster;
 mod server;
 mod service;
+mod sessions;
+mod sockets;
 mod start;
 mod transport;
 mod verdicts;
@@ -37,6 +51,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
 
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
@@ -55,6 +70,7 @@ use transport::NetTransport;
 use wire::{Answer, Ask};
 
 pub use carrier::{Carrier, Equipment};
+pub use key::{Access, Key, MIN_KEY_BYTES};
 pub use registrar::Charter;
 pub use roster::{Place, Roster};
 pub use start::Joining;
@@ -70,6 +86,8 @@ pub struct NetFabric(Arc<Node>);
 /// Closes the node when it is dropped: threads hold only what it points to.
 struct Node {
     shared: Arc<Shared>,
+    /// The thread that serves others.
+    server: Option<JoinHandle<()>>,
 }
 
 /// What the threads of a node share.
@@ -83,8 +101,8 @@ pub(crate) struct Shared {
     rdma: Option<Rdma>,
     /// What the fabric grants.
     caps: Capabilities,
-    /// Start of this node's clock.
-    epoch: std::time::Instant,
+    /// Sockets and the clock.
+    net: Arc<dyn io::Net>,
     roster: RwLock<Roster>,
     refreshed_at: AtomicU64,
     /// The incarnations that links may be opened to, where they are not the roster's.
@@ -95,12 +113,14 @@ pub(crate) struct Shared {
     verdicts: verdicts::Verdicts,
     /// On the first memory node.
     registrar: Option<Registrar>,
+    /// What the connections of this node prove, and must prove.
+    key: Key,
     /// To the first memory node; where it is.
     first: Admin,
     first_address: String,
     /// To other hosts.
     admins: Mutex<BTreeMap<Member, Arc<Admin>>>,
-    sessions: server::Sessions,
+    sessions: sessions::Sessions,
     calls: Mutex<Option<Sender<Call>>>,
     next_link: AtomicU64,
     listens: String,
@@ -198,17 +218,18 @@ impl Drop for Node {
             let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
         }
         *locked(&self.shared.calls) = None;
-        // The listener looks up when somebody comes.
-        if let Ok(at) = self.shared.listens.parse() {
-            let _ = std::net::TcpStream::connect_timeout(&at, start::AGAIN);
-        }
         self.shared.sessions.end(|_, _| true);
+        self.shared.sessions.wake();
+        // When this returns the address is free. (The thread drops no node: it has none.)
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
     }
 }
 
 impl Shared {
     pub(crate) fn now(&self) -> Nanos {
-        self.epoch.elapsed().as_nanos() as Nanos
+        self.net.now()
     }
 
     fn next_link(&self) -> u64 {
@@ -250,7 +271,12 @@ impl Shared {
         if self.registrar.is_some() {
             return Ok(());
         }
-        match self.ask(&Ask::Roster)? {
+        self.take_roster(self.ask(&Ask::Roster)?)
+    }
+
+    /// Takes over what the first memory node says.
+    fn take_roster(&self, answer: Answer) -> Result<()> {
+        match answer {
             Answer::Roster(roster) => {
                 *self.roster.write().unwrap_or_else(PoisonError::into_inner) = roster;
                 Ok(())
@@ -259,17 +285,24 @@ impl Shared {
         }
     }
 
-    /// Where a node is; asks when it is not known, but not all the time.
+    /// Whether the roster may be asked for: not all the time.
+    fn is_time_to_refresh(&self) -> bool {
+        let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
+        if self.registrar.is_some() || (last != 0 && now < last + REFRESH_NS) {
+            return false;
+        }
+        self.refreshed_at.store(now.max(1), Ordering::Relaxed);
+        true
+    }
+
+    /// Where a node is; asks, and waits, when it is not known, but not all the time.
     fn find(&self, node: NodeId) -> Option<Place> {
         if let Some(place) = self.place(node) {
             return Some(place);
         }
-        let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
-        if last != 0 && now < last + REFRESH_NS {
-            return None;
+        if self.is_time_to_refresh() {
+            self.refresh_roster().ok()?;
         }
-        self.refreshed_at.store(now.max(1), Ordering::Relaxed);
-        self.refresh_roster().ok()?;
         self.place(node)
     }
 
@@ -278,9 +311,15 @@ impl Shared {
         locked(&self.lives).get(&node).copied()
     }
 
-    /// With whom, and where, a link to a node is to be opened.
+    /// With whom, and where, a connection to a node is to be opened; asks, and waits, when it is not known.
     fn reach(&self, node: NodeId) -> Result<(Member, String)> {
-        let place = self.find(node).ok_or_else(|| {
+        let _ = self.find(node);
+        self.reach_known(node)
+    }
+
+    /// The same without asking.
+    fn reach_known(&self, node: NodeId) -> Result<(Member, String)> {
+        let place = self.place(node).ok_or_else(|| {
             Error::new(
                 ErrorKind::Unreachable,
                 format!("{node} is no node of this pool, or has not come yet"),
@@ -348,6 +387,7 @@ impl Shared {
     fn call(&self, call: Call) {
         // Without that thread the node is closing, and nobody waits.
         if let Some(calls) = &*locked(&self.calls) {
+            self.sessions.calls_bytes.fetch_add(call.request.len(), Ordering::Relaxed);
             let _ = calls.send(call);
         }
     }
@@ -360,7 +400,9 @@ impl Shared {
         let (at, address) = self.reach(host)?;
         let admin = locked(&self.admins)
             .entry(at)
-            .or_insert_with(|| Arc::new(Admin::new(address, Some(self.pool))))
+            .or_insert_with(|| {
+                Arc::new(Admin::new(&self.net, address, Some(self.pool), self.key.clone()))
+            })
             .clone();
         match admin.ask(&Ask::Fence(member))? {
             Answer::Done => Ok(()),
