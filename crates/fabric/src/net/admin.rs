@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::handshake::Client;
 use super::key::{self, Key};
-use super::wire::{self, Answer, Ask, Hello, PoolId, Welcome, broken};
+use super::wire::{self, Answer, Ask, Hello, Pass, PoolId, Welcome, broken};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Longest wait for a connection, for an answer.
@@ -16,13 +16,21 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Admin {
     address: String,
     pool: Option<PoolId>,
+    /// In whose name.
+    pass: Option<Pass>,
     key: Key,
     stream: Mutex<Option<TcpStream>>,
 }
 
 impl Admin {
     pub(super) fn new(address: String, pool: Option<PoolId>, key: Key) -> Self {
-        Self { address, pool, key, stream: Mutex::default() }
+        Self { address, pool, pass: None, key, stream: Mutex::default() }
+    }
+
+    /// Asks in the name of a member.
+    pub(super) fn speaking_for(self, pass: Pass) -> Self {
+        // A connection speaks for one member to its end.
+        Self { pass: Some(pass), stream: Mutex::default(), ..self }
     }
 
     fn stream(&self) -> MutexGuard<'_, Option<TcpStream>> {
@@ -46,7 +54,7 @@ impl Admin {
         let s = match stream {
             Some(s) => s,
             None => {
-                let hello = Hello::Ask { pool: self.pool };
+                let hello = Hello::Ask { pool: self.pool, pass: self.pass };
                 stream.insert(open(&self.address, &self.key, &hello)?.0)
             }
         };

@@ -111,8 +111,8 @@ impl Link {
 
     fn connect(&mut self, shared: &Shared) -> Result<()> {
         let number = shared.next_link();
-        let (pool, from, to) = (shared.pool, shared.me, self.to);
-        let hello = Hello::Link { pool, from, to, number, replaces: self.number };
+        let (pool, pass, to) = (shared.pool, shared.badges.pass(shared.me), self.to);
+        let hello = Hello::Link { pool, pass, to, number, replaces: self.number };
         let (stream, clock) = admin::open(&self.address, &shared.key, &hello)?;
         stream.set_nonblocking(true).map_err(|e| broken(&self.address, &e))?;
         // Read after the answer: the host's clock is further on by now.

@@ -28,6 +28,7 @@ mod membership;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
 mod rdma;
 mod registrar;
+mod roles;
 mod roster;
 mod server;
 mod service;
@@ -54,6 +55,7 @@ use admin::{Admin, unexpected};
 use carrier::Common;
 use rdma::Rdma;
 use registrar::Registrar;
+use roles::Badges;
 use service::Call;
 use transport::NetTransport;
 use wire::{Answer, Ask};
@@ -102,6 +104,8 @@ pub(crate) struct Shared {
     registrar: Option<Registrar>,
     /// What the connections of this node prove, and must prove.
     key: Key,
+    /// Those of the pool's members.
+    badges: Badges,
     /// To the first memory node; where it is.
     first: Admin,
     first_address: String,
@@ -367,7 +371,10 @@ impl Shared {
         let (at, address) = self.reach(host)?;
         let admin = locked(&self.admins)
             .entry(at)
-            .or_insert_with(|| Arc::new(Admin::new(address, Some(self.pool), self.key.clone())))
+            .or_insert_with(|| {
+                let pass = self.badges.pass(self.me);
+                Arc::new(Admin::new(address, Some(self.pool), self.key.clone()).speaking_for(pass))
+            })
             .clone();
         match admin.ask(&Ask::Fence(member))? {
             Answer::Done => Ok(()),

@@ -13,8 +13,9 @@ use super::frames::{self, Fields};
 use super::handshake;
 use super::key::{self, Access};
 use super::rdma::End;
+use super::roles::Admitted;
 use super::service::{Call, Reply};
-use super::wire::{self, Answer, Ask, Hello, MAX_FRAME, Welcome, broken};
+use super::wire::{self, Ask, MAX_FRAME, Welcome, broken};
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
 use crate::rpc::ServiceId;
@@ -129,23 +130,20 @@ fn try_receive(weak: &Weak<Shared>, stream: &TcpStream) -> Result<()> {
     stream.set_read_timeout(None).map_err(io)?;
     let Some(shared) = weak.upgrade() else { return Ok(()) };
     let clock = shared.now();
-    match hello {
-        Hello::Ask { pool } => {
-            if let Err(e) = pool.map_or(Ok(()), |pool| shared.check_pool(pool)) {
-                return welcome(&Welcome::Refused((&e).into()));
-            }
+    let admitted = match shared.admit(hello) {
+        Ok(admitted) => admitted,
+        Err(e) => return welcome(&Welcome::Refused((&e).into())),
+    };
+    match admitted {
+        Admitted::Asking(speaker) => {
             welcome(&Welcome::Granted { clock })?;
             drop(shared);
             let ip = stream.peer_addr().map_err(io)?.ip();
-            questions(weak, stream, &name, ip)
+            questions(weak, stream, &name, ip, speaker)
         }
-        Hello::Link { pool, from, to, number, replaces } => {
-            let entered = shared.check_pool(pool).and_then(|()| {
-                shared.check_life(to)?;
-                shared.sessions.end(|m, n| (m, n) == (from, replaces));
-                enter(&shared, stream, (from, number))
-            });
-            let _entered = match entered {
+        Admitted::Link { from, number, replaces } => {
+            shared.sessions.end(|m, n| (m, n) == (from, replaces));
+            let _entered = match enter(&shared, stream, (from, number)) {
                 Ok(entered) => entered,
                 Err(e) => return welcome(&Welcome::Refused((&e).into())),
             };
@@ -169,25 +167,17 @@ fn enter<'s>(shared: &'s Shared, stream: &TcpStream, key: (Member, u64)) -> Resu
     Ok(Entered { sessions, key })
 }
 
-fn questions(weak: &Weak<Shared>, stream: &TcpStream, name: &str, ip: IpAddr) -> Result<()> {
+fn questions(
+    weak: &Weak<Shared>,
+    stream: &TcpStream,
+    name: &str,
+    ip: IpAddr,
+    speaker: Option<Member>,
+) -> Result<()> {
     loop {
         let ask: Ask = wire::receive(stream, name)?;
         let Some(shared) = weak.upgrade() else { return Ok(()) };
-        let answer = match (ask, &shared.registrar) {
-            (Ask::Fence(member), _) => {
-                shared.revoke(member);
-                Answer::Done
-            }
-            (ask, Some(registrar)) => registrar.answer(ask, ip, shared.now()),
-            (_, None) => {
-                let e = Error::invalid(format!(
-                    "{} is not the first memory node of its pool: ask that one",
-                    shared.me.node
-                ));
-                Answer::Refused((&e).into())
-            }
-        };
-        wire::send(stream, &answer)?;
+        wire::send(stream, &shared.answer(ask, speaker, ip))?;
     }
 }
 

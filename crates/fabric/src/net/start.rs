@@ -10,6 +10,7 @@ use super::admin::{Admin, unexpected};
 use super::carrier::{Carrier, Common, Equipment};
 use super::rdma::Rdma;
 use super::registrar::{Charter, Registrar};
+use super::roles::Badges;
 use super::roster::{Place, Roster};
 use super::verdicts::Verdicts;
 use super::wire::{self, Answer, Ask, Introduction, PoolId};
@@ -53,6 +54,7 @@ struct Start<'a> {
     region: Region,
     common: Common,
     equipment: &'a Equipment,
+    badges: Badges,
     roster: Roster,
     registrar: Option<Registrar>,
     first_address: String,
@@ -79,13 +81,25 @@ impl NetFabric {
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
         let pool = PoolId(wire::draw()?);
         let region = common.region(region_bytes, equipment)?;
-        let registrar = Registrar::new(pool, charter, common, Arc::new(InProcess::new(terms)));
+        let (badges, membership) = (Badges::draw()?, Arc::new(InProcess::new(terms)));
+        let registrar = Registrar::new(pool, charter, common, badges.clone(), membership);
         let place = Place { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
         registrar.enter(place);
         let (roster, registrar, first_address) =
             (registrar.roster(), Some(registrar), at.to_string());
-        Start { me, pool, region, common, equipment, roster, registrar, first_address, listener }
-            .run()
+        Start {
+            me,
+            pool,
+            region,
+            common,
+            equipment,
+            badges,
+            roster,
+            registrar,
+            first_address,
+            listener,
+        }
+        .run()
     }
 
     /// The charter of the pool whose first memory node listens at an address, and what carries its verbs.
@@ -131,7 +145,11 @@ impl NetFabric {
             nonce: wire::draw()?,
         });
         let answer = again_until(until, || first.ask(&ask))?;
-        let Answer::Registered { me, roster } = answer else { return Err(unexpected(&answer)) };
+        let Answer::Registered { me, roster, secret } = answer else {
+            return Err(unexpected(&answer));
+        };
+        let badges = Badges::of(secret);
+        let first = first.speaking_for(badges.pass(me));
         let (first_address, equipment) = (how.first.to_string(), how.equipment);
         let registrar = None;
         let start = Start {
@@ -140,6 +158,7 @@ impl NetFabric {
             region,
             common,
             equipment,
+            badges,
             roster,
             registrar,
             first_address,
@@ -188,7 +207,9 @@ impl Start<'_> {
             verdicts: Verdicts::default(),
             registrar,
             key: equipment.access.key.clone(),
-            first: Admin::new(first_address.clone(), Some(self.pool), equipment.access.key.clone()),
+            first: Admin::new(first_address.clone(), Some(self.pool), equipment.access.key.clone())
+                .speaking_for(self.badges.pass(me)),
+            badges: self.badges,
             first_address,
             admins: Mutex::<BTreeMap<_, _>>::default(),
             sessions: server::Sessions::default(),
