@@ -1,16 +1,16 @@
 //! The thread of a memory node's process that acts for the membership: it keeps the node's lease and revokes the access of the dead. At
 //! the first memory node it also has the membership judge, when no compute node calls as well.
 
-use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Shared;
+use super::io::Stream;
 use super::membership::Remote;
 use super::registrar::{Registrar, ready};
 use crate::error::{Error, ErrorKind, Result};
-use crate::membership::{Membership, MemoryAgent, Presence};
+use crate::membership::{Member, Membership, MemoryAgent, Presence};
 use crate::transport::Nanos;
 
 /// Steps of the agent in a lease, and while a death is under way.
@@ -19,8 +19,6 @@ const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 /// Shortest and longest pause between two steps, ns.
 const SHORTEST_NS: Nanos = 1_000_000;
 const LONGEST_NS: Nanos = 50_000_000;
-/// A host that says that nobody listens says so within this time: ticks must not wait for one that says nothing.
-const SAYS_SO_WITHIN: Duration = Duration::from_millis(20);
 
 /// Joins, and starts the thread. It ends with the node.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
@@ -38,6 +36,8 @@ struct Acting {
     agent: MemoryAgent,
     membership: Arc<dyn Membership>,
     probe_at: Nanos,
+    /// Connections in the making: a host says soon that no process listens there, or never.
+    probes: Vec<(Member, Box<dyn Stream>)>,
 }
 
 impl Acting {
@@ -46,7 +46,13 @@ impl Acting {
             Some(registrar) => registrar.membership.clone(),
             None => Arc::new(Remote::new(shared.clone())),
         };
-        Self { agent: MemoryAgent::new(shared.me), membership, probe_at: 0, shared }
+        Self {
+            agent: MemoryAgent::new(shared.me),
+            membership,
+            probe_at: 0,
+            probes: Vec::new(),
+            shared,
+        }
     }
 
     fn run(mut self) {
@@ -76,20 +82,32 @@ impl Acting {
     /// Asks the hosts of memory nodes that are missing whether their processes have ended.
     fn probe(&mut self, registrar: &Registrar) {
         let now = self.shared.now();
+        self.probes.retain_mut(|(member, stream)| match stream.is_connected() {
+            Ok(is_made) => !is_made,
+            Err(e) => {
+                if e.kind() == std::io::ErrorKind::ConnectionRefused {
+                    registrar.membership.lose(*member);
+                }
+                false
+            }
+        });
         let state = registrar.membership.latest();
         if now < self.probe_at || state.away().next().is_none() {
             return;
         }
         self.probe_at = now + self.agent.lease_ns();
+        // What has not answered since the last time is asked again.
+        self.probes.clear();
         let roster = registrar.roster();
         for m in state.away().filter(|m| m.presence == Presence::Missing) {
-            let at = roster.find(m.member.node).and_then(|p| p.address.parse::<SocketAddr>().ok());
-            let refused = at.is_some_and(|at| {
-                let tried = TcpStream::connect_timeout(&at, SAYS_SO_WITHIN);
-                tried.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
-            });
-            if refused {
-                registrar.membership.lose(m.member);
+            let at = roster.find(m.member.node).map(|p| p.address.as_str());
+            match at.map(|at| self.shared.net.dial(at)) {
+                Some(Ok(stream)) => self.probes.push((m.member, stream)),
+                // A host of this machine may say so at once.
+                Some(Err(e)) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
+                    registrar.membership.lose(m.member);
+                }
+                _ => {}
             }
         }
     }

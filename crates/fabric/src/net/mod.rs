@@ -16,13 +16,21 @@
 
 mod admin;
 mod agent;
+mod boxes;
 mod carrier;
+mod connection;
+mod dial;
 mod direct;
+mod execute;
 mod frames;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
+#[cfg(test)]
+mod hostile;
+mod io;
 mod key;
+mod limits;
 mod link;
 mod membership;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
@@ -32,6 +40,8 @@ mod roles;
 mod roster;
 mod server;
 mod service;
+mod sessions;
+mod sockets;
 mod start;
 mod transport;
 mod verdicts;
@@ -42,6 +52,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
 
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
@@ -77,6 +88,8 @@ pub struct NetFabric(Arc<Node>);
 /// Closes the node when it is dropped: threads hold only what it points to.
 struct Node {
     shared: Arc<Shared>,
+    /// The thread that serves others.
+    server: Option<JoinHandle<()>>,
 }
 
 /// What the threads of a node share.
@@ -90,8 +103,8 @@ pub(crate) struct Shared {
     rdma: Option<Rdma>,
     /// What the fabric grants.
     caps: Capabilities,
-    /// Start of this node's clock.
-    epoch: std::time::Instant,
+    /// Sockets and the clock.
+    net: Arc<dyn io::Net>,
     roster: RwLock<Roster>,
     refreshed_at: AtomicU64,
     /// The incarnations that links may be opened to, where they are not the roster's.
@@ -111,7 +124,7 @@ pub(crate) struct Shared {
     first_address: String,
     /// To other hosts.
     admins: Mutex<BTreeMap<Member, Arc<Admin>>>,
-    sessions: server::Sessions,
+    sessions: sessions::Sessions,
     calls: Mutex<Option<Sender<Call>>>,
     next_link: AtomicU64,
     listens: String,
@@ -209,17 +222,18 @@ impl Drop for Node {
             let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
         }
         *locked(&self.shared.calls) = None;
-        // The listener looks up when somebody comes.
-        if let Ok(at) = self.shared.listens.parse() {
-            let _ = std::net::TcpStream::connect_timeout(&at, start::AGAIN);
-        }
         self.shared.sessions.end(|_, _| true);
+        self.shared.sessions.wake();
+        // When this returns the address is free. (The thread drops no node: it has none.)
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
     }
 }
 
 impl Shared {
     pub(crate) fn now(&self) -> Nanos {
-        self.epoch.elapsed().as_nanos() as Nanos
+        self.net.now()
     }
 
     fn next_link(&self) -> u64 {
@@ -261,7 +275,12 @@ impl Shared {
         if self.registrar.is_some() {
             return Ok(());
         }
-        match self.ask(&Ask::Roster)? {
+        self.take_roster(self.ask(&Ask::Roster)?)
+    }
+
+    /// Takes over what the first memory node says.
+    fn take_roster(&self, answer: Answer) -> Result<()> {
+        match answer {
             Answer::Roster(roster) => {
                 *self.roster.write().unwrap_or_else(PoisonError::into_inner) = roster;
                 Ok(())
@@ -270,17 +289,24 @@ impl Shared {
         }
     }
 
-    /// Where a node is; asks when it is not known, but not all the time.
+    /// Whether the roster may be asked for: not all the time.
+    fn is_time_to_refresh(&self) -> bool {
+        let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
+        if self.registrar.is_some() || (last != 0 && now < last + REFRESH_NS) {
+            return false;
+        }
+        self.refreshed_at.store(now.max(1), Ordering::Relaxed);
+        true
+    }
+
+    /// Where a node is; asks, and waits, when it is not known, but not all the time.
     fn find(&self, node: NodeId) -> Option<Place> {
         if let Some(place) = self.place(node) {
             return Some(place);
         }
-        let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
-        if last != 0 && now < last + REFRESH_NS {
-            return None;
+        if self.is_time_to_refresh() {
+            self.refresh_roster().ok()?;
         }
-        self.refreshed_at.store(now.max(1), Ordering::Relaxed);
-        self.refresh_roster().ok()?;
         self.place(node)
     }
 
@@ -289,9 +315,15 @@ impl Shared {
         locked(&self.lives).get(&node).copied()
     }
 
-    /// With whom, and where, a link to a node is to be opened.
+    /// With whom, and where, a connection to a node is to be opened; asks, and waits, when it is not known.
     fn reach(&self, node: NodeId) -> Result<(Member, String)> {
-        let place = self.find(node).ok_or_else(|| {
+        let _ = self.find(node);
+        self.reach_known(node)
+    }
+
+    /// The same without asking.
+    fn reach_known(&self, node: NodeId) -> Result<(Member, String)> {
+        let place = self.place(node).ok_or_else(|| {
             Error::new(
                 ErrorKind::Unreachable,
                 format!("{node} is no node of this pool, or has not come yet"),
@@ -359,6 +391,7 @@ impl Shared {
     fn call(&self, call: Call) {
         // Without that thread the node is closing, and nobody waits.
         if let Some(calls) = &*locked(&self.calls) {
+            self.sessions.calls_bytes.fetch_add(call.request.len(), Ordering::Relaxed);
             let _ = calls.send(call);
         }
     }
@@ -373,7 +406,8 @@ impl Shared {
             .entry(at)
             .or_insert_with(|| {
                 let pass = self.badges.pass(self.me);
-                Arc::new(Admin::new(address, Some(self.pool), self.key.clone()).speaking_for(pass))
+                let admin = Admin::new(&self.net, address, Some(self.pool), self.key.clone());
+                Arc::new(admin.speaking_for(pass))
             })
             .clone();
         match admin.ask(&Ask::Fence(member))? {

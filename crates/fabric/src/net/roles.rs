@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Shared;
-use super::key::{self, Key};
+use super::key::Key;
 use super::wire::{Answer, Ask, Hello, Pass};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, ErrorKind, Result};
@@ -47,11 +47,6 @@ pub(super) enum Admitted {
 impl Badges {
     pub(super) fn of(secret: Secret) -> Self {
         Self { secret, key: Key::of_bytes(&secret) }
-    }
-
-    /// Those of a new pool.
-    pub(super) fn draw() -> Result<Self> {
-        Ok(Self::of(key::random()?))
     }
 
     /// What a member shows.

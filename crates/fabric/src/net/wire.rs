@@ -3,16 +3,10 @@
 //! A frame is a length (4 bytes, little endian, of what follows) and a body of at most 64 MiB. Everything that comes from a peer is
 //! checked before it is used: it may be another version, another program, or damaged.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Common;
-use super::handshake::Side;
-use super::key;
 use super::roles::Secret;
 use super::roster::Roster;
 use crate::addr::Role;
@@ -27,7 +21,7 @@ pub(super) const VERSION: u32 = 3;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
 /// Longest message of connection set-up and of the roster.
-const MAX_MESSAGE: usize = 4 << 20;
+pub(super) const MAX_MESSAGE: usize = 4 << 20;
 
 /// Which pool: drawn when its first memory node starts, so that a memory node that comes back empty is told from the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,68 +177,6 @@ pub(super) fn decode<T: DeserializeOwned>(body: &[u8], from: &str) -> Result<T> 
         .map_err(|e| Error::corrupt(format!("{from} sent {} bytes of no message: {e}", body.len())))
 }
 
-/// Sends a message, blocking.
-pub(super) fn send<T: Serialize>(mut to: &TcpStream, message: &T) -> Result<()> {
-    let body = encode(message)?;
-    let mut frame = Vec::with_capacity(body.len() + 4);
-    frame.extend((body.len() as u32).to_le_bytes());
-    frame.extend(body);
-    to.write_all(&frame).map_err(|e| broken("the peer", &e))
-}
-
-/// Receives a message, blocking as long as the socket's timeout says.
-pub(super) fn receive<T: DeserializeOwned>(mut from: &TcpStream, name: &str) -> Result<T> {
-    let mut length = [0; 4];
-    from.read_exact(&mut length).map_err(|e| broken(name, &e))?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_MESSAGE {
-        return Err(Error::corrupt(format!(
-            "{name} announces a message of {length} bytes: is it a node of dmtree?"
-        )));
-    }
-    let mut body = vec![0; length];
-    from.read_exact(&mut body).map_err(|e| broken(name, &e))?;
-    decode(&body, name)
-}
-
-/// Runs one side of a handshake on a blocking socket. All of it must be done within the time: a peer that sends byte by byte gets no
-/// more of it.
-#[expect(clippy::disallowed_methods, reason = "connection set-up is in real time")]
-pub(super) fn shake<S: Side>(
-    mut peer: &TcpStream,
-    side: &mut S,
-    within: Duration,
-    name: &str,
-) -> Result<S::Said> {
-    let io = |e: std::io::Error| broken(name, &e);
-    let until = std::time::Instant::now() + within;
-    let mut bytes = [0; 256];
-    loop {
-        peer.write_all(&side.out()).map_err(io)?;
-        let left = until.saturating_duration_since(std::time::Instant::now());
-        if left.is_zero() {
-            return Err(io(std::io::ErrorKind::TimedOut.into()));
-        }
-        peer.set_read_timeout(Some(left)).map_err(io)?;
-        let room = side.wants().min(bytes.len());
-        let n = match peer.read(&mut bytes[..room]) {
-            Ok(0) => return Err(io(std::io::ErrorKind::UnexpectedEof.into())),
-            Ok(n) => n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(io(e)),
-        };
-        match side.feed(&bytes[..n]) {
-            Ok(None) => {}
-            Ok(Some(said)) => return Ok(said),
-            Err(e) => {
-                // The peer is told why, if it is told anything.
-                let _ = peer.write_all(&side.out());
-                return Err(e);
-            }
-        }
-    }
-}
-
 /// The error of a connection that does not work.
 pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
@@ -259,11 +191,6 @@ pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
         _ => e.to_string(),
     };
     Error::new(ErrorKind::Unreachable, format!("{name}: {what}"))
-}
-
-/// A number that no other process draws.
-pub(super) fn draw() -> Result<u64> {
-    Ok(u64::from_le_bytes(key::random()?) | 1)
 }
 
 #[cfg(test)]

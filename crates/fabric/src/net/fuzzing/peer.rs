@@ -61,7 +61,7 @@ pub fn register(stream: &mut TcpStream) -> Result<Registered> {
         wanted: None,
         listens: "127.0.0.1:1".into(),
         region_bytes: 4096,
-        nonce: wire::draw()?,
+        nonce: u64::from_le_bytes(key::random()?),
     };
     match ask(stream, &Ask::Register(who))? {
         Answer::Registered { me, secret, .. } => {
