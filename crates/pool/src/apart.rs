@@ -308,5 +308,7 @@ async fn leave(node: &PoolNode, ep: &Endpoint, pause_ns: u64) -> Result<()> {
         node.keep(ep).await?;
         ep.sleep(pause_ns / 4).await;
     }
+    // What cannot be handed in now is found by a census.
+    let _ = node.hand_in(ep).await;
     node.leave(ep).await
 }
