@@ -364,6 +364,8 @@ pub enum Faults {
     Crash,
     /// Crashes, hung and frozen nodes, dropped operations, cut links, lost memory nodes.
     All,
+    /// Many lives: nodes end and come back, also all at once; standstills, lost memory nodes, clock jumps.
+    Lives,
 }
 
 /// Seeds from the first to before the second.

@@ -125,13 +125,14 @@ impl ToolArgs {
 /// `memnode`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  dmtree memnode --memory-bytes 4GiB                              # for processes of this machine
-  (umask 077; dmtree key > pool.key); export DMTREE_KEY=$(cat pool.key)   # on all machines
-  dmtree memnode --memory-bytes 4GiB                              # for all machines that have the key
-  dmtree memnode --memory-bytes 4GiB --memory-nodes 2             # founds a pool of two
-  dmtree memnode --memory-bytes 4GiB --join 10.0.0.1:7000         # the second
-  dmtree memnode --fabric verbs --device mlx5_0 --memory-bytes 64GiB    # verbs over RDMA
-  dmtree shell --connect 10.0.0.1:7000                            # a compute node
+  dmtree memnode --memory-bytes 4GiB                         # for processes of this machine
+  (umask 077; dmtree key > pool.key)                         # once; copy it to every machine
+  dmtree memnode --key-file pool.key --memory-bytes 4GiB     # for processes with that key
+  export DMTREE_KEY=$(cat pool.key)                          # instead of --key-file
+  dmtree memnode --memory-bytes 4GiB --memory-nodes 2        # founds a pool of two
+  dmtree memnode --memory-bytes 4GiB --join 10.0.0.1:7000    # the second
+  dmtree memnode --fabric verbs --device mlx5_0              # verbs over RDMA
+  dmtree shell --connect 10.0.0.1:7000                       # a compute node
 
 The first memory node says what carries verbs, and the others follow. Processes may start in any order. What a memory node holds is lost with its process.")]
 pub struct MemnodeArgs {

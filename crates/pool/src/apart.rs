@@ -351,24 +351,29 @@ fn keep(node: &Arc<PoolNode>, stop: &AtomicBool, joined: &SyncSender<Result<()>>
         // The membership ends the lease of a node that cannot say good-bye.
         Ok(()) => {
             let pause_ns = node.lease_ns() / STEPS_PER_LEASE;
-            _ = ep.core().block_on(ep.slot(), leave(node, &ep, pause_ns));
+            _ = ep.core().block_on(ep.slot(), node.depart(&ep, pause_ns));
         }
         Err(e) => node.lose(e),
     }
 }
 
-/// Hands the node's tables over, if there is anybody to take them, and says good-bye.
-async fn leave(node: &PoolNode, ep: &Endpoint, pause_ns: u64) -> Result<()> {
-    let until = ep.now() + LEAVES_WITHIN_NS;
-    while ep.now() < until && node.has_peers() {
-        match node.hand_over(ep).await {
-            Ok(true) => break,
-            Err(e) if !e.is_retryable() => return Err(e),
-            _ => {}
+impl PoolNode {
+    /// Hands the node's tables over, if another node can take them, and says good-bye. Nothing of the node works any more.
+    ///
+    /// # Errors
+    /// `Fenced` when it was dead already; those of the fabric.
+    pub async fn depart(&self, ep: &Endpoint, pause_ns: u64) -> Result<()> {
+        let until = ep.now() + LEAVES_WITHIN_NS;
+        while ep.now() < until && self.has_peers() {
+            match self.hand_over(ep).await {
+                Ok(true) => break,
+                Err(e) if !e.is_retryable() => return Err(e),
+                _ => {}
+            }
+            // One planned move is under way at a time: another node's may come first.
+            self.keep(ep).await?;
+            ep.sleep(pause_ns / 4).await;
         }
-        // One planned move is under way at a time: another node's may come first.
-        node.keep(ep).await?;
-        ep.sleep(pause_ns / 4).await;
+        self.leave(ep).await
     }
-    node.leave(ep).await
 }

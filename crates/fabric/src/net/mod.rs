@@ -23,6 +23,8 @@ mod dial;
 mod direct;
 mod execute;
 mod frames;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 #[cfg(test)]
 mod hostile;
