@@ -16,6 +16,9 @@ const DEFAULT_CACHE_BYTES: u64 = 64 << 20;
 /// How long to wait for a pool when nobody says otherwise.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
+/// How long one attempt to join again may wait for the pool.
+const ONE_ATTEMPT: Duration = Duration::from_secs(2);
+
 /// Says what an embedded pool is made of; made by [`Pool::embedded`], ended by [`PoolBuilder::open`].
 ///
 /// ```
@@ -87,7 +90,7 @@ impl PoolBuilder {
             memory_bytes_per_node: memory / u64::from(self.memory_nodes) / 64 * 64,
             ..PoolOptions::default()
         };
-        Ok(Pool::new(Cluster::embedded(&options)?, cache_bytes))
+        Ok(Pool::embedded_in(Cluster::embedded(&options)?, cache_bytes))
     }
 }
 
@@ -159,7 +162,8 @@ impl Connector {
         self
     }
 
-    /// Joins the pool as a compute node. When the last handle of the pool is dropped the node leaves in good order; when the process
+    /// Joins the pool as a compute node. A process that loses its membership, because it stood still or was cut off for longer than its
+    /// lease, joins again by itself: the pool and its handles stay valid. When the last handle of the pool is dropped the node leaves in good order; when the process
     /// dies, the other compute nodes repair what it had begun.
     ///
     /// # Errors
@@ -168,14 +172,42 @@ impl Connector {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when it is a pool over RDMA and this machine or program has none; they
     /// say what is missing.
     pub fn open(self) -> Result<Pool> {
-        let place = Place {
+        let cache_bytes = self.cache?;
+        let way = Way {
+            first: self.first,
+            listen: self.listen,
+            wanted: self.wanted,
+            within: self.within,
+            equipment: self.equipment,
+        };
+        Pool::connected(Cluster::join(&way.place(way.within))?, cache_bytes, way)
+    }
+}
+
+/// How this process joins its pool, the first time and whenever it has lost its membership.
+#[derive(Debug)]
+pub(crate) struct Way {
+    first: String,
+    listen: String,
+    wanted: Option<u16>,
+    within: Duration,
+    equipment: Equipment,
+}
+
+impl Way {
+    fn place(&self, within: Duration) -> Place<'_> {
+        Place {
             first: &self.first,
             listen: &self.listen,
             wanted: self.wanted,
-            within: self.within,
+            within,
             carrier: None,
             equipment: &self.equipment,
-        };
-        Ok(Pool::new(Cluster::join(&place)?, self.cache?))
+        }
+    }
+
+    /// For one attempt of many to join again.
+    pub(crate) fn again(&self) -> Place<'_> {
+        self.place(self.within.min(ONE_ATTEMPT))
     }
 }
