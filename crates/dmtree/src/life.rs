@@ -81,7 +81,8 @@ impl Attempts {
     /// What an operation does after an error. It `reads` when it may be repeated whatever the error says of its effect.
     pub(crate) async fn after(&mut self, at: Standpoint<'_>, e: Error, reads: bool) -> Next {
         use ErrorKind::{Contended, Fenced, TimedOut, Unreachable};
-        if !at.pool.joins_again() || !matches!(e.kind(), Fenced | Unreachable | TimedOut | Contended)
+        if !at.pool.joins_again()
+            || !matches!(e.kind(), Fenced | Unreachable | TimedOut | Contended)
         {
             return Next::Give(e);
         }
@@ -169,7 +170,9 @@ impl Standpoint<'_> {
         let member = self.node.member();
         let (state, trouble) = match self.node.belonging(self.ep) {
             Belonging::Lost => (
-                format!("{member} has lost its membership, and the process has not joined again yet"),
+                format!(
+                    "{member} has lost its membership, and the process has not joined again yet"
+                ),
                 locked(&self.pool.lives).trouble.clone(),
             ),
             Belonging::Lapsed => (
@@ -250,8 +253,7 @@ impl PoolInner {
         let there = list(&life.cluster)?;
         let former = {
             let opened = locked(&self.opened);
-            let is_there =
-                |open: &OpenIndex| there.contains(&open.id) || !known.contains(&open.id);
+            let is_there = |open: &OpenIndex| there.contains(&open.id) || !known.contains(&open.id);
             let prepare = |open: &Arc<OpenIndex>| match is_there(open) {
                 true => Ok((open.clone(), Some(open.prepare(&life, self.cache_bytes)?))),
                 false => Ok((open.clone(), None)),

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, ErrorKind, Result};
-use dmtree_parts::naming::{self, Wish};
 use dmtree_parts::NodeContext;
+use dmtree_parts::naming::{self, Wish};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
 
 use crate::builder::{Connector, PoolBuilder, Way};
@@ -83,8 +83,10 @@ impl Pool {
     /// [`ErrorKind::NotFound`] when there is none of this name.
     pub fn open(&self, name: &str) -> Result<Index> {
         let _naming = locked(&self.0.naming);
-        let found =
-            self.0.admin(true, |a| a.run(a.node.find_ready_index(&a.ep, name)))?.ok_or_else(|| {
+        let found = self
+            .0
+            .admin(true, |a| a.run(a.node.find_ready_index(&a.ep, name)))?
+            .ok_or_else(|| {
                 Error::new(
                     ErrorKind::NotFound,
                     format!(

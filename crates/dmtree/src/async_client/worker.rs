@@ -73,8 +73,7 @@ fn attach(
     coroutines: usize,
 ) -> Result<(Rc<Core>, Vec<Coroutine>)> {
     let (core, seats) = Seat::crew(open, coroutines)?;
-    let coroutine =
-        |seat| Coroutine { seat, pool: pool.clone(), id: mailbox.enlist(), seen: 0 };
+    let coroutine = |seat| Coroutine { seat, pool: pool.clone(), id: mailbox.enlist(), seen: 0 };
     Ok((core, seats.into_iter().map(coroutine).collect()))
 }
 

@@ -14,11 +14,8 @@ const SHORT: Terms =
     Terms { lease_ns: 300_000_000, acknowledge_ns: 3_000_000_000, drift_one_in: 16 };
 
 fn memory_at(listen: &str) -> MemoryNode {
-    let options = PoolOptions {
-        compute_nodes: 8,
-        memory_bytes_per_node: 64 << 20,
-        ..PoolOptions::default()
-    };
+    let options =
+        PoolOptions { compute_nodes: 8, memory_bytes_per_node: 64 << 20, ..PoolOptions::default() };
     MemoryNode::found(listen, &options, SHORT, Carrier::Frames, &Equipment::default())
         .expect("a free port")
 }
@@ -65,17 +62,23 @@ fn reads_go_on_and_writes_are_done_or_in_doubt() {
     }
     for round in 0..3 {
         let former = fence(&first, &a);
-        assert_eq!(here.get(key(round)).expect("a read is repeated").as_deref(), Some(&b"before"[..]));
+        assert_eq!(
+            here.get(key(round)).expect("a read is repeated").as_deref(),
+            Some(&b"before"[..])
+        );
         within("another life", || a.incarnation().expect("one") != former);
         let value = format!("after {round}");
         assert_eq!(here.put("k", &value).expect("a member again"), Outcome::Done);
         assert_eq!(there.get("k").expect("get").as_deref(), Some(value.as_bytes()));
-        // The next one meets the loss in a write.
-        fence(&first, &a);
-        match here.put("k", "in doubt") {
-            Ok(outcome) => assert_eq!(outcome, Outcome::Done),
-            Err(e) => assert_eq!(e.effect(), Effect::Unknown, "{e}"),
-        }
+        // Now a write meets the loss.
+        let former = fence(&first, &a);
+        within("another life", || {
+            match here.put("k", "in doubt") {
+                Ok(outcome) => assert_eq!(outcome, Outcome::Done),
+                Err(e) => assert_eq!(e.effect(), Effect::Unknown, "{e}"),
+            }
+            a.incarnation().expect("one") != former
+        });
         assert_eq!(here.put("k", "certain").expect("a member again"), Outcome::Done);
         assert_eq!(there.get("k").expect("get").as_deref(), Some(&b"certain"[..]));
         assert_eq!(a.list().expect("names"), ["t"]);
@@ -92,10 +95,12 @@ fn a_scan_goes_on_behind_its_last_key() {
     }
     let mut session = here.session().expect("a session");
     let mut seen = Vec::new();
+    let mut former = (0, 0);
     for (n, pair) in session.scan(..).page_size(10).into_iter().enumerate() {
         seen.push(pair.expect("goes on").0);
         if n == 95 || n == 205 {
-            fence(&first, &a);
+            within("another life", || a.incarnation().expect("one") != former);
+            former = fence(&first, &a);
         }
     }
     assert_eq!(seen, (0..300).map(|i| key(i).into_bytes()).collect::<Vec<_>>());
@@ -122,6 +127,7 @@ fn batches_and_names_survive_a_loss() {
     assert_eq!(there.get(key(7)).expect("get").as_deref(), Some(&b"2"[..]));
     assert_eq!(here.get_many(&[key(1), key(999)]).expect("get"), [Some(b"2".to_vec()), None]);
     fence(&first, &a);
+    // Created in the old life or in the new one, and opened in either.
     let other = a.open_or_create("other", Options::default()).expect("a member again");
     other.put("k", "v").expect("put");
     let known = b.open("other").expect("there");
@@ -161,8 +167,10 @@ fn requests_of_async_clients_are_answered_by_the_next_life() {
         here.put(key(i), "v").expect("put");
     }
     let (mut done, mut in_doubt) = (0, 0);
+    let mut former = (0, 0);
     for _ in 0..3 {
-        fence(&first, &a);
+        within("another life", || a.incarnation().expect("one") != former);
+        former = fence(&first, &a);
         futures_executor::block_on(async {
             let gets: Vec<_> = (0..100).map(|i| client.get(key(i))).collect();
             let puts: Vec<_> = (0..100).map(|i| client.put(key(i), "v")).collect();
