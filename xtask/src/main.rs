@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod fuzz;
 mod report;
 mod soft_roce;
 
@@ -16,6 +17,10 @@ const VERBS: &[(&str, &str)] = &[
     (
         "miri",
         "undefined behaviour in the fabric, the cache and the formats (needs the nightly component `miri`)",
+    ),
+    (
+        "fuzz [--seconds N] [TARGET...]",
+        "decoders of hostile bytes, two minutes each (needs a nightly compiler, and a C++ compiler)",
     ),
     (
         "report-check [DIR]",
@@ -42,6 +47,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy(),
         Some("loom") => loom(),
         Some("miri") => miri(),
+        Some("fuzz") => fuzz::run_all(&args[1..]),
         Some("report-check") => report::check(&args[1..]),
         Some("check") => check::run(args.get(1).is_some_and(|a| a == "--long")),
         Some("soft-roce") => soft_roce::run(&args[1..]),

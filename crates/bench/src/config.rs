@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use dmtree_workload::{Distribution, KeyForm, ScanLength, Seed, ValueSize, Workload, WorkloadSpec};
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,10 @@ layer! {
     /// Where the first memory node of a running pool listens, on fabrics tcp and verbs; without it memory nodes are started in this
     /// process.
     nodes: String,
+    /// The file with the key of that pool; the environment variable DMTREE_KEY by default.
+    key_file: PathBuf,
+    /// That pool has no key, and nodes listen on all addresses nevertheless.
+    insecure: bool,
     /// The RDMA device, on fabric verbs; the first with an active port by default.
     device: String,
     /// Index into the table of addresses of its port; chosen by kind by default.
@@ -182,6 +187,11 @@ pub struct Config {
     /// A running pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<String>,
+    /// Where the key of that pool is: of no interest to others.
+    #[serde(default, skip_serializing)]
+    pub key_file: Option<PathBuf>,
+    #[serde(default, skip_serializing)]
+    pub insecure: bool,
     /// The RDMA device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
@@ -298,6 +308,8 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         distributions: l.distributions.unwrap_or_else(quick_distributions),
         fabric: l.fabric.unwrap_or_else(|| LOCAL.to_owned()),
         nodes: l.nodes,
+        key_file: l.key_file,
+        insecure: l.insecure.unwrap_or(false),
         device: l.device,
         gid_index: l.gid_index,
         profile,

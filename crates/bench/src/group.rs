@@ -9,6 +9,7 @@ use dmtree_fabric::net::Equipment;
 use dmtree_parts::RangeIndex;
 use dmtree_workload::{Distribution, Plan, Workload};
 
+use crate::access::access;
 use crate::client::{Ended, Tally};
 use crate::clock;
 use crate::config::{Config, LoadBy};
@@ -145,7 +146,9 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
         (_, None, _) => FabricSpec::Local,
         (_, Some(carrier), None) => FabricSpec::Apart { carrier, equipment: c.equipment() },
         (_, carrier, Some(first)) => {
-            FabricSpec::Joined { first: first.clone(), carrier, equipment: c.equipment() }
+            let mut equipment = c.equipment();
+            equipment.access = access(c.key_file.as_deref(), c.insecure)?;
+            FabricSpec::Joined { first: first.clone(), carrier, equipment }
         }
     };
     Ok(PoolSpec {

@@ -5,6 +5,7 @@
 //! form of dumps ([`dump`]), and checked runs ([`checked`], [`campaign`]).
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod bytes;
 pub mod campaign;
 pub mod checked;

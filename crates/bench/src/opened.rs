@@ -136,7 +136,7 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
             return Ok((Cluster::over(&options, *carrier, equipment)?, None));
         }
         FabricSpec::Joined { first, carrier, equipment } => {
-            let (listen, wanted, within) = ("0.0.0.0:0", None, POOL_WITHIN);
+            let (listen, wanted, within) = (equipment.access.any_port(), None, POOL_WITHIN);
             let place = Place { first, listen, wanted, within, carrier: *carrier, equipment };
             let joined = Cluster::join_as(&place, spec.cns);
             return Ok((joined.map_err(|e| Failure::missing(&e))?, None));

@@ -18,8 +18,11 @@ use crate::node::PoolNode;
 use crate::options::PoolOptions;
 use crate::wire::locked;
 
-/// Steps of a keeper in a lease.
-const STEPS_PER_LEASE: u64 = 16;
+/// Steps of a keeper in a lease, and while a death or a move is under way: others wait for every one of its steps.
+const STEPS_PER_LEASE: u64 = 32;
+const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
+/// Between two looks at a memory node that does not answer, ns.
+const LOOK_NS: u64 = 50_000_000;
 /// Longest time for a good-bye, ns.
 const LEAVES_WITHIN_NS: u64 = 5_000_000_000;
 /// Longest time for joining, once registered.
@@ -61,8 +64,8 @@ impl Place<'_> {
 ///
 /// # Errors
 /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
-pub fn open_charter(first: &str, within: Duration) -> Result<PoolOptions> {
-    charter::decode(&NetFabric::charter(first, within)?.0)
+pub fn open_charter(first: &str, equipment: &Equipment, within: Duration) -> Result<PoolOptions> {
+    charter::decode(&NetFabric::charter(first, equipment, within)?.0)
 }
 
 impl MemoryNode {
@@ -123,6 +126,11 @@ impl MemoryNode {
     /// Where it listens.
     pub fn listens(&self) -> &str {
         self.fabric.listens()
+    }
+
+    /// What has happened to the members of the pool since the last call, a line each. Only the first memory node knows.
+    pub fn take_news(&self) -> Vec<String> {
+        self.fabric.take_news().iter().map(ToString::to_string).collect()
     }
 
     /// Its fabric.
@@ -240,7 +248,7 @@ fn join_one(
     let node = start_node(&fabric, me.node, &shape, options, &membership)?;
     let keeper = Keeper::start(&node)?;
     let ep = node.endpoint(0)?;
-    ep.core().block_on(ep.slot(), check_heads(&ep, &shape.memory))?;
+    ep.core().block_on(ep.slot(), check_heads(&ep, &node))?;
     Ok((node, keeper))
 }
 
@@ -258,11 +266,25 @@ fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>>
     (0..options.memory_nodes).map(layout).collect()
 }
 
-async fn check_heads(ep: &Endpoint, layouts: &[NodeLayout]) -> Result<()> {
-    for layout in layouts {
+/// Looks at every memory node that is there. One whose lease has not ended yet, but which cannot be reached, may turn out to be away.
+async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
+    let until = ep.now() + 2 * node.lease_ns();
+    for layout in &node.shape.memory {
         let at = GlobalAddr::new(layout.node, SUPERBLOCK);
-        let head = ep.read(at, SUPERBLOCK_BYTES as u32).await?;
-        head.extract(|b| layout.check(b))?;
+        loop {
+            if node.view.check_presence(layout.node).is_err() {
+                break;
+            }
+            ep.renew_deadline();
+            match ep.read(at, SUPERBLOCK_BYTES as u32).await {
+                Ok(head) => {
+                    head.extract(|b| layout.check(b))?;
+                    break;
+                }
+                Err(e) if e.is_retryable() && ep.now() < until => ep.sleep(LOOK_NS).await,
+                Err(e) => return Err(e),
+            }
+        }
     }
     Ok(())
 }
@@ -319,27 +341,39 @@ fn keep(node: &Arc<PoolNode>, stop: &AtomicBool, joined: &SyncSender<Result<()>>
     if !is_in {
         return;
     }
-    let pause = node.lease_ns() / STEPS_PER_LEASE;
-    let kept = node.keep_on(&ep, pause, || stop.load(Ordering::SeqCst));
+    let pause = || {
+        let is_quiet = node.is_settled();
+        let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
+        node.lease_ns() / steps
+    };
+    let kept = node.keep_at(&ep, pause, || stop.load(Ordering::SeqCst));
     match ep.core().block_on(ep.slot(), kept) {
         // The membership ends the lease of a node that cannot say good-bye.
-        Ok(()) => _ = ep.core().block_on(ep.slot(), leave(node, &ep, pause)),
+        Ok(()) => {
+            let pause_ns = node.lease_ns() / STEPS_PER_LEASE;
+            _ = ep.core().block_on(ep.slot(), node.depart(&ep, pause_ns));
+        }
         Err(e) => node.lose(e),
     }
 }
 
-/// Hands the node's tables over, if there is anybody to take them, and says good-bye.
-async fn leave(node: &PoolNode, ep: &Endpoint, pause_ns: u64) -> Result<()> {
-    let until = ep.now() + LEAVES_WITHIN_NS;
-    while ep.now() < until && node.has_peers() {
-        match node.hand_over(ep).await {
-            Ok(true) => break,
-            Err(e) if !e.is_retryable() => return Err(e),
-            _ => {}
+impl PoolNode {
+    /// Hands the node's tables over, if another node can take them, and says good-bye. Nothing of the node works any more.
+    ///
+    /// # Errors
+    /// `Fenced` when it was dead already; those of the fabric.
+    pub async fn depart(&self, ep: &Endpoint, pause_ns: u64) -> Result<()> {
+        let until = ep.now() + LEAVES_WITHIN_NS;
+        while ep.now() < until && self.has_peers() {
+            match self.hand_over(ep).await {
+                Ok(true) => break,
+                Err(e) if !e.is_retryable() => return Err(e),
+                _ => {}
+            }
+            // One planned move is under way at a time: another node's may come first.
+            self.keep(ep).await?;
+            ep.sleep(pause_ns / 4).await;
         }
-        // One planned move is under way at a time: another node's may come first.
-        node.keep(ep).await?;
-        ep.sleep(pause_ns / 4).await;
+        self.leave(ep).await
     }
-    node.leave(ep).await
 }

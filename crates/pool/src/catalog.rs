@@ -26,7 +26,7 @@ pub const MAX_SYSTEM_BYTES: usize = 64;
 pub const MAX_OPTIONS_BYTES: usize = 2048;
 
 /// The body of a slot, behind the line of words.
-const BODY: u64 = 64;
+pub(crate) const BODY: u64 = 64;
 const BODY_BYTES: usize = (SLOT_BYTES - BODY) as usize;
 const NAME_AT: usize = 8;
 const SYSTEM_AT: usize = NAME_AT + MAX_NAME_BYTES;
@@ -157,6 +157,11 @@ fn decode_slot(slot: u64, bytes: &[u8]) -> Result<Option<IndexEntry>, ()> {
     let creator = creator().map_err(|_| ())?;
     let (root_word, aux_word) = (slot_at(slot).plus(ROOT_WORD), slot_at(slot).plus(AUX_WORD));
     Ok(Some(IndexEntry { id, name, system, options, root_word, state, aux_word, creator }))
+}
+
+/// Reads a slot of any bytes.
+pub(crate) fn look_at_slot(bytes: &[u8]) {
+    let _ = decode_slot(0, bytes);
 }
 
 fn check_name(name: &str) -> Result<()> {

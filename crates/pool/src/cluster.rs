@@ -70,6 +70,20 @@ impl Cluster {
     /// # Errors
     /// Those of [`PoolOptions::validate`] and of the fabric; `NotFound` when it lacks a node.
     pub fn format(fabric: Arc<dyn Fabric>, options: &PoolOptions) -> Result<Self> {
+        let judge = Arc::new(InProcess::new(Terms::default()));
+        Self::format_before(fabric, options, judge.clone(), judge)
+    }
+
+    /// The same with a membership that the nodes reach through another one: a test makes that one fail.
+    ///
+    /// # Errors
+    /// As [`Cluster::format`].
+    pub fn format_before(
+        fabric: Arc<dyn Fabric>,
+        options: &PoolOptions,
+        judge: Arc<InProcess>,
+        membership: Arc<dyn Membership>,
+    ) -> Result<Self> {
         options.validate()?;
         let chunk_bytes = options.chosen_chunk_bytes();
         let bytes = options.memory_bytes_per_node;
@@ -77,8 +91,6 @@ impl Cluster {
             .map(|m| NodeLayout::new(NodeId::memory(m), bytes, chunk_bytes))
             .collect();
         let shape = Arc::new(Shape::new(options, memory));
-        let judge = Arc::new(InProcess::new(Terms::default()));
-        let membership: Arc<dyn Membership> = judge.clone();
         for layout in &shape.memory {
             serve_memory(&*fabric, layout, options)?;
         }

@@ -26,6 +26,8 @@ mod cluster;
 mod creation;
 mod epoch;
 mod extents;
+#[doc(hidden)]
+pub mod fuzzing;
 mod homes;
 mod ids;
 mod keeper;

@@ -1,10 +1,10 @@
 //! What a compute node knows of the membership, and what follows from it for its clients.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, Lease, Member, NodeId, Result, Role, Standing, State,
+    Endpoint, Error, ErrorKind, Lease, Member, NodeId, Presence, Result, Role, Standing, State,
 };
 
 use crate::belonging::OwnStanding;
@@ -21,6 +21,8 @@ pub(crate) struct View {
     lease_until: AtomicU64,
     /// Members that are gone.
     deaths: AtomicU64,
+    /// Memory nodes are away.
+    any_away: AtomicBool,
     /// For tests: how much faster the own clock runs, in millionths.
     drift_ppm: AtomicI64,
     /// Whether the membership is lost for good, and what was said about it last.
@@ -34,6 +36,7 @@ impl View {
             state: Mutex::default(),
             lease_until: AtomicU64::new(u64::MAX),
             deaths: AtomicU64::new(0),
+            any_away: AtomicBool::new(false),
             drift_ppm: AtomicI64::new(0),
             standing: OwnStanding::default(),
         }
@@ -43,9 +46,30 @@ impl View {
         self.deaths.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_deaths(&self, state: &State) {
-        let gone = state.members.iter().filter(|m| m.standing == Standing::Gone).count();
-        self.deaths.store(gone as u64, Ordering::Relaxed);
+    /// Notes what is asked for often of a state that this node acts on from now on.
+    pub(crate) fn hear(&self, state: &State) {
+        self.deaths.store(state.deaths, Ordering::Relaxed);
+        self.any_away.store(state.away().next().is_some(), Ordering::Relaxed);
+    }
+
+    /// Fails when a memory node is away. Costs a load while none is.
+    pub(crate) fn check_presence(&self, node: NodeId) -> Result<()> {
+        if !self.any_away.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match locked(&self.state).presence(node) {
+            Presence::Present => Ok(()),
+            away => Err(away.refusal(node)),
+        }
+    }
+
+    /// Fails when any memory node is away.
+    pub(crate) fn check_memory(&self) -> Result<()> {
+        if !self.any_away.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let state = locked(&self.state);
+        state.away().next().map_or(Ok(()), |m| Err(m.presence.refusal(m.member.node)))
     }
 
     pub(crate) fn set_drift(&self, ppm: i64) {
@@ -129,11 +153,11 @@ impl View {
 
     /// Whether a node can be asked for something: as far as is known it lives.
     pub(crate) fn is_worth_asking(&self, node: NodeId) -> bool {
-        let state = locked(&self.state);
-        // Memory nodes hold no lease. (And while nobody has joined, nothing is judged.)
         if node.role() == Role::Memory {
-            return true;
+            return self.check_presence(node).is_ok();
         }
+        // While nobody has joined, nothing is judged.
+        let state = locked(&self.state);
         let mut lives = state.members.iter().filter(|m| m.member.node == node);
         state.members.is_empty() || lives.any(|m| m.standing == Standing::Living)
     }

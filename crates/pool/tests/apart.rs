@@ -132,7 +132,10 @@ fn a_pool_that_is_not_there_or_not_ready_is_an_error_with_a_way_out() {
     let early = Place { within: soon, ..place(&mn0) };
     let e = Cluster::join(&early).expect_err("a memory node is missing");
     assert!(e.to_string().contains("1 of 2"), "{e}");
-    assert_eq!(open_charter(mn0.listens(), soon).expect("answers").memory_nodes, 2);
+    assert_eq!(
+        open_charter(mn0.listens(), &Equipment::default(), soon).expect("answers").memory_nodes,
+        2
+    );
     let small = MemoryNode::join(&early, 1024).expect_err("too small");
     assert_eq!(small.kind(), ErrorKind::InvalidArgument, "{small}");
 }

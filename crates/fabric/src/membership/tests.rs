@@ -2,6 +2,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
+use crate::error::{ErrorKind, Result};
+use crate::membership::{Presence, Standing};
 
 const A: Member = Member { node: NodeId::compute(0), incarnation: 1 };
 const B: Member = Member { node: NodeId::compute(1), incarnation: 1 };
