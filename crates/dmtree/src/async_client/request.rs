@@ -78,7 +78,8 @@ impl<R: Request> Errand for Asked<R> {
             };
             while let Err(e) = result {
                 let attempts = self.attempts.get_or_insert_default();
-                match c.seat.after(&c.pool, attempts, e, R::READS).await {
+                // Boxed, being rare and large.
+                match Box::pin(c.seat.after(&c.pool, attempts, e, R::READS)).await {
                     Next::Give(e) => {
                         result = Err(e);
                         break;

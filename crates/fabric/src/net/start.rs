@@ -225,7 +225,7 @@ impl Start<'_> {
         });
         let calls = service::start(&shared)?;
         *locked(&shared.calls) = Some(calls);
-        let server = Some(server::start(&shared, self.listener)?);
+        let server = Mutex::new(Some(server::start(&shared, self.listener)?));
         shared.note(me, MemberChange::Joined);
         Ok(NetFabric(Arc::new(Node { shared, server })))
     }
