@@ -288,3 +288,22 @@ fn an_old_life_leaves_no_threads() {
     let (early, late) = (counts[..4].iter().min(), counts[4..].iter().min());
     assert!(late <= early.map(|n| n + 16).as_ref(), "{counts:?}");
 }
+
+/// Where a process listens is its caller's choice, and free again for its next life, though sessions of the old one are there.
+#[test]
+fn a_process_listens_at_its_address_again() {
+    let first = memory_at("127.0.0.1:0");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let at = free.local_addr().expect("bound").to_string();
+    drop(free);
+    let pool = Pool::connect(first.listens()).listen(&at).node(3).open().expect("joins");
+    let index = pool.create("t", Options::default()).expect("new");
+    let mut idle = index.session().expect("a session");
+    idle.put(b"k", b"v").expect("put");
+    for round in 2..4 {
+        let former = fence(&first, &pool);
+        within("another life", || pool.incarnation().expect("one") != former);
+        assert_eq!(pool.incarnation().expect("one"), (3, round));
+    }
+    assert_eq!(idle.get(b"k").expect("get").as_deref(), Some(&b"v"[..]));
+}
