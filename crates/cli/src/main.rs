@@ -17,6 +17,7 @@ mod memnode;
 mod output;
 mod progress;
 mod shell;
+mod store;
 mod verify;
 mod words;
 

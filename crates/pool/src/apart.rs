@@ -244,9 +244,10 @@ fn join_one(
     }
     let (me, membership) = (fabric.me(), fabric.membership());
     let shape = Arc::new(Shape::new(options, layouts(&fabric, options)?));
+    let net = fabric.clone();
     let fabric: Arc<dyn Fabric> = Arc::new(fabric);
     let node = start_node(&fabric, me.node, &shape, options, &membership)?;
-    let keeper = Keeper::start(&node)?;
+    let keeper = Keeper::start(&node, net)?;
     let ep = node.endpoint(0)?;
     ep.core().block_on(ep.slot(), check_heads(&ep, &node))?;
     Ok((node, keeper))
@@ -297,13 +298,13 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Returns when the node has joined.
-    fn start(node: &Arc<PoolNode>) -> Result<Self> {
+    fn start(node: &Arc<PoolNode>, net: NetFabric) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (joined, news): (SyncSender<Result<()>>, Receiver<_>) = sync_channel(1);
         let (seen, node) = (stop.clone(), node.clone());
         let named = std::thread::Builder::new().name("dmtree keeper".into());
         let thread = named
-            .spawn(move || keep(&node, &seen, &joined))
+            .spawn(move || keep(&node, &net, &seen, &joined))
             .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the keeper: {e}")))?;
         let keeper = Self { stop, thread: Mutex::new(Some(thread)) };
         news.recv_timeout(JOINS_WITHIN).unwrap_or_else(|_| {
@@ -330,7 +331,7 @@ impl Drop for Keeper {
     }
 }
 
-fn keep(node: &Arc<PoolNode>, stop: &AtomicBool, joined: &SyncSender<Result<()>>) {
+fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncSender<Result<()>>) {
     let ep = match node.endpoint(KEEPER_SLAB_BYTES) {
         Ok(ep) => ep,
         Err(e) => return drop(joined.send(Err(e))),
@@ -353,7 +354,11 @@ fn keep(node: &Arc<PoolNode>, stop: &AtomicBool, joined: &SyncSender<Result<()>>
             let pause_ns = node.lease_ns() / STEPS_PER_LEASE;
             _ = ep.core().block_on(ep.slot(), node.depart(&ep, pause_ns));
         }
-        Err(e) => node.lose(e),
+        Err(e) => {
+            // Its address is free before the process joins again.
+            net.close();
+            node.lose(e);
+        }
     }
 }
 

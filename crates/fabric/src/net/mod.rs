@@ -90,7 +90,7 @@ pub struct NetFabric(Arc<Node>);
 struct Node {
     shared: Arc<Shared>,
     /// The thread that serves others.
-    server: Option<JoinHandle<()>>,
+    server: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What the threads of a node share.
@@ -213,6 +213,12 @@ impl NetFabric {
         self.0.shared.registrar.as_ref().map_or_else(Vec::new, |r| r.membership.take_news())
     }
 
+    /// Ends what this node does for others, as the end of its process would: it has lost its membership, and nobody uses its memory
+    /// any more. Its own clients end by themselves.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
     /// The membership of the pool.
     pub fn membership(&self) -> Arc<dyn Membership> {
         match &self.0.shared.registrar {
@@ -228,21 +234,30 @@ impl std::fmt::Debug for NetFabric {
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
+impl Node {
+    /// Serves nobody any more. When this returns the address is free.
+    fn close(&self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        let waits = self.shared.net.has_threads();
-        if waits && self.shared.registrar.is_none() && self.shared.acts.load(Ordering::SeqCst) {
-            // The others need not wait for the end of its lease.
-            let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
-        }
         *locked(&self.shared.calls) = None;
         self.shared.sessions.end(|_, _| true);
         self.shared.sessions.wake();
-        // When this returns the address is free. (The thread drops no node: it has none.)
-        if let Some(server) = self.server.take() {
+        // (The thread drops no node: it has none.)
+        if let Some(server) = locked(&self.server).take() {
             let _ = server.join();
         }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let waits = self.shared.net.has_threads();
+        let acts = self.shared.registrar.is_none() && self.shared.acts.load(Ordering::SeqCst);
+        self.shared.closing.store(true, Ordering::SeqCst);
+        if waits && acts {
+            // The others need not wait for the end of its lease.
+            let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
+        }
+        self.close();
     }
 }
 

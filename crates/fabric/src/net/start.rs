@@ -267,7 +267,7 @@ impl Start<'_> {
             let calls = service::start(&shared)?;
             *locked(&shared.calls) = Some(calls);
         }
-        let server = net.serve(Server::new(&shared, self.listener)?)?;
+        let server = Mutex::new(net.serve(Server::new(&shared, self.listener)?)?);
         shared.note(me, MemberChange::Joined);
         Ok(NetFabric(Arc::new(Node { shared, server })))
     }
