@@ -1,8 +1,9 @@
 //! What an embedded pool is made of, and how to join one of several processes.
 
+use std::path::Path;
 use std::time::Duration;
 
-use dmtree_fabric::net::Equipment;
+use dmtree_fabric::net::{Access, Equipment, Key};
 use dmtree_fabric::{Error, Result};
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
@@ -15,6 +16,9 @@ const DEFAULT_MEMORY_BYTES: u64 = 256 << 20;
 const DEFAULT_CACHE_BYTES: u64 = 64 << 20;
 /// How long to wait for a pool when nobody says otherwise.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+/// How long one attempt to join again may wait for the pool.
+const ONE_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// Says what an embedded pool is made of; made by [`Pool::embedded`], ended by [`PoolBuilder::open`].
 ///
@@ -87,14 +91,14 @@ impl PoolBuilder {
             memory_bytes_per_node: memory / u64::from(self.memory_nodes) / 64 * 64,
             ..PoolOptions::default()
         };
-        Ok(Pool::new(Cluster::embedded(&options)?, cache_bytes))
+        Ok(Pool::embedded_in(Cluster::embedded(&options)?, cache_bytes))
     }
 }
 
 /// Says how to join a pool of several processes; made by [`Pool::connect`], ended by [`Connector::open`].
 ///
 /// ```no_run
-/// let pool = dmtree::Pool::connect("10.0.0.1:7000").cache("1GiB").open()?;
+/// let pool = dmtree::Pool::connect("10.0.0.1:7000").key_file("pool.key").cache("1GiB").open()?;
 /// pool.open_or_create("users", dmtree::Options::default())?.put("ada", "1815")?;
 /// # Ok::<(), dmtree::Error>(())
 /// ```
@@ -102,7 +106,8 @@ impl PoolBuilder {
 #[must_use = "a connector does nothing before `open`"]
 pub struct Connector {
     first: String,
-    listen: String,
+    listen: Option<String>,
+    access: Result<Access>,
     cache: Result<u64>,
     wanted: Option<u16>,
     within: Duration,
@@ -113,7 +118,8 @@ impl Connector {
     pub(crate) fn new(first: &str) -> Self {
         Self {
             first: first.to_string(),
-            listen: "0.0.0.0:0".to_string(),
+            listen: None,
+            access: Ok(Access::default()),
             cache: Ok(DEFAULT_CACHE_BYTES),
             wanted: None,
             within: DEFAULT_WAIT,
@@ -127,10 +133,30 @@ impl Connector {
         self
     }
 
-    /// Where this process listens for the other compute nodes, which reach tables and locks in its memory: `HOST:PORT`; any free
-    /// port of all its addresses by default.
+    /// Where this process listens for the other compute nodes, which reach tables and locks in its memory: `HOST:PORT`; by default
+    /// any free port, of all its addresses with a key, and of the loopback without one.
     pub fn listen(mut self, at: &str) -> Self {
-        self.listen = at.to_string();
+        self.listen = Some(at.to_string());
+        self
+    }
+
+    /// The key of the pool, a text of 32 bytes or more that all its processes have: strangers who can connect are refused. Without a
+    /// key the pool and this process must be on one machine.
+    pub fn key(mut self, text: &str) -> Self {
+        self.access = Key::of(text).map(Access::with);
+        self
+    }
+
+    /// The key of the pool, in a file that its owner alone may read.
+    pub fn key_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.access = Key::read(path.as_ref()).map(Access::with);
+        self
+    }
+
+    /// Joins a pool without a key on another machine: whatever can connect to its nodes, or to this process, reads and changes all
+    /// of it.
+    pub fn insecure(mut self) -> Self {
+        self.access = self.access.map(|access| Access { insecure: true, ..access });
         self
     }
 
@@ -153,14 +179,23 @@ impl Connector {
         self
     }
 
+    /// The NIC and the key together, as programs have them that also use the layers below.
+    #[doc(hidden)]
+    pub fn equipment(mut self, equipment: Equipment) -> Self {
+        self.access = Ok(equipment.access.clone());
+        self.equipment = equipment;
+        self
+    }
+
     /// How long it waits for a pool that is not ready; 30 s by default.
     pub fn wait(mut self, within: Duration) -> Self {
         self.within = within;
         self
     }
 
-    /// Joins the pool as a compute node. When the last handle of the pool is dropped the node leaves in good order; when the process
-    /// dies, the other compute nodes repair what it had begun.
+    /// Joins the pool as a compute node. A process that loses its membership, because it stood still or was cut off for longer than
+    /// its lease, joins again by itself: the pool and its handles stay valid. When the last handle of the pool is dropped the node
+    /// leaves in good order; when the process dies, the other compute nodes repair what it had begun.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Busy`](crate::ErrorKind::Busy) when the pool is not
@@ -168,14 +203,44 @@ impl Connector {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when it is a pool over RDMA and this machine or program has none; they
     /// say what is missing.
     pub fn open(self) -> Result<Pool> {
-        let place = Place {
+        let cache_bytes = self.cache?;
+        let mut equipment = self.equipment;
+        equipment.access = self.access?;
+        let way = Way {
+            first: self.first,
+            listen: self.listen.unwrap_or_else(|| equipment.access.any_port().to_owned()),
+            wanted: self.wanted,
+            within: self.within,
+            equipment,
+        };
+        Pool::connected(Cluster::join(&way.place(way.within))?, cache_bytes, way)
+    }
+}
+
+/// How this process joins its pool, the first time and whenever it has lost its membership.
+#[derive(Debug)]
+pub(crate) struct Way {
+    first: String,
+    listen: String,
+    wanted: Option<u16>,
+    within: Duration,
+    equipment: Equipment,
+}
+
+impl Way {
+    fn place(&self, within: Duration) -> Place<'_> {
+        Place {
             first: &self.first,
             listen: &self.listen,
             wanted: self.wanted,
-            within: self.within,
+            within,
             carrier: None,
             equipment: &self.equipment,
-        };
-        Ok(Pool::new(Cluster::join(&place)?, self.cache?))
+        }
+    }
+
+    /// For one attempt of many to join again.
+    pub(crate) fn again(&self) -> Place<'_> {
+        self.place(self.within.min(ONE_ATTEMPT))
     }
 }

@@ -332,6 +332,8 @@ pub struct Shape {
     pub block_bytes: u64,
     /// Bytes of tables, wherever they are.
     pub table_bytes: u64,
+    /// Leaves whose table is not built at its present home yet: whoever needs it builds it.
+    pub unbuilt_tables: u64,
     /// Leaf fill: `fill[n]` leaves have `n` live slots.
     pub fill: Vec<u64>,
 }

@@ -121,6 +121,8 @@ impl PoolNode {
         if !self.is_settled() {
             return Err(not_now("a death or a move is under way".to_owned()));
         }
+        // What a memory node that is away holds may be the way to what others hold.
+        self.view.check_memory().map_err(|e| not_now(e.to_string()))?;
         let (deaths, members) = (self.deaths(), self.windows()?);
         let before = self.runs_of(ep, index).await?;
         let seen = self.read_directory(ep, false).await?;
@@ -291,7 +293,9 @@ impl PoolNode {
     /// # Errors
     /// Those of the fabric.
     pub async fn has_uncounted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<bool> {
-        Ok(ep.cas(counted_word(root), 0, 0).await? < self.deaths())
+        // No census can be made while a memory node is away.
+        let may = self.view.check_memory().is_ok();
+        Ok(may && ep.cas(counted_word(root), 0, 0).await? < self.deaths())
     }
 
     /// The census of an index has come to its end: what those held who were dead when it began has been found.

@@ -175,7 +175,8 @@ impl PoolNode {
                 return Ok(());
             }
         }
-        let memory: Vec<NodeId> = self.shape.memory.iter().map(|l| l.node).collect();
+        let memory = self.shape.memory.iter().map(|l| l.node);
+        let memory: Vec<NodeId> = memory.filter(|n| self.view.check_presence(*n).is_ok()).collect();
         for home in memory {
             if ask_adopt(ep, self.call_ns(), home, p.number, p.moves + 1, p.lines).await? {
                 return Ok(());

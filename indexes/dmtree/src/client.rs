@@ -142,7 +142,9 @@ impl Route {
 pub(crate) enum Confirmed {
     /// The lock was free: the table is exact.
     Exact(Table),
-    /// The lock was free, but this is no (whole) table.
+    /// The lock was free, and the table was never written since its cell was zeroed: its home is new.
+    Unbuilt,
+    /// No table can be read: its home is away, or this is no (whole) table.
     Odd,
     /// Somebody holds the lock.
     Locked,
@@ -230,6 +232,15 @@ impl DmTree {
     #[inline]
     pub(crate) fn check_lease(&self) -> Result<()> {
         match self.node.pool.check_lease(&self.ep) {
+            Err(_) if self.node.has(Defect::NoLease) => Ok(()),
+            checked => checked,
+        }
+    }
+
+    /// The same where the operation has changed nothing yet: the error says so.
+    #[inline]
+    pub(crate) fn check_lease_untouched(&self) -> Result<()> {
+        match self.node.pool.check_lease_untouched(&self.ep) {
             Err(_) if self.node.has(Defect::NoLease) => Ok(()),
             checked => checked,
         }
@@ -373,7 +384,7 @@ impl DmTree {
             }
             match bytes.extract(|b| Table::view(table, capacity, b)) {
                 View::Whole(t) => return Ok(Confirmed::Exact(t)),
-                View::Unbuilt => return Ok(Confirmed::Odd),
+                View::Unbuilt => return Ok(Confirmed::Unbuilt),
                 // A writer locked and wrote between the two; or the cell has other capacity or another owner now.
                 View::Torn if backoff.steps() >= 3 => return Ok(Confirmed::Odd),
                 View::Torn => backoff.step().await?,

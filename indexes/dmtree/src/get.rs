@@ -30,6 +30,14 @@ pub(crate) enum Answer {
     Stale,
 }
 
+/// What a READ of a whole leaf is used for besides its answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Learn {
+    No,
+    /// The leaf has no table, so nothing else fills its mirror.
+    Mirror,
+}
+
 /// Where a key is in a leaf.
 pub(crate) enum Found {
     At(Present),
@@ -205,10 +213,18 @@ impl DmTree {
                 Mark::GetTableStale.hit();
                 return Ok(Answer::Stale);
             }
-            Confirmed::Odd | Confirmed::Locked => {
+            Confirmed::Locked => {
                 Mark::GetLeafLocked.hit();
                 self.retried.set(true);
-                return self.get_by_leaf(route, key, hash, out).await;
+                return self.get_by_leaf(route, key, hash, (out, Learn::No)).await;
+            }
+            odd => {
+                if matches!(odd, Confirmed::Unbuilt) {
+                    Mark::GetUnbuilt.hit();
+                    self.node.push_build(*route);
+                }
+                self.retried.set(true);
+                return self.get_by_leaf(route, key, hash, (out, Learn::Mirror)).await;
             }
         };
         self.ep.stage_cost(Stage::FingerprintScan, 1);
@@ -220,7 +236,7 @@ impl DmTree {
             all
         });
         if !all {
-            return self.get_by_leaf(route, key, hash, out).await;
+            return self.get_by_leaf(route, key, hash, (out, Learn::No)).await;
         }
         for slot in candidates.as_slice() {
             let probe = self.probe(route.leaf, usize::from(*slot), key, hash, out).await?;
@@ -242,7 +258,7 @@ impl DmTree {
         route: &Route,
         key: &[u8],
         hash: KeyHash,
-        out: &mut Vec<u8>,
+        (out, learn): (&mut Vec<u8>, Learn),
     ) -> Result<Answer> {
         let mut leaf = self.read_leaf(route.leaf, route.capacity).await?;
         if leaf.header(self).ver.life != route.life {
@@ -269,7 +285,12 @@ impl DmTree {
                         Mark::GetRight.hit();
                         next
                     }
-                    _ => return self.search_leaf(&leaf, key, hash, out).await,
+                    _ => {
+                        if learn == Learn::Mirror {
+                            self.mirror_leaf(key, route, &leaf);
+                        }
+                        return self.search_leaf(&leaf, key, hash, out).await;
+                    }
                 }
             };
             if on.is_null() {
@@ -288,7 +309,7 @@ impl DmTree {
         let mut route = self.route(key).await?;
         let mut backoff = self.ep.backoff("a consistent view of a leaf", route.leaf);
         loop {
-            match self.get_by_leaf(&route, key, hash, out).await? {
+            match self.get_by_leaf(&route, key, hash, (out, Learn::No)).await? {
                 Answer::Found => return Ok(true),
                 Answer::Absent => {
                     out.clear();
@@ -298,6 +319,19 @@ impl DmTree {
             }
             route = self.other_route(key, &route, &mut backoff).await?;
         }
+    }
+
+    /// Fills the mirror of a leaf that has no table from the leaf itself, so that the next read of a key there costs one round trip.
+    /// Keys that are in blocks stay out: a mirror is a hint.
+    fn mirror_leaf(&self, key: &[u8], route: &Route, leaf: &LeafCopy) {
+        let mut fps = vec![0; leaf.capacity];
+        for (i, slot) in leaf.live(self) {
+            if let Some(Pair::Inline(k, _) | Pair::ValueIn(k, _)) = pair_of(&slot) {
+                fps[i] = KeyHash::of(k).fingerprint();
+            }
+        }
+        let life = leaf.header(self).ver.life;
+        self.fill_mirror(key, &Route { leaf: leaf.addr, life, ..*route }, &fps);
     }
 
     async fn search_leaf(

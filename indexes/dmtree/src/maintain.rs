@@ -7,7 +7,11 @@ use dmtree_parts::Work;
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, is_away};
+use crate::marks::Mark;
 use crate::node::{Chore, DmNode};
+
+/// Tables that one call of maintenance builds at most.
+const BUILDS: u32 = 8;
 
 /// Work that an operation has begun. Should it not come to its end, because it fails or because its caller drops it, maintenance finds
 /// the chore.
@@ -32,9 +36,10 @@ impl Drop for Begun {
 }
 
 impl DmTree {
-    /// Whether maintenance would find something to do: two loads, for callers that ask after every write.
+    /// Whether maintenance would find something to do: three loads, for callers that ask after every write.
     pub fn maintenance_due(&self) -> bool {
         self.node.chores_waiting.load(std::sync::atomic::Ordering::Relaxed) > 0
+            || self.node.is_build_due()
             || self.node.pool.reclaim_due()
     }
 
@@ -51,6 +56,9 @@ impl DmTree {
             Some(chore) => return self.do_one(chore).await,
             None => {}
         }
+        if self.node.is_build_due() {
+            return self.build_some().await;
+        }
         if self.node.pool.reclaim_due() {
             let scope = self.ep.begin(OpKind::Maintain);
             let did = self.node.pool.reclaim(&self.ep).await;
@@ -62,6 +70,32 @@ impl DmTree {
             }
         }
         Ok(Work::None)
+    }
+
+    /// Builds tables that readers have found unbuilt. A leaf that cannot be reached, or whose route is old, is forgotten: the next
+    /// reader notes it again.
+    async fn build_some(&self) -> Result<Work> {
+        let scope = self.ep.begin(OpKind::Maintain);
+        let pin = self.pin();
+        let mut outcome = Ok(());
+        for _ in 0..BUILDS {
+            let Some(route) = self.node.pop_build() else { break };
+            Mark::BuildNoted.hit();
+            self.ep.renew_deadline();
+            match Box::pin(self.help_route(&route)).await {
+                Err(e) if !is_away(&e) => {
+                    outcome = Err(e);
+                    break;
+                }
+                _ => {}
+            }
+        }
+        self.leave_orphans();
+        drop(pin);
+        if outcome.is_ok() {
+            scope.end(OpOutcome::Other);
+        }
+        outcome.map(|()| Work::Some)
     }
 
     /// One chore, as an operation of its own.

@@ -60,6 +60,8 @@ dmtree_fabric::marks! {
         LockTaken => "recovery: the lock of a dead or failed holder is taken over",
         InnerTaken => "recovery: an inner lock is taken over",
         TableBuilt => "recovery: an unbuilt table is built",
+        GetUnbuilt => "get: a table is unbuilt, and maintenance shall build it",
+        BuildNoted => "recovery: a table that a reader has met unbuilt is looked after",
         WordHanded => "lock word: handed over on a node",
         WordTorn => "lock word: a slot that a dead writer has torn is repaired by the next holder",
         WordFreed => "lock word: that of a dead or failed writer is free again",

@@ -35,6 +35,8 @@ const GROUPS: usize = 1024;
 const GROUP_BOUND: u32 = u32::MAX;
 /// Chores that wait; further ones are forgotten, and found again by whoever meets the same leaf.
 const MAX_CHORES: usize = 1024;
+/// Unbuilt tables that wait to be built; the next reader of a leaf that was forgotten notes it again.
+const MAX_BUILDS: usize = 1024;
 
 /// Work that nobody waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +95,8 @@ pub struct DmNode {
     /// Deaths after which this node has swept.
     swept: AtomicU64,
     chores: Mutex<VecDeque<Chore>>,
+    /// Leaves whose tables readers have found unbuilt, by table.
+    builds: Mutex<BTreeMap<u64, Route>>,
     /// A census under way, between two calls of maintenance.
     census: Mutex<Option<Box<Going>>>,
     /// A client of this node counts what the dead have left, because it needs room.
@@ -100,6 +104,7 @@ pub struct DmNode {
     /// A leaf has no record in its parent, for want of memory for inner nodes.
     pub(crate) starved: AtomicBool,
     pub(crate) chores_waiting: AtomicU32,
+    builds_waiting: AtomicU32,
     clients: AtomicU32,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
@@ -147,6 +152,8 @@ impl DmNode {
             defects: Defects::default(),
             swept: AtomicU64::new(0),
             chores: Mutex::default(),
+            builds: Mutex::default(),
+            builds_waiting: AtomicU32::new(0),
             census: Mutex::default(),
             counting: AtomicBool::new(false),
             starved: AtomicBool::new(false),
@@ -336,6 +343,30 @@ impl DmNode {
             chores.push_back(chore);
             self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);
         }
+    }
+
+    /// A reader has found this leaf's table unbuilt.
+    pub(crate) fn push_build(&self, route: Route) {
+        let mut builds = self.builds.lock().expect("no panic under this lock");
+        if builds.len() < MAX_BUILDS {
+            builds.insert(route.table.bits(), route);
+            self.builds_waiting.store(builds.len() as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether tables wait to be built: a load.
+    pub(crate) fn is_build_due(&self) -> bool {
+        self.builds_waiting.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn pop_build(&self) -> Option<Route> {
+        if !self.is_build_due() {
+            return None;
+        }
+        let mut builds = self.builds.lock().expect("no panic under this lock");
+        let route = builds.pop_first().map(|(_, route)| route);
+        self.builds_waiting.store(builds.len() as u32, Ordering::Relaxed);
+        route
     }
 
     pub(crate) fn pop_chore(&self) -> Option<Chore> {

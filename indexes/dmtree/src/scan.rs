@@ -339,9 +339,12 @@ impl DmTree {
                     }
                     Some((t.used(), t.ver))
                 }
-                _ => {
+                odd => {
                     if self.node.has_tables() {
                         Mark::ScanOddTable.hit();
+                    }
+                    if matches!(odd, Some((0, View::Unbuilt))) {
+                        self.node.push_build(*route);
                     }
                     None
                 }

@@ -6,7 +6,7 @@ use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
 use dmtree_parts::hash::{KeyHash, fence_tag};
 
-use crate::client::{Confirmed, DmTree, LeafCopy};
+use crate::client::{Confirmed, DmTree, LeafCopy, is_away};
 use crate::format::inner;
 use crate::format::leaf::Header;
 use crate::format::table::{self, Table};
@@ -190,24 +190,30 @@ impl DmTree {
         Ok(false)
     }
 
-    /// The table of a leaf.
+    /// The table of a leaf; `None` while it is unbuilt, or between homes.
     async fn walk_table(
         &self,
         addr: GlobalAddr,
         h: &Header<'_>,
         capacity: usize,
         high: Option<&[u8]>,
-    ) -> Result<Table> {
+    ) -> Result<Option<Table>> {
         let table = match self.confirm(h.table, capacity).await? {
             Confirmed::Exact(table) => table,
+            Confirmed::Unbuilt => return Ok(None),
             Confirmed::Locked => return Err(broken("a held leaf lock", addr)),
-            Confirmed::Odd => return Err(broken("a leaf without a table", addr)),
+            Confirmed::Odd => {
+                return match self.node.pool.resolve(&self.ep, h.table).await {
+                    Err(e) if is_away(&e) => Ok(None),
+                    _ => Err(broken("a leaf without a table", addr)),
+                };
+            }
         };
         let whose = table.leaf == addr && table.ver == h.ver && table.fence == fence_tag(high);
         if !whose || table.dead {
             return Err(broken("a table of another leaf, version or range", addr));
         }
-        Ok(table)
+        Ok(Some(table))
     }
 
     /// One leaf against its table; the number of live pairs.
@@ -221,9 +227,10 @@ impl DmTree {
         let addr = leaf.addr;
         let h = leaf.header(self);
         let table = match self.node.has_tables() {
-            true => Some(self.walk_table(addr, &h, leaf.capacity, range.1).await?),
+            true => self.walk_table(addr, &h, leaf.capacity, range.1).await?,
             false => None,
         };
+        shape.unbuilt_tables += u64::from(self.node.has_tables() && table.is_none());
         let mut keys = BTreeSet::new();
         let mut live = 0;
         for (i, slot) in leaf.live(self) {

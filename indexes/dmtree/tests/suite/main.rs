@@ -7,3 +7,4 @@ mod concurrent;
 mod digest;
 mod dropped_leader;
 mod sim;
+mod tables;
