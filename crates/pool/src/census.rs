@@ -222,6 +222,14 @@ impl PoolNode {
             let spans = ask_list(ep, layout.node, census.number).await?;
             spans.into_iter().for_each(|s| held.add(s));
         }
+        if what != Told::Notes {
+            // Deposits that have made a whole chunk are the memory node's. (A node to which it was granted since has noted that.)
+            let now = self.runs_of(ep, census.index).await?;
+            for r in census.runs.iter().filter(|r| !now.contains(r)) {
+                let bytes = u64::from(r.chunks) * self.shape.chunk_bytes;
+                held.bytes.insert(GlobalAddr::new(r.node, r.offset).bits(), bytes);
+            }
+        }
         self.check_census(census)?;
         Ok(held)
     }

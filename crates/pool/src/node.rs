@@ -523,6 +523,8 @@ impl PoolNode {
                 let bytes = u64::from(source.request().count) * self.shape.chunk_bytes;
                 let run = GlobalAddr::new(self.shape.memory[node].node, offset);
                 self.tell(run, bytes, Ground::Plain);
+                // It may have been deposited when a census began.
+                self.notes.add(|| Span::Bytes(run.bits(), bytes));
                 Ok(Refill::Item(source.add(node, offset)))
             }
             Granted::Pieces(pieces) => {
