@@ -22,6 +22,8 @@ use crate::wire::locked;
 const STEPS_PER_LEASE: u64 = 16;
 /// Longest time for a good-bye, ns.
 const LEAVES_WITHIN_NS: u64 = 5_000_000_000;
+/// Longest time that who joins waits for tables to serve, in leases.
+const SHARE_WITHIN_LEASES: u64 = 2;
 /// Longest time for joining, once registered.
 const JOINS_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of buffers of a keeper.
@@ -212,6 +214,7 @@ fn join_one(place: &Place<'_>, options: &mut PoolOptions) -> Result<(Arc<PoolNod
     let keeper = Keeper::start(&node)?;
     let ep = node.endpoint(0)?;
     ep.core().block_on(ep.slot(), check_heads(&ep, &shape.memory))?;
+    ep.core().block_on(ep.slot(), await_share(&node, &ep))?;
     Ok((node, keeper))
 }
 
@@ -234,6 +237,17 @@ async fn check_heads(ep: &Endpoint, layouts: &[NodeLayout]) -> Result<()> {
         let at = GlobalAddr::new(layout.node, SUPERBLOCK);
         let head = ep.read(at, SUPERBLOCK_BYTES as u32).await?;
         head.extract(|b| layout.check(b))?;
+    }
+    Ok(())
+}
+
+/// Tables that are made before a compute node serves any would go to memory nodes, and stay there. So who is alone waits for its
+/// share: the deaths of former members may have to come to their ends first.
+async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
+    let until = ep.now() + SHARE_WITHIN_LEASES * node.lease_ns();
+    while !node.has_share() && !node.has_peers() && ep.now() < until {
+        ep.renew_deadline();
+        ep.sleep(1_000_000).await;
     }
     Ok(())
 }
@@ -290,7 +304,7 @@ fn keep(node: &Arc<PoolNode>, stop: &AtomicBool, joined: &SyncSender<Result<()>>
     // When it ends otherwise the node is fenced, and its clients find out by the lease that has ended.
     let _ = ep.core().block_on(ep.slot(), async {
         let pause = node.lease_ns() / STEPS_PER_LEASE;
-        node.keep_on(&ep, pause, || stop.load(Ordering::SeqCst)).await?;
+        node.keep_with_share(&ep, pause, || stop.load(Ordering::SeqCst)).await?;
         leave(node, &ep, pause).await
     });
 }

@@ -35,6 +35,7 @@ mod options;
 mod ranges;
 mod reclaim;
 mod rehome;
+mod shares;
 mod stock;
 mod usage;
 mod view;

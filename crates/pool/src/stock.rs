@@ -18,13 +18,15 @@ use crate::wire::locked;
 
 /// Most cells asked for at a time.
 const BATCH: u64 = 32;
+/// A home that had none is asked again after so many wishes.
+const ASK_AGAIN: u16 = 1024;
 
 /// Cells of one size on one home.
 #[derive(Debug, Default)]
 struct Stock {
     cells: Vec<TableId>,
-    /// The home had none; homes never get room back.
-    full: bool,
+    /// The home had none: so many wishes go elsewhere before it is asked again.
+    full: u16,
 }
 
 #[derive(Debug)]
@@ -213,6 +215,13 @@ impl Tables {
         Ok(GlobalAddr::from_bits(p.segments[segment]).plus(offset))
     }
 
+    /// Homes that had no cell are asked again.
+    pub(crate) fn reopen(&self) {
+        for h in self.compute.homes.iter().chain(&self.memory.homes) {
+            locked(&h.stocks).iter_mut().for_each(|s| s.full = 0);
+        }
+    }
+
     /// Forgets where the tables are for which `gone` says so, given their partition and home.
     pub(crate) fn forget(&self, gone: impl Fn(u16, NodeId) -> bool) {
         for (number, known) in (0..PARTITIONS).zip(self.directory.chunks_exact(SEGMENTS)) {
@@ -240,7 +249,7 @@ impl Side {
             if let Some(t) = home.pop(size) {
                 return Ok(Some(t));
             }
-            if home.is_full(size) || !view.is_worth_asking(home.node) {
+            if !view.is_worth_asking(home.node) || home.is_full(size) {
                 continue;
             }
             let why = WaitReason { what: "table cells", at: u64::from(home.node.bits()) };
@@ -254,8 +263,8 @@ impl Side {
             match ask_cells(ep, home.node, lines, self.batch).await {
                 Ok(cells) => {
                     let mut stocks = locked(&home.stocks);
-                    // Chunks of memory nodes come back, regions of compute nodes do not.
-                    stocks[size].full = cells.is_empty() && home.node.role() == Role::Compute;
+                    let none = cells.is_empty() && home.node.role() == Role::Compute;
+                    stocks[size].full = if none { ASK_AGAIN } else { 0 };
                     for t in cells.into_iter().rev() {
                         stocks[usize::from(t.lines()) - 1].cells.push(t);
                     }
@@ -277,6 +286,8 @@ impl Home {
     }
 
     fn is_full(&self, size: usize) -> bool {
-        locked(&self.stocks)[size].full
+        let full = &mut locked(&self.stocks)[size].full;
+        *full = full.saturating_sub(1);
+        *full > 0
     }
 }
