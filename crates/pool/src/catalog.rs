@@ -156,6 +156,11 @@ async fn read_all(ep: &Endpoint) -> Result<Vec<(u64, IndexEntry)>> {
     }
 }
 
+/// The numbers of all indexes that there are. One READ.
+pub(crate) async fn live_indexes(ep: &Endpoint) -> Result<Vec<u32>> {
+    Ok(read_all(ep).await?.into_iter().map(|(_, e)| e.id).collect())
+}
+
 /// Creates and drops. Calls run one at a time, so what it reads stays true until it writes.
 #[derive(Default)]
 pub(crate) struct CatalogService {

@@ -35,6 +35,7 @@ mod options;
 mod ranges;
 mod reclaim;
 mod rehome;
+mod segments;
 mod shares;
 mod stock;
 mod usage;
@@ -55,7 +56,7 @@ pub use crate::ids::{
     TableId, TableSide, block_class_bytes,
 };
 pub use crate::keeper::Pulse;
-pub use crate::layout::{ChunkRecord, ChunkUse};
+pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
 pub use crate::node::PoolNode;
 pub use crate::notes::{Span, Told};

@@ -36,7 +36,7 @@ const DUE_BYTES: u64 = 4 << 20;
 pub(crate) enum Retired {
     Object(ArenaKey, Grant),
     Block(u32, BlockPtr),
-    Table(TableId),
+    Table(u32, TableId),
     /// Space for blocks of an index that lay on nobody's list: address, bytes.
     Space(u32, GlobalAddr, u64),
 }
@@ -46,7 +46,7 @@ impl Retired {
         match *self {
             Self::Object(key, g) => Span::object(g.addr, u64::from(key.object_bytes)),
             Self::Block(_, b) => Span::block(b),
-            Self::Table(t) => Span::table(t),
+            Self::Table(_, t) => Span::table(t),
             Self::Space(_, at, bytes) => Span::Bytes(at.bits(), bytes),
         }
     }
@@ -238,9 +238,9 @@ impl PoolNode {
                     out.blocks += 1;
                     self.give_back_block(index, b);
                 }
-                Retired::Table(t) => {
+                Retired::Table(index, t) => {
                     out.tables += 1;
-                    self.give_back_table(t);
+                    self.give_back_table(index, t);
                 }
             }
         }

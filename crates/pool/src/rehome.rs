@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use dmtree_fabric::{Endpoint, ErrorKind, Member, Move, NodeId, Result, Role};
 
+use crate::catalog::live_indexes;
 use crate::homes::{ask_adopt, ask_release, ask_settle};
 use crate::ids::PARTITIONS;
 use crate::keeper::not_now;
@@ -31,9 +32,12 @@ impl PoolNode {
         self.settle_homes(ep).await?;
         let gone = |home: Member| home == dead;
         let seen = self.directory(ep).await?;
+        // Behind the directory: what it names and the catalog does not was dropped.
+        let indexes = live_indexes(ep).await?;
         let mut load = self.load(&seen);
         for s in seen.iter().filter(|s| gone(s.partition.home)) {
-            self.give_home(ep, &s.partition, None, &mut load).await?;
+            let p = s.partition.clone().emptied_unless(&indexes);
+            self.give_home(ep, &p, None, &mut load).await?;
         }
         let stuck = seen.iter().find(|s| s.torn && !gone(s.partition.home));
         match stuck {
@@ -47,6 +51,7 @@ impl PoolNode {
     pub(crate) async fn carry_out(&self, ep: &Endpoint, p: &Move) -> Result<()> {
         self.settle_homes(ep).await?;
         let seen = self.directory(ep).await?;
+        let indexes = live_indexes(ep).await?;
         let mut load = self.load(&seen);
         let to = p.to.filter(|to| self.living().contains(to));
         for number in &p.partitions {
@@ -72,8 +77,15 @@ impl PoolNode {
                 }
             }
             let again = self.directory_at(ep, *number).await?;
-            let lines = again.map_or(s.partition.lines, |p| p.lines.max(s.partition.lines));
-            let partition = Partition { lines, ..s.partition };
+            let partition = match again {
+                Some(again) if again.index == s.partition.index => {
+                    let lines = again.lines.max(s.partition.lines);
+                    Partition { lines, ..s.partition }.emptied_unless(&indexes)
+                }
+                // Its home has used it for another index meanwhile.
+                Some(again) => again,
+                None => s.partition,
+            };
             self.give_home(ep, &partition, to, &mut load).await?;
         }
         Ok(())
@@ -167,7 +179,7 @@ impl PoolNode {
         let compute = to.into_iter().chain(order.into_iter().map(|(_, m)| m));
         for home in compute {
             self.renew(ep).await?;
-            if ask_adopt(ep, self.call_ns(), home.node, p.number, p.moves + 1, p.lines).await? {
+            if ask_adopt(ep, self.call_ns(), home.node, p).await? {
                 *load.entry(home).or_default() += 1;
                 return Ok(());
             }
@@ -176,7 +188,7 @@ impl PoolNode {
         let mut memory: Vec<NodeId> = self.shape.memory.iter().map(|l| l.node).collect();
         memory.sort_by_key(|m| *m != p.home.node);
         for home in memory {
-            if ask_adopt(ep, self.call_ns(), home, p.number, p.moves + 1, p.lines).await? {
+            if ask_adopt(ep, self.call_ns(), home, p).await? {
                 return Ok(());
             }
         }

@@ -1,5 +1,6 @@
 //! Table cells on the client's side: a small stock per home and size, and the directory as far as this node knows it.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -33,8 +34,8 @@ struct Stock {
 struct Home {
     node: NodeId,
     refill: Turnstile,
-    /// By lines - 1.
-    stocks: Mutex<[Stock; 4]>,
+    /// By index, and lines - 1: cells go back to the index that had them, whose partitions they are of.
+    stocks: Mutex<BTreeMap<(u32, usize), Stock>>,
 }
 
 #[derive(Debug)]
@@ -87,7 +88,7 @@ impl Tables {
         &self,
         ep: &Endpoint,
         view: &View,
-        lines: u8,
+        (index, lines): (u32, u8),
         side: TableSide,
     ) -> Result<TableId> {
         if !(1..=4).contains(&lines) {
@@ -95,11 +96,11 @@ impl Tables {
         }
         let mut trouble = None;
         if side == TableSide::Compute
-            && let Some(t) = self.compute.alloc(ep, view, lines, &mut trouble).await?
+            && let Some(t) = self.compute.alloc(ep, view, (index, lines), &mut trouble).await?
         {
             return Ok(t);
         }
-        if let Some(t) = self.memory.alloc(ep, view, lines, &mut trouble).await? {
+        if let Some(t) = self.memory.alloc(ep, view, (index, lines), &mut trouble).await? {
             return Ok(t);
         }
         Err(trouble.unwrap_or_else(|| {
@@ -135,22 +136,22 @@ impl Tables {
     }
 
     /// Takes a cell back; false when no such cell can exist.
-    pub(crate) fn put(&self, t: TableId) -> bool {
+    pub(crate) fn put(&self, index: u32, t: TableId) -> bool {
         let Some(home) = self.home(t) else { return false };
-        locked(&home.stocks)[usize::from(t.lines()) - 1].cells.push(t);
+        locked(&home.stocks).entry(size_of(index, t)).or_default().cells.push(t);
         true
     }
 
     pub(crate) fn stocked(&self) -> u64 {
         let homes = self.compute.homes.iter().chain(&self.memory.homes);
-        homes.map(|h| locked(&h.stocks).iter().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
+        homes.map(|h| locked(&h.stocks).values().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
     }
 
     /// Cells in stock.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
         for h in self.compute.homes.iter().chain(&self.memory.homes) {
             let stocks = locked(&h.stocks);
-            out.extend(stocks.iter().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
+            out.extend(stocks.values().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
         }
     }
 
@@ -218,7 +219,7 @@ impl Tables {
     /// Homes that had no cell are asked again.
     pub(crate) fn reopen(&self) {
         for h in self.compute.homes.iter().chain(&self.memory.homes) {
-            locked(&h.stocks).iter_mut().for_each(|s| s.full = 0);
+            locked(&h.stocks).values_mut().for_each(|s| s.full = 0);
         }
     }
 
@@ -233,18 +234,22 @@ impl Tables {
     }
 }
 
+fn size_of(index: u32, t: TableId) -> (u32, usize) {
+    (index, usize::from(t.lines()) - 1)
+}
+
 impl Side {
     /// A cell of the next home in turn that has one. `None`: all are full, or `trouble` says why they cannot be asked.
     async fn alloc(
         &self,
         ep: &Endpoint,
         view: &View,
-        lines: u8,
+        (index, lines): (u32, u8),
         trouble: &mut Option<Error>,
     ) -> Result<Option<TableId>> {
-        let size = usize::from(lines) - 1;
+        let size = (index, usize::from(lines) - 1);
         let n = self.homes.len();
-        let first = self.cursors[size].fetch_add(1, Ordering::Relaxed);
+        let first = self.cursors[size.1].fetch_add(1, Ordering::Relaxed);
         for home in (0..n).map(|k| &self.homes[(first.wrapping_add(k)) % n]) {
             if let Some(t) = home.pop(size) {
                 return Ok(Some(t));
@@ -260,15 +265,15 @@ impl Side {
             if home.is_full(size) {
                 continue;
             }
-            match ask_cells(ep, home.node, lines, self.batch).await {
+            match ask_cells(ep, home.node, index, lines, self.batch).await {
                 Ok(cells) => {
                     let mut stocks = locked(&home.stocks);
                     let none = cells.is_empty() && home.node.role() == Role::Compute;
-                    stocks[size].full = if none { ASK_AGAIN } else { 0 };
+                    stocks.entry(size).or_default().full = if none { ASK_AGAIN } else { 0 };
                     for t in cells.into_iter().rev() {
-                        stocks[usize::from(t.lines()) - 1].cells.push(t);
+                        stocks.entry(size_of(index, t)).or_default().cells.push(t);
                     }
-                    let taken = stocks[size].cells.pop();
+                    let taken = stocks.get_mut(&size).and_then(|s| s.cells.pop());
                     if taken.is_some() {
                         return Ok(taken);
                     }
@@ -281,13 +286,14 @@ impl Side {
 }
 
 impl Home {
-    fn pop(&self, size: usize) -> Option<TableId> {
-        locked(&self.stocks)[size].cells.pop()
+    fn pop(&self, size: (u32, usize)) -> Option<TableId> {
+        locked(&self.stocks).get_mut(&size)?.cells.pop()
     }
 
-    fn is_full(&self, size: usize) -> bool {
-        let full = &mut locked(&self.stocks)[size].full;
-        *full = full.saturating_sub(1);
-        *full > 0
+    fn is_full(&self, size: (u32, usize)) -> bool {
+        let mut stocks = locked(&self.stocks);
+        let Some(stock) = stocks.get_mut(&size) else { return false };
+        stock.full = stock.full.saturating_sub(1);
+        stock.full > 0
     }
 }

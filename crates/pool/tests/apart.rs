@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use dmtree_fabric::net::{Carrier, Equipment};
 use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Result, Terms};
 use dmtree_pool::{
-    ArenaKey, Cluster, MemoryNode, Place, PoolNode, PoolOptions, TableId, TableSide, open_charter,
+    ANY_INDEX, ArenaKey, Cluster, MemoryNode, Place, PoolNode, PoolOptions, TableId, TableSide,
+    open_charter,
 };
 
 const SHORT: Terms =
@@ -49,7 +50,7 @@ fn node(c: &Cluster) -> (Arc<PoolNode>, Endpoint) {
 
 /// A table cell on a compute node, not used by anybody else.
 fn cell(node: &PoolNode, ep: &Endpoint) -> (TableId, NodeId) {
-    let t = on(ep, node.alloc_table(ep, 1, TableSide::Compute)).expect("room");
+    let t = on(ep, node.alloc_table(ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
     (t, on(ep, node.resolve(ep, t)).expect("a home").node())
 }
 
@@ -142,6 +143,66 @@ fn memory_nodes_grant_cells_though_they_hold_no_lease() {
     let mn0 = found(1);
     let a = Cluster::join(&place(&mn0)).expect("joins");
     let (node, ep) = node(&a);
-    let t = on(&ep, node.alloc_table(&ep, 1, TableSide::Memory)).expect("room");
+    let t = on(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Memory)).expect("room");
     assert_eq!(on(&ep, node.resolve(&ep, t)).expect("a home").node(), mn0.node());
+}
+
+/// Whoever is alone serves its tables itself, whatever lives came before: none goes to a memory node.
+#[test]
+fn who_comes_after_others_have_gone_serves_its_own_tables() {
+    let mn0 = found(1);
+    for life in 0..7 {
+        let a = Cluster::join(&place(&mn0)).expect("joins");
+        let (node, ep) = node(&a);
+        for i in 0..40 {
+            let (t, home) = cell(&node, &ep);
+            assert_eq!(home, node.cn(), "cell {i} of life {life}: {t:?}");
+        }
+    }
+}
+
+/// Partitions that found no room but on a memory node go to a compute node that joins later, and what a memory node had for them is
+/// used again.
+#[test]
+fn who_joins_takes_tables_from_memory_nodes() {
+    let options = PoolOptions { compute_bytes_per_node: 20 << 10, ..options(1) };
+    let equipment = Equipment::default();
+    let mn0 = MemoryNode::found("127.0.0.1:0", &options, SHORT, Carrier::Frames, &equipment);
+    let mn0 = mn0.expect("a free port");
+    let a = Cluster::join(&place(&mn0)).expect("joins");
+    let (na, ea) = node(&a);
+    for _ in 0..4 {
+        let b = Cluster::join(&place(&mn0)).expect("joins");
+        let (nb, eb) = node(&b);
+        within("both know each other", || {
+            let (t, home) = cell(&nb, &eb);
+            nb.give_back_table(ANY_INDEX, t);
+            (home == na.cn()).then_some(())
+        });
+        // Both are full.
+        let there = |nb: &PoolNode, eb: &Endpoint| {
+            let mut of_b = None;
+            loop {
+                let (t, home) = cell(nb, eb);
+                match home {
+                    home if home == nb.cn() => of_b = Some(t),
+                    home if home == mn0.node() => return of_b,
+                    _ => {}
+                }
+            }
+        };
+        let Some(t) = there(&nb, &eb) else { panic!("it serves nothing") };
+        drop((nb, eb));
+        drop(b);
+        let home = |what: &str, wanted: &dyn Fn(NodeId) -> bool| {
+            within(what, || {
+                let at = on(&ea, na.resolve(&ea, t)).ok().map(|at| at.node());
+                at.filter(|n| wanted(*n))
+            })
+        };
+        home("a home on the memory node", &|n| n == mn0.node());
+        let c = Cluster::join(&place(&mn0)).expect("joins");
+        let cn = node(&c).0.cn();
+        home("a home on the compute node that joins", &|n| n == cn);
+    }
 }
