@@ -1,4 +1,4 @@
-//! The engines, each behind the same two calls. A read copies the value out into a buffer of the caller.
+//! The engines behind one trait of two calls. A read copies the value into a buffer of the caller.
 
 use std::collections::BTreeMap;
 use std::sync::RwLock;
@@ -93,8 +93,8 @@ impl Engine for LockedBTree {
 
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("compare");
 
-/// redb on its in-memory backend: no disk takes part. A read is a read transaction and a look-up in an opened table, the
-/// transaction kept over a round, which favours redb.
+/// redb on its in-memory backend, so no disk takes part. A read is a read transaction and a lookup
+/// in an opened table. The transaction is kept over a round, which favours redb.
 pub struct Redb {
     db: Database,
     table: Option<redb::ReadOnlyTable<&'static [u8], &'static [u8]>>,
@@ -124,7 +124,7 @@ impl Engine for Redb {
         found.iter().for_each(|v| out.extend_from_slice(v.value()));
         Ok(found.is_some())
     }
-    /// In transactions of 10 000 pairs: one for each pair would measure commits.
+    /// Uses transactions of 10 000 pairs; one for each pair would measure commits.
     fn fill(&mut self, pairs: &mut dyn Iterator<Item = (Key, [u8; 8])>) -> Result<()> {
         self.table = None;
         loop {

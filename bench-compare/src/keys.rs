@@ -1,4 +1,5 @@
-//! The published benchmark's keys: 24 decimal digits, the FNV-1a hash of a record number, and a generator of record numbers.
+//! The published benchmark's keys (24 decimal digits, the FNV-1a hash of a record number), and a
+//! generator of record numbers.
 
 pub const KEY_BYTES: usize = 24;
 pub type Key = [u8; KEY_BYTES];

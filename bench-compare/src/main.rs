@@ -1,6 +1,8 @@
-//! One run that measures `get` of dmtree and of other ordered maps side by side: one thread, uniform hits, the value copied out.
+//! Measures `get` of dmtree and of other ordered maps side by side, in one run: one thread, uniform
+//! hits, the value copied out.
 //!
-//! The rounds alternate between the engines, so that a slow minute of the machine hits all of them; ratios are taken within a round.
+//! The rounds alternate between the engines, so that a slow period of the machine affects all of
+//! them. Ratios are taken within a round.
 
 mod engines;
 mod keys;
@@ -43,7 +45,8 @@ impl Measured {
         median(self.get_ns.clone())
     }
 
-    /// How much faster `ours` was: the median of the ratios within each round, where both met the same machine.
+    /// The speedup of `ours`: the median of the ratios within each round, in which both ran on the
+    /// same machine state.
     fn ratio(&self, ours: &Self) -> f64 {
         median(self.get_ns.iter().zip(&ours.get_ns).map(|(theirs, ours)| theirs / ours).collect())
     }
@@ -68,7 +71,7 @@ fn fill(engine: &mut dyn Engine, records: u64) -> Result<f64> {
 }
 
 fn round(engine: &mut dyn Engine, args: &Args, seed: u64) -> Result<f64> {
-    // Drawn before: the making of keys is not measured. All engines read the same keys in the same order.
+    // Keys are made before the measurement. All engines read the same keys in the same order.
     let mut draws = Uniform::new(seed, args.keys);
     let numbers: Vec<u64> = (0..args.reads).map(|_| draws.draw()).collect();
     let wanted: Vec<_> = numbers.iter().map(|n| key(*n)).collect();
@@ -96,7 +99,7 @@ fn main() -> Result<()> {
     let mut results = Vec::new();
     for engine in &mut engines {
         let put_ns = fill(*engine, args.keys)?;
-        // Warms caches up; not counted.
+        // Warms the caches; not counted.
         round(*engine, &args, 0)?;
         results.push(Measured { name: engine.name(), put_ns, get_ns: Vec::new() });
     }

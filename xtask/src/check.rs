@@ -1,4 +1,5 @@
-//! The checked seeds of CI. A mark that none of them reaches must be one that a named test reaches, or the branch is never run.
+//! The checked seeds of CI. A coverage mark that none of them reaches must be reached by a named
+//! test; otherwise its branch never runs.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use crate::root;
 
-/// Seeds of CI: systems, what happens to nodes, seeds. The single ones reach a mark that the others do not.
+/// Seeds of CI: system, node faults, seeds. A single seed reaches a mark that the ranges do not.
 const SEEDS: [(&str, &str, &str); 11] = [
     ("dmtree", "none", "0..1000"),
     ("dmtree", "crash", "0..400"),
@@ -23,8 +24,10 @@ const SEEDS: [(&str, &str, &str); 11] = [
     ("smart", "all", "0..200"),
 ];
 
-/// Marks that seeds reach seldom or never, and the test that reaches each (`crash` is indexes/dmtree/tests/crash, `digest`, `fair`,
-/// `tables` and `dropped_leader` are in the suite beside it, `regressions` crates/bench/tests/suite/regressions.rs, `rare` the module of that name of the engine).
+/// Marks that seeds reach seldom or never, and the test that reaches each. `crash` is
+/// indexes/dmtree/tests/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite beside it,
+/// `regressions` is crates/bench/tests/suite/regressions.rs, and `rare` is the engine's module of
+/// that name.
 const BY_TESTS: &[(&str, &str)] = &[
     ("get: a table is unbuilt, and maintenance shall build it", "tables: any_reader_has_tables"),
     (
@@ -86,7 +89,8 @@ const BY_TESTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What is wrong with the marks that the seeds have reached.
+/// Refuses marks that no seed reaches and `BY_TESTS` lacks, and entries of `BY_TESTS` without a
+/// mark.
 fn judge(reached: &BTreeMap<String, u64>) -> Result<()> {
     let listed = |mark: &str| BY_TESTS.iter().any(|(m, _)| *m == mark);
     let mut wrong = Vec::new();
@@ -106,7 +110,7 @@ fn judge(reached: &BTreeMap<String, u64>) -> Result<()> {
     Ok(())
 }
 
-/// Runs them, or as many as there are in three and a half hours.
+/// Runs the seeds, or as many as fit into three and a half hours.
 pub fn run(long: bool) -> Result<()> {
     let mut reached = BTreeMap::new();
     for (system, faults, seeds) in SEEDS {
@@ -126,12 +130,12 @@ pub fn run(long: bool) -> Result<()> {
             bail!("checked seeds of {system}, faults {faults}: {}\n{text}", out.status);
         }
         let tally: Value = serde_json::from_str(&text).context("the report of the seeds")?;
-        // A system as published has none.
+        // A system as published has no marks.
         for (mark, hits) in tally["marks"].as_object().into_iter().flatten() {
             *reached.entry(mark.clone()).or_insert(0) += hits.as_u64().unwrap_or(0);
         }
     }
-    // As many seeds as there is time for are not the same ones twice.
+    // A run limited by time covers other seeds each time, so its marks are not judged.
     if long { Ok(()) } else { judge(&reached) }
 }
 

@@ -1,4 +1,4 @@
-//! `report-check`: a browser renders the report, and its numbers are those of `results.json`.
+//! `report-check`: a browser renders the report, and its numbers must be those of `results.json`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use crate::{root, run};
 /// Names under which Chromium is installed.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// Experiments, small: bars beside published figures, curves, an open load, and gains beside published ones.
+/// Small experiments: bars beside published figures, curves, an open load, and speedups beside
+/// published ones.
 const RUNS: [&[&str]; 4] = [
     &[
         "smart-factors",
@@ -101,7 +102,7 @@ fn one(browser: &str, dir: &Path) -> Result<()> {
             .with_context(|| format!("the page was not rendered: no {name}"))
     };
     let (charts, drawn) = (attribute("data-charts")?, dom.matches("<svg").count() as u64);
-    // Those that are folded away are not looked at.
+    // Folded charts are not checked.
     let hidden = dom.split("<details").skip(1).filter_map(|d| d.split("</details>").next());
     let hidden: u64 = hidden.map(|d| d.matches("<svg").count() as u64).sum();
     if charts == 0 || charts + hidden != drawn {
@@ -121,7 +122,7 @@ fn one(browser: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The page as the browser holds it after rendering.
+/// The page as the browser has it after rendering.
 fn dumped(browser: &str, page: &Path) -> Result<String> {
     let profile: PathBuf = root().join("target/report-check/browser");
     let out = Command::new(browser)
@@ -137,11 +138,11 @@ fn dumped(browser: &str, page: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Every shown number against the cell that it names, and every cell against the numbers shown.
+/// Compares every shown number with the cell that it names, and every cell with the numbers shown.
 fn compare(dom: &str, results: &Value) -> Result<usize> {
     let cells = results["cells"].as_array().context("no cells")?;
     let by_key: BTreeMap<String, &Value> = cells.iter().map(|c| (key(c), c)).collect();
-    // Gains are shown under names of their own.
+    // Speedups have names of their own.
     let gains = results["gains"]["rows"].as_array().map_or(&[][..], Vec::as_slice);
     let by_gain: BTreeMap<String, &Value> = gains.iter().map(|g| (gain_key(g), g)).collect();
     let mut shown: BTreeMap<(String, String), usize> = BTreeMap::new();
@@ -159,7 +160,7 @@ fn compare(dom: &str, results: &Value) -> Result<usize> {
         if (value - due).abs() > 1e-9 * due.abs().max(1.0) {
             bail!("{cell}, {field}: the page has {value}, results.json {due}");
         }
-        // What a table cell shows in digits is the value, rounded.
+        // The digits of a table cell are the rounded value.
         if field == "mops"
             && rest.contains("</td>")
             && let Some(text) = text_of(rest)
@@ -201,7 +202,7 @@ fn key(c: &Value) -> String {
     all.trim_end().to_owned()
 }
 
-/// A gain's name: systems, workload, distribution.
+/// The name of a speedup: systems, workload, distribution.
 fn gain_key(g: &Value) -> String {
     let word = |name: &str| g[name].as_str().unwrap_or("");
     format!(

@@ -1,5 +1,7 @@
-//! The published hazards of SMART, each by itself, with nothing and with everything granted: `smart-hazards [SHARE [WORD...]]` runs one in
-//! SHARE of the stated seeds of the hazards whose names have a word. A table in Markdown.
+//! Shows each published defect of SMART by itself, with nothing and with everything granted.
+//!
+//! `smart-hazards [SHARE [WORD...]]` runs one in SHARE of the stated seeds, for the defects that
+//! have a word in their names. The output is a table in Markdown.
 
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 
@@ -10,7 +12,7 @@ use dmtree_bench::registry::System;
 use dmtree_check::verdict::keep_panics;
 use hazards::{EVERYTHING, HAZARDS, Hazard, REAR_LOCK};
 
-/// What the rear lock is granted.
+/// Sets of grants for the rear lock.
 const GRANTS: [&[&str]; 6] = [
     &[],
     &["line_atomic", "write_ascending"],
@@ -20,7 +22,7 @@ const GRANTS: [&[&str]; 6] = [
     &EVERYTHING,
 ];
 
-/// How many seeds went wrong, and the first of them.
+/// The number of seeds that went wrong, and the first of them.
 fn wrong(h: &Hazard, system: &System, seeds: u64, granted: &[&str]) -> String {
     let wrong: Vec<_> = (0..seeds).filter(|s| h.run(system, *s, granted).is_some()).collect();
     match wrong.first() {
@@ -29,7 +31,7 @@ fn wrong(h: &Hazard, system: &System, seeds: u64, granted: &[&str]) -> String {
     }
 }
 
-/// A row: the hazard as published beside the repaired one.
+/// A row: the defect as published, beside the repaired system.
 fn row(h: &Hazard, share: u64, granted: &[&str], replaced: bool) {
     let seeds = h.seeds.div_ceil(share).max(h.seed + 1);
     let leaves = if replaced { "replaced" } else { "as they are" };

@@ -1,5 +1,7 @@
-//! Which defects of DMTree (and, for those of lock words, of `sherman`), or of the sound SMART, the checker finds, and after how many seeds:
-//! `teeth [SEEDS [NAME...]]`, `teeth [SEEDS [smart NAME...]]`. A table in Markdown.
+//! Mutation tests: which mutants of DMTree (for mutants of lock words: of `sherman`), or of the
+//! sound SMART, the checker finds, and after how many seeds.
+//!
+//! `teeth [SEEDS [NAME...]]`, `teeth [SEEDS [smart NAME...]]`. The output is a table in Markdown.
 
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 
@@ -12,22 +14,23 @@ use dmtree_engine::Defect;
 use dmtree_fabric::Capabilities;
 use dmtree_smart::sound as smart;
 
-/// Orders of one small case.
+/// Exploration depth: orders of one small case.
 const ORDERS: Depth = Depth { switches: 3, paths: 2_000 };
-/// Small cases.
+/// Number of small cases.
 const SMALL: u64 = 12;
 
-/// The index that a defect shows in.
+/// The index that shows a mutant.
 fn system(d: Defect) -> System {
     let name = if d.name().starts_with("Word") { "sherman" } else { "dmtree" };
     find(name).expect("it is registered")
 }
 
-/// What happens to nodes while a seed runs; every seed is run with each in turn.
+/// Node faults; every seed runs with each of these in turn.
 const FAULTS: [(&str, FaultSet); 3] =
     [("no faults", FaultSet::None), ("crashes", FaultSet::Crash), ("all faults", FaultSet::All)];
 
-/// How many seeds it took until one went wrong, with what happening to nodes, and how.
+/// The number of seeds until the first one that went wrong, its node faults, and the kind of
+/// finding.
 fn first(system: &System, seeds: u64) -> Option<(u64, &'static str, String)> {
     (0..seeds).find_map(|seed| {
         FAULTS.into_iter().find_map(|(name, faults)| {
@@ -38,7 +41,7 @@ fn first(system: &System, seeds: u64) -> Option<(u64, &'static str, String)> {
     })
 }
 
-/// The same among every order of small cases: case and order.
+/// The same among all orders of small cases: the case and the number of orders.
 fn small(dmtree: &System) -> Option<(u64, u64)> {
     (0..SMALL).find_map(|seed| {
         let case = tiny(dmtree, seed, Capabilities::NONE);
@@ -47,7 +50,7 @@ fn small(dmtree: &System) -> Option<(u64, u64)> {
     })
 }
 
-/// A row of the table, of the defect that is planted.
+/// A row of the table for the enabled mutant.
 fn row(name: &str, system: &System, seeds: u64) {
     let found = first(system, seeds).map(|(n, with, kind)| format!("{n} | {with} | {kind}"));
     let found = found

@@ -1,4 +1,5 @@
-//! Many seeds of some systems: run on several threads, counted, and what went wrong made small.
+//! Campaigns: checked runs of many seeds of some systems on several threads, with counts, and
+//! minimized cases of findings.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,48 +21,48 @@ use crate::registry::System;
 /// Time between two calls of an observer.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// What is run.
+/// A campaign: the runs to do.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// The systems; every seed is run with each.
     pub systems: Vec<System>,
     /// The seeds.
     pub seeds: Range<u64>,
-    /// What the fabric grants, and what happens to nodes.
+    /// The grants of the fabric, and the node faults.
     pub setting: Setting,
-    /// No seed begins after this.
+    /// No seed begins after this time.
     pub until: Option<Instant>,
-    /// Threads; every run has one to itself.
+    /// Threads; a thread runs one seed at a time.
     pub threads: usize,
     /// Set when the user wants to stop.
     pub stop: Arc<AtomicBool>,
 }
 
-/// A seed that went wrong.
+/// A seed with a finding.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Violation {
     /// The seed.
     pub seed: u64,
     /// The system.
     pub system: String,
-    /// The kind of what went wrong.
+    /// The kind of the finding.
     pub kind: String,
-    /// What went wrong.
+    /// The finding.
     pub what: String,
 }
 
-/// How often a fault was drawn and happened.
+/// How often a fault was drawn, and how often it happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FaultCount {
-    /// Cases that have it.
+    /// Cases that have the fault.
     pub drawn: u64,
-    /// It happened.
+    /// Cases in which it happened.
     pub happened: u64,
-    /// It happened inside an operation.
+    /// Cases in which it happened inside an operation.
     pub inside: u64,
 }
 
-/// What has been run.
+/// The result of a campaign.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Tally {
     /// Seeds, those of each system counted.
@@ -72,19 +73,20 @@ pub struct Tally {
     pub virtual_ns: u64,
     /// Real time, s.
     pub seconds: f64,
-    /// How often which hazard was drawn with which value.
+    /// How often each fabric fault was drawn with each value.
     pub hazards: BTreeMap<String, BTreeMap<String, u64>>,
-    /// How often which fault happened, in how many seeds, and in how many of them inside an operation.
+    /// How often each node fault happened: in how many seeds, and in how many of them inside an
+    /// operation.
     pub faults: BTreeMap<String, FaultCount>,
     /// Seeds with faults.
     pub with_faults: u64,
     /// Seeds in which a fault happened inside an operation.
     pub inside: u64,
-    /// Operations that failed as a fault lets them.
+    /// Operations that failed in a way that a fault permits.
     pub excused: u64,
-    /// Operations beside a fault that did not touch their leaf, and that ended within their bound.
+    /// Operations during a fault that did not touch their leaf, and that ended within their bound.
     pub available: Judged,
-    /// What went wrong, by seed and system.
+    /// Findings, by seed and system.
     pub violations: Vec<Violation>,
     /// The rare branches of the systems' code, with how often each was taken.
     pub marks: BTreeMap<String, u64>,
@@ -125,7 +127,7 @@ impl Tally {
         }
     }
 
-    /// The line that ends a campaign.
+    /// The last line of a campaign's output.
     pub fn line(&self) -> String {
         let violations = self.violations.len();
         format!("seeds {} operations {} violations {violations}", self.seeds, self.operations)
@@ -138,10 +140,11 @@ impl Tally {
 }
 
 impl Campaign {
-    /// Runs it. `tell` hears now and then how far it is.
+    /// Runs the campaign, and reports progress to `tell` at intervals.
     ///
     /// # Errors
-    /// A case that cannot be run, no seed at all. An interrupt is none: the tally says what was run.
+    /// A case that cannot run, or an empty range of seeds. An interrupt is no error: the tally
+    /// shows what ran.
     pub fn run(&self, tell: &mut dyn FnMut(&Tally)) -> Result<Tally> {
         if self.seeds.is_empty() || self.systems.is_empty() {
             return Err(Failure::input("no seeds to run: give a range such as 0..200"));
@@ -167,7 +170,7 @@ impl Campaign {
             }
             for thread in threads {
                 if let Err(panic) = thread.join() {
-                    // A panic of an index is a finding; this one was of who checks it.
+                    // A panic of an index is a finding. This panic was the checker's own.
                     fail(Failure::violation(format!(
                         "a checking thread panicked: {}",
                         said(&*panic)
@@ -193,7 +196,7 @@ impl Campaign {
         all.map(|(name, hits)| (name.to_owned(), hits)).collect()
     }
 
-    /// Takes seeds until there are none, or no time.
+    /// Runs seeds until none is left, or the time is over.
     fn work(&self, next: &AtomicU64, tally: &Mutex<Tally>) -> Result<()> {
         let systems = self.systems.len() as u64;
         loop {
@@ -216,16 +219,16 @@ impl Campaign {
     }
 }
 
-/// What a panic said.
+/// The text of a panic.
 fn said(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("nothing")
 }
 
-/// Makes a case that goes wrong as small as it gets within a time.
+/// Minimizes a case with a finding, within a time limit.
 ///
 /// # Errors
-/// A case that cannot be run.
+/// A case that cannot run.
 pub fn smallest(case: &Case, within: Duration, stop: &AtomicBool) -> Result<Shrunk> {
     let verdict = checked::run(case)?;
     let until = clock::now() + within;
@@ -249,7 +252,7 @@ mod tests {
         }
     }
 
-    /// It once waited for the thread for ever.
+    /// Regression: the campaign waited for the panicked thread for ever.
     #[test]
     fn a_checker_that_panics_ends_it() {
         let e = campaign(2).run(&mut |_| {}).unwrap_err().to_string();

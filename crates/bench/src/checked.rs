@@ -15,20 +15,20 @@ use serde_json::Value;
 use crate::failure::{Failure, Result};
 use crate::registry::{System, find};
 
-/// What a family draws for one of its systems, which has these options and this name.
+/// How a family draws random options for one of its systems, from the system's name and options.
 pub(crate) type DrawOptions = fn(&str, &Value, &mut Draw) -> Drawn;
 
 fn value(options: &impl Serialize) -> Value {
     serde_json::to_value(options).unwrap_or_default()
 }
 
-/// A system without choices.
+/// For a system without random options.
 pub(crate) fn as_they_are(_: &str, options: &Value, _: &mut Draw) -> Drawn {
     let value_bytes = options["value_bytes"].as_u64().and_then(|n| u32::try_from(n).ok());
     Drawn { options: options.clone(), least_cache_bytes: 1 << 20, value_bytes }
 }
 
-/// DMTree: the first of the family draws its techniques, too.
+/// DMTree. For the first system of the family the techniques are drawn, too.
 pub(crate) fn dmtree(name: &str, options: &Value, d: &mut Draw) -> Drawn {
     let base: Options = serde_json::from_value(options.clone()).unwrap_or_default();
     let o = base.drawn(name == "dmtree", &mut |n| d.below(n));
@@ -37,12 +37,12 @@ pub(crate) fn dmtree(name: &str, options: &Value, d: &mut Draw) -> Drawn {
     Drawn { options: value(&o), least_cache_bytes, value_bytes: None }
 }
 
-/// The marks of DMTree and of the pool under it.
+/// The coverage marks of DMTree and of the pool under it.
 pub(crate) fn dmtree_marks() -> Vec<Reached> {
     [dmtree_engine::Mark::reached(), dmtree_pool::Mark::reached()].concat()
 }
 
-/// The published systems: values of one length.
+/// The published systems, which have values of one length.
 pub(crate) fn fptree(_: &str, options: &Value, d: &mut Draw) -> Drawn {
     let base: FpOptions = serde_json::from_value(options.clone()).unwrap_or_default();
     let o = base.drawn(&mut |n| d.below(n));
@@ -51,7 +51,7 @@ pub(crate) fn fptree(_: &str, options: &Value, d: &mut Draw) -> Drawn {
     Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
 }
 
-/// Sherman and FG: values of one length.
+/// Sherman and FG, which have values of one length.
 pub(crate) fn sherman(_: &str, options: &Value, d: &mut Draw) -> Drawn {
     let base: ShermanOptions = serde_json::from_value(options.clone()).unwrap_or_default();
     let o = base.drawn(&mut |n| d.below(n));
@@ -60,7 +60,7 @@ pub(crate) fn sherman(_: &str, options: &Value, d: &mut Draw) -> Drawn {
     Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
 }
 
-/// ART and SMART: values of one length.
+/// ART and SMART, which have values of one length.
 pub(crate) fn smart(_: &str, options: &Value, d: &mut Draw) -> Drawn {
     let base: SmartOptions = serde_json::from_value(options.clone()).unwrap_or_default();
     let o = base.drawn(&mut |n| d.below(n));
@@ -77,17 +77,17 @@ pub(crate) fn smart_sound(_: &str, options: &Value, d: &mut Draw) -> Drawn {
     Drawn { options: value(&o), least_cache_bytes: 300, value_bytes: None }
 }
 
-/// What surrounds a seed: the same seed in another setting is another case.
+/// The setting of a seed. The same seed in another setting is another case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// What the fabric grants.
+    /// The grants of the fabric.
     pub grants: Capabilities,
-    /// What happens to nodes.
+    /// The node faults.
     pub faults: FaultSet,
 }
 
 impl Setting {
-    /// As far as a system can bear it: only those that recover from crashes are given faults.
+    /// The setting for a system: only systems that recover from crashes get node faults.
     #[must_use]
     pub fn of(self, system: &System) -> Self {
         Self { faults: if system.recovers { self.faults } else { FaultSet::None }, ..self }
@@ -100,36 +100,36 @@ pub fn case(system: &System, seed: u64, setting: Setting) -> Case {
     Case::of_seed(system.name, seed, (grants, faults), &|d| system.draw(d))
 }
 
-/// The small case of a system and a seed, every order of which can be tried.
+/// The small case of a system and a seed; it has few enough orders to try all.
 pub fn tiny(system: &System, seed: u64, grants: Capabilities) -> Case {
     Case::tiny(system.name, seed, grants, &|d| system.draw(d))
 }
 
-/// Runs a case with the system that it names.
+/// Runs a case with the system that the case names.
 ///
 /// # Errors
-/// An unknown system, a case that cannot be run.
+/// An unknown system, or a case that cannot run.
 pub fn run(case: &Case) -> Result<Verdict> {
     find(&case.system)?.check(case)
 }
 
-/// Runs a case given as JSON, as regression tests do.
+/// Runs a case given as JSON, for regression tests.
 ///
 /// # Errors
-/// Text that is no case of this version; as [`run`].
+/// Text that is no case of this version, and the errors of [`run`].
 pub fn replay(json: &str) -> Result<Verdict> {
     run(&Case::parse(json)?)
 }
 
-/// What `whole_write` grants: WRITEs of one packet.
+/// Bytes that `whole_write` grants: WRITEs of one packet are whole.
 const WHOLE_WRITE_BYTES: u32 = 4096;
-/// What `on_chip` grants: a few locks, so that pages share them.
+/// Bytes that `on_chip` grants: few locks, so that pages share them.
 const ON_CHIP_BYTES: u32 = 1024;
 
 /// Capabilities by name.
 ///
 /// # Errors
-/// A name that is none, or that the adversarial fabric cannot grant.
+/// An unknown name, or one that the adversarial fabric cannot grant.
 pub fn grants(names: &[String]) -> Result<Capabilities> {
     let mut out = Capabilities::NONE;
     for name in names {
@@ -150,7 +150,7 @@ pub fn grants(names: &[String]) -> Result<Capabilities> {
     Ok(out)
 }
 
-/// The names of what is granted; empty for nothing.
+/// The names of the grants; empty for none.
 pub fn granted(c: &Capabilities) -> Vec<&'static str> {
     [
         (c.line_atomic, "line_atomic"),

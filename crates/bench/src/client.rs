@@ -1,4 +1,4 @@
-//! One client's loop: draws operations, measures and checks them.
+//! The loop of one client: draws operations, executes, measures and checks them.
 
 use std::ops::Bound;
 use std::rc::Rc;
@@ -18,65 +18,65 @@ use crate::opened::Seat;
 use crate::oracle::{Oracle, shown};
 use crate::window::{Ending, Window};
 
-/// Errors that are kept in words, per client.
+/// Errors that a client keeps as text.
 const SAMPLES: usize = 5;
-/// A client gives up after this many errors.
+/// A client stops after this many errors.
 const MAX_ERRORS: u64 = 1000;
-/// Operations between two looks at the stop flag, and two yields.
+/// Operations between two checks of the stop flag, and between two yields.
 const STEP: u64 = 16;
-/// How long a cell goes on after its time to reach the least number of operations.
+/// How long a cell continues after its time to reach the minimum number of operations.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// Operations between two pieces of maintenance.
+/// Operations between two calls of maintenance.
 const MAINTAIN_EVERY: u64 = 1024;
 
-/// What all clients of a cell work by.
+/// The orders that all clients of a cell share.
 #[derive(Debug)]
 pub struct Orders {
     /// The workload.
     pub plan: Arc<Plan>,
-    /// What scans must return.
+    /// The loaded keys in order, to check scans.
     pub oracle: Option<Arc<Oracle>>,
     /// Number of the first client's stream.
     pub first_stream: u32,
     /// Length of the measured phase.
     pub time: Option<Duration>,
-    /// Operations of a client, at least, whatever the time.
+    /// Minimum number of operations of a client, also beyond the time.
     pub min_ops: u64,
-    /// Operations left for all, when they are limited.
+    /// Operations left for all clients, if they are limited.
     pub left: Option<AtomicI64>,
-    /// Inserts that there is room for.
+    /// Number of inserts that fit into memory.
     pub insert_room: u64,
-    /// The user wants to stop.
+    /// Set when the user wants to stop.
     pub stop: Arc<AtomicBool>,
     /// Operations done so far, for progress.
     pub done: AtomicU64,
-    /// When the phase began, ns of the fabric's clock.
+    /// Start of the phase, ns of the fabric's clock.
     pub start: OnceLock<u64>,
-    /// Clients begin within this time, ns.
+    /// Clients start within this time, ns.
     pub spread_ns: u64,
-    /// Seed of where in that time.
+    /// Seed of the start times.
     pub seed: Seed,
-    /// When operations fall due; nothing when the load is closed.
+    /// When operations fall due; `None` for a closed load.
     pub arrivals: Option<Arrivals>,
     /// The measuring window; simulated fabric only.
     pub window: Option<Window>,
-    /// What was counted in the window, once it has closed.
+    /// Counts of the window, once it has closed.
     pub counted: OnceLock<Snapshot>,
-    /// Which operations the figures are of, where there is a window.
+    /// Which operations the figures cover, if there is a window.
     pub measure: Measure,
     /// Whether the time of operations is measured step by step.
     pub steps: bool,
 }
 
-/// Why a client ended.
+/// Why a client stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ended {
-    /// Its time was up.
+    /// Its time was over.
     #[default]
     Duration,
-    /// The operations were done.
+    /// All operations were done.
     Operations,
-    /// The workload has nothing more to do.
+    /// The workload has no more operations.
     UsedUp,
     /// The memory is full.
     Memory,
@@ -87,7 +87,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// As in results.
+    /// The name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Duration => "duration",
@@ -100,32 +100,32 @@ impl Ended {
     }
 }
 
-/// What a client did.
+/// The result of one client.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Operations that are measured: acknowledged, and in the measuring window if there is one.
     pub ops: u64,
-    /// Operations that the counters are of.
+    /// Operations that the verb counters cover.
     pub counted: u64,
-    /// Operations acknowledged, those of ramps too.
+    /// Acknowledged operations, including those of ramps.
     pub all_ops: u64,
     /// Keys inserted.
     pub inserted: u64,
     /// Keys deleted.
     pub deleted: u64,
-    /// Scans, and pairs that they returned.
+    /// Number of scans, and of pairs that they returned.
     pub scans: (u64, u64),
     /// Wrong results and failed operations.
     pub errors: u64,
-    /// Writes whose effect is unknown.
+    /// Writes with unknown effect.
     pub unknown: u64,
-    /// The first errors in words.
+    /// The first errors, as text.
     pub samples: Vec<String>,
     /// Latencies.
     pub latency: ByKind,
-    /// From the start of the phase to its end.
+    /// Time from the start of the phase to its end.
     pub elapsed: Duration,
-    /// Why it ended.
+    /// Why the client stopped.
     pub ended: Ended,
 }
 
@@ -137,7 +137,7 @@ impl Tally {
         }
     }
 
-    /// An operation was acknowledged.
+    /// Counts an acknowledged operation.
     fn acknowledged(&mut self, done: &Done) {
         self.all_ops += 1;
         match done {
@@ -164,7 +164,7 @@ impl Tally {
         self.wrong(|| format!("{}: {why}", what()));
     }
 
-    /// Takes over another's.
+    /// Adds the tally of another client.
     pub fn add(&mut self, other: &Self) {
         self.ops += other.ops;
         self.counted += other.counted;
@@ -189,13 +189,13 @@ struct Buffers {
     value: Vec<u8>,
     /// Pages of the last scan.
     pages: Vec<Page>,
-    /// How many of them.
+    /// Number of pages in use.
     used: usize,
-    /// Whether the index said that nothing follows.
+    /// Whether the index has reported that nothing follows.
     exhausted: bool,
 }
 
-/// What an operation came to, for the tally.
+/// The result of an operation, for the tally.
 enum Done {
     Fine,
     Inserted,
@@ -215,7 +215,7 @@ impl From<dmtree_fabric::Error> for Bad {
     }
 }
 
-/// A client's measured phase.
+/// The measured phase of a client.
 pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
     let mut t = Tally::default();
     let mut b = Buffers::default();
@@ -279,26 +279,27 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
     if let Err(e) = seat.ep.drain().await {
         t.wrong(|| format!("finishing detached verbs: {e}"));
     }
-    // The last of the executor's clients takes along what all have recorded.
+    // The last client of the executor takes the latencies that all of them have recorded.
     if Rc::strong_count(&seat.latency) == 1 {
         t.latency = seat.latency.take();
     }
     t
 }
 
-/// When a client begins its operations, and when it stops.
+/// Decides when a client begins its operations, and when it stops.
 struct Turns<'o> {
     o: &'o Orders,
-    /// When the phase began, ns.
+    /// Start of the phase, ns.
     start: u64,
-    /// When it ends, ns, where no window says so.
+    /// End of the phase, ns, if no window determines it.
     deadline: Option<u64>,
-    /// Only what ends in the window counts. Counters that all clients share start with it, and are read at its end.
+    /// Only operations that end in the window count. The verb counters, which all clients share,
+    /// start with the window and are read at its end.
     windowed: bool,
-    /// The workload changes which keys exist.
+    /// Whether the workload changes the set of keys.
     writes: bool,
     turn: u64,
-    /// Operations reported so far.
+    /// Operations that progress reports include.
     reported: u64,
 }
 
@@ -316,7 +317,8 @@ impl<'o> Turns<'o> {
         }
     }
 
-    /// Waits until the next operation may begin. When it fell due, of an open load; or why there is none.
+    /// Waits until the next operation may begin. Returns when it fell due (open load), or why the
+    /// client stops.
     async fn next<I: RangeIndex>(
         &mut self,
         seat: &mut Seat<I>,
@@ -331,7 +333,7 @@ impl<'o> Turns<'o> {
                 seat.ep.yield_now().await;
             }
             if self.writes && self.turn.is_multiple_of(MAINTAIN_EVERY) && self.turn > 0 {
-                // What it finds broken shows in the checks.
+                // The checks report what maintenance finds broken.
                 let _ = seat.client.maintain().await;
             }
         }
@@ -356,7 +358,7 @@ impl<'o> Turns<'o> {
         Ok(Some(due))
     }
 
-    /// An operation has ended. Whether it counts.
+    /// Records the end of an operation; returns whether it counts.
     fn end<I>(&self, seat: &Seat<I>, now: u64) -> bool {
         let ending = self.o.window.as_ref().map_or(Ending::Inside, |w| w.end(self.start, now));
         match (self.windowed, ending) {
@@ -367,7 +369,8 @@ impl<'o> Turns<'o> {
         !self.windowed || matches!(ending, Ending::Inside | Ending::Closes)
     }
 
-    /// This client stops. A window that is still open ends here, before clients stop one by one.
+    /// Records that this client stops. A window that is still open ends here, before clients stop
+    /// one by one.
     fn run_dry<I>(&self, seat: &Seat<I>) {
         if let Some(w) = &self.o.window
             && w.run_dry(seat.ep.now())
@@ -381,7 +384,7 @@ impl<'o> Turns<'o> {
         let _ = self.o.counted.set(seat.ep.snapshot());
     }
 
-    /// Whether time is up.
+    /// Whether the time is over.
     fn late(&self, now: u64, ops: u64) -> bool {
         self.deadline.is_some_and(|d| now >= d && (ops >= self.o.min_ops || now >= d + PATIENCE_NS))
     }
@@ -395,7 +398,8 @@ impl<'o> Turns<'o> {
 
 type Checked = Result<(), String>;
 
-/// Does one operation. The checks that need no index are left to the caller, outside of the measured time, where they are long.
+/// Executes one operation. Long checks that need no index are left to the caller, outside of the
+/// measured time.
 async fn one<I: RangeIndex>(
     client: &mut I,
     o: &Orders,
@@ -499,7 +503,8 @@ fn updated(outcome: Outcome, deletes: bool) -> Checked {
     }
 }
 
-/// Checks what a scan returned: order, range, values, number, and that no stored key is passed over.
+/// Checks the result of a scan: order, range, values, number, and that no stored key was passed
+/// over.
 fn check_scan(o: &Orders, op: &Op<'_>, b: &Buffers) -> Checked {
     let Op::Scan { record, key: from, len } = *op else { return Ok(()) };
     let mix = o.plan.workload().mix();

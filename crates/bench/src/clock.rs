@@ -1,4 +1,4 @@
-//! The one place here that reads clocks.
+//! The only place of this crate that reads clocks.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-/// Nanoseconds of a duration; those of 584 years at most.
+/// Nanoseconds of a duration, at most those of 584 years.
 #[inline]
 pub fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)

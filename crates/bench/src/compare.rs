@@ -1,9 +1,9 @@
-//! Two results side by side, cell by cell.
+//! Compares two results, cell by cell.
 
 use crate::results::{Cell, Results};
 use crate::table::Table;
 
-/// Ratios of one cell, second by first; nothing where the first is 0 and the second is not.
+/// Ratios of one cell, second by first; `None` where the first is 0 and the second is not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ratios {
     /// The cell.
@@ -14,14 +14,14 @@ pub struct Ratios {
     pub p99: Option<f64>,
     /// Counters, which do not depend on the machine's speed: name, first, second.
     pub counters: Vec<(&'static str, f64, f64)>,
-    /// Whether a counter differs by more than is tolerated.
+    /// Whether a counter differs by more than the tolerance.
     pub differs: bool,
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// Cells that both have.
+    /// Cells of both results.
     pub rows: Vec<Ratios>,
     /// Cells of the first only.
     pub only_first: Vec<String>,
@@ -29,7 +29,7 @@ pub struct Comparison {
     pub only_second: Vec<String>,
 }
 
-/// Compares; `tolerance` is a share (0.03: 3 %).
+/// Compares two results; `tolerance` is a share (0.03 is 3 %).
 pub fn compare(a: &Results, b: &Results, tolerance: f64) -> Comparison {
     let mut out = Comparison::default();
     for ca in &a.cells {
@@ -64,7 +64,7 @@ fn ratios(a: &Cell, b: &Cell, tolerance: f64) -> Ratios {
         ("verbs", verbs(a), verbs(b)),
         ("bytes", bytes(a), bytes(b)),
     ];
-    // What both have next to nothing of is alike.
+    // Values near zero on both sides count as equal.
     let off = |x: f64, y: f64| (x - y).abs() > tolerance * x.abs().max(y.abs()) && x.max(y) > 1e-3;
     let differs = counters.iter().any(|(_, x, y)| off(*x, *y));
     let p99 = ratio(a.p99_ns as f64, b.p99_ns as f64);
@@ -72,7 +72,7 @@ fn ratios(a: &Cell, b: &Cell, tolerance: f64) -> Ratios {
 }
 
 impl Comparison {
-    /// Whether the counters differ, or there is nothing in common.
+    /// Whether any counters differ, or the results have no common cell.
     pub fn differs(&self) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|r| r.differs)
     }

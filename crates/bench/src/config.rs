@@ -1,7 +1,8 @@
-//! Settings: where they come from, and which are in effect.
+//! Settings: their sources, and the values in effect.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use dmtree_workload::{Distribution, KeyForm, ScanLength, Seed, ValueSize, Workload, WorkloadSpec};
 use serde::{Deserialize, Serialize};
@@ -17,9 +18,9 @@ use crate::sweep::Sweep;
 
 pub use crate::settings::{FillBy, LoadBy, Measure, SystemSettings, WorkloadSettings};
 
-/// Operations of a cell, at least, under a time budget.
+/// Minimum number of operations of a cell under a time budget.
 pub const MIN_OPS: u64 = 10_000;
-/// Operations of a simulated cell when nothing is said.
+/// Operations of a simulated cell by default.
 pub const SIM_OPS: u64 = 50_000;
 
 const REUSE: &str = "cells of one system that load the same keys and do not change which keys exist share one loaded pool, reads before updates; others get a fresh one";
@@ -27,13 +28,13 @@ const LOCAL_WARMUP: &str = "every compute node reads every 8th key in key order 
 const SIM_WARMUP: &str = "a direct fill, equal in content to every compute node reading every key: every compute node reads every 8th key in key order (every key, where a leaf holds one), untimed";
 const MEMORY_RULE: &str = "computed from the keys, the longest inserts and their lengths; reserved, used only as far as it is filled";
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
-    /// Nobody said anything.
+    /// No source gives the value.
     Default,
-    /// Follows from other values.
+    /// Derived from other values.
     Derived,
     /// The experiment of this name.
     Experiment(String),
@@ -62,7 +63,7 @@ macro_rules! layer {
         }
 
         impl Layer {
-            /// Takes over what `over` gives, and notes where it comes from.
+            /// Takes the values of `over`, and records their origin.
             fn overlay(&mut self, over: &Self, from: &Origin, origins: &mut Origins) {
                 $(if over.$field.is_some() {
                     self.$field.clone_from(&over.$field);
@@ -77,7 +78,7 @@ macro_rules! layer {
 pub type Origins = BTreeMap<String, Origin>;
 
 layer! {
-    /// What the experiment is for.
+    /// The purpose of the experiment.
     description: String,
     /// Names of systems; `families` is one per family, `all` all.
     systems: Vec<String>,
@@ -87,69 +88,74 @@ layer! {
     distributions: Vec<Distribution>,
     /// The fabric.
     fabric: String,
-    /// Where the first memory node of a running pool listens, on fabrics tcp and verbs; without it memory nodes are started in this
-    /// process.
+    /// Address of the first memory node of a running pool, on fabrics tcp and verbs. Without it
+    /// this process starts memory nodes.
     nodes: String,
+    /// The file with the key of that pool; the environment variable DMTREE_KEY by default.
+    key_file: PathBuf,
+    /// That pool has no key, and nodes listen on all addresses nevertheless.
+    insecure: bool,
     /// The RDMA device, on fabric verbs; the first with an active port by default.
     device: String,
-    /// Index into the table of addresses of its port; chosen by kind by default.
+    /// Index into the address table of its port; selected by kind by default.
     gid_index: u8,
     /// The profile of the simulated fabric: a name, or a file that ends with .toml.
     profile: String,
-    /// Fields of the profile set to other values: `resp_ns.read=22`.
+    /// Fields of the profile with other values: `resp_ns.read=22`.
     profile_set: Vec<String>,
     /// Keys loaded before a cell.
     keys: u64,
     /// Operations of a cell.
     ops: u64,
-    /// Which operations of a cell the figures are of; simulated fabric only.
+    /// Which operations of a cell the figures cover; simulated fabric only.
     measure: Measure,
     /// Whether the time of operations is measured step by step.
     steps: bool,
     /// How operations are offered.
     load: LoadShape,
-    /// Length of the measured phase of a cell, s; virtual ones on the simulated fabric.
+    /// Length of the measured phase of a cell, s; virtual seconds on the simulated fabric.
     duration: f64,
     /// Longest warm-up of a cell, s.
     warmup: f64,
-    /// Time for everything, s: divided over the cells.
+    /// Time for the whole run, s, divided over the cells.
     budget: f64,
-    /// Threads in all; on the simulated fabric those of each compute node.
+    /// Number of threads; on the simulated fabric, threads of each compute node.
     threads: u32,
-    /// Clients of a thread.
+    /// Number of clients of each thread.
     coroutines: u32,
     /// Compute nodes.
     cns: u16,
     /// Memory nodes.
     mns: u16,
-    /// How keys are made.
+    /// The form of keys.
     key_form: KeyForm,
     /// Length of values.
     value_size: ValueSize,
     /// Length of scans.
     scan_length: ScanLength,
-    /// The key count that zipf laws are taken over.
+    /// Number of keys over which zipf laws are taken.
     nominal: u64,
     /// Cache budget of a compute node.
     cache_bytes: Bytes,
-    /// Cache budget of a compute node for 1e9 keys, scaled to the keys there are.
+    /// Cache budget of a compute node for 1e9 keys, scaled to the number of keys.
     cache_at_billion: Bytes,
-    /// Table memory that a client node takes from one compute node before it goes on to the next, for 1e9 keys, scaled to the
-    /// keys there are; for systems that have such chunks.
+    /// Table memory that a client node takes from one compute node before it continues with the
+    /// next, for 1e9 keys, scaled to the number of keys; for systems with such chunks.
     table_chunk_at_billion: Bytes,
-    /// Bytes of a page, for systems whose pages may have as many slots as fit.
+    /// Bytes of a page, for systems with pages that have as many slots as fit.
     page_bytes: Bytes,
     /// Bytes of each memory node.
     memory_bytes: Bytes,
     /// How the index is filled.
     load_by: LoadBy,
-    /// Share of a leaf's slots that a bulk load uses, or `random`: as after insertions in random order.
+    /// Share of a leaf's slots that a bulk load uses, or `random`: as after insertions in random
+    /// order.
     fill: FillBy,
-    /// Seed of everything drawn.
+    /// Seed of all random choices.
     seed: u64,
-    /// How often every cell is measured.
+    /// Number of times that every cell is measured.
     rounds: u32,
-    /// Settings varied.
+    /// The settings that a sweep varies.
     sweep: Sweep,
     /// Settings of single workloads.
     per_workload: BTreeMap<String, WorkloadSettings>,
@@ -157,13 +163,13 @@ layer! {
     per_system: BTreeMap<String, SystemSettings>,
     /// The published table to compare with.
     published: String,
-    /// Rows of the published table by system, where their names differ.
+    /// Rows of the published table by system, for systems that have another name there.
     published_rows: BTreeMap<String, String>,
-    /// The table of published gains to compare with.
+    /// The table of reference speedups to compare with.
     published_gains: String,
     /// Bounds of the ratio to the published figures.
     bounds: Vec<Bound>,
-    /// An experiment that is run after this one.
+    /// An experiment that runs after this one.
     followed_by: String,
 }
 
@@ -173,7 +179,7 @@ layer! {
 #[allow(missing_docs, reason = "the fields are those of `Layer`")]
 pub struct Config {
     pub systems: Vec<String>,
-    /// Systems that were asked for and are not built yet.
+    /// Requested systems that are not built yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_built: Vec<String>,
     pub workloads: Vec<Workload>,
@@ -182,13 +188,18 @@ pub struct Config {
     /// A running pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<String>,
+    /// Where the key of that pool is: of no interest to others.
+    #[serde(default, skip_serializing)]
+    pub key_file: Option<PathBuf>,
+    #[serde(default, skip_serializing)]
+    pub insecure: bool,
     /// The RDMA device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// Index into the table of addresses of its port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid_index: Option<u8>,
-    /// The profile on the simulated fabric, whole.
+    /// The whole profile of the simulated fabric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileText>,
     pub keys: u64,
@@ -236,7 +247,7 @@ pub struct Config {
     pub reuse: String,
     /// How caches are warmed.
     pub warmup_method: String,
-    /// How memory nodes that are not given a size get one.
+    /// The rule for the size of memory nodes without a given size.
     pub memory_rule: String,
 }
 
@@ -245,25 +256,25 @@ pub struct Config {
 pub struct Resolved {
     /// The experiment's name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
-    /// What is in effect.
+    /// The settings in effect.
     pub config: Config,
-    /// Where it comes from.
+    /// The origin of each setting.
     pub origins: Origins,
-    /// An experiment that is run after this one.
+    /// An experiment that runs after this one.
     pub followed_by: Option<String>,
 }
 
-/// The cores that this process may use.
+/// The number of cores that this process may use.
 pub fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
 }
 
-/// Puts the experiment's settings and those of the command line over the defaults.
+/// Applies the settings of the experiment, and then those of the command line, over the defaults.
 ///
 /// # Errors
-/// Settings that contradict each other, unknown names.
+/// Contradictory settings, and unknown names.
 pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<Resolved> {
     let mut origins = Origins::new();
     let mut l = Layer::default();
@@ -298,6 +309,8 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
         distributions: l.distributions.unwrap_or_else(quick_distributions),
         fabric: l.fabric.unwrap_or_else(|| LOCAL.to_owned()),
         nodes: l.nodes,
+        key_file: l.key_file,
+        insecure: l.insecure.unwrap_or(false),
         device: l.device,
         gid_index: l.gid_index,
         profile,
@@ -350,13 +363,13 @@ pub fn resolve(name: &str, experiment: &Layer, command_line: &Layer) -> Result<R
     })
 }
 
-/// Whether the command line says it.
+/// Whether the command line gives a setting.
 fn mine(origins: &Origins, key: &str) -> bool {
     origins.get(key) == Some(&Origin::CommandLine)
 }
 
-/// What the command line says about the length of cells, and about single settings, replaces what the experiment says about
-/// them in another way.
+/// Settings of the command line replace settings of the experiment that say the same in another
+/// form: the length of cells, and single settings.
 fn limits(l: &mut Layer, origins: &mut Origins) -> Result<()> {
     let mine = |key: &str, o: &Origins| mine(o, key);
     let has = |key: &str| mine(key, origins);
@@ -370,7 +383,7 @@ fn limits(l: &mut Layer, origins: &mut Origins) -> Result<()> {
             "--budget limits real time, which the simulated fabric does not go by: give --ops or --duration",
         ));
     }
-    // Seconds that an experiment gives for another fabric mean something else on this one.
+    // Seconds that an experiment gives for another fabric have another meaning on this one.
     if has_fabric && simulated && !has_duration {
         l.duration = None;
         origins.remove("duration");
@@ -418,7 +431,7 @@ impl Config {
         self.fabric == SIM
     }
 
-    /// The settings of one system's cell of one workload: what the system and the workload set for themselves is in place.
+    /// The settings of one cell, with the overrides of its system and workload applied.
     #[must_use]
     pub fn for_cell(&self, system: &str, w: &Workload) -> Self {
         let mut c = self.clone();
@@ -448,7 +461,7 @@ impl Config {
         }
     }
 
-    /// Clients in all.
+    /// Number of clients of all threads.
     pub fn clients(&self) -> u32 {
         let nodes = if self.simulated() { u32::from(self.cns) } else { 1 };
         self.threads.saturating_mul(self.coroutines).saturating_mul(nodes)

@@ -1,4 +1,4 @@
-//! Settings that cannot be.
+//! Refuses impossible settings.
 
 use dmtree_workload::{Distribution, WorkloadSpec};
 
@@ -9,7 +9,7 @@ use crate::published::Table;
 use crate::registry::{FABRICS, VERBS, carrier, find};
 use crate::sizing;
 
-/// More clients than this one thread does not simulate.
+/// Most clients that one thread simulates.
 const MAX_CLIENTS: u32 = 1 << 17;
 
 fn refuse<T>(message: String) -> Result<T> {
@@ -20,7 +20,7 @@ impl Config {
     /// Refuses contradictions.
     ///
     /// # Errors
-    /// Names the setting and what it may be.
+    /// Names the setting, and its possible values.
     pub fn check(&self) -> Result<()> {
         self.check_numbers()?;
         if !FABRICS.contains(&self.fabric.as_str()) {
@@ -113,7 +113,8 @@ impl Config {
     fn check_names(&self) -> Result<()> {
         for (name, own) in &self.per_workload {
             if !self.workloads.iter().any(|w| w.name() == name) {
-                // A narrower choice on the command line leaves settings without use, a misspelt name has none.
+                // A narrower choice on the command line leaves settings without use. A misspelt
+                // name never has any.
                 let known = dmtree_workload::Workload::names().any(|w| w == name);
                 if !known {
                     return refuse(format!("per-workload.{name}: there is no such workload"));
@@ -150,7 +151,7 @@ impl Config {
             let c = self.for_cell("", w);
             for d in &c.distributions {
                 let spec = c.workload(w, *d);
-                // Whether it can be built; zipf tables are left for later.
+                // Checks whether the workload can be built; zipf tables are left for later.
                 WorkloadSpec { distribution: Distribution::Uniform, nominal: None, ..spec.clone() }
                     .build()?;
                 if let (Some(n), false) = (spec.nominal, *d == Distribution::Uniform)

@@ -1,4 +1,4 @@
-//! The conformance suite on compute nodes of two processes.
+//! Runs the conformance suite on compute nodes of two processes.
 
 use dmtree_check::away::{Ask, Away, Pipe, serve};
 use dmtree_check::bed::Bed;
@@ -10,21 +10,23 @@ use serde_json::Value;
 use crate::failure::{Failure, Result};
 use crate::registry::find;
 
-/// Caches of each index: small, so that inner nodes are dropped.
+/// Cache of each index: small, so that inner nodes are evicted.
 const CACHE_BYTES: u64 = 8 << 20;
-/// Table memory that is taken at a time, for systems that take it in chunks: small, so that tables spread over all compute nodes.
+/// Bytes of a table chunk, for systems with such chunks: small, so that tables spread over all
+/// compute nodes.
 const TABLE_CHUNK_BYTES: u64 = 4 << 10;
 
-/// How much is done.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Seed of everything drawn.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Operations of the longest part.
     pub steps: u64,
-    /// Whether clients of both processes also work at once. Systems as published do not bear it: on Soft-RoCE, whose
-    /// compare-and-swap writes back what it found when it fails, FPTree lost a lock to an unlock that fell between, and both
-    /// processes waited for it in vain. That is what checked runs find without `cas_fail_is_readonly`.
+    /// Whether clients of both processes also work at the same time. Systems as published do not
+    /// tolerate this. The compare-and-swap of Soft-RoCE writes the old value back when it fails: an
+    /// unlock in between was undone, FPTree lost a lock, and both processes waited for it in vain.
+    /// Checked runs without `cas_fail_is_readonly` find the same.
     pub together: bool,
 }
 
@@ -34,7 +36,8 @@ pub(crate) fn small(options: &Value) -> Value {
     if let Some(bytes) = options.as_object_mut().and_then(|o| o.get_mut("table_chunk_bytes")) {
         *bytes = TABLE_CHUNK_BYTES.into();
     }
-    // SMART as published misses what the copies of another process lack: the suite is about everything else.
+    // SMART as published misses keys that copies of another process lack. The suite covers
+    // everything else.
     if let Some(o) = options.as_object_mut().filter(|o| o.contains_key("cached_scans")) {
         o.insert("cached_scans".to_owned(), false.into());
         o.insert("recheck_absent".to_owned(), true.into());
@@ -42,10 +45,10 @@ pub(crate) fn small(options: &Value) -> Value {
     options
 }
 
-/// Runs the suite on an index of this process, which another one opens, too.
+/// Runs the suite on an index of this process that another process opens, too.
 ///
 /// # Errors
-/// What does not conform, and options that are not this index's.
+/// A result that does not conform, or options of another index.
 pub fn conform<I: RangeIndex>(
     system: &str,
     options: &Value,
@@ -68,7 +71,7 @@ fn run_part<I: RangeIndex>(
     (name, part): Part<I>,
 ) -> Result<()> {
     let pool = cluster.compute_node(0)?;
-    // Nobody else who is there has this name; one of the same number that was killed may have left it.
+    // No other living process uses this name. A killed process of the same number may have left it.
     let index = format!("{system} {name} {}", pool.cn());
     let drop_index = || -> Result<()> {
         let ep = pool.endpoint(0)?;
@@ -92,10 +95,10 @@ fn run_part<I: RangeIndex>(
     drop_index()
 }
 
-/// Be the second compute node: open what is asked for, and do what is asked, until nobody asks any more.
+/// Runs the second compute node: opens indexes and executes requests until the pipe ends.
 ///
 /// # Errors
-/// A first process that has gone in the middle.
+/// The first process has ended in the middle of a request.
 pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
     while let Some(ask) = pipe.question()? {
         match ask {
@@ -111,10 +114,10 @@ pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
     Ok(())
 }
 
-/// Opens an index and serves it.
+/// Opens an index, and executes the requests for it.
 ///
 /// # Errors
-/// A first process that has gone in the middle.
+/// The first process has ended in the middle of a request.
 pub fn serve_index<I: RangeIndex>(cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
     let opened = Bed::<I>::find(cluster.clone(), CACHE_BYTES, index);
     match opened.and_then(|bed| Ok((bed.client(0)?, bed))) {

@@ -1,7 +1,9 @@
-//! A compute node dies under load, in virtual time: what the others notice, and how long recovery takes.
+//! Crash experiment in virtual time: a compute node dies under load. It shows the effect on the
+//! other nodes, and how long recovery takes.
 //!
-//! Every client reads any key and updates keys of its own, so that what it was told last is known of every key. In the end all keys
-//! that were written are read: each must hold what its writer was acknowledged last, or what it was writing when it died.
+//! Every client reads any key, and updates only keys of its own, so the last acknowledged value of
+//! every key is known. At the end all written keys are read. Each must have the value that its
+//! writer was acknowledged last, or the value that the writer was writing when it died.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,7 +26,7 @@ pub const CRASH_VERSION: u32 = 1;
 /// Buffers of one client, bytes.
 const SLAB_BYTES: u64 = 256 << 10;
 
-/// What is simulated.
+/// The parameters of the simulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
@@ -34,23 +36,23 @@ pub struct Setup {
     pub keys: u64,
     /// Compute nodes; the last one dies.
     pub cns: u16,
-    /// Threads of each.
+    /// Threads of each compute node.
     pub threads: u32,
     /// Clients of each thread.
     pub coroutines: u32,
-    /// Updates among the operations, percent; the others are reads.
+    /// Percentage of updates; the other operations are reads.
     pub update_percent: u32,
-    /// How long a lease lasts, us.
+    /// Length of a lease, us.
     pub lease_us: u64,
-    /// When the node dies, us.
+    /// Time of the crash, us.
     pub crash_us: u64,
-    /// When the clients end, us.
+    /// End of the clients, us.
     pub until_us: u64,
     /// Width of a bucket of the curve, us.
     pub bucket_us: u64,
-    /// The node hangs, with a NIC that goes on serving, instead of going away.
+    /// The node hangs while its NIC continues to serve, instead of disappearing.
     pub hung: bool,
-    /// Seed of everything.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
@@ -74,7 +76,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Refuses what cannot be.
+    /// Refuses impossible parameters.
     ///
     /// # Errors
     /// The flag and its range.
@@ -107,49 +109,49 @@ pub struct Bucket {
     pub updates: u64,
 }
 
-/// Something that happened once.
+/// An event of the recovery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// What.
+    /// The event.
     pub what: String,
-    /// When, ns of virtual time after the clients' start.
+    /// Its time, ns of virtual time after the start of the clients.
     pub at_ns: u64,
 }
 
-/// What came out.
+/// The result of the simulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// [`CRASH_VERSION`].
     pub version: u32,
-    /// What was simulated.
+    /// The parameters of the simulation.
     pub setup: Setup,
     /// Operations of the survivors, bucket by bucket.
     pub survivors: Vec<Bucket>,
-    /// Operations of the node that died.
+    /// Operations of the dead node.
     pub dead: Vec<Bucket>,
     /// Stages of the recovery.
     pub moments: Vec<Moment>,
-    /// Millions of operations per second of the survivors before the crash.
+    /// Throughput of the survivors before the crash, millions of operations per second.
     pub before_mops: f64,
-    /// The same after the recovery.
+    /// Their throughput after the recovery.
     pub after_mops: f64,
-    /// The least in a bucket between.
+    /// The lowest throughput in a bucket between the two.
     pub least_mops: f64,
-    /// The longest read of a survivor that was under way at the crash or began later, ns.
+    /// The longest read of a survivor that was in progress at the crash, or began later, ns.
     pub longest_read_ns: u64,
-    /// The longest update.
+    /// The longest update of such a survivor, ns.
     pub longest_update_ns: u64,
     /// Operations of survivors that failed.
     pub errors: u64,
-    /// The first in words.
+    /// The first of these errors, as text.
     pub samples: Vec<String>,
-    /// Keys whose last acknowledged update was looked for in the end.
+    /// Keys that were updated and checked at the end.
     pub keys_checked: u64,
-    /// Those that did not hold it.
+    /// Checked keys that had a wrong value.
     pub keys_wrong: u64,
-    /// Of the keys that the dead node's clients were writing: those that hold the unacknowledged value.
+    /// Keys that clients of the dead node were writing and that have the unacknowledged value.
     pub taken_effect: u64,
-    /// Hash of all that happened, hexadecimal.
+    /// Hash of all events, hexadecimal.
     pub trace_hash: String,
 }
 
@@ -164,14 +166,14 @@ fn key(i: u64) -> [u8; 24] {
     out
 }
 
-/// What a client was told last of a key, and what it was about to write.
+/// The last acknowledged value of a key, and the value that its writer has begun to write.
 #[derive(Clone, Copy, Default)]
 struct Last {
     acknowledged: u64,
     begun: u64,
 }
 
-/// What the clients share.
+/// The state that the clients share.
 struct Board {
     fabric: SimFabric,
     setup: Setup,
@@ -185,7 +187,7 @@ struct Board {
     samples: RefCell<Vec<String>>,
     last: RefCell<BTreeMap<u64, Last>>,
     moments: RefCell<Vec<Moment>>,
-    /// Clients that have not ended.
+    /// Number of clients that still run.
     running: Cell<u64>,
 }
 
@@ -280,7 +282,7 @@ async fn client<I: RangeIndex>(mut index: I, ep: Endpoint, number: u64, clients:
     }
 }
 
-/// Notes how far the death of the victim has come.
+/// Records the stages of the victim's death.
 async fn watch(ep: Endpoint, pool: Arc<dmtree_pool::PoolNode>, incarnation: u32, b: &Board) {
     let mut seen = None;
     while b.running.get() > 0 {
@@ -348,7 +350,7 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
     let mut pairs = (0..s.keys).map(|i| (key(i).to_vec(), 0u64.to_le_bytes().to_vec()));
     let fill = Fill::RandomInserts { seed: s.seed };
     ep.core().block_on(ep.slot(), loader.load(&mut pairs, false, fill))?;
-    // Caches are warm before anybody counts.
+    // Warms the caches before operations count.
     for node in &nodes {
         let mut c = I::client(ep.clone(), node.clone());
         ep.core().block_on(ep.slot(), async {
@@ -362,7 +364,7 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
     Ok(Made { cluster, fabric, nodes })
 }
 
-/// Simulates it with DMTree.
+/// Simulates a crash with DMTree.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -370,10 +372,10 @@ pub fn dmtree(setup: &Setup) -> Result<Outcome> {
     run::<dmtree_engine::DmTree>(setup, &dmtree_engine::Options::default())
 }
 
-/// Simulates it.
+/// Simulates a crash.
 ///
 /// # Errors
-/// A setup that cannot be; a simulation that comes to a stop.
+/// Impossible parameters, or a simulation that stalls.
 pub fn run<I: RangeIndex>(setup: &Setup, options: &I::Options) -> Result<Outcome> {
     setup.check()?;
     let made = make::<I>(setup, options)?;
@@ -406,7 +408,7 @@ pub fn run<I: RangeIndex>(setup: &Setup, options: &I::Options) -> Result<Outcome
     Ok(summary(board, checked, wrong, taken_effect))
 }
 
-/// The clients, the keepers, the watcher and the one who kills.
+/// Runs the clients, the membership agents, the watcher and the task that crashes the node.
 fn live<I: RangeIndex>(
     made: &Made<I>,
     b: &Board,
@@ -451,7 +453,7 @@ fn live<I: RangeIndex>(
         let ep = Endpoint::new(core.clone(), fabric.attach(node)?, slot);
         let pause = s.lease_us * 1000 / 16;
         let keeper = async move {
-            // The fenced have nothing to keep.
+            // A fenced node has no membership to keep.
             let _ = pool.keep_on(&ep, pause, || b.running.get() == 0).await;
         };
         worker.spawn(slot, Mortal { board: b, node, inner: Some(Box::pin(keeper)) });
@@ -478,8 +480,8 @@ fn live<I: RangeIndex>(
     worker.run(&mut Fifo).map_err(|stalled| Failure::violation(stalled.to_string()))
 }
 
-/// Looks every written key up: how many were, how many hold something else than they must, and of those whose writer died while it
-/// wrote, how many hold what was not acknowledged.
+/// Reads every written key. Returns how many keys were checked, how many have a wrong value, and
+/// how many keys of writers that died during a write have the unacknowledged value.
 fn look<I: RangeIndex>(
     cluster: &Cluster,
     nodes: &[Arc<I::Node>],
@@ -527,7 +529,7 @@ fn summary(b: Board, keys_checked: u64, keys_wrong: u64, taken_effect: u64) -> O
     let first = (s.crash_us / s.bucket_us) as usize;
     let each = survivors.get(first..).unwrap_or(&[]).iter();
     let each: Vec<f64> = each.map(|x| (x.reads + x.updates) as f64 / s.bucket_us as f64).collect();
-    // The last buckets are those in which clients end.
+    // In the last buckets clients stop, so these are left out.
     let least_mops = each.iter().rev().skip(1).copied().fold(f64::INFINITY, f64::min);
     let least = each.iter().position(|m| *m == least_mops).unwrap_or(0);
     let back = each.iter().skip(least).position(|m| *m >= 0.95 * before_mops);

@@ -1,4 +1,5 @@
-//! Tables in the form of the published artifact: `Index,Workload,Total,Node1,...`, million operations per second.
+//! Tables in the form of the published artifact: `Index,Workload,Total,Node1,...`, million
+//! operations per second.
 
 use crate::results::{Results, file_stem};
 
@@ -31,7 +32,7 @@ fn table(r: &Results, distribution: &str) -> String {
     out
 }
 
-/// A field, in quotes when it needs them.
+/// A field, quoted if necessary.
 fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))

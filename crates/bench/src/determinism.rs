@@ -1,10 +1,10 @@
-//! Whether two runs of simulations did the same, event by event.
+//! Compares two runs of simulations, event by event.
 
 use std::collections::BTreeMap;
 
 use crate::results::Results;
 
-/// Hash of everything that happened up to the end of each simulated cell, by the cell's key.
+/// Hash of all events up to the end of each simulated cell, by the cell's key.
 pub type Traces = BTreeMap<String, String>;
 
 /// The traces of results.
@@ -13,7 +13,7 @@ pub fn traces(r: &Results) -> Traces {
     r.cells.iter().filter_map(of).collect()
 }
 
-/// Cells whose traces differ, or that only one side has, in the order of their keys.
+/// Cells with different traces, or with a trace on one side only, in the order of their keys.
 pub fn differing(a: &Traces, b: &Traces) -> Vec<String> {
     let keys: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     keys.into_iter().filter(|k| a.get(*k) != b.get(*k)).cloned().collect()

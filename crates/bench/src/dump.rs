@@ -7,8 +7,8 @@
 //! end 2 0123456789abcdef
 //! ```
 //!
-//! Bytes other than printable ASCII, and the backslash, are written `\xNN`. Keys ascend strictly. The last line has the number
-//! of pairs and XXH3-64 over the lines between, newlines included.
+//! Bytes other than printable ASCII, and the backslash, are written `\xNN`. Keys ascend strictly.
+//! The last line has the number of pairs and XXH3-64 over the lines between, newlines included.
 
 use std::io::{BufRead, Write};
 
@@ -20,7 +20,7 @@ use crate::failure::{Failure, Result};
 /// The first line.
 pub const HEADER: &str = "dmtree-dump 1";
 
-/// Longest line: both parts escaped, and what stands around them.
+/// Longest line: both parts escaped, and the characters around them.
 const MAX_LINE: usize = 4 * (MAX_KEY_BYTES + MAX_VALUE_BYTES) + 64;
 
 /// Appends bytes in their escaped form.
@@ -41,7 +41,7 @@ pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
 /// The bytes of an escaped form.
 ///
 /// # Errors
-/// Says what is malformed.
+/// Names the malformed part.
 pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;
@@ -115,7 +115,7 @@ impl<W: Write> Dumper<W> {
         self.to.write_all(&self.line)
     }
 
-    /// Writes the end; gives back the number of pairs and the writer.
+    /// Writes the end; returns the number of pairs and the writer.
     ///
     /// # Errors
     /// Those of the writer.
@@ -129,10 +129,10 @@ impl<W: Write> Dumper<W> {
 /// A pair of a dump.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// Reads a dump and gives each pair to `each`; `from` names it in messages.
+/// Reads a dump, and passes each pair to `each`; `from` names the dump in messages.
 ///
 /// # Errors
-/// What is wrong, with the line; those of `each`.
+/// The malformed line, and the errors of `each`.
 pub fn read(
     from: &str,
     mut lines: impl BufRead,

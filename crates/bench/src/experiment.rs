@@ -1,4 +1,4 @@
-//! Experiments: data files, built in or given.
+//! Experiments: data files, built in or given by the user.
 
 use std::path::Path;
 
@@ -30,12 +30,12 @@ pub const BUILTIN: &[(&str, &str)] = &[
     ("amplification", include_str!("../experiments/amplification.toml")),
 ];
 
-/// An experiment: its name and what it sets.
+/// An experiment: its name and its settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experiment {
     /// Its name; of a file, the name without `.toml`.
     pub name: String,
-    /// What it sets.
+    /// Its settings.
     pub layer: Layer,
 }
 
@@ -43,7 +43,7 @@ impl Experiment {
     /// Reads the text form; `from` names it in messages.
     ///
     /// # Errors
-    /// What is wrong, with the line.
+    /// The malformed line.
     pub fn parse(name: &str, from: &str, text: &str) -> Result<Self> {
         let layer: Layer = toml::from_str(text).map_err(|e| {
             let line = e.span().map(|s| 1 + text[..s.start.min(text.len())].matches('\n').count());
@@ -85,7 +85,7 @@ mod tests {
         for (name, _) in BUILTIN.iter().copied() {
             let e = Experiment::find(name).unwrap();
             assert!(e.layer.description.as_ref().is_some_and(|d| d.len() > 20), "{name}");
-            // All systems that an experiment wants may still be missing.
+            // Some systems of an experiment may not be built yet.
             let systems = Some(vec!["dmtree".to_owned()]);
             let small = Layer { keys: Some(1000), systems, ..Layer::default() };
             let r = resolve(name, &e.layer, &small).unwrap();

@@ -1,4 +1,5 @@
-//! Any system behind one object-safe face, for the shell and other tools. Measured operations do not go through it.
+//! Any system behind one object-safe trait, for the shell and other tools. Measured operations do
+//! not use it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -85,7 +86,7 @@ pub trait DynPool: Send + Sync + std::fmt::Debug {
     fn client(&self, cn: usize) -> Result<Session>;
     /// The caches of a compute node.
     fn cache_stats(&self, cn: usize) -> CacheStats;
-    /// How many compute nodes.
+    /// Number of compute nodes.
     fn compute_nodes(&self) -> usize;
     /// The name of the fabric.
     fn fabric(&self) -> &'static str;
@@ -109,7 +110,7 @@ impl<I: RangeIndex> DynPool for Opened<I> {
 /// Opens an empty index of type `I` on a fresh embedded pool.
 ///
 /// # Errors
-/// Options or sizes that cannot be.
+/// Impossible options or sizes.
 pub fn open_pool<I: RangeIndex>(
     system: &str,
     options: &Value,
@@ -199,7 +200,7 @@ impl Session {
         block!(self, self.index.walk())
     }
 
-    /// Does maintenance that is due, a bounded piece.
+    /// Executes a bounded piece of due maintenance.
     ///
     /// # Errors
     /// Those of the index.
@@ -207,7 +208,7 @@ impl Session {
         block!(self, self.index.maintain())
     }
 
-    /// Calls `each` for every pair of a range, in order, page by page, until it says to stop.
+    /// Calls `each` for every pair of a range, in order, page by page, until `each` returns false.
     ///
     /// # Errors
     /// Those of the index.

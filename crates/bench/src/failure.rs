@@ -1,11 +1,11 @@
-//! How a command can fail, and the exit status that says so.
+//! Failures of a command, and their exit status.
 
 use std::fmt;
 use std::path::Path;
 
 use dmtree_fabric::ErrorKind;
 
-/// Exit status of a command that did what it was asked.
+/// Exit status of a successful command.
 pub const EXIT_OK: u8 = 0;
 /// Exit status for a mismatch or violation.
 pub const EXIT_VIOLATION: u8 = 1;
@@ -14,18 +14,18 @@ pub const EXIT_INPUT: u8 = 2;
 /// Exit status for an interrupt.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
-/// Why a command did not do what it was asked. Displays as one message.
+/// Why a command has failed. Displays as one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Something given cannot be used; nothing was changed.
+    /// The input cannot be used; nothing was changed.
     Input(String),
-    /// What came back is not what must come back, or an operation failed.
+    /// A result is wrong, or an operation failed.
     Violation(String),
-    /// The user asked to stop.
+    /// The user has interrupted the command.
     Interrupted,
 }
 
-/// Result of everything here.
+/// Result type of this crate.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
@@ -39,7 +39,7 @@ impl Failure {
         Self::Violation(message.into())
     }
 
-    /// Something that a command needs is not there: a node, a pool, a port.
+    /// A node, pool or port that a command needs is not there.
     pub fn missing(e: &dmtree_fabric::Error) -> Self {
         Self::Input(e.to_string())
     }
@@ -58,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, saying where it arose.
+    /// The same failure with its place.
     #[must_use]
     pub fn context(self, at: &str) -> Self {
         match self {

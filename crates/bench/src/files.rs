@@ -1,4 +1,4 @@
-//! Writing files whole or not at all.
+//! Writes files atomically.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -26,7 +26,8 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Makes a directory, and finds out whether files can be written there: better now than after the run.
+/// Creates a directory, and checks that files can be written there: a failure is better now than
+/// after the run.
 ///
 /// # Errors
 /// Those of the system.
@@ -38,7 +39,7 @@ pub fn prepare(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes tables, charts, the report, and last `results.json`, and names what was written.
+/// Writes tables, charts, the report, and `results.json` last. Returns the paths of the files.
 ///
 /// # Errors
 /// Those of the system.
@@ -58,7 +59,7 @@ pub fn write_results(dir: &Path, r: &Results) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Writes all that follows from the results: tables, charts, the report.
+/// Writes all files that are derived from the results: tables, charts, the report.
 ///
 /// # Errors
 /// Those of the system.
@@ -81,10 +82,10 @@ pub fn render_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
     Ok(written)
 }
 
-/// Reads results: a `results.json`, or the directory that holds one.
+/// Reads results from a `results.json`, or from the directory that contains one.
 ///
 /// # Errors
-/// No such file, another form.
+/// A missing file, or another form.
 pub fn read_results(path: &Path) -> Result<Results> {
     let file = if path.is_dir() { path.join("results.json") } else { path.to_path_buf() };
     let text = fs::read_to_string(&file).map_err(|e| Failure::file("read", &file, &e))?;

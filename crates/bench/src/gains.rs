@@ -1,4 +1,5 @@
-//! Published gains, shipped as data: how much faster one system was than another, beside the same of what is measured here.
+//! Reference speedups, shipped as data: the published throughput of one system relative to another,
+//! beside the same ratio measured here.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,7 @@ use crate::svg::escaped;
 /// The tables: name and text.
 const TABLES: [(&str, &str); 1] = [("smart-gains", include_str!("../published/smart-gains.csv"))];
 
-/// What was published: the throughput of a system by that of another.
+/// A published claim: the throughput of a system relative to another.
 #[derive(Clone, Debug, PartialEq)]
 struct Claim {
     claim: String,
@@ -23,45 +24,45 @@ struct Claim {
     gain: f64,
 }
 
-/// A published table of gains.
+/// A table of published claims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claims {
-    /// Where it is from, in words.
+    /// The source, as text.
     pub source: String,
     setup: [u32; 4],
     claims: Vec<Claim>,
 }
 
-/// A published gain beside the one measured here.
+/// A published speedup beside the one measured here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
-    /// What is said to have gained.
+    /// The technique or system of the claim.
     pub claim: String,
     /// The workload.
     pub workload: String,
     /// The distribution here.
     pub distribution: String,
-    /// The system that has it.
+    /// The system with the technique.
     pub system: String,
-    /// The one that has not.
+    /// The system without it.
     pub over: String,
-    /// Published: throughput of the one by that of the other.
+    /// Published throughput of the first system relative to the second.
     pub published: f64,
-    /// The same here.
+    /// The same ratio here.
     pub here: f64,
 }
 
-/// Gains beside those published, and where these are from.
+/// Speedups beside the published ones, and the source of these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gains {
-    /// Where the published ones are from.
+    /// The source of the published ones.
     pub source: String,
-    /// Those whose cells were run.
+    /// Speedups of the cells that ran.
     pub rows: Vec<Gain>,
 }
 
 impl Gain {
-    /// Its name among the numbers of the report.
+    /// The name of this speedup among the numbers of the report.
     pub fn key(&self) -> String {
         format!(
             "gain of {} over {} {} {}",
@@ -110,7 +111,7 @@ impl Claims {
         })
     }
 
-    /// The gains whose cells are there; none under other settings than the published ones.
+    /// The speedups for the given cells; none under other settings than the published ones.
     pub fn beside(&self, c: &Config, cells: &[Cell]) -> Gains {
         let here = [c.cns.into(), c.mns.into(), c.threads, c.coroutines];
         let applies = c.simulated() && c.load == LoadShape::Closed && here == self.setup;

@@ -9,6 +9,7 @@ use dmtree_fabric::net::Equipment;
 use dmtree_parts::RangeIndex;
 use dmtree_workload::{Distribution, Plan, Workload};
 
+use crate::access::access;
 use crate::client::{Ended, Tally};
 use crate::clock;
 use crate::config::{Config, LoadBy};
@@ -30,15 +31,16 @@ use crate::sizing;
 pub struct CellPlan {
     /// Its number in the run.
     pub number: usize,
-    /// What is done.
+    /// The workload.
     pub workload: Workload,
-    /// To which keys.
+    /// The distribution of keys.
     pub distribution: Distribution,
     /// The settings.
     pub config: Config,
     /// The point of a sweep.
     pub variant: Option<String>,
-    /// The cell whose run is this one's too: simulated, and the same but for a distribution that the workload has no use for.
+    /// The cell with the same run as this one: both are simulated, and differ only in a
+    /// distribution that the workload does not use.
     pub same_as: Option<usize>,
 }
 
@@ -47,71 +49,72 @@ pub struct CellPlan {
 pub struct Group {
     /// The system.
     pub system: System,
-    /// The cells; more than one only when none changes which keys exist, and all want the same pool.
+    /// The cells. There is more than one only if none changes the set of keys, and all need the
+    /// same pool.
     pub cells: Vec<CellPlan>,
     /// The round, from 0.
     pub round: u32,
 }
 
-/// What a cell came to in one round.
+/// The result of a cell in one round.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// All clients' tallies.
+    /// The tallies of all clients.
     pub tally: Tally,
-    /// All clients' counters.
+    /// The counters of all clients.
     pub counts: Snapshot,
-    /// Operations and clients by compute node.
+    /// Operations and clients of each compute node.
     pub per_cn: Vec<(u64, u32)>,
     /// The law in effect.
     pub law: String,
     /// Whether scans were checked against all loaded keys.
     pub complete_scans: bool,
-    /// Keys read by the average compute node in warm-ups.
+    /// Keys that the average compute node read in warm-ups.
     pub warmed: f64,
-    /// What keys cost in memory.
+    /// Memory per key.
     pub memory: Option<MemoryFigures>,
-    /// What the throughput is of: operations, and the time they took, s.
+    /// The operations that the throughput covers, and their time, s.
     pub rate: (u64, f64),
-    /// What only a simulated cell has.
+    /// Figures of simulated cells.
     pub sim: Option<SimFigures>,
-    /// What became of an open load.
+    /// Figures of an open load.
     pub open: Option<OpenFigures>,
 }
 
-/// What a run tells about its progress.
+/// A progress report of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// The cell's or group's name.
     pub what: &'a str,
     /// `load`, `warm-up`, `measure`, `walk`.
     pub phase: &'static str,
-    /// The cell's number, from 1, and how many there are.
+    /// The cell's number, from 1, and the number of cells.
     pub cell: (usize, usize),
     /// Operations done in this phase.
     pub done: u64,
-    /// How far the phase is, 0 to 1.
+    /// Progress of the phase, 0 to 1.
     pub share: f64,
 }
 
-/// Where a run reports to, and what limits it.
+/// The host of a run: receives its reports, and limits it.
 pub struct Host<'a> {
     /// Set when the user wants to stop.
     pub stop: Arc<AtomicBool>,
-    /// When everything must be done; nothing when there is no budget.
+    /// The end of the time budget; `None` without a budget.
     pub deadline: Option<Instant>,
     /// Cells left to measure, this one included.
     pub cells_left: usize,
-    /// All cells.
+    /// Number of cells.
     pub cells: usize,
-    /// Groups that are still to be loaded after this one.
+    /// Groups that remain to be loaded after this one.
     pub loads_left: usize,
-    /// What the last load took.
+    /// Duration of the last load.
     pub load_cost: Duration,
-    /// The order of the keys of the last load, for the next that has the same keys.
+    /// The key order of the last load, for the next load with the same keys.
     pub oracle: Option<(String, Arc<Oracle>)>,
-    /// Hears of progress.
+    /// Receives progress reports.
     pub progress: &'a mut dyn FnMut(Progress<'_>),
-    /// Takes what a cell came to.
+    /// Receives the result of a cell.
     pub measured: &'a mut dyn FnMut(&Group, &CellPlan, Measured),
 }
 
@@ -126,16 +129,16 @@ impl Host<'_> {
         if self.stop.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
-    /// This cell's share of the time that is left.
+    /// This cell's share of the remaining time.
     pub(crate) fn slot(&self) -> Option<Duration> {
         let left = self.deadline?.saturating_duration_since(clock::now());
-        // Loads to come take their part first, but never more than two thirds.
+        // Remaining loads take their part first, but at most two thirds of the time.
         let loads = self.load_cost.saturating_mul(self.loads_left as u32).min(left * 2 / 3);
         Some((left - loads) / self.cells_left.max(1) as u32)
     }
 }
 
-/// What a pool for these settings is made of.
+/// The pool specification for these settings.
 ///
 /// # Errors
 /// A profile that cannot be read.
@@ -145,7 +148,9 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
         (_, None, _) => FabricSpec::Local,
         (_, Some(carrier), None) => FabricSpec::Apart { carrier, equipment: c.equipment() },
         (_, carrier, Some(first)) => {
-            FabricSpec::Joined { first: first.clone(), carrier, equipment: c.equipment() }
+            let mut equipment = c.equipment();
+            equipment.access = access(c.key_file.as_deref(), c.insecure)?;
+            FabricSpec::Joined { first: first.clone(), carrier, equipment }
         }
     };
     Ok(PoolSpec {
@@ -160,13 +165,13 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
 }
 
 impl Config {
-    /// The NIC of this process, where one is needed.
+    /// The NIC configuration of this process.
     pub fn equipment(&self) -> Equipment {
         Equipment::of(self.device.clone(), self.gid_index)
     }
 }
 
-/// The order of the keys: the last one's if the keys are the same.
+/// The key order: that of the last load if the keys are the same.
 fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan, scans: bool) -> Option<Arc<Oracle>> {
     let name = format!("{} {} {}", c.keys, c.key_form, c.seed);
     if let Some((have, oracle)) = &host.oracle
@@ -184,7 +189,8 @@ fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan, scans: bool) -> Option<A
 /// Measures the cells of a group on a fresh pool.
 ///
 /// # Errors
-/// Settings that cannot be, a load that does not fit or is wrong, an interrupt. What operations do wrong is counted instead.
+/// Impossible settings, a load that does not fit or has wrong results, or an interrupt. Errors of
+/// operations are counted instead.
 pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let Some(first) = g.cells.first() else { return Ok(()) };
     let c = &first.config;
@@ -214,7 +220,7 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
         let slot = host.slot();
         if !warm {
             let longest = slot.map_or(c.warmup, |s| c.warmup.min(s.as_secs_f64() / 3.0));
-            // A simulated cell is warm or it is none.
+            // A simulated warm-up always completes.
             let limit = (!c.simulated()).then(|| Duration::from_secs_f64(longest));
             let (reads, complete) = warm_up(g, cell, host, &opened, &plan, oracle.as_ref(), limit)?;
             warmed += reads;
@@ -280,7 +286,7 @@ pub(crate) fn name(g: &Group, cell: Option<&CellPlan>) -> String {
     }
 }
 
-/// The settings that loading goes by: those of the first cell.
+/// The settings of the load: those of the first cell.
 pub(crate) fn settings(g: &Group) -> Result<&Config> {
     let first = g.cells.first().ok_or_else(|| Failure::input("a group without cells"))?;
     Ok(&first.config)
@@ -290,7 +296,7 @@ pub(crate) fn at(host: &Host<'_>) -> (usize, usize) {
     (host.cells - host.cells_left + 1, host.cells)
 }
 
-/// The crew of a cell.
+/// The number of threads and clients of a cell.
 pub(crate) fn crew(c: &Config) -> Crew {
     Crew { threads: c.threads, coroutines: c.coroutines }
 }

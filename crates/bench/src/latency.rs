@@ -3,10 +3,10 @@
 use dmtree_workload::OpKind;
 use hdrhistogram::Histogram;
 
-/// Longer latencies count as this: one minute.
+/// The longest recorded latency: one minute. Longer ones count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Latencies in ns, to three digits.
+/// Latencies in ns, with three significant digits.
 #[derive(Clone, Debug)]
 pub struct Latency(Histogram<u64>);
 
@@ -17,26 +17,26 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// None yet.
+    /// An empty histogram.
     pub fn new() -> Self {
         // These bounds are within what the histogram takes.
         let h = Histogram::new_with_bounds(1, LONGEST_NS, 3);
         Self(h.unwrap_or_else(|_| unreachable!("constant bounds")))
     }
 
-    /// Takes one.
+    /// Records a latency.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
-    /// Takes over another's.
+    /// Adds another histogram.
     pub fn add(&mut self, other: &Self) {
-        // Both have the same bounds, so there is nothing to refuse.
+        // Both have the same bounds, so this cannot fail.
         let _ = self.0.add(&other.0);
     }
 
-    /// How many.
+    /// Number of latencies.
     pub fn len(&self) -> u64 {
         self.0.len()
     }
@@ -46,7 +46,7 @@ impl Latency {
         self.0.is_empty()
     }
 
-    /// The latency that this share did not exceed; 0 for none.
+    /// The latency that this share of operations did not exceed; 0 if there are none.
     pub fn quantile(&self, share: f64) -> u64 {
         if self.0.is_empty() { 0 } else { self.0.value_at_quantile(share) }
     }
@@ -57,13 +57,13 @@ impl Latency {
 pub struct ByKind([Option<Box<Latency>>; OpKind::ALL.len()]);
 
 impl ByKind {
-    /// Takes one.
+    /// Records a latency.
     #[inline]
     pub fn record(&mut self, kind: OpKind, ns: u64) {
         self.0[kind as usize].get_or_insert_default().record(ns);
     }
 
-    /// Takes over another's.
+    /// Adds other histograms.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             if let Some(t) = theirs {
@@ -79,7 +79,7 @@ impl ByKind {
         sum
     }
 
-    /// Kinds that occur.
+    /// The kinds that occur, and their latencies.
     pub fn iter(&self) -> impl Iterator<Item = (OpKind, &Latency)> {
         OpKind::ALL.iter().filter_map(|k| Some((*k, self.0[*k as usize].as_deref()?)))
     }

@@ -1,10 +1,13 @@
-//! Experiments on range indexes: which systems there are ([`registry`]), what is run ([`experiment`], [`config`]), running and
-//! checking it ([`mod@run`]), and what comes out ([`results`], [`table`], [`csv`], [`svg`], [`report`], [`compare`]).
+//! Experiments on range indexes: the systems ([`registry`]), the experiments and their settings
+//! ([`experiment`], [`config`]), running and checking them ([`mod@run`]), and the results
+//! ([`results`], [`table`], [`csv`], [`svg`], [`report`], [`compare`]).
 //!
-//! Also here, for the tools of the command line: any system behind one face ([`facade`]), replay of traces ([`replay`]), the text
-//! form of dumps ([`dump`]), and checked runs ([`checked`], [`campaign`]).
+//! Also, for the tools of the command line: any system behind one trait ([`facade`]), replay of
+//! traces ([`replay`]), the text form of dumps ([`dump`]), and checked runs ([`checked`],
+//! [`campaign`]).
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod bytes;
 pub mod campaign;
 pub mod checked;

@@ -31,7 +31,7 @@ pub(crate) fn measure<I: RangeIndex>(
 ) -> Result<Measured> {
     let c = &cell.config;
     let clients = c.clients();
-    // Of a budget, the time that is left of this cell's share; a walk follows.
+    // Under a budget, the rest of this cell's share; a walk follows.
     let time = match (host.slot(), c.duration) {
         (Some(slot), None) => Some(slot.mul_f64(0.9)),
         (Some(slot), Some(d)) => Some(slot.mul_f64(0.9).min(Duration::from_secs_f64(d))),
@@ -65,7 +65,7 @@ pub(crate) fn measure<I: RangeIndex>(
     Ok(m)
 }
 
-/// Verbs that all compute nodes of a simulated pool have posted so far.
+/// Number of verbs that all compute nodes of a simulated pool have posted.
 fn issued<I: RangeIndex>(opened: &Opened<I>) -> u64 {
     let Some(sim) = opened.sim() else { return 0 };
     sim.nodes().into_iter().map(|node| sim.issued(node)).sum()
@@ -115,7 +115,7 @@ fn orders<I: RangeIndex>(
     }
 }
 
-/// What follows from the window and from the offered load.
+/// Adds the figures of the window and of the offered load.
 fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
     let (real_seconds, real_verbs) = real;
     let start = o.start.get().copied().unwrap_or(0);
@@ -140,7 +140,8 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
             m.open = Some(OpenFigures::judge(a.ops_per_s(), a.due(from, to), span.ops, backlog));
         }
     } else if let Some(a) = &o.arrivals {
-        // The whole phase is the window; what is under way at its end is one per client at most.
+        // The whole phase is the window. At its end each client has at most one operation in
+        // progress.
         let due = a.due(0, clock::nanos(m.tally.elapsed));
         let backlog = due.saturating_sub(m.tally.all_ops + u64::from(clients));
         m.open = Some(OpenFigures::judge(a.ops_per_s(), due, m.tally.all_ops, backlog));

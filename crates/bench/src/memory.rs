@@ -1,11 +1,11 @@
-//! What keys cost in memory, on memory nodes and in caches.
+//! Memory per key, on memory nodes and in caches.
 
 use dmtree_parts::{CacheStats, Shape};
 use serde_json::Value;
 
 use crate::results::MemoryFigures;
 
-/// Figures from the walked structure and the caches of the compute nodes that have clients.
+/// Memory figures from the walked structure, and from the caches of the compute nodes with clients.
 pub fn figures(
     shape: &Shape,
     options: &Value,
@@ -44,8 +44,8 @@ pub fn figures(
     }
 }
 
-/// Share of lookups between two readings of (hits, misses) that did not miss. Every operation looks up once at least, also
-/// where an index does not count its hits.
+/// Share of cache hits between two readings of (hits, misses). Every operation counts as at least
+/// one lookup, also where an index does not count its hits.
 pub fn hit_rate(before: (u64, u64), after: (u64, u64), ops: u64) -> f64 {
     let misses = after.1.saturating_sub(before.1);
     let lookups = (after.0.saturating_sub(before.0) + misses).max(ops).max(1);

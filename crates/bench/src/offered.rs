@@ -1,8 +1,9 @@
-//! The load that is offered: closed (a client begins its next operation when the last has ended), or open (operations fall due
-//! by themselves, whether or not the system keeps up).
+//! The offered load: closed (a client begins its next operation when the last one has ended), or
+//! open (operations fall due by themselves, whether or not the system keeps up).
 //!
-//! An open load is one Poisson process per compute node. Its idle clients take what falls due in order; an operation that finds
-//! all clients busy waits, and its latency counts from the time it fell due (so coordinated omission has no place).
+//! An open load is one Poisson process per compute node. Idle clients of the node take due
+//! operations in order. An operation that finds all clients busy waits, and its latency counts from
+//! the time it fell due, so there is no coordinated omission.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,9 +12,9 @@ use std::sync::Mutex;
 use dmtree_workload::{Rng, Seed};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Share of the operations due in a window that may be missing at its end.
+/// Share of the due operations of a window that may be missing at its end.
 pub const TOLERATED: f64 = 0.01;
-/// The criterion in words.
+/// The criterion, as text.
 pub const CRITERION: &str = "saturated: of the operations that fell due in the measuring window, fewer than 99 % were completed in it, or more than 1 % had not begun at its end";
 
 /// How operations are offered. As text: `closed`, `open:1500000`, `open:1.5M`.
@@ -22,7 +23,7 @@ pub enum LoadShape {
     /// As many operations at a time as there are clients.
     #[default]
     Closed,
-    /// This many operations per second in all, whatever becomes of them.
+    /// This many operations per second in all, at any speed of the system.
     Open {
         /// Operations per second of all clients together.
         ops_per_s: f64,
@@ -78,7 +79,7 @@ impl<'de> Deserialize<'de> for LoadShape {
     }
 }
 
-/// When the operations of one compute node fall due, ns after the start of the phase.
+/// The times at which the operations of one compute node fall due, ns after the start of the phase.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     rng: Rng,
@@ -87,14 +88,14 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A Poisson process of `ops_per_s`, a function of the seed.
+    /// A Poisson process of `ops_per_s`, determined by the seed.
     pub fn new(seed: Seed, ops_per_s: f64) -> Self {
         Self { rng: seed.rng(), mean_gap_ns: 1e9 / ops_per_s, at_ns: 0.0 }
     }
 
-    /// When the next one falls due, ns.
+    /// The time of the next operation, ns.
     pub fn take(&mut self) -> u64 {
-        // 53 bits, never 0: the logarithm stays finite.
+        // 53 bits, never 0, so that the logarithm is finite.
         let uniform = ((self.rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         self.at_ns -= uniform.ln() * self.mean_gap_ns;
         self.at_ns as u64
@@ -120,13 +121,13 @@ impl Arrivals {
         Schedule::new(seed.numbered("arrivals", cn as u64), ops_per_s / nodes as f64)
     }
 
-    /// Takes the next operation of a compute node: when it falls due, ns after the start.
+    /// Takes the next operation of a compute node; returns its time, ns after the start.
     pub fn take(&self, cn: usize) -> u64 {
-        // Nothing can panic under this lock.
+        // No code can panic under this lock.
         self.by_node[cn].lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
     }
 
-    /// How many operations fall due after `from_ns` and not after `to_ns`.
+    /// Number of operations that fall due after `from_ns` and not after `to_ns`.
     pub fn due(&self, from_ns: u64, to_ns: u64) -> u64 {
         let nodes = self.by_node.len();
         let count = |cn| {
@@ -143,18 +144,18 @@ impl Arrivals {
     }
 }
 
-/// What became of an open load in a measuring window.
+/// The result of an open load in a measuring window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpenFigures {
-    /// Operations per second that were offered.
+    /// Offered operations per second.
     pub offered_per_s: f64,
     /// Operations that fell due in the window.
     pub due: u64,
     /// Operations completed in the window.
     pub completed: u64,
-    /// Operations due, and not begun, at the end of the window.
+    /// Due operations that have not begun at the end of the window.
     pub backlog: u64,
-    /// The system does not keep up: see [`CRITERION`].
+    /// Whether the system does not keep up: see [`CRITERION`].
     pub saturated: bool,
 }
 
@@ -188,7 +189,7 @@ mod tests {
     #[test]
     fn arrivals_are_poisson_and_repeat() {
         let a = Arrivals::new(Seed(7), 1e6, 4);
-        // 4000 per node in 16 ms; gaps are exponential: mean equals deviation.
+        // 4000 per node in 16 ms. Gaps are exponential: the mean equals the deviation.
         let mut times: Vec<u64> =
             (0..4).flat_map(|cn| (0..4000).map(move |_| cn)).map(|cn| a.take(cn)).collect();
         times.sort_unstable();
@@ -203,7 +204,7 @@ mod tests {
             (0..4).flat_map(|cn| (0..4000).map(move |_| cn)).map(|cn| b.take(cn)).collect();
         again.sort_unstable();
         assert_eq!(times, again);
-        // Counting does not take.
+        // Counting does not consume operations.
         let (from, to) = (times[99], times[1099]);
         assert_eq!(
             b.due(from, to),

@@ -9,24 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, OpKind, Snapshot, Transport, Worker};
+use dmtree_parts::naming::{self, Wish};
 use dmtree_parts::{CacheStats, NodeContext, RangeIndex, Root};
-use dmtree_pool::{Cluster, IndexState, Place, PoolOptions};
+use dmtree_pool::{Cluster, IndexEntry, Place, PoolOptions};
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
 use crate::latency::ByKind;
 use crate::simulated::{FabricSpec, SimFabric};
 
-/// Buffers of one simulated client, bytes.
+/// Bytes of buffers of one simulated client.
 const SIM_SLAB_BYTES: u64 = 256 << 10;
-/// Buffers of a thread's clients together, bytes.
+/// Bytes of buffers of all clients of a thread.
 const SLAB_BYTES: u64 = 64 << 20;
-/// The index's name in the catalog when nobody gives one.
+/// The name of the index in the catalog by default.
 const INDEX_NAME: &str = "bench";
-/// How long to wait for a pool that is not ready.
+/// Longest wait for a pool that is not ready.
 const POOL_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// What a pool is made of.
+/// The parameters of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolSpec {
     /// Compute nodes.
@@ -39,14 +40,15 @@ pub struct PoolSpec {
     pub compute_bytes: u64,
     /// Cache budget of each compute node.
     pub cache_bytes: u64,
-    /// What it is made on.
+    /// The fabric of the pool.
     pub fabric: FabricSpec,
-    /// An index that stays: opened if it is there, made if not. Without a name, one is made and removed in the end.
+    /// A persistent index: opened if it exists, created otherwise. Without a name, an index is
+    /// created, and removed at the end.
     pub index: Option<String>,
 }
 
 impl PoolSpec {
-    /// A pool of one memory node for a tool.
+    /// A pool with one memory node, for a tool.
     pub fn small(cns: u16, memory_bytes: u64) -> Self {
         Self {
             cns,
@@ -65,16 +67,16 @@ pub struct Opened<I: RangeIndex> {
     cluster: Cluster,
     nodes: Vec<Arc<I::Node>>,
     sim: Option<(SimFabric, u64)>,
-    /// The index, when it is to be removed from a pool that stays.
+    /// The index, if it must be removed from a pool that stays.
     fleeting: Option<String>,
 }
 
-/// How many clients there are, and on how many threads.
+/// The number of clients and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crew {
-    /// Threads; on the simulated fabric those of each compute node.
+    /// Number of threads; on the simulated fabric, threads of each compute node.
     pub threads: u32,
-    /// Clients of a thread.
+    /// Number of clients of each thread.
     pub coroutines: u32,
 }
 
@@ -84,7 +86,7 @@ impl<I: RangeIndex> std::fmt::Debug for Opened<I> {
     }
 }
 
-/// A client with its place.
+/// A client and its placement.
 pub struct Seat<I> {
     /// Its number among all clients.
     pub number: u32,
@@ -96,7 +98,8 @@ pub struct Seat<I> {
     pub client: I,
     /// Its endpoint.
     pub ep: Endpoint,
-    /// Latencies of all clients of the executor: thousands of histograms would take more memory than an index.
+    /// Latencies of all clients of the executor. One histogram per client would take more memory
+    /// than an index.
     pub latency: Rc<RefCell<ByKind>>,
 }
 
@@ -106,21 +109,21 @@ impl<I> std::fmt::Debug for Seat<I> {
     }
 }
 
-/// What a client leaves behind.
+/// The result of a client.
 #[derive(Debug)]
 pub struct Left<T> {
     /// Its number.
     pub number: u32,
     /// Its compute node.
     pub cn: usize,
-    /// What it came to.
+    /// Its output.
     pub out: T,
-    /// What it counted. Simulated clients count together: one has all of it.
+    /// Its verb counts. Simulated clients count together: one of them has all counts.
     pub counts: Snapshot,
 }
 
-/// A formatted pool, and the fabric under it with its seed if it is a simulated one. That one executes verbs at once until it is
-/// timed.
+/// A formatted pool, and the simulated fabric under it with its seed, if there is one. The
+/// simulated fabric executes verbs at once until it is timed.
 fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
     let options = PoolOptions {
         memory_nodes: spec.mns,
@@ -135,7 +138,7 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
             return Ok((Cluster::over(&options, *carrier, equipment)?, None));
         }
         FabricSpec::Joined { first, carrier, equipment } => {
-            let (listen, wanted, within) = ("0.0.0.0:0", None, POOL_WITHIN);
+            let (listen, wanted, within) = (equipment.access.any_port(), None, POOL_WITHIN);
             let place = Place { first, listen, wanted, within, carrier: *carrier, equipment };
             let joined = Cluster::join_as(&place, spec.cns);
             return Ok((joined.map_err(|e| Failure::missing(&e))?, None));
@@ -153,8 +156,8 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
     Ok((Cluster::format(Arc::new(sim.clone()), &options)?, Some((sim, *seed))))
 }
 
-/// The name of an index that is removed in the end: nobody else who is there has it. What a process of this number left behind that
-/// was killed goes first.
+/// The name of an index that is removed at the end; no other living process uses it. An index that
+/// a killed process of this number has left is removed first.
 fn fleeting(cluster: &Cluster) -> Result<String> {
     let pool = cluster.compute_node(0)?;
     let name = format!("{INDEX_NAME} of {}", pool.cn());
@@ -166,7 +169,7 @@ fn fleeting(cluster: &Cluster) -> Result<String> {
     Ok(name)
 }
 
-/// Opens the index of this name, or makes it. With the options that it was made with.
+/// Opens the index of this name, with the options of its creation, or creates it.
 fn open_index<I: RangeIndex>(
     cluster: &Cluster,
     system: &str,
@@ -176,43 +179,34 @@ fn open_index<I: RangeIndex>(
 ) -> Result<(I::Options, Root)> {
     let pool = cluster.compute_node(0)?;
     let ep = pool.endpoint(SLAB_BYTES)?;
-    let on = |f: Step<'_>| ep.core().block_on(ep.slot(), f);
-    if let Some(entry) = ep.core().block_on(ep.slot(), pool.find_index(&ep, name))? {
-        if entry.system != system || entry.state != IndexState::Ready {
-            return Err(Failure::input(format!(
-                "the index {name:?} of this pool is a {:?} in state {:?}, not a {system:?}: give another name",
-                entry.system, entry.state
-            )));
-        }
-        let options = serde_json::from_slice(&entry.options)
-            .map_err(|e| Failure::input(format!("options of the index {name:?}: {e}")))?;
-        return Ok((options, Root { index: entry.id, word: entry.root_word }));
-    }
-    let encoded = serde_json::to_vec(&options)
+    let encoded = &serde_json::to_vec(&options)
         .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
     let cx = NodeContext { pool: pool.clone(), cache_bytes };
-    I::check_options(&options, &cx)?;
-    let root = on(Box::pin(async {
-        let entry = pool.create_index(&ep, name, system, &encoded).await?;
-        let root = Root { index: entry.id, word: entry.root_word };
-        I::format(&ep, &cx, &options, root).await?;
-        pool.publish_index(&ep, &entry).await?;
-        Ok(root)
-    }))?;
-    Ok((options, root))
+    let wish = Wish { name, system, options: &options, encoded };
+    let made: Step<'_> = Box::pin(naming::open_or_create::<I>(&ep, &cx, wish));
+    let entry = ep.core().block_on(ep.slot(), made)?;
+    if entry.system != system {
+        return Err(Failure::input(format!(
+            "the index {name:?} of this pool is a {:?}, not a {system:?}: give another name",
+            entry.system
+        )));
+    }
+    let options = serde_json::from_slice(&entry.options)
+        .map_err(|e| Failure::input(format!("options of the index {name:?}: {e}")))?;
+    Ok((options, Root { index: entry.id, word: entry.root_word }))
 }
 
-/// A step of making an index.
-type Step<'a> = Pin<Box<dyn Future<Output = dmtree_fabric::Result<Root>> + 'a>>;
+/// A step of the creation of an index.
+type Step<'a> = Pin<Box<dyn Future<Output = dmtree_fabric::Result<IndexEntry>> + 'a>>;
 
-/// A client's loop.
+/// The loop of a client.
 pub type Loop<T> = Pin<Box<dyn Future<Output = T>>>;
 
 impl<I: RangeIndex> Opened<I> {
-    /// Makes a pool, formats an index on it, and opens it on every compute node.
+    /// Creates a pool, formats an index on it, and opens it on every compute node.
     ///
     /// # Errors
-    /// Options or sizes that cannot be.
+    /// Impossible options or sizes.
     pub fn create(system: &str, options: &Value, spec: &PoolSpec) -> Result<Self> {
         let options: I::Options = serde_json::from_value(options.clone())
             .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
@@ -240,7 +234,7 @@ impl<I: RangeIndex> Opened<I> {
         Ok(Self { cluster, nodes, sim, fleeting })
     }
 
-    /// How many compute nodes.
+    /// Number of compute nodes.
     pub fn compute_nodes(&self) -> usize {
         self.nodes.len()
     }
@@ -255,7 +249,7 @@ impl<I: RangeIndex> Opened<I> {
         I::cache_stats(&self.nodes[cn])
     }
 
-    /// A client for the present thread alone.
+    /// A client for exclusive use by the present thread.
     ///
     /// # Errors
     /// No such compute node.
@@ -269,15 +263,16 @@ impl<I: RangeIndex> Opened<I> {
         self.sim.as_ref().map(|(sim, _)| sim)
     }
 
-    /// From now on verbs take time, or not; only a simulated fabric listens.
+    /// Whether verbs take time from now on; only a simulated fabric can change this.
     pub fn set_timed(&self, on: bool) {
         if let Some(sim) = self.sim() {
             sim.set_timed(on);
         }
     }
 
-    /// Runs the clients of a crew to their ends, spread over the compute nodes in turn, and gives back what they left, by number.
-    /// None begins before all exist. `tick` is called now and then while they run. Simulated clients share one real thread.
+    /// Runs clients until they end, spread over the compute nodes in turn, and returns their
+    /// results by number. No client begins before all exist. `tick` is called at intervals while
+    /// they run. Simulated clients share one real thread.
     ///
     /// # Errors
     /// A client thread that cannot be started or stalls.
@@ -321,7 +316,7 @@ impl<I: RangeIndex> Opened<I> {
                 pause = (pause * 2).min(std::time::Duration::from_millis(50));
                 tick();
             }
-            // All of them first: a scope panics for a thread that did and was not joined.
+            // Joins all threads first: the scope panics if a panicked thread is not joined.
             let ended: Vec<_> = running.into_iter().map(|handle| handle.join()).collect();
             for left in ended {
                 let mut left = left.unwrap_or_else(|_| Err(panicked()))?;
@@ -351,7 +346,8 @@ impl<I: RangeIndex> Opened<I> {
         Ok(seats)
     }
 
-    /// All clients of a simulation, on one executor: `crew.threads` client threads on every compute node.
+    /// All clients of a simulation, on one executor: `crew.threads` client threads on every compute
+    /// node.
     fn simulated_seats(&self, crew: Crew, seed: u64) -> Result<Vec<Seat<I>>> {
         let cns = self.nodes.len() as u32;
         let clients = cns * crew.threads * crew.coroutines;
@@ -371,7 +367,7 @@ impl<I: RangeIndex> Opened<I> {
             let (transport, slot) = (transport.clone(), core.add_slot());
             let ep = match seats.first() {
                 None => Endpoint::new(core.clone(), transport, slot),
-                // All count into the sums of the first.
+                // All clients count into the sums of the first one.
                 Some(Seat { ep, .. }) => Endpoint::counting_with(core.clone(), transport, slot, ep),
             };
             let client = I::client(ep.clone(), self.nodes[cn].clone());
@@ -389,7 +385,7 @@ impl<I: RangeIndex> Drop for Opened<I> {
             let ep = pool.endpoint(SLAB_BYTES)?;
             ep.core().block_on(ep.slot(), pool.drop_index(&ep, &name))
         });
-        // A pool that has gone meanwhile has no index.
+        // A pool that has ended meanwhile has no index.
         let _ = removed;
     }
 }
@@ -425,7 +421,7 @@ fn run_thread<I: RangeIndex, T: 'static>(
     Ok(out)
 }
 
-/// Kinds of operations that clients wait for.
+/// Kinds of operations that are the workload, in contrast to maintenance.
 pub const FOREGROUND: [OpKind; 9] = [
     OpKind::Get,
     OpKind::Put,

@@ -1,21 +1,22 @@
-//! What a scan must return: the loaded keys in order, as hashes.
+//! The expected results of scans: the loaded keys in order, as hashes.
 
 use std::sync::Arc;
 
 use dmtree_workload::{Load, LoadOrder, Plan};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// More records than this are not kept in order; scans are then checked for order and values only.
+/// Most records that are kept in order. With more records, scans are checked for order and values
+/// only.
 pub const MAX_RECORDS: u64 = 16_000_000;
 
 /// The loaded records in the order of their keys.
 #[derive(Debug)]
 pub struct Oracle {
-    /// By position, where scans are checked.
+    /// By position, if scans are checked.
     hashes: Vec<u64>,
     /// Position to record.
     records: Vec<u32>,
-    /// Record to position, where scans are checked.
+    /// Record to position, if scans are checked.
     positions: Vec<u32>,
 }
 
@@ -23,7 +24,8 @@ pub struct Oracle {
 pub type Wrong = String;
 
 impl Oracle {
-    /// Sorts the records of a plan; nothing when there are too many. `scans`: scans will be checked, too.
+    /// Sorts the records of a plan; `None` when there are too many. `scans`: scans will be checked,
+    /// too.
     pub fn new(plan: &Plan, scans: bool) -> Option<Arc<Self>> {
         if plan.records() > MAX_RECORDS {
             return None;
@@ -45,7 +47,7 @@ impl Oracle {
         Some(Arc::new(Self { hashes, records, positions }))
     }
 
-    /// How many records.
+    /// Number of records.
     pub fn len(&self) -> usize {
         self.records.len()
     }
@@ -65,15 +67,16 @@ impl Oracle {
         u64::from(self.records[position])
     }
 
-    /// Starts checking an ascending scan from the key of a record. `grows` says that other keys may be there too.
+    /// Starts the check of an ascending scan from the key of a record. `grows`: other keys may be
+    /// present, too.
     pub fn check(&self, record: u64, grows: bool) -> Option<Check<'_>> {
-        // A key that was inserted in the run has no place here.
+        // A key that was inserted during the run has no position here.
         let position = *self.positions.get(usize::try_from(record).ok()?)?;
         Some(Check { oracle: self, next: position as usize, grows })
     }
 }
 
-/// A scan being checked.
+/// The check of a scan.
 #[derive(Debug)]
 pub struct Check<'o> {
     oracle: &'o Oracle,
@@ -82,10 +85,10 @@ pub struct Check<'o> {
 }
 
 impl Check<'_> {
-    /// Takes the next returned key.
+    /// Checks the next returned key.
     ///
     /// # Errors
-    /// Says how many loaded keys were passed over, or that the key was never stored.
+    /// The number of loaded keys that were passed over, or that the key was never stored.
     pub fn key(&mut self, key: &[u8]) -> Result<(), Wrong> {
         let hash = xxh3_64(key);
         let hashes = &self.oracle.hashes;
@@ -104,10 +107,11 @@ impl Check<'_> {
         }
     }
 
-    /// The scan has ended after `last`; `exhausted` when the index said that nothing follows.
+    /// Checks the end of the scan after `last`; `exhausted`: the index has reported that nothing
+    /// follows.
     ///
     /// # Errors
-    /// Says that stored keys are missing at the end.
+    /// Stored keys are missing at the end.
     pub fn end(&self, plan: &Plan, last: Option<&[u8]>, exhausted: bool) -> Result<(), Wrong> {
         let Some(record) = self.oracle.records.get(self.next) else { return Ok(()) };
         let mut due = Vec::new();

@@ -1,21 +1,21 @@
-//! The most memory that this process has held at a time.
+//! The peak of the resident memory of this process.
 
 use std::fs;
 
 use crate::results::kibibytes;
 
-/// Watches from a moment on.
+/// Measures the peak from a time on.
 #[derive(Clone, Copy, Debug)]
 pub struct Peak(bool);
 
 impl Peak {
-    /// Forgets what was held before, where the system (Linux) can.
+    /// Resets the peak, where the system (Linux) can.
     pub fn begin() -> Self {
         // proc_pid_clear_refs(5): 5 sets the peak to what is resident now.
         Self(fs::write("/proc/self/clear_refs", "5").is_ok())
     }
 
-    /// Resident bytes at the highest point since; nothing where the system does not tell.
+    /// Resident bytes at the peak since then; `None` where the system does not tell.
     pub fn bytes(self) -> Option<u64> {
         if !self.0 {
             return None;

@@ -1,4 +1,4 @@
-//! Making a pool ready for its cells: loading, walking, warming up.
+//! Prepares a pool for its cells: load, walk, warm-up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ pub(crate) fn load<I: RangeIndex>(
             let mut client = opened.client(0)?;
             let ep = client.endpoint().clone();
             let mut done = 0;
-            // Without the order in memory the index sorts for itself.
+            // Without the key order in memory, the index sorts the pairs itself.
             let order = oracle.is_none().then(|| plan.load(LoadOrder::Random));
             let mut pairs = (0..n).map_while(|i| {
                 done = i + 1;
@@ -111,7 +111,7 @@ pub(crate) fn load<I: RangeIndex>(
     Ok(())
 }
 
-/// A load that finds no room is bad input, and says so.
+/// Turns a load that does not fit into bad input, with advice.
 fn fits(e: dmtree_fabric::Error) -> Failure {
     if e.kind() == dmtree_fabric::ErrorKind::Full {
         Failure::input(format!(
@@ -137,7 +137,8 @@ pub(crate) fn walk<I: RangeIndex>(
         .map_err(|e| Failure::violation(format!("{}: the structure is broken: {e}", g.system.name)))
 }
 
-/// Reads keys on every compute node that has clients. How many the average one read, and whether each came to the end.
+/// Reads keys on every compute node with clients. Returns how many keys the average node read, and
+/// whether all nodes completed.
 pub(crate) fn warm_up<I: RangeIndex>(
     g: &Group,
     cell: &CellPlan,
@@ -148,7 +149,7 @@ pub(crate) fn warm_up<I: RangeIndex>(
     limit: Option<Duration>,
 ) -> Result<(f64, bool)> {
     let c = &cell.config;
-    // Untimed, one client of each compute node does.
+    // Without timing one client of each compute node is enough.
     let crew = if c.simulated() { Crew { threads: 1, coroutines: 1 } } else { crew(c) };
     let cns = u32::from(c.cns);
     let clients = if c.simulated() { cns } else { c.clients() };

@@ -1,4 +1,5 @@
-//! Profiles of the simulated fabric as an experiment names them: shipped ones, files, single fields set otherwise.
+//! Profiles of the simulated fabric in experiments: shipped ones, files, and single fields with
+//! other values.
 
 use std::path::Path;
 
@@ -7,26 +8,27 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Failure, Result};
 use crate::simulated::Profile;
 
-/// The profile when nothing is said: the published artifact's hardware.
+/// The default profile: the published artifact's hardware.
 pub const DEFAULT_PROFILE: &str = "dmtree-artifact-100g";
 
-/// A profile, whole, so that results can be repeated from themselves.
+/// A whole profile, so that results contain all that is needed to repeat them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ProfileText {
     /// Its name.
     pub name: String,
-    /// Fields that were set otherwise, as given.
+    /// Fields with other values, as given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<String>,
     /// XXH3-64 of the text, hexadecimal.
     pub hash: String,
-    /// All of it, as a file.
+    /// The whole profile, as the text of a file.
     pub toml: String,
 }
 
 impl ProfileText {
-    /// A shipped profile by name or a file that ends with .toml, with some fields set (`field=value`).
+    /// A shipped profile by name, or a file that ends with .toml, with some fields set
+    /// (`field=value`).
     ///
     /// # Errors
     /// An unknown name or field, a file that cannot be read, a value out of its range.
@@ -45,15 +47,15 @@ impl ProfileText {
         Ok(Self { name: profile.name.clone(), set: set.to_vec(), hash, toml })
     }
 
-    /// Made ready to simulate.
+    /// The parsed profile.
     ///
     /// # Errors
-    /// A text that was tampered with.
+    /// A text that does not parse.
     pub fn profile(&self) -> Result<Profile> {
         Ok(Profile::parse(&format!("profile {}", self.name), &self.toml)?)
     }
 
-    /// Name, what was set otherwise, hash.
+    /// Name, fields with other values, hash.
     pub fn title(&self) -> String {
         let set = if self.set.is_empty() {
             String::new()

@@ -1,4 +1,4 @@
-//! Published figures, shipped as data, beside what is measured here.
+//! Published figures, shipped as data, beside the figures measured here.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ struct Figure {
 pub struct Table {
     /// Its name.
     pub name: &'static str,
-    /// Where it is from, in words.
+    /// The source, as text.
     pub source: String,
     setup: Setup,
     figures: Vec<Figure>,
@@ -56,7 +56,7 @@ impl Table {
         }
     }
 
-    /// Reads the form: comment lines, of which `# source:` and `# setup:` are kept, a head, rows.
+    /// Parses the form: comment lines, of which `# source:` and `# setup:` are kept, a head, rows.
     fn parse(name: &'static str, text: &str) -> Result<Self> {
         let bad = |what: &str| Failure::input(format!("published table {name}: {what}"));
         let sheet = Sheet { name, text };
@@ -91,21 +91,23 @@ impl Table {
         out
     }
 
-    /// Systems of the table that no system of these settings stands for.
+    /// Systems of the table without a counterpart in these settings.
     pub fn without_counterpart(&self, c: &Config) -> Vec<String> {
         let row = |s: &String| c.published_rows.get(s).unwrap_or(s).clone();
         let have: Vec<String> = c.systems.iter().map(row).collect();
         self.systems().into_iter().map(str::to_owned).filter(|s| !have.contains(s)).collect()
     }
 
-    /// Whether the table holds for these settings: nodes, threads and coroutines are those published, the load is closed. The
-    /// number of keys may be smaller: what scales with it is scaled.
+    /// Whether the table holds for these settings: the same nodes, threads and coroutines, and a
+    /// closed load. The number of keys may be smaller, because the settings that depend on it are
+    /// scaled.
     pub fn applies(&self, c: &Config) -> bool {
         let here = Setup { cns: c.cns, mns: c.mns, threads: c.threads, coroutines: c.coroutines };
         c.simulated() && here == self.setup && c.load == LoadShape::Closed
     }
 
-    /// A published figure, million operations per second. Zipf laws of any form are the table's `zipfian`.
+    /// A published figure, million operations per second. Zipf laws of any form are the table's
+    /// `zipfian`.
     pub fn mops(&self, system: &str, workload: &str, distribution: &str) -> Option<f64> {
         let law = if distribution.starts_with("zipfian") { "zipfian" } else { distribution };
         let same =
@@ -113,7 +115,8 @@ impl Table {
         self.figures.iter().find(same).map(|f| f.mops)
     }
 
-    /// What was published for a cell, and how the cell compares with it; nothing where nothing was, or under other settings.
+    /// The published figure of a cell, and the ratio to it; `None` without a figure, or under other
+    /// settings.
     pub fn reference(&self, c: &Config, cell: &CellName<'_>, mops: f64) -> Option<Reference> {
         if !self.applies(c) {
             return None;
@@ -140,7 +143,7 @@ pub(crate) struct Sheet<'t> {
 }
 
 impl<'t> Sheet<'t> {
-    /// What the comment lines say under a key.
+    /// The text of the comment lines with a key.
     pub fn comment(&self, key: &str) -> String {
         let lines = self.text.lines().filter_map(|l| l.strip_prefix("# ")?.strip_prefix(key));
         lines.map(str::trim).collect::<Vec<_>>().join(" ")
@@ -149,7 +152,7 @@ impl<'t> Sheet<'t> {
     /// Compute nodes, memory nodes, threads and coroutines that the figures hold for.
     ///
     /// # Errors
-    /// Says which is not there.
+    /// Names the missing one.
     pub fn setup(&self) -> Result<[u32; 4]> {
         let text = self.comment("setup:");
         let number = |key: &str| {
@@ -167,7 +170,7 @@ impl<'t> Sheet<'t> {
     }
 }
 
-/// What names a cell.
+/// The name of a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct CellName<'a> {
     /// The system.
@@ -187,18 +190,18 @@ pub struct Reference {
     pub mops: f64,
     /// Measured here by published.
     pub ratio: f64,
-    /// What the ratio must lie between, if the experiment says so.
+    /// The bounds of the ratio, if the experiment has some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounds: Option<[f64; 2]>,
-    /// Whether it does not.
+    /// Whether the ratio lies outside of the bounds.
     pub outside: bool,
-    /// Why, as far as the experiment knows.
+    /// The reason, if the experiment has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl Reference {
-    /// The ratio as text, with a mark and the bounds when it lies outside.
+    /// The ratio as text, with a mark and the bounds if it lies outside.
     pub fn text(&self) -> String {
         match self.bounds {
             Some([low, high]) if self.outside => {
@@ -208,13 +211,13 @@ impl Reference {
         }
     }
 
-    /// Why it lies outside, as far as that is known.
+    /// The known reason why it lies outside.
     pub fn why(&self) -> &str {
         self.reason.as_deref().unwrap_or("no reason is known")
     }
 }
 
-/// Bounds of the ratio of some cells; of several that cover a cell the last counts.
+/// Bounds of the ratio of some cells. If several cover a cell, the last one counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Bound {
@@ -229,7 +232,7 @@ pub struct Bound {
     pub distribution: Option<String>,
     /// The lowest and the highest ratio of what is measured here to what was published.
     pub ratio: [f64; 2],
-    /// What was found by looking, where a cell is known to lie outside; it counts as outside all the same.
+    /// The known reason of a cell that lies outside. The cell still counts as outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -245,10 +248,10 @@ impl Bound {
             && self.distribution.as_ref().is_none_or(|d| cell.distribution.starts_with(d.as_str()))
     }
 
-    /// Refuses ends that are no range.
+    /// Refuses impossible bounds.
     ///
     /// # Errors
-    /// Says which.
+    /// Names the bounds.
     pub fn check(&self) -> Result<()> {
         let [low, high] = self.ratio;
         if low.is_finite() && high.is_finite() && 0.0 <= low && low <= high {

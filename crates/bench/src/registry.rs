@@ -1,4 +1,4 @@
-//! The systems that can be measured and used, by name.
+//! The registry of systems that can be measured and used.
 
 use dmtree_check::away::{Away, Pipe};
 use dmtree_check::case::{Case, Draw, Drawn};
@@ -28,19 +28,19 @@ use crate::sizing;
 pub const LOCAL: &str = "local";
 /// The simulated fabric.
 pub const SIM: &str = "sim";
-/// Nodes that are apart, over TCP.
+/// Nodes in several processes, over TCP.
 pub const TCP: &str = "tcp";
 /// Real RDMA.
 pub const VERBS: &str = "verbs";
 /// The fabrics that a system can run on here.
 pub const FABRICS: [&str; 4] = [LOCAL, SIM, TCP, VERBS];
 
-/// What carries the verbs of nodes that are apart on a fabric; `None` for the fabrics of one process.
+/// The data path of a fabric with several processes; `None` for the fabrics of one process.
 pub fn carrier(fabric: &str) -> Option<Carrier> {
     [Carrier::Frames, Carrier::Rdma].into_iter().find(|c| c.name() == fabric)
 }
 
-/// Systems that experiments name and that are not built yet.
+/// Systems that experiments may name before they are built. Names that the registry has are built.
 const PLANNED: [&str; 8] = [
     "dmtree-published",
     "fptree",
@@ -57,15 +57,15 @@ const PLANNED: [&str; 8] = [
 pub struct System {
     /// Its name, unique.
     pub name: &'static str,
-    /// The family it belongs to; the first of a family stands for it.
+    /// Its family; the first system of a family represents it.
     pub family: &'static str,
-    /// One line.
+    /// Description, one line.
     pub description: &'static str,
     /// Whether it is "as published": layouts, verbs and unsoundness included.
     pub published: bool,
     /// Whether it recovers from crashes of nodes.
     pub recovers: bool,
-    /// The operations it has.
+    /// Its operations.
     pub ops: OpSet,
     /// Its creation options.
     pub options: Value,
@@ -75,14 +75,14 @@ pub struct System {
     room: Room,
 }
 
-/// Bytes per key that an index with these options takes on memory nodes, for keys and values of these lengths, where that is more
-/// than usual.
+/// Bytes per key on memory nodes, for an index with these options and for these lengths of keys and
+/// values; `None` for the usual number.
 type Room = fn(&Value, u64, u64) -> Option<u64>;
 
 /// Runs the conformance suite of an index with some options.
 type Conform = fn(&str, &Value, (&Cluster, &Away), Extent) -> Result<()>;
 
-/// What can be done with an index of one type.
+/// The functions of an index type.
 #[derive(Clone, Copy, Debug)]
 struct Does {
     run: fn(&Group, &mut Host<'_>) -> Result<()>,
@@ -106,7 +106,8 @@ impl Does {
         }
     }
 
-    /// Unit tests know the systems but run none, or every index would be compiled once more for them: `tests/suite` runs them.
+    /// Unit tests use the registry but run no system, because that would compile every index once
+    /// more; `tests/suite` runs them.
     #[cfg(test)]
     #[expect(clippy::extra_unused_type_parameters, reason = "the same face")]
     fn of<I: RangeIndex>() -> Self {
@@ -153,31 +154,32 @@ impl System {
         Self { published: true, ..self }
     }
 
-    /// The same, which recovers from crashes of nodes.
+    /// The same, marked as recovering from crashes of nodes.
     #[must_use]
     pub(crate) fn recovering(self) -> Self {
         Self { recovers: true, ..self }
     }
 
-    /// The same, whose checked runs draw their options so.
+    /// The same, with a function that draws options for checked runs.
     #[must_use]
     pub(crate) fn drawing(self, draw: DrawOptions) -> Self {
         Self { draw, ..self }
     }
 
-    /// The same, whose code has these marks.
+    /// The same, with the coverage marks of its code.
     #[must_use]
     pub(crate) fn marked(self, marks: fn() -> Vec<Reached>) -> Self {
         Self { marks, ..self }
     }
 
-    /// The same, which takes more memory than usual.
+    /// The same, with its own memory estimate.
     #[must_use]
     fn taking(self, room: Room) -> Self {
         Self { room, ..self }
     }
 
-    /// The rare branches of its code, with how often each was taken by any system of this process.
+    /// The rare branches of its code, with the number of times that any system of this process took
+    /// each.
     pub fn marks(&self) -> Vec<Reached> {
         (self.marks)()
     }
@@ -193,33 +195,33 @@ impl System {
     /// Runs a case with this system.
     ///
     /// # Errors
-    /// A case that cannot be run. What goes wrong in a run is in the verdict.
+    /// A case that cannot run. Findings of a run are in the verdict.
     pub fn check(&self, case: &Case) -> Result<Verdict> {
         Ok((self.does.check)(case)?)
     }
 
-    /// Tries the orders of a small case with this system.
+    /// Explores the orders of a small case with this system.
     ///
     /// # Errors
-    /// A case that cannot be run.
+    /// A case that cannot run.
     pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
         Ok((self.does.explore)(case, depth, go_on)?)
     }
 
-    /// Runs the conformance suite on compute nodes of two processes: this one's, and the one behind the pipe. A system as published
-    /// does one operation at a time.
+    /// Runs the conformance suite on compute nodes of two processes: this one's, and the one behind
+    /// the pipe. A system as published executes one operation at a time.
     ///
     /// # Errors
-    /// What does not conform.
+    /// A result that does not conform.
     pub fn conform(&self, cluster: &Cluster, other: &Away, extent: Extent) -> Result<()> {
         let extent = Extent { together: extent.together && !self.published, ..extent };
         (self.does.conform)(self.name, &conform::small(&self.options), (cluster, other), extent)
     }
 
-    /// Is the second of these processes, for one index.
+    /// Runs the second of these processes, for one index.
     ///
     /// # Errors
-    /// A first process that has gone in the middle.
+    /// The first process has ended in the middle of a request.
     pub fn second(&self, cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
         (self.does.second)(cluster, index, pipe)
     }
@@ -229,8 +231,8 @@ impl System {
         (self.draw)(self.name, &self.options, d)
     }
 
-    /// Its options with inline sizes that fit keys and values of these lengths, as far as there is a choice, or with exactly these
-    /// lengths where it has keys and values of one length.
+    /// Its options, with inline sizes that fit keys and values of these lengths where there is a
+    /// choice, or with exactly these lengths where keys and values have one length.
     pub fn fitted(&self, key: u64, value: u64) -> Value {
         let mut options = self.options.clone();
         let (k, v) = sizing::inline(key, value);
@@ -249,7 +251,8 @@ impl System {
         options
     }
 
-    /// Its options as a cell's settings want them: fitted to the lengths of keys and values, and to the number of keys.
+    /// Its options for the settings of a cell: fitted to the lengths of keys and values, and to the
+    /// number of keys.
     pub fn options_for(&self, c: &Config) -> Value {
         let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
         let mut options = self.fitted(key, value);
@@ -265,7 +268,7 @@ impl System {
         {
             *old = page.0.into();
         }
-        // Of decimal digits there are ten.
+        // There are ten decimal digits.
         if let (KeyForm::Hashed24, Some(map)) = (&c.key_form, options.as_object_mut())
             && let Some(old) = map.get_mut("largest_node")
         {
@@ -287,14 +290,14 @@ impl System {
         sizing::memory(c, w, self.bytes_per_key(c))
     }
 
-    /// Bytes of memory nodes that one of a configuration's keys may take.
+    /// Bytes of memory nodes that one key may take under these settings.
     pub fn bytes_per_key(&self, c: &Config) -> u64 {
         let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
         let room = (self.room)(&self.options_for(c), key, value).unwrap_or(0);
         room.max(sizing::bytes_per_key(key, value))
     }
 
-    /// What it lacks for a workload over these keys and values, in words.
+    /// The feature that it lacks for a workload over these keys and values, as text.
     pub fn lacks(&self, c: &Config, w: &Workload) -> Option<String> {
         let one_key = match &c.key_form {
             KeyForm::Hashed24 | KeyForm::U64 | KeyForm::Sequential => true,
@@ -313,10 +316,10 @@ impl System {
         Some(format!("{} has no {what}: leave it out, or the workload {w}", self.name))
     }
 
-    /// An empty index on an embedded pool, for tools. `key` and `value` are usual lengths.
+    /// An empty index on an embedded pool, for tools. `key` and `value` are typical lengths.
     ///
     /// # Errors
-    /// Sizes that cannot be.
+    /// Impossible sizes.
     pub fn open(&self, spec: &PoolSpec, key: u64, value: u64) -> Result<Box<dyn DynPool>> {
         (self.does.open)(self.name, &self.fitted(key, value), spec)
     }
@@ -458,14 +461,14 @@ fn published(
     System::of::<FpTree>(name, family, description, options).drawing(checked::fptree).as_published()
 }
 
-/// A rung of the ladder from FG to Sherman.
+/// A step from FG to Sherman.
 fn sherman(name: &'static str, description: &'static str, options: &ShermanOptions) -> System {
     System::of::<Sherman>(name, "sherman", description, options)
         .drawing(checked::sherman)
         .as_published()
 }
 
-/// A rung of the ladder from ART to SMART.
+/// A step from ART to SMART.
 fn smart(name: &'static str, description: &'static str, options: &SmartOptions) -> System {
     System::of::<Smart>(name, "smart", description, options).drawing(checked::smart).taking(
         |options, key, value| {
@@ -487,7 +490,8 @@ pub fn find(name: &str) -> Result<System> {
     })
 }
 
-/// Systems by names, in this order, none twice. `families` is the first of each family, `all` is all.
+/// Systems by names, in this order, each once. `families` is the first of each family, `all` is
+/// all.
 ///
 /// # Errors
 /// An unknown name.
@@ -518,13 +522,13 @@ pub fn select(names: &[String]) -> Result<Vec<System>> {
     Ok(out)
 }
 
-/// Whether a name is that of a system, built or planned.
+/// Whether a name is that of a built or planned system.
 pub fn known(name: &str) -> bool {
     PLANNED.contains(&name) || systems().iter().any(|s| s.name == name)
 }
 
-/// Systems by names, as [`select`], and the names of those that are not built yet; an experiment may name such, a user who is
-/// there to hear it may not (`strict`).
+/// Systems by names, as [`select`], and the names of those that are not built yet. An experiment
+/// may name such systems; an interactive user may not (`strict`).
 ///
 /// # Errors
 /// An unknown name.

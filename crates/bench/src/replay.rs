@@ -1,4 +1,4 @@
-//! Replay of operation traces: every read is compared with what the trace itself says must be there.
+//! Replays operation traces, and compares every read with the value that the trace implies.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -24,14 +24,14 @@ use crate::simulated::FabricSpec;
 use crate::sizing;
 use crate::table::{Table, mops, time};
 
-/// Operations that go to a thread at a time.
+/// Operations that a thread gets at a time.
 const BATCH: usize = 128;
-/// Batches that wait for a thread, at most.
+/// Most batches that wait for a thread.
 const WAITING: usize = 16;
-/// Mismatches that are kept in words, per thread.
+/// Mismatches that a thread keeps as text.
 const SAMPLES: usize = 5;
 
-/// How to replay.
+/// Parameters of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
     /// The files, in order.
@@ -44,13 +44,13 @@ pub struct ReplayOptions {
     pub cns: u16,
     /// Memory nodes.
     pub mns: u16,
-    /// Bytes of each memory node; nothing computes them from the trace.
+    /// Bytes of each memory node; they are not computed from the trace.
     pub memory_bytes: Option<u64>,
     /// Cache budget of each compute node.
     pub cache_bytes: u64,
 }
 
-/// What a trace holds.
+/// The contents of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// Operations.
@@ -59,7 +59,7 @@ pub struct Survey {
     pub writes: u64,
     /// Longest key.
     pub longest_key: u64,
-    /// Longest record as written by one operation.
+    /// Longest record that one operation writes.
     pub longest_value: u64,
     /// Lines of the client.
     pub client_lines: u64,
@@ -68,9 +68,9 @@ pub struct Survey {
 /// One kind of operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindReport {
-    /// How many.
+    /// Number of operations.
     pub ops: u64,
-    /// Of these, not as expected.
+    /// Number of mismatches among them.
     pub mismatches: u64,
     /// Median latency, ns.
     pub p50_ns: u64,
@@ -80,34 +80,34 @@ pub struct KindReport {
     pub p999_ns: u64,
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReplayReport {
     /// Version of this form.
     pub schema_version: u32,
     /// The system.
     pub system: String,
-    /// What kind of memory.
+    /// The kind of memory.
     pub note: String,
     /// The files.
     pub files: Vec<PathBuf>,
     /// Operations done.
     pub ops: u64,
-    /// Lines of the client that were passed over.
+    /// Skipped lines of the client.
     pub client_lines: u64,
     /// Wall time, s.
     pub seconds: f64,
     /// Million operations per second, reading the trace included.
     pub mops: f64,
-    /// Results that were not as expected, and failed operations.
+    /// Unexpected results, and failed operations.
     pub mismatches: u64,
-    /// The first few in words.
+    /// The first few of them, as text.
     pub samples: Vec<String>,
     /// By kind.
     pub by_kind: BTreeMap<String, KindReport>,
-    /// Keys in the index at the end, by walking it.
+    /// Keys in the index at the end, by a walk.
     pub keys: u64,
-    /// Keys that must be there.
+    /// Expected number of keys.
     pub keys_expected: u64,
     /// Whether the user stopped it.
     pub interrupted: bool,
@@ -116,7 +116,7 @@ pub struct ReplayReport {
 /// Reads the whole trace once: sizes, and whether every line is well-formed.
 ///
 /// # Errors
-/// The first malformed line; a key that no index takes.
+/// The first malformed line, or a key that no index accepts.
 pub fn survey(files: &[PathBuf]) -> Result<Survey> {
     let mut reader = TraceReader::open(files)?;
     let mut s = Survey::default();
@@ -155,10 +155,11 @@ impl Tally {
     }
 }
 
-/// Replays a trace on a fresh pool. Operations on one key run in the order of the trace, on one thread.
+/// Replays a trace on a fresh pool. Operations on one key run in the order of the trace, on one
+/// thread.
 ///
 /// # Errors
-/// A malformed trace (before anything is done), sizes that cannot be.
+/// A malformed trace (before any operation), or impossible sizes.
 pub fn replay(
     o: &ReplayOptions,
     stop: &Arc<AtomicBool>,
@@ -212,7 +213,7 @@ pub fn replay(
             };
             let at = shard(&op.key, threads);
             batches[at].push(op);
-            // A thread that is gone has failed; it says so when it is joined.
+            // A thread that has ended has failed; its join returns the error.
             if batches[at].len() == BATCH && to[at].send(std::mem::take(&mut batches[at])).is_err()
             {
                 break;
@@ -333,7 +334,7 @@ impl ReplayReport {
     }
 }
 
-/// One thread's part of the keys.
+/// The keys of one thread.
 struct Shard {
     session: Session,
     me: usize,
@@ -381,7 +382,7 @@ impl Shard {
                 let found = self.read(key)?;
                 let project = |r: &Record| r.project(fields);
                 let due = self.model.get(key);
-                // The whole record is compared, and so what was asked of it.
+                // The whole record is compared, and so are the requested fields.
                 match (found.as_ref(), due) {
                     (found, due) if found == due => Ok(()),
                     (Some(f), Some(d)) if project(f) == project(d) => {
@@ -442,7 +443,8 @@ impl Shard {
         if outcome == Outcome::Done { Ok(()) } else { Err(format!("a put gives {outcome:?}")) }
     }
 
-    /// Order, number and readability of all; of this thread's keys, that none is missing or other than written.
+    /// Checks order, number and readability of all pairs. Of this thread's keys, it also checks
+    /// that none is missing or has another value than written.
     fn scan(&mut self, from: &[u8], count: usize) -> Result<(), String> {
         let request = ScanRequest {
             low: Bound::Included(from),

@@ -17,20 +17,20 @@ use crate::summary::Summary;
 /// The version of the form. Readers refuse others.
 pub const SCHEMA_VERSION: u32 = 2;
 
-/// What every header and file says about numbers of the in-process fabric.
+/// The note in every header and file about numbers of the in-process fabric.
 pub const LOCAL_NOTE: &str = "fabric local: in-process memory, no statement about a NIC";
 
-/// What numbers of the simulated fabric are.
+/// The note about numbers of the simulated fabric.
 pub const SIM_NOTE: &str = "fabric sim: the index code itself in virtual time, hardware simulated";
 
-/// What numbers of nodes that are apart are.
+/// The note about numbers over TCP.
 pub const TCP_NOTE: &str =
     "fabric tcp: nodes apart, a frame per doorbell over sockets; no statement about a NIC";
 
-/// What numbers over RDMA are.
+/// The note about numbers over RDMA.
 pub const VERBS_NOTE: &str = "fabric verbs: nodes apart, verbs over the RDMA device of this machine; times are that device's";
 
-/// What every header and file says about the numbers of a fabric.
+/// The note in every header and file about the numbers of a fabric.
 pub fn note(c: &Config) -> String {
     match &c.profile {
         Some(p) => format!("{SIM_NOTE}; profile {}", p.title()),
@@ -43,7 +43,7 @@ pub fn note(c: &Config) -> String {
     }
 }
 
-/// What makes a cell comparable with the cell of another run.
+/// The key under which cells of two runs are comparable.
 pub fn cell_key(name: &CellName<'_>, fabric: &str, variant: Option<&str>) -> String {
     let variant = variant.unwrap_or("");
     format!("{} {} {} {fabric} {variant}", name.system, name.workload, name.distribution)
@@ -51,24 +51,24 @@ pub fn cell_key(name: &CellName<'_>, fabric: &str, variant: Option<&str>) -> Str
         .to_owned()
 }
 
-/// Everything a run of an experiment found, and what is needed to repeat it.
+/// The results of a run of an experiment, and all that is needed to repeat it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
     /// The experiment's name.
     pub experiment: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
-    /// What kind of memory was measured.
+    /// The kind of memory that was measured.
     pub note: String,
     /// Version of the program.
     pub version: String,
-    /// When it was run, seconds since 1970.
+    /// Time of the run, seconds since 1970.
     pub created_unix: u64,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// The seed of everything drawn.
+    /// The seed of all random choices.
     pub seed: u64,
     /// The settings in effect.
     pub config: Config,
@@ -77,15 +77,15 @@ pub struct Results {
     /// The published table beside the cells: its name and source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<PublishedTable>,
-    /// Published gains beside those found.
+    /// Published speedups beside the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gains: Option<Gains>,
-    /// Whether the user stopped it before all cells were finished.
+    /// Whether the user stopped the run before all cells were finished.
     pub interrupted: bool,
-    /// Why it ended early otherwise.
+    /// Why it ended early, if it did for another reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// What was measured.
+    /// The measured cells.
     pub cells: Vec<Cell>,
 }
 
@@ -94,9 +94,9 @@ pub struct Results {
 pub struct PublishedTable {
     /// Its name.
     pub table: String,
-    /// Where it is from.
+    /// Its source.
     pub source: String,
-    /// Its systems that no system here stands for.
+    /// Its systems without a counterpart here.
     pub without_counterpart: Vec<String>,
 }
 
@@ -185,16 +185,16 @@ impl Side {
     }
 }
 
-/// What operations that ended alike cost, per operation.
+/// The cost per operation of operations with one outcome.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OutcomeCost {
-    /// How many.
+    /// Number of operations.
     pub ops: u64,
     /// Dependent round trips up to the acknowledgement.
     pub round_trips: f64,
     /// Their 99th percentile.
     pub round_trips_p99: u64,
-    /// Lists posted without waiting.
+    /// Lists that were posted and not awaited.
     pub detached: f64,
     /// Towards memory nodes.
     pub mn: Side,
@@ -205,7 +205,7 @@ pub struct OutcomeCost {
 /// Latency and number of one kind of operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KindFigures {
-    /// How many.
+    /// Number of operations.
     pub ops: u64,
     /// Median, ns.
     pub p50_ns: u64,
@@ -229,30 +229,30 @@ pub struct NodeFigures {
     /// Its clients; compute nodes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clients: Option<u32>,
-    /// Verbs per second that it served, millions.
+    /// Millions of verbs per second that it served.
     pub mverbs: f64,
-    /// What it served, per operation of all clients.
+    /// Verbs that it served, per operation of all clients.
     pub served: Side,
 }
 
-/// What keys cost in memory.
+/// Memory per key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryFigures {
     /// Keys present at the end.
     pub keys: u64,
-    /// Bytes on memory nodes per key: leaves, inner nodes, blocks; tables too when they live there.
+    /// Bytes on memory nodes per key: leaves, inner nodes, blocks, and tables if they are there.
     pub mn_bytes_per_key: f64,
-    /// Bytes of tables per key, wherever they live.
+    /// Bytes of tables per key, on any nodes.
     pub table_bytes_per_key: f64,
-    /// Share of the inner nodes that the average compute node has cached.
+    /// Share of the inner nodes in the cache of the average compute node.
     pub cached_share: f64,
-    /// Bytes of cache per key that the cached nodes lead to, on the average compute node with clients.
+    /// Bytes of cache per key below the cached nodes, on the average compute node with clients.
     pub cn_bytes_per_cached_key: f64,
     /// Cache in use on the average compute node with clients.
     pub cache_used_bytes: u64,
     /// Cache budget of one compute node.
     pub cache_budget_bytes: u64,
-    /// Share of lookups in the measured phase (the last round) whose bottom node was cached.
+    /// Share of lookups in the measured phase (the last round) with a cached bottom node.
     pub cache_hit_rate: f64,
     /// Leaves by capacity.
     pub leaves: Vec<(u32, u64)>,
@@ -260,16 +260,17 @@ pub struct MemoryFigures {
     pub inner_nodes: u64,
     /// Inner levels.
     pub levels: u32,
-    /// Bytes of everything that the index holds: structure, blocks, tables, and the caches of all compute nodes.
+    /// All bytes of the index: structure, blocks, tables, and the caches of all compute nodes.
     #[serde(default)]
     pub held_bytes: u64,
-    /// Most bytes that this process had resident since it began to load the keys, where the nodes are in it and the system tells.
+    /// Most bytes that were resident in this process since it began to load the keys, if the nodes
+    /// are in it and the system tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_bytes: Option<u64>,
 }
 
 impl MemoryFigures {
-    /// The peak, MiB, and how many times what is held it is.
+    /// The peak in MiB, and its ratio to the bytes of the index.
     pub fn peak(&self) -> Option<(f64, f64)> {
         let peak = self.peak_bytes? as f64;
         Some((peak / f64::from(1 << 20), peak / self.held_bytes.max(1) as f64))
@@ -326,29 +327,30 @@ pub struct Cell {
     pub loaded_keys: u64,
     /// Clients of all compute nodes.
     pub clients: u32,
-    /// What was published for it.
+    /// The published figure for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published_figure: Option<Reference>,
-    /// What became of an open load, in the last round.
+    /// The result of an open load, in the last round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<OpenFigures>,
-    /// What only a simulated cell has.
+    /// Figures of a simulated cell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sim: Option<SimFigures>,
-    /// Time of an average operation by kind and step, ns, where steps are timed.
+    /// Time of an average operation by kind and step, ns, if steps are timed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps_ns: BTreeMap<String, BTreeMap<String, f64>>,
-    /// Million acknowledged operations per second, combined ones too; the average over rounds.
+    /// Millions of acknowledged operations per second, including combined ones; the average over
+    /// rounds.
     pub mops: f64,
     /// The same over rounds.
     pub mops_summary: Summary,
     /// Operations acknowledged in the measured phases.
     pub ops: u64,
-    /// Of these, served by another client's verb.
+    /// Number of these that another client's verb served.
     pub combined: u64,
     /// Wrong results and failed operations.
     pub errors: u64,
-    /// The first few of them in words.
+    /// The first few of them, as text.
     pub error_samples: Vec<String>,
     /// Median latency, ns.
     pub p50_ns: u64,
@@ -363,7 +365,8 @@ pub struct Cell {
     pub round_trips: f64,
     /// 99th percentile of the same (64 stands for more).
     pub round_trips_p99: u64,
-    /// Lists posted without waiting, per operation; not in the round trips, their verbs are in `mn` and `cn`.
+    /// Lists that were posted and not awaited, per operation. They are not in the round trips;
+    /// their verbs are in `mn` and `cn`.
     pub detached: f64,
     /// Doorbells per operation.
     pub doorbells: f64,
@@ -371,7 +374,7 @@ pub struct Cell {
     pub mn: Side,
     /// Towards compute nodes, per operation.
     pub cn: Side,
-    /// Verbs of maintenance and of nobody's, per operation: not in `mn` and `cn`.
+    /// Verbs of maintenance and of no operation, per operation; they are not in `mn` and `cn`.
     pub background: Side,
     /// Costs by outcome.
     pub by_outcome: BTreeMap<String, OutcomeCost>,
@@ -385,17 +388,17 @@ pub struct Cell {
     pub scan_check: Option<String>,
     /// Every node.
     pub nodes: Vec<NodeFigures>,
-    /// Memory, once the structure was walked.
+    /// Memory, after the structure was walked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryFigures>,
-    /// Keys that warmed each cache on average, before the measured phase.
+    /// Keys that warmed the average cache before the measured phase.
     pub warmup_reads_per_node: f64,
     /// Every round.
     pub rounds: Vec<Round>,
 }
 
 impl Cell {
-    /// What makes it comparable with the cell of another run.
+    /// The key under which cells of two runs are comparable.
     pub fn key(&self) -> String {
         let name = CellName {
             system: &self.system,
@@ -414,7 +417,7 @@ impl Cell {
         }
     }
 
-    /// Whether percentiles mean anything: not under an open load that the system does not keep up with.
+    /// Whether the system did not keep up with an open load; percentiles then have no meaning.
     pub fn saturated(&self) -> bool {
         self.open.is_some_and(|o| o.saturated)
     }
@@ -426,10 +429,10 @@ impl Cell {
 }
 
 impl Results {
-    /// Reads the form; `from` names it in messages.
+    /// Parses the form; `from` names the text in messages.
     ///
     /// # Errors
-    /// Text that is not this form, another version.
+    /// Text of another form or version.
     pub fn parse(from: &str, text: &str) -> Result<Self> {
         let value: serde_json::Value = serde_json::from_str(text)
             .map_err(|e| Failure::input(format!("{from} is not JSON: {e}")))?;
@@ -452,7 +455,7 @@ impl Results {
 
     /// As pretty JSON with a newline.
     pub fn to_json(&self) -> String {
-        // Only maps with other keys than strings can fail, and there are none.
+        // Only maps with keys that are no strings can fail, and there are none.
         serde_json::to_string_pretty(self).map_or_else(
             |e| format!("{{\"error\":\"{e}\"}}"),
             |mut s| {
@@ -462,7 +465,7 @@ impl Results {
         )
     }
 
-    /// Cells whose ratio to the published figure lies outside of the experiment's bounds.
+    /// Cells with a ratio to the published figure outside of the experiment's bounds.
     pub fn outside(&self) -> Vec<&Cell> {
         let out = |c: &&Cell| c.published_figure.as_ref().is_some_and(|r| r.outside);
         self.cells.iter().filter(out).collect()
@@ -485,8 +488,9 @@ impl Results {
     }
 }
 
-/// A distribution's name in file names: `uniform`, `zipfian`, or what it is called with plain characters only. `all` are those
-/// of the same results, so that two zipf laws do not share a name.
+/// The name of a distribution in file names: `uniform`, `zipfian`, or its name with plain
+/// characters only. `all` are the distributions of the same results, so that two zipf laws do not
+/// share a name.
 pub fn file_stem(distribution: &str, all: &[String]) -> String {
     let zipfs = all.iter().filter(|d| d.starts_with("zipfian")).count();
     if distribution.starts_with("zipfian") && zipfs <= 1 {

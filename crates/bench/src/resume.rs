@@ -1,13 +1,13 @@
-//! Going on with a run that ended early.
+//! Resumes a run that ended early.
 
 use crate::config::Resolved;
 use crate::failure::{Failure, Result};
 use crate::results::{Cell, Results};
 
-/// The cells of earlier results that need not be run again: those with all their rounds.
+/// The cells of earlier results that need not run again: those with all their rounds.
 ///
 /// # Errors
-/// Results of other settings: their cells are not comparable.
+/// Results of other settings, because their cells are not comparable.
 pub fn resumable(have: &Results, r: &Resolved) -> Result<Vec<Cell>> {
     let due = r.config.hash();
     if have.config_hash != due || have.experiment != r.name {

@@ -1,4 +1,4 @@
-//! Running an experiment: which cells there are, and what all rounds of each came to.
+//! Runs an experiment: determines the cells, and sums all rounds of each.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,15 +27,16 @@ use crate::simulated::SimFigures;
 use crate::sizing;
 use crate::summary::Summary;
 
-/// Who hears of a run.
+/// Receives reports of a run.
 pub trait Observer {
-    /// Something moves; called often.
+    /// Receives progress; called often.
     fn progress(&mut self, p: Progress<'_>);
-    /// A cell was measured in one more round. `so_far` are the results at this time, marked as interrupted.
+    /// Receives the sum of a cell after one more round. `so_far` returns the results up to this
+    /// time, marked as interrupted.
     fn measured(&mut self, cell: &Cell, so_far: &dyn Fn() -> Results);
 }
 
-/// Hears nothing.
+/// An observer that ignores all reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
@@ -55,7 +56,7 @@ pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
         for system in registry::select(&c.systems)? {
             for d in &c.distributions {
                 for w in &c.workloads {
-                    // Preflight refuses it.
+                    // Preflight refuses this cell.
                     if system.lacks(&config, w).is_some() {
                         continue;
                     }
@@ -76,7 +77,8 @@ pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
     Ok(out)
 }
 
-/// The earlier cell that does the very same: a simulation of inserts only, whose keys no distribution chooses.
+/// The earlier cell with the same run: a simulation that only inserts, because no distribution
+/// selects the inserted keys.
 fn twin(earlier: &[(System, CellPlan)], system: &System, plan: &CellPlan) -> Option<usize> {
     let mix = plan.workload.mix();
     let only_inserts = mix.total() == u64::from(mix.weight(OpKind::Insert));
@@ -92,8 +94,8 @@ fn twin(earlier: &[(System, CellPlan)], system: &System, plan: &CellPlan) -> Opt
     earlier.iter().find(same).map(|(_, p)| p.number)
 }
 
-/// Groups of cells in the order in which they run, once. Cells that change which keys exist have a pool of their own; others
-/// share one where what is loaded, and into what, is the same.
+/// Groups of cells, in the order of their runs, for one round. Cells that change the set of keys
+/// have a pool of their own; others share a pool if the loaded keys and the pool are the same.
 ///
 /// # Errors
 /// Unknown names.
@@ -113,7 +115,8 @@ pub fn groups(r: &Resolved, skip: &dyn Fn(&System, &CellPlan) -> bool) -> Result
     }
     let mut groups: Vec<Group> = groups.into_iter().map(|(_, g)| g).collect();
     for g in &mut groups {
-        // What a cell leaves behind (values of another version) must not help the next: reads first.
+        // The values that a cell leaves (of another version) must not help the next one, so reads
+        // come first.
         g.cells.sort_by_key(|cell| {
             let mix = cell.workload.mix();
             mix.update + mix.read_modify_write > 0
@@ -122,7 +125,8 @@ pub fn groups(r: &Resolved, skip: &dyn Fn(&System, &CellPlan) -> bool) -> Result
     Ok(groups)
 }
 
-/// Names the pool that a cell needs. Simulated cells of several distributions and numbers of clients share one.
+/// Names the pool that a cell needs. Simulated cells of several distributions and numbers of
+/// clients share one.
 fn pool_name(system: &System, cell: &CellPlan) -> String {
     let c = &cell.config;
     let mut name = format!(
@@ -144,11 +148,11 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
     name
 }
 
-/// Opens every system with the settings of every point, on a small pool: what options, caches and fabrics refuse is better
-/// refused before anything is done.
+/// Opens every system with the settings of every point, on a small pool, so that impossible
+/// options, caches and fabrics are refused before the run.
 ///
 /// # Errors
-/// What the system refuses.
+/// The settings that a system refuses.
 pub fn preflight(r: &Resolved) -> Result<()> {
     for (_, c) in r.config.sweep.points(&r.config)? {
         for system in registry::select(&c.systems)? {
@@ -168,7 +172,7 @@ pub fn preflight(r: &Resolved) -> Result<()> {
         if done.contains(&name) {
             continue;
         }
-        // What is refused does not depend on where the nodes are.
+        // Refusals do not depend on the place of the nodes.
         let spec =
             pool_spec(&Config { fabric: here(&c.fabric), nodes: None, ..c.clone() }, 16 << 20, 0)?;
         let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
@@ -182,7 +186,7 @@ fn here(fabric: &str) -> String {
     if registry::carrier(fabric).is_some() { LOCAL.to_owned() } else { fabric.to_owned() }
 }
 
-/// A cell over all its rounds so far.
+/// The sum of a cell over all its rounds so far.
 struct Sum {
     tally: Tally,
     counts: Snapshot,
@@ -250,20 +254,20 @@ fn per(n: u64, ops: u64) -> f64 {
     if ops == 0 { 0.0 } else { n as f64 / ops as f64 }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The finished cells.
     pub results: Results,
-    /// Why there are not all of them: an interrupt, or something that made it impossible to go on.
+    /// Why cells are missing: an interrupt, or a failure that ended the run.
     pub failure: Option<Failure>,
 }
 
-/// Runs an experiment. Cells that were not finished when it was stopped are left out, and the results say so. Cells among
-/// `finished` are taken over and not run.
+/// Runs an experiment. Cells that were not finished at a stop are left out, and the results say so.
+/// Cells in `finished` are taken over and do not run.
 ///
 /// # Errors
-/// Unknown names. What operations do wrong is counted in the cells instead.
+/// Unknown names. Errors of operations are counted in the cells instead.
 pub fn run(
     r: &Resolved,
     finished: &[Cell],
@@ -334,7 +338,7 @@ pub fn run(
     Ok(Outcome { results, failure })
 }
 
-/// The key of a cell that was not run yet, as [`Cell::key`].
+/// The key of a cell that has not run yet, as [`Cell::key`].
 fn key(s: &System, p: &CellPlan) -> String {
     let name = CellName {
         system: s.name,
@@ -382,7 +386,7 @@ fn results(
 
 fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
     let c = &plan.config;
-    // What counters are of; operations that failed have counted too.
+    // The operations that the counters cover; failed operations have counted, too.
     let ops = s.tally.counted;
     let all = s.counts.total(&FOREGROUND);
     let latency = s.tally.latency.total();
@@ -474,7 +478,7 @@ fn steps(counts: &Snapshot) -> BTreeMap<String, BTreeMap<String, f64>> {
     kinds.map(of).collect()
 }
 
-/// Costs by outcome, and how many operations another client's verb served.
+/// Costs by outcome, and the number of operations that another client's verb served.
 fn outcomes(counts: &Snapshot) -> (BTreeMap<String, OutcomeCost>, u64) {
     let mut totals: BTreeMap<&'static str, Totals> = BTreeMap::new();
     for (kind, outcome, t) in &counts.ops {
@@ -483,7 +487,7 @@ fn outcomes(counts: &Snapshot) -> (BTreeMap<String, OutcomeCost>, u64) {
         }
     }
     let combined = totals.get("shared").map_or(0, |t| t.ops);
-    // These are always there, so that readers need not ask.
+    // These entries always exist, so that readers need no check.
     for name in ["hit", "absent", "insert_plain", "insert_split", "retried"] {
         totals.entry(name).or_default();
     }
@@ -501,7 +505,7 @@ fn outcomes(counts: &Snapshot) -> (BTreeMap<String, OutcomeCost>, u64) {
     (costs.collect(), combined)
 }
 
-/// Verbs that nobody waited for as part of an operation.
+/// Verbs that no operation awaited.
 fn background(counts: &Snapshot, ops: u64) -> Side {
     let mut sum: SideCounts = SideCounts::default();
     let mut add = |c: &OpCounts| {
@@ -518,7 +522,7 @@ fn background(counts: &Snapshot, ops: u64) -> Side {
 }
 
 fn nodes(s: &Sum, ops: u64) -> Vec<NodeFigures> {
-    // Million operations per second for each measured one.
+    // Millions of operations per second for each measured operation.
     let per_op_rate = s.rate_ops as f64 / s.tally.ops.max(1) as f64 / s.seconds.max(1e-9) / 1e6;
     let served = |node: dmtree_fabric::NodeId| {
         s.counts

@@ -1,4 +1,4 @@
-//! Single settings that are more than a number or a name.
+//! Types of settings that are more than a number or a name.
 
 use std::fmt;
 
@@ -39,17 +39,18 @@ impl fmt::Display for LoadBy {
     }
 }
 
-/// How full a bulk load leaves the leaves: a share of their slots, or `random` as after insertions in random order.
+/// The fill of leaves after a bulk load: a share of their slots, or `random`, as after insertions
+/// in random order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FillBy {
-    /// All alike.
+    /// The same share for all leaves.
     Share(f64),
-    /// As insertions in random order leave them.
+    /// The fill after insertions in random order.
     Random,
 }
 
 impl FillBy {
-    /// As an index wants it.
+    /// The fill as an index takes it.
     pub fn fill(self, seed: u64) -> Fill {
         match self {
             Self::Share(share) => Fill::Even(share),
@@ -104,18 +105,19 @@ impl<'de> Deserialize<'de> for FillBy {
     }
 }
 
-/// Which operations of a cell the figures are of.
+/// The operations of a cell that the figures cover.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
-    /// Those that end in the measuring window, which begins after the ramp-up and ends before the ramp-down.
+    /// Operations that end in the measuring window, which begins after the ramp-up and ends before
+    /// the ramp-down.
     #[default]
     Window,
-    /// All; the throughput alone is that of the window.
+    /// All operations; only the throughput is that of the window.
     All,
 }
 
-/// What a workload sets for itself.
+/// The settings that a workload overrides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct WorkloadSettings {
@@ -128,16 +130,16 @@ pub struct WorkloadSettings {
     /// Operations of a cell as a share of the keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ops_of_keys: Option<f64>,
-    /// Which operations the figures are of.
+    /// The operations that the figures cover.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measure: Option<Measure>,
 }
 
-/// What a system sets for itself.
+/// The settings that a system overrides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SystemSettings {
-    /// Cache budget of a compute node for 1e9 keys, scaled to the keys there are.
+    /// Cache budget of a compute node for 1e9 keys, scaled to the number of keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_at_billion: Option<Bytes>,
 }

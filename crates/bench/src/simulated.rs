@@ -1,4 +1,5 @@
-//! The simulated fabric as cells use it: which fabric a pool is made on, and what a simulated cell tells besides.
+//! The simulated fabric for cells: the selection of a pool's fabric, and the additional figures of
+//! a simulated cell.
 
 use dmtree_fabric::Role;
 use dmtree_fabric::net::{Carrier, Equipment};
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub use dmtree_fabric::sim::{Confidence, NodeUsage, Profile, SimFabric, Usage};
 
-/// Clients start within this time, ns: started together they would move in convoys.
+/// Clients start within this time, ns. If they started together, they would move in convoys.
 pub const START_SPREAD_NS: u64 = 500_000;
 
 /// The fabric of a pool.
@@ -19,28 +20,28 @@ pub enum FabricSpec {
     Sim {
         /// The hardware.
         profile: Box<Profile>,
-        /// The seed of what it draws.
+        /// The seed of its random choices.
         seed: u64,
     },
-    /// Nodes that are apart, in a running pool.
+    /// Nodes in several processes, in a running pool.
     Joined {
-        /// Where the first memory node listens.
+        /// Address of the first memory node.
         first: String,
-        /// What must carry verbs, if it matters.
+        /// The required data path, if any.
         carrier: Option<Carrier>,
-        /// The NIC of this process, where one is needed.
+        /// The NIC configuration of this process, if it needs one.
         equipment: Equipment,
     },
-    /// Nodes that are apart, all started in this process.
+    /// Nodes with separate connections, all started in this process.
     Apart {
-        /// What carries verbs.
+        /// The data path.
         carrier: Carrier,
-        /// The NIC of this process, where one is needed.
+        /// The NIC configuration of this process, if it needs one.
         equipment: Equipment,
     },
 }
 
-/// A server that things queue at.
+/// A server with a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
@@ -74,7 +75,7 @@ impl Server {
 pub struct Busiest {
     /// Its node.
     pub node: String,
-    /// Which server there.
+    /// The server.
     pub server: Server,
     /// The share of the window that it was busy, 0 to 1.
     pub utilization: f64,
@@ -87,7 +88,7 @@ impl Busiest {
     }
 }
 
-/// What a node's NIC and CPU did in the measuring window.
+/// Use of a node's NIC and CPU in the measuring window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeUse {
     /// Its name: `mn0`, `cn0`.
@@ -96,9 +97,9 @@ pub struct NodeUse {
     pub mverbs: f64,
     /// Remote calls that it served, millions per second.
     pub mrpcs: f64,
-    /// Towards it, headers included, Gb/s.
+    /// Data rate to the node, headers included, Gb/s.
     pub in_gbps: f64,
-    /// From it, headers included, Gb/s.
+    /// Data rate from the node, headers included, Gb/s.
     pub out_gbps: f64,
     /// Share of the window that the wire towards it was busy.
     pub in_wire: f64,
@@ -108,9 +109,10 @@ pub struct NodeUse {
     pub responder: f64,
     /// Share of the window that its NIC issued verbs.
     pub initiator: f64,
-    /// How long atomics waited for others on the same word, as a share of the window; all waits add up.
+    /// Time that atomics waited for others on the same word, as a share of the window; the sum of
+    /// all waits.
     pub same_word: f64,
-    /// Share of the window that remote calls were answered; several cores add up.
+    /// Share of the window in which remote calls were answered; the sum over cores.
     pub rpc: f64,
     /// Share of the window that each of its client threads was busy, in their order.
     pub cpu: Vec<f64>,
@@ -133,10 +135,10 @@ impl NodeUse {
     }
 }
 
-/// What only a simulated cell has; of the last round.
+/// Additional figures of a simulated cell, of the last round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SimFigures {
-    /// Hash of everything that happened up to the end of the cell, hexadecimal.
+    /// Hash of all events up to the end of the cell, hexadecimal.
     pub trace_hash: String,
     /// The measuring window: from, to, ns of virtual time.
     pub window_ns: (u64, u64),
@@ -147,7 +149,7 @@ pub struct SimFigures {
     /// The busiest server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busiest: Option<Busiest>,
-    /// Real seconds that the cell took to simulate, loading and warming left out.
+    /// Real seconds of the simulation, without load and warm-up.
     pub real_seconds: f64,
     /// One-sided verbs simulated in that time, ramps included.
     #[serde(default)]
@@ -160,7 +162,8 @@ pub struct SimFigures {
 /// Usage counters as shares of the time they cover.
 pub fn nodes(u: &Usage) -> Vec<NodeUse> {
     let ns = u.until_ns.saturating_sub(u.since_ns).max(1) as f64;
-    // Work counts when a server takes it on, so that a full one may hold a little more than the window.
+    // Work counts when a server accepts it, so a saturated server may exceed the window by a
+    // little.
     let share = |busy: u64| (busy as f64 / ns).min(1.0);
     let sum = |busy: u64| busy as f64 / ns;
     let per_second = |n: u64| n as f64 / ns * 1e9;

@@ -1,4 +1,4 @@
-//! How much memory a cell needs, and whether it can have it.
+//! The memory that a cell needs, and whether it is available.
 
 use dmtree_workload::{KeyForm, OpKind, Workload};
 
@@ -9,18 +9,18 @@ use crate::registry;
 use crate::results::meminfo;
 
 const MIB: u64 = 1 << 20;
-/// The least cache budget that a scaled one shrinks to, bytes.
+/// The smallest scaled cache budget, bytes.
 pub const LEAST_CACHE: u64 = 64 << 10;
 
-/// The least table chunk that a scaled one shrinks to, bytes.
+/// The smallest scaled table chunk, bytes.
 pub const LEAST_TABLE_CHUNK: u64 = 4 << 10;
 
-/// Bytes for 1e9 keys scaled to `keys`, `least` at least.
+/// Bytes for 1e9 keys, scaled to `keys`, but at least `least`.
 pub fn scaled(at_billion: Bytes, keys: u64, least: u64) -> u64 {
     ((at_billion.0 as f64 * (keys as f64 / 1e9)) as u64).max(least)
 }
 
-/// Longest key of a form, bytes; of a key file what any key may have.
+/// Longest key of a form, bytes; for a key file the longest possible key.
 pub fn longest_key(form: &KeyForm) -> u64 {
     match form {
         KeyForm::Hashed24 => 24,
@@ -31,8 +31,8 @@ pub fn longest_key(form: &KeyForm) -> u64 {
     }
 }
 
-/// Bytes of memory nodes that a key may take: its entry in a leaf that is half full, its share of inner nodes, and blocks for
-/// what is too long to stay inside.
+/// Bytes of memory nodes that a key may take: its entry in a half-full leaf, its share of inner
+/// nodes, and blocks for keys and values that are too long to be inline.
 pub fn bytes_per_key(key: u64, value: u64) -> u64 {
     let (inline_key, inline_value) = inline(key, value);
     let entry = inline_key + inline_value + 40;
@@ -41,12 +41,12 @@ pub fn bytes_per_key(key: u64, value: u64) -> u64 {
     entry * 5 / 2 + 16 + key_block + value_block
 }
 
-/// The same of a radix tree: a leaf, and a node with room for so many slots for every other key.
+/// The same for a radix tree: a leaf, and a node with room for `slots` slots for every second key.
 pub fn radix_bytes_per_key(key: u64, value: u64, leaf_step: u64, slots: u64) -> u64 {
     (key + value + 25).next_multiple_of(leaf_step.max(1)) + (16 + 8 * slots) / 2
 }
 
-/// The same of the sound SMART.
+/// The same for the sound SMART.
 pub fn sound_radix_bytes_per_key(key: u64, value: u64) -> u64 {
     let (_, inline) = self::inline(key, value);
     let leaf = (32 + key.next_multiple_of(8) + 2 * inline).next_multiple_of(64);
@@ -54,26 +54,26 @@ pub fn sound_radix_bytes_per_key(key: u64, value: u64) -> u64 {
     leaf + block + (16 + 8 * 257) / 2
 }
 
-/// Bytes of keys and values that stay inside an entry, so that they fit if they can.
+/// Inline bytes of keys and values, large enough for them if possible.
 pub fn inline(key: u64, value: u64) -> (u64, u64) {
     let key = key.next_multiple_of(8).clamp(8, 256);
     let value = if value <= 1024 { value.next_multiple_of(8) } else { 16 };
     (key, value)
 }
 
-/// Slots of a leaf of so many bytes, with keys and values of these lengths inside its entries.
+/// Slots of a leaf of `page` bytes, with inline keys and values of these lengths.
 pub fn slots_of_page(page: u64, key: u64, value: u64) -> u64 {
     let g = dmtree_engine::format::Geometry { k: key as usize, v: value as usize, fanout: 0 };
     (page.saturating_sub(g.header() as u64) / g.entry() as u64).clamp(4, 128)
 }
 
-/// A cache budget that holds everything: inner nodes and copies of tables.
+/// A cache budget that holds all inner nodes and copies of tables.
 pub fn default_cache(keys: u64, form: &KeyForm) -> Bytes {
     let per_key = 8 + (longest_key(form) + 96) / 8;
     Bytes((keys.saturating_mul(per_key) + 16 * MIB).next_multiple_of(MIB))
 }
 
-/// Inserts that a cell has room for, with so many bytes per key.
+/// Number of inserts that a cell has room for, with `per_key` bytes per key.
 pub fn insert_room(c: &Config, w: &Workload, per_key: u64) -> u64 {
     let mix = w.mix();
     if mix.weight(OpKind::Insert) == 0 {
@@ -87,12 +87,12 @@ pub fn insert_room(c: &Config, w: &Workload, per_key: u64) -> u64 {
     room.min(40_000_000).min((third_free / per_key.max(1)).max(20_000))
 }
 
-/// Bytes per key that an ordinary index takes for a configuration's keys and values.
+/// Bytes per key of an ordinary index for these settings.
 pub fn usual(c: &Config) -> u64 {
     bytes_per_key(longest_key(&c.key_form), u64::from(c.value_size.max()))
 }
 
-/// Bytes that each memory node needs for some keys, with so many bytes per key.
+/// Bytes that each memory node needs for `keys` keys of `per_key` bytes.
 pub fn memory_for(c: &Config, keys: u64, per_key: u64) -> u64 {
     // Every compute node holds chunks of its own.
     let held = u64::from(c.cns) * 4 * MIB + 64 * MIB;
@@ -117,24 +117,24 @@ pub fn largest(c: &Config) -> u64 {
     c.workloads.iter().map(|w| memory(c, w, per_key)).max().unwrap_or(0)
 }
 
-/// Bytes of each compute node's region, where tables live.
+/// Bytes of each compute node's region, which stores tables.
 pub fn tables(c: &Config, memory: u64) -> u64 {
     let all = memory.saturating_mul(u64::from(c.mns));
     (all / 6 / u64::from(c.cns) + 8 * MIB).max(all / 32).next_multiple_of(64)
 }
 
-/// Bytes of memory that this machine can still give; plenty when unknown.
+/// Bytes of memory that this machine has available; a default when unknown.
 pub fn available() -> u64 {
     meminfo("MemAvailable:").unwrap_or(8 << 30)
 }
 
-/// Refuses keys that fit neither the memory nodes nor this machine.
+/// Refuses keys that do not fit the memory nodes, or this machine.
 ///
 /// # Errors
-/// Says what would fit.
+/// The sizes that would fit.
 pub fn check(c: &Config) -> Result<()> {
     let (k, v) = (longest_key(&c.key_form), u64::from(c.value_size.max()));
-    // What keys take at the very least: their own bytes.
+    // The lower bound of the memory: the bytes of keys and values.
     let least = c.keys.saturating_mul(k.clamp(8, 24) + v);
     let given = c.memory_bytes.map(|b| b.0.saturating_mul(u64::from(c.mns)));
     if let Some(given) = given

@@ -1,12 +1,12 @@
-//! Several rounds in a few numbers.
+//! Summarizes several rounds.
 
 use serde::{Deserialize, Serialize};
 
-/// What several rounds say together: with one the value, with two to four the average and the ends, with five and more the
-/// average and a 95 % interval of Student's t.
+/// The summary of rounds: for one round its value; for two to four the average and the extremes;
+/// for five and more the average and a 95 % interval of Student's t.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many rounds.
+    /// Number of rounds.
     pub rounds: usize,
     /// Their average.
     pub average: f64,
@@ -28,7 +28,8 @@ const T975: [f64; 30] = [
     2.052, 2.048, 2.045, 2.042,
 ];
 
-/// The 0.975 quantile of Student's t; beyond 30 degrees by Hill's expansion, good to 0.001.
+/// The 0.975 quantile of Student's t; beyond 30 degrees by Hill's expansion, with an error up to
+/// 0.001.
 pub fn t975(degrees: usize) -> f64 {
     match degrees {
         0 => f64::INFINITY,
@@ -42,7 +43,7 @@ pub fn t975(degrees: usize) -> f64 {
 }
 
 impl Summary {
-    /// Sums values up; nothing for none.
+    /// Summarizes values; `None` for no values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let n = values.len();
         if n == 0 {

@@ -1,4 +1,4 @@
-//! One or more settings varied over several values.
+//! Sweeps: one or more settings, each over several values.
 
 use dmtree_workload::{ScanLength, ValueSize};
 use serde::{Deserialize, Serialize};
@@ -7,11 +7,11 @@ use crate::bytes::Bytes;
 use crate::config::Config;
 use crate::failure::{Failure, Result};
 
-/// Settings varied over several values: one list, or with `cross` every combination of several.
+/// Settings over several values: one list, or with `cross` every combination of several lists.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Sweep {
-    /// Every combination of the lists; otherwise only one list may be given.
+    /// Every combination of the lists; otherwise only one list is permitted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cross: bool,
     /// Numbers of memory nodes.
@@ -38,12 +38,12 @@ pub struct Sweep {
     /// Cache budgets of a compute node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cache_bytes: Vec<Bytes>,
-    /// Cache budgets of a compute node for 1e9 keys, scaled to the keys there are.
+    /// Cache budgets of a compute node for 1e9 keys, scaled to the number of keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cache_at_billion: Vec<Bytes>,
 }
 
-/// A value of one setting: how it is shown, and how it is set.
+/// A value of one setting: its label, and a function that sets it.
 type Choice = (String, Box<dyn Fn(&mut Config)>);
 
 /// One choice per value of a list.
@@ -82,7 +82,7 @@ impl Sweep {
         all.into_iter().filter(|list| !list.is_empty()).collect()
     }
 
-    /// The points: a label and the settings there. One without label when nothing varies.
+    /// The points: a label and the settings. One point without a label if nothing varies.
     ///
     /// # Errors
     /// Several lists without `cross`.
@@ -112,7 +112,7 @@ impl Sweep {
     /// A sweep as on the command line: `threads` (usual values) or `threads=1,8,64`.
     ///
     /// # Errors
-    /// An unknown setting, values that it cannot have.
+    /// An unknown setting, or impossible values.
     pub fn parse(text: &str) -> Result<Self> {
         let (name, given) = text.split_once('=').map_or((text, None), |(n, v)| (n, Some(v)));
         let usual = USUAL.iter().find(|(n, _)| *n == name).ok_or_else(|| {
@@ -153,7 +153,7 @@ impl Sweep {
     }
 }
 
-/// Values between commas; commas inside parentheses belong to a value.
+/// Values between commas; a comma inside parentheses belongs to a value.
 fn comma_values(text: &str) -> Vec<&str> {
     let (mut depth, mut start, mut out) = (0i32, 0, Vec::new());
     for (i, c) in text.char_indices() {
@@ -171,7 +171,7 @@ fn comma_values(text: &str) -> Vec<&str> {
     out
 }
 
-/// What a sweep without values goes over.
+/// The default values of a sweep.
 const USUAL: [(&str, &str); 9] = [
     ("threads", "1,6,12,24,36,48,60,72"),
     ("coroutines", "1,2,4,8"),

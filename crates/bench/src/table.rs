@@ -15,7 +15,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with this head, whose first `left` columns are left-aligned.
+    /// A table with this head; the first `left` columns are left-aligned.
     pub fn new(head: &[&str], left: usize) -> Self {
         Self { rows: vec![head.iter().map(|s| (*s).to_owned()).collect()], left }
     }
@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// Nanoseconds as people read them.
+/// A time with a unit that suits its size.
 pub fn time(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns}ns"),
@@ -65,12 +65,12 @@ pub fn time(ns: u64) -> String {
     }
 }
 
-/// Millions per second with as many digits as matter.
+/// Millions per second with the significant digits.
 pub fn mops(v: f64) -> String {
     if v >= 10.0 { format!("{v:.2}") } else { format!("{v:.3}") }
 }
 
-/// What is measured, where, and by which settings.
+/// The header of a run: system, machine and settings.
 pub fn header(r: &Resolved, machine: &Machine) -> String {
     let c = &r.config;
     let limit = match (c.ops, c.duration, c.budget) {
@@ -107,7 +107,7 @@ pub fn header(r: &Resolved, machine: &Machine) -> String {
     out
 }
 
-/// All cells, a table per distribution, then memory, then what went wrong.
+/// All cells, with a table per distribution, then memory, then errors.
 pub fn render(r: &Results) -> String {
     let mut out = String::new();
     let columns = columns(r);
@@ -237,7 +237,7 @@ fn columns(r: &Results) -> Vec<Column> {
     out
 }
 
-/// Time of operations by step, where it was measured.
+/// Time of operations by step, if it was measured.
 fn steps(r: &Results) -> String {
     let all = || r.cells.iter().flat_map(|c| c.steps_ns.iter().map(move |(kind, s)| (c, kind, s)));
     let mut names: Vec<&str> = Vec::new();
@@ -262,7 +262,7 @@ fn steps(r: &Results) -> String {
     format!("time of an operation by step, ns (of scans: by page)\n{}\n", t.text())
 }
 
-/// A percentile, unless the system does not keep up with its load.
+/// A percentile; or `saturated` if the system does not keep up with its load.
 fn percentile(c: &Cell, ns: u64) -> String {
     if c.saturated() { "saturated".to_owned() } else { time(ns) }
 }

@@ -1,4 +1,5 @@
-//! The measuring window of a simulated cell: it opens when every client is well under way, and closes before the first one stops.
+//! The measuring window of a simulated cell. It opens when every client is in steady state, and
+//! closes before the first client stops.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +8,11 @@ use crate::simulated::{SimFabric, Usage};
 
 /// Operations per client, on average, that end before the window opens.
 const RAMP_OPS: u64 = 2;
-/// And this part of the window's operations: queues at locks build up slowly.
+/// The ramp-up also takes this part of the window's operations, because queues at locks build up
+/// slowly.
 const RAMP_PART: u64 = 4;
 
-/// How long a window is.
+/// The extent of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// It closes when this many operations have ended in it.
@@ -19,7 +21,8 @@ pub struct Extent {
     pub ns: Option<u64>,
 }
 
-/// A measuring window, shared by all clients of a cell. All of them run on one thread, so that events reach it in their order.
+/// A measuring window, shared by all clients of a cell. All of them run on one thread, so it
+/// receives events in their order.
 #[derive(Debug)]
 pub struct Window {
     extent: Extent,
@@ -27,9 +30,9 @@ pub struct Window {
     ramp_ns: u64,
     finished: AtomicU64,
     inside: AtomicU64,
-    /// 0 while it has not opened.
+    /// 0 before it opens.
     opened_ns: AtomicU64,
-    /// 0 while it has not closed.
+    /// 0 before it closes.
     closed_ns: AtomicU64,
     last_ns: AtomicU64,
     begun: AtomicU64,
@@ -43,24 +46,24 @@ pub struct Window {
 pub enum Ending {
     /// It ended before the window opened, or after it closed.
     Outside,
-    /// With it the ramp-up is over: the window opens.
+    /// It ended the ramp-up: the window opens.
     Opens,
     /// It ended in the window.
     Inside,
-    /// It ended in the window, as the last.
+    /// It ended in the window, as the last operation.
     Closes,
 }
 
-/// Where a window was, once the phase is over.
+/// The span of a window, after the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When it opened, ns.
+    /// Time of its opening, ns.
     pub from_ns: u64,
-    /// When it closed, ns.
+    /// Time of its closing, ns.
     pub to_ns: u64,
     /// Operations that ended in it.
     pub ops: u64,
-    /// Operations that had begun when it closed, since the start of the phase.
+    /// Operations that had begun by then, since the start of the phase.
     pub begun: u64,
 }
 
@@ -83,24 +86,24 @@ impl Window {
         }
     }
 
-    /// Whether it is, or was, open.
+    /// Whether it has opened.
     pub fn opened(&self) -> bool {
         self.opened_ns.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether it is over: clients stop.
+    /// Whether it has closed: clients stop.
     pub fn closed(&self) -> bool {
         self.closed_ns.load(Ordering::Relaxed) > 0
     }
 
-    /// A client begins an operation.
+    /// Records that a client begins an operation.
     pub fn begin(&self) {
         if !self.closed() {
             self.begun.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// An operation has ended at `now`; the phase started at `start`.
+    /// Records that an operation has ended at `now`; the phase began at `start`.
     pub fn end(&self, start: u64, now: u64) -> Ending {
         if self.closed() {
             return Ending::Outside;
@@ -125,7 +128,7 @@ impl Window {
         Ending::Inside
     }
 
-    /// There are no more operations to begin. Whether this closes the window.
+    /// Records that there are no more operations to begin. Returns whether this closes the window.
     pub fn run_dry(&self, now: u64) -> bool {
         let open = !self.closed();
         if open {
@@ -145,17 +148,17 @@ impl Window {
         let _ = self.trace_hash.set(self.sim.trace_hash());
     }
 
-    /// What the fabric did in the window; all of the phase when it never opened.
+    /// Use of the fabric in the window; of the whole phase if the window never opened.
     pub fn usage(&self) -> Usage {
         self.usage.get().cloned().unwrap_or_else(|| self.sim.usage())
     }
 
-    /// Hash of everything that happened up to its end.
+    /// Hash of all events up to its end.
     pub fn trace_hash(&self) -> u64 {
         self.trace_hash.get().copied().unwrap_or_else(|| self.sim.trace_hash())
     }
 
-    /// Where it was. A phase too short for a window counts whole, from `start` on.
+    /// Its span. A phase that is too short for a window counts whole, from `start` on.
     pub fn span(&self, start: u64) -> Span {
         let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
         let last = get(&self.last_ns).max(start + 1);
@@ -173,12 +176,12 @@ impl Window {
         Span { from_ns, to_ns, ops: get(&self.inside), begun }
     }
 
-    /// All operations that ended so far, those of the ramps too.
+    /// Number of operations that have ended so far, including those of ramps.
     pub fn finished(&self) -> u64 {
         self.finished.load(Ordering::Relaxed)
     }
 
-    /// How much of the window is over, 0 to 1.
+    /// The elapsed share of the window, 0 to 1.
     pub fn share(&self) -> f64 {
         let inside = self.inside.load(Ordering::Relaxed) as f64;
         self.extent.ops.map_or(0.0, |ops| inside / ops.max(1) as f64)
@@ -198,7 +201,7 @@ mod tests {
     #[test]
     fn ramps_are_left_out() {
         let w = window(2, Extent { ops: Some(3), ns: None });
-        // Four operations are the ramp, and 1000 ns.
+        // The ramp-up is four operations and 1000 ns.
         for now in [100, 200, 300, 400, 900] {
             assert_eq!(w.end(0, now), Ending::Outside);
         }

@@ -1,4 +1,5 @@
-//! Operations beside a fault that does not touch their leaf: counted, and found when they wait for it.
+//! Operations during a fault that does not touch their leaf: the checker counts them, and finds
+//! those that wait for the fault.
 
 use dmtree_bench::checked::{Setting, case, run};
 use dmtree_bench::registry::find;
@@ -19,7 +20,8 @@ fn an_index_that_stops_for_a_death_is_found() {
     let (gets, writes) = (judged(|v| v.available.gets), judged(|v| v.available.writes));
     assert!(gets > 50 && writes > 10, "{gets} gets and {writes} writes are judged");
     Defect::plant(&[Defect::StopForDeath]);
-    // Of seeds 0..400 these are the first that show it of a get and of an update.
+    // Of seeds 0..400 these are the first that show the mutant, one with a get and one with an
+    // update.
     let slow = |n| seed(n).finding.filter(|f| f.kind() == "slow").map(|f| f.to_string());
     let (get, update) = (slow(3), slow(210));
     Defect::plant(&[]);

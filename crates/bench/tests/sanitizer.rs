@@ -1,4 +1,4 @@
-//! What the sanitizer says of DMTree in checked runs.
+//! The sanitizer in checked runs of DMTree.
 
 use dmtree_bench::checked::{Setting, case, run};
 use dmtree_bench::registry::find;
@@ -11,7 +11,8 @@ fn seed(seed: u64) -> Verdict {
     run(&case(&find("dmtree").expect("registered"), seed, setting)).expect("a seed's case runs")
 }
 
-/// A merged leaf that is given back before readers have left it is written by the merge when it is somebody else's, or nobody's.
+/// A merged leaf that is retired before readers have left it: the merge then writes memory that has
+/// another owner or none.
 #[test]
 fn a_write_to_memory_that_was_given_back_is_found() {
     assert_eq!((0..3).find_map(|s| seed(s).finding), None);

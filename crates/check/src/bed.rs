@@ -4,7 +4,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::sim::{Hazards, Profile, SimFabric};
-use dmtree_fabric::{Capabilities, Core, Endpoint, Error, ErrorKind, NodeId, Result, Snapshot};
+use dmtree_fabric::{
+    Capabilities, Core, Endpoint, Error, ErrorKind, InProcess, Membership, NodeId, Result,
+    Snapshot, Terms,
+};
 use dmtree_parts::{
     Fill, Found, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape,
     Values, Work, Write,
@@ -193,11 +196,27 @@ impl<I: RangeIndex> Bed<I> {
         cache_bytes: u64,
         options: &I::Options,
     ) -> Result<(Self, SimFabric)> {
+        let judge = Arc::new(InProcess::new(Terms::default()));
+        let bed = Self::served(&fabric, pool, cache_bytes, options, (judge.clone(), judge))?;
+        Ok((bed, fabric))
+    }
+
+    /// The same on a fabric without nodes, with a judge of the membership and the way on which nodes reach it.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub(crate) fn served(
+        fabric: &SimFabric,
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: &I::Options,
+        (judge, way): (Arc<InProcess>, Arc<dyn Membership>),
+    ) -> Result<Self> {
         for (node, bytes) in nodes(pool) {
             fabric.add_node(node, bytes)?;
         }
-        let cluster = Cluster::format(Arc::new(fabric.clone()), pool)?;
-        Ok((Self::on(cluster, cache_bytes, options)?, fabric))
+        let cluster = Cluster::format_before(Arc::new(fabric.clone()), pool, judge, way)?;
+        Self::on(cluster, cache_bytes, options)
     }
 
     /// A blocking client on compute node `cn`; stays on the thread that makes it.

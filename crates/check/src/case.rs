@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::fault::{End, Fault, FaultSet, Scene};
+use crate::lives::SPAN_NS;
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
@@ -171,6 +172,9 @@ pub struct Case {
     /// How long a lease lasts where there are faults, ns.
     #[serde(default = "usual_lease", skip_serializing_if = "is_usual_lease")]
     pub lease_ns: u64,
+    /// Longest pause of a client between two operations, ns.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub pace_ns: u64,
     /// The operations that are done, client by client, by number; all of them when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<Vec<u32>>>,
@@ -187,6 +191,10 @@ fn usual_lease() -> u64 {
 
 fn is_usual_lease(ns: &u64) -> bool {
     *ns == USUAL_LEASE_NS
+}
+
+fn is_none(n: &u64) -> bool {
+    *n == 0
 }
 
 impl Case {
@@ -243,6 +251,7 @@ impl Case {
             liveness: true,
             faults: Vec::new(),
             lease_ns: USUAL_LEASE_NS,
+            pace_ns: 0,
             kept: None,
             choices: None,
         };
@@ -254,9 +263,25 @@ impl Case {
             }
             case.pool.compute_nodes = d.of(&[2, 3, 4]);
             case.lease_ns = d.of(&[USUAL_LEASE_NS, 5 * USUAL_LEASE_NS]);
+            if faults == FaultSet::Lives {
+                case.spread_out(&mut d);
+            }
             case.faults = Fault::draw(faults, seed, case.scene());
         }
         case
+    }
+
+    /// Few operations over a long time, in which much happens.
+    fn spread_out(&mut self, d: &mut Draw) {
+        self.ops = d.of(&[20, 30, 50]);
+        self.neighbours = self.neighbours.min(d.of(&[3, 7]));
+        self.gardeners = self.gardeners.min(1);
+        self.pace_ns = 2 * SPAN_NS / u64::from(self.ops);
+    }
+
+    /// Whether a node that has lost its membership comes back as a new life.
+    pub fn rejoins(&self) -> bool {
+        self.pace_ns > 0
     }
 
     /// A case small enough that every order of its verbs can be tried: two or three clients with an operation or two each, on one
@@ -289,7 +314,11 @@ impl Case {
 
     /// What faults can happen to.
     pub fn scene(&self) -> Scene {
-        Scene { compute_nodes: self.pool.compute_nodes, memory_nodes: self.pool.memory_nodes }
+        Scene {
+            compute_nodes: self.pool.compute_nodes,
+            memory_nodes: self.pool.memory_nodes,
+            lease_ns: self.lease_ns,
+        }
     }
 
     /// Nodes that a fault names must be there.
@@ -305,6 +334,10 @@ impl Case {
                 Fault::Cut { cn, to: End::Compute(to), .. } => cn < c && to < c,
                 Fault::Cut { cn, to: End::Memory(to), .. } => cn < c && to < m,
                 Fault::LoseMemory { mn, cn, .. } => cn < c && mn < m,
+                Fault::Outage { back, .. } => (1..=c).contains(&back),
+                Fault::Turns { cn, .. } => cn < c,
+                Fault::Stall { mn, .. } => mn < m,
+                Fault::Standstill { .. } | Fault::Jump { .. } => true,
             };
             if !fits {
                 return Err(Error::invalid(format!("faults: no such node: {fault:?}")));

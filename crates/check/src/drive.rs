@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use dmtree_fabric::sim::SimFabric;
-use dmtree_fabric::{Core, Effect, Endpoint, Error, ErrorKind, InProcess};
+use dmtree_fabric::{Core, Effect, Endpoint, Error, ErrorKind};
 use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
+use dmtree_pool::PoolNode;
 
 use crate::availability::Availability;
 use crate::case::Case;
@@ -19,11 +20,14 @@ use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, Record};
 use crate::plan::{self, Planned};
 use crate::rng::Rng;
+use crate::server::Server;
 use crate::stage::{Condition, Doer, Stage};
 use crate::verdict::Finding;
 
 /// One call of maintenance in this many operations.
 const MAINTAIN_ONE_IN: u32 = 4;
+/// Pauses of what waits for something to have come to pass, ns.
+pub(crate) const LOOK_NS: u64 = 200_000;
 
 /// Bounds of a phase.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +42,7 @@ pub(crate) struct Bounds {
 pub(crate) struct Shared<'a> {
     pub case: &'a Case,
     pub fabric: SimFabric,
+    pub server: Arc<Server>,
     pub core: Rc<Core>,
     pub stage: Stage<'a>,
     /// Every slot, with the compute node that it belongs to.
@@ -57,15 +62,16 @@ pub(crate) struct Shared<'a> {
 impl<'a> Shared<'a> {
     pub(crate) fn new(
         case: &'a Case,
-        (fabric, judge): (SimFabric, Option<Arc<InProcess>>),
+        (fabric, server): (SimFabric, Arc<Server>),
         core: Rc<Core>,
         bounds: Bounds,
     ) -> Self {
         Self {
-            availability: Availability::new(case, judge),
+            availability: Availability::new(case, Some(server.judge().clone())),
             case,
-            stage: Stage::new(case, fabric.clone()),
+            stage: Stage::new(case, fabric.clone(), server.clone()),
             fabric,
+            server,
             core,
             slots: RefCell::default(),
             log: RefCell::new(Log::new(case.stride(), case.numbers())),
@@ -177,6 +183,8 @@ pub(crate) enum Who {
     Client(u32, usize),
     /// That of a compute node's keeper.
     Keeper(usize),
+    /// That of a memory node's agent.
+    Agent,
     /// The last maintenance of a compute node, which the phase waits for.
     Tidier(usize),
     /// That of the test, which makes things happen.
@@ -189,7 +197,7 @@ impl Who {
     fn cn(self) -> Option<usize> {
         match self {
             Self::Client(_, cn) | Self::Keeper(cn) | Self::Tidier(cn) => Some(cn),
-            Self::Director | Self::Settler => None,
+            Self::Agent | Self::Director | Self::Settler => None,
         }
     }
 
@@ -268,13 +276,14 @@ impl Future for Guarded<'_> {
 pub(crate) async fn safety<I: RangeIndex>(
     index: &mut I,
     shared: &Shared<'_>,
-    client: u32,
+    (client, pool): (u32, &PoolNode),
     next: &Cell<usize>,
 ) {
     let case = shared.case;
     let mut seen = None;
     let ops = case.numbers_of(client);
     while let Some(&op) = ops.get(next.get()) {
+        rest(index.endpoint(), shared, (client, pool), op).await;
         // The next life of its node goes on behind it.
         next.set(next.get() + 1);
         let mut rng = plan::draws(case, client, op);
@@ -298,9 +307,28 @@ pub(crate) async fn safety<I: RangeIndex>(
     }
 }
 
+/// The pause before an operation: of a client in no hurry, until the lease holds again, or until the node has left.
+async fn rest(ep: &Endpoint, shared: &Shared<'_>, (client, pool): (u32, &PoolNode), op: u32) {
+    let case = shared.case;
+    if case.pace_ns == 0 {
+        return;
+    }
+    let mut draws =
+        Rng::new(case.seed ^ u64::from(client) << 40 ^ u64::from(op) << 8 ^ 0x7265_7374);
+    ep.sleep(draws.below(case.pace_ns)).await;
+    let waits = || {
+        let leaving = shared.stage.is_leaving(cn_of(shared, client));
+        leaving || (pool.check_lease(ep).is_err() && !shared.stage.is_headless())
+    };
+    while waits() {
+        ep.sleep(LOOK_NS).await;
+    }
+}
+
 /// A call of maintenance between two operations; false when it fails, and nothing lets it.
 async fn maintained<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, client: u32) -> bool {
     let cn = cn_of(shared, client);
+    let _inside = shared.stage.enter(cn);
     let by = doer(shared, cn, index.endpoint());
     shared.availability.begin((client, true), cn, None, None, shared.fabric.now());
     let done = droppable(shared, cn, index.maintain()).await;
@@ -371,6 +399,7 @@ async fn perform<I: RangeIndex>(
     call: Call,
     rng: &mut Rng,
 ) -> Option<Answer> {
+    let _inside = shared.stage.enter(cn_of(shared, client));
     let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
     let by = doer(shared, cn_of(shared, client), index.endpoint());
     let place = shared.availability.place(index, shared.case, call);
@@ -406,7 +435,8 @@ async fn perform<I: RangeIndex>(
             // A node without membership never works again. What needs lost memory to be brought to its end stays locked for good:
             // who has waited for it once has seen it.
             let stuck = e.kind() == ErrorKind::TimedOut && shared.stage.has_lost();
-            (e.kind() != ErrorKind::Fenced && !stuck).then_some(answer)
+            let fenced = e.kind() == ErrorKind::Fenced && !shared.case.rejoins();
+            (!fenced && !stuck && !shared.stage.is_headless()).then_some(answer)
         }
         Err(e) => {
             shared.found(failed(client, call.to_string(), &e));

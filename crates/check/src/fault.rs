@@ -16,8 +16,10 @@ pub enum FaultSet {
     None,
     /// Compute nodes crash, and some come back.
     Crash,
-    /// Everything there is.
+    /// Everything that can happen to nodes one by one.
     All,
+    /// Nodes end and come back, again and again, all at once too; everything stands still; memory nodes are lost; clocks jump.
+    Lives,
 }
 
 impl FaultSet {
@@ -27,6 +29,7 @@ impl FaultSet {
             Self::None => "none",
             Self::Crash => "crash",
             Self::All => "all",
+            Self::Lives => "lives",
         }
     }
 }
@@ -91,6 +94,57 @@ pub enum Fault {
         /// The verb, among those it posts.
         verb: u64,
     },
+    /// All compute nodes end at a time.
+    Outage {
+        /// When, ns.
+        at_ns: u64,
+        /// How.
+        end: Ending,
+        /// How many come back; the others do not.
+        back: u16,
+        /// How long nobody is there, ns.
+        for_ns: u64,
+    },
+    /// A compute node ends and comes back, again and again.
+    Turns {
+        /// Its number.
+        cn: u16,
+        /// When the first of its lives ends, ns.
+        at_ns: u64,
+        /// How often.
+        times: u32,
+        /// How it ends: in turn.
+        ends: [Ending; 3],
+        /// How long it is away, ns.
+        away_ns: u64,
+        /// How long each of its lives is, ns.
+        up_ns: u64,
+    },
+    /// All compute nodes stand still for a while.
+    Standstill {
+        /// From when, ns.
+        at_ns: u64,
+        /// For how long, ns.
+        for_ns: u64,
+        /// The memory nodes do, too, with the membership that the first of them keeps.
+        memory: bool,
+    },
+    /// A memory node stands still for a while; the first of them with the membership.
+    Stall {
+        /// Its number.
+        mn: u16,
+        /// From when, ns.
+        at_ns: u64,
+        /// For how long, ns.
+        for_ns: u64,
+    },
+    /// The clock of the membership jumps ahead.
+    Jump {
+        /// When, ns.
+        at_ns: u64,
+        /// By how much, ns.
+        by_ns: u64,
+    },
     /// A memory node is lost with all it holds when a compute node has posted a verb.
     LoseMemory {
         /// Its number.
@@ -100,6 +154,18 @@ pub enum Fault {
         /// The verb.
         verb: u64,
     },
+}
+
+/// How a life of a compute node ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// It leaves in good order.
+    Leaves,
+    /// Its process is killed.
+    Process,
+    /// Its processors stop, and its NIC goes on.
+    Hung,
 }
 
 /// The other end of a link.
@@ -119,6 +185,8 @@ pub struct Scene {
     pub compute_nodes: u16,
     /// Memory nodes.
     pub memory_nodes: u16,
+    /// How long a lease is, ns.
+    pub lease_ns: u64,
 }
 
 /// Longest time that an operation is let wait without a fault of its own, ns: what a death takes to be noticed and dealt with.
@@ -137,6 +205,13 @@ impl Fault {
             Self::Cut { .. } => "cut link",
             Self::LoseMemory { .. } => "lost memory node",
             Self::Drop { .. } => "dropped operations",
+            Self::Outage { .. } => "end of all compute nodes",
+            Self::Turns { .. } => "many lives of a node",
+            Self::Standstill { memory: false, .. } => "all compute nodes stand still",
+            Self::Standstill { .. } => "everything stands still",
+            Self::Stall { mn: 0, .. } => "the first memory node stands still",
+            Self::Stall { .. } => "a memory node stands still",
+            Self::Jump { .. } => "clock jump",
         }
     }
 
@@ -145,6 +220,18 @@ impl Fault {
         matches!(
             self,
             Self::Freeze { .. } | Self::Cut { .. } | Self::LoseMemory { .. } | Self::Drop { .. }
+        ) || self.is_of_lives()
+    }
+
+    /// Whether only [`FaultSet::Lives`] draws it: a node that has lost its membership comes back in such a case.
+    pub fn is_of_lives(&self) -> bool {
+        matches!(
+            self,
+            Self::Outage { .. }
+                | Self::Turns { .. }
+                | Self::Standstill { .. }
+                | Self::Stall { .. }
+                | Self::Jump { .. }
         )
     }
 
@@ -159,17 +246,18 @@ impl Fault {
                 drops(&mut Draw::new(seed ^ 0x6472_6f70_7073), scene, &mut out);
                 out
             }
+            FaultSet::Lives => crate::lives::draw(seed, scene),
         }
     }
 }
 
 /// Early verbs more often than late ones: every node posts that many in nearly every run.
-fn verb(d: &mut Draw) -> u64 {
+pub(crate) fn verb(d: &mut Draw) -> u64 {
     let most = d.of(&[20, 80, 200, 400]);
     1 + d.below(most)
 }
 
-fn crash(d: &mut Draw, cn: u16) -> Fault {
+pub(crate) fn crash(d: &mut Draw, cn: u16) -> Fault {
     Fault::Crash {
         cn,
         verb: verb(d),
@@ -251,6 +339,19 @@ impl Happened {
         use dmtree_fabric::ErrorKind as K;
         match self.fault {
             Fault::Crash { .. } | Fault::Drift { .. } | Fault::News { .. } => false,
+            Fault::Outage { .. } | Fault::Turns { .. } | Fault::Jump { .. } => false,
+            // The membership does not answer, or verbs do not.
+            Fault::Standstill { .. } | Fault::Stall { .. } => matches!(
+                e.kind(),
+                K::Fenced | K::TimedOut | K::Contended | K::Unreachable | K::Busy
+            ),
+            // Nothing works without the membership, and every operation says so.
+            Fault::LoseMemory { mn: 0, .. } => {
+                matches!(
+                    e.kind(),
+                    K::Fenced | K::TimedOut | K::Contended | K::Unreachable | K::Busy
+                )
+            }
             // Carried by one that was dropped.
             Fault::Drop { cn: at, .. } => at == cn && e.kind() == K::Busy,
             Fault::Freeze { cn: frozen, .. } => {
@@ -268,13 +369,25 @@ impl Happened {
     }
 }
 
+impl Happened {
+    /// Whether a compute node may have lost its membership by it. A standstill of the membership costs no node its own.
+    pub fn expels(&self, cn: u16) -> bool {
+        match self.fault {
+            Fault::Freeze { cn: frozen, .. } => frozen == cn,
+            Fault::Cut { cn: near, to, .. } => near == cn || to == End::Compute(cn),
+            Fault::Standstill { memory, .. } => !memory,
+            _ => false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn faults_are_a_function_of_the_seed_and_leave_a_node() {
-        let scene = Scene { compute_nodes: 3, memory_nodes: 2 };
+        let scene = Scene { compute_nodes: 3, memory_nodes: 2, lease_ns: 20_000_000 };
         for seed in 0..500 {
             assert!(Fault::draw(FaultSet::None, seed, scene).is_empty());
             for set in [FaultSet::Crash, FaultSet::All] {

@@ -7,20 +7,19 @@ use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, Hazards, Order, SimFabric};
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, Member, NodeId, Policy, Result, Standing, State,
-    Terms, Worker,
+    Core, Endpoint, Error, Fabric, Member, Membership, MemoryAgent, NodeId, Policy, Result, Terms,
+    Worker,
 };
-use dmtree_parts::{Fill, RangeIndex, Work};
+use dmtree_parts::{Fill, RangeIndex};
 
 use crate::bed::Bed;
 use crate::case::Case;
-use crate::drive::{
-    Bounds, Guarded, Shared, Who, doer, droppable, excused, failed, liveness, safety,
-};
+use crate::cast::{Cast, Seat};
+use crate::drive::{Bounds, Guarded, Shared, Who};
 use crate::fault::{Fault, Happened};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
-use crate::stage::{Condition, Due, wait_until};
+use crate::server::Server;
 use crate::verdict::{Finding, Judged, Verdict, panic_text};
 
 /// Buffers of all clients together.
@@ -33,14 +32,10 @@ const SAFETY: Bounds = Bounds { until_ns: 120_000_000_000, steps: 20_000_000 };
 const LISTED: Bounds = Bounds { until_ns: 120_000_000_000, steps: 100_000 };
 /// What an epoch asks of a node it does within this time of virtual time, ns: its operations may be stalled that long.
 const ACKNOWLEDGE_NS: u64 = 1_000_000_000;
-/// Pauses of those who wait for something to have come to pass, ns.
-const LOOK_NS: u64 = 200_000;
 /// Virtual time within which the phase without hazards must end, ns.
 const LIVENESS_NS: u64 = 5_000_000_000;
 /// The same when operations may wait until their deadline.
 const LIVENESS_AFTER_LOSS_NS: u64 = 15_000_000_000;
-/// Pause of a node's maintenance, ns.
-const TEND_NS: u64 = 2_000_000;
 
 /// Runs a case with an index of type `I`.
 ///
@@ -58,19 +53,19 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
     case.check()?;
     let options: I::Options = serde_json::from_value(case.options.clone())
         .map_err(|e| Error::invalid(format!("options of {}: {e}", case.system)))?;
-    let (bed, fabric) = Bed::<I>::adversarial(
-        case.hazards,
-        case.grants,
-        case.order,
-        &case.pool.options(),
-        case.pool.cache_bytes,
-        &options,
-    )?;
+    let fabric = SimFabric::adversarial(case.hazards, case.grants, case.order)?;
+    let server = Arc::new(Server::new());
+    if case.rejoins() {
+        server.judge().set_agents(case.pool.memory_nodes);
+    }
+    let way = (server.judge().clone(), server.clone() as Arc<dyn Membership>);
+    let bed =
+        Bed::<I>::served(&fabric, &case.pool.options(), case.pool.cache_bytes, &options, way)?;
     fabric.sanitize();
     load(&bed, case)?;
     let mut choices = Vec::new();
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        let phased = Phased { bed: &bed, fabric: &fabric, case, order };
+        let phased = Phased { bed: &bed, fabric: &fabric, server: &server, case, order };
         phases(&phased, &mut choices)
     }));
     let (finding, log, happened, (excused, available)) = match caught {
@@ -120,12 +115,13 @@ struct Finished<I: RangeIndex> {
 struct Phased<'a, I: RangeIndex> {
     bed: &'a Bed<I>,
     fabric: &'a SimFabric,
+    server: &'a Arc<Server>,
     case: &'a Case,
     order: &'a Order,
 }
 
 fn phases<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result<Finished<I>> {
-    let Phased { bed, fabric, case, order } = *p;
+    let Phased { bed, fabric, case, order, .. } = *p;
     fabric.set_timed(true);
     fabric.set_order(order);
     let finished = clients(p, choices);
@@ -156,276 +152,9 @@ fn phases<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result
     Ok(done)
 }
 
-/// A client of the run over all its node's lives.
-struct Seat<I> {
-    number: u32,
-    cn: usize,
-    slot: u32,
-    /// Its next operation.
-    next: Cell<usize>,
-    /// The client, and the incarnation of the node to which it belongs.
-    index: RefCell<Option<(u32, I)>>,
-}
-
-/// What the clients and keepers of a run are made of.
-struct Cast<'a, I: RangeIndex> {
-    bed: &'a Bed<I>,
-    shared: &'a Shared<'a>,
-    seats: Vec<Seat<I>>,
-    /// A slot for the keeper of each compute node.
-    keepers: Vec<u32>,
-    /// A slot for the maintenance of each.
-    tenders: Vec<u32>,
-    nodes: RefCell<Vec<Arc<I::Node>>>,
-    director: Endpoint,
-    settler: Endpoint,
-}
-
-impl<I: RangeIndex> Cast<'_, I> {
-    /// A way to memory for a slot of a node. Nothing when the node has rightly lost its membership, and has not heard of it.
-    fn endpoint(&self, cn: usize, slot: u32) -> Option<Endpoint> {
-        let shared = self.shared;
-        match self.bed.cluster.fabric().attach(NodeId::compute(cn as u16)) {
-            Err(e) if e.kind() == ErrorKind::Fenced && shared.stage.may_be_expelled(cn) => {
-                shared.stage.expel(cn);
-                shared.wake(|of| of == Some(cn));
-                None
-            }
-            attached => {
-                let transport = self.must("attach", attached)?;
-                Some(Endpoint::new(shared.core.clone(), transport, slot))
-            }
-        }
-    }
-
-    /// Waits until a node is a member in its present life.
-    async fn joined(&self, cn: usize, ep: &Endpoint) -> Option<()> {
-        let life = self.shared.stage.incarnation(cn);
-        let pool = self.must("the node", self.bed.cluster.compute_node(cn))?;
-        while pool.standing(pool.cn(), life) != Some(Standing::Living) {
-            ep.sleep(LOOK_NS).await;
-        }
-        Some(())
-    }
-
-    /// A client of the present life of its node, when the node has joined.
-    async fn take_seat(&self, seat: &Seat<I>) -> Option<I> {
-        let life = self.shared.stage.incarnation(seat.cn);
-        let ep = self.endpoint(seat.cn, seat.slot)?;
-        if !self.shared.case.faults.is_empty() {
-            self.joined(seat.cn, &ep).await?;
-            let pool = self.must("the node", self.bed.cluster.compute_node(seat.cn))?;
-            while pool.check_lease(&ep).is_err() {
-                ep.sleep(LOOK_NS).await;
-            }
-        }
-        if let Some((_, client)) = seat.index.take().filter(|(its, _)| *its == life) {
-            return Some(client);
-        }
-        Some(I::client(ep, self.nodes.borrow()[seat.cn].clone()))
-    }
-
-    fn must<T>(&self, what: &str, result: Result<T>) -> Option<T> {
-        match result {
-            Ok(out) => Some(out),
-            Err(e) => {
-                self.shared.found(Finding::Structure(format!("{what}: {e}")));
-                None
-            }
-        }
-    }
-
-    /// One phase: clients, the keepers of their nodes, and what happens to them.
-    fn phase<'w>(&'w self, worker: &mut Worker<'w>, liveness_now: bool) {
-        let shared = self.shared;
-        self.seat_clients(worker, liveness_now);
-        if shared.case.faults.is_empty() {
-            return;
-        }
-        self.keep_nodes(worker);
-        if shared.case.faults.iter().any(Fault::hits_the_living) {
-            for (cn, slot) in self.tenders.iter().enumerate() {
-                let work = move || async move { self.tend(cn, *slot).await.unwrap_or_default() };
-                worker.spawn(*slot, Guarded::new(shared, Who::Keeper(cn), work));
-            }
-        }
-        let work = move || self.direct();
-        worker.spawn(self.director.slot(), Guarded::new(shared, Who::Director, work));
-    }
-
-    /// What the maintenance of the other phases has left in its midst is brought to its end, on all nodes together: one may wait for
-    /// what another has left.
-    fn tidy<'w>(&'w self, worker: &mut Worker<'w>) {
-        let shared = self.shared;
-        self.keep_nodes(worker);
-        for cn in shared.stage.living() {
-            let slot = self.tenders[cn];
-            let work = move || async move { self.tidy_node(cn, slot).await.unwrap_or_default() };
-            worker.spawn(slot, Guarded::new(shared, Who::Tidier(cn), work));
-        }
-    }
-
-    async fn tidy_node(&self, cn: usize, slot: u32) -> Option<()> {
-        let ep = self.endpoint(cn, slot)?;
-        // What the end of a phase has dropped in its midst leaves its locks to others when its last verb has ended.
-        while !ep.is_quiet() {
-            self.must("what was dropped", ep.check_deadline("verbs that were dropped", 0))?;
-            ep.sleep(1_000).await;
-        }
-        let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
-        while self.must("maintenance", index.maintain().await)? != Work::None {}
-        Some(())
-    }
-
-    fn keep_nodes<'w>(&'w self, worker: &mut Worker<'w>) {
-        for (cn, slot) in self.keepers.iter().enumerate() {
-            let work = move || self.keep(cn, *slot);
-            worker.spawn(*slot, Guarded::new(self.shared, Who::Keeper(cn), work));
-        }
-    }
-
-    fn seat_clients<'w>(&'w self, worker: &mut Worker<'w>, liveness_now: bool) {
-        let shared = self.shared;
-        for seat in &self.seats {
-            let work = move || async move {
-                let Some(mut client) = self.take_seat(seat).await else { return };
-                match liveness_now {
-                    true => liveness(&mut client, shared, seat.number).await,
-                    false => safety(&mut client, shared, seat.number, &seat.next).await,
-                }
-                seat.index.replace(Some((shared.stage.incarnation(seat.cn), client)));
-            };
-            let who = Who::Client(seat.number, seat.cn);
-            worker.spawn(seat.slot, Guarded::new(shared, who, work));
-        }
-    }
-
-    /// What somebody has to do on every node, whether or not its clients do anything: maintenance, now and then. Operations that
-    /// fail leave locks behind, and the next operation of their node may never come.
-    async fn tend(&self, cn: usize, slot: u32) -> Option<()> {
-        let ep = self.endpoint(cn, slot)?;
-        self.joined(cn, &ep).await?;
-        let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
-        loop {
-            index.endpoint().sleep(TEND_NS).await;
-            let by = doer(self.shared, cn, index.endpoint());
-            match droppable(self.shared, cn, index.maintain()).await {
-                Some(Err(e)) if e.kind() == ErrorKind::Fenced => return None,
-                Some(Err(e)) if !excused(self.shared, &by, &e) => {
-                    self.shared.found(failed(cn as u32, "maintenance of its node".to_owned(), &e));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// The keeper of a node in one of its lives.
-    async fn keep(&self, cn: usize, slot: u32) {
-        let shared = self.shared;
-        let Some(ep) = self.endpoint(cn, slot) else { return };
-        let Some(pool) = self.must("the node", self.bed.cluster.compute_node(cn)) else { return };
-        let mut heard = 0;
-        loop {
-            let kept = pool.keep(&ep).await;
-            if kept.is_ok() {
-                heard = ep.now();
-            }
-            match kept {
-                Err(e) if e.kind() == ErrorKind::Fenced => {
-                    let latest = self.bed.cluster.judge().expect("in this process").latest();
-                    if latest.is_living(pool.member()) {
-                        ep.sleep(shared.case.lease_ns / 16).await;
-                        continue;
-                    }
-                    if !shared.stage.may_be_expelled(cn) {
-                        let members: Vec<String> = latest
-                            .members
-                            .iter()
-                            .map(|m| format!("{} {:?}", m.member, m.standing))
-                            .collect();
-                        let now = shared.fabric.now();
-                        shared.found(Finding::Expelled(format!(
-                            "at {now} ns: {e}; its keeper was last heard of at {heard} ns; {}; \
-                             running: {}",
-                            members.join(", "),
-                            shared.open().join("; ")
-                        )));
-                    }
-                    shared.stage.expel(cn);
-                    shared.wake(|of| of == Some(cn));
-                    return;
-                }
-                _ => ep.sleep(shared.case.lease_ns / 16).await,
-            }
-        }
-    }
-
-    /// Makes happen what is due.
-    async fn direct(&self) {
-        let (shared, stage) = (self.shared, &self.shared.stage);
-        loop {
-            let is_due = || stage.next().is_some_and(|at| at <= shared.fabric.now());
-            wait_until(&self.director, is_due, || stage.next()).await;
-            let Some(due) = stage.take_due() else { continue };
-            let hit = match due {
-                Due::Restart(cn) => {
-                    let back = shared.fabric.restart(NodeId::compute(cn as u16));
-                    let node = back.and_then(|()| self.bed.revive(cn));
-                    let Some(node) = self.must("a restart", node) else { return };
-                    self.nodes.borrow_mut()[cn] = node;
-                    stage.back(cn);
-                    vec![cn]
-                }
-                other => {
-                    if let Due::Thaw(cn) = other {
-                        shared.availability.thawed(cn);
-                    }
-                    stage.apply(other, &|cn| shared.running(cn))
-                }
-            };
-            shared.wake(|of| of.is_some_and(|cn| hit.contains(&cn)));
-        }
-    }
-
-    /// Every death has been dealt with, and every node that works knows it: what follows from a death is done by those who have
-    /// heard of it.
-    async fn settled(&self) {
-        let (shared, ep) = (self.shared, &self.settler);
-        while shared.busy.get() > 1 {
-            ep.sleep(LOOK_NS).await;
-        }
-        let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
-        loop {
-            let state = self.bed.cluster.judge().expect("in this process").latest();
-            let over = state.planned.is_none()
-                && state.members.iter().all(|m| still(m.standing))
-                && state.living().all(|m| self.is_up(m));
-            let all = shared.stage.living().next().is_none();
-            if all || (over && shared.stage.living().all(|cn| self.knows(cn, &state))) {
-                return;
-            }
-            ep.sleep(LOOK_NS).await;
-        }
-    }
-
-    /// Whether a member works indeed: the lease of one that has crashed may not have ended yet.
-    fn is_up(&self, m: Member) -> bool {
-        let (stage, cn) = (&self.shared.stage, m.node.index());
-        stage.condition(cn) == Condition::Up && stage.incarnation(cn) == m.incarnation
-    }
-
-    /// Whether a node has heard how far everybody has come.
-    fn knows(&self, cn: usize, state: &State) -> bool {
-        let Ok(pool) = self.bed.cluster.compute_node(cn) else { return false };
-        let heard = |m: Member| pool.standing(m.node, m.incarnation);
-        state.is_living(pool.member())
-            && state.members.iter().all(|m| heard(m.member) == Some(m.standing))
-    }
-}
-
 /// All clients on one executor, first with hazards and faults and then without.
 fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result<Finished<I>> {
-    let Phased { bed, fabric, case, order } = *p;
+    let Phased { bed, fabric, server, case, order } = *p;
     let neutral = fabric.attach(NodeId::memory(0))?;
     let core = Core::new(neutral.clone(), SLAB_BYTES);
     let until_ns = if case.faults.is_empty() { SAFETY.until_ns } else { FAULTS_NS };
@@ -433,8 +162,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         Order::Listed { .. } => LISTED,
         _ => Bounds { until_ns, ..SAFETY },
     };
-    let judge = bed.cluster.judge().cloned();
-    let shared = Shared::new(case, (fabric.clone(), judge), core.clone(), bounds);
+    let shared = Shared::new(case, (fabric.clone(), server.clone()), core.clone(), bounds);
     let slot_of = |cn: Option<usize>| {
         let slot = core.add_slot();
         shared.slots.borrow_mut().push((slot, cn));
@@ -451,10 +179,20 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     }
     let keepers = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
     let tenders = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
+    let memory = if case.rejoins() { case.pool.memory_nodes } else { 0 };
+    let agents = (0..memory)
+        .map(|mn| {
+            let node = NodeId::memory(mn);
+            let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
+            let ep = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
+            (RefCell::new(MemoryAgent::new(me)), ep)
+        })
+        .collect();
     let director = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
     let settler = Endpoint::new(core.clone(), neutral, slot_of(None));
     let nodes = RefCell::new(bed.nodes.clone());
-    let cast = Cast { bed, shared: &shared, seats, keepers, tenders, nodes, director, settler };
+    let cast =
+        Cast { bed, shared: &shared, seats, keepers, tenders, nodes, agents, director, settler };
     bed.cluster.judge().expect("in this process").set_terms(Terms {
         lease_ns: case.lease_ns,
         acknowledge_ns: ACKNOWLEDGE_NS,
@@ -480,7 +218,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     *choices = fabric.choices();
     fabric.set_order(&Order::Drawn);
     shared.stage.calm();
-    if case.liveness && !shared.is_over() {
+    if case.liveness && !shared.is_over() && !shared.stage.is_headless() {
         fabric.set_hazards(Hazards::NONE);
         shared.phase.set("liveness");
         // While the last verbs of the other phase came to their ends nobody kept anything.

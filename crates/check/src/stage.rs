@@ -1,12 +1,14 @@
 //! The compute nodes of a run, and what happens to them: who works, who is dead, frozen, or on the way back.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use dmtree_fabric::sim::{CrashPoint, SimFabric};
 use dmtree_fabric::{Endpoint, Fabric, NodeId, Result};
 
 use crate::case::Case;
-use crate::fault::{End, Fault, Happened};
+use crate::fault::{End, Ending, Fault, Happened};
+use crate::server::Server;
 
 /// How a compute node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +38,26 @@ struct Life {
     condition: Cell<Condition>,
     /// Which incarnation works.
     incarnation: Cell<u32>,
+    /// It is to leave in good order, and to come back so long after, ns, if at all.
+    leaving: Cell<Option<Option<u64>>>,
+    /// Operations and calls of maintenance that run on it.
+    inside: Cell<u32>,
 }
 
 /// All that happens.
 pub(crate) struct Stage<'a> {
     case: &'a Case,
     fabric: SimFabric,
+    server: Arc<Server>,
     lives: Vec<Life>,
+    /// How often the lives of a fault have ended, by the number of the fault.
+    turns: Vec<Cell<u32>>,
+    /// The first memory node is lost: nothing works any more.
+    headless: Cell<bool>,
+    /// Until when each memory node stands still, ns; for ever when it is lost.
+    still: Vec<Cell<u64>>,
+    /// What happens has come to its end.
+    calm: Cell<bool>,
     /// Crashes that have been noticed.
     crashes: Cell<u64>,
     /// Faults that wait for a verb.
@@ -54,13 +69,20 @@ pub(crate) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    pub(crate) fn new(case: &'a Case, fabric: SimFabric) -> Self {
+    pub(crate) fn new(case: &'a Case, fabric: SimFabric, server: Arc<Server>) -> Self {
         let life = |cn| Life {
             condition: Cell::new(Condition::Up),
             incarnation: Cell::new(fabric.incarnation(NodeId::compute(cn)).unwrap_or(0)),
+            leaving: Cell::default(),
+            inside: Cell::default(),
         };
         Self {
             case,
+            server,
+            turns: vec![Cell::new(0); case.faults.len()],
+            headless: Cell::new(false),
+            still: vec![Cell::new(0); usize::from(case.pool.memory_nodes)],
+            calm: Cell::new(false),
             lives: (0..case.pool.compute_nodes).map(life).collect(),
             crashes: Cell::new(fabric.crashes()),
             waiting: RefCell::default(),
@@ -82,7 +104,14 @@ impl<'a> Stage<'a> {
                 Fault::Freeze { .. } | Fault::LoseMemory { .. } | Fault::Drop { .. } => {
                     self.waiting.borrow_mut().push(i)
                 }
-                Fault::Cut { at_ns, .. } => self.plan(self.fabric.now() + at_ns, Due::Begin(i)),
+                Fault::Cut { at_ns, .. }
+                | Fault::Outage { at_ns, .. }
+                | Fault::Turns { at_ns, .. }
+                | Fault::Standstill { at_ns, .. }
+                | Fault::Stall { at_ns, .. }
+                | Fault::Jump { at_ns, .. } => {
+                    self.plan(self.fabric.now() + at_ns, Due::Begin(i));
+                }
                 Fault::Drift { .. } | Fault::News { .. } => self.note(*fault, 0),
             }
         }
@@ -94,6 +123,17 @@ impl<'a> Stage<'a> {
         (0..self.lives.len()).for_each(|cn| self.fabric.spare(node(cn)));
         self.waiting.borrow_mut().clear();
         self.due.borrow_mut().retain(|(_, due)| !matches!(due, Due::Begin(_)));
+        if self.case.rejoins() {
+            // Whoever stands still goes on together.
+            self.heal();
+            self.server.go_on();
+            let found = self.still.iter().filter(|still| still.get() < u64::MAX);
+            found.for_each(|still| still.set(0));
+            self.due.borrow_mut().retain(|(_, due)| !matches!(due, Due::Thaw(_)));
+            let frozen = self.lives.iter().filter(|l| l.condition.get() == Condition::Frozen);
+            frozen.for_each(|life| life.condition.set(Condition::Up));
+        }
+        self.calm.set(true);
     }
 
     /// Links that are cut still are healed now.
@@ -122,9 +162,100 @@ impl<'a> Stage<'a> {
         (0..self.lives.len()).filter(|cn| self.condition(*cn) != Condition::Gone)
     }
 
-    /// A node that has lost its membership.
+    /// A node that has lost its membership. It comes back as a new life where nodes do.
     pub(crate) fn expel(&self, cn: usize) {
-        self.lives[cn].condition.set(Condition::Gone);
+        match self.case.rejoins() && !self.headless.get() {
+            true => self.end(cn, Ending::Process, Some(self.case.lease_ns / 8)),
+            false => self.lives[cn].condition.set(Condition::Gone),
+        }
+    }
+
+    /// A life ends, and the next begins so long after, if any does.
+    fn end(&self, cn: usize, ending: Ending, back_ns: Option<u64>) {
+        let life = &self.lives[cn];
+        life.leaving.set(None);
+        let _ = self.fabric.crash(node(cn), ending.how());
+        self.crashes.set(self.fabric.crashes());
+        self.due.borrow_mut().retain(|(_, due)| *due != Due::Restart(cn));
+        match back_ns.filter(|_| !self.headless.get()) {
+            Some(after) => {
+                life.condition.set(Condition::Away);
+                self.plan(self.fabric.now() + after, Due::Restart(cn));
+            }
+            None => life.condition.set(Condition::Gone),
+        }
+    }
+
+    /// The same, in good order where the node can; true when that has begun.
+    fn ask_to_end(&self, cn: usize, ending: Ending, back_ns: Option<u64>) -> bool {
+        let life = &self.lives[cn];
+        match (life.condition.get(), ending) {
+            (Condition::Up, Ending::Leaves) => life.leaving.set(Some(back_ns)),
+            (Condition::Up | Condition::Frozen, _) => self.end(cn, ending, back_ns),
+            (Condition::Away, _) => {
+                // It stays away as long as the others.
+                self.due.borrow_mut().retain(|(_, due)| *due != Due::Restart(cn));
+                match back_ns {
+                    Some(after) => self.plan(self.fabric.now() + after, Due::Restart(cn)),
+                    None => life.condition.set(Condition::Gone),
+                }
+            }
+            (Condition::Gone, _) => return false,
+        }
+        true
+    }
+
+    /// Whether a node is to leave in good order: its clients begin nothing any more.
+    pub(crate) fn is_leaving(&self, cn: usize) -> bool {
+        self.lives[cn].leaving.get().is_some()
+    }
+
+    /// It has left.
+    pub(crate) fn left(&self, cn: usize) {
+        let back_ns = self.lives[cn].leaving.get().flatten();
+        self.end(cn, Ending::Leaves, back_ns);
+    }
+
+    /// Something runs on a node, until this is dropped.
+    pub(crate) fn enter(&self, cn: usize) -> Inside<'_> {
+        let inside = &self.lives[cn].inside;
+        inside.set(inside.get() + 1);
+        Inside(inside)
+    }
+
+    /// Whether something runs on a node.
+    pub(crate) fn is_busy(&self, cn: usize) -> bool {
+        self.lives[cn].inside.get() > 0
+    }
+
+    /// Whether the first memory node is lost, and the membership with it.
+    pub(crate) fn is_headless(&self) -> bool {
+        self.headless.get()
+    }
+
+    /// Whether a memory node is lost.
+    pub(crate) fn is_lost(&self, mn: usize) -> bool {
+        self.still[mn].get() == u64::MAX
+    }
+
+    /// Whether a memory node does anything now.
+    pub(crate) fn is_still(&self, mn: usize) -> bool {
+        self.fabric.now() < self.still[mn].get()
+    }
+
+    fn stand_still(&self, mn: usize, until: u64) {
+        let still = &self.still[mn];
+        still.set(still.get().max(until));
+        if mn == 0 {
+            self.server.stand_still(until);
+        }
+    }
+
+    fn lose_the_first(&self) {
+        self.headless.set(true);
+        self.server.lose();
+        let away = self.lives.iter().filter(|l| l.condition.get() == Condition::Away);
+        away.for_each(|life| life.condition.set(Condition::Gone));
     }
 
     fn plan(&self, at: u64, due: Due) {
@@ -203,6 +334,11 @@ impl<'a> Stage<'a> {
                     self.note(self.case.faults[i], running(None));
                     let _ = self.fabric.lose_memory_node(NodeId::memory(mn));
                     self.crashes.set(self.fabric.crashes());
+                    self.still[usize::from(mn)].set(u64::MAX);
+                    if mn == 0 {
+                        self.lose_the_first();
+                        out.extend(0..self.lives.len());
+                    }
                 }
                 Fault::Drop { cn, .. } => {
                     let cn = usize::from(cn);
@@ -231,20 +367,84 @@ impl<'a> Stage<'a> {
                 }
                 vec![cn]
             }
-            Due::Begin(i) => {
-                if let Fault::Cut { cn, to, for_ns, .. } = self.case.faults[i] {
-                    self.note(self.case.faults[i], running(Some(cn.into())));
-                    self.fabric.cut(NodeId::compute(cn), end(to));
-                    self.plan(self.fabric.now() + for_ns, Due::Heal(i));
-                }
-                Vec::new()
-            }
+            Due::Begin(i) => self.begin_fault(i, running),
             Due::Heal(i) => {
-                if let Fault::Cut { cn, to, .. } = self.case.faults[i] {
-                    self.fabric.heal(NodeId::compute(cn), end(to));
-                }
+                self.each_link(i, |a, b| self.fabric.heal(a, b));
                 Vec::new()
             }
+        }
+    }
+
+    /// A fault begins; the nodes to which it happens.
+    fn begin_fault(&self, i: usize, running: &dyn Fn(Option<usize>) -> u32) -> Vec<usize> {
+        let (fault, now) = (self.case.faults[i], self.fabric.now());
+        let inside = match fault {
+            Fault::Cut { cn, .. } | Fault::Turns { cn, .. } => running(Some(cn.into())),
+            _ => running(None),
+        };
+        self.note(fault, inside);
+        let still = |for_ns| {
+            self.each_link(i, |a, b| self.fabric.cut(a, b));
+            self.plan(now + for_ns, Due::Heal(i));
+        };
+        match fault {
+            Fault::Cut { for_ns, .. } => still(for_ns),
+            Fault::Stall { mn, for_ns, .. } => {
+                still(for_ns);
+                self.stand_still(mn.into(), now + for_ns);
+            }
+            Fault::Standstill { for_ns, memory, .. } => {
+                if memory {
+                    still(for_ns);
+                    (0..self.still.len()).for_each(|mn| self.stand_still(mn, now + for_ns));
+                }
+                let up = |cn: &usize| self.condition(*cn) == Condition::Up;
+                let frozen: Vec<usize> = (0..self.lives.len()).filter(up).collect();
+                for cn in &frozen {
+                    self.lives[*cn].condition.set(Condition::Frozen);
+                    self.plan(now + for_ns, Due::Thaw(*cn));
+                }
+                return frozen;
+            }
+            Fault::Outage { end, back, for_ns, .. } => {
+                let there: Vec<usize> = self.living().collect();
+                let ended = there.iter().enumerate().filter(|(n, cn)| {
+                    // One after the other, the last one first.
+                    let back_ns =
+                        (*n < back.into()).then_some(for_ns + 3_000 * (9 - *n as u64 % 9));
+                    self.ask_to_end(**cn, end, back_ns)
+                });
+                return ended.map(|(_, cn)| *cn).collect();
+            }
+            Fault::Turns { cn, times, ends, away_ns, up_ns, .. } => {
+                let (cn, turn) = (usize::from(cn), &self.turns[i]);
+                let end = ends[turn.get() as usize % ends.len()];
+                let ended = self.condition(cn) == Condition::Up && !self.is_leaving(cn);
+                if ended {
+                    self.ask_to_end(cn, end, Some(away_ns));
+                }
+                turn.set(turn.get() + 1);
+                if turn.get() < times {
+                    self.plan(now + away_ns + up_ns, Due::Begin(i));
+                }
+                return if ended { vec![cn] } else { Vec::new() };
+            }
+            Fault::Jump { by_ns, .. } => self.server.jump(by_ns),
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    /// The links that a fault cuts.
+    fn each_link(&self, i: usize, f: impl Fn(NodeId, NodeId)) {
+        let all = |mn: u16| (0..self.lives.len()).for_each(|cn| f(node(cn), NodeId::memory(mn)));
+        match self.case.faults[i] {
+            Fault::Cut { cn, to, .. } => f(NodeId::compute(cn), end(to)),
+            Fault::Stall { mn, .. } => all(mn),
+            Fault::Standstill { memory: true, .. } => {
+                (0..self.case.pool.memory_nodes).for_each(all);
+            }
+            _ => {}
         }
     }
 
@@ -262,6 +462,9 @@ impl<'a> Stage<'a> {
     /// Whether something that has happened lets an operation fail like this.
     pub(crate) fn excuses(&self, by: &Doer, e: &dmtree_fabric::Error) -> bool {
         let excuses = |h: &Happened| match h.fault {
+            // Afterwards everything works again.
+            f if f.is_of_lives() && self.calm.get() => false,
+            Fault::LoseMemory { mn: 0, .. } => h.excuses(by.cn as u16, e),
             Fault::LoseMemory { mn, .. } => h.excuses(by.cn as u16, e) && self.went_to(mn, by),
             _ => h.excuses(by.cn as u16, e),
         };
@@ -278,8 +481,16 @@ impl<'a> Stage<'a> {
 
     /// Whether something has happened that may have cost a node its membership.
     pub(crate) fn may_be_expelled(&self, cn: usize) -> bool {
-        let e = dmtree_fabric::Error::new(dmtree_fabric::ErrorKind::Fenced, "");
-        self.excuses(&Doer { cn, slot: None, carried: true, since_ns: 0 }, &e)
+        self.happened.borrow().iter().any(|h| h.expels(cn as u16))
+    }
+}
+
+/// Something runs on a node until this is dropped.
+pub(crate) struct Inside<'a>(&'a Cell<u32>);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -11,7 +11,7 @@ use dmtree_bench::offered::LoadShape;
 use dmtree_bench::sweep::Sweep;
 use dmtree_workload::{Distribution, KeyForm, ScanLength, ValueSize, Workload};
 
-use crate::args_nodes::{ConformArgs, MemnodeArgs, ToolArgs};
+use crate::args_nodes::{AccessArgs, ConformArgs, MemnodeArgs, ToolArgs};
 
 /// An ordered key-value index in disaggregated memory, and a bench for such indexes.
 #[derive(Debug, Parser)]
@@ -46,6 +46,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Settings.
     Config(ConfigArgs),
+    /// Make a key for a pool, on standard output: `(umask 077; dmtree key > pool.key)`.
+    Key,
     /// Be a memory node: serve a region to compute nodes, over TCP or RDMA.
     Memnode(MemnodeArgs),
     /// The conformance suite of systems on a memory node process and two compute processes.
@@ -54,6 +56,9 @@ pub enum Command {
     Demo(ToolArgs),
     /// The operations by hand.
     Shell(ToolArgs),
+    /// Work for a test of several processes.
+    #[command(hide = true)]
+    Drive(crate::drive::DriveArgs),
     /// Write generated keys, or what a trace leaves behind, as a dump.
     Dump(DumpArgs),
     /// Load a dump into a fresh embedded pool, and verify it by scanning back.
@@ -164,6 +169,9 @@ pub struct Settings {
     /// are started in this process.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Cluster")]
     nodes: Option<String>,
+    /// The key of that pool.
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// On fabric verbs: the RDMA device; the first with an active port by default.
     #[arg(long, value_name = "NAME", help_heading = "Cluster")]
     device: Option<String>,
@@ -274,6 +282,8 @@ impl Settings {
             rounds: self.rounds,
             sweep: self.sweep,
             nodes: self.nodes,
+            key_file: self.access.key_file,
+            insecure: self.access.insecure.then_some(true),
             device: self.device,
             gid_index: self.gid_index,
             profile: self.profile,
@@ -354,6 +364,8 @@ pub enum Faults {
     Crash,
     /// Crashes, hung and frozen nodes, dropped operations, cut links, lost memory nodes.
     All,
+    /// Many lives: nodes end and come back, also all at once; standstills, lost memory nodes, clock jumps.
+    Lives,
 }
 
 /// Seeds from the first to before the second.
@@ -510,6 +522,9 @@ pub struct DoctorArgs {
     /// Bytes of the largest region that a node here shall have.
     #[arg(long, value_parser = parsed::<Bytes>, default_value = "1GiB", value_name = "SIZE")]
     pub region: Bytes,
+    /// The key of the pool that nodes here shall belong to.
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// Look for /proc, /sys, /dev and /usr below this directory.
     #[arg(long, default_value = "/", hide = true)]
     pub root: PathBuf,

@@ -1,14 +1,54 @@
 //! The command line of processes that are nodes.
 
+use std::path::PathBuf;
+
 use clap::Args;
+use dmtree_bench::access::access;
 use dmtree_bench::bytes::Bytes;
 use dmtree_bench::opened::PoolSpec;
 use dmtree_bench::registry::{TCP, VERBS, carrier};
 use dmtree_bench::simulated::FabricSpec;
 use dmtree_bench::{Failure, Result};
-use dmtree_fabric::net::{Carrier, Equipment};
+use dmtree_fabric::net::{Access, Carrier, Equipment};
 
 use crate::args::parsed;
+use crate::output;
+
+/// How a process shows that it belongs to a pool.
+#[derive(Clone, Debug, Default, Args)]
+pub struct AccessArgs {
+    /// The file with the key of the pool, which its owner alone may read (`dmtree key` makes one); or else the key is what the
+    /// environment variable DMTREE_KEY says. Without a key nodes listen on the loopback only.
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    pub key_file: Option<PathBuf>,
+    /// Without a key: listen on other addresses than the loopback nevertheless. Everybody who can connect reads and changes all.
+    #[arg(long, help_heading = "Access")]
+    pub insecure: bool,
+}
+
+impl AccessArgs {
+    /// The key, and a warning where there is none and the user has insisted.
+    pub fn access(&self) -> Result<Access> {
+        let access = access(self.key_file.as_deref(), self.insecure)?;
+        if access.insecure {
+            output::note(INSECURE);
+        }
+        Ok(access)
+    }
+
+    /// The same for a process that this one starts.
+    pub fn words(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        if let Some(path) = &self.key_file {
+            all.extend(["--key-file".to_owned(), path.display().to_string()]);
+        }
+        all.extend(self.insecure.then(|| "--insecure".to_owned()));
+        all
+    }
+}
+
+/// What every start without a key says that may be reached by strangers.
+pub const INSECURE: &str = "INSECURE: this pool has no key; whatever can connect to its nodes reads and changes all of it (`dmtree key > pool.key` makes a key for --key-file)";
 
 /// Which NIC, in a pool over RDMA.
 #[derive(Clone, Debug, Args)]
@@ -23,8 +63,10 @@ pub struct NicArgs {
 
 impl NicArgs {
     /// As the fabric wants it.
-    pub fn equipment(&self) -> Equipment {
-        Equipment::of(self.device.clone(), self.gid_index)
+    pub fn equipment(&self, access: &AccessArgs) -> Result<Equipment> {
+        let mut equipment = Equipment::of(self.device.clone(), self.gid_index);
+        equipment.access = access.access()?;
+        Ok(equipment)
     }
 }
 
@@ -56,41 +98,47 @@ pub struct ToolArgs {
     /// The NIC.
     #[command(flatten)]
     pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 impl ToolArgs {
     /// The pool that is meant, of so many compute nodes of this process; with the index that stays, or one of its own.
-    pub fn pool(&self, cns: u16, stays: bool) -> PoolSpec {
+    pub fn pool(&self, cns: u16, stays: bool) -> Result<PoolSpec> {
         let small = PoolSpec::small(cns, self.memory_bytes.0);
-        match &self.connect {
+        Ok(match &self.connect {
             None => small,
             Some(first) => PoolSpec {
                 fabric: FabricSpec::Joined {
                     first: first.clone(),
                     carrier: None,
-                    equipment: self.nic.equipment(),
+                    equipment: self.nic.equipment(&self.access)?,
                 },
                 index: stays.then(|| self.index.clone()),
                 ..small
             },
-        }
+        })
     }
 }
 
 /// `memnode`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  dmtree memnode --listen 0.0.0.0:7000 --memory-bytes 4GiB
-  dmtree memnode --listen 0.0.0.0:7000 --memory-bytes 4GiB --memory-nodes 2     # founds a pool of two
-  dmtree memnode --listen 0.0.0.0:7000 --memory-bytes 4GiB --join 10.0.0.1:7000 # the second
-  dmtree memnode --fabric verbs --device mlx5_0 --memory-bytes 64GiB            # verbs over RDMA
-  dmtree shell --connect 10.0.0.1:7000                                          # a compute node
+  dmtree memnode --memory-bytes 4GiB                         # for processes of this machine
+  (umask 077; dmtree key > pool.key)                         # once; copy it to every machine
+  dmtree memnode --key-file pool.key --memory-bytes 4GiB     # for processes with that key
+  export DMTREE_KEY=$(cat pool.key)                          # instead of --key-file
+  dmtree memnode --memory-bytes 4GiB --memory-nodes 2        # founds a pool of two
+  dmtree memnode --memory-bytes 4GiB --join 10.0.0.1:7000    # the second
+  dmtree memnode --fabric verbs --device mlx5_0              # verbs over RDMA
+  dmtree shell --connect 10.0.0.1:7000                       # a compute node
 
 The first memory node says what carries verbs, and the others follow. Processes may start in any order. What a memory node holds is lost with its process.")]
 pub struct MemnodeArgs {
-    /// Where to listen.
-    #[arg(long, value_name = "HOST:PORT", default_value = "0.0.0.0:7000")]
-    pub listen: String,
+    /// Where to listen; by default port 7000, of all addresses when there is a key, and of the loopback when there is none.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
     /// Size of the region.
     #[arg(long, value_parser = parsed::<Bytes>, default_value = "1GiB", value_name = "SIZE")]
     pub memory_bytes: Bytes,
@@ -101,6 +149,9 @@ pub struct MemnodeArgs {
     /// The NIC.
     #[command(flatten)]
     pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// On fabric verbs: ordinary pages for the region, even where the system has huge ones.
     #[arg(long)]
     pub ordinary_pages: bool,
@@ -161,6 +212,9 @@ pub struct ConformArgs {
     /// The NIC.
     #[command(flatten)]
     pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// Be the second compute node: requests come on standard input.
     #[arg(long, hide = true, requires = "nodes")]
     pub second: bool,

@@ -109,6 +109,7 @@ fn setting(args: &CheckArgs) -> Result<Setting> {
         Faults::None => FaultSet::None,
         Faults::Crash => FaultSet::Crash,
         Faults::All => FaultSet::All,
+        Faults::Lives => FaultSet::Lives,
     };
     Ok(Setting { grants: grants(&args.grant)?, faults })
 }
@@ -282,6 +283,7 @@ fn command(args: &CheckArgs, case: &Case) -> String {
         Faults::None => "",
         Faults::Crash => " --faults crash",
         Faults::All => " --faults all",
+        Faults::Lives => " --faults lives",
     };
     format!(
         "dmtree check --system {}{grant}{faults} --replay {}:{:08x}",

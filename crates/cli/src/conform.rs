@@ -70,11 +70,11 @@ impl Process {
     }
 }
 
-/// The words that tell a process of its NIC.
+/// The words that tell a process of its NIC and of the pool's key.
 fn nic_args(a: &ConformArgs) -> Vec<String> {
     let device = a.nic.device.iter().flat_map(|d| ["--device".to_owned(), d.clone()]);
     let index = a.nic.gid_index.iter().flat_map(|i| ["--gid-index".to_owned(), i.to_string()]);
-    device.chain(index).collect()
+    device.chain(index).chain(a.access.words()).collect()
 }
 
 /// A memory node.
@@ -106,8 +106,8 @@ fn memory_node(a: &ConformArgs) -> Result<Memory> {
 
 fn join(a: &ConformArgs, first: &str) -> Result<Cluster> {
     let carrier = a.fabric.as_deref().map(carried).transpose()?;
-    let equipment = &a.nic.equipment();
-    let (listen, wanted, within) = ("0.0.0.0:0", None, WITHIN);
+    let equipment = &a.nic.equipment(&a.access)?;
+    let (listen, wanted, within) = (equipment.access.any_port(), None, WITHIN);
     let joined = Cluster::join(&Place { first, listen, wanted, within, carrier, equipment });
     joined.map_err(|e| Failure::missing(&e))
 }

@@ -3,11 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use dmtree_bench::access::access;
 use dmtree_bench::bytes::Bytes;
 use dmtree_bench::registry::{LOCAL, SIM, TCP, VERBS};
 use dmtree_bench::{Failure, Result};
 
 use crate::args::DoctorArgs;
+use crate::args_nodes::{AccessArgs, INSECURE};
 use crate::output;
 
 /// How a check came out.
@@ -52,7 +54,8 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     }
     let here = Machine { root: &args.root, region: args.region };
     let mut missing = 0;
-    for (needed, check) in here.checks(&args.fabric) {
+    let all = [(true, strangers(&args.access))].into_iter().chain(here.checks(&args.fabric));
+    for (needed, check) in all {
         let verdict = if needed { check.verdict } else { check.verdict.min_for_others() };
         missing += u32::from(verdict == Verdict::Missing);
         let sign = match verdict {
@@ -74,6 +77,20 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     }
     output::line(&format!("fabric {} has what it needs", args.fabric));
     Ok(())
+}
+
+/// Who may connect to nodes that are started with these words.
+fn strangers(args: &AccessArgs) -> Check {
+    const WHAT: &str = "access";
+    const MAKE: &str = "(umask 077; dmtree key > pool.key), --key-file pool.key for every process of the pool, or DMTREE_KEY";
+    match access(args.key_file.as_deref(), args.insecure) {
+        Err(e) => bad(WHAT, Verdict::Missing, e.to_string(), MAKE),
+        Ok(a) if a.key.is_some() => good(WHAT, "a key: processes that have it may connect"),
+        Ok(a) if a.insecure => bad(WHAT, Verdict::Better, INSECURE, MAKE),
+        Ok(_) => {
+            good(WHAT, "no key: nodes listen on the loopback only, for processes of this machine")
+        }
+    }
 }
 
 impl Verdict {

@@ -9,6 +9,7 @@ mod conform;
 mod crash;
 mod demo;
 mod doctor;
+mod drive;
 mod dumps;
 mod exhaustive;
 mod fabric;
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{CommandFactory, Parser};
 use dmtree_bench::failure::{EXIT_INTERRUPTED, EXIT_OK};
 use dmtree_bench::{Failure, Result};
+use dmtree_fabric::net::Key;
 
 use args::{BenchCommand, Cli, Command, ConfigCommand, FabricCommand};
 
@@ -67,9 +69,14 @@ fn run(cli: Cli) -> Result<()> {
             }
         },
         Command::Check(args) => check::run(&args),
+        Command::Key => {
+            output::line(&Key::draw().map_err(|e| Failure::missing(&e))?);
+            Ok(())
+        }
         Command::Memnode(args) => memnode::run(&args),
         Command::Conform(args) => conform::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Drive(args) => drive::run(&args),
         Command::Shell(args) => shell::run(&args),
         Command::Dump(args) => dumps::dump(&args),
         Command::Load(args) => dumps::load(&args),

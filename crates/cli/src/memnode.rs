@@ -19,16 +19,18 @@ const LOOK: Duration = Duration::from_millis(100);
 pub fn run(a: &MemnodeArgs) -> Result<()> {
     let stop = stop_flag()?;
     let carrier = a.fabric.as_deref().map(carried).transpose()?;
-    let mut equipment = a.nic.equipment();
+    let mut equipment = a.nic.equipment(&a.access)?;
     equipment.huge_pages = !a.ordinary_pages;
     let limit = |Bytes(n): Bytes| u32::try_from(n).unwrap_or(u32::MAX);
     equipment.on_chip_bytes = a.on_chip_bytes.map(limit);
     let equipment = &equipment;
+    let default = equipment.access.any_port().replace(":0", ":7000");
+    let listen = a.listen.as_deref().unwrap_or(&default);
     let node = match &a.join {
-        None => found(a, carrier.unwrap_or_default(), equipment),
+        None => found(a, listen, carrier.unwrap_or_default(), equipment),
         Some(first) => {
             output::note(&format!("joining the pool of {first}"));
-            let (listen, wanted) = (a.listen.as_str(), a.index);
+            let wanted = a.index;
             let within = Duration::from_secs(a.wait);
             let place = Place { first, listen, wanted, within, carrier, equipment };
             MemoryNode::join(&place, a.memory_bytes.0)
@@ -64,6 +66,7 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
 
 fn found(
     a: &MemnodeArgs,
+    listen: &str,
     carrier: Carrier,
     equipment: &Equipment,
 ) -> dmtree_fabric::Result<MemoryNode> {
@@ -76,5 +79,5 @@ fn found(
         ..PoolOptions::default()
     };
     let terms = Terms { lease_ns: a.lease_ms * 1_000_000, ..Terms::default() };
-    MemoryNode::found(&a.listen, &options, terms, carrier, equipment)
+    MemoryNode::found(listen, &options, terms, carrier, equipment)
 }

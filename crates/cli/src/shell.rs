@@ -49,7 +49,7 @@ enum Next {
 /// `shell`.
 pub fn run(a: &ToolArgs) -> Result<()> {
     let system = registry::find(&a.system)?;
-    let pool = system.open(&a.pool(if a.connect.is_some() { 1 } else { 2 }, true), 24, 24)?;
+    let pool = system.open(&a.pool(if a.connect.is_some() { 1 } else { 2 }, true)?, 24, 24)?;
     let session = pool.client(0)?;
     let mut shell = Shell { pool, session };
     let at = a.connect.as_deref().unwrap_or("this process");

@@ -1,8 +1,9 @@
 //! What an embedded pool is made of, and how to join one of several processes.
 
+use std::path::Path;
 use std::time::Duration;
 
-use dmtree_fabric::net::Equipment;
+use dmtree_fabric::net::{Access, Equipment, Key};
 use dmtree_fabric::{Error, Result};
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
@@ -94,7 +95,7 @@ impl PoolBuilder {
 /// Says how to join a pool of several processes; made by [`Pool::connect`], ended by [`Connector::open`].
 ///
 /// ```no_run
-/// let pool = dmtree::Pool::connect("10.0.0.1:7000").cache("1GiB").open()?;
+/// let pool = dmtree::Pool::connect("10.0.0.1:7000").key_file("pool.key").cache("1GiB").open()?;
 /// pool.open_or_create("users", dmtree::Options::default())?.put("ada", "1815")?;
 /// # Ok::<(), dmtree::Error>(())
 /// ```
@@ -102,7 +103,8 @@ impl PoolBuilder {
 #[must_use = "a connector does nothing before `open`"]
 pub struct Connector {
     first: String,
-    listen: String,
+    listen: Option<String>,
+    access: Result<Access>,
     cache: Result<u64>,
     wanted: Option<u16>,
     within: Duration,
@@ -113,7 +115,8 @@ impl Connector {
     pub(crate) fn new(first: &str) -> Self {
         Self {
             first: first.to_string(),
-            listen: "0.0.0.0:0".to_string(),
+            listen: None,
+            access: Ok(Access::default()),
             cache: Ok(DEFAULT_CACHE_BYTES),
             wanted: None,
             within: DEFAULT_WAIT,
@@ -127,10 +130,30 @@ impl Connector {
         self
     }
 
-    /// Where this process listens for the other compute nodes, which reach tables and locks in its memory: `HOST:PORT`; any free
-    /// port of all its addresses by default.
+    /// Where this process listens for the other compute nodes, which reach tables and locks in its memory: `HOST:PORT`; by default
+    /// any free port, of all its addresses with a key, and of the loopback without one.
     pub fn listen(mut self, at: &str) -> Self {
-        self.listen = at.to_string();
+        self.listen = Some(at.to_string());
+        self
+    }
+
+    /// The key of the pool, a text of 32 bytes or more that all its processes have: strangers who can connect are refused. Without a
+    /// key the pool and this process must be on one machine.
+    pub fn key(mut self, text: &str) -> Self {
+        self.access = Key::of(text).map(Access::with);
+        self
+    }
+
+    /// The key of the pool, in a file that its owner alone may read.
+    pub fn key_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.access = Key::read(path.as_ref()).map(Access::with);
+        self
+    }
+
+    /// Joins a pool without a key on another machine: whatever can connect to its nodes, or to this process, reads and changes all
+    /// of it.
+    pub fn insecure(mut self) -> Self {
+        self.access = self.access.map(|access| Access { insecure: true, ..access });
         self
     }
 
@@ -168,13 +191,15 @@ impl Connector {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when it is a pool over RDMA and this machine or program has none; they
     /// say what is missing.
     pub fn open(self) -> Result<Pool> {
+        let mut equipment = self.equipment;
+        equipment.access = self.access?;
         let place = Place {
             first: &self.first,
-            listen: &self.listen,
+            listen: self.listen.as_deref().unwrap_or(equipment.access.any_port()),
             wanted: self.wanted,
             within: self.within,
             carrier: None,
-            equipment: &self.equipment,
+            equipment: &equipment,
         };
         Ok(Pool::new(Cluster::join(&place)?, self.cache?))
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::{Endpoint, Error, ErrorKind, Result};
+use dmtree_parts::naming::{self, Wish};
 use dmtree_parts::{NodeContext, RangeIndex, Root};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
 
@@ -69,7 +70,7 @@ impl Pool {
     pub fn open(&self, name: &str) -> Result<Index> {
         let mut opened = locked(&self.0.opened);
         let admin = Admin::new(&self.0)?;
-        match admin.find(name)? {
+        match admin.run(admin.node.find_ready_index(&admin.ep, name))? {
             Some(entry) => self.opened(&mut opened, &entry),
             None => Err(Error::new(
                 ErrorKind::NotFound,
@@ -99,14 +100,9 @@ impl Pool {
     pub fn open_or_create(&self, name: &str, options: Options) -> Result<Index> {
         let mut opened = locked(&self.0.opened);
         let admin = Admin::new(&self.0)?;
-        let entry = match admin.find(name)? {
-            Some(entry) => {
-                options.check()?;
-                same_layout(name, &stored_options(&entry)?, &options)?;
-                entry
-            }
-            None => admin.create(name, &options, self.0.cache_bytes)?,
-        };
+        let entry = admin.open_or_create(name, &options, self.0.cache_bytes)?;
+        check_system(&entry)?;
+        same_layout(name, &stored_options(&entry)?, &options)?;
         self.opened(&mut opened, &entry)
     }
 
@@ -163,15 +159,7 @@ impl Pool {
 
 impl PoolInner {
     fn open_entry(&self, entry: &IndexEntry) -> Result<OpenIndex> {
-        if entry.system != SYSTEM || entry.state != IndexState::Ready {
-            return Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "the index {:?} is a {:?} in state {:?}; this library opens ready {SYSTEM:?} indexes",
-                    entry.name, entry.system, entry.state
-                ),
-            ));
-        }
+        check_system(entry)?;
         let options = stored_options(entry)?;
         let root = Root { index: entry.id, word: entry.root_word };
         let nodes = (0..self.cluster.compute_nodes())
@@ -208,28 +196,42 @@ impl Admin {
         self.ep.core().block_on(self.ep.slot(), future)
     }
 
-    fn find(&self, name: &str) -> Result<Option<IndexEntry>> {
-        self.run(self.node.find_index(&self.ep, name))
-    }
-
     fn create(&self, name: &str, options: &Options, cache_bytes: u64) -> Result<IndexEntry> {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
-        DmTree::check_options(options, &cx)?;
-        let text = serde_json::to_vec(options)
-            .map_err(|e| Error::invalid(format!("the options cannot be stored: {e}")))?;
-        let entry = self.run(self.node.create_index(&self.ep, name, SYSTEM, &text))?;
-        let root = Root { index: entry.id, word: entry.root_word };
-        let made = self.run(async {
-            DmTree::format(&self.ep, &cx, options, root).await?;
-            self.node.publish_index(&self.ep, &entry).await
-        });
-        if let Err(e) = made {
-            // The name must not stay taken by half an index; the first error is the one to report.
-            let _ = self.run(self.node.drop_index(&self.ep, name));
-            return Err(e.context(format!("create index {name:?}")));
-        }
-        Ok(IndexEntry { state: IndexState::Ready, ..entry })
+        let encoded = &encoded(options)?;
+        let wish = Wish { name, system: SYSTEM, options, encoded };
+        self.run(naming::create::<DmTree>(&self.ep, &cx, wish))
     }
+
+    fn open_or_create(
+        &self,
+        name: &str,
+        options: &Options,
+        cache_bytes: u64,
+    ) -> Result<IndexEntry> {
+        let cx = NodeContext { pool: self.node.clone(), cache_bytes };
+        let encoded = &encoded(options)?;
+        let wish = Wish { name, system: SYSTEM, options, encoded };
+        self.run(naming::open_or_create::<DmTree>(&self.ep, &cx, wish))
+    }
+}
+
+fn encoded(options: &Options) -> Result<Vec<u8>> {
+    serde_json::to_vec(options)
+        .map_err(|e| Error::invalid(format!("the options cannot be stored: {e}")))
+}
+
+fn check_system(entry: &IndexEntry) -> Result<()> {
+    if entry.system == SYSTEM {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Incompatible,
+        format!(
+            "the index {:?} is a {:?}; this library opens {SYSTEM:?} indexes",
+            entry.name, entry.system
+        ),
+    ))
 }
 
 fn stored_options(entry: &IndexEntry) -> Result<Options> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use crate::addr::{GlobalAddr, NodeId};
 use crate::error::{Error, ErrorKind, Result};
+use crate::membership::Presence;
 use crate::region::Region;
 use crate::rpc::RpcHost;
 use crate::transport::{Opcode, WorkRequest};
@@ -37,6 +38,8 @@ pub(crate) struct Host {
     power: AtomicU8,
     /// The incarnations of other nodes that this one has connections to, where they are not the first.
     peers: Mutex<BTreeMap<NodeId, u32>>,
+    /// The memory nodes that are away, as this node was told.
+    away: Mutex<BTreeMap<NodeId, Presence>>,
     /// Bumped by every revocation: connections look at `revoked` again.
     pub(crate) revocations: AtomicU32,
     /// Highest incarnation of each node that may not reach this one any more.
@@ -87,6 +90,7 @@ impl Host {
             fenced: AtomicBool::new(false),
             power: AtomicU8::new(Power::On as u8),
             peers: Mutex::default(),
+            away: Mutex::default(),
             revocations: AtomicU32::new(0),
             revoked: Mutex::default(),
             links: Mutex::default(),
@@ -116,6 +120,16 @@ impl Host {
         self.peers.lock().expect("no panic under this lock").insert(node, incarnation);
     }
 
+    /// Its clients post nothing to a memory node that is away. Connections look again when the other host's `revocations` change.
+    pub(crate) fn set_presence(&self, of: &Self, presence: Presence) {
+        let mut away = self.away.lock().expect("no panic under this lock");
+        match presence.is_away() {
+            true => away.insert(of.node, presence),
+            false => away.remove(&of.node),
+        };
+        of.revocations.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Which incarnation of `node` its connections are with.
     fn knows(&self, node: NodeId) -> u32 {
         self.peers.lock().expect("no panic under this lock").get(&node).copied().unwrap_or(1)
@@ -141,6 +155,11 @@ impl Host {
                     self.node, issuer.node, self.incarnation
                 ),
             ));
+        }
+        if let Some(presence) =
+            issuer.away.lock().expect("no panic under this lock").get(&self.node)
+        {
+            return Some(presence.refusal(self.node));
         }
         let revoked = self.revocations.load(Ordering::SeqCst) > 0
             && self.is_revoked(issuer.node, issuer.incarnation);

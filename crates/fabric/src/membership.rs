@@ -12,8 +12,16 @@
 //! - *gone*.
 //!
 //! A planned move of tables is draining and rehoming alone. A node that does not acknowledge in time dies itself.
+//!
+//! Memory nodes hold leases, too, where an agent of each renews them (`agent.rs`), and revoke the access of the dead themselves. One
+//! whose lease has ended is *missing*: no living compute node posts to it, and no death waits for it. It is present again when it
+//! has revoked the access of every member that died meanwhile.
+//!
+//! The rules are a value without a lock or a clock (`rules.rs`). The simulator, the membership server and the tests share them.
 
+mod agent;
 mod in_process;
+mod rules;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,10 +30,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::addr::{NodeId, Role};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
 
-pub use in_process::{InProcess, Terms};
+pub use agent::MemoryAgent;
+pub use in_process::InProcess;
+pub use rules::{News, Terms};
 
 /// What happened to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +106,51 @@ pub struct MemberState {
     pub claimant: Option<Member>,
 }
 
+/// Whether a memory node can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Presence {
+    /// It holds a lease.
+    Present,
+    /// Its lease has ended: it is cut off, stands still, or is gone.
+    Missing,
+    /// Its process has ended, as far as can be told: what it held is lost.
+    Lost,
+}
+
+impl Presence {
+    /// Whether nothing may be posted to the node.
+    pub fn is_away(self) -> bool {
+        self != Self::Present
+    }
+
+    /// The error of whatever needs a memory node that is away.
+    #[cold]
+    pub fn refusal(self, node: NodeId) -> Error {
+        let what = match self {
+            Self::Lost => {
+                "is lost: its process has ended, and what it held is gone; use what other memory nodes hold, or start a new pool"
+            }
+            _ => {
+                "is missing: its lease has ended; what it holds cannot be reached until it comes back: is its process up, and the way to it?"
+            }
+        };
+        Error::new(ErrorKind::Unreachable, format!("{node} {what}"))
+    }
+}
+
+/// A memory node in a state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryState {
+    /// Which node in which life.
+    pub member: Member,
+    /// Whether it can be used.
+    pub presence: Presence,
+    /// The epoch since which that is so.
+    pub since: u64,
+    /// While it is away: the compute nodes that post nothing to it any more.
+    pub acknowledged: Vec<Member>,
+}
+
 /// A planned move of homes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
@@ -118,10 +173,15 @@ pub struct Move {
 pub struct State {
     /// Its number.
     pub epoch: u64,
-    /// Everybody who ever joined, in the order of nodes and incarnations.
+    /// The compute nodes that have joined, in the order of nodes and incarnations. A life that is gone is forgotten when a later one
+    /// of its node is here.
     pub members: Vec<MemberState>,
+    /// The memory nodes that have joined, in the order of nodes. In pools whose memory nodes hold no leases there is none.
+    pub memory: Vec<MemoryState>,
     /// The planned move under way, if any.
     pub planned: Option<Move>,
+    /// How many members have come to [`Standing::Gone`].
+    pub deaths: u64,
 }
 
 impl State {
@@ -130,9 +190,58 @@ impl State {
         self.members.iter().find(|m| m.member == member)
     }
 
-    /// How far a member has come; `None` for a stranger.
+    /// How far a member has come; `None` for a stranger. A life before one that is known was never begun or is forgotten: it is gone.
     pub fn standing(&self, member: Member) -> Option<Standing> {
-        self.of(member).map(|m| m.standing)
+        let later = |m: &MemberState| {
+            m.member.node == member.node && m.member.incarnation > member.incarnation
+        };
+        match self.of(member) {
+            Some(m) => Some(m.standing),
+            None => self.members.iter().any(later).then_some(Standing::Gone),
+        }
+    }
+
+    /// The latest life of a compute node that has joined.
+    pub fn latest_life(&self, node: NodeId) -> Option<Member> {
+        self.members.iter().rev().map(|m| m.member).find(|m| m.node == node)
+    }
+
+    /// The life of a node whose number ends in these 16 bits, as a lock word says it. A number from which the latest life is further
+    /// than half of all numbers away is that of a life which is not known yet.
+    pub fn life_of(&self, node: NodeId, incarnation: u16) -> Option<Member> {
+        let latest = self.latest_life(node)?;
+        let behind = u32::from((latest.incarnation as u16).wrapping_sub(incarnation));
+        let known = behind <= u32::from(u16::MAX / 2) && behind < latest.incarnation;
+        known.then(|| Member { incarnation: latest.incarnation - behind, ..latest })
+    }
+
+    /// A memory node that has joined.
+    pub fn memory_node(&self, node: NodeId) -> Option<&MemoryState> {
+        self.memory.iter().find(|m| m.member.node == node)
+    }
+
+    /// Whether a memory node can be used. One that holds no lease can.
+    pub fn presence(&self, node: NodeId) -> Presence {
+        self.memory_node(node).map_or(Presence::Present, |m| m.presence)
+    }
+
+    /// The memory nodes to which nothing may be posted.
+    pub fn away(&self) -> impl Iterator<Item = &MemoryState> {
+        self.memory.iter().filter(|m| m.presence.is_away())
+    }
+
+    /// The latest life of every compute node whose access a memory node has to revoke.
+    pub fn dead(&self) -> Vec<Member> {
+        let mut out: Vec<Member> = Vec::new();
+        for m in &self.members {
+            let Member { node, incarnation } = m.member;
+            let before = if m.standing == Standing::Living { incarnation - 1 } else { incarnation };
+            out.retain(|o| o.node != node);
+            if before > 0 {
+                out.push(Member { node, incarnation: before });
+            }
+        }
+        out
     }
 
     /// Whether a member holds a lease.
@@ -150,6 +259,16 @@ impl State {
     /// Whether all living compute nodes are among those who have acknowledged.
     pub fn is_acknowledged(&self, by: &[Member]) -> bool {
         self.living().all(|m| by.contains(&m))
+    }
+
+    /// Whether no verb of a member that is being revoked executes any more: every living compute node and every memory node that is
+    /// present has revoked its access, and nobody living posts to those that are away.
+    pub fn is_revoked_everywhere(&self, m: &MemberState) -> bool {
+        let done = |n: &MemoryState| match n.presence {
+            Presence::Present => m.acknowledged.contains(&n.member),
+            _ => self.is_acknowledged(&n.acknowledged),
+        };
+        self.is_acknowledged(&m.acknowledged) && self.memory.iter().all(done)
     }
 }
 
@@ -181,8 +300,12 @@ pub enum Change {
     ClaimMove,
     /// The claimant has carried it out.
     Moved,
-    /// The sender leaves: it is the home of nothing any more.
+    /// The sender leaves: it is the home of nothing any more. A memory node that leaves is lost.
     Leave,
+    /// The sender posts nothing more to a memory node that is away.
+    Avoided(Member),
+    /// The sender, a memory node that is away, has revoked the access of all members that were dead in this epoch.
+    Returned(u64),
 }
 
 /// An answer in the making.

@@ -8,7 +8,7 @@ use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::error::Result;
-use crate::membership::{Member, MemberEvent};
+use crate::membership::{Member, MemberEvent, Presence};
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
 
@@ -190,6 +190,13 @@ pub trait Fabric: Send + Sync {
     /// it before: their verbs and calls fail as `Unreachable` until they have learnt of its new incarnation, which membership
     /// tells them. Whoever joins knows the present incarnations of all.
     fn connect(&self, _node: NodeId, _to: NodeId, _incarnation: u32) {}
+    /// A life of a compute node is over, as the membership has told `node`: what the clients of `node` have in flight to it ends at
+    /// once, with an unknown effect, and they post nothing more to it. What still executes there does so in memory that nobody living
+    /// uses when all have heard of the death.
+    fn abandon(&self, _node: NodeId, _dead: Member) {}
+    /// Whether a memory node can be used, as the membership has told `node`: while it is away, what the clients of `node` post to it
+    /// fails as `Unreachable`, with [`Presence::refusal`].
+    fn set_presence(&self, _node: NodeId, _of: NodeId, _presence: Presence) {}
     /// The present incarnation of a node; `None` for a node that does not exist.
     fn incarnation(&self, node: NodeId) -> Option<u32>;
     /// Who hands memory out, or takes it back, says what a range is from now on. Fabrics that check accesses listen, unless the

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric};
+use dmtree_fabric::net::{Access, Carrier, Charter, Equipment, Joining, Key, NetFabric};
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{
     Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, Member, NodeId, Result, Role,
@@ -36,6 +36,12 @@ fn found(memory_nodes: u16) -> NetFabric {
     mn0
 }
 
+/// What a process brings that knows a key.
+fn keyed(text: &str) -> Equipment {
+    let access = Access::with(Key::of(&text.repeat(32)).expect("long enough"));
+    Equipment::with(access)
+}
+
 fn join_as(first: &str, role: Role, wanted: Option<u16>) -> Result<NetFabric> {
     join_on(None, first, role, wanted)
 }
@@ -46,7 +52,16 @@ fn join_on(
     role: Role,
     wanted: Option<u16>,
 ) -> Result<NetFabric> {
-    let equipment = &Equipment::default();
+    join_with(&Equipment::default(), carrier, first, role, wanted)
+}
+
+fn join_with(
+    equipment: &Equipment,
+    carrier: Option<Carrier>,
+    first: &str,
+    role: Role,
+    wanted: Option<u16>,
+) -> Result<NetFabric> {
     let listen = "127.0.0.1:0";
     let how = Joining { first, listen, role, wanted, within: SOON, carrier, equipment };
     NetFabric::join(&how, |charter| {
@@ -167,6 +182,9 @@ fn fencing_ends_a_members_access_at_once() {
     let (cn0, cn1) = (compute(&mn0), compute(&mn0));
     let (a, b) = (&endpoint(&cn0), &endpoint(&cn1));
     assert_eq!(on(a, a.faa(at(64), 1)).expect("works"), 0);
+    let e = cn1.fence(MN, cn0.me().node, cn0.me().incarnation).expect_err("it has not joined");
+    assert!(e.to_string().contains("does not live"), "{e}");
+    on(b, async { cn1.membership().join(cn1.me(), 0).await }).expect("joins");
     cn1.fence(MN, cn0.me().node, cn0.me().incarnation).expect("the host answers");
     let e = on(a, a.faa(at(64), 1)).expect_err("fenced");
     // The first verb may find the link broken; the next ones are told why.
@@ -334,12 +352,57 @@ fn clients_of_several_nodes_share_an_executor_and_its_clock() {
     assert_eq!(slept.expect("works"), 0);
 }
 
+/// A pool with a key answers nothing to a process without it, or with another, and goes on; so does the process that asked.
+#[test]
+fn only_processes_with_the_key_of_the_pool_belong_to_it() {
+    let (carrier, terms) = (carrier(), b"terms".to_vec());
+    let charter = Charter { memory_nodes: 1, compute_nodes: 4, carrier, terms };
+    let of_a = keyed("a");
+    let mn0 = NetFabric::found("127.0.0.1:0", 1 << 16, charter, Terms::default(), &of_a);
+    let mn0 = mn0.expect("a free port");
+    mn0.ready().expect("itself");
+    let join = |e: &Equipment| join_with(e, None, mn0.listens(), Role::Compute, None);
+    let (cn0, cn1) = (join(&of_a).expect("the same key"), join(&of_a).expect("the same key"));
+    let (ep, word) = (&endpoint(&cn0), GlobalAddr::new(cn1.me().node, 64));
+    let both = async { Ok((ep.faa(at(64), 1).await?, ep.faa(word, 1).await?)) };
+    assert_eq!(on(ep, both).expect("links prove it, too"), (0, 0));
+    on(ep, async { cn0.membership().join(cn0.me(), 0).await }).expect("so do questions");
+    cn0.fence(MN, cn1.me().node, 0).expect("and those to other hosts");
+    for (stranger, words) in [(keyed("b"), "another key"), (Equipment::default(), "asks for a key")]
+    {
+        let e = join(&stranger).expect_err("a stranger");
+        assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
+        assert!(e.to_string().contains(words), "{e}");
+        let e = NetFabric::charter(mn0.listens(), &stranger, SOON).expect_err("a stranger");
+        assert!(e.to_string().contains(words), "{e}");
+    }
+    let open = found(1);
+    let e = join_with(&of_a, None, open.listens(), Role::Compute, None).expect_err("no key there");
+    assert!(e.to_string().contains("has no key"), "{e}");
+    assert_eq!(on(ep, ep.faa(at(64), 1)).expect("goes on"), 1);
+}
+
+#[test]
+fn without_a_key_nobody_listens_to_other_machines() {
+    let listen = |e: &Equipment| {
+        let charter =
+            Charter { memory_nodes: 1, compute_nodes: 1, carrier: carrier(), terms: vec![] };
+        NetFabric::found("0.0.0.0:0", 1 << 14, charter, Terms::default(), e)
+    };
+    let e = listen(&Equipment::default()).expect_err("open to everybody");
+    let words = ["--key-file", "--insecure", "127.0.0.1"];
+    assert!(words.iter().all(|w| e.to_string().contains(w)), "{e}");
+    listen(&keyed("a")).expect("with a key");
+    let access = Access { insecure: true, ..Access::default() };
+    listen(&Equipment::with(access)).expect("on purpose");
+}
+
 #[test]
 fn garbage_from_peers_harms_nobody() {
     let mn0 = found(1);
-    for len in [0, 5, 12, 20, 200] {
+    for len in [0, 5, 12, 20, 45, 60, 200] {
         let mut peer = TcpStream::connect(mn0.listens()).expect("listens");
-        let mut bytes = b"dmtwire\n\x02\0\0\0".to_vec();
+        let mut bytes = b"dmtwire\n\x03\0\0\0".to_vec();
         bytes.resize(len, 0xff);
         let _ = peer.write_all(&bytes);
         drop(peer);

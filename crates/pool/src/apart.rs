@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric};
+use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric, PoolId};
 use dmtree_fabric::{
     Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, Terms,
 };
@@ -18,8 +18,11 @@ use crate::node::PoolNode;
 use crate::options::PoolOptions;
 use crate::wire::locked;
 
-/// Steps of a keeper in a lease.
-const STEPS_PER_LEASE: u64 = 16;
+/// Steps of a keeper in a lease, and while a death or a move is under way: others wait for every one of its steps.
+const STEPS_PER_LEASE: u64 = 32;
+const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
+/// Between two looks at a memory node that does not answer, ns.
+const LOOK_NS: u64 = 50_000_000;
 /// Longest time for a good-bye, ns.
 const LEAVES_WITHIN_NS: u64 = 5_000_000_000;
 /// Longest time that who joins waits for tables to serve, in leases.
@@ -63,8 +66,8 @@ impl Place<'_> {
 ///
 /// # Errors
 /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
-pub fn open_charter(first: &str, within: Duration) -> Result<PoolOptions> {
-    charter::decode(&NetFabric::charter(first, within)?.0)
+pub fn open_charter(first: &str, equipment: &Equipment, within: Duration) -> Result<PoolOptions> {
+    charter::decode(&NetFabric::charter(first, equipment, within)?.0)
 }
 
 impl MemoryNode {
@@ -127,6 +130,11 @@ impl MemoryNode {
         self.fabric.listens()
     }
 
+    /// What has happened to the members of the pool since the last call, a line each. Only the first memory node knows.
+    pub fn take_news(&self) -> Vec<String> {
+        self.fabric.take_news().iter().map(ToString::to_string).collect()
+    }
+
     /// Its fabric.
     pub fn fabric(&self) -> &NetFabric {
         &self.fabric
@@ -148,7 +156,15 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::join`].
     pub fn join_as(place: &Place<'_>, compute_nodes: u16) -> Result<Self> {
-        Self::gather(place, compute_nodes, Vec::new())
+        Self::gather(place, compute_nodes, Vec::new(), None)
+    }
+
+    /// Joins the same pool again, after this process has lost its membership: as a new incarnation, with nothing of what it had.
+    ///
+    /// # Errors
+    /// As [`Cluster::join`]; `Incompatible` when another pool is where this one was.
+    pub fn join_again(&self, place: &Place<'_>) -> Result<Self> {
+        Self::gather(place, 1, Vec::new(), self.pool())
     }
 
     /// A pool like an embedded one, but with every node apart: nodes share nothing but connections, as if each were a process.
@@ -174,15 +190,22 @@ impl Cluster {
         for _ in 1..options.memory_nodes {
             memory.push(MemoryNode::join(&place, options.memory_bytes_per_node)?);
         }
-        Self::gather(&place, options.compute_nodes, memory)
+        Self::gather(&place, options.compute_nodes, memory, None)
     }
 
-    fn gather(place: &Place<'_>, compute_nodes: u16, memory: Vec<MemoryNode>) -> Result<Self> {
+    fn gather(
+        place: &Place<'_>,
+        compute_nodes: u16,
+        memory: Vec<MemoryNode>,
+        same: Option<PoolId>,
+    ) -> Result<Self> {
+        let mut pool = same;
         let (mut nodes, mut keepers) = (Vec::new(), Vec::new());
         let mut options = PoolOptions::default();
         for i in 0..compute_nodes {
             let wanted = place.wanted.map(|n| n.saturating_add(i));
-            let (node, keeper) = join_one(&Place { wanted, ..place.clone() }, &mut options)?;
+            let place = Place { wanted, ..place.clone() };
+            let (node, keeper) = join_one(&place, &mut pool, &mut options)?;
             nodes.push(node);
             keepers.push(keeper);
         }
@@ -198,22 +221,36 @@ impl Cluster {
                 Ok(())
             })?;
         }
-        Self::apart(options, nodes, keepers, memory)
+        Self::apart(options, pool, nodes, keepers, memory)
     }
 }
 
-fn join_one(place: &Place<'_>, options: &mut PoolOptions) -> Result<(Arc<PoolNode>, Keeper)> {
+/// Joins; `pool` says which pool it must be, if that is known.
+fn join_one(
+    place: &Place<'_>,
+    pool: &mut Option<PoolId>,
+    options: &mut PoolOptions,
+) -> Result<(Arc<PoolNode>, Keeper)> {
     let fabric = NetFabric::join(&place.joining(Role::Compute), |terms| {
         *options = charter::decode(terms)?;
         Ok(options.chosen_compute_bytes())
     })?;
+    if *pool.get_or_insert(fabric.pool()) != fabric.pool() {
+        return Err(Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "mn0 belongs to another pool: its process has restarted with an empty region, or {} is another's address; what was in the old pool is gone, start its compute processes again",
+                place.first
+            ),
+        ));
+    }
     let (me, membership) = (fabric.me(), fabric.membership());
     let shape = Arc::new(Shape::new(options, layouts(&fabric, options)?));
     let fabric: Arc<dyn Fabric> = Arc::new(fabric);
     let node = start_node(&fabric, me.node, &shape, options, &membership)?;
     let keeper = Keeper::start(&node)?;
     let ep = node.endpoint(0)?;
-    ep.core().block_on(ep.slot(), check_heads(&ep, &shape.memory))?;
+    ep.core().block_on(ep.slot(), check_heads(&ep, &node))?;
     ep.core().block_on(ep.slot(), await_share(&node, &ep))?;
     Ok((node, keeper))
 }
@@ -232,11 +269,25 @@ fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>>
     (0..options.memory_nodes).map(layout).collect()
 }
 
-async fn check_heads(ep: &Endpoint, layouts: &[NodeLayout]) -> Result<()> {
-    for layout in layouts {
+/// Looks at every memory node that is there. One whose lease has not ended yet, but which cannot be reached, may turn out to be away.
+async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
+    let until = ep.now() + 2 * node.lease_ns();
+    for layout in &node.shape.memory {
         let at = GlobalAddr::new(layout.node, SUPERBLOCK);
-        let head = ep.read(at, SUPERBLOCK_BYTES as u32).await?;
-        head.extract(|b| layout.check(b))?;
+        loop {
+            if node.view.check_presence(layout.node).is_err() {
+                break;
+            }
+            ep.renew_deadline();
+            match ep.read(at, SUPERBLOCK_BYTES as u32).await {
+                Ok(head) => {
+                    head.extract(|b| layout.check(b))?;
+                    break;
+                }
+                Err(e) if e.is_retryable() && ep.now() < until => ep.sleep(LOOK_NS).await,
+                Err(e) => return Err(e),
+            }
+        }
     }
     Ok(())
 }
@@ -284,8 +335,11 @@ impl Drop for Keeper {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = locked(&self.thread).take() {
             thread.thread().unpark();
-            // A keeper that panicked has nothing left to say.
-            let _ = thread.join();
+            // What the keeper tells of a loss may drop the last handle of the pool.
+            if thread.thread().id() != std::thread::current().id() {
+                // A keeper that panicked has nothing left to say.
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -301,26 +355,39 @@ fn keep(node: &Arc<PoolNode>, stop: &AtomicBool, joined: &SyncSender<Result<()>>
     if !is_in {
         return;
     }
-    // When it ends otherwise the node is fenced, and its clients find out by the lease that has ended.
-    let _ = ep.core().block_on(ep.slot(), async {
-        let pause = node.lease_ns() / STEPS_PER_LEASE;
-        node.keep_with_share(&ep, pause, || stop.load(Ordering::SeqCst)).await?;
-        leave(node, &ep, pause).await
-    });
+    let pause = || {
+        let is_quiet = node.is_settled();
+        let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
+        node.lease_ns() / steps
+    };
+    let kept = node.keep_with_share(&ep, pause, || stop.load(Ordering::SeqCst));
+    match ep.core().block_on(ep.slot(), kept) {
+        // The membership ends the lease of a node that cannot say good-bye.
+        Ok(()) => {
+            let pause_ns = node.lease_ns() / STEPS_PER_LEASE;
+            _ = ep.core().block_on(ep.slot(), node.depart(&ep, pause_ns));
+        }
+        Err(e) => node.lose(e),
+    }
 }
 
-/// Hands the node's tables over, if there is anybody to take them, and says good-bye.
-async fn leave(node: &PoolNode, ep: &Endpoint, pause_ns: u64) -> Result<()> {
-    let until = ep.now() + LEAVES_WITHIN_NS;
-    while ep.now() < until && node.has_peers() {
-        match node.hand_over(ep).await {
-            Ok(true) => break,
-            Err(e) if !e.is_retryable() => return Err(e),
-            _ => {}
+impl PoolNode {
+    /// Hands the node's tables over, if another node can take them, and says good-bye. Nothing of the node works any more.
+    ///
+    /// # Errors
+    /// `Fenced` when it was dead already; those of the fabric.
+    pub async fn depart(&self, ep: &Endpoint, pause_ns: u64) -> Result<()> {
+        let until = ep.now() + LEAVES_WITHIN_NS;
+        while ep.now() < until && self.has_peers() {
+            match self.hand_over(ep).await {
+                Ok(true) => break,
+                Err(e) if !e.is_retryable() => return Err(e),
+                _ => {}
+            }
+            // One planned move is under way at a time: another node's may come first.
+            self.keep(ep).await?;
+            ep.sleep(pause_ns / 4).await;
         }
-        // One planned move is under way at a time: another node's may come first.
-        node.keep(ep).await?;
-        ep.sleep(pause_ns / 4).await;
+        self.leave(ep).await
     }
-    node.leave(ep).await
 }

@@ -4,9 +4,11 @@
 use std::sync::Mutex;
 
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, GlobalAddr, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
+    Endpoint, Error, ErrorKind, GlobalAddr, Member, NodeId, Result, RpcFuture, RpcHandler,
+    ServiceId,
 };
 
+use crate::creation::Creator;
 use crate::layout::{CATALOG, INDEX_IDS_WORD, SLOT_BYTES, SLOTS, first_node};
 use crate::node::PoolNode;
 use crate::wire::{Fields, locked, seal, sealed};
@@ -24,11 +26,13 @@ pub const MAX_SYSTEM_BYTES: usize = 64;
 pub const MAX_OPTIONS_BYTES: usize = 2048;
 
 /// The body of a slot, behind the line of words.
-const BODY: u64 = 64;
+pub(crate) const BODY: u64 = 64;
 const BODY_BYTES: usize = (SLOT_BYTES - BODY) as usize;
 const NAME_AT: usize = 8;
 const SYSTEM_AT: usize = NAME_AT + MAX_NAME_BYTES;
 const OPTIONS_AT: usize = SYSTEM_AT + MAX_SYSTEM_BYTES;
+/// The creator: number of the node, 2 spare, incarnation, ticket.
+const CREATOR_AT: usize = OPTIONS_AT + MAX_OPTIONS_BYTES;
 const ROOT_WORD: u64 = 8;
 const AUX_WORD: u64 = 16;
 
@@ -80,13 +84,34 @@ pub struct IndexEntry {
     pub state: IndexState,
     /// Another word like that.
     pub aux_word: GlobalAddr,
+    /// The process that created it, or is about to.
+    pub creator: Creator,
+}
+
+impl IndexEntry {
+    /// The word that says how far it has come.
+    pub(crate) fn state_word(&self) -> Result<GlobalAddr> {
+        let at = self.root_word.offset().checked_sub(CATALOG + ROOT_WORD);
+        let slot = at.filter(|at| at.is_multiple_of(SLOT_BYTES) && at / SLOT_BYTES < SLOTS);
+        match slot.filter(|_| self.root_word.node() == NodeId::memory(0)) {
+            Some(slot) => Ok(slot_at(slot / SLOT_BYTES)),
+            None => {
+                Err(Error::invalid(format!("{} is no root word of the catalog", self.root_word)))
+            }
+        }
+    }
+
+    /// Its state word while it is being created.
+    pub(crate) fn creating_word(&self) -> u64 {
+        IndexState::Creating.word(self.id)
+    }
 }
 
 fn slot_at(slot: u64) -> GlobalAddr {
     first_node(CATALOG + slot * SLOT_BYTES)
 }
 
-fn encode_body(id: u32, name: &str, system: &str, options: &[u8]) -> Vec<u8> {
+fn encode_body(id: u32, name: &str, system: &str, options: &[u8], creator: Creator) -> Vec<u8> {
     let mut out = vec![0; BODY_BYTES];
     out[0..4].copy_from_slice(&id.to_le_bytes());
     out[4] = name.len() as u8;
@@ -95,6 +120,10 @@ fn encode_body(id: u32, name: &str, system: &str, options: &[u8]) -> Vec<u8> {
     out[NAME_AT..][..name.len()].copy_from_slice(name.as_bytes());
     out[SYSTEM_AT..][..system.len()].copy_from_slice(system.as_bytes());
     out[OPTIONS_AT..][..options.len()].copy_from_slice(options);
+    let Creator { member, ticket } = creator;
+    out[CREATOR_AT..][..2].copy_from_slice(&member.node.bits().to_le_bytes());
+    out[CREATOR_AT + 4..][..4].copy_from_slice(&member.incarnation.to_le_bytes());
+    out[CREATOR_AT + 8..][..8].copy_from_slice(&ticket.to_le_bytes());
     seal(&mut out);
     out
 }
@@ -120,8 +149,19 @@ fn decode_slot(slot: u64, bytes: &[u8]) -> Result<Option<IndexEntry>, ()> {
     let length = usize::from(u16::from_le_bytes([body[6], body[7]]));
     let options = body[OPTIONS_AT..].get(..length).filter(|_| length <= MAX_OPTIONS_BYTES);
     let options = options.ok_or(())?.to_vec();
+    let mut f = Fields(&body[CREATOR_AT..]);
+    let mut creator = || -> Result<Creator> {
+        let (node, _, incarnation, ticket) = (f.u16()?, f.u16()?, f.u32()?, f.u64()?);
+        Ok(Creator { member: Member { node: NodeId::from_bits(node), incarnation }, ticket })
+    };
+    let creator = creator().map_err(|_| ())?;
     let (root_word, aux_word) = (slot_at(slot).plus(ROOT_WORD), slot_at(slot).plus(AUX_WORD));
-    Ok(Some(IndexEntry { id, name, system, options, root_word, state, aux_word }))
+    Ok(Some(IndexEntry { id, name, system, options, root_word, state, aux_word, creator }))
+}
+
+/// Reads a slot of any bytes.
+pub(crate) fn look_at_slot(bytes: &[u8]) {
+    let _ = decode_slot(0, bytes);
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -132,6 +172,19 @@ fn check_name(name: &str) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// The error of a name that is taken.
+pub(crate) fn exists(e: &IndexEntry) -> Error {
+    let doing = match e.state {
+        IndexState::Creating => format!(" ({} is creating it)", e.creator.member),
+        IndexState::Ready => String::new(),
+    };
+    let name = &e.name;
+    let text = format!(
+        "there is an index {name:?} already{doing}: open it, drop it, or choose another name"
+    );
+    Error::new(ErrorKind::Exists, text)
 }
 
 fn not_found(name: &str) -> Error {
@@ -175,19 +228,11 @@ impl CatalogService {
         name: &str,
         system: &str,
         options: &[u8],
+        creator: Creator,
     ) -> Result<(u64, u32)> {
         let taken = read_all(ep).await?;
         if let Some((_, e)) = taken.iter().find(|(_, e)| e.name == name) {
-            let doing = match e.state {
-                IndexState::Creating => " (its creation has not ended)",
-                IndexState::Ready => "",
-            };
-            return Err(Error::new(
-                ErrorKind::Exists,
-                format!(
-                    "there is an index {name:?} already{doing}: open it, drop it, or choose another name"
-                ),
-            ));
+            return Err(exists(e));
         }
         let first = *locked(&self.next);
         let slot = (0..SLOTS)
@@ -203,7 +248,7 @@ impl CatalogService {
         let id = u32::try_from(before + 1)
             .map_err(|_| Error::new(ErrorKind::Full, "the pool has no index numbers left"))?;
         let at = slot_at(slot);
-        let body = encode_body(id, name, system, options);
+        let body = encode_body(id, name, system, options, creator);
         let mut buf = ep.buf(body.len() as u32).await?;
         buf.copy_from_slice(&body);
         ep.write(at.plus(BODY), buf).await?;
@@ -222,16 +267,18 @@ impl CatalogService {
         ep.write_word(slot_at(*slot), 0).await
     }
 
-    async fn answer(&self, ep: &Endpoint, request: &[u8]) -> Result<Vec<u8>> {
+    async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
         let mut f = Fields(request);
         let (call, name, system) = (f.u8()?, f.u8()?, f.u8()?);
+        let member = Member { node: from, incarnation: f.u32()? };
+        let creator = Creator { member, ticket: f.u64()? };
         let bad = |_| Error::invalid("names are UTF-8");
         let name = str::from_utf8(f.bytes(usize::from(name))?).map_err(bad)?;
         let system = str::from_utf8(f.bytes(usize::from(system))?).map_err(bad)?;
         check(name, system, f.0)?;
         match call {
             CREATE => {
-                let (slot, id) = self.create(ep, name, system, f.0).await?;
+                let (slot, id) = self.create(ep, name, system, f.0, creator).await?;
                 let mut out = slot.to_le_bytes().to_vec();
                 out.extend(id.to_le_bytes());
                 Ok(out)
@@ -243,8 +290,8 @@ impl CatalogService {
 }
 
 impl RpcHandler for CatalogService {
-    fn call<'a>(&'a self, ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(self.answer(ep, request))
+    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(self.answer(ep, from, request))
     }
 }
 
@@ -271,9 +318,12 @@ async fn call(
     name: &str,
     system: &str,
     options: &[u8],
+    creator: Creator,
 ) -> Result<Vec<u8>> {
     check(name, system, options)?;
     let mut request = vec![call, name.len() as u8, system.len() as u8];
+    request.extend(creator.member.incarnation.to_le_bytes());
+    request.extend(creator.ticket.to_le_bytes());
     request.extend(name.as_bytes());
     request.extend(system.as_bytes());
     request.extend(options);
@@ -283,18 +333,17 @@ async fn call(
 }
 
 impl PoolNode {
-    /// Registers a name. The entry is `Creating` and the caller's: it fills the index and publishes it, or drops it.
-    ///
-    /// # Errors
-    /// `Exists`, `Full` when the catalog is, `InvalidArgument` for names and options of impossible length; those of the fabric.
-    pub async fn create_index(
+    /// Registers a name once.
+    pub(crate) async fn register_index(
         &self,
         ep: &Endpoint,
         name: &str,
         system: &str,
         options: &[u8],
+        ticket: u64,
     ) -> Result<IndexEntry> {
-        let reply = call(ep, CREATE, name, system, options).await?;
+        let creator = Creator { member: self.member(), ticket };
+        let reply = call(ep, CREATE, name, system, options, creator).await?;
         let mut f = Fields(&reply);
         let (slot, id) = (f.u64()?, f.u32()?);
         if slot >= SLOTS {
@@ -308,6 +357,7 @@ impl PoolNode {
             root_word: slot_at(slot).plus(ROOT_WORD),
             state: IndexState::Creating,
             aux_word: slot_at(slot).plus(AUX_WORD),
+            creator,
         })
     }
 
@@ -316,15 +366,9 @@ impl PoolNode {
     /// # Errors
     /// `NotFound` when it was dropped meanwhile; those of the fabric.
     pub async fn publish_index(&self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
-        let at = e.root_word.offset().checked_sub(CATALOG + ROOT_WORD);
-        let slot = at.filter(|at| at.is_multiple_of(SLOT_BYTES) && at / SLOT_BYTES < SLOTS);
-        let Some(slot) = slot.filter(|_| e.root_word.node() == NodeId::memory(0)) else {
-            return Err(Error::invalid(format!("{} is no root word of the catalog", e.root_word)));
-        };
-        let word = slot_at(slot / SLOT_BYTES);
         let ready = IndexState::Ready.word(e.id);
-        let before = ep.cas(word, IndexState::Creating.word(e.id), ready).await?;
-        if before == ready || before == IndexState::Creating.word(e.id) {
+        let before = ep.cas(e.state_word()?, e.creating_word(), ready).await?;
+        if before == ready || before == e.creating_word() {
             return Ok(());
         }
         Err(not_found(&e.name))
@@ -356,6 +400,7 @@ impl PoolNode {
     /// # Errors
     /// `NotFound`; those of the fabric.
     pub async fn drop_index(&self, ep: &Endpoint, name: &str) -> Result<()> {
-        call(ep, DROP, name, "", &[]).await.map(|_| ())
+        let me = Creator { member: self.member(), ticket: 0 };
+        call(ep, DROP, name, "", &[], me).await.map(|_| ())
     }
 }

@@ -117,6 +117,8 @@ impl PoolNode {
         if !self.is_settled() {
             return Err(not_now("a death or a move is under way".to_owned()));
         }
+        // What a memory node that is away holds may be the way to what others hold.
+        self.view.check_memory().map_err(|e| not_now(e.to_string()))?;
         let members = self.windows()?;
         let before = self.runs_of(ep, index).await?;
         let seen = self.read_directory(ep, false).await?;

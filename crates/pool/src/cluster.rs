@@ -3,6 +3,7 @@
 use std::sync::{Arc, RwLock};
 
 use dmtree_fabric::local::LocalFabric;
+use dmtree_fabric::net::PoolId;
 use dmtree_fabric::{
     Endpoint, Error, ErrorKind, Fabric, GlobalAddr, InProcess, Member, Membership, NodeId, Result,
     Terms,
@@ -27,6 +28,8 @@ pub struct Cluster(Arc<Inner>);
 struct Inner {
     fabric: Arc<dyn Fabric>,
     options: PoolOptions,
+    /// Which pool of several processes it is.
+    pool: Option<PoolId>,
     shape: Arc<Shape>,
     membership: Arc<dyn Membership>,
     /// The same, when it is in this process.
@@ -68,6 +71,20 @@ impl Cluster {
     /// # Errors
     /// Those of [`PoolOptions::validate`] and of the fabric; `NotFound` when it lacks a node.
     pub fn format(fabric: Arc<dyn Fabric>, options: &PoolOptions) -> Result<Self> {
+        let judge = Arc::new(InProcess::new(Terms::default()));
+        Self::format_before(fabric, options, judge.clone(), judge)
+    }
+
+    /// The same with a membership that the nodes reach through another one: a test makes that one fail.
+    ///
+    /// # Errors
+    /// As [`Cluster::format`].
+    pub fn format_before(
+        fabric: Arc<dyn Fabric>,
+        options: &PoolOptions,
+        judge: Arc<InProcess>,
+        membership: Arc<dyn Membership>,
+    ) -> Result<Self> {
         options.validate()?;
         let chunk_bytes = options.chosen_chunk_bytes();
         let bytes = options.memory_bytes_per_node;
@@ -75,8 +92,6 @@ impl Cluster {
             .map(|m| NodeLayout::new(NodeId::memory(m), bytes, chunk_bytes))
             .collect();
         let shape = Arc::new(Shape::new(options, memory));
-        let judge = Arc::new(InProcess::new(Terms::default()));
-        let membership: Arc<dyn Membership> = judge.clone();
         for layout in &shape.memory {
             serve_memory(&*fabric, layout, options)?;
         }
@@ -89,6 +104,7 @@ impl Cluster {
         Ok(Self(Arc::new(Inner {
             fabric,
             options: options.clone(),
+            pool: None,
             memory_nodes: shape.memory.len(),
             shape,
             membership,
@@ -102,6 +118,7 @@ impl Cluster {
     /// A pool of nodes that are apart, of which these are here.
     pub(crate) fn apart(
         options: PoolOptions,
+        pool: Option<PoolId>,
         nodes: Vec<Arc<PoolNode>>,
         keepers: Vec<Keeper>,
         memory: Vec<MemoryNode>,
@@ -112,6 +129,7 @@ impl Cluster {
         Ok(Self(Arc::new(Inner {
             fabric,
             options,
+            pool,
             memory_nodes: shape.memory.len(),
             shape,
             membership,
@@ -134,6 +152,11 @@ impl Cluster {
         let mut nodes = self.0.nodes.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         nodes[i] = node.clone();
         Ok(node)
+    }
+
+    /// Which pool of several processes it is; `None` for one whose nodes all live in this process.
+    pub fn pool(&self) -> Option<PoolId> {
+        self.0.pool
     }
 
     /// Who belongs to it.

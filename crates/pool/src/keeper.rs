@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmtree_fabric::{Change, Endpoint, Error, Member, Move, NodeId, Result, Role, Standing, State};
+use dmtree_fabric::{
+    Change, Endpoint, Error, Member, MemberState, Move, NodeId, Presence, Result, Role, Standing,
+    State,
+};
 
 use crate::epoch::Drain;
 use crate::node::PoolNode;
@@ -76,24 +79,33 @@ impl PoolNode {
         self.coordinate(ep, &state).await
     }
 
-    /// [`PoolNode::keep`] until `until` says so or the node is fenced; pauses of `pause_ns`.
+    /// [`PoolNode::keep`] until `until` says so or the membership is lost for good; pauses of `pause_ns`.
     ///
     /// # Errors
-    /// `Fenced`.
+    /// `Fenced`; `Incompatible` when another pool is where this one was.
     pub async fn keep_on(
         &self,
         ep: &Endpoint,
         pause_ns: u64,
         until: impl Fn() -> bool,
     ) -> Result<()> {
+        self.keep_at(ep, || pause_ns, until).await
+    }
+
+    /// The same with pauses that may be shorter while others wait for this node.
+    pub(crate) async fn keep_at(
+        &self,
+        ep: &Endpoint,
+        pause_ns: impl Fn() -> u64,
+        until: impl Fn() -> bool,
+    ) -> Result<()> {
         while !until() {
             let kept = self.keep(ep).await;
-            if kept.as_ref().is_err_and(|e| e.kind() == dmtree_fabric::ErrorKind::Fenced)
-                && !self.membership.state(self.view.me, ep.now()).await?.is_living(self.view.me)
-            {
-                return kept;
+            self.view.standing.note(&kept);
+            if self.is_lost_by(ep, &kept).await {
+                return Err(kept.err().unwrap_or_else(|| self.view.lost()));
             }
-            ep.sleep(pause_ns).await;
+            ep.sleep(pause_ns()).await;
         }
         Ok(())
     }
@@ -168,8 +180,11 @@ impl PoolNode {
         let newer = self.view.with_state(|known| {
             let newer = known.epoch < state.epoch;
             if newer {
+                // First: the locks of a dead node may be taken over from here on, and a memory node that is away has not revoked its
+                // access. So nobody who takes one over posts there.
+                self.hear_of_memory(known, state);
                 *known = state.clone();
-                self.view.count_deaths(state);
+                self.view.hear(state);
                 self.tables.forget(|partition, home| {
                     let lives = state.members.iter().filter(|m| m.member.node == home);
                     let dead = lives
@@ -187,8 +202,15 @@ impl PoolNode {
         }
         // Who had no cell to give may have some now.
         self.tables.reopen();
+        for dead in state.dead().into_iter().filter(|m| m.node != self.cn) {
+            self.fabric.abandon(self.cn, dead);
+        }
         self.connect(state);
         let mut k = locked(&self.keeping);
+        k.drains.retain(|(of, since), _| match of {
+            Some(m) => state.standing(*m) == Some(Standing::Draining),
+            None => state.planned.as_ref().is_some_and(|p| p.since == *since),
+        });
         let draining = state.members.iter().filter(|m| m.standing == Standing::Draining);
         for m in draining.filter(|m| !m.acknowledged.contains(&self.view.me)) {
             k.drains.entry((Some(m.member), 0)).or_insert_with(|| self.epochs.drain());
@@ -196,6 +218,15 @@ impl PoolNode {
         let planned = state.planned.as_ref().filter(|p| p.standing == Standing::Draining);
         if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&self.view.me)) {
             k.drains.entry((None, p.since)).or_insert_with(|| self.epochs.drain());
+        }
+    }
+
+    /// Nothing is posted to memory nodes that are away.
+    fn hear_of_memory(&self, known: &State, state: &State) {
+        for m in &state.memory {
+            if known.presence(m.member.node) != m.presence {
+                self.fabric.set_presence(self.cn, m.member.node, m.presence);
+            }
         }
     }
 
@@ -237,6 +268,9 @@ impl PoolNode {
                 locked(&self.keeping).drains.remove(&(Some(m.member), 0));
             }
         }
+        for m in state.away().filter(|m| !m.acknowledged.contains(&me)) {
+            self.membership.propose(me, Change::Avoided(m.member), ep.now()).await?;
+        }
         let planned = state.planned.as_ref().filter(|p| p.standing == Standing::Draining);
         if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&me))
             && self.has_drained((None, p.since))
@@ -251,27 +285,44 @@ impl PoolNode {
         locked(&self.keeping).drains.get_mut(&what).is_some_and(Drain::is_over)
     }
 
-    /// Whoever comes first carries a death, or a move, on.
+    /// Whoever comes first carries a death, or a move, on. One that cannot go on now does not keep the others from it.
     async fn coordinate(&self, ep: &Endpoint, state: &Arc<State>) -> Result<()> {
-        let me = self.view.me;
+        let mut outcome = Ok(());
         for m in &state.members {
-            match m.standing {
-                Standing::Revoking if state.is_acknowledged(&m.acknowledged) => {
-                    for host in self.shape.memory.iter().map(|l| l.node) {
-                        self.fabric.fence(host, m.member.node, m.member.incarnation)?;
-                    }
+            let done = self.carry_on(ep, state, m).await;
+            outcome = outcome.and(done);
+        }
+        outcome.and(self.carry_on_move(ep, state).await)
+    }
+
+    async fn carry_on(&self, ep: &Endpoint, state: &State, m: &MemberState) -> Result<()> {
+        let me = self.view.me;
+        match m.standing {
+            Standing::Revoking if state.is_acknowledged(&m.acknowledged) => {
+                // Memory nodes that are members do it themselves.
+                let hosts = self.shape.memory.iter().map(|l| l.node);
+                let hosts: Vec<_> = hosts.filter(|n| state.memory_node(*n).is_none()).collect();
+                for host in &hosts {
+                    self.fabric.fence(*host, m.member.node, m.member.incarnation)?;
+                }
+                if !hosts.is_empty() {
                     self.membership.propose(me, Change::Revoked(m.member), ep.now()).await?;
                 }
-                Standing::Rehoming if m.claimant == Some(me) => {
-                    self.rehome(ep, m.member).await?;
-                    self.membership.propose(me, Change::Rehomed(m.member), ep.now()).await?;
-                }
-                Standing::Rehoming => {
-                    self.membership.propose(me, Change::Claim(m.member), ep.now()).await?;
-                }
-                _ => {}
             }
+            Standing::Rehoming if m.claimant == Some(me) => {
+                self.rehome(ep, m.member).await?;
+                self.membership.propose(me, Change::Rehomed(m.member), ep.now()).await?;
+            }
+            Standing::Rehoming => {
+                self.membership.propose(me, Change::Claim(m.member), ep.now()).await?;
+            }
+            _ => {}
         }
+        Ok(())
+    }
+
+    async fn carry_on_move(&self, ep: &Endpoint, state: &State) -> Result<()> {
+        let me = self.view.me;
         let done = locked(&self.keeping).carried_out;
         let open = |p: &&Move| p.standing == Standing::Rehoming && p.since > done;
         let Some(p) = state.planned.as_ref().filter(open) else { return Ok(()) };
@@ -324,6 +375,11 @@ impl PoolNode {
         let state = self.view.state();
         let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
         state.planned.is_none() && state.members.iter().all(|m| still(m.standing))
+    }
+
+    /// The memory nodes that are away, as far as this node knows: what they hold cannot be reached.
+    pub fn away(&self) -> Vec<(NodeId, Presence)> {
+        self.view.state().away().map(|m| (m.member.node, m.presence)).collect()
     }
 
     /// How far a node, in the life of this number, has come, as far as this node knows.

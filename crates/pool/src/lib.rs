@@ -14,6 +14,7 @@
 
 mod apart;
 mod arena;
+mod belonging;
 mod blocks;
 mod bump;
 mod catalog;
@@ -22,8 +23,11 @@ mod charter;
 mod chips;
 mod chunks;
 mod cluster;
+mod creation;
 mod epoch;
 mod extents;
+#[doc(hidden)]
+pub mod fuzzing;
 mod homes;
 mod ids;
 mod keeper;
@@ -44,12 +48,14 @@ mod wire;
 
 pub use crate::apart::{MemoryNode, Place, open_charter};
 pub use crate::arena::{Arena, ArenaKey, Grant};
+pub use crate::belonging::Belonging;
 pub use crate::bump::{Bump, Stripes};
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
 };
 pub use crate::census::{Census, Held, Lost};
 pub use crate::cluster::Cluster;
+pub use crate::creation::{Creation, Creator, Opening};
 pub use crate::epoch::{EpochGuard, EpochHandle, Rest};
 pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,

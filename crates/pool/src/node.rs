@@ -13,6 +13,7 @@ use dmtree_fabric::{
 use crate::arena::{Arena, ArenaKey, Grant};
 use crate::blocks::{BlockSpace, BlockWish};
 use crate::chunks::{RunRequest, ask_run, return_run};
+use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
 use crate::keeper::Keeping;
@@ -88,6 +89,8 @@ pub struct PoolNode {
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) quarantine: Quarantine,
     pub(crate) notes: Arc<Notes>,
+    /// Indexes that this life is creating.
+    pub(crate) creating: Arc<Tickets>,
     /// Things given back or retired that cannot have been granted: counted, and left alone.
     pub(crate) refused: AtomicUsize,
     /// By memory node: how many wishes for a chunk near it go elsewhere unasked, since it was found full.
@@ -130,6 +133,7 @@ impl PoolNode {
             epochs,
             quarantine: Quarantine::default(),
             notes: Arc::default(),
+            creating: Arc::default(),
             refused: AtomicUsize::new(0),
             found_full,
         }
@@ -176,12 +180,20 @@ impl PoolNode {
         self.view.check_lease(ep)
     }
 
+    /// The same for an operation that has changed nothing yet: its error says that there is no effect.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    #[inline]
+    pub fn check_lease_untouched(&self, ep: &Endpoint) -> Result<()> {
+        self.view.check_lease_untouched(ep)
+    }
+
     /// Whether a node, in the life whose number ends in these 16 bits, is dead and nothing of it executes anywhere any more: its
     /// locks may be taken over.
     pub fn is_revoked(&self, node: NodeId, incarnation: u16) -> bool {
-        let state = self.view.state();
-        let mut lives = state.members.iter().map(|m| m.member).filter(|m| m.node == node);
-        lives.any(|m| m.incarnation as u16 == incarnation && self.view.is_revoked(m))
+        let life = self.view.state().life_of(node, incarnation);
+        life.is_some_and(|m| self.view.is_revoked(m))
     }
 
     /// Whether a node, in the life whose number ends in these 16 bits, has lost its lease. What it has in flight may still execute:
@@ -189,8 +201,8 @@ impl PoolNode {
     #[doc(hidden)]
     pub fn is_suspected(&self, node: NodeId, incarnation: u16) -> bool {
         let state = self.view.state();
-        let mut lives = state.members.iter().filter(|m| m.member.node == node);
-        lives.any(|m| m.member.incarnation as u16 == incarnation && m.standing != Standing::Living)
+        let life = state.life_of(node, incarnation);
+        life.is_some_and(|m| state.standing(m) != Some(Standing::Living))
     }
 
     /// Whether a node answers, as far as the membership knows.
@@ -347,12 +359,12 @@ impl PoolNode {
         let near = near
             .filter(|n| n.role() == Role::Memory && n.index() < self.shape.memory.len())
             .map(NodeId::index);
-        if let Some(item) = source.take(near) {
+        if let Some(item) = self.take(source, near) {
             return Ok(item);
         }
         let why = WaitReason { what: "a chunk", at: u64::from(source.request().index) };
         let _turn = Turn::acquire(source.refill(), ep, why).await?;
-        if let Some(item) = source.take(near) {
+        if let Some(item) = self.take(source, near) {
             return Ok(item);
         }
         let mut trouble = None;
@@ -362,7 +374,7 @@ impl PoolNode {
             {
                 return Ok(item);
             }
-            if let Some(item) = source.take(None) {
+            if let Some(item) = self.take(source, None) {
                 return Ok(item);
             }
         }
@@ -372,7 +384,7 @@ impl PoolNode {
         // All full: what waits in quarantine or lies idle here may still help. Boxed, being rare and large.
         self.quarantine.press();
         let freed = Box::pin(self.reclaim_all(ep)).await;
-        if let Some(item) = source.take(None) {
+        if let Some(item) = self.take(source, None) {
             return Ok(item);
         }
         if freed.is_ok()
@@ -381,6 +393,23 @@ impl PoolNode {
             return Ok(item);
         }
         Err(trouble.unwrap_or_else(|| self.full(source.request())))
+    }
+
+    /// A piece that is here, of no memory node that is away.
+    fn take<S: Source>(&self, source: &S, only: Option<usize>) -> Option<S::Item> {
+        if self.view.check_memory().is_ok() {
+            return source.take(only);
+        }
+        let present = |n: &usize| self.view.check_presence(self.shape.memory[*n].node).is_ok();
+        match only {
+            Some(n) => present(&n).then(|| source.take(only)).flatten(),
+            None => {
+                let first = source.cursor().load(Ordering::Relaxed);
+                let nodes = self.shape.memory.len();
+                let mut there = (0..nodes).map(|k| (first + k) % nodes).filter(present);
+                there.find_map(|n| source.take(Some(n)))
+            }
+        }
     }
 
     async fn refill_any<S: Source>(

@@ -184,8 +184,10 @@ impl PoolNode {
                 return Ok(());
             }
         }
+        let memory = self.shape.memory.iter().map(|l| l.node);
+        let mut memory: Vec<NodeId> =
+            memory.filter(|n| self.view.check_presence(*n).is_ok()).collect();
         // The memory node that serves it already comes first: it has the memory.
-        let mut memory: Vec<NodeId> = self.shape.memory.iter().map(|l| l.node).collect();
         memory.sort_by_key(|m| *m != p.home.node);
         for home in memory {
             if ask_adopt(ep, self.call_ns(), home, p).await? {

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use dmtree_fabric::{Endpoint, Member, NodeId, Result, Role, Standing, State};
+use dmtree_fabric::{Endpoint, Member, Result, Role, Standing, State};
 
 use crate::homes::first_home;
 use crate::ids::COMPUTE_PARTITIONS;
@@ -14,8 +14,8 @@ use crate::node::PoolNode;
 use crate::rehome::Seen;
 use crate::wire::locked;
 
-/// How many times faster a keeper's steps come while there is something to be done.
-const FASTER: u64 = 16;
+/// How many times faster the steps of a keeper that has just joined come.
+const FASTER: u64 = 8;
 /// Partitions of one move.
 const AT_ONCE: usize = 64;
 /// Partitions that nobody has opened and whose first home is gone: a node that serves none takes so many.
@@ -32,28 +32,26 @@ pub(crate) struct Looks {
 
 /// Whether a compute node's life is over and its death has come to its end, so that nobody else will give its partitions a home.
 pub(crate) fn is_over(state: &State, home: Member) -> bool {
-    let standing = state.standing(home);
-    home.node.role() == Role::Compute && standing.is_none_or(|s| s == Standing::Gone)
+    home.node.role() == Role::Compute && state.standing(home) == Some(Standing::Gone)
 }
 
 impl PoolNode {
-    /// As [`PoolNode::keep_on`], and looks for tables to serve. While there is something to be done the steps come faster: who has just
-    /// joined waits for it.
+    /// As [`PoolNode::keep_at`], and looks for tables to serve. Until it has found all served for the first time its steps come faster:
+    /// who has just joined waits for that.
     ///
     /// # Errors
     /// `Fenced`.
     pub(crate) async fn keep_with_share(
         &self,
         ep: &Endpoint,
-        pause_ns: u64,
+        pause_ns: impl Fn() -> u64,
         until: impl Fn() -> bool,
     ) -> Result<()> {
         let mut looks = Looks::default();
         while !until() {
             let stepped = Cell::new(false);
-            let idle = self.is_settled() && self.has_share();
-            let pause = if idle { pause_ns } else { pause_ns / FASTER };
-            self.keep_on(ep, pause, || stepped.replace(true)).await?;
+            let pause = || pause_ns() / if self.has_share() { 1 } else { FASTER };
+            self.keep_at(ep, pause, || stepped.replace(true)).await?;
             // What fails now is asked for again by the next step.
             if self.look_for_share(ep, &mut looks).await.unwrap_or(false) {
                 locked(&self.keeping).has_share = true;
@@ -114,14 +112,9 @@ impl PoolNode {
     pub(crate) fn orphans(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
         let (c, m) = (self.shape.compute_nodes, self.shape.memory.len() as u16);
         let state = self.view.state();
-        let later = move |node: NodeId| self.fabric.incarnation(node).is_some_and(|i| i > 1);
         let gone = move |p: &u16| {
             let first = Member { node: first_home(*p, c, m), incarnation: 1 };
-            match state.standing(first) {
-                Some(standing) => standing == Standing::Gone,
-                // Forgotten, or never there.
-                None => later(first.node),
-            }
+            state.standing(first).is_some_and(|s| s == Standing::Gone)
         };
         (0..COMPUTE_PARTITIONS).filter(|p| !opened.contains(p)).filter(gone)
     }

@@ -251,6 +251,10 @@ impl Side {
         let n = self.homes.len();
         let first = self.cursors[size.1].fetch_add(1, Ordering::Relaxed);
         for home in (0..n).map(|k| &self.homes[(first.wrapping_add(k)) % n]) {
+            if let Err(e) = view.check_presence(home.node) {
+                trouble.get_or_insert(e);
+                continue;
+            }
             if let Some(t) = home.pop(size) {
                 return Ok(Some(t));
             }

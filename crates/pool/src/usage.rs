@@ -1,6 +1,6 @@
 //! How full the pool is.
 
-use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result};
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Presence, Result};
 
 use crate::arena::ArenaKey;
 use crate::layout::{ChunkRecord, ChunkUse, NodeLayout, RECORD_BYTES};
@@ -77,8 +77,10 @@ pub struct MemoryUsage {
 /// The pool as seen from one compute node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolUsage {
-    /// Every memory node.
+    /// Every memory node that can be used.
     pub memory: Vec<MemoryUsage>,
+    /// Those that cannot, and are not counted.
+    pub away: Vec<(NodeId, Presence)>,
     /// This compute node.
     pub here: NodeUsage,
 }
@@ -122,11 +124,13 @@ impl PoolNode {
     /// As [`PoolNode::chunk_records`].
     pub async fn usage_all(&self, ep: &Endpoint) -> Result<PoolUsage> {
         let mut memory = Vec::new();
-        for layout in &self.shape.memory {
+        let away = self.away();
+        let is_there = |l: &&NodeLayout| away.iter().all(|(node, _)| *node != l.node);
+        for layout in self.shape.memory.iter().filter(is_there) {
             let records = self.chunk_records(ep, layout.node).await?;
             memory.push(summary(layout, &records));
         }
-        Ok(PoolUsage { memory, here: self.usage() })
+        Ok(PoolUsage { memory, away, here: self.usage() })
     }
 }
 

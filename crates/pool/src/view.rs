@@ -1,12 +1,13 @@
 //! What a compute node knows of the membership, and what follows from it for its clients.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, Lease, Member, NodeId, Result, Role, Standing, State,
+    Endpoint, Error, ErrorKind, Lease, Member, NodeId, Presence, Result, Role, Standing, State,
 };
 
+use crate::belonging::OwnStanding;
 use crate::wire::locked;
 
 /// One node's view.
@@ -20,8 +21,12 @@ pub(crate) struct View {
     lease_until: AtomicU64,
     /// Members that are gone.
     deaths: AtomicU64,
+    /// Memory nodes are away.
+    any_away: AtomicBool,
     /// For tests: how much faster the own clock runs, in millionths.
     drift_ppm: AtomicI64,
+    /// Whether the membership is lost for good, and what was said about it last.
+    pub(crate) standing: OwnStanding,
 }
 
 impl View {
@@ -31,7 +36,9 @@ impl View {
             state: Mutex::default(),
             lease_until: AtomicU64::new(u64::MAX),
             deaths: AtomicU64::new(0),
+            any_away: AtomicBool::new(false),
             drift_ppm: AtomicI64::new(0),
+            standing: OwnStanding::default(),
         }
     }
 
@@ -39,9 +46,30 @@ impl View {
         self.deaths.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_deaths(&self, state: &State) {
-        let gone = state.members.iter().filter(|m| m.standing == Standing::Gone).count();
-        self.deaths.store(gone as u64, Ordering::Relaxed);
+    /// Notes what is asked for often of a state that this node acts on from now on.
+    pub(crate) fn hear(&self, state: &State) {
+        self.deaths.store(state.deaths, Ordering::Relaxed);
+        self.any_away.store(state.away().next().is_some(), Ordering::Relaxed);
+    }
+
+    /// Fails when a memory node is away. Costs a load while none is.
+    pub(crate) fn check_presence(&self, node: NodeId) -> Result<()> {
+        if !self.any_away.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match locked(&self.state).presence(node) {
+            Presence::Present => Ok(()),
+            away => Err(away.refusal(node)),
+        }
+    }
+
+    /// Fails when any memory node is away.
+    pub(crate) fn check_memory(&self) -> Result<()> {
+        if !self.any_away.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let state = locked(&self.state);
+        state.away().next().map_or(Ok(()), |m| Err(m.presence.refusal(m.member.node)))
     }
 
     pub(crate) fn set_drift(&self, ppm: i64) {
@@ -71,12 +99,30 @@ impl View {
     /// Fails when this node's lease has ended by its own clock. Costs a load while nobody judges.
     #[inline]
     pub(crate) fn check_lease(&self, ep: &Endpoint) -> Result<()> {
+        if self.holds_lease(ep) { Ok(()) } else { Err(self.over()) }
+    }
+
+    /// The same for an operation that has changed nothing yet: it may be tried again.
+    #[inline]
+    pub(crate) fn check_lease_untouched(&self, ep: &Endpoint) -> Result<()> {
+        if self.holds_lease(ep) { Ok(()) } else { Err(self.ended()) }
+    }
+
+    /// Whether the lease surely holds, by the own clock.
+    #[inline]
+    pub(crate) fn holds_lease(&self, ep: &Endpoint) -> bool {
         let until = self.lease_until.load(Ordering::Relaxed);
-        if until == u64::MAX || self.clock(ep) < until { Ok(()) } else { Err(self.over()) }
+        until == u64::MAX || self.clock(ep) < until
     }
 
     #[cold]
     fn over(&self) -> Error {
+        // The operation may have written before it was held up.
+        self.ended().effect_unknown()
+    }
+
+    #[cold]
+    fn ended(&self) -> Error {
         Error::new(
             ErrorKind::Fenced,
             format!(
@@ -84,8 +130,12 @@ impl View {
                 self.me
             ),
         )
-        // The operation may have written before it was held up.
-        .effect_unknown()
+    }
+
+    /// The error of a membership that is lost for good.
+    #[cold]
+    pub(crate) fn lost(&self) -> Error {
+        Error::new(ErrorKind::Fenced, format!("{} has lost its membership", self.me))
     }
 
     pub(crate) fn state(&self) -> Arc<State> {
@@ -103,11 +153,11 @@ impl View {
 
     /// Whether a node can be asked for something: as far as is known it lives.
     pub(crate) fn is_worth_asking(&self, node: NodeId) -> bool {
-        let state = locked(&self.state);
-        // Memory nodes hold no lease. (And while nobody has joined, nothing is judged.)
         if node.role() == Role::Memory {
-            return true;
+            return self.check_presence(node).is_ok();
         }
+        // While nobody has joined, nothing is judged.
+        let state = locked(&self.state);
         let mut lives = state.members.iter().filter(|m| m.member.node == node);
         state.members.is_empty() || lives.any(|m| m.standing == Standing::Living)
     }

@@ -1,28 +1,28 @@
-//! The one error of this crate.
+//! The error type of this crate.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What sort of thing was wrong.
+/// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A name that nothing here has.
+    /// An unknown name.
     UnknownName,
-    /// A number or text outside what is allowed.
+    /// A number or text outside of the permitted values.
     BadValue,
     /// A file of keys that cannot be used.
     KeyFile,
     /// A file that cannot be read.
     Io,
-    /// A line of an operation trace that is neither an operation nor the client's own.
+    /// A line of an operation trace that is neither an operation nor a line of the client.
     Trace,
-    /// Bytes that do not hold an encoded record.
+    /// Bytes that are no encoded record.
     Record,
 }
 
-/// Anything wrong with a workload, a key file, a trace or a stored record. Displays as one line:
-/// what was wrong, and what to do.
+/// An error in a workload, a key file, a trace or a stored record. Displays as one line: the cause,
+/// and what to do.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -54,7 +54,7 @@ impl Error {
         }
     }
 
-    /// What sort of thing was wrong.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -73,14 +73,15 @@ impl std::error::Error for Error {
     }
 }
 
-/// Where reading an operation trace stopped, and why. Reading does not go on after one.
+/// The place and reason at which reading an operation trace stopped. Reading does not continue
+/// after an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceError {
     /// The file, or the name that was given for a stream.
     pub file: PathBuf,
     /// The line, counted from 1 in that file; 0 when the file could not be opened.
     pub line: u64,
-    /// What was wrong there.
+    /// The reason.
     pub why: String,
 }
 

@@ -2,18 +2,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// How many inserts may finish after one that does not, before that one is taken as lost.
+/// The number of inserts that may finish after an unfinished one before that one is taken as lost.
 const WINDOW: u64 = 1 << 14;
 
-/// Hands out fresh record numbers, each once, and knows up to where they are stored.
+/// Hands out fresh record numbers, each once, and knows up to which number they are stored.
 ///
 /// Several processes can share a run as `part` of `parts`: part p takes the numbers `first + p`,
-/// `first + p + parts`, and so on, so no two ever insert the same record, without talking to each
-/// other.
+/// `first + p + parts`, and so on. No two parts ever insert the same record, and they need no
+/// communication.
 ///
 /// "Stored" is the highest count such that this and all earlier inserts were acknowledged, so that
-/// `latest` does not read what is still on its way. An insert whose client gave up holds this back
-/// until 16 384 later ones have finished.
+/// `latest` does not read an insert in flight. An insert of a client that gave up delays this until
+/// 16 384 later ones have finished.
 #[derive(Debug)]
 pub struct InsertCounter {
     first: u64,
@@ -22,8 +22,8 @@ pub struct InsertCounter {
     parts: u64,
     next: AtomicU64,
     acknowledged: AtomicU64,
-    /// Slot `t % WINDOW` holds the largest acknowledged ticket that falls there, plus one. Tickets
-    /// only grow, so a slot is never cleared.
+    /// Slot `t % WINDOW` has the largest acknowledged ticket of that slot, plus one. Tickets only
+    /// grow, so a slot is never cleared.
     window: Box<[AtomicU64]>,
 }
 
@@ -67,10 +67,11 @@ impl InsertCounter {
         self.first + self.part + count * self.parts
     }
 
-    /// Says that an insert is stored.
+    /// Records that an insert is stored.
     pub fn acknowledge(&self, ticket: Ticket) {
         self.slot(ticket.0).fetch_max(ticket.0 + 1, SeqCst);
-        // Whoever stores last sees all that was stored before it, and moves the mark over it.
+        // The last of several concurrent calls sees all earlier stores, and moves the mark over
+        // them.
         loop {
             let mark = self.acknowledged.load(SeqCst);
             if self.slot(mark).load(SeqCst) <= mark {
@@ -84,13 +85,13 @@ impl InsertCounter {
         &self.window[(ticket % WINDOW) as usize]
     }
 
-    /// How many inserts of this part are stored, counted without a gap.
+    /// Number of stored inserts of this part, counted without a gap.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(SeqCst)
     }
 
-    /// How many inserts of this part were handed out.
+    /// Number of inserts of this part that were handed out.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.next.load(SeqCst)

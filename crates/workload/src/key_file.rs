@@ -11,7 +11,7 @@ use crate::keys::MAX_KEY;
 #[derive(Debug)]
 pub struct KeyFile {
     bytes: Vec<u8>,
-    /// Where each key starts, and one more: where a key after the last would.
+    /// The start of each key, and one more: the position after the last key.
     starts: Vec<usize>,
     /// Line numbers from 0 in key order.
     sorted: Vec<u32>,
@@ -22,13 +22,13 @@ impl KeyFile {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// What [`KeyFile::parse`] refuses, and a file that cannot be read.
+    /// The errors of [`KeyFile::parse`], and a file that cannot be read.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|e| Error::io("read key file", path, e))?;
         Self::parse(&path.display().to_string(), bytes)
     }
 
-    /// Checks keys already in memory; `name` is for messages.
+    /// Checks keys that are already in memory; `name` is for messages.
     ///
     /// # Errors
     /// An empty key, one above [`MAX_KEY`] bytes, a repeated one (all with the line), no key at
@@ -62,7 +62,7 @@ impl KeyFile {
         }
         let mut file = KeyFile { bytes, starts, sorted: Vec::new(), longest };
         let mut sorted: Vec<u32> = (0..file.len() as u32).collect();
-        // Stable: of two equal keys the earlier line stands first.
+        // The sort is stable: of two equal keys the earlier line comes first.
         sorted.sort_by(|&a, &b| file.get(a as usize).cmp(file.get(b as usize)));
         let repeated = sorted
             .windows(2)
@@ -79,13 +79,13 @@ impl KeyFile {
         Ok(file)
     }
 
-    /// How many keys.
+    /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Never: a file without keys is refused.
+    /// Always false: a file without keys is refused.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -106,7 +106,7 @@ impl KeyFile {
         }
     }
 
-    /// Whether a key stands in the file.
+    /// Whether the file has a key.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.search(key).is_ok()
@@ -116,13 +116,13 @@ impl KeyFile {
         self.sorted.binary_search_by(|&line| self.get(line as usize).cmp(key))
     }
 
-    /// The place of a line's key in key order.
+    /// The position of a line's key in key order.
     pub(crate) fn rank(&self, line: usize) -> u64 {
         self.search(self.get(line)).unwrap_or_else(|place| place) as u64
     }
 
     /// Appends to `out` a key near that of line `line` which is not in the file: of the same
-    /// length, its last byte changed. Only where all 255 changes are keys of the file too, a key
+    /// length, with another last byte. If all 255 changes are keys of the file, too, it is a key
     /// one byte longer than the longest.
     pub(crate) fn absent(&self, line: u64, out: &mut Vec<u8>) {
         let start = out.len();
@@ -131,7 +131,7 @@ impl KeyFile {
         let at = out.len() - 1;
         for change in 1..=255u8 {
             out[at] = last.wrapping_add(change);
-            // A newline cannot be in a key of the file, but neither should a made-up key hold one.
+            // A key of the file has no newline, and an absent key must not have one either.
             if out[at] != b'\n' && !self.contains(&out[start..]) {
                 return;
             }

@@ -1,8 +1,8 @@
-//! Keys: from a record number to its bytes.
+//! Keys: from a record number to the bytes of its key.
 //!
 //! A record has a number: `0..records` are loaded, inserts take the numbers above. A [`KeySpace`]
-//! turns a number into key bytes, always the same ones, and keeps apart a second family of keys
-//! that are never stored, for searches that must find nothing.
+//! maps a number to key bytes, always to the same ones. It also has a second family of keys that
+//! are never stored, for searches that must find nothing.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,24 +21,24 @@ pub const MAX_KEY: usize = 1024;
 /// Absent keys of the computed forms are those of record numbers with this bit.
 const ABSENT: u64 = 1 << 63;
 
-/// How a key is made. As text (experiment files, command lines, results): `hashed24`, `u64`,
+/// The form of keys. As text (experiment files, command lines, results): `hashed24`, `u64`,
 /// `sequential`, `random(16..=32)`, `file(/path/to/keys)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyForm {
     /// 24 ASCII digits: the record number's FNV-1a 64 hash (8 bytes, low byte first) in decimal,
-    /// padded with `0` on the left. The published benchmark's form. Does not depend on the seed.
-    /// Two records may in principle hash alike; at 10^9 records the chance that any two do is about
-    /// 3 %.
+    /// padded with `0` on the left. The published benchmark's form. It does not depend on the seed.
+    /// Two records may have the same hash; at 10^9 records the probability of any such pair is
+    /// about 3 %.
     Hashed24,
-    /// 8 bytes, big endian: a seeded bijection of the record number, so that neighbours in number
-    /// are not neighbours in order, and no two keys are alike.
+    /// 8 bytes, big endian: a seeded bijection of the record number, so that adjacent numbers are
+    /// not adjacent in key order, and no two keys are equal.
     U64,
-    /// 8 bytes, big endian: the record number itself. Inserts then come in ascending order, and
-    /// absent keys lie to the right of all others, since a dense range has no gaps.
+    /// 8 bytes, big endian: the record number itself. Inserts then come in ascending order. Absent
+    /// keys are to the right of all others, because a dense range has no gaps.
     Sequential,
-    /// Random bytes, the length uniform over a range and fixed per record. The first bytes (up to
-    /// 8, no more than `min`) are a bijection of the record number, so no two keys are alike.
+    /// Random bytes; the length is uniform over a range and fixed per record. The first bytes (up
+    /// to 8, and at most `min`) are a bijection of the record number, so no two keys are equal.
     Random {
         /// Shortest key, bytes; at least 1. It bounds the number of records: 2^(8 min - 1).
         min: u32,
@@ -66,7 +66,7 @@ impl FromStr for KeyForm {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        // A path may hold commas and parentheses: take it whole.
+        // A path may contain commas and parentheses, so it is taken whole.
         if let Some(path) = text.trim().strip_prefix("file(").and_then(|t| t.strip_suffix(')')) {
             return Ok(KeyForm::File(PathBuf::from(path)));
         }
@@ -93,7 +93,7 @@ impl FromStr for KeyForm {
 
 text::serde_by_text!(KeyForm, "a key form such as \"hashed24\" or \"random(16..=32)\"");
 
-/// A key form made ready: from record numbers to key bytes.
+/// A prepared key form: maps record numbers to key bytes.
 #[derive(Debug, Clone)]
 pub struct KeySpace {
     maker: Maker,
@@ -109,7 +109,7 @@ enum Maker {
 }
 
 impl KeySpace {
-    /// Makes a form ready; a key file is read and checked here.
+    /// Prepares a form; reads and checks a key file here.
     ///
     /// # Errors
     /// A length range that is empty, starts at 0 or ends above [`MAX_KEY`]; a key file that cannot
@@ -140,7 +140,7 @@ impl KeySpace {
         KeySpace { maker: Maker::File(keys) }
     }
 
-    /// How many record numbers have a key: those from 0 up to, not including, this one.
+    /// The number of record numbers that have a key: those from 0 up to, not including, this one.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         match &self.maker {
@@ -150,7 +150,7 @@ impl KeySpace {
         }
     }
 
-    /// The longest key this space makes, absent ones included, in bytes.
+    /// The longest key of this space, including absent keys, in bytes.
     #[must_use]
     pub fn max_len(&self) -> usize {
         match &self.maker {
@@ -204,7 +204,7 @@ impl KeySpace {
         }
     }
 
-    /// Where the key of `record` stands in key order: sorting record numbers by this sorts their
+    /// The position of the key of `record` in key order: sorting record numbers by it sorts their
     /// keys.
     pub(crate) fn rank(&self, record: u64) -> u64 {
         match &self.maker {

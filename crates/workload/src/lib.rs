@@ -1,11 +1,11 @@
-//! Workloads for range indexes on disaggregated memory: which operation, on which key, with which
-//! value.
+//! Workloads for range indexes on disaggregated memory: the operations, their keys and their
+//! values.
 //!
-//! * [`WorkloadSpec`] holds the settings of a run (serde, text forms everywhere), [`Plan`] is the
-//!   same made ready, and each client draws its operations from an [`OpStream`].
-//! * [`trace`] replays what the real YCSB client printed with its `basic` binding.
+//! * [`WorkloadSpec`] has the settings of a run (serde, with text forms for all), [`Plan`] is the
+//!   prepared form, and each client draws its operations from an [`OpStream`].
+//! * [`trace`] replays the output of the real YCSB client with its `basic` binding.
 //!
-//! Everything drawn comes from one [`Seed`]; the generator and what hangs on it are frozen,
+//! All random choices come from one [`Seed`]. The generator and all that depends on it are frozen,
 //! so that a published seed replays.
 //!
 //! ```
@@ -61,7 +61,7 @@ pub use spec::WorkloadSpec;
 pub use stream::{Exhausted, Op, OpStream};
 pub use values::{MAX_VALUE, Mismatch, ValueMaker, ValueSize};
 
-/// Property tests draw from a fixed seed, so that a failure repeats by itself.
+/// Property tests use a fixed seed, so that a failure repeats.
 #[cfg(test)]
 fn property_config() -> proptest::test_runner::Config {
     use proptest::test_runner::{Config, RngSeed};

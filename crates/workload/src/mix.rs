@@ -1,4 +1,4 @@
-//! What share of the operations is of which kind, by name.
+//! The shares of operation kinds, by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,19 +14,19 @@ use crate::rng::Rng;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OpKind {
-    /// Search of a key that is stored.
+    /// Search of a stored key.
     Read,
-    /// Search of a key that is not.
+    /// Search of an absent key.
     ReadAbsent,
     /// Insert of a new key.
     Insert,
-    /// Write to a key that is stored (an upsert in the published systems).
+    /// Write to a stored key (an upsert in the published systems).
     Update,
-    /// Removal of a key that is stored.
+    /// Removal of a stored key.
     Delete,
-    /// Entries in ascending order from a key that is stored, without an upper bound.
+    /// Entries in ascending order from a stored key, without an upper bound.
     Scan,
-    /// A search and then a write of the same key; not atomic.
+    /// A search and then a write of the same key; it is not atomic.
     ReadModifyWrite,
 }
 
@@ -56,7 +56,7 @@ impl OpKind {
         }
     }
 
-    /// Whether the operation is about a record that must already be loaded.
+    /// Whether the operation needs a loaded record.
     #[must_use]
     pub const fn needs_records(self) -> bool {
         !matches!(self, OpKind::Insert)
@@ -120,7 +120,7 @@ impl Mix {
         OpKind::ALL.iter().any(|&kind| kind.needs_records() && self.weight(kind) > 0)
     }
 
-    /// Draws a kind. A mix without any weight gives reads; [`Workload`] refuses it before.
+    /// Draws a kind. A mix without weights gives reads; [`Workload`] refuses it before.
     #[inline]
     pub fn draw(&self, rng: &mut Rng) -> OpKind {
         let mut at = rng.below(self.total().max(1));
@@ -135,9 +135,9 @@ impl Mix {
     }
 }
 
-/// A named mix, and the law that belongs to it if it has one of its own.
+/// A named mix, and the distribution of its own, if it has one.
 ///
-/// In an experiment file either a name, or a table for a mix of your own:
+/// In an experiment file: a name, or a table for a custom mix.
 ///
 /// ```toml
 /// workload = "ycsb-a"
@@ -153,13 +153,13 @@ pub struct Workload {
     distribution: Option<Distribution>,
 }
 
-/// Name, name in the published tables, mix, own law.
+/// Name, name in the published tables, mix, own distribution.
 type Builtin = (&'static str, &'static str, Mix, Option<Distribution>);
 
 const LATEST: Option<Distribution> = Some(Distribution::Latest { theta: THETA });
 
-/// Each workload once. The published artifact's table names of the micro workloads (`ycsb-c` for
-/// search, `insert-only`, `update-only`, `scan-only`) are accepted as names too.
+/// All workloads, each once. The published artifact's table names of the micro workloads (`ycsb-c`
+/// for search, `insert-only`, `update-only`, `scan-only`) are accepted as names, too.
 const BUILTIN: [Builtin; 12] = [
     ("search", "ycsb-c", Mix { read: 100, ..Mix::NONE }, None),
     ("search-absent", "search-absent", Mix { read_absent: 100, ..Mix::NONE }, None),
@@ -192,11 +192,11 @@ impl Workload {
         Ok(Workload { name: name.to_owned(), csv_name: csv_name.to_owned(), mix, distribution })
     }
 
-    /// A mix of your own; `name` goes into results.
+    /// A custom mix; `name` is its name in results.
     ///
     /// # Errors
-    /// A name that is empty, has anything but letters, digits, `-`, `_` and `.`, or is a built-in
-    /// one's; weights that are all 0.
+    /// An empty name, a name with characters other than letters, digits, `-`, `_` and `.`, or a
+    /// built-in name; weights that are all 0.
     pub fn custom(name: &str, mix: Mix, distribution: Option<Distribution>) -> Result<Self> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
@@ -217,8 +217,7 @@ impl Workload {
         Ok(Workload { name: name.to_owned(), csv_name: name.to_owned(), mix, distribution })
     }
 
-    /// The names of the built-in workloads, and then the other names that the published tables have
-    /// for them.
+    /// The names of the built-in workloads, and then their other names in the published tables.
     pub fn names() -> impl Iterator<Item = &'static str> {
         let published = BUILTIN.iter().map(|b| b.1).filter(|n| BUILTIN.iter().all(|b| b.0 != *n));
         BUILTIN.iter().map(|b| b.0).chain(published)
@@ -243,7 +242,8 @@ impl Workload {
         &self.mix
     }
 
-    /// The law that this workload always has, whatever else is asked for: `latest` for YCSB D.
+    /// The distribution that this workload always has, also if another one is requested: `latest`
+    /// for YCSB D.
     #[must_use]
     pub fn own_distribution(&self) -> Option<Distribution> {
         self.distribution

@@ -1,9 +1,9 @@
 //! A seeded bijection of `0..n`, without a table.
 //!
-//! It scatters popularity ranks over the records, orders a load, walks the deletes, and embeds
-//! record numbers in random keys. Where YCSB hashes a rank and takes it modulo the number of
-//! records, two ranks may meet on one record and some records are never drawn; a bijection keeps
-//! the law as it is.
+//! It scatters popularity ranks over the records, orders a load, orders the deletes, and embeds
+//! record numbers in random keys. YCSB hashes a rank and takes it modulo the number of records; two
+//! ranks may then meet on one record, and some records are never drawn. A bijection preserves the
+//! law.
 
 use crate::rng::{Rng, Seed, mix64};
 
@@ -11,9 +11,9 @@ use crate::rng::{Rng, Seed, mix64};
 const ROUNDS: usize = 4;
 
 /// A seeded bijection of `0..n`. On the next power of two above `n` every step (add, multiply by an
-/// odd number, xor with the own upper half) can be undone, so the whole is a bijection there; a
-/// result at or above `n` is put through again until it falls below ("cycle walking": J. Black, P.
-/// Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), on average less than twice.
+/// odd number, xor with the own upper half) is invertible, so the whole is a bijection there. A
+/// result at or above `n` is mapped again until it is below ("cycle walking": J. Black, P. Rogaway,
+/// "Ciphers with arbitrary finite domains", CT-RSA 2002), on average less than twice.
 #[derive(Debug, Clone)]
 pub struct Permutation {
     n: u64,
@@ -24,14 +24,14 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The bijection of `0..n` that `seed` names.
+    /// The bijection of `0..n` for `seed`.
     #[must_use]
     pub fn new(n: u64, seed: Seed) -> Self {
         let bits = 64 - n.saturating_sub(1).leading_zeros();
         Self::with_bits(n, bits, seed)
     }
 
-    /// The bijection of all numbers of `bytes` bytes (1 to 8) that `seed` names.
+    /// The bijection of all numbers of `bytes` bytes (1 to 8) for `seed`.
     #[must_use]
     pub fn of_bytes(bytes: usize, seed: Seed) -> Self {
         let bits = 8 * bytes.clamp(1, 8) as u32;
@@ -51,7 +51,7 @@ impl Permutation {
         Permutation { n, mask, shift: bits.div_ceil(2).clamp(1, 63), add, multiply }
     }
 
-    /// Where `x` goes. `x` must be below `n`; a larger one is taken modulo `n`.
+    /// The image of `x`. `x` must be below `n`; a larger one is taken modulo `n`.
     #[inline]
     #[must_use]
     pub fn apply(&self, x: u64) -> u64 {
@@ -129,13 +129,13 @@ mod tests {
         let b = Permutation::new(1 << 20, Seed(2));
         let same = (0..1000).filter(|&x| a.apply(x) == b.apply(x)).count();
         assert!(same < 5);
-        // Neighbours must not stay neighbours: the popular ranks would share a leaf.
+        // Neighbours must not stay neighbours, or the popular ranks would share a leaf.
         let near = (0..1000).filter(|&x| a.apply(x).abs_diff(a.apply(x + 1)) < 1000).count();
         assert!(near < 20, "{near}");
     }
 
     /// The images of the first ranks must fill the domain evenly for any seed, or hot keys would
-    /// clump.
+    /// cluster.
     #[test]
     fn images_are_spread() {
         let mut bins = [0u64; 64];

@@ -1,4 +1,4 @@
-//! A workload made ready to run: what all its clients share.
+//! A prepared workload: the state that all its clients share.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::spec::WorkloadSpec;
 use crate::stream::OpStream;
 use crate::values::{Mismatch, ValueMaker};
 
-/// The version of the value that is loaded; writes in the run have others.
+/// The version of a loaded value; writes of the run have other versions.
 pub const LOADED: u32 = 0;
 
-/// A checked [`WorkloadSpec`] with its tables and counters. Shared by the clients of a process;
+/// A checked [`WorkloadSpec`] with its tables and counters. The clients of a process share it;
 /// every client takes its own [`OpStream`] from it.
 #[derive(Debug)]
 pub struct Plan {
     spec: WorkloadSpec,
     keys: KeySpace,
-    /// None for inserts only into an empty index.
+    /// `None` for a workload that only inserts into an empty index.
     chooser: Option<Chooser>,
     scans: ScanLengths,
     part: u32,
@@ -82,31 +82,31 @@ impl Plan {
         &self.spec
     }
 
-    /// What is done.
+    /// The workload.
     #[must_use]
     pub fn workload(&self) -> &Workload {
         &self.spec.workload
     }
 
-    /// The law in effect, which may be the workload's own.
+    /// The distribution in effect, which may be the workload's own.
     #[must_use]
     pub fn distribution(&self) -> Distribution {
         self.spec.distribution
     }
 
-    /// The key count that the law is taken over.
+    /// The key count over which the law is taken.
     #[must_use]
     pub fn nominal(&self) -> u64 {
         self.chooser.as_ref().map_or(0, Chooser::nominal)
     }
 
-    /// How many records are loaded.
+    /// Number of loaded records.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.spec.records
     }
 
-    /// How many records can be loaded and inserted in all.
+    /// Number of records that can be loaded and inserted in all.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.keys.capacity()
@@ -118,16 +118,16 @@ impl Plan {
         &self.keys
     }
 
-    /// The counter behind inserts; a driver that knows better when an insert is stored may
-    /// acknowledge there.
+    /// The counter of inserts. A driver that knows better when an insert is stored may acknowledge
+    /// it there.
     #[must_use]
     pub fn inserts(&self) -> &InsertCounter {
         &self.inserts
     }
 
     /// The operations of client `client` of this process. The same client of the same plan settings
-    /// draws the same; what clients share is the numbers of inserts and deletes, whose assignment
-    /// to clients is the order of arrival.
+    /// draws the same operations. Clients share only the numbers of inserts and deletes, which they
+    /// get in the order of arrival.
     #[must_use]
     pub fn stream(self: &Arc<Self>, client: u32) -> OpStream {
         let number = u64::from(self.part) << 32 | u64::from(client);
@@ -139,8 +139,8 @@ impl Plan {
         self.keys.key(record, out);
     }
 
-    /// Replaces the content of `out` by version `version` of the value of `record`, whose key is
-    /// `key`. Load with version [`LOADED`].
+    /// Replaces the content of `out` by version `version` of the value of `record`; `key` is the
+    /// record's key. A load uses version [`LOADED`].
     pub fn value(&self, record: u64, key: &[u8], version: u32, out: &mut Vec<u8>) {
         let len = self.spec.value_size.of(self.value_lengths, record, version);
         ValueMaker.fill(key, version, len, out);
@@ -177,7 +177,7 @@ impl Plan {
         &self.scans
     }
 
-    /// The next loaded record to delete; each is given once. `None` when this part's are used up.
+    /// The next loaded record to delete; each is returned once. `None` when this part has no more.
     pub(crate) fn take_delete(&self) -> Option<u64> {
         let mine = |count: u64| {
             let at = count.checked_mul(u64::from(self.parts))?.checked_add(u64::from(self.part))?;
@@ -189,18 +189,19 @@ impl Plan {
     }
 }
 
-/// In which order records are loaded.
+/// The order in which records are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadOrder {
-    /// A seeded permutation, whatever the key form: fills nodes as random inserts do.
+    /// A seeded permutation, for any key form: fills nodes as random inserts do.
     #[default]
     Random,
-    /// Ascending by key: for bulk loads. Takes about 32 bytes of memory per record while it sorts, 8 after.
+    /// Ascending by key, for bulk loads. Takes about 32 bytes of memory per record while it sorts,
+    /// and 8 after.
     Sorted,
 }
 
-/// The records to load, each once. Cheap to clone; clients share one and take a range of positions
-/// each.
+/// The records to load, each once. Cheap to clone: clients share one, and each takes a range of
+/// positions.
 ///
 /// ```
 /// use dmtree_workload::{LOADED, LoadOrder, WorkloadSpec};
@@ -227,7 +228,7 @@ enum By {
 }
 
 impl Load {
-    /// How many records there are to load.
+    /// Number of records to load.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.n
@@ -239,7 +240,7 @@ impl Load {
         self.n == 0
     }
 
-    /// The records at a range of positions of the order; what lies beyond the end is left out.
+    /// The records at a range of positions of the order; positions beyond the end are left out.
     pub fn records(&self, positions: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         (positions.start..positions.end.min(self.n)).map(|at| match &self.by {
             By::Permutation(order) => order.apply(at),

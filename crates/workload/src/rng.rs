@@ -1,15 +1,15 @@
-//! The random numbers of every workload: one seed, named children, one generator.
+//! The random numbers of every workload: one seed, named child seeds, one generator.
 //!
-//! **Frozen.** A result names its seed, and a seed must replay for as long as the result is quoted.
-//! So the generator stands here and is not a dependency: xoshiro256** 1.0 (D. Blackman, S. Vigna,
-//! "Scrambled linear pseudorandom number generators", ACM TOMS 47(4), 2021), its state filled by
-//! SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
-//! The tests hold the first outputs; a change of any of them is a change of every published
+//! **Frozen.** A result names its seed, and the seed must replay for as long as the result is
+//! quoted. So the generator is defined here and is not a dependency: xoshiro256** 1.0 (D. Blackman,
+//! S. Vigna, "Scrambled linear pseudorandom number generators", ACM TOMS 47(4), 2021), its state
+//! filled by SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+//! OOPSLA 2014). The tests check the first outputs; a change of any of them changes every published
 //! workload.
 //!
-//! Integer draws are the same on every machine. Draws that go through `exp` or `ln` (the exact zipf
-//! above its table size, YCSB's formula) use the platform's mathematics library, whose last bit may
-//! differ from another platform's: two platforms may then, very rarely, disagree on a draw.
+//! Integer draws are the same on every machine. Draws that use `exp` or `ln` (the exact zipf law
+//! above its table size, YCSB's formula) use the platform's mathematics library. Its last bit may
+//! differ from that of another platform, so two platforms may, very rarely, disagree on a draw.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ pub const fn fnv1a(bytes: &[u8]) -> u64 {
     hash
 }
 
-/// A seed from which independent generators and further seeds are named.
+/// A seed; independent generators and further seeds are derived from it by name.
 ///
 /// ```
 /// use dmtree_workload::Seed;
@@ -55,7 +55,7 @@ impl Seed {
         Seed(mix64(self.0.wrapping_add(GOLDEN) ^ mix64(fnv1a(name.as_bytes()))))
     }
 
-    /// The seed of item `number` of the part called `name`, say of one client of many.
+    /// The seed of item `number` of the part called `name`, for example of one client of many.
     #[must_use]
     pub const fn numbered(self, name: &str, number: u64) -> Seed {
         let named = self.child(name);
@@ -76,7 +76,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// A generator whose state is the first four outputs of SplitMix64 from `seed`.
+    /// A generator; its state is the first four outputs of SplitMix64 from `seed`.
     #[must_use]
     pub const fn new(seed: Seed) -> Self {
         let g1 = seed.0.wrapping_add(GOLDEN);
@@ -124,7 +124,7 @@ impl Rng {
         (wide >> 64) as u64
     }
 
-    /// Uniform in `low..=high`; `low` when the range is empty.
+    /// Uniform in `low..=high`; `low` if the range is empty.
     #[inline]
     pub const fn between(&mut self, low: u64, high: u64) -> u64 {
         if high <= low { low } else { low + self.below((high - low).wrapping_add(1)) }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn seeds_are_frozen() {
-        // Changing these numbers changes every workload ever published with a seed.
+        // A change of these numbers changes every workload ever published with a seed.
         let got = [
             Seed(1).child("a").0,
             Seed(1).child("b").0,

@@ -1,4 +1,4 @@
-//! How many entries a scan asks for.
+//! The lengths of scans.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,8 +11,8 @@ use crate::text;
 /// The longest scan, entries.
 pub const MAX_SCAN: u32 = 1 << 20;
 
-/// The law of scan lengths. Its text form is its name in results: `10` (each scan asks for 10
-/// entries), `uniform(1..=100)` (the default, as in YCSB and in the published benchmark),
+/// The distribution of scan lengths. Its text form is its name in results: `10` (each scan asks for
+/// 10 entries), `uniform(1..=100)` (the default, as in YCSB and in the published benchmark),
 /// `zipfian(1..=100, 0.99)` (short scans are frequent).
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -44,7 +44,7 @@ impl Default for ScanLength {
 }
 
 impl ScanLength {
-    /// The name that results carry: the text form.
+    /// The name in results: the text form.
     #[must_use]
     pub fn name(&self) -> String {
         self.to_string()
@@ -108,7 +108,7 @@ impl FromStr for ScanLength {
 
 text::serde_by_text!(ScanLength, "a scan length such as 10 or \"uniform(1..=100)\"");
 
-/// A scan length law made ready for drawing.
+/// A distribution of scan lengths, prepared for drawing.
 #[derive(Debug, Clone)]
 pub(crate) struct ScanLengths {
     law: ScanLength,

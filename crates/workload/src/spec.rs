@@ -1,4 +1,4 @@
-//! A workload with everything that makes a run of it repeatable.
+//! The settings of a workload; they make a run repeatable.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::rng::Seed;
 use crate::scan_len::ScanLength;
 use crate::values::ValueSize;
 
-/// All settings of a workload, as they stand in an experiment file. What is left out has the
-/// default shown; unknown names are refused.
+/// All settings of a workload, as in an experiment file. A missing setting has the default shown;
+/// unknown names are refused.
 ///
 /// ```
 /// let spec: dmtree_workload::WorkloadSpec = toml::from_str(
@@ -38,24 +38,24 @@ use crate::values::ValueSize;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct WorkloadSpec {
-    /// What is done. Default `search`.
+    /// The workload. Default `search`.
     pub workload: Workload,
-    /// Which records it is done to. Default `uniform`. A workload with a law of its own (YCSB D:
-    /// `latest`) keeps that one; [`Plan::distribution`] says which is in effect.
+    /// The distribution of records. Default `uniform`. A workload with a distribution of its own
+    /// (YCSB D: `latest`) keeps it; [`Plan::distribution`] returns the one in effect.
     pub distribution: Distribution,
-    /// The key count that zipf laws are taken over, at least `records`; ranks that the records do
-    /// not reach are spread over all of them. Default: `records`. `uniform` has no use for it.
+    /// The key count over which zipf laws are taken, at least `records`. Ranks beyond the records
+    /// are spread over all of them. Default: `records`. `uniform` does not use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nominal: Option<u64>,
-    /// How keys are made. Default `hashed24`.
+    /// The form of keys. Default `hashed24`.
     pub keys: KeyForm,
-    /// How many records are loaded before the run. Default 1 000 000.
+    /// Number of records that are loaded before the run. Default 1 000 000.
     pub records: u64,
     /// Length of values, bytes. Default 8.
     pub value_size: ValueSize,
-    /// How many entries a scan asks for. Default `uniform(1..=100)`.
+    /// Number of entries of a scan. Default `uniform(1..=100)`.
     pub scan_length: ScanLength,
-    /// The seed of all that is drawn. Default 42.
+    /// The seed of all random choices. Default 42.
     pub seed: Seed,
 }
 
@@ -75,10 +75,10 @@ impl Default for WorkloadSpec {
 }
 
 impl WorkloadSpec {
-    /// Checks the settings and makes them ready; reads the key file if there is one.
+    /// Checks and prepares the settings; reads the key file if there is one.
     ///
     /// # Errors
-    /// Settings that do not fit each other, a key file that cannot be used.
+    /// Contradictory settings, or a key file that cannot be used.
     pub fn build(&self) -> Result<Arc<Plan>> {
         self.build_part(0, 1)
     }

@@ -1,4 +1,4 @@
-//! One client's operations.
+//! The operations of one client.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use crate::mix::OpKind;
 use crate::plan::{LOADED, Plan};
 use crate::rng::{Rng, Seed};
 
-/// One operation. Keys and values are in the stream's buffers and last until the next one is asked
-/// for.
+/// One operation. Keys and values are in the stream's buffers, and last until the next operation is
+/// requested.
 ///
-/// `record` is the number of the record it is about, for checks; of an absent key, the record that
-/// the key was derived from. `version` is what [`Plan::value`] needs to make the same value again.
+/// `record` is the number of the operation's record, for checks; for an absent key, the record that
+/// the key was derived from. [`Plan::value`] makes the same value again from `version`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are described above
 pub enum Op<'a> {
-    /// Search a key that is stored, unless the workload also deletes and already did.
+    /// Search a stored key, unless the workload has already deleted it.
     Read { record: u64, key: &'a [u8] },
     /// Search a key that was never stored.
     ReadAbsent { record: u64, key: &'a [u8] },
     /// Insert a new key.
     Insert { record: u64, key: &'a [u8], version: u32, value: &'a [u8] },
-    /// Write to a key that is stored.
+    /// Write to a stored key.
     Update { record: u64, key: &'a [u8], version: u32, value: &'a [u8] },
-    /// Remove a key that is stored; no other delete has the same record.
+    /// Remove a stored key; no other delete has the same record.
     Delete { record: u64, key: &'a [u8] },
-    /// Read up to `len` entries in ascending order, from this key on, itself included.
+    /// Read up to `len` entries in ascending order from this key on, including it.
     Scan { record: u64, key: &'a [u8], len: u32 },
     /// Search a key, then write to it.
     ReadModifyWrite { record: u64, key: &'a [u8], version: u32, value: &'a [u8] },
@@ -46,7 +46,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The key it is about, or starts at.
+    /// Its key; for a scan, the start key.
     #[must_use]
     pub fn key(&self) -> &'a [u8] {
         match *self {
@@ -60,7 +60,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The number of the record it is about.
+    /// The number of its record.
     #[must_use]
     pub fn record(&self) -> u64 {
         match *self {
@@ -74,7 +74,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The value it writes, if it writes one.
+    /// The value that it writes, if any.
     #[must_use]
     pub fn value(&self) -> Option<&'a [u8]> {
         match *self {
@@ -91,15 +91,15 @@ impl<'a> Op<'a> {
 pub enum Exhausted {
     /// Every loaded record was deleted.
     Deletes,
-    /// There are no more keys to insert: the key file, or short random keys, are used up.
+    /// There are no more keys to insert: the key file, or the short random keys, are exhausted.
     Inserts,
 }
 
 /// The operations of one client, one after the other. Allocates only until its buffers have reached
 /// the longest key and value.
 ///
-/// Asking for the next operation says that the one before is done: an insert counts as stored from
-/// then on, and `latest` may read it. A client with several operations under way takes one stream
+/// A request for the next operation marks the one before as done: from then on an insert counts as
+/// stored, and `latest` may read it. A client with several operations in flight takes one stream
 /// for each.
 #[derive(Debug)]
 pub struct OpStream {
@@ -129,7 +129,7 @@ impl OpStream {
         }
     }
 
-    /// The next operation; `None`, then and ever after, when the workload is used up: see
+    /// The next operation; `None`, then and ever after, when the workload is exhausted: see
     /// [`OpStream::exhausted`].
     #[allow(clippy::should_implement_trait)] // an iterator could not lend its buffers
     pub fn next(&mut self) -> Option<Op<'_>> {
@@ -163,7 +163,7 @@ impl OpStream {
         self.plan.key(record, &mut self.key);
         let version = match kind {
             OpKind::Insert | OpKind::Update | OpKind::ReadModifyWrite => {
-                // Never the loaded one.
+                // Never the loaded version.
                 let version = self.versions.next_u32().max(LOADED + 1);
                 self.plan.value(record, &self.key, version, &mut self.value);
                 version
@@ -184,14 +184,15 @@ impl OpStream {
         })
     }
 
-    /// Says that the last operation is done, without asking for another; call it when a run ends.
+    /// Marks the last operation as done, without a request for another one. Call it when a run
+    /// ends.
     pub fn acknowledge(&mut self) {
         if let Some(ticket) = self.under_way.take() {
             self.plan.inserts().acknowledge(ticket);
         }
     }
 
-    /// Why there is nothing left to do, if there is not.
+    /// Why the stream has ended, if it has.
     #[must_use]
     pub fn exhausted(&self) -> Option<Exhausted> {
         self.exhausted

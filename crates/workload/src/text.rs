@@ -1,6 +1,6 @@
-//! The one text form of every setting: `name`, `name(a, b)`, `7`, `1..=100`. A command line, an
-//! experiment file and a result all write a setting the same way, and what a result prints can be
-//! given back.
+//! The text form of every setting: `name`, `name(a, b)`, `7`, `1..=100`. A command line, an
+//! experiment file and a result all write a setting in the same way, and the text in a result is
+//! valid input.
 
 use crate::error::{Error, Result};
 
@@ -72,7 +72,7 @@ pub(crate) fn at_most(name: &str, args: &[&str], max: usize) -> Result<()> {
     Ok(())
 }
 
-/// Serde for a setting through its text form (`Display` and `FromStr`); a whole number may stand
+/// Serde for a setting through its text form (`Display` and `FromStr`); a whole number is accepted
 /// for its text.
 macro_rules! serde_by_text {
     ($type:ty, $expecting:literal) => {

@@ -1,6 +1,6 @@
-//! Values that can be checked.
+//! Values that can be verified.
 //!
-//! Whoever reads a value must be able to say that it was written for this key, whole. So a value is
+//! A reader must be able to prove that a value was written for its key, in one piece. So a value is
 //! not constant or random but a function of key, version and length, and [`ValueMaker::check`]
 //! knows which bytes are possible.
 
@@ -16,10 +16,10 @@ use crate::text;
 /// The longest value, bytes: 1 MiB.
 pub const MAX_VALUE: u32 = 1 << 20;
 
-/// Shortest value that carries a version and a tag over it, bytes.
+/// Shortest value with a version and a tag over it, bytes.
 const TAGGED: usize = 8;
 
-/// How long values are. As text: `8`, or `16..=1024` (uniform).
+/// The lengths of values. As text: `8`, or `16..=1024` (uniform).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValueSize {
@@ -91,8 +91,8 @@ text::serde_by_text!(ValueSize, "a value size in bytes such as 8 or \"16..=1024\
 pub struct Mismatch {
     /// Length of the value found, bytes.
     pub len: usize,
-    /// First byte that differs from what the key, the version in the value, and the length call
-    /// for.
+    /// First byte that differs from those that the key, the version in the value, and the length
+    /// determine.
     pub at: usize,
 }
 
@@ -108,18 +108,18 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// Makes and checks values. Needs no seed, so that a run can check what an earlier run with another
-/// seed wrote.
+/// Makes and checks values. It needs no seed, so a run can check the values of an earlier run with
+/// another seed.
 ///
 /// Format, by length:
 ///
 /// * 8 bytes and more: version (32 bits, little endian), tag (32 bits of a hash of key, version and
-///   length), then the output of the frozen generator seeded with that hash. Every byte is checked.
-///   The value of another key, of another length, or two versions torn together anywhere passes
-///   with probability 2^-32, and less the more bytes past the eighth are involved.
+///   length), then the output of the frozen generator, seeded with that hash. Every byte is
+///   checked. The value of another key, of another length, or two versions torn together at any
+///   point pass with probability 2^-32, and with less the more bytes past the eighth are involved.
 /// * 1 to 7 bytes: the first bytes of a hash of key and length, without a version. Another key's
-///   value passes with probability 2^-8 per byte; versions are alike, so a torn mix of them cannot
-///   be seen.
+///   value passes with probability 2^-8 per byte. Versions are equal, so a torn mix of them cannot
+///   be detected.
 /// * 0 bytes: nothing is checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ValueMaker;
@@ -156,8 +156,7 @@ impl ValueMaker {
         Ok(())
     }
 
-    /// The version that a value carries, if it is long enough to. Meaningful after
-    /// [`ValueMaker::check`].
+    /// The version in a value, if the value is long enough. Meaningful after [`ValueMaker::check`].
     #[must_use]
     pub fn version(self, value: &[u8]) -> Option<u32> {
         let bytes = value.get(..TAGGED)?.first_chunk::<4>()?;
@@ -218,7 +217,7 @@ mod tests {
             passed += u32::from(ValueMaker.check(&i.to_be_bytes(), &long[..24]).is_ok());
         }
         assert_eq!(passed, 0);
-        // Seven bytes still tell keys apart; one byte does in 255 of 256 cases.
+        // Seven bytes still distinguish keys; one byte does in 255 of 256 cases.
         assert!(ValueMaker.check(b"a", &value(b"b", 0, 7)).is_err());
         let one = (0..10_000u32)
             .filter(|i| ValueMaker.check(b"x", &value(&i.to_be_bytes(), 0, 1)).is_ok())

@@ -1,4 +1,4 @@
-//! Whole workloads: what their clients draw, together and again.
+//! Whole workloads: the operations that their clients draw, together and repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,8 +43,8 @@ fn the_same_seed_draws_the_same_and_another_does_not() {
     }
 }
 
-/// Operation by operation, so that a change of any part shows. A failure here means that published
-/// seeds no longer replay.
+/// Compares operation by operation, so that a change of any part shows. A failure here means that
+/// published seeds no longer replay.
 #[test]
 fn streams_are_frozen() {
     let mut hash = Vec::new();

@@ -35,7 +35,7 @@ fn read(content: &[u8]) -> Result<TraceCounts, TraceError> {
     Ok(reader.counts())
 }
 
-/// What the keys hold at the end.
+/// The values of the keys at the end.
 fn replay(
     ops: impl IntoIterator<Item = dmtree_workload::trace::TraceOp>,
 ) -> BTreeMap<Vec<u8>, Record> {
@@ -77,7 +77,7 @@ fn several_files_plain_and_gzipped_are_one_trace() {
     let dir = tempfile::tempdir().unwrap();
     let half = SMALL.match_indices('\n').nth(30).unwrap().0 + 1;
     let (one, two) = SMALL.as_bytes().split_at(half);
-    // Members one after the other, as `cat a.gz b.gz` makes them; names do not matter.
+    // Concatenated members, as `cat a.gz b.gz` makes them; names do not matter.
     let (start, end) = two.split_at(two.iter().position(|&b| b == b'\n').unwrap() + 1);
     let members = [gzipped(start), gzipped(end)].concat();
     let paths = [file(dir.path(), "one", one), file(dir.path(), "two.txt", &members)];
@@ -137,7 +137,7 @@ fn lines_are_bounded_and_the_last_needs_no_newline() {
     let error = open(99).find_map(Result::err).unwrap();
     assert_eq!(error.line, 2);
     assert!(error.why.contains("longer than 99 bytes"), "{error}");
-    // Without a newline in sight, no more than the limit is held.
+    // Without a newline, no more than the limit is buffered.
     let endless = TraceReader::from_reader("t", std::io::repeat(b'x').take(1 << 30))
         .unwrap()
         .with_line_limit(1 << 16);
@@ -178,11 +178,11 @@ fn threads_keep_the_order_of_each_key() {
         for (thread, list) in lists.iter().enumerate() {
             assert!(list.iter().all(|op| shard(&op.key, threads) == thread));
         }
-        // The threads one after the other, last first: keys do not care, for each lives in one
-        // thread.
+        // The threads one after the other, last first. The order does not matter, because each key
+        // belongs to one thread.
         assert_eq!(replay(lists.into_iter().rev().flatten()), due);
     }
-    // Keys spread over threads, and where they go is frozen.
+    // Keys spread over threads, and the mapping is frozen.
     let mut load = [0; 8];
     (0..8000).for_each(|i| load[shard(format!("user{i}").as_bytes(), 8)] += 1);
     assert!(load.iter().all(|l| (850..1150).contains(l)), "{load:?}");
@@ -192,7 +192,7 @@ fn threads_keep_the_order_of_each_key() {
 const FROZEN: [usize; 4] = [937, 533, 837, 707];
 
 proptest! {
-    // A fixed seed: a failure repeats by itself.
+    // A fixed seed, so that a failure repeats.
     #![proptest_config(ProptestConfig {
         rng_seed: RngSeed::Fixed(1),
         failure_persistence: None,
@@ -217,7 +217,7 @@ proptest! {
     }
 }
 
-/// `DMTREE_TRACE_DIR` may name a directory of traces; each must be readable whole.
+/// `DMTREE_TRACE_DIR` may name a directory of traces; each must be readable to its end.
 #[test]
 fn traces_of_the_directory_are_read_whole() {
     let Some(dir) = std::env::var_os("DMTREE_TRACE_DIR") else { return };

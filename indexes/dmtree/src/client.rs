@@ -234,6 +234,15 @@ impl DmTree {
         }
     }
 
+    /// The same where the operation has changed nothing yet: the error says so.
+    #[inline]
+    pub(crate) fn check_lease_untouched(&self) -> Result<()> {
+        match self.node.pool.check_lease_untouched(&self.ep) {
+            Err(_) if self.node.has(Defect::NoLease) => Ok(()),
+            checked => checked,
+        }
+    }
+
     /// While it waits for another operation of its node, an operation that holds no lock does not stand in the way of tables that
     /// move: the other may wait for just that.
     pub(crate) fn rest(&self) -> Option<dmtree_pool::Rest> {

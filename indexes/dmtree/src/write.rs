@@ -178,7 +178,7 @@ impl DmTree {
         };
         if let Some((outcome, counted)) = refused(&w, present.is_some(), &old) {
             // An absence that no memory node has confirmed: a table of ours, or of a home that hangs, is worth nothing by itself.
-            if let Err(e) = self.check_lease() {
+            if let Err(e) = self.check_lease_untouched() {
                 return self.fail_locked(l, e).await;
             }
             if let Some(lease) = lease {
@@ -322,7 +322,7 @@ impl DmTree {
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let at = place.leaf.plus(self.node.g.slot_at(p.slot) as u64);
         let free = slot::free_word(place, l.table.ver);
-        if let Err(e) = self.check_lease() {
+        if let Err(e) = self.check_lease_untouched() {
             return self.fail_locked(l, e).await;
         }
         if self.node.has(Defect::DeleteTableFirst) {
@@ -369,7 +369,8 @@ impl DmTree {
             Some(crc) => Some(self.shadow(place, crc, &entry).await?),
             None => None,
         };
-        self.check_lease()?;
+        // Nothing that others can reach has been written under the lock.
+        self.check_lease_untouched()?;
         let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
         self.ep.step(Step::Entry);
         let (block, shadow, entry) = match (block, shadow) {

@@ -1,4 +1,4 @@
-//! A client: one slot's view of the index, and where its memory comes from.
+//! A client: the view that one fabric slot has of the index, and its memory allocation.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -12,25 +12,28 @@ use crate::format::table;
 use crate::node::FpNode;
 use crate::options::{Locks, Tables};
 
-/// An FPTree client: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
+/// An FPTree client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its operations.
 pub struct FpTree {
     pub(crate) ep: Endpoint,
     pub(crate) node: Arc<FpNode>,
-    /// The root as last seen; null when unknown.
+    /// The root as last READ; null when unknown.
     pub(crate) root: Cell<GlobalAddr>,
-    /// The inner nodes of the last descent, from the root to the bottom; empty when the route came from the cache.
+    /// The inner nodes of the last descent, from the root to the bottom; empty when the route came
+    /// from the cache.
     pub(crate) path: RefCell<Vec<GlobalAddr>>,
-    /// Something forced the present operation to repeat a step.
+    /// A conflict forced the present operation to repeat a step.
     pub(crate) retried: Cell<bool>,
-    /// Memory for inner nodes, taken before a split begins, so that a full pool does not stop one half way.
+    /// Memory for inner nodes, allocated before a split begins, so that a full pool does not stop
+    /// the split half way.
     pub(crate) spare_inner: RefCell<Vec<GlobalAddr>>,
-    /// The value being written; reused.
+    /// The value to write; the buffer is reused.
     pub(crate) value: Cell<Vec<u8>>,
-    /// Cache hits not yet added to the node's, so that clients do not share a counter per operation.
+    /// Cache hits that are not yet added to the node's count. Clients then need not share a counter
+    /// for every operation.
     hits: Cell<u64>,
 }
 
-/// Inner nodes kept spare: a cascade through more levels at once takes more on the way.
+/// Spare inner nodes. A split that cascades through more levels allocates more on its way.
 const SPARE_INNER: usize = 4;
 
 impl Drop for FpTree {
@@ -54,7 +57,7 @@ pub(crate) struct Route {
     pub version: u32,
     /// The bottom inner node that has the record.
     pub bottom: GlobalAddr,
-    /// It came from the cache.
+    /// The record is from the cache.
     pub cached: bool,
 }
 
@@ -114,7 +117,7 @@ impl FpTree {
         }
     }
 
-    /// The outcome to count for an operation that went this way.
+    /// The outcome to count for an operation: `plain`, or `Retried` if a step was repeated.
     pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
         match plain {
             OpOutcome::InsertSplit => plain,
@@ -123,7 +126,7 @@ impl FpTree {
         }
     }
 
-    // ---- memory -----------------------------------------------------------------------------------------------------
+    // ---- memory ----
 
     /// Memory for a leaf (and its lock) and for its table.
     pub(crate) async fn new_leaf(&self, capacity: usize) -> Result<Sibling> {
@@ -136,7 +139,7 @@ impl FpTree {
             Tables::Compute => pool.alloc_stripe(&self.ep, &self.node.tables, bytes).await?,
             Tables::Memory => None,
         };
-        // No room left on compute nodes: this leaf has its table on a memory node.
+        // Compute nodes have no room left: this leaf has its table on a memory node.
         let table = match striped {
             Some(at) => at,
             None => pool.alloc_bump(&self.ep, objects, bytes).await?,
@@ -153,7 +156,7 @@ impl FpTree {
         self.node.pool.alloc_bump(&self.ep, &self.node.objects, bytes).await
     }
 
-    /// Makes sure that a split finds memory for inner nodes.
+    /// Allocates spare inner nodes, so that a split finds memory.
     pub(crate) async fn reserve_inner(&self) -> Result<()> {
         while self.spare_inner.borrow().len() < SPARE_INNER {
             let bytes = self.node.g.inner_bytes() as u32;
@@ -171,7 +174,7 @@ fn unsupported(what: &str) -> Error {
     )
 }
 
-/// A descending scan.
+/// The error of a descending scan.
 pub(crate) fn no_reverse() -> Error {
     unsupported("descending scan")
 }

@@ -1,4 +1,10 @@
 //! Verbs on entries.
+//!
+//! A route names a leaf in one version of its key range. An entry counts only if it has that
+//! version: a split raises the version of all entries, so a READ of an entry that has moved or
+//! changed its slot's meaning gives [`Found::Stale`] instead of a wrong answer. Entries have no
+//! checksum, so a READ in the middle of a WRITE can still mix two entries of one version
+//! (DESIGN.md, section 7).
 
 use dmtree_fabric::{Buf, GlobalAddr, Result, Stage, Step};
 
@@ -6,23 +12,24 @@ use crate::client::{FpTree, Route};
 use crate::format::leaf;
 use crate::format::table::Slots;
 
-/// What the entries that share a fingerprint with a key show.
+/// The result of READs of the entries that share a fingerprint with a key.
 pub(crate) enum Found {
-    /// The key, in this slot; its value was copied out.
+    /// The entry in this slot has the key; its value was copied out.
     Hit(usize),
-    /// None has the key.
+    /// No entry has the key.
     None,
-    /// An entry is of another version: the key range of the leaf has changed.
+    /// An entry has another version: the key range of the leaf has changed.
     Stale,
 }
 
 impl FpTree {
-    /// Where a slot's entry is.
+    /// Address of a slot's entry.
     pub(crate) fn entry_addr(&self, leaf: GlobalAddr, slot: usize) -> GlobalAddr {
         leaf.plus(self.node.g.entry_at(slot) as u64)
     }
 
-    /// READs the entries of some slots, one after the other, until one has the key. The value replaces the contents of `out`.
+    /// READs the entries of some slots, one after the other, until one has the key. Its value
+    /// replaces the contents of `out`.
     pub(crate) async fn find_entry(
         &self,
         r: &Route,
@@ -41,7 +48,7 @@ impl FpTree {
                 if e.version != u64::from(r.version) {
                     return Found::Stale;
                 }
-                // Whatever the fingerprint promises, only the whole key proves.
+                // A fingerprint is a hint; only the whole key proves a hit.
                 if !e.valid || e.key != key {
                     return Found::None;
                 }

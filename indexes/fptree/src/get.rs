@@ -1,8 +1,19 @@
 //! Point reads.
 //!
-//! (1) The copy of the leaf's table names slots; their entries are READ one by one. An entry of the record's version with the
-//! whole key is the answer, current when it was sampled. (2) Otherwise the table is READ at its home, and then the entries it
-//! names. Only this table's word counts for an absence, which then holds when the table was sampled.
+//! Order:
+//! 1. The mirror of the leaf's table (or the table itself, if this node is its owner) names slots;
+//!    the client READs their entries one by one. An entry of the record's version with the whole
+//!    key is the answer, current when it was sampled.
+//! 2. Otherwise READ table at its owner, and READ the entries that it names. Only the table at its
+//!    owner proves an absence, at the time when the table was sampled.
+//! 3. If the table or an entry has another version than the record, the client gets a fresh route,
+//!    and repeats step 2.
+//!
+//! Invariant: (leaf, version) identifies one key range for ever, so a table and an entry of the
+//! record's version belong to the leaf that covers the key.
+//!
+//! With delegation, readers of one key on a compute node share a READ; the leader closes its batch
+//! before the first verb. A read changes nothing but the cache, so a crash leaves nothing behind.
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};

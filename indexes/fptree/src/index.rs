@@ -1,4 +1,4 @@
-//! The contract, fulfilled as far as the published design goes.
+//! `RangeIndex` for `FpTree`, as far as the published design has its operations.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +23,8 @@ use crate::parent::Node;
 impl RangeIndex for FpTree {
     const OPS: OpSet =
         OpSet { delete: false, compare_and_set: false, reverse_scan: false, any_length: false };
-    // The layouts rely on WRITEs that land in ascending order, and on entries that are not torn; see DESIGN.md. As published
-    // systems they run where that is not granted, too.
+    // The layouts rely on WRITEs that land in ascending order, and on entries that are not torn
+    // (DESIGN.md). Published systems also run where these are not granted.
     const NEEDS: Capabilities = Capabilities::NONE;
     type Options = Options;
     type Node = FpNode;
@@ -91,7 +91,7 @@ impl RangeIndex for FpTree {
 }
 
 impl FpTree {
-    /// One empty leaf under one inner node; the root word last.
+    /// Writes one empty leaf under one inner node, and then sets the root word.
     async fn format_empty(&self) -> Result<()> {
         let g = &self.node.g;
         let capacity = self.node.o.leaf_capacity as usize;

@@ -1,7 +1,19 @@
-//! Bulk load: whole leaves and inner nodes are written into an empty index.
+//! Bulk load into an empty index: writes whole leaves and inner nodes.
 //!
-//! The only leaf and the only inner node stay where they are and become the first ones of the new tree. Everything else is
-//! written beside them first; then, under both locks, the first leaf and its table, the first bottom node, and the root pointer.
+//! The only leaf and the only inner node stay in place and become the first ones of the new tree.
+//! Order:
+//! 1. Lock the only leaf and the only inner node, and check that the index is empty.
+//! 2. WRITE all other leaves with their tables, from right to left, then all other inner nodes from
+//!    the bottom up. Nothing names them yet.
+//! 3. WRITE the first leaf, then its table, which unlocks. The right links now reach all pairs;
+//!    point operations wait, because the leaf's version differs from its record's.
+//! 4. WRITE the first bottom node, which unlocks.
+//! 5. WRITE the root pointer, under its lock.
+//!
+//! If the index is not empty, the load puts the pairs one by one.
+//!
+//! A crash before 3 loses the new memory and leaves both locks held. A crash between 3 and 4 leaves
+//! a record with an old version, on which point operations end in `TimedOut`.
 
 use std::ops::Range;
 
@@ -18,16 +30,16 @@ use crate::lock::Locked;
 use crate::parent::{LockedInner, Node};
 use crate::split::half;
 
-/// A level of the new tree: lower fences and children.
+/// The children of one level of the new tree, each with its lower fence key.
 type Named = (Vec<u8>, Child);
 
-/// The new leaves; of the first one the images of leaf and table.
+/// The new leaves, and the images of the first leaf and its table.
 struct Leaves {
     named: Vec<Named>,
     first: (Buf, Buf),
 }
 
-/// All that is written last.
+/// The nodes that are written last.
 struct Built {
     leaves: u64,
     first: (Buf, Buf),
@@ -69,7 +81,8 @@ impl FpTree {
         Ok(Loaded { pairs: all.len() as u64, leaves: 0 })
     }
 
-    /// Locks the only leaf and the only inner node of an index without keys; `None` when it is anything else.
+    /// Locks the only leaf and the only inner node of an index without keys; `None` for any other
+    /// index.
     async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
         let lowest = self.node.g.lowest();
         let l = self.lock_leaf(&lowest).await?;
@@ -126,7 +139,7 @@ impl FpTree {
         Ok(leaves)
     }
 
-    /// Writes all leaves but the first, whose images it returns.
+    /// Writes all leaves but the first, and returns the images of the first.
     async fn build_leaves(&self, l: &Locked, all: &mut Pairs, fill: Fill) -> Result<Leaves> {
         let g = &self.node.g;
         let capacity = l.route.capacity;
@@ -147,7 +160,7 @@ impl FpTree {
         let (lowest, highest) = (g.lowest(), g.highest());
         let mut first = None;
         let mut named: Vec<Named> = Vec::with_capacity(chunks.len());
-        // From the end, so that pairs go as leaves come.
+        // From the end, so that memory of pairs is freed as leaves are built.
         for (i, (at, chunk)) in places.iter().zip(&chunks).enumerate().rev() {
             self.ep.renew_deadline();
             let min = if i == 0 { lowest.clone() } else { all.key(chunk.start).to_vec() };
@@ -170,7 +183,7 @@ impl FpTree {
         Ok(Leaves { named, first })
     }
 
-    /// Writes all inner nodes but the first bottom node, which it returns.
+    /// Writes all inner nodes but the first bottom node, and returns the image of that node.
     async fn build_inner(
         &self,
         l: &Locked,

@@ -1,7 +1,19 @@
 //! Verbs on tables and leaf locks.
 //!
-//! A lock is a word that is 0 or 1. With [`Locks::Table`] it is the last word of the table, so that a WRITE of the table unlocks:
-//! words of a WRITE land in ascending order. With [`Locks::Leaf`] it lies behind the leaf on the memory node.
+//! A lock is a word that is 0 or 1. With [`Locks::Table`] it is the last word of the table, so a
+//! WRITE of the table unlocks, because the words of a WRITE land in ascending order. With
+//! [`Locks::Leaf`] it is behind the leaf on the memory node.
+//!
+//! Order of a write: CAS lock: 0 -> 1, repeated; READ table, in the same chain where round trips
+//! are combined. If the table's version differs from the record's, WRITE lock 0, and the same with
+//! a fresh route. Then an insert WRITEs the entry before the table, and the table unlocks; an
+//! update WRITEs the entry and then lock 0.
+//!
+//! Invariants: under the lock the table is exact. A fingerprint never names an entry that is not
+//! written, because the entry comes first. After an error with an unknown effect the lock stays
+//! held: a WRITE may still be in flight, and must not land under the next holder.
+//!
+//! A lock names no holder. A crash of the holder leaves it held for ever; later writers time out.
 
 use dmtree_fabric::verb::{cas, read, write as write_verb, write_word};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Stage, Step};
@@ -10,7 +22,7 @@ use crate::client::{FpTree, Route};
 use crate::format::table::{self, Table};
 use crate::options::Locks;
 
-/// A leaf whose lock this client holds, with its exact table.
+/// A leaf that this client has locked, with its exact table.
 pub(crate) struct Locked {
     pub route: Route,
     pub table: Table,
@@ -24,7 +36,7 @@ impl FpTree {
         }
     }
 
-    /// READs a table, whoever may be writing it, until it is whole.
+    /// READs a table until it is whole; a lock holder may be writing it.
     pub(crate) async fn read_table(&self, r: &Route) -> Result<Table> {
         let mut backoff = self.ep.backoff("table being written", r.table);
         loop {
@@ -39,11 +51,11 @@ impl FpTree {
         }
     }
 
-    /// Takes a leaf's lock and reads its table.
+    /// Takes a leaf's lock and READs its table.
     async fn acquire(&self, r: &Route) -> Result<Table> {
         let (lock, len) = (self.lock_addr(r), table::bytes(r.capacity) as u32);
         let together = self.node.o.round_trip_combining && self.node.o.locks == Locks::Table;
-        // As published: at once, again and again.
+        // As published: without a pause between attempts.
         let mut backoff = self.ep.backoff_within("lock of a leaf", lock, 0);
         self.ep.step(Step::Lock);
         let first = loop {
@@ -61,7 +73,7 @@ impl FpTree {
         };
         match first {
             Some(t) => Ok(t),
-            // Not read yet, or the last holder's WRITE had not wholly landed.
+            // Not READ yet, or the last holder's WRITE had not landed completely.
             None => match self.read_table(r).await {
                 Ok(t) => Ok(t),
                 Err(e) => self.fail_at(r, e).await,
@@ -69,7 +81,7 @@ impl FpTree {
         }
     }
 
-    /// Locks the leaf of a key; its record is fresh.
+    /// Locks the leaf of a key; its record has the leaf's present version.
     pub(crate) async fn lock_leaf(&self, key: &[u8]) -> Result<Locked> {
         let mut route = self.route(key).await?;
         let mut stale = self.staleness();
@@ -83,12 +95,12 @@ impl FpTree {
         }
     }
 
-    /// Frees a lock; nothing else changes.
+    /// Frees the lock of a leaf that was not changed.
     pub(crate) async fn unlock(&self, l: &Locked) -> Result<()> {
         self.unlock_at(&l.route, self.node.o.round_trip_combining).await
     }
 
-    /// `detached`: nobody waits for it.
+    /// `detached`: the WRITE is not awaited.
     async fn unlock_at(&self, r: &Route, detached: bool) -> Result<()> {
         let lock = self.lock_addr(r);
         if detached {
@@ -99,8 +111,8 @@ impl FpTree {
         self.ep.write_word(lock, 0).await
     }
 
-    /// An error under the lock: when nothing was changed the lock is given back; otherwise it is kept, because a WRITE may still
-    /// land and must not land under the next holder.
+    /// Handles an error under the lock. If nothing was changed the lock is freed. Otherwise it
+    /// stays held, because a WRITE may still land, and must not land under the next holder.
     pub(crate) async fn fail_at<T>(&self, r: &Route, e: Error) -> Result<T> {
         if e.effect() == Effect::None {
             self.unlock_at(r, false).await?;
@@ -115,7 +127,7 @@ impl FpTree {
         Ok(image)
     }
 
-    /// WRITEs the table of a locked leaf, which frees the lock, in the same verb or in the next.
+    /// WRITEs the table of a locked leaf, and frees the lock, in the same verb or in the next one.
     pub(crate) async fn write_table_and_unlock(&self, r: &Route, image: Buf) -> Result<()> {
         self.ep.step(Step::Table);
         self.ep.write(r.table, image).await?;
@@ -125,7 +137,8 @@ impl FpTree {
         Ok(())
     }
 
-    /// WRITEs an entry and then the table that names it, and unlocks. Entry first: a fingerprint never names an unwritten entry.
+    /// WRITEs an entry and then the table that names it, and unlocks. The entry comes first, so
+    /// that a fingerprint never names an unwritten entry.
     pub(crate) async fn write_inserted(
         &self,
         r: &Route,
@@ -143,7 +156,7 @@ impl FpTree {
         self.write_table_and_unlock(r, table).await
     }
 
-    /// WRITEs an entry that the table names already, and unlocks.
+    /// WRITEs an entry that the table already names, and unlocks.
     pub(crate) async fn write_updated(&self, r: &Route, slot: usize, entry: Buf) -> Result<()> {
         let (lock, rtc) = (self.lock_addr(r), self.node.o.round_trip_combining);
         if rtc && lock.node() == r.leaf.node() {

@@ -1,4 +1,4 @@
-//! What the clients of one compute node share.
+//! The state that the clients of one compute node share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,12 +13,13 @@ use dmtree_pool::{Bump, PoolNode, Stripes};
 use crate::format::Geometry;
 use crate::options::Options;
 
-/// What a chunk of this index holds, to the pool: leaves, inner nodes and tables in one.
+/// Kind of the chunks of this index, as the pool records it: leaves, inner nodes and tables
+/// together.
 const KIND: u8 = 1;
-/// Slots for groups of readers, and as many for groups of writers. The artifact has 4 Mi, of 208 bytes each; two keys that meet
-/// in one slot only miss a chance to share.
+/// Entries for batches of readers, and as many for batches of writers. The artifact has 4 Mi, of
+/// 208 bytes each. If two keys meet in one entry, they only miss a chance to share.
 const GROUPS: usize = 4096;
-/// Readers of one group, as published.
+/// Most readers of one batch, as published.
 const READERS: u32 = 8;
 
 /// The shared state of one index on one compute node.
@@ -43,7 +44,7 @@ impl FpNode {
     /// The shared state of a compute node.
     ///
     /// # Errors
-    /// `InvalidArgument` for options or a budget that cannot be.
+    /// `InvalidArgument` for impossible options, and for a cache budget that is too small.
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
         let g = Geometry::new(o);
@@ -70,13 +71,14 @@ impl FpNode {
         })
     }
 
-    /// In small pools, too, several allocating nodes find room on every compute node. (The artifact's region holds 128 chunks.)
+    /// Bounds a stretch, so that several allocating nodes find room on every compute node of a
+    /// small pool, too. (The artifact's region has 128 chunks.)
     fn longest_stretch(cx: &NodeContext) -> u64 {
         let region = cx.pool.fabric().region_bytes(cx.pool.cn()).unwrap_or(0);
         (region / 64).max(4 << 10)
     }
 
-    /// Whether hardly anything of the cache is free: less than a hundredth, or than a node.
+    /// Whether the cache is almost full: less than a hundredth is free, or less than a node.
     pub(crate) fn is_short_of_room(&self) -> bool {
         self.cache.is_short_of(Self::least_cache_bytes(&self.g))
     }

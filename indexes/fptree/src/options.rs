@@ -3,27 +3,27 @@
 use dmtree_fabric::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// Where the fingerprint tables live.
+/// The nodes that store the fingerprint tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tables {
-    /// On the memory nodes, allocated as leaves are.
+    /// The memory nodes; tables are allocated as leaves are.
     Memory,
-    /// Spread over the compute nodes.
+    /// The compute nodes; tables are spread over all of them.
     Compute,
 }
 
-/// Where the leaf locks live.
+/// The place of the leaf locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Locks {
-    /// In the last word of the leaf's table, so that writing the table unlocks.
+    /// The last word of the leaf's table, so that a WRITE of the table unlocks.
     Table,
-    /// In a word of their own behind the leaf.
+    /// A word of their own behind the leaf.
     Leaf,
 }
 
-/// How an index is laid out, and which techniques it uses. Stored in the catalog.
+/// The layout of an index, and the techniques it uses. The catalog stores them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
@@ -35,24 +35,26 @@ pub struct Options {
     pub leaf_capacity: u32,
     /// Records of an inner node, 8 to 64.
     pub fanout: u32,
-    /// Bytes of table memory that a client node takes from one compute node before it goes on to the next, 4 KiB to 1 GiB; at
-    /// most a 64th of what a compute node has (and 4 KiB at least).
+    /// Bytes of table memory that a client node takes from one compute node before it continues
+    /// with the next, 4 KiB to 1 GiB. At most a 64th of a compute node's memory is used (and at
+    /// least 4 KiB).
     pub table_chunk_bytes: u64,
-    /// Where tables live.
+    /// The nodes that store the tables.
     pub tables: Tables,
-    /// Where leaf locks live.
+    /// The place of the leaf locks.
     pub locks: Locks,
-    /// Copies of tables in the cache of every compute node; only tables on compute nodes are copied.
+    /// Every compute node keeps mirrors of tables in its cache; only tables on compute nodes are
+    /// mirrored.
     pub mirrors: bool,
-    /// Verbs that may go together do; unlocks are not waited for.
+    /// Verbs that may form a chain do; unlocks are not awaited.
     pub round_trip_combining: bool,
     /// Readers of one key share a READ.
     pub delegation: bool,
     /// Writers of one key share a WRITE.
     pub combining: bool,
-    /// Leaves get up to 128 slots instead of more siblings while the cache is short of room.
+    /// While the cache is short of room, leaves get up to 128 slots instead of more siblings.
     pub adaptive_capacity: bool,
-    /// Longest wait of one operation for others, ms.
+    /// Longest time that one operation waits for others, ms.
     pub timeout_ms: u64,
 }
 
@@ -87,23 +89,24 @@ impl Options {
         Self { round_trip_combining: true, ..Self::fptree() }
     }
 
-    /// The second step: tables on compute nodes with mirrors on all of them; locks stay on memory nodes.
+    /// The second step: tables on compute nodes, with mirrors on all of them; locks stay on memory
+    /// nodes.
     pub fn fptree_cache() -> Self {
         let (tables, locks) = (Tables::Compute, Locks::Leaf);
         Self { tables, locks, mirrors: true, ..Self::fptree_rtc() }
     }
 
-    /// The third step: locks go where the tables are. All techniques together.
+    /// The third step: locks move to the tables. All techniques are on.
     pub fn fptree_locking() -> Self {
         Self { locks: Locks::Table, ..Self::fptree_cache() }
     }
 
-    /// DMTree as its artifact does it: all techniques but the combining of round trips.
+    /// DMTree as its artifact has it: all techniques but combined round trips.
     pub fn dmtree_published() -> Self {
         Self { round_trip_combining: false, ..Self::fptree_locking() }
     }
 
-    /// Refuses what cannot be.
+    /// Refuses impossible options.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
@@ -135,8 +138,9 @@ impl Options {
         Ok(())
     }
 
-    /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: small nodes, techniques as they are here. Waits are shorter
-    /// than usual, because as published some never end.
+    /// Random test options, drawn with `below(n)`, which returns 0 to `n - 1`: small nodes, the
+    /// techniques of `self`. Waits are shorter than by default, because some waits of the published
+    /// protocol never end.
     #[must_use]
     pub fn drawn(&self, below: &mut dyn FnMut(u64) -> u64) -> Self {
         let mut of = |choices: &[u32]| choices[below(choices.len() as u64) as usize];

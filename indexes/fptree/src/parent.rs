@@ -1,8 +1,19 @@
-//! Inner nodes: new records, splits, a new root.
+//! Changes inner nodes: new records, splits, new roots.
 //!
-//! One inner lock is held at a time; a node is READ under its lock and WRITTEN whole, with the lock word 0 at its end. Who finds
-//! the key right of a node goes to the right sibling. Between the split of a node and the new record above it, the right half is
-//! reached over the left one.
+//! Verbs in order, per node: CAS lock, READ node (one chain where round trips are combined), WRITE
+//! node with the lock word 0 at its end. A full node is split: WRITE right half as a new node,
+//! WRITE left half (unlocks), and the record of the right half goes one level up. A new root: lock
+//! of the root pointer, READ root pointer, WRITE node, WRITE root pointer, unlock.
+//!
+//! Invariants: a client holds one inner lock at a time. A key to the right of a node is in its
+//! right sibling. Between the split of a node and the new record above it, the right link of the
+//! left half reaches the right half. The record of a leaf in its present version belongs to the
+//! client that has divided the leaf, because a division needs that record.
+//!
+//! A crash after the leaf's split and before its record is written (steps 10 to 13 of `split.rs`)
+//! leaves a record with an old version: point operations on the leaf end in `TimedOut`. A crash
+//! between two levels leaves a missing record, and right links. In all cases a held lock stays
+//! held.
 
 use dmtree_fabric::verb::{cas, read};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
@@ -10,32 +21,32 @@ use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 use crate::client::{FpTree, Route};
 use crate::format::inner::{self, Child, Head, Inner};
 
-/// What a leaf's division changes in its bottom node.
+/// The change that the division of a leaf makes in its bottom node.
 pub(crate) struct Change {
     pub separator: Vec<u8>,
-    /// The divided leaf, in its new version.
+    /// The divided leaf, with its new version.
     pub left: Child,
     pub right: Child,
-    /// The right leaf takes the left one's record.
+    /// The right leaf takes the record of the left one.
     pub replaced: bool,
 }
 
-/// An inner node under its lock.
+/// A locked inner node.
 pub(crate) struct LockedInner {
     pub addr: GlobalAddr,
     image: Buf,
 }
 
-/// An inner node to be built.
+/// An inner node under construction.
 pub(crate) struct Node {
     pub right: GlobalAddr,
     pub is_root: bool,
     pub next_is_leaf: bool,
-    /// Lower fences and children; the first one's is the node's.
+    /// Lower fence keys and children; the first fence key is the node's.
     pub records: Vec<(Vec<u8>, Child)>,
 }
 
-/// A record that a split has made due one level up.
+/// A record that a split has to add one level up.
 struct Due {
     separator: Vec<u8>,
     child: GlobalAddr,
@@ -54,7 +65,7 @@ impl FpTree {
         at.plus(self.node.g.inner_lock_at() as u64)
     }
 
-    /// Locks and READs the inner node that covers `key`, from `at` to the right.
+    /// Locks and READs the inner node that covers `key`; starts at `at` and follows right links.
     pub(crate) async fn lock_inner(&self, at: GlobalAddr, key: &[u8]) -> Result<LockedInner> {
         let mut at = at;
         loop {
@@ -90,7 +101,7 @@ impl FpTree {
             }
             backoff.step().await?;
         }
-        // A READ that finds the image torn (the last holder's WRITE has not wholly landed) is repeated.
+        // A torn image (the last holder's WRITE has not landed completely) is READ again.
         let mut backoff = self.ep.backoff("inner node being written", at);
         loop {
             let bytes = match sampled.take() {
@@ -108,7 +119,7 @@ impl FpTree {
         }
     }
 
-    /// Frees an inner lock; nothing else changes.
+    /// Frees the lock of an inner node that was not changed.
     pub(crate) async fn unlock_inner(&self, at: GlobalAddr) -> Result<()> {
         self.ep.step(Step::Structure);
         self.ep.write_word(self.inner_lock(at), 0).await
@@ -123,7 +134,7 @@ impl FpTree {
         self.ep.write(addr, image).await.map(|_| ())
     }
 
-    /// Steps 11 to 13: the leaf's record gets its new version, and its sibling one of its own.
+    /// Steps 11 to 13: the leaf's record gets its new version, and the sibling a record of its own.
     pub(crate) async fn publish(&self, r: &Route, change: &Change) -> Result<()> {
         let mut path = self.path.take();
         let mut at = r.bottom;
@@ -148,7 +159,7 @@ impl FpTree {
             if !path.is_empty() {
                 break self.split_bottom(n, i, change).await?;
             }
-            // Known from the cache, the node tells nothing of those above it.
+            // A node from the cache does not show the nodes above it.
             self.unlock_inner(n.addr).await?;
             self.descend(&change.separator).await?;
             path = self.path.take();
@@ -157,8 +168,8 @@ impl FpTree {
         self.insert_above(due, path).await
     }
 
-    /// The record of the divided leaf in its locked bottom node. Nobody else can have changed it: who divides a leaf needs a
-    /// record of the leaf's present version.
+    /// The record of the divided leaf in its locked bottom node. No other client can have changed
+    /// it, because a division needs the record with the leaf's present version.
     fn leaf_record(&self, n: &LockedInner, r: &Route, change: &Change) -> Result<usize> {
         let n = self.inner(&n.image);
         let found = n.floor(&change.separator).filter(|i| {
@@ -187,8 +198,8 @@ impl FpTree {
         .await
     }
 
-    /// Splits a full, locked inner node; `pend` puts what is due into one of the halves. Right node first, then the old one,
-    /// which unlocks.
+    /// Splits a full, locked inner node; `pend` puts the pending record into one of the halves.
+    /// WRITEs the right half first, then the left half, which unlocks.
     async fn split_inner(
         &self,
         n: LockedInner,
@@ -231,7 +242,7 @@ impl FpTree {
         Ok(Due { separator, child: addr, left, level })
     }
 
-    /// Adds due records above, level by level. `path` leads from the root to a bottom node.
+    /// Adds pending records level by level upwards. `path` leads from the root to a bottom node.
     async fn insert_above(&self, due: Due, path: Vec<GlobalAddr>) -> Result<()> {
         let g = &self.node.g;
         let (mut due, mut path) = (due, path);
@@ -241,7 +252,7 @@ impl FpTree {
                 if self.grow_root(&due).await? {
                     return Ok(());
                 }
-                // Somebody else did, or is about to.
+                // Another client has grown the root, or is about to.
                 backoff.step().await?;
                 self.root.set(GlobalAddr::NULL);
                 self.descend(&due.separator).await?;
@@ -268,8 +279,9 @@ impl FpTree {
         }
     }
 
-    /// Puts a new root above two halves of the old one. False when the left half is not what the root pointer names: the tree
-    /// has grown already, or the right sibling of a root was split before the root had a parent.
+    /// Puts a new root above two halves of the old one. False when the root pointer does not name
+    /// the left half: the tree has grown already, or the right sibling of a root was split before
+    /// the root had a parent.
     async fn grow_root(&self, due: &Due) -> Result<bool> {
         self.lock_root().await?;
         let grown = self.grow_locked(due).await;
@@ -311,7 +323,7 @@ impl FpTree {
         Ok(true)
     }
 
-    /// Makes another node the root, at a time when nobody else can.
+    /// Makes another node the root, while no other client can change it.
     pub(crate) async fn set_root(&self, root: GlobalAddr) -> Result<()> {
         self.lock_root().await?;
         self.ep.write_word(self.node.root.word, root.bits()).await?;
@@ -319,7 +331,7 @@ impl FpTree {
         self.ep.write_word(self.node.root.aux(), 0).await
     }
 
-    /// How many records a locked node has.
+    /// The number of records of a locked node.
     pub(crate) fn records(&self, n: &LockedInner) -> usize {
         self.inner(&n.image).len()
     }

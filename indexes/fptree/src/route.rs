@@ -1,7 +1,16 @@
-//! Finding the leaf of a key: the cache of bottom inner nodes, and the descent over the memory nodes that fills it.
+//! Finds the leaf of a key: the cache of bottom inner nodes, and the descent over the memory nodes
+//! that fills it.
 //!
-//! Upper levels are not cached. A record that proves stale is replaced by reading its bottom node again; when that does not
-//! help, by a descent from the root, which is repeated with pauses until the splitter has published.
+//! A route from the cache costs no verb. A descent READs the root node (its address is kept, or
+//! READ from the root pointer), and one node per level. Only bottom nodes are cached.
+//!
+//! Invariants: a record is a hint that its version confirms: it holds if table and entries have the
+//! same version. A node keeps its address and its lower fence key, so right links lead on from a
+//! node that was split after the route was made. A stale record is replaced by a READ of its bottom
+//! node; if that does not help, by a descent from the root, which is repeated with pauses until the
+//! client that divided the leaf has published the new record.
+//!
+//! Routes change nothing in the index, so a crash leaves nothing behind.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,12 +24,12 @@ use crate::format::inner::Inner;
 use crate::format::table::{Slots, Table};
 use crate::format::{table, upper};
 
-/// The cache has one level: nodes whose children are leaves.
+/// The level of cached nodes: their children are leaves.
 const BOTTOM: u8 = 1;
-/// More levels than a tree can have.
+/// A bound that no tree reaches.
 const MAX_LEVELS: usize = 24;
 
-/// The route that child `i` of a bottom node stands for.
+/// The route of child `i` of a bottom node.
 fn route_of(node: &CachedNode, i: usize, cached: bool) -> Route {
     let r = &node.records()[i];
     Route {
@@ -33,7 +42,7 @@ fn route_of(node: &CachedNode, i: usize, cached: bool) -> Route {
     }
 }
 
-/// How often the present operation found its record stale, and what to do about it.
+/// How often the present operation has found its record stale; decides the next step.
 pub(crate) struct Staleness<'e> {
     backoff: dmtree_fabric::Backoff<'e>,
     times: u32,
@@ -45,8 +54,8 @@ impl FpTree {
         Staleness { backoff, times: 0 }
     }
 
-    /// The route of a key from the cache alone, and the slots that a copy of its table names for a fingerprint; `None` for the
-    /// slots when there is no copy. No verb, no lock, no allocation.
+    /// The route of a key from the cache alone, and the slots that a mirror of its table has for a
+    /// fingerprint; `None` for the slots without a mirror. No verb, no lock, no allocation.
     pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Slots>)> {
         let mirrors = self.node.o.mirrors && fp != 0;
         self.ep.stage_cost(Stage::CacheLookup, 1);
@@ -76,8 +85,9 @@ impl FpTree {
         Some((route, slots))
     }
 
-    /// The table of a leaf whose home is this node, copied without a verb: a mirror that is never old. `None` when it is being
-    /// written, or is of another version than the record.
+    /// The table of a leaf, if this node is its owner: copied without a verb, a mirror that is
+    /// never old. `None` when a lock holder writes it, or when its version differs from the
+    /// record's.
     fn own_table(&self, r: &Route) -> Option<Table> {
         self.ep.stage_cost(Stage::FingerprintScan, 1);
         let mut image = [0; table::bytes(crate::format::MAX_CAPACITY)];
@@ -97,15 +107,15 @@ impl FpTree {
         }
     }
 
-    /// The route of a key that the cache does not know.
+    /// The route of a key that the cache does not cover.
     pub(crate) async fn missed_route(&self, key: &[u8]) -> Result<Route> {
         self.node.misses.fetch_add(1, Ordering::Relaxed);
         let node = self.descend(key).await?;
         route_in(&node, key)
     }
 
-    /// The route of a key again, after `old` has proved stale: its bottom node is read once, if it came from the cache; after
-    /// that the descent begins at the root.
+    /// A new route of a key, after `old` has proved stale. If the old one came from the cache, its
+    /// bottom node is READ once; after that the descent begins at the root.
     pub(crate) async fn fresh_route(
         &self,
         key: &[u8],
@@ -130,7 +140,8 @@ impl FpTree {
         route_in(&node, key)
     }
 
-    /// From a bottom node to the one that covers `key`; `None` when the key lies to the left.
+    /// Follows right links from a bottom node to the one that covers `key`; `None` when the key
+    /// lies to the left.
     async fn bottom_from(&self, at: GlobalAddr, key: &[u8]) -> Result<Option<Arc<CachedNode>>> {
         let mut at = at;
         loop {
@@ -147,7 +158,7 @@ impl FpTree {
         }
     }
 
-    /// The bottom node that covers `key`, from the root; the way is kept in `path`.
+    /// The bottom node that covers `key`, from the root; the descent is recorded in `path`.
     pub(crate) async fn descend(&self, key: &[u8]) -> Result<Arc<CachedNode>> {
         let mut backoff = self.ep.backoff("a path to the key", self.node.root.word);
         'restart: loop {
@@ -161,7 +172,8 @@ impl FpTree {
                     continue 'restart;
                 }
                 if n.next_is_leaf() {
-                    // Nodes passed on the way right are cached too: each was read as it is now.
+                    // Nodes that the descent passes to the right are cached, too: each was read in
+                    // its present state.
                     let node = self.cache_bottom(at, &n);
                     if !n.ends_before(key) {
                         self.path.borrow_mut().push(at);
@@ -184,7 +196,8 @@ impl FpTree {
         }
     }
 
-    /// The first node of a descent: the root as remembered, if it is one still, else as its pointer says.
+    /// The first node of a descent: the remembered root if it still is one, otherwise the node that
+    /// the root pointer names.
     async fn read_top(&self) -> Result<(GlobalAddr, Verified)> {
         let mut known = self.root.get();
         if known.is_null() {
@@ -196,7 +209,7 @@ impl FpTree {
         }
         let now = self.read_root().await?;
         if now == known {
-            // It was split, and its parent is not there yet: right siblings lead on.
+            // The root was split, and its parent is not there yet: right links lead on.
             return Ok((known, image));
         }
         Ok((now, self.read_inner(now).await?))
@@ -235,7 +248,7 @@ impl FpTree {
         }
     }
 
-    /// Where a node's right sibling is.
+    /// The right sibling of a node.
     pub(crate) fn hop(&self, n: &Inner<'_>, at: GlobalAddr) -> Result<GlobalAddr> {
         self.ep.check_deadline("the end of a walk to the right", at.bits())?;
         let right = n.right();
@@ -245,7 +258,7 @@ impl FpTree {
         Ok(right)
     }
 
-    /// Puts a bottom node into the cache.
+    /// Caches a bottom node.
     fn cache_bottom(&self, addr: GlobalAddr, n: &Inner<'_>) -> Arc<CachedNode> {
         self.ep.stage_cost(Stage::CacheFill, 1);
         let count = n.len();
@@ -261,7 +274,8 @@ impl FpTree {
         self.node.cache.insert(BOTTOM, parts)
     }
 
-    /// Keeps a copy of a table that was read from its home, if such tables are copied and its record is cached.
+    /// Keeps a mirror of a table that was READ from its owner, if such tables are mirrored and its
+    /// record is cached.
     pub(crate) fn fill_mirror(&self, key: &[u8], r: &Route, t: &Table) {
         let home = r.table.node();
         if !self.node.o.mirrors || home.role() == Role::Memory || home == self.ep.node() {

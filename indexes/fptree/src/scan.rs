@@ -1,9 +1,15 @@
-//! Ascending scans, leaf after leaf along the chain.
+//! Ascending scans, leaf after leaf along the right links.
 //!
-//! With its table on a compute node: READ the table, which says how many slots are in use, then READ the header and one entry
-//! more than that. With its table on a memory node: READ the whole leaf. A view is accepted when header and entries are of one
-//! version, which is the table's where there is one, and on the first leaf the record's. A pair counts when the table names its
-//! slot; without a table, when its entry says so.
+//! Verbs per leaf, with its table on a compute node: READ table, which shows how many slots are in
+//! use; READ header and one entry more than that. With its table on a memory node: READ whole leaf.
+//!
+//! A view is accepted when the header and the entries have one version. That must be the table's
+//! version, if there is a table, and on the first leaf the record's. The next leaf must begin where
+//! the last one ended. A pair counts when the table names its slot; without a table, when its entry
+//! is valid, which can be before the insert is complete (DESIGN.md, section 7). Each pair is
+//! current at the READ of its leaf; a scan is no snapshot.
+//!
+//! A scan changes nothing but the cache, so a crash leaves nothing behind.
 
 use std::ops::Bound;
 
@@ -15,7 +21,7 @@ use crate::format::leaf::{self, Header, Sibling};
 use crate::format::table::Table;
 use crate::format::{MAX_CAPACITY, upper};
 
-/// A leaf as accepted: how many entries count.
+/// An accepted leaf, and how many of its entries count.
 struct View {
     image: Verified,
     slots: usize,
@@ -86,7 +92,7 @@ impl FpTree {
         leaf::header(&self.node.g, image).ok_or_else(|| Error::corrupt("a leaf without a header"))
     }
 
-    /// The leaf that covers a key, of the version that its record says.
+    /// The leaf that covers a key, in the version of its record.
     async fn first_leaf(&self, key: &[u8]) -> Result<(Sibling, View)> {
         let mut route = self.route(key).await?;
         let mut stale = self.staleness();
@@ -111,7 +117,7 @@ impl FpTree {
         }
     }
 
-    /// One look at a leaf; `None` when it is of another version than wanted, or of two.
+    /// READs a leaf once; `None` when it has another version than wanted, or two versions.
     async fn view(&self, at: &Sibling, version: Option<u32>) -> Result<Option<View>> {
         let g = &self.node.g;
         let table = match at.table.node().role() {
@@ -141,14 +147,14 @@ impl FpTree {
         self.read_table(&r).await
     }
 
-    /// Adds a leaf's pairs that lie in the range, in key order, as far as there is room.
+    /// Adds the pairs of a leaf that lie in the range, in key order, up to the limit.
     fn collect(&self, view: &View, h: &Header<'_>, r: &ScanRequest<'_>, page: &mut Page) {
         let g = &self.node.g;
         let mut order = [0u8; MAX_CAPACITY];
         let mut count = 0;
         for i in 0..view.slots {
             let e = leaf::entry_of(g, &view.image, i);
-            // An entry outside the leaf's range is half written.
+            // An entry outside of the leaf's range is half written.
             let inside = e.key >= h.min && upper(h.max).is_none_or(|max| e.key < max);
             if e.valid && inside && r.contains(e.key) {
                 order[count] = i as u8;

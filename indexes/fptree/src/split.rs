@@ -1,8 +1,22 @@
-//! A full leaf gets a right sibling.
+//! Splits a full leaf: it gets a right sibling.
 //!
-//! Under the lock: (6) READ the leaf; (7) WRITE the sibling and (8) its table; (9) WRITE the leaf, all entries one version on;
-//! (10) WRITE its table, which unlocks; (11-13) lock, READ and WRITE the bottom inner node. Between (10) and (13) the leaf's
-//! version differs from its record's, and point operations on it look for the new record.
+//! Verbs in order, under the lock of the leaf (steps 1 to 5 are those of the insert that finds it
+//! full):
+//! - (6) READ leaf.
+//! - (7) WRITE sibling and (8) WRITE its table, both with version 0.
+//! - (9) WRITE leaf, all entries with the version raised by one.
+//! - (10) WRITE its table, which unlocks.
+//! - (11) to (13) lock, READ and WRITE the bottom inner node (`parent.rs`).
+//!
+//! Invariants: nothing names the sibling before step 9; the leaf's new header has the right link to
+//! it. Record, table, header and entries of a leaf have one version, so an operation that meets two
+//! versions knows that a split is in progress. Between (10) and (13) the leaf's version differs
+//! from its record's, and point operations on it wait for the new record.
+//!
+//! A crash before (9) loses the sibling's memory and leaves the leaf locked. A crash at (9) or (10)
+//! leaves two versions, and the lock held. A crash between (10) and (13) leaves a record with an
+//! old version: point operations on the leaf end in `TimedOut`. As published no client recovers
+//! these.
 
 use std::ops::Range;
 
@@ -24,21 +38,22 @@ use crate::write::{Written, seal};
 
 /// The entries of a full leaf and the pending pair, in key order.
 struct Order {
-    /// Slots; `pending` stands for the pair that found no room.
+    /// Slots; `pending` stands for the pair without a slot.
     slots: [u8; MAX_CAPACITY + 1],
     len: usize,
     pending: u8,
 }
 
-/// How a leaf is divided.
+/// A plan for the division of a leaf.
 struct Plan {
     order: Order,
-    /// How many stay.
+    /// The number of pairs that stay.
     stay: usize,
-    /// Slots of the sibling.
+    /// Number of slots of the sibling.
     capacity: usize,
     separator: Vec<u8>,
-    /// The leaf keeps no key at all: its record is replaced, and only its left sibling knows it.
+    /// The leaf keeps no key and no range: its record is replaced, and only its left sibling names
+    /// it.
     replaced: bool,
 }
 
@@ -49,7 +64,7 @@ struct Images {
     table: Buf,
 }
 
-/// How many of `count` keys stay when a full leaf (the pending key counted) is divided evenly.
+/// How many of `count` keys (the pending key included) stay when a full leaf is divided evenly.
 pub(crate) fn half(count: usize) -> usize {
     count / 2
 }
@@ -94,7 +109,7 @@ impl FpTree {
         Ok((Outcome::Done, OpOutcome::InsertSplit))
     }
 
-    /// Step 6. Nobody else writes the leaf now.
+    /// Step 6. The lock keeps other writers out.
     pub(crate) async fn read_locked_leaf(&self, r: &Route) -> Result<Verified> {
         let g = &self.node.g;
         self.ep.step(Step::Structure);
@@ -118,7 +133,7 @@ impl FpTree {
         let order = self.order(image, r.capacity, key);
         let tight = self.node.o.adaptive_capacity && self.node.is_short_of_room();
         let capacity = if tight { (2 * r.capacity).min(MAX_CAPACITY) } else { r.capacity };
-        // Into a larger sibling everything moves.
+        // All pairs move to a larger sibling.
         let stay = if capacity > r.capacity { 0 } else { half(order.len) };
         let separator = self.key_of(image, &order, stay, key).to_vec();
         let min = leaf::header(&self.node.g, image).map_or(&[][..], |h| h.min);
@@ -177,7 +192,7 @@ impl FpTree {
         })
     }
 
-    /// Puts a range of the order into the slots of a leaf from the first on; the rest is free.
+    /// Puts a range of the order into the first slots of a leaf; the other slots are free.
     fn place(
         &self,
         image: &mut [u8],
@@ -221,7 +236,7 @@ impl FpTree {
         self.write_table_and_unlock(r, table).await
     }
 
-    /// A leaf's image and table from pairs in key order: for bulk loads.
+    /// The images of a leaf and its table from pairs in key order, for bulk loads.
     pub(crate) async fn built_leaf(
         &self,
         h: &Header<'_>,

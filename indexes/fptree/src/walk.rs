@@ -1,4 +1,9 @@
-//! A walk over the whole structure, for when nobody writes.
+//! Checks the whole structure; no client may write meanwhile.
+//!
+//! The walk READs all inner nodes level by level, and then the leaves with their tables along the
+//! right links. It checks the invariants of DESIGN.md, section 6: fence keys without gap or
+//! overlap, right links in order, one version in record, table, header and entries, a fingerprint
+//! for every valid entry, and no held lock. A violation is a `Corrupt` error.
 
 use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
@@ -10,7 +15,7 @@ use crate::format::leaf::{self, Sibling};
 use crate::format::{table, upper};
 use crate::options::Locks;
 
-/// A child with its lower fence, as its parent says.
+/// A child, with the lower fence key that its parent has for it.
 type Named = (Vec<u8>, Child);
 
 fn broken(what: &str, at: GlobalAddr) -> Error {
@@ -54,7 +59,8 @@ impl FpTree {
         Ok(self.ep.read(at, 8).await?.word(0))
     }
 
-    /// Checks the nodes of one level, in order; their children, and whether those are leaves.
+    /// Checks the nodes of one level, in order. Returns their children, and whether these are
+    /// leaves.
     async fn walk_level(&self, level: &[Named], root: GlobalAddr) -> Result<(Vec<Named>, bool)> {
         let g = &self.node.g;
         let mut below = Vec::new();
@@ -86,7 +92,7 @@ impl FpTree {
         let mut expected = rest.next();
         loop {
             self.ep.renew_deadline();
-            // A leaf that gave all its keys away may be on the chain only.
+            // A leaf that has given all its keys away may be on the chain only.
             let record = expected.filter(|(_, c)| c.addr == at.leaf);
             let (right, max) = self.walk_leaf(&at, &low, record, shape).await?;
             if record.is_some() {
@@ -100,7 +106,7 @@ impl FpTree {
         }
     }
 
-    /// Checks one leaf with its table; its right sibling and upper fence.
+    /// Checks one leaf with its table. Returns its right sibling and its upper fence key.
     async fn walk_leaf(
         &self,
         at: &Sibling,

@@ -1,7 +1,16 @@
 //! Point writes: put, insert, update.
 //!
-//! Under the leaf's lock the record's version is compared with the table's and the candidates are READ. An update WRITES the
-//! entry (the linearization point) and unlocks; an insert WRITES the entry and then the table (the linearization point).
+//! Verbs in order: CAS lock and READ table (`lock.rs`); READ of the entries with the key's
+//! fingerprint; for an update WRITE entry and unlock; for an insert WRITE entry and then WRITE
+//! table, which unlocks; for an insert into a full leaf the split (`split.rs`). The linearization
+//! point of an update is the WRITE of the entry, that of an insert the WRITE of the table.
+//!
+//! Invariants: under the lock the table's version equals the record's, so the leaf covers the key
+//! and its table is exact. The value of a batch is fixed, and the batch closed, directly before the
+//! value is copied into an image ([`seal`]).
+//!
+//! A crash between the CAS and the unlock leaves the leaf locked. An entry that was written without
+//! its table is invisible to point operations, because no fingerprint names it.
 
 use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
@@ -12,7 +21,7 @@ use crate::client::FpTree;
 use crate::entry::Found;
 use crate::lock::Locked;
 
-/// What a write did, for its caller and for the counters.
+/// The result of a write, for its caller and for the counters.
 pub(crate) type Written = (Outcome, OpOutcome);
 
 impl FpTree {
@@ -48,8 +57,8 @@ impl FpTree {
         match arrival {
             Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
                 Shared::Wrote(outcome) => {
-                    // As published, those who share are let go one after another, each by the thread of the one before, and
-                    // all threads poll the ticket that is served.
+                    // As published, followers continue one after another, each by the thread of the
+                    // one before, and all threads poll the ticket that is served.
                     let turn = self.node.releases.polled_turn(&self.ep, hash.0).await?;
                     self.ep.stage_cost(Stage::LocalQueue, 1);
                     self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
@@ -130,7 +139,7 @@ impl FpTree {
             Found::Hit(slot) => self.update_locked(l, slot, key, value, lease).await,
             _ => match l.table.free_slot() {
                 Some(slot) => self.insert_locked(l, slot, (key, fp), value, lease).await,
-                // Rare and large.
+                // Boxed because it is rare and large.
                 None => Box::pin(self.split(l, (key, fp), value, lease)).await,
             },
         }
@@ -178,7 +187,8 @@ impl FpTree {
     }
 }
 
-/// The value to be written becomes that of the last arrival; later ones form the next group.
+/// Closes the batch: the value to write becomes that of the last follower. Later writers form the
+/// next batch.
 pub(crate) fn seal(lease: &mut Option<Lease>, value: &mut Vec<u8>) {
     if let Some(lease) = lease {
         lease.seal(value);

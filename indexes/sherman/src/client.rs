@@ -1,4 +1,4 @@
-//! A client: one slot's view of the index, and where its memory comes from.
+//! A client: the view that one fabric slot has of the index, and its memory allocation.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -9,23 +9,25 @@ use dmtree_parts::Write;
 
 use crate::node::ShermanNode;
 
-/// A Sherman (or FG) client: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
+/// A Sherman (or FG) client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its
+/// operations.
 pub struct Sherman {
     pub(crate) ep: Endpoint,
     pub(crate) node: Arc<ShermanNode>,
-    /// What its locks carry.
+    /// The value that this client writes into lock words.
     pub(crate) tag: u64,
-    /// Inner pages of the last descent, by level; empty when the leaf was known from the cache.
+    /// Inner pages of the last descent, by level; empty when the cache supplied the leaf.
     pub(crate) path: RefCell<Vec<GlobalAddr>>,
-    /// Pages taken before a split begins, so that a full pool does not stop one half way.
+    /// Pages allocated before a split begins, so that a full pool does not stop the split half way.
     spare: RefCell<Vec<GlobalAddr>>,
-    /// Something forced the present operation to repeat a step.
+    /// A conflict forced the present operation to repeat a step.
     pub(crate) retried: Cell<bool>,
-    /// Cache hits not yet added to the node's, so that clients do not share a counter per operation.
+    /// Cache hits that are not yet added to the node's count. Clients then need not share a counter
+    /// for every operation.
     hits: Cell<u64>,
 }
 
-/// Pages kept spare: a cascade through more levels at once takes more on the way.
+/// Spare pages. A split that cascades through more levels allocates more pages on its way.
 const SPARE: usize = 5;
 
 impl Drop for Sherman {
@@ -82,7 +84,7 @@ impl Sherman {
         }
     }
 
-    /// The outcome to count for an operation that went this way.
+    /// The outcome to count for an operation: `plain`, or `Retried` if a step was repeated.
     pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
         match plain {
             OpOutcome::InsertSplit => plain,
@@ -91,7 +93,7 @@ impl Sherman {
         }
     }
 
-    /// Makes sure that a split finds memory for pages.
+    /// Allocates spare pages, so that a split finds memory.
     pub(crate) async fn reserve(&self) -> Result<()> {
         while self.spare.borrow().len() < SPARE {
             let bytes = self.node.g.footprint() as u32;
@@ -128,7 +130,7 @@ fn of_length(what: &str, bytes: &[u8], wanted: usize) -> Result<()> {
     )))
 }
 
-/// A descending scan.
+/// The error of a descending scan.
 pub(crate) fn no_reverse() -> Error {
     Error::new(
         dmtree_fabric::ErrorKind::Unsupported,

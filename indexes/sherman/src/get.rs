@@ -1,7 +1,14 @@
 //! Point reads: one READ of the leaf.
 //!
-//! As published, an entry whose two versions differ is not this key's (with two-level versions), and a page is whole when its two
-//! versions agree: both are wrong, see DESIGN.md.
+//! Order: the route from the cache of bottom pages, or a descent that READs page after page from
+//! the root; READ leaf, repeated while it does not look whole; if the leaf does not cover the key,
+//! the right link or a new descent (`route.rs`). The linearization point is the READ of the leaf.
+//!
+//! A reader relies on two checks as published, and both are wrong (DESIGN.md, section 7). An entry
+//! with two different versions counts as another key's entry (two-level versions). A page counts as
+//! whole when its two versions agree.
+//!
+//! A read changes nothing but the cache, so a crash leaves nothing behind.
 
 use dmtree_fabric::{OpKind, OpOutcome, Result};
 

@@ -1,4 +1,4 @@
-//! The contract, fulfilled as far as the published design goes.
+//! `RangeIndex` for `Sherman`, as far as the published design has its operations.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,8 @@ use crate::options::Options;
 impl RangeIndex for Sherman {
     const OPS: OpSet =
         OpSet { delete: true, compare_and_set: true, reverse_scan: false, any_length: false };
-    // The layouts rely on READs and WRITEs that do not cross; see DESIGN.md. As published systems they run where that is not granted.
+    // The layouts rely on READs and WRITEs that do not cross (DESIGN.md). Published systems also
+    // run where this is not granted.
     const NEEDS: Capabilities = Capabilities::NONE;
     type Options = Options;
     type Node = ShermanNode;
@@ -88,7 +89,7 @@ impl RangeIndex for Sherman {
 }
 
 impl Sherman {
-    /// One empty leaf; the root word last.
+    /// Writes one empty leaf, and then sets the root word.
     async fn format_empty(&self) -> Result<()> {
         let g = &self.node.g;
         let at = self.new_page().await?;

@@ -1,4 +1,17 @@
-//! READs of leaves.
+//! READs of leaves, and the checks that accept them.
+//!
+//! A leaf is READ whole, and again while it does not look whole: its checksum is wrong, or, with
+//! two-level versions, its two node versions differ. With `retry_torn` an entry between two
+//! versions counts as torn, too. Readers call `see_leaf`: as published a plain READ, with
+//! `locked_reads` a READ under the lock of the page, with `versions_around` three READs. Writers
+//! call `read_leaf` under the lock of the page (`write.rs`).
+//!
+//! Invariants: a correct checksum proves a whole leaf. Equal node versions do not: an image can mix
+//! two WRITEs (DESIGN.md, section 7). A leaf keeps its lower fence key, so `leaf_of` finds a key
+//! that has left it by the right link, or by a new route.
+//!
+//! With checksums a crash in the middle of a WRITE leaves a torn leaf, and readers READ it until
+//! their deadline. With two-level versions it leaves an entry between two versions.
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified};
 
@@ -32,7 +45,7 @@ impl Sherman {
         }
     }
 
-    /// The same for a reader.
+    /// READs a leaf for a reader.
     pub(crate) async fn see_leaf(&self, at: GlobalAddr) -> Result<Verified> {
         if self.node.o.versions_around {
             return self.read_between_versions(at).await;
@@ -47,7 +60,7 @@ impl Sherman {
         }
     }
 
-    /// READs a leaf between two READs of its versions, until those agree.
+    /// READs a leaf between two READs of its versions, until these agree.
     async fn read_between_versions(&self, at: GlobalAddr) -> Result<Verified> {
         let mut backoff = self.ep.backoff("leaf being written", at);
         loop {

@@ -1,7 +1,19 @@
-//! Bulk load: whole leaves and inner pages are written into an empty index.
+//! Bulk load into an empty index: writes whole leaves and inner pages.
 //!
-//! The only leaf stays where it is and becomes the first one. Everything else is written beside it; then the first leaf under its lock,
-//! then the root pointer. In between, what is right of the first leaf is reached over the chain.
+//! The only leaf of the empty index stays in place and becomes the first leaf. Order:
+//! 1. Lock the only leaf (CAS lock word), READ it, and check that it is empty.
+//! 2. WRITE all other leaves from right to left, then the inner pages from the bottom up. Nothing
+//!    names them yet.
+//! 3. WRITE the first leaf with its new pairs and its right link, and release its lock. From here
+//!    on all pairs are in the index.
+//! 4. CAS of the root word: first leaf -> new root.
+//!
+//! Between 3 and 4 the right links reach all leaves behind the first one. If another client has
+//! split the first leaf and made a root in between, the CAS fails; this only leaves longer chains.
+//! If the index is not empty, the load puts the pairs one by one.
+//!
+//! A crash before 3 loses the new pages, and leaves the lock held. A crash after 3 leaves a correct
+//! tree without the inner pages.
 
 use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::fill::{self, Fill, SplitRule};
@@ -13,7 +25,7 @@ use crate::format::{self, Header, inner, leaf, upper};
 use crate::lock::Held;
 use crate::route::Page;
 
-/// A level of the new tree: lower fences and pages.
+/// The pages of one level of the new tree, each with its lower fence key.
 type Named = (Vec<u8>, GlobalAddr);
 
 impl Sherman {
@@ -50,7 +62,7 @@ impl Sherman {
         Ok(Loaded { pairs: all.len() as u64, leaves: 0 })
     }
 
-    /// Locks the only leaf of an index without keys; `None` when it is anything else.
+    /// Locks the only leaf of an index without keys; `None` for any other index.
     async fn lock_empty(&self) -> Result<Option<(GlobalAddr, Held)>> {
         let root = self.read_root().await?;
         if !matches!(self.read_page(root).await?, Page::Leaf) {
@@ -92,7 +104,8 @@ impl Sherman {
         if root != at
             && self.ep.cas(self.node.root.word, at.bits(), root.bits()).await? != at.bits()
         {
-            // Somebody has split the first leaf meanwhile and made a root: everything is reached over the chain.
+            // Another client has split the first leaf meanwhile and made a root. The right links
+            // reach all leaves.
             self.retried.set(true);
         }
         self.forget_top();
@@ -100,7 +113,7 @@ impl Sherman {
         Ok(leaves)
     }
 
-    /// Writes all leaves but the first, whose image it returns.
+    /// Writes all leaves but the first, and returns the image of the first.
     async fn build_leaves(
         &self,
         first: GlobalAddr,
@@ -120,7 +133,7 @@ impl Sherman {
         let (lowest, highest) = (g.lowest(), g.highest());
         let mut named: Vec<Named> = Vec::with_capacity(sizes.len());
         let mut first_image = None;
-        // From the end, so that pairs go as leaves come.
+        // From the end, so that memory of pairs is freed as leaves are built.
         for (i, size) in sizes.iter().enumerate().rev() {
             self.ep.renew_deadline();
             let end = all.len();
@@ -159,11 +172,11 @@ impl Sherman {
         Ok(image)
     }
 
-    /// Writes all inner pages; the root.
+    /// Writes all inner pages; returns the root.
     async fn build_inner(&self, leaves: Vec<Named>, fill: Fill) -> Result<GlobalAddr> {
         let g = &self.node.g;
         let slots = g.inner_slots as u32;
-        // In children: one more than records.
+        // Counted in children: one more than records.
         let rule = SplitRule::new(slots, slots / 2 + 1);
         let (mut below, mut level) = (leaves, 0u8);
         while below.len() > 1 {

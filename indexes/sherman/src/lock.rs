@@ -1,7 +1,19 @@
-//! Locks: a table of words per memory node, in front of it the local locks of a compute node.
+//! Locks: a lock table per memory node, and local locks of a compute node in front of it.
 //!
-//! A page's lock is on the page's memory node, so that a WRITE of the page and the release go to one node: as one chain when they are
-//! combined. Pages that share a word share the lock; nobody holds two. Whoever gets a lock READs the page, also after a hand-over.
+//! Order: the local lock first (a FIFO queue per remote word), where a predecessor may hand the
+//! remote lock over. Otherwise CAS word: 0 -> tag, repeated until it succeeds. The release is WRITE
+//! word 0 in one chain with the WRITE of the page (`combine`), or FAA word by -tag after it (FG),
+//! or a local hand-over, at most 8 in a row. The lock of an unchanged page is released by a WRITE
+//! that is not awaited (`combine`).
+//!
+//! Invariants: a page's lock is on the page's memory node, so the WRITE of the page and the release
+//! go to one node, and a chain executes them in order. Pages that share a word share the lock. A
+//! client holds at most one lock, so lock waits have no cycle. A new holder READs the page, also
+//! after a hand-over. A release by WRITE needs `cas_fail_is_readonly`: otherwise a failing CAS of
+//! another client can undo it.
+//!
+//! A crash of the holder leaves its tag in the word for ever. As published no client recovers an
+//! abandoned lock: later clients time out.
 
 use dmtree_fabric::verb::{write as write_verb, write_word};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
@@ -14,19 +26,19 @@ use crate::node::Locks;
 
 const SEED: u64 = 0x6c_6f_63_6b;
 
-/// So many attempts at a lock follow each other without a pause.
+/// Attempts at a lock that follow each other without a pause.
 const SPINS: u32 = 64;
 /// Pauses after that, ns: a few round trips.
 const LONG_PAUSE_NS: u64 = 8_000;
 
-/// A lock that is held.
+/// A held lock.
 pub(crate) struct Held {
     word: GlobalAddr,
     turn: Option<LocalTurn>,
 }
 
 impl Sherman {
-    /// The locks; where they are is asked for once.
+    /// The locks; the first call READs where the tables are.
     pub(crate) async fn locks(&self) -> Result<&Locks> {
         if let Some(locks) = self.node.locks.get() {
             return Ok(locks);
@@ -44,7 +56,8 @@ impl Sherman {
             None => None,
             Some(local) => {
                 let turn = local.turn(&self.ep, number).await?;
-                // Whoever has waited looks at the local lock once more, when its thread comes to it: the lock stands still meanwhile.
+                // A client that has waited checks the local lock again when its thread comes to it.
+                // The lock stalls meanwhile.
                 self.ep.stage_cost(Stage::LocalQueue, 1);
                 // As published every thread polls the ticket of the lock that its clients wait for.
                 self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
@@ -55,7 +68,8 @@ impl Sherman {
                 Some(turn)
             }
         };
-        // As published nobody pauses between two attempts; here only who has made very many does.
+        // As published there is no pause between two attempts. Here a client pauses only after
+        // `SPINS` attempts.
         let mut at_once = self.ep.backoff_within("remote lock", word, 0);
         let mut paused = self.ep.backoff_within("remote lock", word, LONG_PAUSE_NS);
         self.ep.step(Step::Lock);
@@ -70,7 +84,7 @@ impl Sherman {
         Ok(Held { word, turn })
     }
 
-    /// Releases a lock; nothing was changed.
+    /// Releases a lock of a page that was not changed.
     pub(crate) async fn unlock(&self, held: Held) -> Result<()> {
         let Held { word, turn } = held;
         let turn = match turn {
@@ -92,13 +106,14 @@ impl Sherman {
         Ok(())
     }
 
-    /// Releases a lock because of an error, which it returns.
+    /// Releases a lock because of an error, and returns the error.
     pub(crate) async fn fail<T>(&self, held: Held, e: Error) -> Result<T> {
         self.unlock(held).await?;
         Err(e)
     }
 
-    /// WRITEs part of a page, and releases its lock or hands it over. `lazy`: as published, a split does not wait for this.
+    /// WRITEs a part of a page, and releases its lock or hands it over. `lazy`: as published, a
+    /// split does not await this.
     pub(crate) async fn write_and_unlock(
         &self,
         held: Held,

@@ -1,4 +1,4 @@
-//! What the clients of one compute node share.
+//! The state that the clients of one compute node share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,11 +13,11 @@ use dmtree_pool::{Bump, PoolNode};
 use crate::format::Geometry;
 use crate::options::Options;
 
-/// What a chunk of this index holds, to the pool: pages of all kinds.
+/// Kind of the chunks of this index that have pages, as the pool records it.
 const KIND: u8 = 1;
-/// The same: lock tables.
+/// Kind of the chunks that have lock tables.
 const LOCKS_KIND: u8 = 2;
-/// Clients of a node that may have a lock one after the other, as published.
+/// Most clients of a compute node that hold a lock one after the other by hand-over, as published.
 const LONGEST_CHAIN: u32 = 8;
 
 /// The shared state of one index on one compute node.
@@ -29,16 +29,16 @@ pub struct ShermanNode {
     pub(crate) root: Root,
     /// Pages directly above the leaves.
     pub(crate) cache: NodeCache,
-    /// The root as last seen by anybody here; 0 when unknown.
+    /// The root as a client of this node has last seen it; 0 when unknown.
     pub(crate) top: AtomicU64,
-    /// Locks; none while it is not known where they are.
+    /// Locks; empty until the addresses of the tables are read.
     pub(crate) locks: std::sync::OnceLock<Locks>,
     pub(crate) pages: Bump,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
 }
 
-/// Locks as a compute node knows them.
+/// The lock words as a compute node knows them.
 #[derive(Debug)]
 pub(crate) struct Locks {
     pub words: LockWords,
@@ -57,7 +57,7 @@ impl ShermanNode {
     /// The shared state of a compute node.
     ///
     /// # Errors
-    /// `InvalidArgument` for options or a budget that cannot be.
+    /// `InvalidArgument` for impossible options, and for a cache budget that is too small.
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
         let g = Geometry::new(o);
@@ -82,7 +82,7 @@ impl ShermanNode {
         })
     }
 
-    /// What kind of lock tables it has.
+    /// The lock tables that this index uses.
     pub(crate) fn lock_tables(&self) -> LockTables {
         LockTables { words: self.o.locks, on_chip: self.o.on_chip, kind: LOCKS_KIND }
     }

@@ -3,7 +3,7 @@
 use dmtree_fabric::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// How an index is laid out, and which techniques it uses. Stored in the catalog.
+/// The layout of an index, and the techniques it uses. The catalog stores them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
@@ -13,37 +13,40 @@ pub struct Options {
     pub value_bytes: u32,
     /// Slots of a leaf, 4 to 128. The operation that fills the last one splits it.
     pub leaf_slots: u32,
-    /// Records of an inner page, 4 to 128; the same rule.
+    /// Records of an inner page, 4 to 128. The operation that fills the last one splits it.
     pub inner_slots: u32,
-    /// Bytes of a page, 0 or 256 to 65536: as many slots and records as fit, instead of the numbers above. 0: those.
+    /// Bytes of a page, 256 to 65536: a page then has as many slots or records as fit. 0: a page
+    /// has the numbers above.
     pub page_bytes: u32,
-    /// Bytes of a page are a multiple of this: leaves.
+    /// Leaves take a multiple of this many bytes.
     pub leaf_step: u32,
-    /// The same of inner pages.
+    /// Inner pages take a multiple of this many bytes.
     pub inner_step: u32,
-    /// A page and the release of its lock go together (command combination).
+    /// The WRITE of a page and the release of its lock are one chain (command combination).
     pub combine: bool,
-    /// Locks lie in on-chip memory, where the fabric has any.
+    /// Locks are in on-chip memory, where the fabric has any.
     pub on_chip: bool,
     /// Local locks in front of the remote ones, with hand-over (hierarchical lock).
     pub hierarchical: bool,
-    /// Leaves are unsorted, single entries are written, and versions tell whether a page is whole (two-level versions). Without it pages
-    /// are sorted, written whole, and have a checksum.
+    /// Leaves are unsorted, single entries are written, and versions show whether a page is whole
+    /// (two-level versions). Otherwise pages are sorted, written whole, and have a checksum.
     pub two_level: bool,
-    /// A split is reported before its left page has been written.
+    /// A split is reported before its left page is written.
     pub lazy_splits: bool,
     /// Bits of an entry's version, 1 to 7; 4 as published.
     pub version_bits: u32,
-    /// Repair, for telling the published defects apart: a leaf of which an entry is between two versions is READ again.
+    /// Repair, to isolate the published defects: a leaf with an entry between two versions is READ
+    /// again.
     pub retry_torn: bool,
-    /// Repair, for the same: readers take the lock of the page that they READ.
+    /// Repair, for the same purpose: readers take the lock of the page that they READ.
     pub locked_reads: bool,
-    /// Repair, for the same: readers READ a leaf three times, and the second counts if the other two show the same versions. With
-    /// `retry_torn` only versions that have come round are left.
+    /// Repair, for the same purpose: readers READ a leaf three times; the second READ counts if the
+    /// other two have the same versions. With `retry_torn` only versions that have wrapped around
+    /// remain.
     pub versions_around: bool,
-    /// Words of the lock table of a memory node, where they are not on chip.
+    /// Words of the lock table of a memory node, where the table is not in on-chip memory.
     pub locks: u32,
-    /// Longest wait of one operation for others, ms.
+    /// Longest time that one operation waits for others, ms.
     pub timeout_ms: u64,
 }
 
@@ -54,7 +57,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// FG with Sherman's cache: every verb awaited.
+    /// FG with Sherman's cache: every verb is awaited.
     pub fn fg() -> Self {
         Self {
             key_bytes: 24,
@@ -78,22 +81,22 @@ impl Options {
         }
     }
 
-    /// The first step: a page and its unlock together.
+    /// The first step: a page and its release in one chain.
     pub fn combine() -> Self {
         Self { combine: true, ..Self::fg() }
     }
 
-    /// The second: locks on chip.
+    /// The second step: locks in on-chip memory.
     pub fn on_chip() -> Self {
         Self { on_chip: true, ..Self::combine() }
     }
 
-    /// The third: hierarchical locks.
+    /// The third step: hierarchical locks.
     pub fn hierarchical() -> Self {
         Self { hierarchical: true, ..Self::on_chip() }
     }
 
-    /// Sherman as published: two-level versions too, and splits that are reported early.
+    /// Sherman as published: adds two-level versions, and splits that are reported early.
     pub fn published() -> Self {
         Self { two_level: true, lazy_splits: true, ..Self::hierarchical() }
     }
@@ -104,7 +107,7 @@ impl Options {
         Self { key_bytes: 8, value_bytes: 8, page_bytes: 1024, ..self.clone() }
     }
 
-    /// Refuses what cannot be.
+    /// Refuses impossible options.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
@@ -149,8 +152,9 @@ impl Options {
         Ok(())
     }
 
-    /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: small pages, few locks, techniques as they are here. Waits are
-    /// shorter than usual, because as published some never end.
+    /// Random test options, drawn with `below(n)`, which returns 0 to `n - 1`: small pages, few
+    /// locks, the techniques of `self`. Waits are shorter than by default, because some waits of
+    /// the published protocol never end.
     #[must_use]
     pub fn drawn(&self, below: &mut dyn FnMut(u64) -> u64) -> Self {
         let mut of = |choices: &[u32]| choices[below(choices.len() as u64) as usize];

@@ -1,6 +1,17 @@
-//! A new separator in the page above: splits of inner pages, a new root.
+//! Adds a new separator to the page above: splits of inner pages, and new roots.
 //!
-//! One lock is held at a time. Between the division of a page and its separator, the right half is reached over the left one.
+//! Verbs in order, per level: READ of the path to the page (or the page of the last descent); CAS
+//! lock, READ page, WRITE page and release. If the record fills the page: WRITE right half as a new
+//! page, WRITE left half and release, and the same again one level up. A new root: WRITE page, CAS
+//! root word: old root -> new page.
+//!
+//! Invariants: a client holds one lock at a time. A page that does not cover the key any more has
+//! been split, and the right link leads to the page that does. Between the division of a page and
+//! the record of its separator, the right link of the left half reaches the right half.
+//!
+//! A crash before a separator is added leaves it missing for ever; the subtree stays reachable by
+//! the right link. A crash between the WRITEs of the two halves loses the memory of the right half.
+//! In both cases a lock that was held stays held.
 
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 
@@ -19,7 +30,7 @@ impl Sherman {
         child: GlobalAddr,
     ) -> Result<()> {
         let (mut level, mut key, mut child) = (level, key.to_vec(), child);
-        // Each round ends, or goes one level up.
+        // Each round is the last, or continues one level up.
         for _ in 0..MAX_LEVELS {
             let Some(at) = self.parent(level, &key, child).await? else { return Ok(()) };
             match self.insert_record(at, &key, child).await? {
@@ -32,8 +43,8 @@ impl Sherman {
         Err(Error::corrupt(format!("a tree of more than {MAX_LEVELS} levels")))
     }
 
-    /// The page of `level` that should cover a key: on the way down, or looked for from the root. `None`: there was no such level, and a
-    /// root with this record is there now.
+    /// The page of `level` that should cover a key: from the last descent, or by a new descent.
+    /// `None`: the level did not exist, and a new root with this record is there now.
     async fn parent(&self, level: u8, key: &[u8], child: GlobalAddr) -> Result<Option<GlobalAddr>> {
         let known = self.path.borrow().get(usize::from(level)).copied();
         if let Some(at) = known.filter(|at| !at.is_null()) {
@@ -52,13 +63,13 @@ impl Sherman {
             if top + 1 == level && self.grow(level, root, key, child).await? {
                 return Ok(None);
             }
-            // Somebody else's root is there, or about to be.
+            // Another client's root is there, or is about to be.
             self.retried.set(true);
             backoff.step().await?;
         }
     }
 
-    /// Puts a new root above the old one; false when somebody else was faster.
+    /// Puts a new root above the old one; false when the root has changed.
     async fn grow(
         &self,
         level: u8,
@@ -88,7 +99,7 @@ impl Sherman {
         Ok(was == old.bits())
     }
 
-    /// Locks and READs the inner page that covers a key, from `at` to the right.
+    /// Locks and READs the inner page that covers a key; starts at `at` and follows right links.
     async fn lock_inner(&self, at: GlobalAddr, key: &[u8]) -> Result<(GlobalAddr, Held, Buf)> {
         let mut at = at;
         loop {
@@ -112,7 +123,8 @@ impl Sherman {
         }
     }
 
-    /// READs an inner page that is locked, until it looks whole: the WRITE of the last holder may not have landed.
+    /// READs a locked inner page until it looks whole: the WRITE of the last holder may not have
+    /// landed.
     async fn read_inner(&self, at: GlobalAddr) -> Result<Buf> {
         let g = &self.node.g;
         let mut backoff = self.ep.backoff("inner page being written", at);
@@ -128,7 +140,7 @@ impl Sherman {
         }
     }
 
-    /// Adds a record; what a split of the page has made due one level up.
+    /// Adds a record. Returns the separator and page of a split, which are due one level up.
     async fn insert_record(
         &self,
         at: GlobalAddr,

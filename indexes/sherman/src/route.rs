@@ -1,6 +1,17 @@
-//! Finding the leaf of a key: the cache of pages above the leaves, and the descent over the memory nodes that fills it.
+//! Finds the leaf of a key: the cache of pages above the leaves, and the descent over the memory
+//! nodes that fills it.
 //!
-//! Upper levels are not cached. A page may be older than the way to it: who finds the key right of a page goes to the sibling.
+//! A route from the cache costs no verb. A descent READs the page of the root (its address is
+//! cached, or READ from the root word), and one page per level. Only the pages directly above the
+//! leaves are cached; each covers its keys between two fence keys.
+//!
+//! Invariants: a page keeps its address and its lower fence key; a split only lowers its upper
+//! fence key. So a route that is older than a split leads to a page at or left of the right one,
+//! and right links lead on from there. A leaf from the cache that does not cover the key makes the
+//! client drop the cached page and descend again. A page that begins after the key, or a root below
+//! the wanted level, shows a stale root: the client forgets the root's address and starts again.
+//!
+//! Routes change nothing in the index, so a crash leaves nothing behind.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,16 +24,16 @@ use crate::client::Sherman;
 use crate::format::inner::Inner;
 use crate::format::{Header, header, upper};
 
-/// The cache has one level: pages whose children are leaves.
+/// The level of cached pages: their children are leaves.
 const BOTTOM: u8 = 1;
-/// More levels than a tree can have.
+/// A bound that no tree reaches.
 pub(crate) const MAX_LEVELS: usize = 24;
 
 /// A leaf that should cover a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     pub leaf: GlobalAddr,
-    /// It came from the cache.
+    /// It is from the cache.
     pub cached: bool,
 }
 
@@ -47,7 +58,7 @@ impl Sherman {
         Ok(Route { leaf, cached: false })
     }
 
-    /// The leaf again after a page from the cache has proved stale.
+    /// A new route to the leaf, after a cached page has proved stale.
     pub(crate) async fn fresh_route(&self, key: &[u8]) -> Result<Route> {
         self.retried.set(true);
         let cached = self.node.cache.lookup(BOTTOM, key, |node, _| node.clone());
@@ -58,7 +69,7 @@ impl Sherman {
         Ok(Route { leaf, cached: false })
     }
 
-    /// Where to look after a leaf that does not cover a key.
+    /// The next route after a leaf that does not cover the key.
     pub(crate) async fn elsewhere(&self, key: &[u8], r: &Route, h: &Header<'_>) -> Result<Route> {
         if r.cached || h.begins_after(key) {
             return self.fresh_route(key).await;
@@ -66,8 +77,8 @@ impl Sherman {
         Ok(Route { leaf: self.hop(h, r.leaf)?, cached: false })
     }
 
-    /// The page of `level` that should cover `key`, from the root; the inner pages on the way are kept in `path`. The page itself is
-    /// not READ, unless it is the root.
+    /// The page of `level` that should cover `key`, from the root. The inner pages of the descent
+    /// are kept in `path`. The page itself is not READ, unless it is the root.
     pub(crate) async fn descend(&self, key: &[u8], level: u8) -> Result<GlobalAddr> {
         let mut backoff = self.ep.backoff("a path to the key", self.node.root.word);
         'restart: loop {
@@ -101,12 +112,13 @@ impl Sherman {
                     continue 'restart;
                 }
                 if n.h.level == BOTTOM {
-                    // Pages passed on the way right are cached too: each was read as it is now.
+                    // Pages that the descent passes to the right are cached, too: each was read in
+                    // its present state.
                     self.cache_bottom(at, &n);
                 }
                 if n.h.ends_before(key) {
                     if is_top {
-                        // The root has a sibling: it is the root no more.
+                        // The root has a sibling, so there is a new root above it.
                         self.forget_top();
                     }
                     at = self.hop(&n.h, at)?;
@@ -126,7 +138,7 @@ impl Sherman {
         }
     }
 
-    /// Remembers an inner page of the way down.
+    /// Records an inner page of the descent.
     fn keep(&self, level: u8, at: GlobalAddr) -> Result<()> {
         let level = usize::from(level);
         if level > MAX_LEVELS {
@@ -140,7 +152,7 @@ impl Sherman {
         Ok(())
     }
 
-    /// The root as far as this node knows.
+    /// The root as this node knows it.
     async fn top(&self) -> Result<GlobalAddr> {
         match self.node.top.load(Ordering::Relaxed) {
             0 => self.read_root().await,
@@ -212,7 +224,7 @@ impl Sherman {
             .ok_or_else(|| Error::corrupt("an inner page without a header"))
     }
 
-    /// Where a page's right sibling is.
+    /// The right sibling of a page.
     pub(crate) fn hop(&self, h: &Header<'_>, at: GlobalAddr) -> Result<GlobalAddr> {
         self.ep.check_deadline("the end of a walk to the right", at.bits())?;
         self.retried.set(true);
@@ -222,7 +234,7 @@ impl Sherman {
         Ok(h.sibling)
     }
 
-    /// Puts a page above leaves into the cache.
+    /// Caches a page above leaves.
     fn cache_bottom(&self, addr: GlobalAddr, n: &Inner<'_>) -> Arc<CachedNode> {
         self.ep.stage_cost(Stage::CacheFill, 1);
         let children = std::iter::once(n.h.leftmost).chain((0..n.h.records).map(|i| n.child(i)));

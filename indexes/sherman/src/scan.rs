@@ -1,7 +1,12 @@
-//! Ascending scans, leaf after leaf along the chain, one READ each, as the port in the DMTree artifact does it.
+//! Ascending scans: leaf after leaf along the right links, one READ each, as the port in the DMTree
+//! artifact does it.
 //!
-//! Each leaf is validated like a point read's; the next one must begin where the last one ended. An entry whose versions differ is
-//! skipped, as published.
+//! Each leaf is validated as for a point read, and the next leaf must begin where the last one
+//! ended. If it does not, a split was in progress, and the scan finds the leaf by a new descent.
+//! Each pair is current at the READ of its leaf; a scan is no snapshot. As published, an entry with
+//! two different versions is skipped, so a scan can miss a key that is being updated.
+//!
+//! A scan changes nothing but the cache, so a crash leaves nothing behind.
 
 use std::ops::Bound;
 
@@ -61,7 +66,7 @@ impl Sherman {
                 return Err(Error::corrupt("a leaf ends early and has no sibling"));
             }
             let next = self.see_leaf(h.sibling).await?;
-            // A header that does not fit was read in the middle of a split.
+            // A header that does not fit was READ in the middle of a split.
             image = match self.header_of(&next)?.low == high {
                 true => next,
                 false => {
@@ -73,14 +78,14 @@ impl Sherman {
         }
     }
 
-    /// A bound of any length as a key: filled up with zeros, or cut.
+    /// A bound of any length as a key: filled with zeros, or cut.
     fn bound(&self, key: &[u8]) -> Vec<u8> {
         let mut out = key.to_vec();
         out.resize(self.node.g.key, 0);
         out
     }
 
-    /// Adds a leaf's pairs that lie in the range, in key order, as far as there is room.
+    /// Adds the pairs of a leaf that lie in the range, in key order, up to the limit.
     fn collect(&self, image: &Verified, r: &ScanRequest<'_>, page: &mut Page) {
         let g = &self.node.g;
         let mut found: Vec<_> = leaf::used(g, image)

@@ -1,7 +1,18 @@
-//! The write that fills the last slot of a leaf divides it.
+//! Splits a leaf: the write that fills its last slot divides it.
 //!
-//! Under the lock: the entries are sorted in place, as published; WRITE the right half as a new page, awaited; WRITE the left half and
-//! unlock (as published, a split with combined verbs does not wait for that); then the separator goes into the page above.
+//! Verbs in order, under the lock of the leaf:
+//! 1. The entries are sorted in the image, as published.
+//! 2. WRITE right half as a new page, awaited.
+//! 3. WRITE left half and release. This is the linearization point. As published (`lazy_splits`), a
+//!    split with combined verbs does not await it.
+//! 4. The separator is added to the page above (`parent.rs`).
+//!
+//! Invariants: nothing names the right half before step 3, and its right link has the old sibling
+//! of the left half. The left half has the right half as its sibling, so all keys stay reachable
+//! without step 4.
+//!
+//! A crash before 3 loses the new page, and leaves the lock held. A crash after 3 leaves a missing
+//! separator, and so a longer chain.
 
 use dmtree_fabric::{Buf, Error, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
@@ -40,7 +51,7 @@ impl Sherman {
         Ok((Outcome::Done, OpOutcome::InsertSplit))
     }
 
-    /// Divides the image of a full leaf; the separator.
+    /// Divides the image of a full leaf; returns the separator.
     fn divide(&self, left: &mut [u8], right: &mut [u8], sibling: GlobalAddr) -> Result<Vec<u8>> {
         let g = &self.node.g;
         let stay = g.leaf_slots / 2;
@@ -59,7 +70,7 @@ impl Sherman {
         Ok(separator)
     }
 
-    /// The header of an image that has been changed since it was accepted.
+    /// The header of an accepted image that was changed since.
     fn header_of_changed<'a>(&self, image: &'a [u8]) -> Result<Header<'a>> {
         format::changed(&self.node.g, image)
             .ok_or_else(|| Error::corrupt("a page without a header"))

@@ -1,4 +1,9 @@
-//! A walk over the whole structure, for when nobody writes.
+//! Checks the whole structure; no client may write meanwhile.
+//!
+//! The walk READs all pages of a level along the right links, from the root's level down. On every
+//! level the pages cover the key space without gap or overlap, and agree with the records above.
+//! Leaves have keys between their fence keys, each key once and in order where leaves are sorted,
+//! equal versions, and a free slot. No lock is held. A violation is a `Corrupt` error.
 
 use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
@@ -7,7 +12,7 @@ use crate::client::Sherman;
 use crate::format::{leaf, upper};
 use crate::route::Page;
 
-/// A page with its lower fence, as the page above says.
+/// A page, with the lower fence key that the page above has for it.
 type Named = (Vec<u8>, GlobalAddr);
 
 fn must(holds: bool, what: &str, at: GlobalAddr) -> Result<()> {
@@ -52,7 +57,8 @@ impl Sherman {
         }
     }
 
-    /// Checks the pages of one level: those above know, and those that only the chain knows. All children, in order.
+    /// Checks the pages of one level: those with a record above, and those that only right links
+    /// reach. Returns all children, in order.
     async fn walk_level(&self, known: &[Named], shape: &mut Shape) -> Result<Vec<Named>> {
         let mut below = Vec::new();
         let (mut low, mut at) = known[0].clone();
@@ -79,7 +85,7 @@ impl Sherman {
         }
     }
 
-    /// If the page above has a record for this fence, it names this page.
+    /// If the page above has a record for this fence key, the record names this page.
     fn pass<'k>(
         &self,
         rest: &mut std::iter::Peekable<impl Iterator<Item = &'k Named>>,

@@ -1,7 +1,16 @@
 //! Point writes: put, insert, update, delete, compare-and-set, all under the lock of the leaf.
 //!
-//! With two-level versions one entry is WRITTEN, otherwise the whole leaf, which is sorted. That WRITE is the linearization point. The
-//! write that fills the last slot splits the leaf.
+//! Verbs in order: CAS lock word (none after a hand-over); READ leaf; with two-level versions WRITE
+//! of one entry, otherwise WRITE of the whole sorted leaf; release, in one chain with the WRITE
+//! where verbs are combined. The WRITE is the linearization point. A write that fills the last slot
+//! splits the leaf (`split.rs`).
+//!
+//! Invariants: the lock covers the leaf, so READ and WRITE are one atomic change for writers. A
+//! leaf that does not cover the key is released, and the right one is locked. Readers take no lock,
+//! and rely on the versions or the checksum.
+//!
+//! A crash between the CAS and the release leaves the lock held, and perhaps a torn entry or leaf.
+//! As published no client recovers them.
 
 use dmtree_fabric::{Buf, Error, OpKind, OpOutcome, Result, Stage, Verified};
 use dmtree_parts::{Outcome, Write};
@@ -11,13 +20,13 @@ use crate::format::{self, leaf};
 use crate::lock::Held;
 use crate::route::Route;
 
-/// What becomes of an entry.
+/// The change of an entry.
 enum Change<'v> {
     Set(&'v [u8]),
     Remove,
 }
 
-/// A locked leaf as it is.
+/// A locked leaf, as it was READ under the lock.
 struct Locked {
     held: Held,
     route: Route,
@@ -121,14 +130,14 @@ impl Sherman {
             }
         };
         if counted == OpOutcome::InsertPlain && leaf::free_slot(g, &image).is_none() {
-            // Rare and large.
+            // Boxed because it is rare and large.
             return Box::pin(self.split(held, route.leaf, image)).await;
         }
         self.write_changed(held, &route, at, image).await.map_err(Error::effect_unknown)?;
         Ok((Outcome::Done, self.outcome(counted)))
     }
 
-    /// WRITEs the entry in a slot, or the whole leaf.
+    /// WRITEs the changed entry, or the whole leaf.
     async fn write_changed(
         &self,
         held: Held,

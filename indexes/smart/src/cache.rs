@@ -1,10 +1,14 @@
-//! The cache of inner nodes of a compute node, whose index is a radix tree itself ("SMART", OSDI'23, section 4.3).
+//! The cache of inner nodes of a compute node. Its index is a radix tree itself ("SMART", OSDI'23,
+//! section 4.3).
 //!
-//! An entry is a copy of a node's slots under the node's *prefix*: all bytes that its keys share, which never change while the node lives;
-//! so an entry is never in a wrong place, only its slots age. A lookup takes the deepest entry on a key's path that has a slot for the
-//! key's next byte. A slot that a copy lacks says nothing: the answer is then further up.
+//! An entry is a copy of a node's slots under the node's *prefix*, the bytes that all keys of the
+//! node share. The prefix never changes while the node lives, so an entry is never in a wrong
+//! place; only its slots become stale. A lookup takes the deepest entry on a key's path that has a
+//! slot for the key's next byte. A slot that is missing in a copy proves nothing; the lookup then
+//! uses an entry further up.
 //!
-//! One lock, held for a walk of a few steps and never over an await. Eviction is first in, first out.
+//! One lock protects the index. It is held for a walk of a few steps, and never over an await.
+//! Eviction is first in, first out.
 
 use std::collections::VecDeque;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -15,25 +19,27 @@ use dmtree_parts::CacheStats;
 use crate::format::node::slot_at;
 use crate::format::slot::Slot;
 
-/// Bytes of a path that a record holds.
+/// Bytes of a path that one record holds.
 const MOST_PATH: usize = 7;
-/// What an entry is charged for beside its slots, and a record for itself and for the child of its parent that it is, as published.
+/// Charges as published: for an entry beside its slots, for a record, and for its place in the
+/// children of its parent.
 const ENTRY_BYTES: u64 = 9;
 const RECORD_BYTES: u64 = 1;
 const CHILD_BYTES: u64 = 17;
 const ROOT: u32 = 0;
 
-/// A record of the index: bytes of a path, what is cached where they end, and where it goes on.
+/// A record of the index: bytes of a path, the entry that is cached where they end, and the
+/// records below.
 #[derive(Debug)]
 struct Record<S, N> {
     path_len: u8,
     path: [u8; MOST_PATH],
     parent: u32,
-    /// Of the entry; 0 without one.
+    /// Of the entry; 0 without an entry.
     stamp: u32,
     /// The cached node.
     node: Option<N>,
-    /// Its slots up to the last one in use, by number.
+    /// Its slots by number, up to the last one in use.
     slots: Box<[S]>,
     children: Vec<(u8, u32)>,
 }
@@ -69,14 +75,14 @@ impl<S, N> Record<S, N> {
     }
 }
 
-/// An entry, as it was when it was looked up.
+/// Identifies an entry as it was at lookup. A replaced or dropped entry has another stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryId {
     record: u32,
     stamp: u32,
 }
 
-/// What a lookup found.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The slot.
@@ -91,7 +97,7 @@ pub struct Found {
     pub entry: EntryId,
 }
 
-/// A cached node, copied out.
+/// A copied-out cached node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
     /// Its prefix.
@@ -108,7 +114,7 @@ pub struct Copied {
 struct Index<S, N> {
     records: Vec<Record<S, N>>,
     unused: Vec<u32>,
-    /// Entries in order of insertion; some are gone.
+    /// Entries in order of insertion; some have been dropped since.
     queue: VecDeque<EntryId>,
     next_stamp: u32,
     entries: u64,
@@ -116,12 +122,13 @@ struct Index<S, N> {
     evictions: u64,
 }
 
-/// The cache of one index on one compute node: slots are `S`, whose default is one that nobody uses, and nodes are known as `N`.
+/// The cache of one index on one compute node. `S` is a slot, with an unused slot as default; `N`
+/// identifies a node.
 #[derive(Debug)]
 pub struct PrefixCache<S = Slot, N = GlobalAddr> {
     index: RwLock<Index<S, N>>,
     budget: u64,
-    /// Charges for the index; otherwise each entry for so many bytes of prefix.
+    /// `None`: the index is charged. Otherwise each entry is charged this many bytes of prefix.
     flat_key_bytes: Option<u64>,
 }
 
@@ -158,7 +165,8 @@ impl<S, N> Index<S, N> {
         r
     }
 
-    /// The record where a prefix ends; made, with what leads there, if need be.
+    /// The record where a prefix ends. Creates it, and the records that lead to it, if they are
+    /// missing.
     fn place(&mut self, prefix: &[u8], charge: bool) -> u32 {
         let (mut r, mut rest) = (ROOT, prefix);
         loop {
@@ -191,7 +199,8 @@ impl<S, N> Index<S, N> {
         }
     }
 
-    /// Puts a record in front of `r`, with the first `n` bytes of its path; the new one.
+    /// Splits `r`: puts a record in front of it with the first `n` bytes of its path. Returns the
+    /// new record.
     fn cut(&mut self, r: u32, n: usize, charge: bool) -> u32 {
         let path = self.at(r).path().to_vec();
         let parent = self.at(r).parent;
@@ -206,7 +215,7 @@ impl<S, N> Index<S, N> {
         self.at_mut(r).parent = front;
         self.at_mut(r).set_path(&path[n + 1..]);
         if charge {
-            // One byte of the path is a child's now.
+            // One byte of the path moves into the child list.
             self.used_bytes += CHILD_BYTES + RECORD_BYTES - 1;
         }
         front
@@ -216,7 +225,7 @@ impl<S, N> Index<S, N> {
         ENTRY_BYTES + 8 * slots as u64 + flat.unwrap_or(0)
     }
 
-    /// Drops an entry if it is still this one, and records that lead nowhere any more.
+    /// Drops an entry if it is still the same, and the records that then lead nowhere.
     fn drop_entry(&mut self, id: EntryId, flat: Option<u64>) -> bool {
         if self.at(id.record).stamp != id.stamp || id.stamp == 0 {
             return false;
@@ -243,7 +252,8 @@ impl<S, N> Index<S, N> {
 }
 
 impl<S: Copy + Default + PartialEq, N: Copy> PrefixCache<S, N> {
-    /// An empty cache of `budget` bytes. `flat_key_bytes`: every entry is charged for so many bytes of prefix, and the index is not.
+    /// An empty cache of `budget` bytes. With `flat_key_bytes` every entry is charged this many
+    /// bytes of prefix, and the index is not charged.
     pub fn new(budget: u64, flat_key_bytes: Option<u64>) -> Self {
         Self { index: RwLock::new(Index::new()), budget, flat_key_bytes }
     }
@@ -256,7 +266,8 @@ impl<S: Copy + Default + PartialEq, N: Copy> PrefixCache<S, N> {
         self.index.write().expect("no panic under this lock")
     }
 
-    /// Shows every cached node on a key's path, from the shortest prefix on: its entry, the node, its slots, and the bytes of its prefix.
+    /// Shows every cached node on a key's path, from the shortest prefix on: its entry, the node,
+    /// its slots, and the length of its prefix.
     pub fn on_path(&self, key: &[u8], mut see: impl FnMut(EntryId, N, &[S], usize)) {
         let index = self.read();
         let (mut r, mut i) = (ROOT, 0);
@@ -313,13 +324,13 @@ impl<S: Copy + Default + PartialEq, N: Copy> PrefixCache<S, N> {
         self.write().drop_entry(id, self.flat_key_bytes);
     }
 
-    /// Forgets everything.
+    /// Drops all entries.
     pub fn clear(&self) {
         let mut index = self.write();
         *index = Index { next_stamp: index.next_stamp, evictions: index.evictions, ..Index::new() };
     }
 
-    /// Numbers for stats; hits and misses are the index's to add.
+    /// Statistics; the index adds hits and misses.
     pub fn stats(&self) -> CacheStats {
         let index = self.read();
         CacheStats {
@@ -365,7 +376,7 @@ impl PrefixCache {
         found
     }
 
-    /// The copy of the node `node`, whose prefix begins with `prefix`; `None` when it is not cached.
+    /// The copy of the node `node`; its prefix begins with `prefix`. `None` when there is no copy.
     pub fn copy_below(&self, prefix: &[u8], node: GlobalAddr) -> Option<Copied> {
         let index = self.read();
         let (mut r, mut rest, mut whole) = (ROOT, prefix, Vec::new());
@@ -394,7 +405,7 @@ impl PrefixCache {
                     (*byte, record.child(*byte)?)
                 }
                 (None, [(byte, child)]) => (*byte, *child),
-                // Nodes between are not cached.
+                // Nodes between the two are not cached.
                 (None, _) => return None,
             };
             whole.push(byte);
@@ -440,7 +451,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map from prefixes to copies.
+        /// Compares with a model: a map from prefixes to copies.
         #[test]
         fn finds_the_deepest_copy_with_a_slot(steps in proptest::collection::vec(step(), 1..120), flat: bool) {
             let flat = flat.then_some(24);
@@ -506,7 +517,8 @@ mod tests {
         assert!(!has(199));
     }
 
-    /// Nodes between a slot and a cached node are not cached: the copy must not be taken for the slot's child.
+    /// Nodes between a slot and a cached node are not cached. The copy must not be taken for the
+    /// slot's child.
     #[test]
     fn a_copy_further_down_is_no_child() {
         let cache = PrefixCache::new(1 << 20, None);

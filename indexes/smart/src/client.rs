@@ -1,4 +1,4 @@
-//! A client: one slot's view of the index, and where its memory comes from.
+//! A client: the view that one fabric slot has of the index, and its memory allocation.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -9,18 +9,19 @@ use dmtree_parts::Write;
 
 use crate::node::SmartNode;
 
-/// A SMART (or ART) client: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
+/// A SMART (or ART) client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its operations.
 pub struct Smart {
     pub(crate) ep: Endpoint,
     pub(crate) node: Arc<SmartNode>,
-    /// What its locks in tables carry.
+    /// The value that this client writes into words of lock tables.
     pub(crate) tag: u64,
-    /// Leaves and nodes that were written and that nobody has seen: to be used again.
+    /// Leaves and nodes that were written and never linked; later operations use them.
     spare_leaves: RefCell<Vec<GlobalAddr>>,
     spare_nodes: RefCell<Vec<GlobalAddr>>,
-    /// Something forced the present operation to repeat a step.
+    /// A conflict forced the present operation to repeat a step.
     pub(crate) retried: Cell<bool>,
-    /// Cache hits not yet added to the node's, so that clients do not share a counter per operation.
+    /// Cache hits that are not yet added to the node's count. Clients then need not share a counter
+    /// for every operation.
     hits: Cell<u64>,
 }
 
@@ -57,7 +58,7 @@ impl Smart {
         of_length("key", key, self.node.g.key)
     }
 
-    /// The value of a write that the published design has.
+    /// The value of a write; refuses writes that the published design does not have.
     pub(crate) fn check_write<'a>(&self, w: &Write<'a>) -> Result<&'a [u8]> {
         match *w {
             Write::Put(v) | Write::Insert(v) | Write::Update(v) => {
@@ -81,7 +82,7 @@ impl Smart {
         }
     }
 
-    /// The outcome to count for an operation that went this way.
+    /// The outcome to count for an operation: `plain`, or `Retried` if a step was repeated.
     pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
         match plain {
             OpOutcome::InsertSplit | OpOutcome::Shared => plain,
@@ -90,7 +91,7 @@ impl Smart {
         }
     }
 
-    // ---- memory -----------------------------------------------------------------------------------------------------
+    // ---- memory ----
 
     /// Memory for a leaf.
     pub(crate) async fn new_leaf(&self) -> Result<GlobalAddr> {
@@ -101,7 +102,7 @@ impl Smart {
         self.node.pool.alloc_bump(&self.ep, &self.node.leaves, bytes).await
     }
 
-    /// Memory for a node of any type. What was never written is zero.
+    /// Memory for a node of any type. Memory that was never written is zero.
     pub(crate) async fn new_node(&self) -> Result<GlobalAddr> {
         if let Some(at) = self.spare_nodes.borrow_mut().pop() {
             return Ok(at);
@@ -110,12 +111,13 @@ impl Smart {
         self.node.pool.alloc_bump(&self.ep, &self.node.nodes, bytes).await
     }
 
-    /// A leaf that nobody has seen.
+    /// Keeps a leaf that was never linked for later use.
     pub(crate) fn give_back_leaf(&self, at: GlobalAddr) {
         self.spare_leaves.borrow_mut().push(at);
     }
 
-    /// Nodes that nobody has seen. Of them only the first four slots were written, which the next use writes, too.
+    /// Keeps nodes that were never linked for later use. Only their first four slots were written,
+    /// and the next use overwrites these.
     pub(crate) fn give_back_nodes(&self, at: impl IntoIterator<Item = GlobalAddr>) {
         self.spare_nodes.borrow_mut().extend(at);
     }

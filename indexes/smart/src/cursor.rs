@@ -1,7 +1,20 @@
-//! A way down the tree: a slot as it was read, and what it leads to.
+//! A descent: a slot as it was READ or cached, and the child that it names.
 //!
-//! A slot from the cache may be old. What it names begins with a pointer back to the slot that names it, and with the position at which
-//! it begins: if either does not fit, the slot is READ again (*reverse check*).
+//! The descent starts at the deepest cached slot on the key's path, or at the root slot (READ
+//! slot). Each step READs the child that the slot names, a node or a leaf.
+//!
+//! *Reverse check*: a slot from the cache may be stale. A node or leaf begins with a reverse
+//! pointer, the address of the slot that names it, and a node has the position at which it begins.
+//! If either does not fit a cached slot, the client drops the cache entry and READs the slot again.
+//! After a slot that was READ itself, a wrong reverse pointer is the child's fault: the client
+//! corrects it with one CAS that it does not await.
+//!
+//! Invariants: a slot that was READ names the child of its prefix; a reverse pointer is only a
+//! hint, and the published protocol can set it back (DESIGN.md, section 7). A node's header may
+//! begin before the position of the descent (an unfinished header split), never behind it.
+//!
+//! A crash between the steps of a structure change leaves reverse pointers and headers old. The
+//! descent accepts both, and repairs reverse pointers as it passes.
 
 use std::sync::atomic::Ordering;
 
@@ -14,45 +27,45 @@ use crate::format::leaf;
 use crate::format::node::{self, HEADER_OFFSET, Node};
 use crate::format::slot::{NodeType, Slot};
 
-/// Where a descent stands.
+/// The position of a descent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
-    /// The slot; of a node with the type that the node itself says.
+    /// The slot; for a node, with the type that the node itself has.
     pub slot: Slot,
     /// The slot as it was read.
     pub word: Slot,
     /// Where it is.
     pub at: GlobalAddr,
-    /// The node that has it; the root word's address for the root slot.
+    /// The node that has the slot; the root word's address for the root slot.
     pub node: GlobalAddr,
     /// The position behind the slot's byte.
     pub next: usize,
-    /// The cache's entry that the slot is from.
+    /// The cache entry that the slot is from.
     pub cached: Option<EntryId>,
 }
 
 impl Cursor {
-    /// The slot has this word now.
+    /// Sets the slot to the word that it has now.
     pub fn reread(&mut self, word: u64) {
         self.word = Slot::from_bits(word);
         self.slot = self.word;
         self.cached = None;
     }
 
-    /// Down to slot number `i` of a node, as it was read from memory.
+    /// Descends to slot number `i` of a node that was READ.
     pub fn descend(&mut self, n: &Node, i: usize, word: Slot) {
         let at = node::slot_at(n.at, i);
         let next = n.header.discriminates() + 1;
         *self = Self { slot: word, word, at, node: n.at, next, cached: None };
     }
 
-    /// What a change of the slot compares with.
+    /// The word that a change of the slot compares with.
     pub fn compared(&self, keep_words: bool) -> Slot {
         if keep_words { self.word } else { self.slot }
     }
 }
 
-/// Where a key leaves a node's shared bytes, if it does.
+/// The position among a node's shared bytes where a key differs from them, if it does.
 pub(crate) fn parts_at(n: &Node, key: &[u8]) -> Option<usize> {
     let from = usize::from(n.header.depth) - 1;
     let rest = key.get(from..).unwrap_or(&[]);
@@ -60,7 +73,7 @@ pub(crate) fn parts_at(n: &Node, key: &[u8]) -> Option<usize> {
 }
 
 impl Smart {
-    /// The beginning of a key's way: the deepest cached slot, or the root slot.
+    /// Starts a descent: at the deepest cached slot, or at the root slot.
     pub(crate) async fn start(&self, key: &[u8]) -> Result<Cursor> {
         self.ep.stage_cost(Stage::CacheLookup, 1);
         if let Some(f) = self.node.cache.lookup(key) {
@@ -80,7 +93,7 @@ impl Smart {
         Ok(Cursor { slot, word: slot, at, node: at, next: 1, cached: None })
     }
 
-    /// The slot has proved old: what it holds now.
+    /// The slot has proved stale: READs it again.
     pub(crate) async fn again(&self, c: &mut Cursor) -> Result<()> {
         self.retried.set(true);
         self.ep.check_deadline("a slot that leads to the key", c.at.bits())?;
@@ -90,30 +103,31 @@ impl Smart {
         Ok(())
     }
 
-    /// Drops the cache's entry that a slot is from.
+    /// Drops the cache entry that the slot is from.
     pub(crate) fn forget(&self, c: &mut Cursor) {
         if let Some(entry) = c.cached.take() {
             self.node.cache.remove(entry);
         }
     }
 
-    /// Drops the copy of a node on a key's way.
+    /// Drops the copy of a node on a key's path.
     pub(crate) fn forget_node(&self, node: GlobalAddr, key: &[u8]) {
         if let Some(entry) = self.node.cache.entry_of(key, node) {
             self.node.cache.remove(entry);
         }
     }
 
-    /// Sets the pointer back to the slot, as far as nobody else did. The outcome does not matter.
+    /// Corrects a reverse pointer, if it is unchanged since the READ. The outcome does not matter.
     fn repair_rev(&self, child: GlobalAddr, was: GlobalAddr, c: &Cursor) {
         self.ep.detach(verb::cas(child, was.bits(), c.at.bits()), None);
     }
 
-    /// READs the node that a slot names. `None`: the slot had to be READ again, and the way goes on from what it holds now.
+    /// READs the node that a slot names. `None`: the slot had to be READ again, and the descent
+    /// goes on from its new word.
     pub(crate) async fn read_node(&self, c: &mut Cursor, key: &[u8]) -> Result<Option<Node>> {
         let kind = c.slot.kind().ok_or_else(|| bad_slot(c))?;
         let Some(n) = self.fetch_node(c.slot.child(), kind).await? else {
-            // A deleted node, or garbage behind an old slot.
+            // A deleted node, or garbage behind a stale slot.
             self.again(c).await?;
             return Ok(None);
         };
@@ -136,13 +150,13 @@ impl Smart {
         Ok(Some(n))
     }
 
-    /// READs a node, as many slots as a type has, and more if the node has grown.
+    /// READs a node: as many slots as type `kind` has, and the rest if the node has grown.
     pub(crate) async fn fetch_node(&self, at: GlobalAddr, kind: NodeType) -> Result<Option<Node>> {
         check_place(at)?;
         let slots = kind.capacity().min(self.node.g.types.largest);
         self.ep.step(Step::Route);
         let bytes = self.ep.read(at, node::bytes(slots) as u32).await?;
-        // Words are never torn, and every mix of old and new ones is a state that the protocol allows for.
+        // Words are never torn, and the protocol allows for every mix of old and new words.
         let Some(mut n) = bytes.extract(|b| Node::parse(at, b)) else { return Ok(None) };
         let more = n.header.kind.capacity().min(self.node.g.types.largest);
         if more > slots {
@@ -153,7 +167,7 @@ impl Smart {
         Ok(Some(n))
     }
 
-    /// Puts a node into the cache; the root node stays out.
+    /// Caches a node; the root node is not cached.
     pub(crate) fn remember(&self, n: &Node, key: &[u8]) {
         let before = usize::from(n.header.depth) - 1;
         if before == 0 || before > key.len() {
@@ -164,8 +178,8 @@ impl Smart {
         self.node.cache.insert(&prefix, n.at, &n.slots);
     }
 
-    /// READs the leaf that a slot names until it is whole. `None`: as [`Smart::read_node`]; an invalid leaf (`any`: also such a one is
-    /// wanted) is about to be replaced.
+    /// READs the leaf that a slot names until it is whole. `None`: as [`Smart::read_node`]. An
+    /// invalid leaf is about to be replaced; it also gives `None`, unless `any` asks for it.
     pub(crate) async fn read_leaf(&self, c: &mut Cursor, any: bool) -> Result<Option<Verified>> {
         let at = c.slot.child();
         check_place(at)?;
@@ -197,8 +211,9 @@ impl Smart {
         Ok(Some(image))
     }
 
-    /// Whether a conclusion from a slot holds. Of one from the cache, only if it still names this child; otherwise the way goes on from
-    /// what it holds now. As published nobody asks.
+    /// Whether a conclusion from a slot holds. A conclusion from a cached slot holds only if the
+    /// slot still names this child; otherwise the descent goes on from its new word. As published
+    /// this is not checked.
     pub(crate) async fn is_final(&self, c: &mut Cursor, cached: bool) -> Result<bool> {
         if !cached || !self.node.o.recheck_absent {
             return Ok(true);
@@ -209,7 +224,8 @@ impl Smart {
         Ok(c.slot.names_same(was))
     }
 
-    /// Changes a node's header, from the word that it was read as, until it is right as it is.
+    /// Changes a node's header by CAS, beginning with the word as READ, until `change` has nothing
+    /// left to do.
     pub(crate) async fn change_header(
         &self,
         n: &Node,

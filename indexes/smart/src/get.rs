@@ -1,4 +1,19 @@
 //! Point reads: one READ of the leaf when the slot that names it is cached.
+//!
+//! Order of a read:
+//! 1. With delegation, the read joins the readers of its key on this compute node. A follower
+//!    returns the leader's result, and posts no verb.
+//! 2. The deepest cached slot (or READ root slot) starts the descent; each step is a READ of a
+//!    node.
+//! 3. READ leaf, repeated while its checksum does not fit. A valid leaf with the key is the result.
+//! 4. Another leaf, or a node with another prefix, shows absence. If the descent began at a cached
+//!    slot, `is_final` READs that slot again first (`recheck_absent`).
+//!
+//! Invariants: a leaf counts only after its checksum and, from a cached slot, its reverse pointer
+//! fit. With `closed_batches` the leader closes its batch before the READ, so no follower gets a
+//! value that is older than its own operation; as published it does.
+//!
+//! A read changes nothing but wrong reverse pointers, so a crash leaves nothing behind.
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::combine::{Arrival, Intent, Shared};
@@ -28,7 +43,7 @@ impl Smart {
         Ok(found)
     }
 
-    /// Whether the key was found, and whether by somebody else: as published.
+    /// As published. Returns whether the key was found, and whether another operation found it.
     async fn get_in_window(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, bool)> {
         let hash = KeyHash::of(key);
         let entered = self.node.local.enter(&self.ep, (key, hash), Side::Read, None).await?;
@@ -47,7 +62,7 @@ impl Smart {
         Ok((found, false))
     }
 
-    /// The same in groups that are closed before the READ.
+    /// The same in batches that are closed before the READ.
     async fn get_in_group(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, bool)> {
         self.ep.stage_cost(Stage::LocalQueue, 1);
         let arrival = self.node.readers.arrive(key, KeyHash::of(key), &Intent::Read);

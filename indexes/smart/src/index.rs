@@ -1,4 +1,4 @@
-//! The contract, fulfilled as far as the published design goes.
+//! `RangeIndex` for `Smart`, as far as the published design has its operations.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,8 +17,9 @@ use crate::options::Options;
 impl RangeIndex for Smart {
     const OPS: OpSet =
         OpSet { delete: false, compare_and_set: false, reverse_scan: false, any_length: false };
-    // A leaf's last byte lands last, and a compare-and-swap that fails writes nothing back: see DESIGN.md. As published systems they run
-    // where that is not granted.
+    // Soundness needs two capabilities: the last byte of a WRITE lands last, and a compare-and-swap
+    // that fails writes nothing back (DESIGN.md). Published systems also run where these are not
+    // granted.
     const NEEDS: Capabilities = Capabilities::NONE;
     const PAIRS_PER_LEAF: u64 = 1;
     type Options = Options;

@@ -1,5 +1,21 @@
-//! A new leaf for a new key: into an empty slot of the node where its way ends. Slots are taken in order and stay taken, so that one byte
-//! has one slot; a node that has none left gets a larger type (*type switch*), where it is.
+//! Inserts a leaf for a new key into an empty slot of the node where its path ends.
+//!
+//! Verbs in order:
+//! 1. WRITE leaf. An attempt at another slot only WRITEs its reverse pointer again.
+//! 2. CAS slot: 0 -> leaf. This is the linearization point of a slot within the node's type.
+//! 3. If the slot is behind the node's type (*type switch*): CAS of the type in the slot above, and
+//!    CAS of the header, in one round trip, repeated until both have at least the new type.
+//!
+//! Slots are taken in order and stay taken. Two clients that insert under the same byte therefore
+//! meet at the same slot, and a byte has one slot. A node that has no slot left grows in place;
+//! every node has room for the largest type.
+//!
+//! A crash between 1 and 2 loses the memory of the leaf. A crash between 2 and 3 leaves a slot
+//! behind the type, which readers do not READ. With `help_types` the next writer that meets the
+//! slot completes step 3; as published it accepts the slot, and its write cannot be found
+//! (DESIGN.md, section 7). A crash inside of step 3 leaves different types in the slot above and in
+//! the header; readers take the type of the header, and writers that grow the node again raise
+//! both.
 
 use dmtree_fabric::{Error, GlobalAddr, OpOutcome, Result, Step, verb::VerbVec};
 use dmtree_parts::Outcome;
@@ -14,17 +30,18 @@ use crate::write::{Job, Written};
 
 const PLAIN: Written = (Outcome::Done, OpOutcome::InsertPlain);
 
-/// What became of a slot that was to be taken.
+/// The outcome of an attempt to take a slot.
 enum Taken {
     Done,
-    /// Another key with the same byte has slot number `.0`, with this word.
+    /// Slot number `.0` belongs to another key with the same byte, and has this word.
     SameByte(usize, Slot),
-    /// Another byte has it.
+    /// The slot belongs to another byte.
     Other,
 }
 
 impl Smart {
-    /// The leaf of a key that has none, under the slot that shall name it: WRITTEN once, later only with another slot.
+    /// The leaf of a new key, under the slot that shall name it. The first call WRITEs the leaf;
+    /// later calls WRITE only the slot's address.
     pub(crate) async fn ready_leaf(&self, job: &mut Job<'_>, slot: GlobalAddr) -> Result<Slot> {
         let g = &self.node.g;
         self.ep.step(Step::Entry);
@@ -46,7 +63,7 @@ impl Smart {
         Slot::leaf(0, g.leaf_bytes(), at)
     }
 
-    /// Into an empty slot: the root, at first.
+    /// Fills an empty slot: the root slot of an empty tree.
     pub(crate) async fn fill_slot(
         &self,
         job: &mut Job<'_>,
@@ -65,8 +82,8 @@ impl Smart {
         Ok(Some(PLAIN))
     }
 
-    /// Into the first free slot of a node that has none for the key's byte. `None`: somebody else was first with that byte, and the way
-    /// goes on there.
+    /// Takes the first free slot of a node that has none for the key's byte. `None`: another client
+    /// was first with that byte, and the descent goes on there.
     pub(crate) async fn add_slot(
         &self,
         job: &mut Job<'_>,
@@ -113,7 +130,8 @@ impl Smart {
         Ok(if was.partial() == byte { Taken::SameByte(i, was) } else { Taken::Other })
     }
 
-    /// Makes a node large enough for slot number `i`: in the slot that names it, and in its header, in one round trip.
+    /// Makes a node large enough for slot number `i`: raises the type in the slot that names it and
+    /// in its header, in one round trip.
     async fn switch_type(&self, c: &Cursor, n: &Node, i: usize, key: &[u8]) -> Result<()> {
         let kind = self.node.g.types.fitting(i + 1);
         let kind = kind.ok_or_else(|| Error::corrupt(format!("slot {i} of node {}", n.at)))?;
@@ -148,12 +166,13 @@ impl Smart {
             }
             both.clear();
         }
-        // As published, the whole copy of the node above goes.
+        // As published, the whole copy of the node above is dropped.
         self.forget_node(c.node, key);
         Ok(())
     }
 
-    /// The slot that names a node now, below a slot that named it: new nodes between them have it in their first slot.
+    /// The slot that names a node now, below a slot that named it before. New nodes between them
+    /// have it in their first slot.
     async fn slot_of(&self, node: GlobalAddr, from: Slot) -> Result<(GlobalAddr, Slot)> {
         let mut word = from;
         loop {

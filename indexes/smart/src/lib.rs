@@ -1,10 +1,12 @@
-//! SMART as published, the radix tree that it starts from, the steps between them, and SMART made sound ([`sound`]).
+//! SMART as published, the radix tree that it starts from, the steps between them, and a sound
+//! variant of SMART ([`sound`]).
 //!
-//! An adaptive radix tree on memory nodes: one pair per leaf, so that a search READs a pair and no page; inner nodes that change by
-//! compare-and-swap of single words, and never move. The paper ("SMART: A High-Performance Adaptive Radix Tree for Disaggregated Memory",
-//! OSDI'23) starts from ART and adds: homogeneous nodes without locks, leaves that are updated in place under a checksum, with the lock
-//! in their last word, read delegation and write combining on compute nodes. Each is a switch of [`Options`]. DESIGN.md says what
-//! remains wrong as published.
+//! An adaptive radix tree on memory nodes. A leaf holds one pair, so a search READs a pair and no
+//! page. Inner nodes change by compare-and-swap of single words, and never move. The paper ("SMART:
+//! A High-Performance Adaptive Radix Tree for Disaggregated Memory", OSDI'23) starts from ART and
+//! adds homogeneous nodes without locks; leaves that are updated in place under a checksum, with
+//! the lock in their last word; read delegation and write combining on compute nodes. Each of these
+//! is a switch of [`Options`]. DESIGN.md lists the defects that remain as published.
 #![forbid(unsafe_code)]
 
 pub mod cache;

@@ -1,4 +1,13 @@
-//! Bulk load into an empty index: leaves and nodes are written from the root down, the root slot last.
+//! Bulk load into an empty index: builds the whole tree, and links it by one CAS of the root slot.
+//!
+//! The load walks the sorted pairs depth first. A node is WRITTEN when the addresses of all its
+//! children are known; leaves are placed side by side and WRITTEN in groups. The last verb is CAS
+//! root slot: 0 -> root node, the linearization point of all pairs.
+//!
+//! Invariant: nothing names the new memory before that CAS, so the order of the WRITEs does not
+//! matter. If the root slot is not empty, before or at the CAS, the load puts the pairs one by one.
+//!
+//! A crash before the CAS loses the new memory and leaves an empty index.
 
 use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::pairs::Pairs;
@@ -11,21 +20,21 @@ use crate::format::node::{NewNode, slot_at};
 use crate::format::slot::Slot;
 use crate::format::{byte_at, shared_from};
 
-/// Leaves that lie together and are written together.
+/// Leaves that are adjacent in memory, and written together.
 const LEAVES_TOGETHER: usize = 64;
 
-/// A subtree to be built: pairs `from..to` below a slot.
+/// A subtree that is to be built: pairs `from..to` below a slot.
 struct Due {
     from: usize,
     to: usize,
     /// The slot that will name it, and the position behind its byte.
     above: GlobalAddr,
     depth: usize,
-    /// The node that has the slot, and the slot's number there; none for the root slot.
+    /// The open node that has the slot, and the slot's number; `None` for the root slot.
     in_node: Option<(usize, usize)>,
 }
 
-/// Leaves on their way to memory.
+/// Leaves that are not written yet.
 #[derive(Default)]
 struct Leaves {
     at: GlobalAddr,
@@ -67,7 +76,8 @@ impl Smart {
         Ok(Loaded { pairs, leaves: 0 })
     }
 
-    /// Writes the whole tree; the root slot's word. A node is written when its children are known, and they come right after it.
+    /// Writes the whole tree, and returns the root slot's word. A node is written when its children
+    /// are known; in depth-first order these come right after it.
     async fn build(&self, all: &Pairs) -> Result<Slot> {
         let root = self.node.root.word;
         let mut due = vec![Due { from: 0, to: all.len(), above: root, depth: 1, in_node: None }];
@@ -76,7 +86,7 @@ impl Smart {
         let mut root_slot = Slot::EMPTY;
         while let Some(d) = due.pop() {
             self.ep.renew_deadline();
-            // Nodes behind the one that waits for this subtree have all their children.
+            // The open nodes behind the one that waits for this subtree have all their children.
             let waiting = d.in_node.map_or(0, |(n, _)| n + 1);
             self.write_nodes(open.drain(waiting..)).await?;
             let byte = byte_at(all.key(d.from), d.depth - 1);
@@ -95,7 +105,8 @@ impl Smart {
         Ok(root_slot)
     }
 
-    /// Places the nodes where several pairs part, and says what is due below; the slot that names the first.
+    /// Places the nodes where several pairs part, and adds the subtrees below them to `due`.
+    /// Returns the slot that names the first node.
     async fn open_node(
         &self,
         all: &Pairs,
@@ -170,7 +181,7 @@ impl Smart {
         Slot::leaf(byte, g.leaf_bytes(), leaves.at.plus(from as u64))
     }
 
-    /// Writes the leaves that are ready; what is left of their memory is kept for later.
+    /// Writes the buffered leaves, and keeps the rest of their memory for later.
     async fn write_leaves(&self, leaves: &mut Leaves) -> Result<()> {
         if leaves.image.is_empty() {
             return Ok(());

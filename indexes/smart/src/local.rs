@@ -1,9 +1,21 @@
-//! The local lock table as published: per key of a compute node a queue of readers and a queue of writers; those who come while
-//! somebody works share what he did, or get his lock handed over.
+//! The local lock table as published: read delegation, write combining, and lock hand-over.
 //!
-//! A *window* says who may share: those who queue when somebody releases. That is too late, for the remote verb was executed before:
-//! a reader gets a value that was overwritten before it came, a writer is acknowledged whose value nobody writes. DESIGN.md, section 7;
-//! `dmtree_parts::combine` has the rule that is right.
+//! Each entry has a FIFO of readers and a FIFO of writers of one key on this compute node.
+//! Operations that queue while another one works can share its result ([`Entered::Follower`]), or
+//! get its remote lock handed over. The module uses no verbs; its state is local, and a crash of
+//! the compute node loses it together with the clients.
+//!
+//! Order of an operation: [`LocalTable::enter`] takes a ticket, or returns [`Entered::Alone`] if
+//! the entry has another key or too many readers. When its turn comes, the operation is the winner,
+//! which executes the verbs for all, or a follower. [`Turn::release`] publishes a result and passes
+//! the turn on; [`Turn::pass`] passes the turn on with or without the lock. A dropped [`Turn`]
+//! passes the turn on without a result.
+//!
+//! A *window* is the set of operations that may share: those in the queue when the first turn is
+//! released. This is the published rule, and it is too late, because the remote verb was executed
+//! before. A reader then gets a value that was overwritten before the reader came, and a writer is
+//! acknowledged although its value is never written (DESIGN.md, section 7). `dmtree_parts::combine`
+//! has the correct rule: it closes the batch before the verb is posted.
 
 use std::sync::Mutex;
 use std::sync::{Arc, MutexGuard};
@@ -12,12 +24,12 @@ use dmtree_fabric::wait::Turnstile;
 use dmtree_fabric::{Endpoint, Result, Stage, WaitReason};
 use dmtree_parts::hash::KeyHash;
 
-/// Readers that wait for one key, as published; who finds more goes alone.
+/// Readers that wait for one key, as published. A reader that finds more acts alone.
 const MOST_READERS: u32 = 8;
-/// Writers that may have a lock one after the other, as published.
+/// Writers that may hold a lock one after the other by hand-over, as published.
 const LONGEST_CHAIN: u32 = 8;
 
-/// Which queue.
+/// The queue of readers or the queue of writers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Read,
@@ -26,14 +38,14 @@ pub(crate) enum Side {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The key that its members have; empty without any.
+    /// The key of its members; empty without members.
     key: Vec<u8>,
     queued: u32,
-    /// What the one before did holds for the next, too.
+    /// The result or the lock of the predecessor goes to the next member.
     handed: bool,
     /// Members that may share in the present window.
     window: u32,
-    /// How many in a row had something handed over.
+    /// Number of consecutive hand-overs.
     chain: u32,
 }
 
@@ -43,7 +55,7 @@ struct Entry {
     open: bool,
     found: bool,
     result: Vec<u8>,
-    /// The value of the last writer that came.
+    /// The value of the writer that came last.
     buffer: Vec<u8>,
 }
 
@@ -59,18 +71,18 @@ pub(crate) struct LocalTable {
     slots: Box<[Slot]>,
 }
 
-/// What an operation shall do.
+/// What an operation has to do when its turn comes.
 #[derive(Debug)]
 pub(crate) enum Entered {
-    /// Act alone: the place is another key's, or full.
+    /// Act alone: the entry has another key, or is full.
     Alone,
     /// Act for all, then [`Turn::release`].
     Winner(Turn),
-    /// Somebody has acted already.
+    /// Another operation has already acted for this one.
     Follower(Turn),
 }
 
-/// A place in the table. Dropped, nothing is handed over to the next.
+/// A place in the table. If it is dropped, the next operation inherits nothing.
 #[derive(Debug)]
 pub(crate) struct Turn {
     table: Arc<LocalTable>,
@@ -79,7 +91,7 @@ pub(crate) struct Turn {
     released: bool,
 }
 
-/// Someone who queues, until the turn has come.
+/// A queued operation, until its turn comes. Dropping it leaves the queue.
 struct Waiting<'t> {
     slot: &'t Slot,
     side: Side,
@@ -141,8 +153,8 @@ impl LocalTable {
         waiting.gone = false;
         let turn = Turn { table: self.clone(), slot: number, side, released: false };
         if !at_once {
-            // As published every thread polls the ticket that its clients wait for, and whoever is served looks when its thread comes to it:
-            // the queue stands still meanwhile.
+            // As published every thread polls the ticket that its clients wait for, and a served
+            // client continues when its thread comes to it. The queue stalls meanwhile.
             ep.stage_cost(Stage::LocalQueue, 1);
             ep.stage_cost(Stage::PolledLine, turnstile.threads_waiting() as u32);
             ep.sleep(0).await;
@@ -195,7 +207,7 @@ impl Turn {
         &self.table.slots[self.slot]
     }
 
-    /// What the reader found for whom this one follows.
+    /// The result of the reader that this operation follows.
     pub fn result(&self, out: &mut Vec<u8>) -> bool {
         let state = self.slot().lock();
         out.clear();
@@ -217,7 +229,8 @@ impl Turn {
         q.queued > 1 && q.chain < LONGEST_CHAIN
     }
 
-    /// The turn of the next; what was done holds for those whom the window lets share. `read` is what a reader found.
+    /// Passes the turn on. Operations of the window share what was done; `read` is the result of a
+    /// reader.
     pub fn release(mut self, read: Option<(bool, &[u8])>) {
         let slot = &self.table.slots[self.slot];
         let mut state = slot.lock();
@@ -245,14 +258,14 @@ impl Turn {
         slot.turns[self.side as usize].release();
     }
 
-    /// The turn of the next, with the lock or without.
+    /// Passes the turn on, with the lock or without it.
     pub fn pass(mut self, with_lock: bool) {
         let slot = &self.table.slots[self.slot];
         let mut state = slot.lock();
         let q = &mut state.queues[self.side as usize];
         let next = with_lock && q.queued > 1;
         q.chain = if next { q.chain + 1 } else { 0 };
-        // Everybody in the queue may have it.
+        // Every member of the queue may inherit the lock, so the window is the next member.
         q.window = u32::from(next);
         q.leave();
         q.handed = next;
@@ -289,14 +302,15 @@ mod tests {
         assert!(t.slots[0].join(b"k", side, value));
     }
 
-    /// As published: a reader that came after the READ of the one whom it follows.
+    /// As published: a reader that came after the READ of the reader that it follows.
     #[test]
     fn a_late_reader_follows() {
         let t = table();
         join(&t, Side::Read, None);
         let (first, handed) = t.turn(Side::Read);
         assert!(!handed);
-        // Here the first has READ, and somebody else has overwritten the value. Then the second comes.
+        // At this point the first reader has READ, and another client overwrites the value. Then
+        // the second reader comes.
         join(&t, Side::Read, None);
         first.release(Some((true, b"old")));
         let (second, handed) = t.turn(Side::Read);
@@ -307,7 +321,7 @@ mod tests {
         assert!(!t.turn(Side::Read).1, "the window is closed");
     }
 
-    /// As published: a writer whose value came after the WRITE, and that is told that it was written.
+    /// As published: a writer comes after the WRITE, and is told that its value was written.
     #[test]
     fn a_late_writer_follows() {
         let t = table();
@@ -321,7 +335,7 @@ mod tests {
         assert!(t.turn(Side::Write).1);
     }
 
-    /// Repaired at no verb: keys, values and tickets are taken under one lock.
+    /// Repaired without an additional verb: one lock protects keys, values and tickets.
     #[test]
     fn another_key_goes_alone() {
         let t = table();

@@ -1,7 +1,23 @@
-//! Locks in tables of the memory nodes, on chip where the fabric has any, in front of them the local locks of a compute node: of inner
-//! nodes as ART has them, and of leaves before the lock moves into them. Released by compare-and-swap.
+//! Locks in lock tables of the memory nodes: of inner nodes (ART), and of leaves before the lock
+//! moves into the leaf.
 //!
-//! What shares a word shares the lock; nobody holds two.
+//! A lock table has words in memory nodes, in on-chip memory where the fabric has any. The address
+//! of a node or leaf is hashed to a word, so several objects can share a lock. Every compute node
+//! puts a FIFO of local locks in front of the remote words.
+//!
+//! Verbs in order:
+//! 1. `Smart::lock` waits for the local lock of the word. A predecessor on this compute node may
+//!    hand the remote lock over; then no verb follows.
+//! 2. Otherwise CAS word: 0 -> tag of the client, repeated until it succeeds.
+//! 3. `Smart::unlock` hands the lock over to the next local waiter (at most 8 times in a row), or
+//!    CAS word: tag -> 0. `Smart::write_and_unlock` WRITEs the leaf and releases in one chain.
+//!
+//! Invariants: a lock word is 0, or has the tag of a client that took it; after hand-overs this may
+//! be the tag of an earlier holder of the same compute node. A client holds at most one lock of the
+//! tables at a time, so lock waits have no cycle, although objects share words.
+//!
+//! A crash of a holder leaves its tag in the word for ever. As published no client looks for an
+//! abandoned lock: later clients time out.
 
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
@@ -14,12 +30,12 @@ use crate::node::Locks;
 
 const SEED: u64 = 0x6c_6f_63_6b;
 
-/// So many attempts at a lock follow each other without a pause.
+/// Attempts at a lock that follow each other without a pause.
 pub(crate) const SPINS: u32 = 64;
 /// Pauses after that, ns: a few round trips.
 pub(crate) const LONG_PAUSE_NS: u64 = 8_000;
 
-/// A lock that is held.
+/// A held lock.
 #[derive(Debug)]
 pub(crate) struct Held {
     word: GlobalAddr,
@@ -27,7 +43,7 @@ pub(crate) struct Held {
 }
 
 impl Smart {
-    /// The locks; where they are is asked for once.
+    /// The locks; the first call READs where the tables are.
     pub(crate) async fn locks(&self) -> Result<&Locks> {
         if let Some(locks) = self.node.locks.get() {
             return Ok(locks);
@@ -54,7 +70,8 @@ impl Smart {
         if turn.is_handed {
             return Ok(Held { word, turn });
         }
-        // As published nobody pauses between two attempts; here only who has made very many does.
+        // As published there is no pause between two attempts. Here a client pauses only after
+        // `SPINS` attempts.
         let mut at_once = self.ep.backoff_within("remote lock", word, 0);
         let mut paused = self.ep.backoff_within("remote lock", word, LONG_PAUSE_NS);
         self.ep.step(Step::Lock);
@@ -83,7 +100,7 @@ impl Smart {
         self.release(word, turn).await
     }
 
-    /// Sets a lock word free. It holds the tag of whoever of this compute node took it.
+    /// Frees a lock word. It has the tag of the client of this compute node that took it.
     async fn release(&self, word: GlobalAddr, turn: LocalTurn) -> Result<()> {
         self.ep.step(Step::Lock);
         let was = self.ep.cas(word, turn.tag(), 0).await?;
@@ -92,7 +109,7 @@ impl Smart {
         Ok(())
     }
 
-    /// WRITEs a leaf, and releases its lock in the same chain or hands it over.
+    /// WRITEs a leaf, and releases its lock in the same chain or hands the lock over.
     pub(crate) async fn write_and_unlock(
         &self,
         held: Held,

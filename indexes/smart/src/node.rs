@@ -1,4 +1,4 @@
-//! What the clients of one compute node share.
+//! The state that the clients of one compute node share.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -16,16 +16,16 @@ use crate::format::Geometry;
 use crate::local::LocalTable;
 use crate::options::Options;
 
-/// What a chunk of this index holds, to the pool: leaves, inner nodes, lock tables.
+/// Kinds of chunks of this index, as the pool records them: leaves, inner nodes, lock tables.
 const LEAVES_KIND: u8 = 1;
 const NODES_KIND: u8 = 2;
 const LOCKS_KIND: u8 = 3;
-/// Places of the local lock table. (The published one has 4 Mi, of 192 bytes each; two keys that meet in one place only miss a chance to
-/// share.)
+/// Entries of the local lock table. (The published table has 4 Mi entries of 192 bytes. If two
+/// keys meet in one entry, they only miss a chance to share.)
 const PLACES: usize = 16_384;
-/// Readers of one group, as published.
+/// Most readers of one batch, as published.
 const READERS: u32 = 8;
-/// Clients of a node that may have a lock one after the other, as published.
+/// Most clients of a compute node that hold a lock one after the other by hand-over, as published.
 const LONGEST_CHAIN: u32 = 8;
 
 /// The shared state of one index on one compute node.
@@ -36,12 +36,12 @@ pub struct SmartNode {
     pub(crate) g: Geometry,
     pub(crate) root: Root,
     pub(crate) cache: PrefixCache,
-    /// Delegation, combining and handing over as published.
+    /// Delegation, combining and hand-over as published.
     pub(crate) local: Arc<LocalTable>,
-    /// The same with groups that are closed when the verb is posted.
+    /// Delegation and combining in batches that are closed when the verb is posted.
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
-    /// Locks in tables; none while it is not known where they are.
+    /// Locks in tables; empty until the addresses of the tables are read.
     pub(crate) locks: OnceLock<Locks>,
     pub(crate) leaves: Bump,
     pub(crate) nodes: Bump,
@@ -49,7 +49,7 @@ pub struct SmartNode {
     pub(crate) misses: AtomicU64,
 }
 
-/// Locks as a compute node knows them, with the local locks in front of them.
+/// The lock words as a compute node knows them, with its local locks in front of them.
 #[derive(Debug)]
 pub(crate) struct Locks {
     pub words: LockWords,
@@ -67,7 +67,7 @@ impl SmartNode {
     /// The shared state of a compute node.
     ///
     /// # Errors
-    /// `InvalidArgument` for options or a budget that cannot be.
+    /// `InvalidArgument` for impossible options, and for a cache budget that is too small.
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
         let g = Geometry::new(o);
@@ -103,7 +103,7 @@ impl SmartNode {
         })
     }
 
-    /// What kind of lock tables it has.
+    /// The lock tables that this index uses.
     pub(crate) fn lock_tables(&self) -> LockTables {
         LockTables { words: self.o.locks, on_chip: true, kind: LOCKS_KIND }
     }

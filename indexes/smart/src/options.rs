@@ -3,7 +3,7 @@
 use dmtree_fabric::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// How an index is laid out, and which techniques it uses. Stored in the catalog.
+/// The layout of an index, and the techniques it uses. The catalog stores them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
@@ -11,49 +11,59 @@ pub struct Options {
     pub key_bytes: u32,
     /// Bytes of every value, 0 to 1024.
     pub value_bytes: u32,
-    /// Slots of the largest inner node, for which every node has room: 16 to 256. As many different bytes can follow one prefix.
+    /// Slots of the largest inner node: 16 to 256. Every node has room for so many. It bounds how
+    /// many different bytes can follow one prefix.
     pub largest_node: u32,
     /// Bytes of a leaf's lock, 1 to 8; the last one counts.
     pub lock_bytes: u32,
     /// 32 bits of checksum instead of 64.
     pub short_checksum: bool,
-    /// Bytes that leaves take are a multiple of this: 16, 32, .. 4096.
+    /// Leaves take a multiple of this many bytes: 16, 32, .. 4096.
     pub leaf_step: u32,
-    /// The same of inner nodes.
+    /// Inner nodes take a multiple of this many bytes.
     pub node_step: u32,
-    /// The cache's index is a radix tree, too; otherwise every cached node is charged for its whole prefix (ART-indexed cache).
+    /// A radix tree indexes the cache, too (ART-indexed cache). Otherwise every cached node is
+    /// charged for its whole prefix.
     pub indexed_cache: bool,
-    /// Node types are powers of two from 4 to 256; otherwise 4, 16, 48 and 256 (homogeneous adaptive nodes).
+    /// Node types are powers of two from 4 to 256 (homogeneous adaptive nodes). Otherwise they are
+    /// 4, 16, 48 and 256.
     pub homogeneous: bool,
-    /// Inner nodes change by compare-and-swap alone; otherwise under locks, on chip where the fabric has any.
+    /// Inner nodes change by compare-and-swap only. Otherwise they change under locks, in on-chip
+    /// memory where the fabric has any.
     pub lock_free: bool,
-    /// Leaves are updated where they are; otherwise a new one takes the place of the old one.
+    /// Leaves are updated in place. Otherwise a new leaf replaces the old one.
     pub in_place: bool,
-    /// The lock of a leaf is its last word, released by the WRITE of the leaf; otherwise in the lock table.
+    /// The lock of a leaf is its last word, and the WRITE of the leaf releases it. Otherwise the
+    /// lock is in the lock table.
     pub rear_lock: bool,
     /// Readers of one key on a compute node share a READ.
     pub delegation: bool,
-    /// Writers of one key on a compute node share a WRITE; otherwise they hand the leaf's lock over.
+    /// Writers of one key on a compute node share a WRITE. Otherwise they hand the leaf's lock
+    /// over.
     pub combining: bool,
-    /// As published, who splits a node or a leaf does not wait until the old child knows.
+    /// As published: a client that splits a node or a leaf does not wait for the repair of the old
+    /// child.
     pub lazy_repairs: bool,
-    /// As published, scans believe cached nodes; otherwise they begin at the root.
+    /// As published: scans trust cached nodes. Otherwise they begin at the root.
     pub cached_scans: bool,
-    /// Repair: delegation and combining are closed when the verb is posted.
+    /// Repair: a batch of delegation or combining is closed when its verb is posted.
     pub closed_batches: bool,
-    /// Repair: who concludes from a cached slot that a key is absent reads the slot again.
+    /// Repair: a client that concludes from a cached slot that a key is absent READs the slot
+    /// again.
     pub recheck_absent: bool,
-    /// Repair: who meets a slot beyond a node's type raises the type first, and a node's header is set until it is right.
+    /// Repair: a client that meets a slot beyond a node's type raises the type first, and a node's
+    /// header is set until it is right.
     pub help_types: bool,
-    /// Repair: compare-and-swap compares a slot as it was read, not with its child's type set right.
+    /// Repair: a compare-and-swap compares a slot as it was READ, not with the child's type filled
+    /// in.
     pub keep_words: bool,
-    /// Repair: a leaf whose lock is handed over stays locked.
+    /// Repair: a leaf stays locked while its lock is handed over.
     pub locked_handover: bool,
-    /// Repair: an old leaf is invalid before the new one takes its place.
+    /// Repair: an old leaf becomes invalid before the new one replaces it.
     pub invalidate_first: bool,
-    /// Words of the lock table of a memory node, where they are not on chip.
+    /// Words of the lock table of a memory node, where the table is not in on-chip memory.
     pub locks: u32,
-    /// Longest wait of one operation for others, ms.
+    /// Longest time that one operation waits for others, ms.
     pub timeout_ms: u64,
 }
 
@@ -64,7 +74,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The radix tree that SMART starts from: locked nodes of four types, leaves that are replaced. Sound: with the repairs.
+    /// The radix tree that SMART starts from: locked nodes of four types, leaves that are replaced.
+    /// It has the repairs, and is sound.
     pub fn art() -> Self {
         Self {
             key_bytes: 24,
@@ -94,7 +105,8 @@ impl Options {
         }
     }
 
-    /// The first step: homogeneous nodes without locks. From here on as published.
+    /// The first step: homogeneous nodes without locks. This step and the later ones are as
+    /// published.
     pub fn lock_free() -> Self {
         Self {
             homogeneous: true,
@@ -111,27 +123,27 @@ impl Options {
         }
     }
 
-    /// The second: leaves are updated in place, with locks in a table.
+    /// The second step: leaves are updated in place, with locks in a table.
     pub fn in_place() -> Self {
         Self { in_place: true, ..Self::lock_free() }
     }
 
-    /// The third: the lock at the end of the leaf.
+    /// The third step: the lock at the end of the leaf.
     pub fn rear_lock() -> Self {
         Self { rear_lock: true, ..Self::in_place() }
     }
 
-    /// The fourth: read delegation.
+    /// The fourth step: read delegation.
     pub fn delegation() -> Self {
         Self { delegation: true, ..Self::rear_lock() }
     }
 
-    /// SMART as published: write combining, too.
+    /// SMART as published: adds write combining.
     pub fn published() -> Self {
         Self { combining: true, ..Self::delegation() }
     }
 
-    /// The same with every repair, to tell the published defects apart.
+    /// The same with every repair, to isolate the published defects.
     #[must_use]
     pub fn repaired(&self) -> Self {
         Self {
@@ -147,7 +159,8 @@ impl Options {
         }
     }
 
-    /// The same with the layout of the paper's own code: 8-byte keys and values, leaves of 34 bytes that take 256.
+    /// The same with the layout of the paper's own code: 8-byte keys and values, and leaves of 34
+    /// bytes that take 256.
     #[must_use]
     pub fn original(&self) -> Self {
         Self {
@@ -161,12 +174,12 @@ impl Options {
         }
     }
 
-    /// Whether it needs a table of locks.
+    /// Whether the index needs a table of locks.
     pub(crate) fn has_lock_table(&self) -> bool {
         !self.lock_free || (self.in_place && !self.rear_lock)
     }
 
-    /// Refuses what cannot be.
+    /// Refuses impossible options.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
@@ -210,8 +223,9 @@ impl Options {
         Ok(())
     }
 
-    /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: few locks, values of several lengths, techniques as they are here.
-    /// Waits are shorter than usual, because as published some never end.
+    /// Random test options, drawn with `below(n)`, which returns 0 to `n - 1`: few locks, values of
+    /// several lengths, the techniques of `self`. Waits are shorter than by default, because some
+    /// waits of the published protocol never end.
     #[must_use]
     pub fn drawn(&self, below: &mut dyn FnMut(u64) -> u64) -> Self {
         let mut of = |choices: &[u32]| choices[below(choices.len() as u64) as usize];

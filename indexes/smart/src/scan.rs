@@ -1,7 +1,17 @@
-//! Ascending scans: the subtrees of the range in order of their bytes; as many leaves as are wanted are READ together.
+//! Ascending scans: subtrees of the range in key order, with as many leaves READ together as are
+//! wanted.
 //!
-//! As published, a scan walks the copies of the cache as far as there are any, and misses what they lack; otherwise it begins at the root
-//! and READs every node on its way.
+//! A scan keeps a front of subtrees that are next in key order. In each round it expands cached
+//! nodes, READs the nodes and leaves that the next pairs need in one batch, replaces nodes by their
+//! children, and emits the leaves at the head of the front. A leaf that is torn, invalid, or not
+//! the child of its slot makes the scan READ the slot again.
+//!
+//! Invariants: the front is in key order, and no key of the range is outside of the front and the
+//! unknown rest. Each pair is current at the READ of its leaf; a scan is no snapshot. With
+//! `cached_scans` (as published) the scan trusts copies of nodes, and misses slots that they lack;
+//! otherwise it begins at the root slot and READs every node on its way.
+//!
+//! A scan changes nothing but the cache, so a crash leaves nothing behind.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -18,39 +28,39 @@ use crate::format::leaf;
 use crate::format::node::{self, Node};
 use crate::format::slot::Slot;
 
-/// READs that are posted together, and bytes that they bring, at most.
+/// READs that are posted together, and the bytes that they return, at most.
 const TOGETHER: usize = 128;
 const TOGETHER_BYTES: usize = 48 << 10;
 
-/// A subtree to be scanned: a slot, and the bytes that lead to it.
+/// A subtree that is to be scanned: a slot, and the bytes on the path to it.
 #[derive(Clone, Debug)]
 struct Subtree {
     c: Cursor,
-    /// All bytes of its keys up to and with the slot's.
+    /// All bytes of its keys up to and including the slot's byte.
     prefix: Vec<u8>,
-    /// What was READ, of a leaf.
+    /// The pair, if it is a leaf that was READ.
     pair: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A scan on its way.
+/// A scan in progress.
 struct Scan<'r> {
-    /// Keys below are done.
+    /// Smaller keys are done.
     low: Vec<u8>,
     high: Option<&'r [u8]>,
-    /// The subtrees that are known to be next, in order.
+    /// The next known subtrees, in key order.
     front: VecDeque<Subtree>,
-    /// Nothing is known from here on; `None`: nothing is left there.
+    /// The key from which on nothing is known; `None`: the front is all that is left.
     unknown: Option<Vec<u8>>,
 }
 
 impl Scan<'_> {
-    /// Whether keys with this prefix can be inside.
+    /// Whether keys with this prefix can be in the range.
     fn meets(&self, prefix: &[u8]) -> bool {
         let n = prefix.len().min(self.low.len());
         prefix[..n] >= self.low[..n] && self.high.is_none_or(|high| prefix <= high)
     }
 
-    /// The subtrees of a node that meet the range, in order.
+    /// The subtrees of a node that can have keys of the range, in key order.
     fn children(
         &self,
         prefix: &[u8],
@@ -130,14 +140,15 @@ impl Smart {
         }
     }
 
-    /// A bound of any length as a key: filled up with zeros, or cut.
+    /// A bound of any length as a key: filled with zeros, or cut.
     fn bound(&self, key: &[u8]) -> Vec<u8> {
         let mut out = key.to_vec();
         out.resize(self.node.g.key, 0);
         out
     }
 
-    /// Finds the next subtrees, one per pair that is wanted, as far as the cache says; where it does not, there is one at least.
+    /// Finds the next subtrees, one for each wanted pair as far as the cache goes, otherwise at
+    /// least one.
     async fn look_ahead(&self, scan: &mut Scan<'_>, wanted: usize) -> Result<()> {
         loop {
             if self.node.o.cached_scans {
@@ -162,7 +173,7 @@ impl Smart {
         }
     }
 
-    /// Puts children in the place of nodes that are cached.
+    /// Replaces cached nodes by their children.
     fn open_cached(&self, scan: &mut Scan<'_>, wanted: usize) {
         let mut open = VecDeque::new();
         while open.len() < wanted
@@ -183,7 +194,7 @@ impl Smart {
         scan.front = open;
     }
 
-    /// READs what the next pairs need: their leaves, and nodes that are in the way.
+    /// READs what the next pairs need: their leaves, and the nodes before them.
     async fn read_together(&self, scan: &mut Scan<'_>, wanted: usize) -> Result<()> {
         let g = &self.node.g;
         let (mut verbs, mut bytes) = (VerbVec::new(), 0);
@@ -223,7 +234,7 @@ impl Smart {
         Ok(())
     }
 
-    /// A leaf's pair; the slot again when it is not what it should be.
+    /// A leaf's pair; the subtree without a pair if the slot had to be READ again.
     async fn take_leaf(&self, mut s: Subtree, bytes: Sampled) -> Result<Option<Subtree>> {
         self.ep.stage_cost(Stage::EntryCheck, 1);
         let cached = s.c.cached.is_some();
@@ -239,7 +250,7 @@ impl Smart {
         Ok(if s.c.slot.is_empty() { None } else { Some(s) })
     }
 
-    /// A node's subtrees; the slot again when the node is not what it should be.
+    /// A node's subtrees; the subtree itself if the slot had to be READ again.
     async fn take_node(
         &self,
         scan: &Scan<'_>,
@@ -269,7 +280,7 @@ impl Smart {
     }
 }
 
-/// The first key behind all keys with a prefix, of so many bytes.
+/// The first key of `bytes` bytes behind all keys with a prefix.
 fn behind(prefix: &[u8], bytes: usize) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|b| *b < 0xff)?;
     let mut key = prefix[..=last].to_vec();

@@ -1,5 +1,23 @@
-//! New nodes where a key parts from others: from a leaf (*leaf split*), or from the bytes that all keys of a node share (*header split*).
-//! The new nodes are WRITTEN with the new leaf; a compare-and-swap of the slot above makes them part of the tree.
+//! Adds nodes where a key differs from others: from a leaf (*leaf split*), or from the bytes that
+//! all keys of a node share (*header split*).
+//!
+//! Verbs in order:
+//! 1. WRITE new nodes and WRITE new leaf, together. The last new node has the old child in slot 0
+//!    and the new leaf in slot 1.
+//! 2. CAS of the slot above: old child -> first new node. This is the linearization point.
+//! 3. CAS of the old child's reverse pointer: slot above -> slot 0 of the last new node.
+//! 4. Header split only: CAS of the old node's header, which then begins behind the shared bytes.
+//!
+//! As published (`lazy_repairs`) steps 3 and 4 are not awaited; with `help_types` step 4 is
+//! repeated until the header is right.
+//!
+//! Invariants: nothing names new memory before step 2, so a failed CAS gives it back. A reverse
+//! pointer and a header are allowed to be old: a descent accepts a header that begins before its
+//! position, and corrects reverse pointers behind slots that it has READ.
+//!
+//! A crash before step 2 loses the new memory. A crash between 2 and 3 leaves a reverse pointer
+//! that confirms a stale cached slot; `recheck_absent` covers this. A crash before step 4 leaves a
+//! long header, which the descent accepts.
 
 use dmtree_fabric::{GlobalAddr, OpOutcome, Result, Step, verb, verb::VerbVec};
 use dmtree_parts::Outcome;
@@ -16,16 +34,17 @@ use crate::write::{Job, Written};
 
 const SPLIT: Written = (Outcome::Done, OpOutcome::InsertSplit);
 
-/// How a child parts from a key.
+/// How an old child and a key differ.
 struct Parting<'a> {
-    /// The bytes that they share behind the slot's.
+    /// The bytes that they share behind the slot's byte.
     shared: &'a [u8],
     /// The first byte of the old child that differs.
     old: u8,
 }
 
 impl Smart {
-    /// A node between a slot and its leaf, which is another key's. `None`: the slot has changed; the way goes on from what it holds.
+    /// Puts a node between a slot and its leaf, which has another key. `None`: the slot has
+    /// changed, and the descent goes on from its new word.
     pub(crate) async fn split_leaf(
         &self,
         job: &mut Job<'_>,
@@ -38,14 +57,15 @@ impl Smart {
             Parting { shared: &job.key[from..from + count], old: byte_at(l.key, c.next + count) };
         let (old, at) = (c.slot.child(), c.at);
         let Some(nodes) = self.put_between(job, c, &parting).await? else { return Ok(None) };
-        // The leaf learns who names it. Whatever comes of it.
+        // The outcome of this CAS does not matter: a descent can repair the pointer, too.
         let names = slot_at(nodes[nodes.len() - 1].at, 0);
         self.repair(verb::cas(old, at.bits(), names.bits())).await?;
         self.remember_new(&nodes, job.key);
         Ok(Some(SPLIT))
     }
 
-    /// A node between a slot and its node, whose shared bytes a key leaves at number `at`.
+    /// Puts a node between a slot and its node. The key differs at number `at` of the node's shared
+    /// bytes.
     pub(crate) async fn split_header(
         &self,
         job: &mut Job<'_>,
@@ -55,19 +75,19 @@ impl Smart {
     ) -> Result<Option<Written>> {
         let depth = usize::from(n.header.depth);
         let (from, to) = (c.next - 1, depth + at - 1);
-        // Bytes in front of the slot's are the slot's way.
+        // Bytes in front of the slot's position belong to the path of the slot.
         let shared = job.key.get(from..to).unwrap_or(&[]);
         let parting = Parting { shared, old: n.header.shared()[at] };
         let above = c.at;
         let Some(nodes) = self.put_between(job, c, &parting).await? else { return Ok(None) };
-        // The node learns who names it, and where it begins.
+        // The old node gets the slot that names it now, and the position at which it begins.
         let names = slot_at(nodes[nodes.len() - 1].at, 0);
         self.repair(verb::cas(n.at, above.bits(), names.bits())).await?;
         let target = depth + at + 1;
         let shorter = |h: Header| (usize::from(h.depth) < target).then(|| h.from_depth(target));
         match (self.node.o.help_types, shorter(n.header)) {
             (true, _) => self.change_header(n, shorter).await?,
-            // As published, once, whatever comes of it.
+            // As published: one attempt, with any outcome.
             (false, Some(new)) => {
                 let at = n.at.plus(HEADER_OFFSET);
                 self.repair(verb::cas(at, n.header.bits(), new.bits())).await?;
@@ -78,7 +98,7 @@ impl Smart {
         Ok(Some(SPLIT))
     }
 
-    /// Nodes that part the child of a slot from a new leaf.
+    /// Puts new nodes between a slot and its child; they separate the child from a new leaf.
     async fn put_between(
         &self,
         job: &mut Job<'_>,
@@ -90,7 +110,7 @@ impl Smart {
             places.push(self.new_node().await?);
         }
         let word = c.compared(self.node.o.keep_words);
-        // After an error a WRITE may still be on its way: the places are left alone.
+        // After an error a WRITE may still be in flight, so the memory is not used again.
         let nodes = self.write_between(job, c, p, &places).await?;
         let new = Slot::node(c.slot.partial(), nodes[0].kind(), nodes[0].at)?;
         self.ep.step(Step::Structure);
@@ -143,7 +163,8 @@ impl Smart {
         Ok(nodes)
     }
 
-    /// The child as its new slot names it: of the type that the node says, or of a larger one that somebody has set in the slot alone so far.
+    /// The child as its new slot names it: with the type of its header, or with a larger type that
+    /// so far only the slot has.
     fn child_of(&self, c: &Cursor) -> Slot {
         let capacity = |s: Slot| s.kind().map_or(0, NodeType::capacity);
         match self.node.o.keep_words && capacity(c.word) > capacity(c.slot) {
@@ -152,7 +173,7 @@ impl Smart {
         }
     }
 
-    /// A repair that a splitter owes: as published it is not waited for.
+    /// A repair after a split; as published it is not awaited.
     async fn repair(&self, cas: verb::Cas) -> Result<()> {
         if self.node.o.lazy_repairs {
             self.ep.detach(cas, None);

@@ -1,4 +1,23 @@
-//! A key that is there: its leaf is WRITTEN in place under its lock, or replaced.
+//! Updates a present key: its leaf is WRITTEN in place under its lock, or replaced.
+//!
+//! Verbs after the READ of the leaf:
+//! - Table lock: CAS lock word; [WRITE leaf, CAS lock word] in one chain, or WRITE leaf and a local
+//!   hand-over.
+//! - Rear lock: CAS of the word with the leaf's last byte; WRITE leaf; its last byte releases the
+//!   lock. A hand-over skips the CAS of the next writer.
+//! - Replacement: {WRITE new leaf, WRITE valid flag of the old leaf}; CAS slot: old leaf -> new
+//!   leaf. As published the WRITE of the flag comes last, and is not awaited.
+//!
+//! The linearization point is the WRITE of the leaf, or the CAS of the slot.
+//!
+//! Invariants: the checksum covers key and value, so a reader never accepts a torn leaf. The image
+//! that is WRITTEN has the reverse pointer of the READ; a split between the two is undone in the
+//! pointer (DESIGN.md, section 7). The rear lock needs `write_ascending`, so that the lock byte
+//! lands last, and `cas_fail_is_readonly`, so that a failing CAS does not undo the release.
+//!
+//! A crash of the holder leaves the lock held, and perhaps a torn leaf; as published no client
+//! recovers either, and later operations time out. With replacement a crash before the CAS leaves
+//! the old leaf invalid: readers wait until a writer replaces it.
 
 use dmtree_fabric::{
     Buf, Error, GlobalAddr, OpOutcome, Result, Step, Verified, verb, verb::VerbVec,
@@ -15,7 +34,8 @@ use crate::write::{Company, Job, Written};
 const UPDATED: Written = (Outcome::Done, OpOutcome::Hit);
 
 impl Smart {
-    /// What a write does when it finds its key. `None`: the slot has changed; the way goes on from what it holds.
+    /// What a write does at its key's leaf. `None`: the slot has changed, and the descent goes on
+    /// from its new word.
     pub(crate) async fn found(
         &self,
         job: &mut Job<'_>,
@@ -38,7 +58,7 @@ impl Smart {
         Ok(Some(UPDATED))
     }
 
-    /// READ, lock, [WRITE, unlock]. As published, the leaf is not READ again under the lock.
+    /// As published, the leaf is not READ again under the lock.
     async fn update_under_table_lock(
         &self,
         job: &mut Job<'_>,
@@ -51,7 +71,7 @@ impl Smart {
         self.write_and_unlock(held, at, image).await.map_err(Error::effect_unknown)
     }
 
-    /// READ, lock, WRITE: the last byte of the leaf releases it.
+    /// Updates a leaf under the lock in its last byte.
     async fn update_under_rear_lock(
         &self,
         job: &mut Job<'_>,
@@ -69,7 +89,7 @@ impl Smart {
         };
         let g = &self.node.g;
         leaf::set_value(g, &mut image, &job.value);
-        // As published the lock goes even if it is handed over.
+        // As published the WRITE clears the lock byte even if the lock is handed over.
         leaf::set_locked(g, &mut image, hand_over && self.node.o.locked_handover);
         self.ep.step(Step::Entry);
         self.ep.write(at, image).await.map_err(Error::effect_unknown)?;
@@ -82,12 +102,14 @@ impl Smart {
         Ok(())
     }
 
-    /// Takes the lock at the end of a leaf. Its word may hold bytes of the value, too, which somebody may have changed.
+    /// Takes the lock at the end of a leaf. The lock word may also contain bytes of the value,
+    /// which other writers may have changed.
     async fn lock_rear(&self, at: GlobalAddr, image: &[u8]) -> Result<()> {
         let g = &self.node.g;
         let word_at = at.plus(g.lock_word_at() as u64);
         let mut word = LockWord::of_image(g, image);
-        // As published nobody pauses between two attempts; here only who has made very many does.
+        // As published there is no pause between two attempts. Here a client pauses only after
+        // `SPINS` attempts.
         let mut at_once = self.ep.backoff_within("lock of a leaf", word_at, 0);
         let mut paused = self.ep.backoff_within("lock of a leaf", word_at, LONG_PAUSE_NS);
         loop {
@@ -105,8 +127,9 @@ impl Smart {
         }
     }
 
-    /// READ, WRITE a new leaf, compare-and-swap of the slot; the old leaf becomes invalid. As published it does so last, and whoever knows
-    /// it from its cache meanwhile finds the old value, although others have found the new one.
+    /// Replaces the leaf. As published the old leaf becomes invalid last. A client that has the old
+    /// leaf in its cache can then return the old value after other clients have returned the new
+    /// one.
     async fn replace(&self, job: &mut Job<'_>, c: &mut Cursor) -> Result<Option<Written>> {
         let g = &self.node.g;
         let old = c.slot;

@@ -1,4 +1,10 @@
-//! A walk over the whole structure, for when nobody writes.
+//! Checks the whole structure: a depth-first walk that expects no concurrent writer.
+//!
+//! The walk READs the lock tables, and then every node and leaf from the root slot down. It checks
+//! the invariants of DESIGN.md, section 6: no lock is held; a node's type agrees with the slot that
+//! names it; a header begins at the position of its path (as published it may begin before); no
+//! slot is in use behind the type or behind an empty slot; a byte has one slot; a leaf is whole,
+//! valid, unlocked, and has a key with the bytes of its path. A violation is a `Corrupt` error.
 
 use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
@@ -8,7 +14,7 @@ use crate::format::leaf;
 use crate::format::node::{self, Node};
 use crate::format::slot::Slot;
 
-/// A subtree to be checked.
+/// A subtree that is still to be checked.
 struct Due {
     slot: Slot,
     /// The bytes that lead to it.
@@ -45,7 +51,7 @@ impl Smart {
         Ok(shape)
     }
 
-    /// No lock of a table is held.
+    /// No lock of a lock table is held.
     async fn walk_locks(&self) -> Result<()> {
         if !self.node.o.has_lock_table() {
             return Ok(());
@@ -72,7 +78,8 @@ impl Smart {
         let depth = usize::from(n.header.depth);
         let next = d.prefix.len() + 1;
         must(depth <= next && n.header.discriminates() >= next, "begins somewhere else", at)?;
-        // As published, a header that was to be shortened can stay long; its first bytes are then the way's.
+        // As published, a header that was to be shortened can stay long; its first bytes are then
+        // bytes of the path.
         must(depth == next || !self.node.o.help_types, "a header that was not shortened", at)?;
         let (way, rest) = n.header.shared().split_at(next - depth);
         must(d.prefix.ends_with(way), "other bytes than those of its way", at)?;

@@ -1,6 +1,24 @@
-//! Point writes: put, insert and update are one way down, which ends at the key's leaf or where it belongs.
+//! Point writes: put, insert and update share one descent, which ends at the key's leaf or at the
+//! place where a new leaf belongs.
 //!
-//! Writers of one key on a compute node share a WRITE (combining), or hand the lock of the leaf over.
+//! Order of a write:
+//! 1. With combining or hand-over, the write joins the writers of its key on this compute node: it
+//!    leads a batch, follows in one, or gets a leaf lock handed over (`Company`). A follower
+//!    returns the leader's outcome, and posts no verb.
+//! 2. `start` takes the deepest cached slot, or READs the root slot.
+//! 3. The descent READs nodes and, at the end, a leaf. With locked nodes (ART) it holds the lock of
+//!    the node that has the current slot, one at a time.
+//! 4. An empty slot is filled (`insert.rs`), another key's leaf or a node with another prefix is
+//!    split (`split.rs`), and the key's own leaf is updated (`update.rs`).
+//! 5. The value is fixed as late as possible ([`Job::latest`]), after the lock is taken. With
+//!    closed batches this closes the batch.
+//!
+//! Invariants: a client holds at most one table lock; a leaf that was written for the key and not
+//! linked is in [`Job::leaf`], and serves the next attempt. After an error a WRITE may still be in
+//! flight, so its memory is not used again.
+//!
+//! A crash loses the memory of a leaf that was not linked. It leaves node and leaf locks held; as
+//! published no client recovers them.
 
 use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
@@ -13,31 +31,32 @@ use crate::format::{byte_at, leaf};
 use crate::local::{Entered, Side, Turn};
 use crate::lock::Held;
 
-/// What came of a write, and how it is counted.
+/// The outcome of a write, and how it is counted.
 pub(crate) type Written = (Outcome, OpOutcome);
 
-/// What others of this compute node have to do with a write.
+/// How other writers of this compute node take part in a write.
 pub(crate) enum Company {
-    /// Nothing.
+    /// No other writer takes part.
     None,
-    /// The value of the last who came is written, as published.
+    /// As published: the write takes the value of the writer that came last.
     Window(Turn),
-    /// The same as far as they came before the value was taken.
+    /// The write takes the last value that joined before the batch was closed.
     Group(Lease),
-    /// The lock of the leaf goes from one to the next; `true`: it came along.
+    /// The lock of the leaf passes from one writer to the next; `true`: this writer has inherited
+    /// it.
     Handover(Turn, bool),
 }
 
-/// A write on its way.
+/// A write in progress.
 pub(crate) struct Job<'a> {
     pub key: &'a [u8],
     pub w: Write<'a>,
-    /// What shall be written.
+    /// The value to write.
     pub value: Vec<u8>,
     pub company: Company,
-    /// The lock of the node whose slot is looked at.
+    /// The lock of the node that has the current slot of the descent.
     pub held: Option<Held>,
-    /// The leaf that was written for the key, and that no slot names yet.
+    /// The leaf that was written for the key and that no slot names yet.
     pub leaf: Option<dmtree_fabric::GlobalAddr>,
 }
 
@@ -46,7 +65,7 @@ impl<'a> Job<'a> {
         Self { key, w, value: value.to_vec(), company, held: None, leaf: None }
     }
 
-    /// The value to be written, which is about to be.
+    /// Fixes the value: called directly before it is written.
     pub fn latest(&mut self) {
         match &mut self.company {
             Company::Window(turn) => turn.latest(&mut self.value),
@@ -55,7 +74,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether somebody could join until now: he may have begun after the key was looked for.
+    /// Whether other writers could join until now. They may have begun after the key was searched.
     fn could_be_joined(&mut self) -> bool {
         match &mut self.company {
             Company::Group(lease) => lease.seal_only(),
@@ -93,7 +112,8 @@ impl Smart {
         Ok(outcome)
     }
 
-    /// As published: whoever queues when a writer releases is told that he has written.
+    /// As published: a writer that is in the queue when another one releases is reported as
+    /// written.
     async fn write_in_window(
         &self,
         key: &[u8],
@@ -123,7 +143,7 @@ impl Smart {
         }
     }
 
-    /// Groups that are closed when the value is taken.
+    /// Batches that are closed when the value is taken.
     async fn write_in_group(
         &self,
         key: &[u8],
@@ -154,7 +174,7 @@ impl Smart {
         }
     }
 
-    /// The lock of a leaf goes from one writer of the key to the next.
+    /// The lock of a leaf passes from one writer of the key to the next.
     async fn write_handing_over(&self, key: &[u8], w: Write<'_>, value: &[u8]) -> Result<Written> {
         let hash = KeyHash::of(key);
         let company = match self.node.local.enter(&self.ep, (key, hash), Side::Write, None).await? {
@@ -168,20 +188,21 @@ impl Smart {
     pub(crate) async fn write_alone(&self, job: &mut Job<'_>) -> Result<Written> {
         let mut result = self.go_down(job).await;
         if matches!(result, Ok((Outcome::NotFound, _))) && job.could_be_joined() {
-            // The absence may be older than a member of the group: once more, for all.
+            // The absence may be older than a member of the batch, so the search is repeated for
+            // all.
             result = self.go_down(job).await;
         }
         if let Some(held) = job.held.take() {
             self.unlock(held).await?;
         }
-        // After an error a WRITE may still be on its way.
+        // After an error the WRITE may still be in flight, so the leaf is not used again.
         if let (Some(leaf), Ok(_)) = (job.leaf.take(), &result) {
             self.give_back_leaf(leaf);
         }
         result
     }
 
-    /// Down to the key's leaf, or to where it belongs.
+    /// Descends to the key's leaf, or to the place where it belongs.
     async fn go_down(&self, job: &mut Job<'_>) -> Result<Written> {
         let key = job.key;
         let mut c = self.start(key).await?;

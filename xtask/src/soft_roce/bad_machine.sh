@@ -1,9 +1,9 @@
 #!/bin/bash
-# What dmtree says when the machine lacks something: one error that names cause and remedy, soon. Takes the machine apart: run last.
-# $1 is the binary dmtree.
+# Checks the errors of dmtree when the machine lacks something: one error that names cause and
+# remedy, soon. Takes the machine apart, so it runs last. $1 is the binary dmtree.
 dmtree=$1
 failed=0
-# expect STATUS WORDS COMMAND...: the words are in what it prints, and it ends within 20 seconds.
+# expect STATUS WORDS COMMAND...: the output has the words, and the command ends within 20 seconds.
 expect() {
     local status=$1 words=$2
     shift 2
@@ -19,7 +19,7 @@ expect() {
 probe="$dmtree fabric probe --fabric verbs --verb read --seconds 0.05"
 
 serve="$dmtree memnode --fabric verbs --memory-bytes 64MiB --listen"
-# A pool that works, and what does not fit it.
+# A pool that works, and clients that do not fit it.
 $serve 127.0.0.1:7001 >/tmp/memnode 2>&1 &
 memnode=$!
 for try in $(seq 100); do
@@ -30,14 +30,14 @@ join="$dmtree shell --connect 127.0.0.1:7001"
 expect 0 "done" bash -c "echo put a 1 | $join"
 expect 2 "no device mlx9_7: there is rxe0" $join --device mlx9_7
 expect 2 "no address at index 9: there is 0, 1" $join --gid-index 9
-# A link-local address cannot be connected with an IPv4 one.
+# A link-local address cannot connect to an IPv4 address.
 expect 2 "choose addresses of one kind (--gid-index)" $join --gid-index 0
 expect 2 "is on fabric verbs, not on tcp: give --fabric verbs" "$dmtree" bench quick --fabric tcp --nodes 127.0.0.1:7001
 expect 2 "nobody listens there" "$dmtree" shell --connect 127.0.0.1:7002
 expect 2 "10.99.0.77:7001: no answer in time" "$dmtree" shell --connect 10.99.0.77:7001
 expect 2 "is larger than the" "$dmtree" memnode --fabric verbs --listen 127.0.0.1:7003 --memory-bytes 3900MiB
 expect 2 "ulimit -l unlimited" prlimit --memlock=1048576 setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock $serve 127.0.0.1:7003
-# A node that could not start is not waited for: its place in the pool is free again.
+# The pool does not wait for a node that could not start: its number is free again.
 $serve 127.0.0.1:7005 --memory-nodes 2 >/tmp/first 2>&1 &
 first=$!
 for try in $(seq 100); do
@@ -51,7 +51,7 @@ second=$!
 expect 0 "done" bash -c "echo put a 1 | $dmtree shell --connect 127.0.0.1:7005"
 kill $second $first
 wait $second $first
-# Packets of 512 bytes do not carry what the pool writes whole.
+# Packets of 512 bytes cannot carry the WRITEs that the pool needs whole.
 ip link set v0 mtu 1100
 expect 2 "mtu is 512" $join
 ip link set v0 mtu 4200

@@ -1,5 +1,6 @@
 #!/bin/bash
-# The demo on a memory node's process, started before it and after it: processes may come in any order. $1 is the binary dmtree.
+# The demo on the process of a memory node, started before that process and after it: processes may
+# start in any order. $1 is the binary dmtree.
 set -e
 listen=127.0.0.1:7004
 "$1" demo --connect $listen >/tmp/early 2>&1 &

@@ -1,5 +1,6 @@
-# Runs in the throwaway machine: makes the Soft-RoCE device, runs the list, says how it ended on the console, powers off.
-# DIR, KERNEL_DIR and MARK are set above by whoever wrote this file.
+# Runs in the throwaway machine: creates the Soft-RoCE device, runs the list, reports the result on
+# the console, powers off. DIR, KERNEL_DIR and MARK are set above by the program that wrote this
+# file.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C
 trap 'echo "$MARK status ${status:-99}"; sync; echo o >/proc/sysrq-trigger; sleep 60' EXIT
 mount -t proc proc /proc

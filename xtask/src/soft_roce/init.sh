@@ -1,5 +1,6 @@
 #!/bin/busybox sh
-# First process of the throwaway machine: drivers, then the host's file system (read only) with a writable layer on top.
+# First process of the throwaway machine: loads drivers, then mounts the host's file system (read
+# only) with a writable layer on top.
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t devtmpfs dev /dev
 while read -r module; do

@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Begins the lines that the guest says to us and not to the reader.
+/// Prefix of the guest's lines that are for this program and not for the reader.
 const MARK: &str = "@soft-roce";
 
 /// Modules that the first process needs to see the host's files; others are loaded from there.
 const EARLY: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
-/// What the machine is made of.
+/// The parts of the machine.
 pub struct Machine {
-    /// Everything made here.
+    /// The directory of all files made here.
     dir: PathBuf,
     kernel: PathBuf,
-    /// Holds `lib/modules`.
+    /// Contains `lib/modules`.
     kernel_dir: PathBuf,
 }
 
@@ -31,7 +31,7 @@ pub struct Ran {
     pub line: String,
     /// Its exit status; `None` when the machine ended before.
     pub status: Option<i32>,
-    /// By the guest's clock.
+    /// Duration by the guest's clock.
     pub seconds: f64,
 }
 
@@ -44,7 +44,8 @@ fn quiet(command: &mut Command) -> Result<String> {
 }
 
 impl Machine {
-    /// Unpacks a kernel (fetched once, never installed) into `dir` and makes the initial file system.
+    /// Unpacks a kernel (fetched once, never installed) into `dir`, and makes the initial file
+    /// system.
     pub fn prepare(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let kernel_dir = dir.join("kernel");
@@ -90,7 +91,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Boots, runs the commands one after another, passes on what they print; within `limit`.
+    /// Boots the machine, runs the commands one after another, and passes their output on; within
+    /// `limit`.
     #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
     #[expect(clippy::disallowed_methods, reason = "it waits for an emulator, by the clock")]
     pub fn run(&self, list: &[String], limit: Duration) -> Result<Vec<Ran>> {
@@ -147,7 +149,8 @@ impl Machine {
 
     fn emulator(&self) -> Command {
         let mut c = Command::new("qemu-system-x86_64");
-        // Plain emulation: a guest under hardware virtualisation needs more than every build machine grants.
+        // Plain emulation, because hardware virtualisation needs rights that not every build
+        // machine grants.
         c.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "4G"]);
         c.args(["-nographic", "-no-reboot", "-nic", "none"]);
         c.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(self.dir.join("initramfs.gz"));
@@ -161,7 +164,7 @@ impl Machine {
     }
 }
 
-/// What the guest said about a command, or about the end.
+/// Records a guest's line about a command, or about the end.
 fn note(said: &str, ran: &mut Vec<Ran>, status: &mut Option<i32>) {
     let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
     match word {

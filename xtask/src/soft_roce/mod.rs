@@ -1,4 +1,5 @@
-//! The verbs backend on a real kernel's RDMA stack, without a NIC: a throwaway virtual machine with Soft-RoCE.
+//! Tests the verbs backend on a real kernel's RDMA stack, without a NIC: in a throwaway virtual
+//! machine with Soft-RoCE.
 
 mod machine;
 
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use machine::Machine;
 
-/// What is called here and in the machine, and the packages that bring it.
+/// The programs that are called here and in the machine, and their packages.
 const TOOLS: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -21,7 +22,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("cmake", "cmake"),
 ];
 
-/// Files that no program on the path stands for.
+/// Needed files that belong to no program on the path.
 const FILES: &[(&str, &str)] = &[
     ("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "ibverbs-providers"),
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
@@ -30,7 +31,7 @@ const FILES: &[(&str, &str)] = &[
 
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Why the machine cannot be had, or `None`.
+/// Why the machine is not available, or `None`.
 fn install() -> Result<Option<String>> {
     let on_path = |tool: &str| {
         Command::new("sh")
@@ -67,7 +68,7 @@ fn install() -> Result<Option<String>> {
     Ok(None)
 }
 
-/// What is built with the feature: the folder of the crate, and an executable of it.
+/// The executables built with the feature: the folder of the crate, and the executable's name.
 const WANTED: &[(&str, &str)] = &[
     ("crates/fabric", "verbs"),
     ("crates/fabric", "verbs_no_allocation"),
@@ -79,14 +80,14 @@ const WANTED: &[(&str, &str)] = &[
     ("crates/cli", "dmtree"),
 ];
 
-/// Builds all at once, so that every crate is built once, and returns the executables.
+/// Builds all in one call, so that every crate is built once, and returns the executables.
 fn build() -> Result<Vec<String>> {
     let mut c = Command::new("cargo");
     c.args(["build", "--message-format=json-render-diagnostics", "--bin", "dmtree"]);
     for test in ["verbs", "verbs_no_allocation", "tcp", "apart", "conformance", "processes"] {
         c.args(["--test", test]);
     }
-    // One build: all of them get the fabric with the feature.
+    // All of them are built with the feature of the fabric.
     c.args(["-p", "dmtree-pool"]);
     for package in ["dmtree-fabric", "dmtree-engine", "dmtree-cli"] {
         c.args(["-p", package, "--features", &format!("{package}/verbs")]);
@@ -109,7 +110,7 @@ fn build() -> Result<Vec<String>> {
         };
         let path = made.iter().find(is_it).and_then(|m| m["executable"].as_str());
         let path = path.with_context(|| format!("cargo made no {name} in {folder}"))?;
-        // A copy: another build may replace the file while the machine runs it.
+        // Copies the file, because another build may replace it while the machine runs it.
         let copy = bin.join(format!("{}-{name}", folder.replace('/', "-")));
         std::fs::copy(path, &copy).with_context(|| path.to_owned())?;
         Ok(copy.display().to_string())
@@ -117,8 +118,8 @@ fn build() -> Result<Vec<String>> {
     WANTED.iter().map(find).collect()
 }
 
-/// What runs in the machine, in order. Conformance runs are shortened, for a verb takes 30 us there. Left out are tests that say
-/// something about many keys only.
+/// The commands of the machine, in order. Conformance runs are shortened, because a verb takes 30
+/// us there. Tests that only matter with many keys are left out.
 fn list() -> Result<Vec<String>> {
     let made = build()?;
     let [verbs, no_allocation, net, pool, counts, conformance, processes, dmtree] = &made[..]
@@ -135,7 +136,7 @@ fn list() -> Result<Vec<String>> {
         format!("DMTREE_NEED_RDMA=1 {counts}"),
         format!("{shortened} {conformance} --skip loads_as_random"),
         script("throughput.sh"),
-        // Nodes apart: the fabric, the pool, processes, every system.
+        // Multi-process: the fabric, the pool, processes, every system.
         format!("DMTREE_TEST_FABRIC=verbs {net} --test-threads=1"),
         format!("DMTREE_TEST_FABRIC=verbs {pool} --test-threads=1"),
         format!(
@@ -151,7 +152,8 @@ fn list() -> Result<Vec<String>> {
     ])
 }
 
-/// What of the list the words ask for: `--only WORD` those lines that have the word, other words are a command of their own.
+/// The part of the list that the words ask for: `--only WORD` selects the lines with the word;
+/// other words are a command of their own.
 fn chosen(words: &[String]) -> Result<Vec<String>> {
     match words {
         [] => list(),

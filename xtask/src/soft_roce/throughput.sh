@@ -1,6 +1,6 @@
 #!/bin/bash
-# READs of 64 bytes with 8 outstanding: ours against perftest's, in turns. Fails when the median of ours is below 0.8 of the median
-# of theirs. $1 is the binary dmtree.
+# READs of 64 bytes with 8 outstanding: dmtree and perftest in turns. Fails when the median of
+# dmtree is below 0.8 of the median of perftest. $1 is the binary dmtree.
 set -e
 bytes=64 outstanding=8 seconds=2 rounds=5
 theirs=() ours=()

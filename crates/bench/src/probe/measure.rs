@@ -1,4 +1,4 @@
-//! One measurement of a fabric: a few clients of one thread that post verbs one after another.
+//! One measurement of a fabric: a few clients of one thread post verbs one after another.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use dmtree_fabric::{
 
 use crate::failure::{Failure, Result};
 
-/// What is measured.
+/// The measured verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// READs.
@@ -24,7 +24,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Its name in a table.
+    /// The name in a table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "READ",
@@ -38,28 +38,28 @@ impl Verb {
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Which verb.
+    /// The verb.
     pub verb: Verb,
     /// Payload of a verb.
     pub bytes: u32,
-    /// Clients of the thread, each with one list on its way.
+    /// Clients of the thread, each with one list in flight.
     pub clients: u32,
-    /// Verbs of a list: one doorbell.
+    /// Verbs of a list, which is one doorbell.
     pub list: u32,
-    /// How long it takes.
+    /// Duration of the measurement.
     pub for_ns: Nanos,
 }
 
-/// What came out.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// Verbs that completed.
     pub verbs: u64,
-    /// The time they took together.
+    /// The time from the first to the last.
     pub took_ns: Nanos,
-    /// The median list's time from post to completion.
+    /// Median time of a list from post to completion.
     pub median_ns: Nanos,
-    /// What one in a hundred exceeds.
+    /// Time that one list in a hundred exceeds.
     pub p99_ns: Nanos,
 }
 
@@ -69,7 +69,7 @@ impl Measured {
         self.verbs as f64 * 1e9 / self.took_ns.max(1) as f64
     }
 
-    /// Time of a verb when they follow each other without a gap, ns.
+    /// Time per verb when verbs follow each other without a gap, ns.
     pub fn each_ns(&self) -> f64 {
         self.took_ns as f64 / self.verbs.max(1) as f64
     }
@@ -130,7 +130,7 @@ impl Bench {
         times.sort_unstable();
         let share = |of: usize| times.get(times.len() * of / 100).copied().unwrap_or(0);
         let (median_ns, p99_ns) = (share(50), share(99));
-        // Clients of a fabric that executes at once run one after another.
+        // On a fabric that executes at once, clients run one after another.
         let took_ns = shared.last_ns.get().saturating_sub(shared.first_ns.get().unwrap_or(0));
         let verbs = shared.verbs.get();
         Ok(Measured { verbs, took_ns, median_ns, p99_ns })
@@ -146,22 +146,22 @@ impl Bench {
 #[derive(Default)]
 struct Shared {
     verbs: std::cell::Cell<u64>,
-    /// When the first client began.
+    /// Start of the first client.
     first_ns: std::cell::Cell<Option<Nanos>>,
-    /// When the last one ended.
+    /// End of the last client.
     last_ns: std::cell::Cell<Nanos>,
     times: std::cell::RefCell<Vec<Nanos>>,
     error: std::cell::RefCell<Option<dmtree_fabric::Error>>,
 }
 
-/// At most this many times are kept; the first ones will do.
+/// Most times that are kept; the first ones are enough.
 const TIMES: usize = 100_000;
 
-/// Reading a clock can cost as much as a verb.
+/// One list in this many is timed, because reading a clock can cost as much as a verb.
 const TIMED_ONE_IN: u64 = 8;
 
 async fn client(ep: &Endpoint, plan: Plan, at: GlobalAddr, shared: &Shared) -> FabricResult<()> {
-    // The first list makes connections and touches memory.
+    // The first list establishes connections and touches memory.
     let mut list = VerbVec::new();
     list = post(ep, plan, at, list).await?;
     let began = ep.now();

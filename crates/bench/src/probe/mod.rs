@@ -1,4 +1,5 @@
-//! Micro-benchmarks of a fabric between two nodes, and the profile of the simulated fabric that they give.
+//! Micro-benchmarks of a fabric between two nodes, and a profile for the simulated fabric from
+//! their results.
 
 mod measure;
 
@@ -14,22 +15,22 @@ use crate::table::Table;
 
 /// Payloads of READs and WRITEs, bytes.
 pub const SIZES: [u32; 5] = [8, 64, 512, 4096, 65_536];
-/// Lists on their way when rates are measured.
+/// Lists in flight when rates are measured.
 const CLIENTS: u32 = 16;
 /// Verbs of a list when doorbells are measured.
 const LIST: u32 = 8;
 
-/// The two nodes of a fabric that is measured.
+/// The compute node of a measurement.
 pub const FROM: NodeId = NodeId::compute(0);
-/// See [`FROM`].
+/// The memory node of a measurement.
 pub const TO: NodeId = NodeId::memory(0);
 /// The target's memory, bytes.
 const REGION_BYTES: u64 = 16 << 20;
 
-/// A fabric of two nodes, and a line on what it runs on.
+/// A fabric with two nodes, and a line about the hardware it runs on.
 ///
 /// # Errors
-/// An unknown fabric, or one that this binary or this machine lacks: with what to do about it.
+/// An unknown fabric, or one that this binary or this machine lacks; the error has advice.
 pub fn open(fabric: &str, device: Option<&str>) -> Result<(Box<dyn Fabric>, String)> {
     match fabric {
         LOCAL => {
@@ -91,7 +92,7 @@ pub fn run(fabric: &dyn Fabric, from: NodeId, to: NodeId, for_ns: Nanos) -> Resu
 }
 
 impl Probed {
-    /// A measurement; those that `run` makes are there.
+    /// One of the measurements of `run`.
     fn get(&self, verb: Verb, bytes: u32, is_alone: bool) -> Option<&Measured> {
         let found = |(p, _): &&(Plan, Measured)| {
             p.verb == verb && p.bytes == bytes && p.list == 1 && (p.clients == 1) == is_alone
@@ -99,7 +100,7 @@ impl Probed {
         self.rows.iter().find(found).map(|(_, m)| m)
     }
 
-    /// For people.
+    /// The measurements as a text table.
     pub fn table(&self) -> String {
         let mut t = Table::new(
             &[
@@ -129,10 +130,11 @@ impl Probed {
         t.text()
     }
 
-    /// A profile for the simulated fabric: what was measured in place of `base`'s values, and the rest as it is there.
+    /// A profile for the simulated fabric: measured values replace those of `base`; the rest is
+    /// unchanged.
     ///
-    /// Round trips split into servers' time and the rest: what 16 clients need per verb is taken for the slowest server of the path,
-    /// which the responder stands for.
+    /// A round trip is divided into service time and the rest. The time per verb of 16 clients is
+    /// taken as that of the slowest server of the path, and assigned to the responder.
     pub fn profile(&self, base: &Profile, name: &str, description: &str) -> Profile {
         let mut p = base.clone();
         name.clone_into(&mut p.name);
@@ -182,7 +184,7 @@ mod tests {
     fn every_row_measures_something_and_the_profile_is_sound() {
         let probed = local();
         assert!(probed.rows.iter().all(|(_, m)| m.verbs > 0 && m.took_ns >= 200_000));
-        // On local one client is as fast as many: they run one after another.
+        // On `local` one client is as fast as many, because they run one after another.
         for (plan, many) in probed.rows.iter().filter(|(p, _)| p.clients == CLIENTS) {
             assert!(many.took_ns >= u64::from(CLIENTS) * 200_000, "{plan:?} {many:?}");
         }

@@ -29,7 +29,7 @@ fn all_seeds_are_run_on_any_number_of_threads() {
     assert_eq!(one.hazards["words"].values().sum::<u64>(), 6);
 }
 
-/// Most seeds must show what they are for: a fault in the middle of an operation.
+/// Most seeds must have a fault in the middle of an operation.
 #[test]
 fn faults_happen_inside_operations() {
     for faults in [FaultSet::Crash, FaultSet::All] {

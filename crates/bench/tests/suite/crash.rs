@@ -1,4 +1,4 @@
-//! A node dies under simulated load, small.
+//! A small crash experiment: a node dies under simulated load.
 
 use dmtree_bench::crash::{Setup, dmtree};
 

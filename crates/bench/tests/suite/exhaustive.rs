@@ -1,11 +1,11 @@
-//! Every order of the verbs of small cases.
+//! Exhaustive exploration: every order of the verbs of small cases.
 
 use dmtree_bench::checked::tiny;
 use dmtree_bench::registry::find;
 use dmtree_check::exhaustive::Depth;
 use dmtree_fabric::Capabilities;
 
-/// Two clients whose orders there are few of: all are tried, none goes wrong.
+/// Two clients with few orders: all are explored, and none goes wrong.
 #[test]
 fn no_order_of_two_small_operations_goes_wrong() {
     let dmtree = find("dmtree").unwrap();
@@ -21,7 +21,7 @@ fn no_order_of_two_small_operations_goes_wrong() {
     assert!(complete >= 3, "{complete} of 5 searches came to their end");
 }
 
-/// A path that goes wrong comes with the case that replays it.
+/// The exploration returns a case that replays a wrong order.
 #[test]
 fn a_published_system_fails_in_some_order_and_replays() {
     let published = find("dmtree-published").unwrap();

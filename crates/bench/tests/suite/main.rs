@@ -1,4 +1,5 @@
-//! Whole runs of the systems in one test program: it is linked once. What plants defects for the whole process is beside it.
+//! Whole runs of the systems in one test program, so that it is linked once. Tests that enable
+//! mutants for the whole process are separate programs.
 
 mod campaign;
 mod crash;

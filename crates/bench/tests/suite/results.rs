@@ -1,4 +1,4 @@
-//! A small real run, and everything that is made of its results.
+//! A small real run, and all files that are made from its results.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -1,19 +1,20 @@
-//! The ladder from FG to Sherman on the adversarial fabric: what is sound there, and what is found where.
+//! The steps from FG to Sherman on the adversarial fabric: sound systems, and the findings in the
+//! others.
 
 use dmtree_bench::checked::{Setting, case, grants};
 use dmtree_bench::registry::{System, find};
 use dmtree_check::FaultSet;
 use dmtree_check::case::Case;
 
-/// What may be granted that matters here.
+/// The grants that matter here.
 const KIND_HARDWARE: [&str; 3] = ["cas_fail_is_readonly", "line_atomic", "write_ascending"];
 
-/// The first seed below `seeds` that shows something wrong with a system, and what.
+/// The first seed below `seeds` with a finding in a system, and its kind.
 fn first_wrong(system: &str, granted: &[&str], seeds: u64) -> Option<(u64, String)> {
     first_wrong_with(system, &[], granted, seeds)
 }
 
-/// The same with some of its options otherwise.
+/// The same with other values for some options.
 fn first_wrong_with(
     system: &str,
     options: &[(&str, bool)],
@@ -37,14 +38,14 @@ fn first_wrong_of(system: &System, granted: &[&str], seeds: u64) -> Option<(u64,
     })
 }
 
-/// Checksums tell every torn page, and every verb is awaited.
+/// Checksums show every torn page, and every verb is awaited.
 #[test]
 fn fg_is_sound_without_any_grant() {
     assert_eq!(first_wrong("fg", &[], 12), None);
 }
 
-/// A release is a WRITE of zero. A compare-and-swap that fails and writes back what it read undoes one that falls between its halves:
-/// nobody gets that lock any more.
+/// A release is a WRITE of zero. A failing compare-and-swap that writes back the value it has read
+/// undoes a release between its two halves; no client gets that lock any more.
 #[test]
 fn a_release_by_write_needs_atomics_that_do_not_write_back() {
     for rung in ["fg-combine", "fg-on-chip", "fg-hierarchical"] {
@@ -54,8 +55,8 @@ fn a_release_by_write_needs_atomics_that_do_not_write_back() {
     }
 }
 
-/// Two-level versions: an entry between two versions is taken for absent, and equal versions do not make a page whole; not even where lines
-/// are not torn and bytes land in order.
+/// Two-level versions: an entry between two versions is taken for absent, and equal versions do not
+/// prove a whole page. Both show even where lines are not torn and bytes land in order.
 #[test]
 fn two_level_versions_are_found_wrong_even_on_kind_hardware() {
     for granted in [&KIND_HARDWARE[..1], &KIND_HARDWARE[..]] {
@@ -64,8 +65,8 @@ fn two_level_versions_are_found_wrong_even_on_kind_hardware() {
     }
 }
 
-/// Each published defect by itself, the others repaired: at which seed it is found, even on hardware that tears no line and lets bytes
-/// land in order. DESIGN.md has the seeds.
+/// Each published defect by itself, with the others repaired: the seed that shows it, even on
+/// hardware that tears no line and lets bytes land in order. DESIGN.md has the seeds.
 #[test]
 fn each_published_defect_is_found_by_itself() {
     let (eager, retry) = (("lazy_splits", false), ("retry_torn", true));
@@ -82,8 +83,9 @@ fn each_published_defect_is_found_by_itself() {
     );
 }
 
-/// Versions that come round: a value READ between two READs of the versions, which agree, is torn after as many WRITEs as there are
-/// versions. The other defects are repaired; nine clients work on one key, whose value spans lines. Four bits are the published width.
+/// Versions that wrap: a value between two READs with equal versions is torn after as many WRITEs
+/// as there are versions. The other defects are repaired. Nine clients work on one key, and its
+/// value spans lines. Four bits are the published width.
 #[test]
 fn versions_that_wrap_are_found_by_themselves() {
     let mut system = find("sherman-published").expect("a system");
@@ -104,7 +106,7 @@ fn versions_that_wrap_are_found_by_themselves() {
     assert_eq!(wrong(7, 0..30), None, "as many as fit");
 }
 
-/// The case of a seed with nine clients on one key instead.
+/// The case of a seed, changed to nine clients on one key.
 fn crowd(system: &System, seed: u64, setting: Setting) -> Case {
     let mut case = case(system, seed, setting);
     case.options["value_bytes"] = 64.into();
@@ -123,7 +125,7 @@ fn crowd(system: &System, seed: u64, setting: Setting) -> Case {
     }
 }
 
-/// Readers that lock what they READ meet none of them.
+/// Readers that lock the pages they READ meet none of the defects.
 #[test]
 fn locked_reads_are_sound() {
     let repaired = [("lazy_splits", false), ("locked_reads", true)];
@@ -131,8 +133,9 @@ fn locked_reads_are_sound() {
     assert_eq!(first_wrong_with("sherman-published", &repaired, &grant, 20), None);
 }
 
-/// A census read which chunks the index had before it opened the nodes' windows. One that was given back in between was noted nowhere: it was
-/// taken for lost, and had two holders when its memory node granted it again.
+/// Garbage collection read the chunks of the index before it opened the GC logs of the nodes. A
+/// chunk that was given back in between was in no log: it was taken for lost, and had two owners
+/// after its memory node granted it again.
 #[test]
 fn a_chunk_given_back_before_a_census_was_heard_of_is_nobodys() {
     let system = find("sherman").expect("a system");
@@ -143,10 +146,11 @@ fn a_chunk_given_back_before_a_census_was_heard_of_is_nobodys() {
     }
 }
 
-/// As published nobody looks for the holder of a lock: when he dies, who needs it waits for ever.
+/// As published no client looks for the holder of a lock. After the holder's death other clients
+/// wait for ever.
 #[test]
 fn a_dead_holder_keeps_the_published_lock() {
-    // It does not say that it recovers, and is spared crashes otherwise.
+    // `fg` is not marked as recovering, and would not get crashes.
     let mut system = find("fg").expect("a system");
     system.recovers = true;
     let setting = Setting { faults: FaultSet::Crash, ..Setting::default() };

@@ -55,7 +55,7 @@ fn a_window_leaves_the_ramps_out_and_time_is_virtual() {
     let (from, to) = sim.window_ns;
     assert!(from >= 500_000, "clients start within half a millisecond: {from}");
     assert!((c.mops - 3000.0 / (to - from) as f64 * 1e3).abs() < 1e-9);
-    // Sixteen clients, one round trip of 2.2 us and the costs of the profile's CPU each.
+    // Sixteen clients, each with one round trip of 2.2 us and the CPU costs of the profile.
     assert!((1.0..8.0).contains(&c.mops), "{}", c.mops);
     assert!(c.p50_ns > 2200, "{}", c.p50_ns);
     assert!((1.0..1.2).contains(&c.mn.verbs()), "{}", c.mn.verbs());
@@ -108,7 +108,7 @@ fn an_open_load_is_met_or_the_system_is_called_saturated() {
     assert!(c.open.unwrap().saturated && c.mops < 20.0, "{:?}", c.open);
     let text = table::render(&much);
     assert!(text.contains("saturated") && text.contains("fell due"), "{text}");
-    // Latency counts from the time an operation fell due: what waits longer and longer shows.
+    // Latency counts from the time an operation fell due, so a growing wait shows.
     let closed = small("workloads = [\"search\"]\n");
     assert!(c.p99_ns > 5 * closed.cells[0].p99_ns);
     assert_eq!(traces(&much), traces(&small("workloads = [\"search\"]\nload = \"open:50M\"\n")));

@@ -1,4 +1,5 @@
-//! The ladder from ART to SMART on the adversarial fabric: what is sound there. Published defects one at a time: `smart_hazards`.
+//! The steps from ART to SMART on the adversarial fabric: the sound ones. `smart_hazards` shows the
+//! published defects one at a time.
 
 use dmtree_bench::checked::{Setting, case, grants};
 use dmtree_bench::registry::find;
@@ -14,10 +15,10 @@ const REPAIRED: [(&str, bool); 8] = [
     ("locked_handover", true),
     ("invalidate_first", true),
 ];
-/// Everything that the adversarial fabric can grant and that matters here.
+/// All grants of the adversarial fabric that matter here.
 const KIND: [&str; 3] = ["cas_fail_is_readonly", "line_atomic", "write_ascending"];
 
-/// The first seed below `seeds` that shows something wrong with a system whose defects are repaired.
+/// The first seed below `seeds` with a finding in a system that has every repair.
 fn first_wrong(system: &str, granted: &[&str], seeds: u64) -> Option<(u64, String)> {
     let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
     let grants = grants(&names).expect("names of capabilities");
@@ -32,15 +33,16 @@ fn first_wrong(system: &str, granted: &[&str], seeds: u64) -> Option<(u64, Strin
     })
 }
 
-/// Only words change, and by compare-and-swap alone.
+/// Only words change, and by compare-and-swap only.
 #[test]
 fn art_is_sound_without_any_grant() {
     assert_eq!(first_wrong("art", &[], 12), None);
     assert_eq!(first_wrong("smart-lock-free", &[], 12), None);
 }
 
-/// With locks in tables, too, and with delegation whose groups are closed when the verb is posted; a rear lock needs a leaf's last byte to
-/// land last, and a compare-and-swap that fails to write nothing.
+/// Also with locks in tables, and with delegation in batches that are closed when the verb is
+/// posted. A rear lock needs two grants: a leaf's last byte lands last, and a failing
+/// compare-and-swap writes nothing.
 #[test]
 fn every_rung_is_sound_when_repaired_on_kind_hardware() {
     for rung in ["smart-in-place", "smart-rear-lock", "smart-delegation", "smart-published"] {

@@ -1,4 +1,5 @@
-//! The runner against a toy index that can lie: what is wrong must be seen, what is right must pass.
+//! The runner against a toy index that can return wrong results: the runner must find wrong
+//! results, and accept correct ones.
 #![allow(clippy::disallowed_methods, reason = "a test")]
 
 use std::collections::BTreeMap;
@@ -62,7 +63,7 @@ impl Toy {
         self.node.map.lock().unwrap()
     }
 
-    /// Whether to lie this time: now and then.
+    /// Whether this call returns a wrong result: at intervals.
     fn lies(&self, lie: Lie) -> bool {
         self.node.lie == lie && self.node.turn.fetch_add(1, Ordering::Relaxed) % 1000 == 999
     }
@@ -262,7 +263,7 @@ fn every_lie_is_seen() {
                 assert!(t.errors > 0, "{lie:?} in {workload}");
                 assert!(t.samples.iter().any(|s| s.contains(word)), "{lie:?}: {:?}", t.samples);
             }
-            // The warm-up has seen it already.
+            // The warm-up has already found it.
             Err(Failure::Violation(_)) => {
                 assert!([Lie::ForgetsReads, Lie::WrongValues].contains(&lie))
             }
@@ -273,7 +274,8 @@ fn every_lie_is_seen() {
     assert!(e.to_string().contains("1999") && e.exit_code() == 1, "{e}");
 }
 
-/// One that panicked while clients were made was once waited for for ever, and two that panicked took the process along.
+/// Regressions: the runner waited for ever for a client that panicked at its creation, and two
+/// panicking clients ended the process.
 #[test]
 fn a_panic_ends_a_cell() {
     for lie in [Lie::PanicsWhenMade, Lie::PanicsInReads] {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
-use crate::membership::{MemberChange, MemberEvent};
+use crate::membership::{MemberChange, MemberEvent, Presence};
 use crate::region::{Pages, Region};
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Transport};
@@ -250,6 +250,12 @@ impl Fabric for LocalFabric {
     fn connect(&self, node: NodeId, to: NodeId, incarnation: u32) {
         if let Some(host) = self.0.host(node) {
             host.connect(to, incarnation);
+        }
+    }
+
+    fn set_presence(&self, node: NodeId, of: NodeId, presence: Presence) {
+        if let (Some(host), Some(of)) = (self.0.host(node), self.0.host(of)) {
+            host.set_presence(&of, presence);
         }
     }
 

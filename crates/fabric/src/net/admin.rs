@@ -1,89 +1,130 @@
 //! Questions to a node, blocking, with a deadline: what is asked rarely and never by a client in an operation.
 
-use std::net::{TcpStream, ToSocketAddrs};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
-use super::wire::{self, Answer, Ask, Hello, PoolId, Welcome, broken};
+use super::dial::{Line, Question, To};
+use super::io::Net;
+use super::key::Key;
+use super::wire::{Answer, Ask, Hello, Pass, PoolId};
 use crate::error::{Error, ErrorKind, Result};
+use crate::transport::Nanos;
 
-/// Longest wait for a connection, for an answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait for an answer, and for the connection before it.
+const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A connection for questions, made when it is needed.
+/// A way to ask a node. The connection is made when it is needed.
 pub(super) struct Admin {
+    net: Arc<dyn Net>,
     address: String,
     pool: Option<PoolId>,
-    stream: Mutex<Option<TcpStream>>,
+    /// In whose name.
+    pass: Option<Pass>,
+    key: Key,
+    /// A connection on which nothing is being asked.
+    line: Mutex<Option<Line>>,
 }
 
 impl Admin {
-    pub(super) fn new(address: String, pool: Option<PoolId>) -> Self {
-        Self { address, pool, stream: Mutex::default() }
+    /// Of the node that listens at an address in numbers.
+    pub(super) fn new(net: &Arc<dyn Net>, address: String, pool: Option<PoolId>, key: Key) -> Self {
+        Self { net: net.clone(), address, pool, pass: None, key, line: Mutex::default() }
     }
 
-    fn stream(&self) -> MutexGuard<'_, Option<TcpStream>> {
-        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Asks in the name of a member.
+    pub(super) fn speaking_for(self, pass: Pass) -> Self {
+        // A connection speaks for one member to its end.
+        Self { pass: Some(pass), line: Mutex::default(), ..self }
     }
 
-    /// Asks; once more on a new connection when the old one has broken. All questions may be asked twice.
+    /// The address.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn line(&self) -> MutexGuard<'_, Option<Line>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks; once more on a new connection when the old one has broken. All questions may be asked twice. Threads that ask at a time
+    /// do not wait for each other: each has a connection of its own then.
     pub(super) fn ask(&self, ask: &Ask) -> Result<Answer> {
-        let mut stream = self.stream();
-        let had_one = stream.is_some();
-        match self.try_ask(&mut stream, ask) {
+        let until = self.net.now() + PATIENCE.as_nanos() as Nanos;
+        let old = self.line().take();
+        let had_one = old.is_some();
+        match self.try_ask(old, ask, until) {
             Err(e) if had_one && e.kind() == ErrorKind::Unreachable => {
-                *stream = None;
-                self.try_ask(&mut stream, ask)
+                self.try_ask(None, ask, until + PATIENCE.as_nanos() as Nanos)
             }
             done => done,
         }
     }
 
-    fn try_ask(&self, stream: &mut Option<TcpStream>, ask: &Ask) -> Result<Answer> {
-        let s = match stream {
-            Some(s) => s,
-            None => stream.insert(open(&self.address, &Hello::Ask { pool: self.pool })?.0),
-        };
-        let answer = wire::send(s, ask).and_then(|()| wire::receive(s, &self.address));
-        match answer {
-            Ok(Answer::Refused(f)) => Err(f.into()),
-            Ok(answer) => Ok(answer),
-            Err(e) => {
-                *stream = None;
-                Err(e)
+    fn try_ask(&self, line: Option<Line>, ask: &Ask, until: Nanos) -> Result<Answer> {
+        let mut question = self.begin(line, ask, until)?;
+        if !self.net.has_threads() {
+            return Err(Error::new(ErrorKind::Unreachable, "nothing waits for an answer here"));
+        }
+        loop {
+            let now = self.net.now();
+            match question.drive(now) {
+                Poll::Ready(done) => return self.end(done),
+                Poll::Pending => {
+                    let longest = until.saturating_sub(now).max(1_000_000);
+                    self.net.wait(question.waits_for().as_slice(), longest);
+                }
             }
         }
     }
-}
 
-/// Opens a connection and says what for. The clock of the host comes with it.
-pub(super) fn open(address: &str, hello: &Hello) -> Result<(TcpStream, u64)> {
-    let stream = dial(address)?;
-    stream.set_nodelay(true).map_err(|e| broken(address, &e))?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(|e| broken(address, &e))?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(|e| broken(address, &e))?;
-    wire::greet(&stream, address)?;
-    wire::send(&stream, hello)?;
-    match wire::receive(&stream, address)? {
-        Welcome::Granted { clock } => Ok((stream, clock)),
-        Welcome::Refused(f) => Err(f.into()),
+    /// [`Admin::ask`], polled where nothing may block.
+    pub(super) async fn ask_soon(&self, ask: &Ask) -> Result<Answer> {
+        if self.net.has_threads() {
+            return self.ask(ask);
+        }
+        let patience = PATIENCE.as_nanos() as Nanos;
+        let old = self.line().take();
+        if old.is_some() {
+            let done = self.poll(self.begin(old, ask, self.net.now() + patience)?).await;
+            if !done.as_ref().is_err_and(|e| e.kind() == ErrorKind::Unreachable) {
+                return done;
+            }
+        }
+        self.poll(self.begin(None, ask, self.net.now() + patience)?).await
     }
-}
 
-fn dial(address: &str) -> Result<TcpStream> {
-    let all = address.to_socket_addrs().map_err(|e| {
-        Error::invalid(format!(
-            "{address:?} is no address: {e}; write HOST:PORT, like 10.0.0.1:7000"
-        ))
-    })?;
-    let mut trouble = None;
-    for at in all {
-        match TcpStream::connect_timeout(&at, PATIENCE) {
-            Ok(stream) => return Ok(stream),
-            Err(e) => trouble = Some(broken(address, &e)),
+    async fn poll(&self, mut question: Question) -> Result<Answer> {
+        std::future::poll_fn(|cx| match question.drive(self.net.now()) {
+            Poll::Ready(done) => Poll::Ready(self.end(done)),
+            Poll::Pending => {
+                self.net.wake_soon(cx.waker());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    fn begin(&self, line: Option<Line>, ask: &Ask, until: Nanos) -> Result<Question> {
+        let hello = Hello::Ask { pool: self.pool, pass: self.pass };
+        let to = To { address: &self.address, key: &self.key, hello: &hello };
+        Question::begin(&*self.net, to, line, ask, until)
+    }
+
+    /// Begins to ask without waiting: the caller drives the question, and calls [`Admin::end`] with what came of it.
+    pub(super) fn begin_to_ask(&self, ask: &Ask) -> Result<Question> {
+        self.begin(None, ask, self.net.now() + PATIENCE.as_nanos() as Nanos)
+    }
+
+    /// Keeps the line for the next question.
+    pub(super) fn end(&self, done: Result<(Answer, Line)>) -> Result<Answer> {
+        let (answer, line) = done?;
+        self.line().get_or_insert(line);
+        match answer {
+            Answer::Refused(f) => Err(f.into()),
+            answer => Ok(answer),
         }
     }
-    Err(trouble.unwrap_or_else(|| Error::invalid(format!("{address:?} is the name of no host"))))
 }
 
 /// The error of an answer that does not fit the question.

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::key::Access;
 use super::rdma::Device;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -32,10 +33,12 @@ impl std::fmt::Display for Carrier {
     }
 }
 
-/// What a process says of its NIC and its memory. Only pools over RDMA look at it; the nodes that are given clones of one share the
-/// NIC, and its limit of outstanding verbs.
+/// What a process brings: the key of the pool, its NIC, its memory. Only pools over RDMA look at the latter two; the nodes that are
+/// given clones of one share the NIC, and its limit of outstanding verbs.
 #[derive(Clone, Debug)]
 pub struct Equipment {
+    /// The key of the pool, or none.
+    pub access: Access,
     /// Name of the RDMA device; the first one with an active port when not given.
     pub device: Option<String>,
     /// Index into the port's table of addresses; chosen by kind when not given.
@@ -52,6 +55,7 @@ pub struct Equipment {
 impl Default for Equipment {
     fn default() -> Self {
         Self {
+            access: Access::default(),
             device: None,
             gid_index: None,
             huge_pages: true,
@@ -65,6 +69,11 @@ impl Equipment {
     /// A device and an index into its port's table of addresses; each is chosen when not given.
     pub fn of(device: Option<String>, gid_index: Option<u8>) -> Self {
         Self { device, gid_index, ..Self::default() }
+    }
+
+    /// No device in particular, and so much access to a pool.
+    pub fn with(access: Access) -> Self {
+        Self { access, ..Self::default() }
     }
 
     /// The NIC that would be used, in words.

@@ -77,6 +77,7 @@ impl NetTransport {
         let is_former = |link: &Link| {
             let Member { node, incarnation } = link.to();
             self.shared.known_life(node).is_some_and(|life| life != incarnation)
+                || self.shared.verdicts.check_presence(node).is_err()
         };
         let former: Vec<NodeId> = {
             let mut links = self.links.borrow_mut();

@@ -120,6 +120,40 @@ pub(super) fn post<'w>(
     Ok(())
 }
 
+/// Changes the use-by times of frames that were not sent yet.
+pub(super) fn shift_use_by(frames: &mut [u8], shifted: impl Fn(Nanos) -> Nanos) {
+    let mut rest = frames;
+    while let Some((length, tail)) = std::mem::take(&mut rest).split_first_chunk_mut::<4>() {
+        let length = (u32::from_le_bytes(*length) as usize).min(tail.len());
+        let (body, tail) = tail.split_at_mut(length);
+        if let Some(use_by) = body.get_mut(1..9).and_then(|b| b.first_chunk_mut::<8>()) {
+            *use_by = shifted(Nanos::from_le_bytes(*use_by)).to_le_bytes();
+        }
+        rest = tail;
+    }
+}
+
+/// How many bytes the verbs of a frame find. What is no verb finds nothing: nothing after it is executed.
+pub(super) fn found_bytes(verbs: &[u8]) -> usize {
+    let (mut f, mut found) = (Fields(verbs), 0usize);
+    let mut next = || -> Result<usize> {
+        let op = opcode(f.u8()?)?;
+        let (len, _) = (f.u32()? as usize, f.u64()?);
+        let (carried, found) = match op {
+            Opcode::Read => (0, len),
+            Opcode::Write => (len, 0),
+            Opcode::WriteWord => (16, 0),
+            Opcode::Cas | Opcode::Faa => (16, 8),
+        };
+        f.bytes(carried)?;
+        Ok(found)
+    };
+    while let Ok(bytes) = next() {
+        found = found.saturating_add(bytes);
+    }
+    found
+}
+
 /// Executes the verbs of a frame and appends what they found to `out`.
 pub(super) fn execute(host: &Host, verbs: &[u8], out: &mut Vec<u8>) -> Result<()> {
     let mut f = Fields(verbs);

@@ -1,19 +1,23 @@
-//! One client thread's connection to one host: frames out, outcomes in, never blocking but to connect.
+//! One client thread's connection to one host: frames out, outcomes in, never blocking.
+//!
+//! A link is a machine that [`Link::drive`] moves on: it finds out where its host is, connects, and sends what was posted meanwhile.
+//! What was never sent fails without an effect when that does not work in time.
 //!
 //! When the connection breaks, what is in flight is not over: the host may have frames that it has not executed yet. It is over when
 //! the host has said that the old link has ended (it does so before it grants a new one), when nobody listens any more (the
-//! process and with it its memory is gone), or when the use-by time of the frames has passed.
+//! process and with it its memory is gone), when the use-by time of the frames has passed, or when the membership has declared the
+//! host dead: nobody uses its memory any more.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
+use std::io::ErrorKind as Io;
+use std::task::Poll;
 
 use super::Shared;
-use super::admin;
+use super::boxes::{Inbox, Outbox, receive};
+use super::dial::{NotOpened, Opening, Question, To};
 use super::frames::{self, Fields};
-use super::wire::{Hello, MAX_FRAME, broken};
+use super::io::{Interest, Stream};
+use super::wire::{Answer, Ask, Hello, MAX_FRAME, broken};
 use crate::addr::NodeId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
@@ -21,11 +25,13 @@ use crate::rpc::ServiceId;
 use crate::transport::{Nanos, Opcode, Ticket, WorkRequest};
 
 /// So long after it was sent a frame may still be executed, by the clock of the host, ns.
-const USE_WITHIN_NS: Nanos = 2_000_000_000;
+pub(super) const USE_WITHIN_NS: Nanos = 2_000_000_000;
 /// Clocks run fast or slow by one in this many at most.
 const DRIFT_ONE_IN: Nanos = 16;
-/// Between two attempts to connect again.
+/// Between two attempts to connect again while something is in flight.
 const RETRY_NS: Nanos = 50_000_000;
+/// A host that could not be reached is not asked again within this time, ns.
+const DOWN_NS: Nanos = 100_000_000;
 
 /// Verbs of one list that went to this host.
 struct Pending {
@@ -61,38 +67,53 @@ struct Tie {
     closing: Option<Nanos>,
 }
 
+/// How far the connection is.
+enum Way {
+    /// The first memory node is asked where the host is.
+    Finding(Box<Question>),
+    /// In the making, under this number.
+    Opening(Box<Opening>, u64),
+    /// There.
+    Open(Box<dyn Stream>),
+    /// Not there.
+    Gone,
+}
+
 /// The connection.
 pub(super) struct Link {
+    /// With whom; incarnation 0 while that is asked for.
     to: Member,
     address: String,
+    /// Of the connection that was granted last; 0: none was.
     number: u64,
-    stream: Option<TcpStream>,
-    /// What has to be added to the own clock to get the host's, or less: ns.
+    way: Way,
+    /// What has to be added to the own clock to get the host's, or less: ns. While there has been no connection, 0.
     ahead: i128,
-    out: Vec<u8>,
-    written: usize,
-    input: Vec<u8>,
+    out: Outbox,
+    input: Inbox,
     pending: VecDeque<Pending>,
     calls: BTreeMap<u64, (Ticket, Nanos)>,
     next_call: u64,
     tie: Tie,
     retry_at: Nanos,
-    /// Why the stream is gone.
+    /// Why the connection is gone.
     trouble: Option<Error>,
 }
 
 impl Link {
-    /// Connects.
-    pub(super) fn open(shared: &Shared, to: Member, address: String) -> Result<Self> {
+    /// Begins to connect. What is posted meanwhile waits.
+    ///
+    /// # Errors
+    /// `Unreachable` when it is not known where the node is, and that was asked for a moment ago.
+    pub(super) fn open(shared: &Shared, node: NodeId) -> Result<Self> {
         let mut link = Self {
-            to,
-            address,
+            to: Member { node, incarnation: 0 },
+            address: String::new(),
             number: 0,
-            stream: None,
+            way: Way::Gone,
             ahead: 0,
-            out: Vec::new(),
-            written: 0,
-            input: Vec::new(),
+            out: Outbox::default(),
+            input: Inbox::default(),
             pending: VecDeque::new(),
             calls: BTreeMap::new(),
             next_call: 1,
@@ -100,7 +121,13 @@ impl Link {
             retry_at: 0,
             trouble: None,
         };
-        link.connect(shared)?;
+        if shared.place(node).is_none() && shared.is_time_to_refresh() {
+            link.way = Way::Finding(Box::new(shared.first.begin_to_ask(&Ask::Roster)?));
+        } else {
+            (link.to, link.address) = shared.reach_known(node)?;
+            shared.verdicts.check_life(link.to)?;
+            link.dial(shared)?;
+        }
         Ok(link)
     }
 
@@ -109,20 +136,37 @@ impl Link {
         self.to
     }
 
-    fn connect(&mut self, shared: &Shared) -> Result<()> {
+    /// Whether that is known.
+    pub(super) fn is_found(&self) -> bool {
+        !matches!(self.way, Way::Finding(_))
+    }
+
+    fn dial(&mut self, shared: &Shared) -> Result<()> {
         let number = shared.next_link();
-        let (pool, from, to) = (shared.pool, shared.me, self.to);
-        let hello = Hello::Link { pool, from, to, number, replaces: self.number };
-        let (stream, clock) = admin::open(&self.address, &hello)?;
-        stream.set_nonblocking(true).map_err(|e| broken(&self.address, &e))?;
-        // Read after the answer: the host's clock is further on by now.
-        self.ahead = i128::from(clock) - i128::from(shared.now());
-        (self.stream, self.number, self.trouble) = (Some(stream), number, None);
+        let (pool, pass, to) = (shared.pool, shared.badges.pass(shared.me), self.to);
+        let hello = Hello::Link { pool, pass, to, number, replaces: self.number };
+        let to = To { address: &self.address, key: &shared.key, hello: &hello };
+        let opening = Opening::begin(&*shared.net, to)?;
+        self.way = Way::Opening(Box::new(opening), number);
         Ok(())
     }
 
     fn use_by(&self, now: Nanos) -> Nanos {
-        (i128::from(now + USE_WITHIN_NS) + self.ahead).max(0) as Nanos
+        stamp(now + USE_WITHIN_NS, self.ahead)
+    }
+
+    /// Whether something can be posted: there is a connection, or the first one is in the making.
+    fn is_up(&self) -> bool {
+        match self.way {
+            Way::Open(_) => true,
+            Way::Finding(_) | Way::Opening(..) => self.number == 0,
+            Way::Gone => false,
+        }
+    }
+
+    /// Why a host that could not be reached a moment ago is not asked again.
+    pub(super) fn is_down(&self, now: Nanos) -> Option<Error> {
+        self.trouble.clone().filter(|_| now < self.retry_at)
     }
 
     /// Whether anything is waited for.
@@ -130,7 +174,7 @@ impl Link {
         let Tie { offered, closing, .. } = self.tie;
         !self.pending.is_empty()
             || !self.calls.is_empty()
-            || self.written < self.out.len()
+            || self.out.left() > 0
             || offered.is_some()
             || closing.is_some()
     }
@@ -148,7 +192,7 @@ impl Link {
     /// Offers the host a queue pair.
     pub(super) fn offer(&mut self, now: Nanos, offer: &[u8]) {
         let use_by = self.use_by(now);
-        frames::about_end(&mut self.out, frames::OFFER, use_by, offer);
+        frames::about_end(&mut self.out.bytes, frames::OFFER, use_by, offer);
         self.tie.offered = Some(now);
         self.flush();
     }
@@ -156,22 +200,29 @@ impl Link {
     /// Has the host close its end.
     pub(super) fn close_end(&mut self, now: Nanos) {
         self.tie = Tie { offered: None, is_connected: false, closing: Some(now) };
-        if self.stream.is_some() {
+        if matches!(self.way, Way::Open(_)) {
             let use_by = self.use_by(now);
-            frames::about_end(&mut self.out, frames::CLOSE, use_by, &[]);
+            frames::about_end(&mut self.out.bytes, frames::CLOSE, use_by, &[]);
             self.flush();
         }
     }
 
-    /// The socket to wait for, while anything is waited for.
-    pub(super) fn fd(&self) -> Option<(BorrowedFd<'_>, bool)> {
-        let stream = self.stream.as_ref().filter(|_| self.is_busy())?;
-        Some((stream.as_fd(), self.written < self.out.len()))
+    /// The socket to wait for, and for what, while anything is waited for.
+    pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
+        match &self.way {
+            _ if !self.is_busy() => None,
+            Way::Finding(question) => question.waits_for(),
+            Way::Opening(opening, _) => opening.waits_for(),
+            Way::Open(stream) => {
+                Some((&**stream, Interest { read: true, write: self.out.left() > 0 }))
+            }
+            Way::Gone => None,
+        }
     }
 
     /// Why nothing can be posted now, if so.
     pub(super) fn is_broken(&self) -> Option<Error> {
-        self.stream.is_none().then(|| {
+        (!self.is_up()).then(|| {
             let why = self.trouble.as_ref().map_or_else(String::new, ToString::to_string);
             Error::new(
                 ErrorKind::Unreachable,
@@ -188,7 +239,7 @@ impl Link {
         verbs: impl Iterator<Item = &'w WorkRequest> + Clone,
     ) -> Result<()> {
         let use_by = self.use_by(now);
-        frames::post(&mut self.out, use_by, verbs.clone())?;
+        frames::post(&mut self.out.bytes, use_by, verbs.clone())?;
         let gets = verbs.filter(|wr| matches!(wr.op, Opcode::Read | Opcode::Cas | Opcode::Faa));
         self.pending.push_back(Pending { lot, sent_at: now, gets: gets.copied().collect() });
         self.flush();
@@ -199,53 +250,141 @@ impl Link {
     pub(super) fn call(&mut self, now: Nanos, ticket: Ticket, service: ServiceId, request: &[u8]) {
         let (number, use_by) = (self.next_call, self.use_by(now));
         self.next_call += 1;
-        frames::call(&mut self.out, use_by, number, service, request);
+        frames::call(&mut self.out.bytes, use_by, number, service, request);
         self.calls.insert(number, (ticket, now));
         self.flush();
     }
 
     /// Writes what the socket takes.
     fn flush(&mut self) {
-        while self.written < self.out.len() {
-            let Some(stream) = &mut self.stream else { return };
-            match stream.write(&self.out[self.written..]) {
-                Ok(n) if n > 0 => self.written += n,
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Ok(_) => return self.fail(&std::io::ErrorKind::BrokenPipe.into()),
-                Err(e) => return self.fail(&e),
-            }
+        if let Way::Open(stream) = &mut self.way
+            && let Err(e) = self.out.flush(&mut **stream)
+        {
+            self.lose(broken(&self.address, &e));
         }
-        self.out.clear();
-        self.written = 0;
     }
 
-    fn fail(&mut self, e: &std::io::Error) {
-        self.lose(broken(&self.address, e));
-    }
-
-    /// The stream is gone; what is in flight is still open.
+    /// The connection is gone; what is in flight is still open.
     fn lose(&mut self, why: Error) {
-        self.stream = None;
+        self.way = Way::Gone;
         self.out.clear();
-        self.written = 0;
         self.input.clear();
         self.trouble = Some(why);
     }
 
-    /// Writes, reads, connects again, gives up: whatever can be done now.
+    /// Finds, connects, writes, reads, connects again, gives up: whatever can be done now.
     pub(super) fn drive(&mut self, shared: &Shared, ended: &mut Vec<Ended>) {
-        if self.stream.is_some() {
-            self.flush();
-            self.receive(ended);
-        }
+        self.go_on(shared, ended);
         let now = shared.now();
         self.expire(now, ended);
         self.untie(ended);
-        if self.stream.is_none() && self.is_busy() && now >= self.retry_at {
-            self.repair(shared, ended);
-            self.retry_at = shared.now() + RETRY_NS;
+        if matches!(self.way, Way::Gone) && self.is_busy() && now >= self.retry_at {
+            self.retry_at = now + RETRY_NS;
+            if let Err(why) = self.dial(shared) {
+                self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
+            }
         }
+    }
+
+    fn go_on(&mut self, shared: &Shared, ended: &mut Vec<Ended>) {
+        let now = shared.now();
+        if let Way::Finding(question) = &mut self.way {
+            let Poll::Ready(answer) = question.drive(now) else { return };
+            if let Err(why) = self.found(shared, answer) {
+                return self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
+            }
+        }
+        if let Way::Opening(opening, number) = &mut self.way {
+            let number = *number;
+            match opening.drive(now) {
+                Poll::Pending => return,
+                // Read after the answer: the host's clock is further on by now.
+                Poll::Ready(Ok((stream, clock))) => {
+                    let ahead = i128::from(clock) - i128::from(shared.now());
+                    self.opened(stream, number, ahead, ended);
+                }
+                Poll::Ready(Err(not)) => return self.not_opened(now, not, ended),
+            }
+        }
+        self.flush();
+        self.receive(ended);
+    }
+
+    fn found(
+        &mut self,
+        shared: &Shared,
+        answer: Result<(Answer, super::dial::Line)>,
+    ) -> Result<()> {
+        shared.take_roster(shared.first.end(answer)?)?;
+        (self.to, self.address) = shared.reach_known(self.to.node)?;
+        shared.verdicts.check_life(self.to)?;
+        self.dial(shared)
+    }
+
+    fn opened(
+        &mut self,
+        stream: Box<dyn Stream>,
+        number: u64,
+        ahead: i128,
+        ended: &mut Vec<Ended>,
+    ) {
+        match self.number {
+            // What was posted meanwhile goes by the host's clock from now on.
+            0 => frames::shift_use_by(&mut self.out.bytes, |local| stamp(local, ahead)),
+            // The host has ended the former connection before.
+            _ => self.end_all(None, ended),
+        }
+        (self.way, self.number, self.ahead) = (Way::Open(stream), number, ahead);
+        self.trouble = None;
+    }
+
+    /// There is no connection. What was in flight on a former one may be over by that.
+    fn not_opened(&mut self, now: Nanos, not: NotOpened, ended: &mut Vec<Ended>) {
+        let NotOpened { why, is_deserted } = not;
+        self.way = Way::Gone;
+        self.out.clear();
+        // It answers, and refuses: it has restarted, or has revoked this node's access.
+        let is_refused = why.kind() != ErrorKind::Unreachable;
+        if self.number == 0 {
+            self.fail_all(&why, ended);
+            (self.retry_at, self.trouble) = (now + DOWN_NS, Some(why));
+        } else if is_refused || is_deserted {
+            self.end_all(is_refused.then_some(&why), ended);
+            (self.retry_at, self.trouble) = (now + DOWN_NS, Some(why));
+        } else {
+            self.retry_at = now + RETRY_NS;
+        }
+    }
+
+    /// What was in flight on a former connection is over, with what the host says of this node if it refuses it.
+    fn end_all(&mut self, refusal: Option<&Error>, ended: &mut Vec<Ended>) {
+        if self.tie.closing.take().is_some() {
+            ended.push(Ended::End(self.to.node, refusal.cloned()));
+        }
+        let why = self.cut_off();
+        self.fail_all(&why, ended);
+    }
+
+    fn fail_all(&mut self, why: &Error, ended: &mut Vec<Ended>) {
+        for p in self.pending.drain(..) {
+            ended.push(Ended::Part(p.lot, Err(why.clone())));
+        }
+        for (_, (ticket, _)) in std::mem::take(&mut self.calls) {
+            ended.push(Ended::Call(ticket, Err(why.clone())));
+        }
+        if self.tie.offered.take().is_some() {
+            ended.push(Ended::Offer(self.to.node, Err(why.clone())));
+        }
+    }
+
+    /// Ends it: its host is dead, as the membership says, and nobody waits for what may still execute there (`verdicts.rs`).
+    pub(super) fn abandon(&mut self, why: Error, ended: &mut Vec<Ended>) {
+        self.lose(why.clone());
+        self.untie(ended);
+        if self.tie.closing.take().is_some() {
+            ended.push(Ended::End(self.to.node, None));
+        }
+        self.fail_all(&why.effect_unknown(), ended);
     }
 
     fn receive(&mut self, ended: &mut Vec<Ended>) {
@@ -257,46 +396,38 @@ impl Link {
             return;
         }
         let mut chunk = [0; 16 << 10];
-        while let Some(stream) = &mut self.stream {
-            match stream.read(&mut chunk) {
-                Ok(0) => self.fail(&std::io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => {
+        while let Way::Open(stream) = &mut self.way {
+            match receive(&mut **stream, &mut chunk) {
+                Ok(None) => break,
+                Ok(Some(0)) => self.lose(broken(&self.address, &Io::UnexpectedEof.into())),
+                Ok(Some(n)) => {
                     self.input.extend(&chunk[..n]);
+                    // Before more is read: what came before an end counts.
+                    if let Err(e) = self.take_frames(ended) {
+                        // A host that sends nonsense is one to which the connection is broken.
+                        self.lose(e);
+                    }
                     if n < chunk.len() {
                         break;
                     }
                 }
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => self.fail(&e),
+                Err(e) => self.lose(broken(&self.address, &e)),
             }
-        }
-        if let Err(e) = self.take_frames(ended) {
-            // A host that sends nonsense is one to which the connection is broken.
-            self.lose(e);
         }
     }
 
     fn take_frames(&mut self, ended: &mut Vec<Ended>) -> Result<()> {
-        let input = std::mem::take(&mut self.input);
-        let mut rest = &input[..];
-        while let Some((length, tail)) = rest.split_first_chunk::<4>() {
-            let length = u32::from_le_bytes(*length) as usize;
-            if length > MAX_FRAME + 1024 {
-                return Err(Error::corrupt(format!(
-                    "{} announces a frame of {length} bytes",
-                    self.to.node
-                )));
+        let mut input = std::mem::take(&mut self.input);
+        let mut taken = Ok(());
+        while let Some(body) = input.first(MAX_FRAME + 1024, &self.address)? {
+            taken = self.take_frame(body, ended);
+            if taken.is_err() {
+                break;
             }
-            let Some((body, tail)) = tail.split_at_checked(length) else { break };
-            self.take_frame(body, ended)?;
-            rest = tail;
+            input.take_first();
         }
-        self.input = match rest.len() == input.len() {
-            true => input,
-            false => rest.to_vec(),
-        };
-        Ok(())
+        self.input = input;
+        taken
     }
 
     fn take_frame(&mut self, body: &[u8], ended: &mut Vec<Ended>) -> Result<()> {
@@ -339,7 +470,7 @@ impl Link {
 
     /// A queue pair does not outlive its link: the host closes its end with it.
     fn untie(&mut self, ended: &mut Vec<Ended>) {
-        if self.stream.is_some() {
+        if self.is_up() {
             return;
         }
         if self.tie.offered.take().is_some() {
@@ -354,15 +485,22 @@ impl Link {
     fn expire(&mut self, now: Nanos, ended: &mut Vec<Ended>) {
         let patience = USE_WITHIN_NS + USE_WITHIN_NS / DRIFT_ONE_IN;
         let over = |sent_at: Nanos| now > sent_at + patience;
-        if self.pending.front().is_some_and(|p| over(p.sent_at)) && self.stream.is_some() {
-            self.lose(Error::new(ErrorKind::Unreachable, "it has not answered for 2 s"));
-        }
         let Tie { offered, closing, .. } = self.tie;
-        if offered.or(closing).is_some_and(over) && self.stream.is_some() {
-            let what = "it has not answered for 2 s, over TCP: is it overloaded, or the way to it?";
+        let is_late = self.pending.front().is_some_and(|p| over(p.sent_at))
+            || offered.or(closing).is_some_and(over);
+        if self.number == 0 {
+            // Nothing was sent.
+            if is_late || self.calls.values().any(|(_, at)| over(*at)) {
+                let why = broken(&self.address, &Io::TimedOut.into());
+                self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
+            }
+            return;
+        }
+        if is_late && matches!(self.way, Way::Open(_)) {
+            let what = "it has not answered for 2 s: is it overloaded, or the way to it?";
             self.lose(Error::new(ErrorKind::Unreachable, what));
         }
-        if closing.is_some_and(over) && self.stream.is_none() {
+        if closing.is_some_and(over) && !self.is_up() {
             // By now no packet of the queue pair is left.
             self.tie.closing = None;
             ended.push(Ended::End(self.to.node, None));
@@ -373,7 +511,7 @@ impl Link {
         }
         // A service that takes long does not break the link; the caller's deadline judges. (A call that waits is begun within the
         // same time, or never.)
-        if self.stream.is_none() {
+        if !self.is_up() {
             let late: Vec<u64> =
                 self.calls.iter().filter(|(_, (_, at))| over(*at)).map(|(n, _)| *n).collect();
             for number in late {
@@ -395,48 +533,9 @@ impl Link {
     fn cut_off(&self) -> Error {
         self.broke().effect_unknown()
     }
-
-    /// Connects again. Either way what was in flight may be over by that.
-    fn repair(&mut self, shared: &Shared, ended: &mut Vec<Ended>) {
-        let (is_over, refusal) = match self.connect(shared) {
-            Ok(()) => (true, None),
-            // It answers, and refuses: it has restarted, or has revoked this node's access.
-            Err(e) if e.kind() != ErrorKind::Unreachable => (true, Some(e)),
-            Err(_) => (is_refused(&self.address), None),
-        };
-        if is_over {
-            if self.tie.closing.take().is_some() {
-                ended.push(Ended::End(self.to.node, refusal));
-            }
-            let why = self.cut_off();
-            for p in self.pending.drain(..) {
-                ended.push(Ended::Part(p.lot, Err(why.clone())));
-            }
-            for (_, (ticket, _)) in std::mem::take(&mut self.calls) {
-                ended.push(Ended::Call(ticket, Err(why.clone())));
-            }
-        }
-    }
-
-    /// Sends what is left and waits for the outcomes, blocking, as long as they may come: the executor has gone, and nobody looks at
-    /// them any more.
-    pub(super) fn finish(&mut self) {
-        let Some(stream) = &mut self.stream else { return };
-        let limit = std::time::Duration::from_nanos(USE_WITHIN_NS);
-        let ready = stream.set_nonblocking(false).is_ok()
-            && stream.set_read_timeout(Some(limit)).is_ok()
-            && stream.set_write_timeout(Some(limit)).is_ok();
-        if !ready || stream.write_all(&self.out[self.written..]).is_err() {
-            return;
-        }
-        // The host executes what it has got before it sees the end of the stream.
-        let _ = stream.shutdown(std::net::Shutdown::Write);
-        let mut chunk = [0; 4096];
-        while matches!(stream.read(&mut chunk), Ok(n) if n > 0) {}
-    }
 }
 
-/// Whether nobody listens at an address.
-fn is_refused(address: &str) -> bool {
-    matches!(TcpStream::connect(address), Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused)
+/// A time of the own clock by a clock that is ahead of it.
+fn stamp(local: Nanos, ahead: i128) -> Nanos {
+    (i128::from(local) + ahead).clamp(0, i128::from(Nanos::MAX)) as Nanos
 }

@@ -15,19 +15,37 @@
 //! belongs to the session, and is closed with it.
 
 mod admin;
+mod agent;
+mod boxes;
 mod carrier;
+mod connection;
+mod dial;
 mod direct;
+mod execute;
 mod frames;
+#[doc(hidden)]
+pub mod fuzzing;
+mod handshake;
+#[cfg(test)]
+mod hostile;
+mod io;
+mod key;
+mod limits;
 mod link;
 mod membership;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
 mod rdma;
 mod registrar;
+mod roles;
 mod roster;
 mod server;
 mod service;
+mod sessions;
+mod sockets;
 mod start;
 mod transport;
+mod verdicts;
+pub mod virt;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -35,12 +53,13 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
 
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
-use crate::membership::{Member, MemberChange, MemberEvent, Membership};
+use crate::membership::{Change, Member, MemberChange, MemberEvent, Membership, News, Presence};
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Nanos, Transport};
 
@@ -48,11 +67,13 @@ use admin::{Admin, unexpected};
 use carrier::Common;
 use rdma::Rdma;
 use registrar::Registrar;
+use roles::Badges;
 use service::Call;
 use transport::NetTransport;
 use wire::{Answer, Ask};
 
 pub use carrier::{Carrier, Equipment};
+pub use key::{Access, Key, MIN_KEY_BYTES};
 pub use registrar::Charter;
 pub use roster::{Place, Roster};
 pub use start::Joining;
@@ -68,6 +89,8 @@ pub struct NetFabric(Arc<Node>);
 /// Closes the node when it is dropped: threads hold only what it points to.
 struct Node {
     shared: Arc<Shared>,
+    /// The thread that serves others.
+    server: Option<JoinHandle<()>>,
 }
 
 /// What the threads of a node share.
@@ -81,27 +104,35 @@ pub(crate) struct Shared {
     rdma: Option<Rdma>,
     /// What the fabric grants.
     caps: Capabilities,
-    /// Start of this node's clock.
-    epoch: std::time::Instant,
+    /// Sockets and the clock.
+    net: Arc<dyn io::Net>,
     roster: RwLock<Roster>,
     refreshed_at: AtomicU64,
     /// The incarnations that links may be opened to, where they are not the roster's.
     lives: Mutex<BTreeMap<NodeId, u32>>,
     /// How often that has changed: connections are looked at again.
     lives_news: AtomicU64,
+    /// Who is dead and what is away, as far as this node knows.
+    verdicts: verdicts::Verdicts,
     /// On the first memory node.
     registrar: Option<Registrar>,
+    /// What the connections of this node prove, and must prove.
+    key: Key,
+    /// Those of the pool's members.
+    badges: Badges,
     /// To the first memory node; where it is.
     first: Admin,
     first_address: String,
     /// To other hosts.
     admins: Mutex<BTreeMap<Member, Arc<Admin>>>,
-    sessions: server::Sessions,
+    sessions: sessions::Sessions,
     calls: Mutex<Option<Sender<Call>>>,
     next_link: AtomicU64,
     listens: String,
     closing: AtomicBool,
-    log: Mutex<Vec<MemberEvent>>,
+    /// Whether this memory node acts for the membership.
+    acts: AtomicBool,
+    log: Mutex<Log>,
 }
 
 impl NetFabric {
@@ -154,10 +185,32 @@ impl NetFabric {
     /// `Unreachable`.
     pub fn ready(&self) -> Result<()> {
         let on_chip_bytes = self.0.shared.rdma.as_ref().map_or(0, Rdma::on_chip_bytes);
+        // From now on it is there for every death.
+        if !self.0.shared.acts.swap(true, Ordering::SeqCst) {
+            agent::start(&self.0.shared)?;
+        }
         match self.0.shared.ask(&Ask::Ready { me: self.me(), on_chip_bytes })? {
             Answer::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Is a memory node that can be used, and acts for the membership; to the end of the node, or for ever.
+    ///
+    /// # Errors
+    /// As [`NetFabric::ready`].
+    pub async fn act(&self, ep: &crate::endpoint::Endpoint) -> Result<()> {
+        agent::act(&self.0.shared, ep).await
+    }
+
+    /// A client thread's way to memory.
+    pub(crate) fn transport(&self) -> Result<NetTransport> {
+        NetTransport::new(self.0.shared.clone())
+    }
+
+    /// What has happened to the members of the pool since the last call. Only the first memory node knows.
+    pub fn take_news(&self) -> Vec<News> {
+        self.0.shared.registrar.as_ref().map_or_else(Vec::new, |r| r.membership.take_news())
     }
 
     /// The membership of the pool.
@@ -178,18 +231,24 @@ impl std::fmt::Debug for NetFabric {
 impl Drop for Node {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        *locked(&self.shared.calls) = None;
-        // The listener looks up when somebody comes.
-        if let Ok(at) = self.shared.listens.parse() {
-            let _ = std::net::TcpStream::connect_timeout(&at, start::AGAIN);
+        let waits = self.shared.net.has_threads();
+        if waits && self.shared.registrar.is_none() && self.shared.acts.load(Ordering::SeqCst) {
+            // The others need not wait for the end of its lease.
+            let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
         }
+        *locked(&self.shared.calls) = None;
         self.shared.sessions.end(|_, _| true);
+        self.shared.sessions.wake();
+        // When this returns the address is free. (The thread drops no node: it has none.)
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
     }
 }
 
 impl Shared {
     pub(crate) fn now(&self) -> Nanos {
-        self.epoch.elapsed().as_nanos() as Nanos
+        self.net.now()
     }
 
     fn next_link(&self) -> u64 {
@@ -212,18 +271,24 @@ impl Shared {
 
     fn ask(&self, ask: &Ask) -> Result<Answer> {
         match &self.registrar {
-            Some(registrar) => {
-                let here = std::net::Ipv4Addr::LOCALHOST.into();
-                match registrar.answer(ask.clone(), here, self.now()) {
-                    Answer::Refused(f) => Err(f.into()),
-                    answer => Ok(answer),
-                }
-            }
-            // An address alone does not say who it was that did not answer.
-            None => self.first.ask(ask).map_err(|e| match e.kind() {
-                ErrorKind::Unreachable => e.context("the first memory node"),
-                _ => e,
-            }),
+            Some(registrar) => self.ask_here(registrar, ask),
+            None => self.first.ask(ask).map_err(of_the_first),
+        }
+    }
+
+    /// The same, polled where nothing may block.
+    async fn ask_soon(&self, ask: &Ask) -> Result<Answer> {
+        match &self.registrar {
+            Some(registrar) => self.ask_here(registrar, ask),
+            None => self.first.ask_soon(ask).await.map_err(of_the_first),
+        }
+    }
+
+    fn ask_here(&self, registrar: &Registrar, ask: &Ask) -> Result<Answer> {
+        let here = std::net::Ipv4Addr::LOCALHOST.into();
+        match registrar.answer(ask.clone(), here, self.now()) {
+            Answer::Refused(f) => Err(f.into()),
+            answer => Ok(answer),
         }
     }
 
@@ -231,7 +296,12 @@ impl Shared {
         if self.registrar.is_some() {
             return Ok(());
         }
-        match self.ask(&Ask::Roster)? {
+        self.take_roster(self.ask(&Ask::Roster)?)
+    }
+
+    /// Takes over what the first memory node says.
+    fn take_roster(&self, answer: Answer) -> Result<()> {
+        match answer {
             Answer::Roster(roster) => {
                 *self.roster.write().unwrap_or_else(PoisonError::into_inner) = roster;
                 Ok(())
@@ -240,17 +310,24 @@ impl Shared {
         }
     }
 
-    /// Where a node is; asks when it is not known, but not all the time.
+    /// Whether the roster may be asked for: not all the time.
+    fn is_time_to_refresh(&self) -> bool {
+        let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
+        if self.registrar.is_some() || (last != 0 && now < last + REFRESH_NS) {
+            return false;
+        }
+        self.refreshed_at.store(now.max(1), Ordering::Relaxed);
+        true
+    }
+
+    /// Where a node is; asks, and waits, when it is not known, but not all the time.
     fn find(&self, node: NodeId) -> Option<Place> {
         if let Some(place) = self.place(node) {
             return Some(place);
         }
-        let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
-        if last != 0 && now < last + REFRESH_NS {
-            return None;
+        if self.is_time_to_refresh() {
+            self.refresh_roster().ok()?;
         }
-        self.refreshed_at.store(now.max(1), Ordering::Relaxed);
-        self.refresh_roster().ok()?;
         self.place(node)
     }
 
@@ -259,9 +336,15 @@ impl Shared {
         locked(&self.lives).get(&node).copied()
     }
 
-    /// With whom, and where, a link to a node is to be opened.
+    /// With whom, and where, a connection to a node is to be opened; asks, and waits, when it is not known.
     fn reach(&self, node: NodeId) -> Result<(Member, String)> {
-        let place = self.find(node).ok_or_else(|| {
+        let _ = self.find(node);
+        self.reach_known(node)
+    }
+
+    /// The same without asking.
+    fn reach_known(&self, node: NodeId) -> Result<(Member, String)> {
+        let place = self.place(node).ok_or_else(|| {
             Error::new(
                 ErrorKind::Unreachable,
                 format!("{node} is no node of this pool, or has not come yet"),
@@ -322,16 +405,14 @@ impl Shared {
     }
 
     fn note(&self, member: Member, change: MemberChange) {
-        let mut log = locked(&self.log);
-        let number = log.len() as u64;
-        let Member { node, incarnation } = member;
-        log.push(MemberEvent { number, node, incarnation, change });
+        locked(&self.log).add(member, change);
     }
 
     /// Hands a call to the thread that answers.
     fn call(&self, call: Call) {
         // Without that thread the node is closing, and nobody waits.
         if let Some(calls) = &*locked(&self.calls) {
+            self.sessions.calls_bytes.fetch_add(call.request.len(), Ordering::Relaxed);
             let _ = calls.send(call);
         }
     }
@@ -344,7 +425,11 @@ impl Shared {
         let (at, address) = self.reach(host)?;
         let admin = locked(&self.admins)
             .entry(at)
-            .or_insert_with(|| Arc::new(Admin::new(address, Some(self.pool))))
+            .or_insert_with(|| {
+                let pass = self.badges.pass(self.me);
+                let admin = Admin::new(&self.net, address, Some(self.pool), self.key.clone());
+                Arc::new(admin.speaking_for(pass))
+            })
             .clone();
         match admin.ask(&Ask::Fence(member))? {
             Answer::Done => Ok(()),
@@ -414,6 +499,19 @@ impl Fabric for NetFabric {
         shared.lives_news.fetch_add(1, Ordering::Release);
     }
 
+    fn abandon(&self, _node: NodeId, dead: Member) {
+        let shared = &self.0.shared;
+        if shared.verdicts.end(dead) {
+            shared.lives_news.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn set_presence(&self, _node: NodeId, of: NodeId, presence: Presence) {
+        let shared = &self.0.shared;
+        shared.verdicts.set_presence(of, presence);
+        shared.lives_news.fetch_add(1, Ordering::Release);
+    }
+
     fn incarnation(&self, node: NodeId) -> Option<u32> {
         match node == self.0.shared.me.node {
             true => Some(self.0.shared.me.incarnation),
@@ -422,7 +520,41 @@ impl Fabric for NetFabric {
     }
 
     fn events(&self, since: u64) -> Vec<MemberEvent> {
-        locked(&self.0.shared.log).get(since as usize..).unwrap_or(&[]).to_vec()
+        locked(&self.0.shared.log).since(since)
+    }
+}
+
+/// Most events that are remembered.
+const MOST_EVENTS: usize = 1024;
+
+/// What this node has noted of members.
+#[derive(Default)]
+struct Log {
+    next: u64,
+    /// The newest ones.
+    events: std::collections::VecDeque<MemberEvent>,
+}
+
+impl Log {
+    fn add(&mut self, member: Member, change: MemberChange) {
+        let Member { node, incarnation } = member;
+        self.events.push_back(MemberEvent { number: self.next, node, incarnation, change });
+        self.next += 1;
+        if self.events.len() > MOST_EVENTS {
+            self.events.pop_front();
+        }
+    }
+
+    fn since(&self, number: u64) -> Vec<MemberEvent> {
+        self.events.iter().filter(|e| e.number >= number).copied().collect()
+    }
+}
+
+/// An address alone does not say which node did not answer.
+fn of_the_first(e: Error) -> Error {
+    match e.kind() {
+        ErrorKind::Unreachable => e.context("the first memory node"),
+        _ => e,
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::carrier::{Carrier, Common};
+use super::roles::Badges;
 use super::roster::{Place, Roster};
 use super::wire::{Answer, Ask, Introduction, PoolId};
 use crate::addr::{NodeId, Role};
@@ -32,6 +33,7 @@ pub(super) struct Registrar {
     pub(super) pool: PoolId,
     charter: Charter,
     common: Common,
+    badges: Badges,
     pub(super) membership: Arc<InProcess>,
     book: Mutex<Book>,
 }
@@ -54,9 +56,11 @@ impl Registrar {
         pool: PoolId,
         charter: Charter,
         common: Common,
+        badges: Badges,
         membership: Arc<InProcess>,
     ) -> Self {
-        Self { pool, charter, common, membership, book: Mutex::default() }
+        membership.set_agents(charter.memory_nodes);
+        Self { pool, charter, common, badges, membership, book: Mutex::default() }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -115,9 +119,13 @@ impl Registrar {
             }
             Ask::Register(who) => {
                 let me = self.register(who, ip, now)?;
-                Answer::Registered { me, roster: self.roster() }
+                Answer::Registered { me, roster: self.roster(), secret: self.badges.secret }
             }
             Ask::Ready { me, on_chip_bytes } => {
+                self.check_registered(me)?;
+                if me.node.role() != Role::Memory {
+                    return Err(Error::invalid(format!("{me} is no memory node to be ready")));
+                }
                 self.ready(me, on_chip_bytes);
                 Answer::Done
             }
@@ -127,7 +135,10 @@ impl Registrar {
             }
             Ask::Roster => Answer::Roster(self.roster()),
             Ask::Members => Answer::Members(self.members()),
-            Ask::Join(me) => Answer::Lease(ready(m.join(me, now))?),
+            Ask::Join(me) => {
+                self.check_registered(me)?;
+                Answer::Lease(ready(m.join(me, now))?)
+            }
             Ask::Renew(me) => Answer::Lease(ready(m.renew(me, now))?),
             Ask::State { me, known } => {
                 let state = ready(m.state(me, now))?;
@@ -139,6 +150,15 @@ impl Registrar {
             }
             Ask::Fence(_) => return Err(Error::invalid("hosts fence, not the registrar")),
         })
+    }
+
+    /// Fails for a member that was never given its number.
+    fn check_registered(&self, me: Member) -> Result<()> {
+        let book = self.book();
+        match book.roster.find(me.node).is_some_and(|p| p.member.incarnation >= me.incarnation) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("{me} has not registered with this pool"))),
+        }
     }
 
     /// Gives a node its number and its life.
@@ -153,6 +173,10 @@ impl Registrar {
         };
         let incarnation = book.roster.find(node).map_or(1, |p| p.member.incarnation + 1);
         let me = Member { node, incarnation };
+        // Nobody asks again for a former life of it.
+        book.nonces.retain(|_, m| m.node != node);
+        book.since.retain(|m, _| m.node != node);
+        book.withdrawn.retain(|m| m.node != node);
         book.nonces.insert(who.nonce, me);
         book.since.insert(me, now);
         let address = seen_from(&who.listens, ip);
@@ -164,6 +188,13 @@ impl Registrar {
     fn memory_number(&self, book: &Book, who: &Introduction) -> Result<NodeId> {
         let holds = |p: &Place| !book.withdrawn.contains(&p.member);
         let taken = |n: &u16| book.roster.find(NodeId::memory(*n)).is_some_and(holds);
+        let all = self.charter.memory_nodes;
+        if let Some(n) = who.wanted.filter(|n| *n >= all) {
+            return Err(Error::invalid(format!(
+                "the pool has no memory node {n}: they are numbered 0 to {}",
+                all.saturating_sub(1)
+            )));
+        }
         if let Some(n) = who.wanted.filter(taken) {
             return Err(Error::new(
                 ErrorKind::Exists,
@@ -172,8 +203,7 @@ impl Registrar {
                 ),
             ));
         }
-        let free = (0..self.charter.memory_nodes).find(|n| !taken(n));
-        let n = who.wanted.filter(|n| *n < self.charter.memory_nodes).or(free);
+        let n = who.wanted.or_else(|| (0..all).find(|n| !taken(n)));
         n.map(NodeId::memory).ok_or_else(|| {
             Error::new(
                 ErrorKind::Full,
@@ -196,13 +226,18 @@ impl Registrar {
         let is_free = |n: u16| self.is_free(book, NodeId::compute(n), now);
         let all = 0..self.charter.compute_nodes;
         if let Some(n) = who.wanted {
-            return match all.contains(&n) && is_free(n) {
+            if !all.contains(&n) {
+                return Err(Error::invalid(format!(
+                    "the pool has no compute node {n}: they are numbered 0 to {}",
+                    self.charter.compute_nodes.saturating_sub(1)
+                )));
+            }
+            return match is_free(n) {
                 true => Ok(NodeId::compute(n)),
                 false => Err(Error::new(
                     ErrorKind::Busy,
                     format!(
-                        "cn{n} is not free: it is living, its death is not over, or the pool has fewer compute nodes ({})",
-                        self.charter.compute_nodes
+                        "cn{n} is living: stop it, wait for the end of its lease, or ask for another number"
                     ),
                 )),
             };
@@ -220,7 +255,7 @@ impl Registrar {
         })
     }
 
-    /// Whether a number has no owner that lives, is dying, or is about to join.
+    /// Whether a number has no owner that lives or is about to join. The next one carries the death of a former one on.
     fn is_free(&self, book: &Book, node: NodeId, now: Nanos) -> bool {
         let Some(place) = book.roster.find(node) else { return true };
         if book.withdrawn.contains(&place.member) {
@@ -228,7 +263,7 @@ impl Registrar {
         }
         let state = self.membership.latest();
         match state.standing(place.member) {
-            Some(standing) => standing == Standing::Gone,
+            Some(standing) => standing != Standing::Living,
             None => {
                 let since = book.since.get(&place.member).copied().unwrap_or(0);
                 since + JOINS_WITHIN_NS < now
@@ -246,7 +281,7 @@ fn seen_from(listens: &str, ip: IpAddr) -> String {
 }
 
 /// The membership inside this process answers at once.
-fn ready<T>(mut answer: crate::membership::MembershipFuture<'_, T>) -> Result<T> {
+pub(super) fn ready<T>(mut answer: crate::membership::MembershipFuture<'_, T>) -> Result<T> {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     match answer.as_mut().poll(&mut cx) {
         std::task::Poll::Ready(result) => result,
@@ -268,7 +303,7 @@ mod tests {
         let charter = Charter { memory_nodes, compute_nodes, carrier, terms: vec![1, 2] };
         let common = Common { carrier, mtu: 0 };
         let membership = Arc::new(InProcess::new(Terms::default()));
-        let r = Registrar::new(PoolId(7), charter, common, membership);
+        let r = Registrar::new(PoolId(7), charter, common, Badges::of([1; 32]), membership);
         let member = Member { node: NodeId::memory(0), incarnation: 1 };
         let (address, region_bytes) = (String::new(), 1 << 20);
         r.enter(Place { member, address, region_bytes, on_chip_bytes: 0 });

@@ -1,305 +1,259 @@
-//! What a node serves to others: it listens, and a thread per connection executes what comes.
+//! What a node serves to others: one thread waits for all sockets, and executes what comes on them.
+//!
+//! It never waits for a peer: connections are machines (`connection.rs`). What peers may take is limited (`limits.rs`).
 
-use std::collections::BTreeMap;
-use std::io::{BufReader, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind as Io;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use super::Shared;
-use super::admin::PATIENCE;
-use super::frames::{self, Fields};
-use super::rdma::End;
-use super::service::{Call, Reply};
-use super::wire::{self, Answer, Ask, Hello, MAX_FRAME, Welcome, broken};
+use super::connection::{Connection, Over, Turn};
+use super::execute::Ends;
+use super::io::{Interest, Listener, Poller, Ready, Stream};
+use super::limits::{Limits, Room};
+use super::sessions::{Key, Mail, Session};
 use crate::error::{Error, ErrorKind, Result};
-use crate::membership::Member;
-use crate::rpc::ServiceId;
+use crate::transport::Nanos;
 
-/// A peer that does not take its answers within this time is cut off.
-const ANSWERS_TAKEN_WITHIN: Duration = Duration::from_secs(10);
+/// The token of the listening socket.
+const LISTENER: u64 = 0;
+/// Connections that are taken in before those that are there have their turn.
+const ACCEPTED_AT_A_TIME: usize = 64;
+/// Between two looks for connections that take too long, ns.
+pub(super) const SWEEP_NS: Nanos = 250_000_000;
+/// So long no connection is taken in after one could not be: descriptors or memory have run out, ns.
+const PAUSE_NS: Nanos = 50_000_000;
+/// Bytes that are read at a time.
+const CHUNK: usize = 64 << 10;
 
-/// A link as its host sees it.
-struct Session {
-    stream: TcpStream,
+/// The thread's state.
+pub(super) struct Server {
+    shared: Arc<Shared>,
+    limits: Limits,
+    poller: Box<dyn Poller>,
+    listener: Box<dyn Listener>,
+    connections: BTreeMap<u64, Connection>,
+    /// How many of them come from an address.
+    per_peer: BTreeMap<IpAddr, usize>,
+    next_token: u64,
+    room: Room,
+    /// Connections that wait for room.
+    waiting: BTreeSet<u64>,
+    ready: Vec<Ready>,
+    scratch: Vec<u8>,
+    ends: Ends,
+    swept_at: Nanos,
+    /// Until when no connection is taken in.
+    paused_until: Option<Nanos>,
 }
 
-/// The links of all peers that are executed now.
-#[derive(Default)]
-pub(super) struct Sessions {
-    all: Mutex<BTreeMap<(Member, u64), Session>>,
-    ended: Condvar,
-}
-
-impl Sessions {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<(Member, u64), Session>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+impl Server {
+    pub(super) fn new(shared: &Arc<Shared>, listener: Box<dyn Listener>) -> Result<Self> {
+        let cannot =
+            |e: std::io::Error| Error::new(ErrorKind::Busy, format!("cannot wait for peers: {e}"));
+        let mut poller = shared.net.poller().map_err(cannot)?;
+        poller.add(LISTENER, &*listener, Interest { read: true, write: false }).map_err(cannot)?;
+        shared.sessions.set_waker(poller.waker());
+        Ok(Self {
+            shared: shared.clone(),
+            limits: Limits::default().within_descriptors(),
+            poller,
+            listener,
+            connections: BTreeMap::new(),
+            per_peer: BTreeMap::new(),
+            next_token: LISTENER + 1,
+            room: Room::default(),
+            waiting: BTreeSet::new(),
+            ready: Vec::new(),
+            scratch: vec![0; CHUNK],
+            ends: Ends::of(shared),
+            swept_at: 0,
+            paused_until: None,
+        })
     }
 
-    /// Ends the links for which `which` says so; returns when nothing of them is executed any more.
-    pub(super) fn end(&self, which: impl Fn(Member, u64) -> bool) {
-        let mut all = self.all();
-        loop {
-            let mut left = false;
-            for (_, session) in all.iter().filter(|((m, n), _)| which(*m, *n)) {
-                let _ = session.stream.shutdown(Shutdown::Both);
-                left = true;
+    /// Waits for so long at most, and deals with what has come. Whether the node is still open.
+    pub(super) fn turn(&mut self, longest: Nanos) -> bool {
+        let longest = if self.paused_until.is_some() { longest.min(PAUSE_NS) } else { longest };
+        let mut ready = std::mem::take(&mut self.ready);
+        if self.poller.wait(longest, &mut ready).is_err() {
+            // Not to turn without end: nothing that peers do makes a wait fail.
+            std::thread::park_timeout(std::time::Duration::from_millis(10));
+        }
+        if self.shared.closing.load(Ordering::SeqCst) {
+            return false;
+        }
+        for event in ready.drain(..) {
+            match event.token {
+                LISTENER => self.accept(),
+                token => {
+                    self.advance(token, event.read);
+                    if event.is_over {
+                        self.close(token);
+                    }
+                }
             }
-            if !left {
-                return;
+        }
+        self.ready = ready;
+        self.deal_with_mail();
+        for token in std::mem::take(&mut self.waiting) {
+            self.advance(token, true);
+        }
+        self.look_at_the_clock();
+        true
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTED_AT_A_TIME {
+            match self.listener.accept() {
+                Ok((stream, ip)) => self.admit(stream, ip),
+                Err(e) if e.kind() == Io::WouldBlock => return,
+                // It was gone before it was taken in.
+                Err(e) if matches!(e.kind(), Io::Interrupted | Io::ConnectionAborted) => {}
+                Err(_) => {
+                    // Descriptors have run out, or memory: what has not said what it is for makes room, and the others wait.
+                    self.drop_ungreeted();
+                    self.pause();
+                    return;
+                }
             }
-            all = self.ended.wait(all).unwrap_or_else(PoisonError::into_inner);
         }
     }
-}
 
-/// Leaves the sessions when its thread ends, however.
-struct Entered<'s> {
-    sessions: &'s Sessions,
-    key: (Member, u64),
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.sessions.all().remove(&self.key);
-        self.sessions.ended.notify_all();
+    fn pause(&mut self) {
+        self.paused_until = Some(self.shared.now() + PAUSE_NS);
+        let _ = self.poller.change(LISTENER, &*self.listener, Interest::default());
     }
-}
 
-/// Listens until the node is closed.
-pub(super) fn start(shared: &Arc<Shared>, listener: TcpListener) -> Result<()> {
-    let weak = Arc::downgrade(shared);
-    spawn("dmtree listener", move || {
-        for stream in listener.incoming() {
-            let Some(shared) = weak.upgrade() else { return };
-            if shared.closing.load(Ordering::SeqCst) {
-                return;
-            }
-            let Ok(stream) = stream else { continue };
-            let weak = weak.clone();
-            // Without a thread the peer sees a closed connection.
-            let _ = spawn("dmtree session", move || receive(&weak, stream));
-        }
-    })
-}
-
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
-    let named = std::thread::Builder::new().name(name.into());
-    named
-        .spawn(run)
-        .map(|_| ())
-        .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for {name}: {e}")))
-}
-
-/// Binds a listening socket.
-pub(super) fn listen(at: &str) -> Result<(TcpListener, SocketAddr)> {
-    let cannot = |e: std::io::Error| {
-        Error::invalid(format!("cannot listen at {at:?}: {e}; give another address or port"))
-    };
-    let listener = TcpListener::bind(at).map_err(cannot)?;
-    let at = listener.local_addr().map_err(cannot)?;
-    Ok((listener, at))
-}
-
-/// Takes a connection in and serves it to its end.
-fn receive(shared: &Weak<Shared>, stream: TcpStream) {
-    // Errors here are the peer's to see: it is told, or the connection closes.
-    let _ = try_receive(shared, &stream);
-    let _ = stream.shutdown(Shutdown::Both);
-}
-
-fn try_receive(weak: &Weak<Shared>, stream: &TcpStream) -> Result<()> {
-    let name = stream.peer_addr().map_or_else(|_| "a peer".into(), |a| a.to_string());
-    let io = |e: std::io::Error| broken(&name, &e);
-    stream.set_nodelay(true).map_err(io)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
-    stream.set_write_timeout(Some(ANSWERS_TAKEN_WITHIN)).map_err(io)?;
-    wire::greet(stream, &name)?;
-    let hello: Hello = wire::receive(stream, &name)?;
-    stream.set_read_timeout(None).map_err(io)?;
-    let Some(shared) = weak.upgrade() else { return Ok(()) };
-    let clock = shared.now();
-    match hello {
-        Hello::Ask { pool } => {
-            if let Err(e) = pool.map_or(Ok(()), |pool| shared.check_pool(pool)) {
-                return wire::send(stream, &Welcome::Refused((&e).into()));
-            }
-            wire::send(stream, &Welcome::Granted { clock })?;
-            drop(shared);
-            let ip = stream.peer_addr().map_err(io)?.ip();
-            questions(weak, stream, &name, ip)
-        }
-        Hello::Link { pool, from, to, number, replaces } => {
-            let entered = shared.check_pool(pool).and_then(|()| {
-                shared.check_life(to)?;
-                shared.sessions.end(|m, n| (m, n) == (from, replaces));
-                enter(&shared, stream, (from, number))
-            });
-            let _entered = match entered {
-                Ok(entered) => entered,
-                Err(e) => return wire::send(stream, &Welcome::Refused((&e).into())),
-            };
-            wire::send(stream, &Welcome::Granted { clock })?;
-            verbs(&shared, stream, from, &name)
-        }
+    fn drop_ungreeted(&mut self) -> bool {
+        let oldest = self.connections.iter().find(|(_, c)| c.is_ungreeted()).map(|(t, _)| *t);
+        oldest.is_some_and(|token| {
+            self.close(token);
+            true
+        })
     }
-}
 
-fn enter<'s>(shared: &'s Shared, stream: &TcpStream, key: (Member, u64)) -> Result<Entered<'s>> {
-    let stream = stream.try_clone().map_err(|e| broken("a peer", &e))?;
-    let sessions = &shared.sessions;
-    let mut all = sessions.all();
-    // Under the lock: whoever revokes afterwards finds the session.
-    shared.check_issuer(key.0)?;
-    if all.contains_key(&key) {
-        return Err(Error::corrupt(format!("{} opens link {} twice", key.0, key.1)));
+    /// Takes a connection in, unless there are too many: it is closed then.
+    fn admit(&mut self, stream: Box<dyn Stream>, ip: IpAddr) {
+        let from_there = self.per_peer.get(&ip).copied().unwrap_or(0);
+        if self.connections.len() >= self.limits.connections || from_there >= self.limits.per_peer {
+            return;
+        }
+        let ungreeted = self.connections.values().filter(|c| c.is_ungreeted()).count();
+        if ungreeted >= self.limits.ungreeted {
+            self.drop_ungreeted();
+        }
+        let token = self.next_token;
+        self.next_token += 1;
+        let Ok(connection) = Connection::new(&self.shared, token, stream, ip) else { return };
+        if self.poller.add(token, &*connection.stream, connection.interest).is_err() {
+            return;
+        }
+        *self.per_peer.entry(ip).or_default() += 1;
+        self.connections.insert(token, connection);
+        self.advance(token, true);
     }
-    all.insert(key, Session { stream });
-    drop(all);
-    Ok(Entered { sessions, key })
-}
 
-fn questions(weak: &Weak<Shared>, stream: &TcpStream, name: &str, ip: IpAddr) -> Result<()> {
-    loop {
-        let ask: Ask = wire::receive(stream, name)?;
-        let Some(shared) = weak.upgrade() else { return Ok(()) };
-        let answer = match (ask, &shared.registrar) {
-            (Ask::Fence(member), _) => {
-                shared.revoke(member);
-                Answer::Done
-            }
-            (ask, Some(registrar)) => registrar.answer(ask, ip, shared.now()),
-            (_, None) => {
-                let e = Error::invalid(format!(
-                    "{} is not the first memory node of its pool: ask that one",
-                    shared.me.node
-                ));
-                Answer::Refused((&e).into())
-            }
+    /// Has a connection go on.
+    fn advance(&mut self, token: u64, is_readable: bool) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let mut turn = Turn {
+            shared: &self.shared,
+            limits: &self.limits,
+            room: &mut self.room,
+            scratch: &mut self.scratch,
+            now: self.shared.now(),
+            ends: &self.ends,
         };
-        wire::send(stream, &answer)?;
-    }
-}
-
-/// Writes a whole frame, one at a time.
-pub(super) fn write(to: &Mutex<TcpStream>, frame: &[u8]) -> Result<()> {
-    let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
-    to.write_all(frame).map_err(|e| {
-        let _ = to.shutdown(Shutdown::Both);
-        broken("a peer", &e)
-    })
-}
-
-/// Executes a link's frames until it ends.
-fn verbs(shared: &Arc<Shared>, stream: &TcpStream, from: Member, name: &str) -> Result<()> {
-    let io = |e: std::io::Error| broken(name, &e);
-    let writer = Arc::new(Mutex::new(stream.try_clone().map_err(io)?));
-    let mut reader = BufReader::with_capacity(64 << 10, stream);
-    let (mut body, mut out) = (Vec::new(), Vec::new());
-    // This host's end of the client thread's queue pair: it goes before the session is left, however it ends.
-    let mut direct = Kept(None);
-    loop {
-        if reader.buffer().len() < 4 && !out.is_empty() {
-            write(&writer, &out)?;
-            out.clear();
+        if let Err(Over) = connection.advance(&mut turn, is_readable) {
+            return self.close(token);
         }
-        let mut length = [0; 4];
-        reader.read_exact(&mut length).map_err(io)?;
-        let length = u32::from_le_bytes(length) as usize;
-        if length > MAX_FRAME {
-            return Err(Error::corrupt(format!("{name} announces a frame of {length} bytes")));
+        if connection.waits_for_room() {
+            self.waiting.insert(token);
         }
-        if reader.buffer().len() < length && !out.is_empty() {
-            write(&writer, &out)?;
-            out.clear();
-        }
-        body.resize(length, 0);
-        reader.read_exact(&mut body).map_err(io)?;
-        let mut f = Fields(&body);
-        let (kind, use_by) = (f.u8()?, f.u64()?);
-        match kind {
-            frames::POST if shared.rdma.is_none() => execute(shared, from, use_by, f.0, &mut out),
-            frames::OFFER => {
-                direct.close();
-                answer(&mut out, frames::OFFER, accept(shared, from, use_by, f.0, &mut direct));
+        let wants = connection.wants();
+        if wants != connection.interest {
+            connection.interest = wants;
+            if self.poller.change(token, &*connection.stream, wants).is_err() {
+                self.close(token);
             }
-            frames::CLOSE => {
-                direct.close();
-                answer(&mut out, frames::CLOSE, Ok(Vec::new()));
+        }
+    }
+
+    fn close(&mut self, token: u64) {
+        let Some(mut connection) = self.connections.remove(&token) else { return };
+        connection.forget(&mut self.room);
+        if let Some(session) = connection.session() {
+            self.ends.leave(session);
+        }
+        self.poller.remove(&*connection.stream);
+        if let Some(n) = self.per_peer.get_mut(&connection.ip) {
+            *n -= 1;
+            if *n == 0 {
+                self.per_peer.remove(&connection.ip);
             }
-            frames::CALL => {
-                let number = f.u64()?;
-                let service = ServiceId(f.u16()?);
-                let reply = Reply::Away { to: writer.clone(), number };
-                shared.call(Call { from, service, request: f.0.to_vec(), use_by, reply });
+        }
+    }
+
+    fn deal_with_mail(&mut self) {
+        for mail in self.shared.sessions.take_mail() {
+            let (token, frame, is_call) = match mail {
+                Mail::Reply(token, frame) => (token, frame, true),
+                Mail::AboutEnd(token, frame) => (token, frame, false),
+                Mail::Close(token) => {
+                    self.close(token);
+                    continue;
+                }
+            };
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.answer(&frame, is_call);
+                self.advance(token, true);
             }
-            kind => return Err(Error::corrupt(format!("{name} sent a frame of kind {kind}"))),
+        }
+    }
+
+    fn look_at_the_clock(&mut self) {
+        let now = self.shared.now();
+        if self.paused_until.is_some_and(|until| now >= until) {
+            self.paused_until = None;
+            let what = Interest { read: true, write: false };
+            let _ = self.poller.change(LISTENER, &*self.listener, what);
+        }
+        if now < self.swept_at + SWEEP_NS {
+            return;
+        }
+        self.swept_at = now;
+        let is_late = |c: &Connection| c.is_late(&self.limits, &self.room, now);
+        let late: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| is_late(c)).map(|(t, _)| *t).collect();
+        for token in late {
+            self.close(token);
         }
     }
 }
 
-/// This host's end of the queue pair of a session.
-struct Kept(Option<End>);
-
-impl Kept {
-    /// When this returns nothing of it executes any more.
-    fn close(&mut self) {
-        self.0 = None;
+impl Drop for Server {
+    /// Nobody is served any more: links end, and only then the address is free.
+    fn drop(&mut self) {
+        for token in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.close(token);
+        }
     }
 }
 
-/// Takes the offer of a client thread, and keeps this host's end.
-fn accept(
-    shared: &Shared,
-    from: Member,
-    use_by: u64,
-    offer: &[u8],
-    kept: &mut Kept,
-) -> Result<Vec<u8>> {
-    if shared.now() > use_by {
-        return Err(Error::new(
-            ErrorKind::Unreachable,
-            format!("{} had no time for an offer", shared.me.node),
-        ));
+impl Shared {
+    /// Lets a link in that a peer asks for; the one that it takes the place of ends before.
+    pub(super) fn enter(&self, token: u64, key: Key, replaces: u64) -> Result<Arc<Session>> {
+        self.sessions.end(|m, n| (m, n) == (key.0, replaces));
+        self.sessions.enter(key, token, || {
+            // What revokes, or closes the node, afterwards finds the link.
+            if self.closing.load(Ordering::SeqCst) {
+                let what = format!("{} is closing", self.me.node);
+                return Err(Error::new(ErrorKind::Unreachable, what));
+            }
+            self.check_issuer(key.0)
+        })
     }
-    let rdma = shared.rdma.as_ref().ok_or_else(|| {
-        Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "{} got an offer of RDMA in a pool on fabric {}: connect again",
-                shared.me.node, shared.common.carrier
-            ),
-        )
-    })?;
-    let (answer, end) = rdma.accept(from, offer)?;
-    kept.0 = Some(end);
-    Ok(answer)
-}
-
-fn answer(out: &mut Vec<u8>, kind: u8, result: Result<Vec<u8>>) {
-    let start = frames::begin(out, kind);
-    frames::outcome(out, result.as_ref().err());
-    out.extend(result.unwrap_or_default());
-    frames::end(out, start);
-}
-
-fn execute(shared: &Shared, from: Member, use_by: u64, verbs: &[u8], out: &mut Vec<u8>) {
-    let start = frames::begin(out, frames::POST);
-    let found = out.len() + 1;
-    out.push(1);
-    let late =
-        || Error::new(ErrorKind::Unreachable, format!("{} had no time for a list", shared.me.node));
-    let result = match shared.now() > use_by {
-        true => Err(late()),
-        false => shared
-            .check_issuer(from)
-            .and_then(|()| frames::execute(&shared.host, verbs, out))
-            .map_err(Error::effect_unknown),
-    };
-    if let Err(e) = result {
-        out.truncate(found - 1);
-        frames::outcome(out, Some(&e));
-    }
-    frames::end(out, start);
 }

@@ -1,12 +1,13 @@
 //! The thread of a node that answers remote calls, one at a time.
 
-use std::net::TcpStream;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Shared;
 use super::frames;
+use super::sessions::{Mail, Session};
 use super::transport::NetTransport;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
@@ -28,26 +29,30 @@ pub(super) struct Call {
 /// Where an answer goes.
 pub(super) enum Reply {
     /// To another process.
-    Away { to: Arc<Mutex<TcpStream>>, number: u64 },
+    Away { session: Arc<Session>, number: u64 },
     /// To a client thread of this process.
     Here(Arc<Mutex<Option<Result<Vec<u8>>>>>),
 }
 
 impl Reply {
-    fn send(self, result: Result<Vec<u8>>) {
+    /// Whether nobody waits for the answer any more.
+    fn is_moot(&self) -> bool {
+        matches!(self, Self::Away { session, .. } if session.is_over())
+    }
+
+    fn send(self, shared: &Shared, result: Result<Vec<u8>>) {
         match self {
             Self::Here(place) => {
                 *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             }
-            Self::Away { to, number } => {
+            Self::Away { session, number } => {
                 let mut frame = Vec::new();
                 let start = frames::begin(&mut frame, frames::CALL);
                 frame.extend(number.to_le_bytes());
                 frames::outcome(&mut frame, result.as_ref().err());
                 frame.extend(result.unwrap_or_default());
                 frames::end(&mut frame, start);
-                // Whoever has gone meanwhile learns nothing.
-                let _ = super::server::write(&to, &frame);
+                shared.sessions.post(Mail::Reply(session.token, frame));
             }
         }
     }
@@ -77,8 +82,12 @@ fn serve(shared: &Arc<Shared>, transport: Rc<NetTransport>, inbox: &Receiver<Cal
     let core = Core::new(transport.clone(), 0);
     let slot = core.add_slot();
     while let Ok(call) = inbox.recv() {
+        shared.sessions.calls_bytes.fetch_sub(call.request.len(), Ordering::Relaxed);
+        if call.reply.is_moot() {
+            continue;
+        }
         let result = answer(shared, &core, &transport, slot, &call);
-        call.reply.send(result);
+        call.reply.send(shared, result);
     }
 }
 

@@ -1,30 +1,33 @@
 //! Founding a pool, and joining one.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, LazyLock, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use super::admin::{Admin, unexpected};
 use super::carrier::{Carrier, Common, Equipment};
+use super::io::{Listener, Net};
 use super::rdma::Rdma;
-use super::registrar::{Charter, Registrar};
+use super::registrar::{Charter, Registrar, ready};
+use super::roles::Badges;
 use super::roster::{Place, Roster};
-use super::wire::{self, Answer, Ask, Introduction, PoolId};
-use super::{NetFabric, Node, Shared, locked, server, service, transport};
+use super::server::Server;
+use super::sessions::Sessions;
+use super::sockets::System;
+use super::verdicts::Verdicts;
+use super::wire::{Answer, Ask, Introduction, PoolId};
+use super::{NetFabric, Node, Shared, locked, service, transport};
 use crate::addr::{NodeId, Role};
-use crate::error::Result;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::membership::{InProcess, Member, MemberChange, Terms};
 use crate::region::{Pages, Region};
+use crate::transport::Nanos;
 
 /// Between two attempts to join a pool that is not ready.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
-
-/// Start of the clock of all nodes of this process: the clients of several of them can share an executor, whose timers have one.
-#[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
-static EPOCH: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
 
 /// What a process that joins a pool says of itself.
 #[derive(Clone, Debug)]
@@ -52,10 +55,15 @@ struct Start<'a> {
     region: Region,
     common: Common,
     equipment: &'a Equipment,
+    badges: Badges,
     roster: Roster,
     registrar: Option<Registrar>,
+    /// In numbers.
     first_address: String,
-    listener: TcpListener,
+    net: Arc<dyn Net>,
+    listener: Box<dyn Listener>,
+    /// Where it listens.
+    listens: String,
 }
 
 impl NetFabric {
@@ -71,28 +79,60 @@ impl NetFabric {
         terms: Terms,
         equipment: &Equipment,
     ) -> Result<Self> {
+        Self::found_on(Arc::new(System), listen, region_bytes, charter, terms, equipment)
+    }
+
+    /// The same on a network.
+    pub(super) fn found_on(
+        net: Arc<dyn Net>,
+        listen: &str,
+        region_bytes: u64,
+        charter: Charter,
+        terms: Terms,
+        equipment: &Equipment,
+    ) -> Result<Self> {
         let carrier = charter.carrier;
         let mtu = if carrier == Carrier::Rdma { Rdma::probe(equipment)? } else { 0 };
         let common = Common { carrier, mtu };
-        let (listener, at) = server::listen(listen)?;
+        let (listener, listens) = net.listen(listen, &equipment.access)?;
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
-        let pool = PoolId(wire::draw());
+        let pool = PoolId(draw(&*net)?);
         let region = common.region(region_bytes, equipment)?;
-        let registrar = Registrar::new(pool, charter, common, Arc::new(InProcess::new(terms)));
+        let (badges, membership) = (Badges::of(net.nonce()?), Arc::new(InProcess::new(terms)));
+        let registrar = Registrar::new(pool, charter, common, badges.clone(), membership);
         let place = Place { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
         registrar.enter(place);
         let (roster, registrar, first_address) =
-            (registrar.roster(), Some(registrar), at.to_string());
-        Start { me, pool, region, common, equipment, roster, registrar, first_address, listener }
-            .run()
+            (registrar.roster(), Some(registrar), listens.clone());
+        Start {
+            me,
+            pool,
+            region,
+            common,
+            equipment,
+            badges,
+            roster,
+            registrar,
+            first_address,
+            net,
+            listener,
+            listens,
+        }
+        .run()
     }
 
     /// The charter of the pool whose first memory node listens at an address, and what carries its verbs.
     ///
     /// # Errors
     /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
-    pub fn charter(first: &str, within: Duration) -> Result<(Vec<u8>, Carrier)> {
-        let (_, common, terms) = ask_charter(first, within)?;
+    pub fn charter(
+        first: &str,
+        equipment: &Equipment,
+        within: Duration,
+    ) -> Result<(Vec<u8>, Carrier)> {
+        let net: Arc<dyn Net> = Arc::new(System);
+        let found = ready(Box::pin(ask_charter(&net, first, equipment, within, None)));
+        let Found { common, terms, .. } = found?;
         Ok((terms, common.carrier))
     }
 
@@ -106,41 +146,65 @@ impl NetFabric {
         how: &Joining<'_>,
         region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
     ) -> Result<Self> {
-        let until = deadline(how.within);
-        let (pool, common, charter) = ask_charter(how.first, how.within)?;
+        // Nothing of it is left to be polled: it waits.
+        ready(Box::pin(Self::join_on(Arc::new(System), how, region_bytes, None)))
+    }
+
+    /// The same on a network; `clock` pauses where nothing may block.
+    pub(super) async fn join_on(
+        net: Arc<dyn Net>,
+        how: &Joining<'_>,
+        region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
+        clock: Option<&Endpoint>,
+    ) -> Result<Self> {
+        let until = net.now() + how.within.as_nanos() as Nanos;
+        let Found { first: first_address, pool, common, terms } =
+            ask_charter(&net, how.first, how.equipment, how.within, clock).await?;
         common.check(how.first, how.carrier)?;
         if common.carrier == Carrier::Rdma {
             common.check_mtu(how.first, Rdma::probe(how.equipment)?)?;
         }
-        let region_bytes = region_bytes(&charter)?;
+        let region_bytes = region_bytes(&terms)?;
         // Before a number is taken: what fails here may be tried again.
         let region = common.region(region_bytes, how.equipment)?;
-        let (listener, at) = server::listen(how.listen)?;
-        let first = Admin::new(how.first.to_string(), Some(pool));
+        let access = &how.equipment.access;
+        let (listener, listens) = net.listen(how.listen, access)?;
+        access.check_reach(how.first, &listens)?;
+        let first = Admin::new(&net, first_address.clone(), Some(pool), access.key.clone());
         let ask = Ask::Register(Introduction {
             role: how.role,
             wanted: how.wanted,
-            listens: at.to_string(),
+            listens: listens.clone(),
             region_bytes,
-            nonce: wire::draw(),
+            nonce: draw(&*net)?,
         });
-        let answer = again_until(until, || first.ask(&ask))?;
-        let Answer::Registered { me, roster } = answer else { return Err(unexpected(&answer)) };
-        let (first_address, equipment) = (how.first.to_string(), how.equipment);
-        let registrar = None;
+        let answer = again_until(&*net, until, clock, async || first.ask_soon(&ask).await).await?;
+        let Answer::Registered { me, roster, secret } = answer else {
+            return Err(unexpected(&answer));
+        };
+        let badges = Badges::of(secret);
+        let first = first.speaking_for(badges.pass(me));
+        let (equipment, registrar) = (how.equipment, None);
         let start = Start {
             me,
             pool,
             region,
             common,
             equipment,
+            badges,
             roster,
             registrar,
             first_address,
+            net,
             listener,
+            listens,
         };
-        // Its number is of no use to anybody. If that is not heard, the pool has one place less.
-        start.run().inspect_err(|_| drop(first.ask(&Ask::Withdraw(me))))
+        let started = start.run();
+        if started.is_err() {
+            // Its number is of no use to any node. If that is not heard, the pool has one place less.
+            let _ = first.ask_soon(&Ask::Withdraw(me)).await;
+        }
+        started
     }
 }
 
@@ -154,8 +218,7 @@ impl Common {
 
 impl Start<'_> {
     fn run(self) -> Result<NetFabric> {
-        let Self { me, common, equipment, roster, registrar, first_address, .. } = self;
-        let listens = self.listener.local_addr().map(|a| a.to_string()).unwrap_or_default();
+        let Self { me, common, equipment, roster, registrar, first_address, net, .. } = self;
         let host = Arc::new(Host::new(me.node, me.incarnation, self.region));
         let on_chip = match me.node.role() {
             Role::Memory => equipment.on_chip_bytes.unwrap_or(u32::MAX),
@@ -174,52 +237,102 @@ impl Start<'_> {
             common,
             rdma,
             caps,
-            epoch: *EPOCH,
+            net: net.clone(),
             roster: RwLock::new(roster),
             refreshed_at: AtomicU64::new(0),
             lives: Mutex::default(),
             lives_news: AtomicU64::new(0),
+            verdicts: Verdicts::default(),
             registrar,
-            first: Admin::new(first_address.clone(), Some(self.pool)),
+            key: equipment.access.key.clone(),
+            first: Admin::new(
+                &net,
+                first_address.clone(),
+                Some(self.pool),
+                equipment.access.key.clone(),
+            )
+            .speaking_for(self.badges.pass(me)),
+            badges: self.badges,
             first_address,
             admins: Mutex::<BTreeMap<_, _>>::default(),
-            sessions: server::Sessions::default(),
+            sessions: Sessions::default(),
             calls: Mutex::default(),
             next_link: AtomicU64::new(1),
-            listens,
+            listens: self.listens,
             closing: AtomicBool::new(false),
+            acts: AtomicBool::new(false),
             log: Mutex::default(),
         });
-        let calls = service::start(&shared)?;
-        *locked(&shared.calls) = Some(calls);
-        server::start(&shared, self.listener)?;
+        if net.has_threads() {
+            let calls = service::start(&shared)?;
+            *locked(&shared.calls) = Some(calls);
+        }
+        let server = net.serve(Server::new(&shared, self.listener)?)?;
         shared.note(me, MemberChange::Joined);
-        Ok(NetFabric(Arc::new(Node { shared })))
+        Ok(NetFabric(Arc::new(Node { shared, server })))
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "connection set-up is in real time")]
-fn deadline(within: Duration) -> std::time::Instant {
-    std::time::Instant::now() + within
-}
-
 /// Asks again until it works, or fails for good, or the time is over.
-fn again_until<T>(until: std::time::Instant, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+async fn again_until<T>(
+    net: &dyn Net,
+    until: Nanos,
+    clock: Option<&Endpoint>,
+    mut ask: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    let pause = AGAIN.as_nanos() as Nanos;
     loop {
-        match ask() {
-            Err(e) if e.is_retryable() && deadline(AGAIN) < until => {
-                std::thread::park_timeout(AGAIN);
-            }
+        match ask().await {
+            Err(e) if e.is_retryable() && net.now() + pause < until => match clock {
+                Some(ep) => ep.sleep(pause).await,
+                None => std::thread::park_timeout(AGAIN),
+            },
             Err(e) if e.is_retryable() => return Err(e.context("waited in vain")),
             done => return done,
         }
     }
 }
 
-fn ask_charter(first: &str, within: Duration) -> Result<(PoolId, Common, Vec<u8>)> {
-    let admin = Admin::new(first.to_string(), None);
-    match again_until(deadline(within), || admin.ask(&Ask::Charter))? {
-        Answer::Charter { pool, common, terms } => Ok((pool, common, terms)),
-        other => Err(unexpected(&other)),
-    }
+/// A number that no other process draws.
+fn draw(net: &dyn Net) -> Result<u64> {
+    let nonce = net.nonce()?;
+    let (first, _) = nonce.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+    Ok(u64::from_le_bytes(*first) | 1)
+}
+
+/// A pool, as its first memory node says.
+struct Found {
+    /// Where that listens, in numbers.
+    first: String,
+    pool: PoolId,
+    common: Common,
+    terms: Vec<u8>,
+}
+
+/// Asks every address of a name, again and again.
+async fn ask_charter(
+    net: &Arc<dyn Net>,
+    first: &str,
+    equipment: &Equipment,
+    within: Duration,
+    clock: Option<&Endpoint>,
+) -> Result<Found> {
+    let key = &equipment.access.key;
+    let admin = |at| Admin::new(net, at, None, key.clone());
+    let admins: Vec<Admin> = net.resolve(first)?.into_iter().map(admin).collect();
+    let until = net.now() + within.as_nanos() as Nanos;
+    again_until(&**net, until, clock, async || {
+        let mut trouble = None;
+        for admin in &admins {
+            match admin.ask_soon(&Ask::Charter).await {
+                Ok(Answer::Charter { pool, common, terms }) => {
+                    return Ok(Found { first: admin.address().into(), pool, common, terms });
+                }
+                Ok(other) => return Err(unexpected(&other)),
+                Err(e) => trouble = Some(e),
+            }
+        }
+        Err(trouble.unwrap_or_else(|| Error::invalid(format!("{first:?} is no address"))))
+    })
+    .await
 }

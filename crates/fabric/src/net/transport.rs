@@ -3,15 +3,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::time::Timespec;
-
 use super::Shared;
 use super::direct::Direct;
-use super::link::{Ended, Link};
+use super::link::{Ended, Link, USE_WITHIN_NS};
 use super::service::{Call, Reply};
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
@@ -24,8 +22,6 @@ use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 pub(super) const CAPS: Capabilities =
     Capabilities { whole_write_bytes: u32::MAX, cas_fail_is_readonly: true, ..Capabilities::NONE };
 
-/// A host that could not be reached is not asked again within this time, ns.
-const DOWN_NS: Nanos = 100_000_000;
 /// Longest wait for a socket at a time: a wake from another thread is not noticed meanwhile.
 const NAP_NS: Nanos = 200_000;
 /// A call of an own service is answered within this time, ns, or not at all.
@@ -36,6 +32,18 @@ struct Lot {
     ticket: Ticket,
     parts: u32,
     failed: Option<Error>,
+    /// All of it goes to one node: where that fails without an effect, the list has none.
+    is_single: bool,
+}
+
+impl Lot {
+    fn result(self) -> Result<()> {
+        match self.failed {
+            Some(e) if !self.is_single => Err(e.effect_unknown()),
+            Some(e) => Err(e),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A call to a service of the own node.
@@ -46,7 +54,8 @@ pub(crate) struct NetTransport {
     /// Queue pairs, in a pool over RDMA. They go before the links that they hang on.
     direct: Option<Direct>,
     pub(super) links: RefCell<BTreeMap<NodeId, Link>>,
-    down: RefCell<BTreeMap<NodeId, (Nanos, Error)>>,
+    /// As [`Shared::lives_news`] when the links were looked at last.
+    news_seen: Cell<u64>,
     lots: RefCell<Vec<Option<Lot>>>,
     own_calls: RefCell<Vec<OwnCall>>,
     ended: RefCell<Vec<Ended>>,
@@ -60,7 +69,7 @@ impl NetTransport {
             shared,
             direct,
             links: RefCell::default(),
-            down: RefCell::default(),
+            news_seen: Cell::new(0),
             lots: RefCell::default(),
             own_calls: RefCell::default(),
             ended: RefCell::default(),
@@ -74,39 +83,28 @@ impl NetTransport {
         node: NodeId,
         f: impl FnOnce(&mut Link) -> Result<T>,
     ) -> Result<T> {
+        self.shared.verdicts.check_presence(node)?;
         let mut links = self.links.borrow_mut();
         let now = self.shared.now();
         if let Some(link) = links.get_mut(&node) {
             let known = self.shared.known_life(node);
-            let is_stale = known.is_some_and(|life| life != link.to().incarnation);
+            let is_stale = known.is_some_and(|l| link.is_found() && l != link.to().incarnation);
+            let is_held = link.is_busy() || link.is_tied();
             match link.is_broken() {
                 None if !is_stale => return f(link),
-                Some(e) if link.is_busy() || link.is_tied() => return Err(e),
-                None if link.is_busy() || link.is_tied() => return Err(restarted(node)),
+                Some(e) if is_held => return Err(e),
+                None if is_held => return Err(restarted(node)),
+                Some(_) if !is_stale && let Some(e) = link.is_down(now) => return Err(e),
                 _ => _ = links.remove(&node),
             }
         }
-        if let Some((until, e)) = self.down.borrow().get(&node)
-            && now < *until
-        {
-            return Err(e.clone());
-        }
-        let opened = self.shared.reach(node).and_then(|(to, at)| Link::open(&self.shared, to, at));
-        match opened {
-            Ok(link) => {
-                self.down.borrow_mut().remove(&node);
-                f(links.entry(node).or_insert(link))
-            }
-            Err(e) => {
-                self.down.borrow_mut().insert(node, (self.shared.now() + DOWN_NS, e.clone()));
-                Err(e)
-            }
-        }
+        let link = Link::open(&self.shared, node)?;
+        f(links.entry(node).or_insert(link))
     }
 
-    fn open_lot(&self, ticket: Ticket) -> u32 {
+    fn open_lot(&self, ticket: Ticket, is_single: bool) -> u32 {
         let mut lots = self.lots.borrow_mut();
-        let lot = Some(Lot { ticket, parts: 0, failed: None });
+        let lot = Some(Lot { ticket, parts: 0, failed: None, is_single });
         match lots.iter().position(Option::is_none) {
             Some(i) => {
                 lots[i] = lot;
@@ -132,12 +130,13 @@ impl NetTransport {
             return None;
         }
         let l = place.take()?;
-        Some((l.ticket, l.failed.map_or(Ok(()), Err)))
+        Some((l.ticket, l.result()))
     }
 
     /// Moves links on, those too on which nothing but a queue pair hangs if `all`; reports what has ended. Whether anything has.
     pub(super) fn poll_links(&self, core: &Core, all: bool) -> bool {
         let mut ended = self.ended.take();
+        self.leave_the_dead(&mut ended);
         let moves = |link: &&mut Link| link.is_busy() || (all && link.is_tied());
         for link in self.links.borrow_mut().values_mut().filter(moves) {
             link.drive(&self.shared, &mut ended);
@@ -155,6 +154,19 @@ impl NetTransport {
         }
         self.ended.replace(ended);
         made
+    }
+
+    /// Links to lives that are over end, whatever they wait for.
+    fn leave_the_dead(&self, ended: &mut Vec<Ended>) {
+        let news = self.shared.lives_news.load(Ordering::Acquire);
+        if self.news_seen.replace(news) == news {
+            return;
+        }
+        for link in self.links.borrow_mut().values_mut() {
+            if let Err(why) = self.shared.verdicts.check_life(link.to()) {
+                link.abandon(why, ended);
+            }
+        }
     }
 
     fn report(&self, core: &Core, e: Ended) {
@@ -217,19 +229,14 @@ impl Transport for NetTransport {
                 nodes.push(wr.at.node());
             }
         }
-        let lot = self.open_lot(ticket);
+        let lot = self.open_lot(ticket, nodes.len() == 1);
         self.post_parts(lot, &nodes, list);
-        let single = nodes.len() == 1;
         self.scratch.set(nodes);
         let mut lots = self.lots.borrow_mut();
         let place = &mut lots[lot as usize];
         match place {
             Some(l) if l.parts > 0 => Poll::Pending,
-            _ => {
-                let failed = place.take().and_then(|l| l.failed);
-                let known = |e: Error| if single { e } else { e.effect_unknown() };
-                Poll::Ready(failed.map_or(Ok(()), |e| Err(known(e))))
-            }
+            _ => Poll::Ready(place.take().map_or(Ok(()), Lot::result)),
         }
     }
 
@@ -290,28 +297,19 @@ impl Transport for NetTransport {
             return Idle::Again;
         }
         let links = self.links.borrow();
-        let mut fds: Vec<PollFd<'_>> = links
-            .values()
-            .filter_map(Link::fd)
-            .map(|(fd, write)| {
-                let flags = if write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-                PollFd::from_borrowed_fd(fd, flags)
-            })
-            .collect();
+        let sockets: Vec<_> = links.values().filter_map(Link::waits_for).collect();
         let busy = links.values().any(Link::is_busy) || !self.own_calls.borrow().is_empty();
-        if fds.is_empty() {
-            let nap = if busy { longest.min(NAP_NS) } else { longest.min(1_000_000) };
-            std::thread::park_timeout(std::time::Duration::from_nanos(nap));
-        } else {
-            let nap = Timespec { tv_sec: 0, tv_nsec: longest.min(NAP_NS) as i64 };
-            // Interrupted or not: the caller looks again.
-            let _ = rustix::event::poll(&mut fds, Some(&nap));
-        }
+        let most = if busy || !sockets.is_empty() { NAP_NS } else { 1_000_000 };
+        self.shared.net.wait(&sockets, longest.min(most));
         Idle::Again
     }
 
     fn now(&self) -> Nanos {
         self.shared.now()
+    }
+
+    fn driver(&self) -> u64 {
+        self.shared.net.driver()
     }
 
     fn caps(&self) -> Capabilities {
@@ -330,10 +328,24 @@ impl Transport for NetTransport {
 }
 
 impl Drop for NetTransport {
-    /// What was posted is executed: an unlock must not be lost with its executor.
+    /// What was posted is executed, as far as that can be waited for: an unlock must not be lost with its executor.
     fn drop(&mut self) {
-        let mut links = self.links.borrow_mut();
-        links.values_mut().filter(|l| l.is_busy()).for_each(Link::finish);
+        let (shared, links) = (&self.shared, self.links.get_mut());
+        if !shared.net.has_threads() {
+            return;
+        }
+        let until = shared.now() + USE_WITHIN_NS;
+        let mut ended = Vec::new();
+        while shared.now() < until {
+            links.values_mut().filter(|l| l.is_busy()).for_each(|l| l.drive(shared, &mut ended));
+            // Nobody hears of it.
+            ended.clear();
+            if !links.values().any(Link::is_busy) {
+                return;
+            }
+            let sockets: Vec<_> = links.values().filter_map(Link::waits_for).collect();
+            shared.net.wait(&sockets, NAP_NS * 5);
+        }
     }
 }
 

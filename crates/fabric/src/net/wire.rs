@@ -3,13 +3,11 @@
 //! A frame is a length (4 bytes, little endian, of what follows) and a body of at most 64 MiB. Everything that comes from a peer is
 //! checked before it is used: it may be another version, another program, or damaged.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Common;
+use super::roles::Secret;
 use super::roster::Roster;
 use crate::addr::Role;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -19,15 +17,22 @@ use crate::transport::Nanos;
 /// What every connection begins with.
 pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
 /// Processes of different versions do not talk to each other.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
 /// Longest message of connection set-up and of the roster.
-const MAX_MESSAGE: usize = 4 << 20;
+pub(super) const MAX_MESSAGE: usize = 4 << 20;
 
 /// Which pool: drawn when its first memory node starts, so that a memory node that comes back empty is told from the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolId(pub u64);
+
+/// Shows that a connection speaks for a member (`roles.rs`).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Pass {
+    pub member: Member,
+    pub badge: [u8; 32],
+}
 
 /// What whoever connects wants.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,13 +41,16 @@ pub(super) enum Hello {
     Ask {
         /// Which pool; nothing when the asker does not know yet.
         pool: Option<PoolId>,
+        /// In the name of this member; nothing when the asker is none yet.
+        pass: Option<Pass>,
     },
     /// Verbs and calls of one client thread.
     Link {
         pool: PoolId,
-        from: Member,
+        /// Whose link it is.
+        pass: Pass,
         to: Member,
-        /// Number of this link in the process of `from`.
+        /// Number of this link in the process of that member.
         number: u64,
         /// The link that this one takes the place of; 0: none.
         replaces: u64,
@@ -64,6 +72,14 @@ pub(super) struct Failure {
     kind: ErrorKind,
     effect: Effect,
     message: String,
+}
+
+impl Failure {
+    /// The same with a message of so many bytes at most.
+    pub(super) fn cut(&self, most: usize) -> Self {
+        let message = self.message[..self.message.floor_char_boundary(most)].to_string();
+        Self { message, ..self.clone() }
+    }
 }
 
 impl From<&Error> for Failure {
@@ -138,6 +154,8 @@ pub(super) enum Answer {
     Registered {
         me: Member,
         roster: Roster,
+        /// What badges are made with and checked.
+        secret: Secret,
     },
     Roster(Roster),
     Members(Vec<Member>),
@@ -159,55 +177,6 @@ pub(super) fn decode<T: DeserializeOwned>(body: &[u8], from: &str) -> Result<T> 
         .map_err(|e| Error::corrupt(format!("{from} sent {} bytes of no message: {e}", body.len())))
 }
 
-/// Sends a message, blocking.
-pub(super) fn send<T: Serialize>(mut to: &TcpStream, message: &T) -> Result<()> {
-    let body = encode(message)?;
-    let mut frame = Vec::with_capacity(body.len() + 4);
-    frame.extend((body.len() as u32).to_le_bytes());
-    frame.extend(body);
-    to.write_all(&frame).map_err(|e| broken("the peer", &e))
-}
-
-/// Receives a message, blocking as long as the socket's timeout says.
-pub(super) fn receive<T: DeserializeOwned>(mut from: &TcpStream, name: &str) -> Result<T> {
-    let mut length = [0; 4];
-    from.read_exact(&mut length).map_err(|e| broken(name, &e))?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_MESSAGE {
-        return Err(Error::corrupt(format!(
-            "{name} announces a message of {length} bytes: is it a node of dmtree?"
-        )));
-    }
-    let mut body = vec![0; length];
-    from.read_exact(&mut body).map_err(|e| broken(name, &e))?;
-    decode(&body, name)
-}
-
-/// Begins a conversation: magic and version in both directions, so that strangers are told apart before anything is parsed.
-pub(super) fn greet(mut peer: &TcpStream, name: &str) -> Result<()> {
-    let mut mine = MAGIC.to_vec();
-    mine.extend(VERSION.to_le_bytes());
-    peer.write_all(&mine).map_err(|e| broken(name, &e))?;
-    let mut theirs = [0; 12];
-    peer.read_exact(&mut theirs).map_err(|e| broken(name, &e))?;
-    if theirs[..8] != MAGIC {
-        return Err(Error::new(
-            ErrorKind::Incompatible,
-            format!("{name} is no node of dmtree: check the address and the port"),
-        ));
-    }
-    let version = u32::from_le_bytes(theirs[8..].try_into().expect("4 bytes"));
-    if version != VERSION {
-        return Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "{name} speaks version {version} of the protocol, this process version {VERSION}: run the same release everywhere"
-            ),
-        ));
-    }
-    Ok(())
-}
-
 /// The error of a connection that does not work.
 pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
@@ -222,13 +191,6 @@ pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
         _ => e.to_string(),
     };
     Error::new(ErrorKind::Unreachable, format!("{name}: {what}"))
-}
-
-/// A number that no other process draws.
-pub(super) fn draw() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    // The standard library seeds these keys from the system's source of randomness.
-    std::hash::RandomState::new().build_hasher().finish() | 1
 }
 
 #[cfg(test)]

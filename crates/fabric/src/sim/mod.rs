@@ -47,7 +47,7 @@ use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Power};
 use crate::local::{Knobs, LocalFabric, Tearing};
-use crate::membership::{Member, MemberEvent};
+use crate::membership::{Member, MemberEvent, Presence};
 use crate::region::Pages;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
@@ -459,6 +459,10 @@ impl Fabric for SimFabric {
         {
             s.tell(at, bytes, now);
         }
+    }
+
+    fn set_presence(&self, node: NodeId, of: NodeId, presence: Presence) {
+        self.0.nodes.set_presence(node, of, presence);
     }
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {

@@ -12,7 +12,7 @@ use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
 use crate::local::LocalFabric;
-use crate::membership::{Member, MemberEvent};
+use crate::membership::{Member, MemberEvent, Presence};
 use crate::region::Pages;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Transport};
@@ -148,6 +148,10 @@ impl Fabric for VerbsFabric {
 
     fn connect(&self, node: NodeId, to: NodeId, incarnation: u32) {
         self.0.roster.connect(node, to, incarnation);
+    }
+
+    fn set_presence(&self, node: NodeId, of: NodeId, presence: Presence) {
+        self.0.roster.set_presence(node, of, presence);
     }
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {

@@ -112,3 +112,60 @@ fn a_name_is_created_once_however_many_try() {
     });
     assert_eq!(created, 20);
 }
+
+/// Creations that are given up, by a future dropped at any await, leave their names free.
+#[test]
+fn a_creation_whose_future_is_dropped_leaves_its_name_free() {
+    for awaits in 0..40 {
+        let (cluster, node, ep) = pool(&knobbed(awaits + 1, small(1, 2)));
+        let other = cluster.compute_node(1).expect("exists");
+        let there = super::common::endpoint(&other);
+        let begun = async {
+            let begun = node.begin_index(&ep, "left", "s", b"{}").await?;
+            ep.read(begun.entry().root_word, 8).await?;
+            begun.publish().await
+        };
+        let mut published = false;
+        let given_up = run(&ep, async {
+            let mut begun = std::pin::pin!(begun);
+            for _ in 0..awaits {
+                let polled = std::future::poll_fn(|cx| {
+                    std::task::Poll::Ready(begun.as_mut().poll(cx).is_ready())
+                });
+                if polled.await {
+                    published = true;
+                    break;
+                }
+                ep.sleep(1_000).await;
+            }
+            Ok(())
+        });
+        given_up.expect("nothing fails");
+        // The executor of the caller goes on: what was in flight ends.
+        run(&ep, async {
+            while !ep.is_quiet() {
+                ep.sleep(1_000).await;
+            }
+            Ok(())
+        })
+        .expect("it ends");
+        let found = run(&there, other.find_ready_index(&there, "left")).expect("reads");
+        assert_eq!(found.is_some(), published, "after {awaits} awaits");
+        if !published {
+            let again = run(&there, other.begin_index(&there, "left", "s", b"{}")).expect("free");
+            run(&there, again.publish()).expect("published");
+        }
+    }
+}
+
+/// A name that the own node has begun to create and has forgotten is free for it.
+#[test]
+fn a_creation_that_ends_in_an_error_leaves_its_name_free() {
+    let (_cluster, node, ep) = pool(&small(1, 1));
+    let begun = run(&ep, node.begin_index(&ep, "half", "s", b"{}")).expect("new");
+    let taken = run(&ep, node.begin_index(&ep, "half", "s", b"{}")).expect_err("under way");
+    assert_eq!(taken.kind(), ErrorKind::Exists);
+    run(&ep, begun.abandon()).expect("given up");
+    assert_eq!(run(&ep, node.find_index(&ep, "half")).expect("reads"), None);
+    run(&ep, node.create_index(&ep, "half", "s", b"{}")).expect("free");
+}

@@ -1,4 +1,4 @@
-//! Which record an operation is about: the laws, by name.
+//! The distributions of records over operations, by name.
 
 mod zeta;
 mod zipf_exact;
@@ -20,16 +20,16 @@ use crate::text;
 /// The exponent that YCSB and the published benchmarks use.
 pub const THETA: f64 = 0.99;
 
-/// The largest nominal key count: 2^48, so that ranks keep their place in a double.
+/// The largest nominal key count: 2^48, so that a double represents every rank exactly.
 pub const MAX_NOMINAL: u64 = 1 << 48;
 
-/// A law over the records. Its text form is its name in results: `uniform`, `zipfian-exact(0.99)`,
-/// `zipfian-ycsb(0.99)`, `latest`. On input, `zipfian` means `zipfian-exact`, and theta may be left
-/// out.
+/// A distribution over the records. Its text form is its name in results: `uniform`,
+/// `zipfian-exact(0.99)`, `zipfian-ycsb(0.99)`, `latest`. On input, `zipfian` means
+/// `zipfian-exact`, and theta may be left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Distribution {
-    /// Every loaded record alike.
+    /// Every loaded record with the same probability.
     Uniform,
     /// Rank k (from 1) with probability proportional to k^-theta, exactly; ranks are scattered over
     /// the loaded records by a seeded bijection.
@@ -37,14 +37,14 @@ pub enum Distribution {
         /// The exponent.
         theta: f64,
     },
-    /// The approximation that YCSB computes, see [`ZipfYcsb`]; scattered likewise. What papers that
-    /// say "YCSB, zipfian 0.99" usually ran.
+    /// The approximation that YCSB computes, see [`ZipfYcsb`]; scattered in the same way. Papers
+    /// that say "YCSB, zipfian 0.99" usually ran it.
     ZipfYcsb {
         /// The exponent, below 1.
         theta: f64,
     },
-    /// Recent inserts are popular: the exact zipf law over "how many records ago". Loaded records
-    /// follow the inserts, the highest number first.
+    /// Recent inserts are popular: the exact zipf law over the number of records since. Loaded
+    /// records follow the inserts, the highest number first.
     Latest {
         /// The exponent.
         theta: f64,
@@ -52,7 +52,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// The name that results carry: the text form.
+    /// The name in results: the text form.
     #[must_use]
     pub fn name(&self) -> String {
         self.to_string()
@@ -96,7 +96,8 @@ impl FromStr for Distribution {
 
 text::serde_by_text!(Distribution, "a distribution such as \"uniform\" or \"zipfian-exact(0.99)\"");
 
-/// A law over popularity ranks, made ready for drawing. Ranks count from 0, the most popular.
+/// A distribution over popularity ranks, prepared for drawing. Ranks count from 0, the most
+/// popular.
 #[derive(Debug, Clone)]
 enum Ranks {
     Uniform,
@@ -104,12 +105,12 @@ enum Ranks {
     Ycsb(ZipfYcsb),
 }
 
-/// A distribution over `n` records, made ready for drawing.
+/// A distribution over `n` records, prepared for drawing.
 ///
 /// **Folding.** A zipf law over the few keys that fit a test machine is too hot: at theta 0.99 the
-/// most popular of 10^6 keys draws 6.5 % of all operations, the most popular of 10^9 only 4.2 %. So
-/// a rank is drawn from the law over a *nominal* key count, and ranks that the actual `n` does not
-/// reach are spread uniformly over the `n`. Popular keys are then as hot as in the large run.
+/// most popular of 10^6 keys gets 6.5 % of all operations, the most popular of 10^9 only 4.2 %. So
+/// a rank is drawn from the law over a *nominal* key count, and ranks beyond the actual `n` are
+/// spread uniformly over the `n`. Popular keys are then as hot as in the large run.
 #[derive(Debug, Clone)]
 pub struct Chooser {
     distribution: Distribution,
@@ -121,11 +122,11 @@ pub struct Chooser {
 
 impl Chooser {
     /// `distribution` over records `0..n`, its law taken over `nominal` (default `n`; the uniform
-    /// law has no use for it). The scatter over the records is `seed`'s.
+    /// law does not use it). `seed` determines the scatter over the records.
     ///
     /// # Errors
-    /// No records, a nominal count below `n` or above [`MAX_NOMINAL`], an exponent that the law
-    /// does not have.
+    /// No records, a nominal count below `n` or above [`MAX_NOMINAL`], or an exponent that the law
+    /// does not permit.
     pub fn new(
         distribution: Distribution,
         n: u64,
@@ -161,13 +162,13 @@ impl Chooser {
         Ok(Chooser { distribution, n, nominal, ranks, scatter: Permutation::new(n, seed) })
     }
 
-    /// The law.
+    /// The distribution.
     #[must_use]
     pub fn distribution(&self) -> Distribution {
         self.distribution
     }
 
-    /// The key count that the law is taken over.
+    /// The key count over which the law is taken.
     #[must_use]
     pub fn nominal(&self) -> u64 {
         self.nominal
@@ -179,7 +180,8 @@ impl Chooser {
         self.scatter.apply(rank)
     }
 
-    /// Draws a record: one of `0..n`, or under `latest` also one that `inserts` knows to be stored.
+    /// Draws a record: one of `0..n`, or under `latest` also one that is stored according to
+    /// `inserts`.
     #[inline]
     pub fn draw(&self, rng: &mut Rng, inserts: &InsertCounter) -> u64 {
         let rank = match &self.ranks {
@@ -201,7 +203,7 @@ impl Chooser {
     }
 }
 
-/// A rank of the nominal law, brought below `n`: kept where it is, or spread uniformly.
+/// Folds a rank of the nominal law below `n`: keeps it, or spreads it uniformly.
 #[inline]
 fn fold(rank: u64, n: u64, rng: &mut Rng) -> u64 {
     if rank < n { rank } else { rng.below(n) }
@@ -249,8 +251,7 @@ mod tests {
         }
     }
 
-    /// What falls above `n` is spread evenly over all records: the coldest half gets its share of
-    /// it.
+    /// Ranks above `n` are spread evenly over all records: the coldest half gets its share of them.
     #[test]
     fn the_folded_tail_is_uniform() {
         let (n, nominal) = (1000, 1_000_000_000);
@@ -294,10 +295,10 @@ mod tests {
             inserts.acknowledge(ticket);
         }
         assert!((share_of(1049, &mut rng) - top).abs() < 0.006);
-        // Taken, but not yet stored: must not be read.
+        // Taken, but not yet stored: must not be drawn.
         let _ = inserts.take().unwrap();
         assert!((share_of(1049, &mut rng) - top).abs() < 0.006);
-        // Everything up to there, and nothing above, is drawn.
+        // All records up to there are drawn, and none above.
         let mut seen = vec![false; 1050];
         for _ in 0..300_000 {
             seen[chooser.draw(&mut rng, &inserts) as usize] = true;

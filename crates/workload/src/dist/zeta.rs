@@ -1,4 +1,4 @@
-//! The sum that normalises a zipf law.
+//! The sum that normalizes a zipf law.
 
 /// Terms that are added one by one; the rest comes from the Euler-Maclaurin formula.
 const DIRECT: u64 = 1000;
@@ -10,13 +10,13 @@ const DIRECT: u64 = 1000;
 pub fn zeta(n: u64, theta: f64) -> f64 {
     let term = |k: f64| k.powf(-theta);
     let direct = n.min(DIRECT);
-    // From the smallest term up, so that no small one is lost.
+    // From the smallest term up, so that rounding loses no small term.
     let mut sum: f64 = (1..=direct).rev().map(|k| term(k as f64)).sum();
     if n > DIRECT {
         let (a, b) = (DIRECT as f64, n as f64);
         let first = |x: f64| -theta * x.powf(-theta - 1.0);
         let third = |x: f64| -theta * (theta + 1.0) * (theta + 2.0) * x.powf(-theta - 3.0);
-        // f(a) is in `sum` already: half of it comes off instead of on.
+        // `sum` already contains f(a), so half of it is subtracted instead of added.
         sum += integral(b, theta) - integral(a, theta) + (term(b) - term(a)) / 2.0;
         sum += (first(b) - first(a)) / 12.0 - (third(b) - third(a)) / 720.0;
     }
@@ -29,9 +29,9 @@ pub(super) fn integral(x: f64, theta: f64) -> f64 {
     log * expm1_over((1.0 - theta) * log)
 }
 
-/// The x whose [`integral`] is y.
+/// The inverse of [`integral`] in x: the x with integral y.
 pub(super) fn integral_inverse(y: f64, theta: f64) -> f64 {
-    // Rounding may push the product below -1, where the logarithm ends.
+    // Rounding may move the product below -1, where the logarithm is undefined.
     let t = ((1.0 - theta) * y).max(-1.0);
     (y * ln1p_over(t)).exp()
 }
@@ -75,7 +75,7 @@ mod tests {
         for theta in [0.1, 0.99, 1.0, 1.0 + 1e-9, 2.5] {
             for x in [1.0, 1.5, 2.5, 1e3, 1e9] {
                 let back = integral_inverse(integral(x, theta), theta);
-                // Where the law has almost no mass left, y says little about x.
+                // Where the law has almost no mass left, y determines x poorly.
                 let slack = 1e-12 * x.powf(theta.max(1.0));
                 assert!((back / x - 1.0).abs() < slack.max(1e-12), "{theta} {x} {back}");
             }

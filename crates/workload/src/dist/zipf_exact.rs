@@ -1,4 +1,4 @@
-//! The zipf law itself.
+//! The exact zipf law.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::rng::Rng;
 
 /// Up to this many items the law is a table: 512 KiB, which stays in a processor's cache. A larger
-/// one costs more in misses than rejection does in arithmetic (in a whole operation stream of 2^20
-/// records 200 ns against 115).
+/// table costs more in cache misses than rejection costs in arithmetic (in a whole operation stream
+/// of 2^20 records 200 ns against 115).
 const TABLE_MAX: u64 = 1 << 16;
 
 /// Rank k (from 1) of `n` with probability k^-theta / zeta(n, theta).
@@ -30,7 +30,7 @@ enum How {
     Reject(Reject),
 }
 
-/// A column of the alias table: its own rank where the coin falls below `keep`, else `alias`.
+/// A column of the alias table: its own rank if the coin is below `keep`, otherwise `alias`.
 #[derive(Debug, Clone, Copy)]
 struct Column {
     keep: u32,
@@ -46,7 +46,7 @@ struct Reject {
     low: f64,
     /// Right end: H(n + 0.5).
     high: f64,
-    /// Points this close below their rank are accepted without another look.
+    /// Points this close below their rank are accepted without a further test.
     squeeze: f64,
 }
 
@@ -92,7 +92,7 @@ fn table(n: usize, theta: f64) -> Arc<[Column]> {
     let mut weight: Vec<f64> = (1..=n).map(|k| (k as f64).powf(-theta)).collect();
     let scale = n as f64 / weight.iter().rev().sum::<f64>();
     weight.iter_mut().for_each(|w| *w *= scale);
-    // A column nobody tops up is full: rounding alone made it look short.
+    // A column that stays short is full; only rounding made it look short.
     let mut columns: Vec<Column> =
         (0..n).map(|k| Column { keep: u32::MAX, alias: k as u32 }).collect();
     let (mut short, mut tall): (Vec<u32>, Vec<u32>) =
@@ -125,7 +125,7 @@ impl Reject {
     /// A rank from 1.
     fn draw(&self, rng: &mut Rng) -> u64 {
         loop {
-            // In (low, high]: the unit draw excludes 1, so it is taken off the right end.
+            // In (low, high]: the unit draw excludes 1, so it is subtracted from the right end.
             let area = self.high + rng.unit() * (self.low - self.high);
             let x = integral_inverse(area, self.theta);
             let k = x.round().clamp(1.0, self.n as f64);
@@ -196,7 +196,8 @@ mod tests {
         }
     }
 
-    /// Rejection must also be right where the table is used, or the switch would be a seam.
+    /// Rejection must also be right where the table is used, so that the switch between both
+    /// changes nothing.
     #[test]
     fn rejection_follows_the_law_at_any_size() {
         for (n, theta) in [(1, 0.99), (2, 0.99), (3, 5.0), (100, 0.99), (100, 1.0)] {
@@ -211,8 +212,8 @@ mod tests {
         }
     }
 
-    /// The same test must accept the independent implementation, and refuse one that is off by 3 %
-    /// in theta.
+    /// The same test must accept the independent implementation, and refuse one with a theta that
+    /// is off by 3 %.
     #[test]
     fn the_oracle_agrees_and_the_test_can_fail() {
         use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -222,7 +223,7 @@ mod tests {
         let mut bits = TestRng::from_seed(RngAlgorithm::ChaCha, &[3; 32]);
         let (chi2, degrees) = chi_square(n, theta, 200_000, || oracle.sample(&mut bits) as u64 - 1);
         assert!(chi2 < bound(degrees), "{chi2} of {degrees}");
-        // Rank by rank, ours and theirs within five standard deviations of the difference.
+        // Rank by rank, both implementations within five standard deviations of the difference.
         let law = ZipfExact::new(n, theta).unwrap();
         let mut rng = Seed(4).rng();
         let (mut ours, mut theirs) = ([0f64; 10], [0f64; 10]);

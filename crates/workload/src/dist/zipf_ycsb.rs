@@ -6,10 +6,10 @@ use crate::rng::Rng;
 
 /// The closed form of J. Gray et al., "Quickly generating billion-record synthetic databases",
 /// SIGMOD 1994, as YCSB's zipfian generator evaluates it. Ranks 1 and 2 are exact. The others come
-/// from inverting a continuous law that was fitted to the discrete one, and the first of them are
-/// drawn too often: at theta 0.99 rank 3 by 19 % (of 10^6 items) or 20 % (of 10^9), rank 10 by 4 %
-/// (the tests hold these ratios). Offered because published numbers were made with it; results name
-/// it.
+/// from the inverse of a continuous law that was fitted to the discrete one, and the first of them
+/// are drawn too often: at theta 0.99 rank 3 by 19 % (of 10^6 items) or 20 % (of 10^9), rank 10 by
+/// 4 % (the tests check these ratios). It is offered because published numbers were made with it;
+/// results name it.
 #[derive(Debug, Clone, Copy)]
 pub struct ZipfYcsb {
     n: u64,
@@ -34,7 +34,7 @@ impl ZipfYcsb {
         }
         let zeta_n = zeta(n, theta);
         let two = 1.0 + 0.5f64.powf(theta);
-        // With two items or fewer the first two ranks take all, and this quotient, 0/0, is not
+        // With two items or fewer the first two ranks get all draws, and this quotient, 0/0, is not
         // used.
         let eta = (1.0 - (2.0 / n as f64).powf(1.0 - theta)) / (1.0 - two / zeta_n);
         Ok(ZipfYcsb { n, zeta_n, two, alpha: 1.0 / (1.0 - theta), eta })
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::rng::Seed;
 
-    /// Draws per rank against the true law.
+    /// Draws per rank relative to the true law.
     fn ratios(n: u64, theta: f64, draws: u32) -> Vec<f64> {
         let law = ZipfYcsb::new(n, theta).unwrap();
         let mut rng = Seed(8).rng();
@@ -79,9 +79,9 @@ mod tests {
             .collect()
     }
 
-    /// The formula's known bias is part of what it is: a "corrected" one would not be YCSB's. The
-    /// ratios follow from the closed form: rank k takes the draws between where it gives k and k +
-    /// 1, times zeta and k^theta.
+    /// The formula's known bias belongs to it: a "corrected" formula would not be YCSB's. The
+    /// ratios follow from the closed form: rank k gets the draws between the points where the
+    /// formula gives k and k + 1, times zeta and k^theta.
     #[test]
     fn ranks_3_to_10_come_4_to_20_percent_too_often() {
         const SMALL: [f64; 10] =

@@ -1,9 +1,9 @@
 //! The lines that the YCSB client, its launcher and its `basic` binding print about themselves.
 //!
-//! Told line by line and without state, since the client's threads may print into each other's
-//! blocks.
+//! Lines are recognized one by one and without state, because the client's threads may print into
+//! each other's blocks.
 
-/// Starts of messages, complete up to where something variable follows.
+/// Starts of messages, complete up to the first variable part.
 const STARTS: [&[u8]; 18] = [
     b"Command line:",
     b"YCSB Client ",
@@ -25,7 +25,7 @@ const STARTS: [&[u8]; 18] = [
     b"[INFO] ",
 ];
 
-/// Whether the client prints such a line about itself. `line` has no line end.
+/// Whether this is a line that the client prints about itself. `line` has no line end.
 pub(super) fn is_client_line(line: &[u8]) -> bool {
     line.iter().all(u8::is_ascii_whitespace)
         || is_banner(line)
@@ -66,7 +66,7 @@ pub(super) fn is_raw_header(line: &[u8]) -> bool {
     name > 0 && rest == b" latency raw data: op, timestamp(ms), latency(us)"
 }
 
-/// Length of the operation's name at the start of a raw measurement, and what follows it.
+/// Length of the operation's name at the start of a raw measurement, and the rest of the line.
 fn raw_name(line: &[u8]) -> (usize, &[u8]) {
     let name = line.iter().take_while(|b| b.is_ascii_uppercase() || b"-_".contains(b)).count();
     (name, &line[name..])
@@ -88,7 +88,7 @@ fn is_raw_measurement(line: &[u8]) -> bool {
         && parts.next().is_none()
 }
 
-/// The java command that the launcher script shows.
+/// The java command that the launcher script prints.
 fn is_launch(line: &[u8]) -> bool {
     let java = find(line, b"java ").is_some() || find(line, b"java\" ").is_some();
     let classes = find(line, b" -cp ").is_some() || find(line, b" -classpath ").is_some();
@@ -114,7 +114,7 @@ fn is_status(line: &[u8]) -> bool {
     false
 }
 
-/// What follows one or more digits.
+/// The rest after one or more digits.
 fn skip_digits(bytes: &[u8]) -> Option<&[u8]> {
     let digits = bytes.iter().take_while(|b| b.is_ascii_digit()).count();
     (digits > 0).then(|| &bytes[digits..])

@@ -4,29 +4,29 @@ use super::client_lines::{is_client_line, is_raw_header};
 use super::record::Record;
 use crate::mix::OpKind;
 
-/// What a read or scan asks of each record.
+/// The fields that a read or scan asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fields {
     /// Every field.
     All,
-    /// These field numbers, ascending, none twice.
+    /// These field numbers, ascending, each once.
     Some(Vec<u32>),
 }
 
-/// What is done to a key.
+/// The action on a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Search.
     Read(Fields),
     /// Write of a whole record.
     Insert(Record),
-    /// Write of some fields; the record's others stay.
+    /// Write of some fields; the record's other fields stay.
     Update(Record),
     /// Entries in ascending order from the key on.
     Scan {
-        /// How many, at most.
+        /// Most entries.
         count: u32,
-        /// What of each.
+        /// The fields of each.
         fields: Fields,
     },
     /// Removal.
@@ -46,9 +46,9 @@ impl Action {
         }
     }
 
-    /// What the key holds after this, having held `current` before. Nothing for a key that is
-    /// absent. An insert replaces, an update merges and makes the record if there is none, as a
-    /// store without a prior check would.
+    /// The value of the key after this action, if it was `current` before; `None` for an absent
+    /// key. An insert replaces the record. An update merges, and creates the record if there is
+    /// none, as a store without a prior check does.
     #[must_use]
     pub fn apply(&self, current: Option<Record>) -> Option<Record> {
         match self {
@@ -69,24 +69,23 @@ impl Action {
 pub struct TraceOp {
     /// The table.
     pub table: Vec<u8>,
-    /// The key that it is about, or that a scan starts at.
+    /// Its key; for a scan, the start key.
     pub key: Vec<u8>,
-    /// What is done.
+    /// The action.
     pub action: Action,
 }
 
-/// Reads one line, given without its newline. `None` for a line that the client prints about
+/// Parses one line, given without its newline. `None` for a line that the client prints about
 /// itself.
 ///
 /// # Errors
-/// Says what is wrong with a line that is neither that nor an operation.
+/// The reason why a line is neither that nor an operation.
 pub fn parse_line(line: &[u8]) -> Result<Option<TraceOp>, String> {
-    // A trace made on Windows ends its lines with a carriage return too.
+    // On Windows a line also ends with a carriage return.
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let (verb, rest) = word(line);
     let known = matches!(verb, b"READ" | b"INSERT" | b"UPDATE" | b"SCAN" | b"DELETE");
-    // An operation is never asked whether it is the client's own line: its values may hold any
-    // text.
+    // An operation is not tested for being a client's line, because its values may have any text.
     if !known || is_raw_header(line) {
         return if known || is_client_line(line) {
             Ok(None)
@@ -382,7 +381,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(crate::property_config())]
-        /// Any values that do not hold a field start come back, brackets and spaces included.
+        /// Any values without a field start parse back, brackets and spaces included.
         #[test]
         fn what_the_client_prints_comes_back(values in prop::collection::btree_map(any::<u32>(), "[ -~]{0,40}", 0..5)) {
             let record: Record = values.into_iter().map(|(n, v)| (n, v.replace("field", "Field").into_bytes())).collect();

@@ -16,7 +16,7 @@ pub const MAX_LINE: usize = 16 << 20;
 /// Buffer per open file, bytes.
 const BUFFER: usize = 64 << 10;
 
-/// How many operations of each kind were read, and how many lines of the client were skipped.
+/// Number of operations of each kind, and number of skipped lines of the client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are described above
 pub struct TraceCounts {
@@ -46,9 +46,9 @@ impl TraceCounts {
     }
 }
 
-/// The operations of one or more files, one after the other. Plain and gzipped files (told by their
-/// first bytes, not their names) may be mixed. Memory does not grow with the files. After an error
-/// there is nothing more.
+/// The operations of one or more files, one after the other. Plain and gzipped files (recognized by
+/// their first bytes, not their names) may be mixed. Memory does not grow with the files. Reading
+/// ends after an error.
 pub struct TraceReader {
     waiting: std::vec::IntoIter<PathBuf>,
     now: Option<Source>,
@@ -79,7 +79,8 @@ impl TraceReader {
     /// Reads these files in this order as one trace.
     ///
     /// # Errors
-    /// No files, or one that cannot be opened: better now than after an hour of replay.
+    /// No files, or one that cannot be opened: an error now is better than one after an hour of
+    /// replay.
     pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<Self, TraceError> {
         let paths: Vec<PathBuf> = paths.iter().map(|p| p.as_ref().to_path_buf()).collect();
         if paths.is_empty() {
@@ -105,7 +106,7 @@ impl TraceReader {
     /// Reads a stream as a trace, plain or gzipped; `name` is for messages.
     ///
     /// # Errors
-    /// A stream whose first bytes cannot be read.
+    /// The first bytes of the stream cannot be read.
     pub fn from_reader(name: &str, from: impl Read + Send + 'static) -> Result<Self, TraceError> {
         let name = PathBuf::from(name);
         match unzipped(from) {
@@ -132,7 +133,7 @@ impl TraceReader {
         self
     }
 
-    /// What was read so far.
+    /// Counts of what was read so far.
     #[must_use]
     pub fn counts(&self) -> TraceCounts {
         self.counts
@@ -219,7 +220,7 @@ enum Found {
     TooLong,
 }
 
-/// Replaces the content of `line` by the next line without its newline. Never holds more than
+/// Replaces the content of `line` by the next line without its newline. Never buffers more than
 /// `limit` bytes.
 fn read_line(from: &mut dyn BufRead, line: &mut Vec<u8>, limit: usize) -> io::Result<Found> {
     line.clear();
@@ -249,7 +250,8 @@ fn read_line(from: &mut dyn BufRead, line: &mut Vec<u8>, limit: usize) -> io::Re
 }
 
 /// The thread, of `threads`, that runs the operations on `key`: always the same one, on every
-/// machine, so that their order is that of the trace. Scans go by their start key.
+/// machine, so that their order is that of the trace. A scan belongs to the thread of its start
+/// key.
 #[must_use]
 pub fn shard(key: &[u8], threads: usize) -> usize {
     let wide = u128::from(key_hash(key)) * threads.max(1) as u128;

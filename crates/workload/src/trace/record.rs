@@ -16,7 +16,7 @@ const VERSION: u8 = 1;
 /// Magic, version and checksum.
 const HEADER: usize = 6;
 
-/// What a key of a trace holds: field number (the N of `fieldN`) to value.
+/// The value of a trace's key: field number (the N of `fieldN`) to value.
 ///
 /// # Encoding, version 1
 ///
@@ -32,8 +32,8 @@ const HEADER: usize = 6;
 /// | length | the value |
 ///
 /// Numbers are LEB128 (7 bits per byte, low bits first, in as few bytes as possible), below 2^32. A
-/// record has one encoding; [`Record::decode`] refuses any other bytes, so a torn or foreign value
-/// is seen.
+/// record has one encoding; [`Record::decode`] refuses any other bytes, and so detects a torn or
+/// foreign value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
     fields: BTreeMap<u32, Vec<u8>>,
@@ -46,7 +46,7 @@ impl Record {
         Record::default()
     }
 
-    /// Sets a field; gives back what it held.
+    /// Sets a field; returns its former value.
     pub fn set(&mut self, field: u32, value: Vec<u8>) -> Option<Vec<u8>> {
         self.fields.insert(field, value)
     }
@@ -57,7 +57,7 @@ impl Record {
         self.fields.get(&field).map(Vec::as_slice)
     }
 
-    /// How many fields.
+    /// Number of fields.
     #[must_use]
     pub fn len(&self) -> usize {
         self.fields.len()
@@ -74,7 +74,7 @@ impl Record {
         self.fields.iter().map(|(&field, value)| (field, value.as_slice()))
     }
 
-    /// Takes over every field of `update`; the others keep their values.
+    /// Sets every field of `update`; the other fields keep their values.
     pub fn merge(&mut self, update: Record) {
         self.fields.extend(update.fields);
     }
@@ -105,7 +105,7 @@ impl Record {
         out[2..HEADER].copy_from_slice(&sum);
     }
 
-    /// The record that `bytes` are the encoding of.
+    /// Decodes a record.
     ///
     /// # Errors
     /// Bytes that [`Record::encode`] does not write.
@@ -179,7 +179,7 @@ fn take_number(bytes: &mut &[u8]) -> Option<u32> {
         *bytes = rest;
         number |= u64::from(byte & 0x7F) << (7 * at);
         if byte < 0x80 {
-            // As few bytes as possible: no empty last one.
+            // As few bytes as possible: the last one is not empty.
             let shortest = at == 0 || byte != 0;
             return u32::try_from(number).ok().filter(|_| shortest);
         }
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(bytes[2..6], (xxh3_64(&bytes[6..]) as u32).to_le_bytes());
     }
 
-    /// Bytes with a right header and checksum around a given body.
+    /// A body with a correct header and checksum.
     fn sealed(body: &[u8]) -> Vec<u8> {
         [&[MAGIC, VERSION], &checksum(body)[..], body].concat()
     }

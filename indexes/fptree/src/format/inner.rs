@@ -1,4 +1,5 @@
-//! Inner nodes: fences, right sibling, sorted records, checksum, lock. Under the lock they are changed in place.
+//! Inner nodes: fence keys, right sibling, sorted records, checksum, lock. The lock holder changes
+//! them in place.
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_parts::hash::check64;
@@ -30,23 +31,24 @@ pub struct Inner<'a> {
     image: &'a [u8],
 }
 
-/// Fields that are not records.
+/// The fields that are not records.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// Lower fence, inclusive.
+    /// Lower fence key, inclusive.
     pub min: &'a [u8],
-    /// Upper fence, exclusive, as stored.
+    /// Upper fence key, exclusive, as stored.
     pub max: &'a [u8],
     /// The right sibling; null at the right end.
     pub right: GlobalAddr,
-    /// Nothing is above it.
+    /// No node is above it.
     pub is_root: bool,
     /// Its children are leaves.
     pub next_is_leaf: bool,
 }
 
 impl<'a> Inner<'a> {
-    /// Accepts a whole image: right checksum, records sorted, a prefix, the first one where the node begins.
+    /// Accepts a whole image: the checksum is correct, the records are sorted and a prefix, and the
+    /// first one begins at the lower fence key.
     pub fn check(g: &'a Geometry, image: &'a [u8]) -> Option<Self> {
         let n = Self { g, image };
         let at = g.inner_sum_at();
@@ -62,7 +64,7 @@ impl<'a> Inner<'a> {
         (prefix && sorted && begins && ends && leaves).then_some(n)
     }
 
-    /// An image that was accepted before.
+    /// Takes an image that was accepted before.
     pub fn of(g: &'a Geometry, image: &'a [u8]) -> Self {
         Self { g, image }
     }
@@ -78,22 +80,22 @@ impl<'a> Inner<'a> {
         is_capacity(u64::from(capacity)) && version <= u64::from(u32::MAX)
     }
 
-    /// How many records.
+    /// Number of records.
     pub fn len(&self) -> usize {
         (0..self.g.fanout).take_while(|i| self.used(*i)).count()
     }
 
-    /// Whether there is none; an accepted node has some.
+    /// Whether there are no records; an accepted node has at least one.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Lower fence.
+    /// Lower fence key.
     pub fn min(&self) -> &'a [u8] {
         &self.image[self.g.key..2 * self.g.key]
     }
 
-    /// Upper fence as stored.
+    /// Upper fence key, as stored.
     pub fn max(&self) -> &'a [u8] {
         &self.image[..self.g.key]
     }
@@ -129,7 +131,7 @@ impl<'a> Inner<'a> {
         }
     }
 
-    /// Lower fence of child `i`.
+    /// Lower fence key of child `i`.
     pub fn key(&self, i: usize) -> &'a [u8] {
         let at = self.g.record_at(i) + 8;
         &self.image[at..at + self.g.key]
@@ -152,7 +154,7 @@ impl<'a> Inner<'a> {
         get_u64(self.image, self.g.inner_lock_at())
     }
 
-    /// The last record whose key is at most `key`.
+    /// The last record with a key that is at most `key`.
     pub fn floor(&self, key: &[u8]) -> Option<usize> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -196,7 +198,7 @@ pub fn move_upper(g: &Geometry, from: &mut [u8], half: usize, to: &mut [u8]) {
     from[begin..end].fill(0);
 }
 
-/// Makes an image ready to be written: checksum, unlocked.
+/// Prepares an image to be written: sets the checksum, and the lock word to free.
 pub fn seal(g: &Geometry, image: &mut [u8]) {
     image[g.record_at(g.fanout)..g.inner_sum_at()].fill(0);
     let at = g.inner_sum_at();

@@ -9,13 +9,13 @@ use super::{
 /// A leaf's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// Upper fence, exclusive, as stored.
+    /// Upper fence key, exclusive, as stored.
     pub max: &'a [u8],
-    /// Lower fence, inclusive.
+    /// Lower fence key, inclusive.
     pub min: &'a [u8],
-    /// Slots.
+    /// Number of slots.
     pub capacity: usize,
-    /// Grows whenever the key range changes.
+    /// Raised whenever the key range changes.
     pub version: u32,
     /// The right sibling; null at the right end.
     pub right: Sibling,
@@ -28,7 +28,7 @@ pub struct Sibling {
     pub leaf: GlobalAddr,
     /// Its table.
     pub table: GlobalAddr,
-    /// Its slots.
+    /// Its number of slots.
     pub capacity: usize,
 }
 
@@ -45,7 +45,7 @@ pub struct Entry<'a> {
     pub value: &'a [u8],
 }
 
-/// The header at the beginning of an image, when it can be one.
+/// The header at the beginning of an image, if it can be a header.
 pub fn header<'a>(g: &Geometry, image: &'a [u8]) -> Option<Header<'a>> {
     let k = g.key;
     let capacity = u64::from(get_u32(image, 2 * k));
@@ -77,14 +77,14 @@ pub fn put_header(g: &Geometry, image: &mut [u8], h: &Header<'_>) {
     put_u64(image, 2 * k + 24, h.right.capacity as u64);
 }
 
-/// An entry's image taken apart. It has no checksum: the layout leaves no room for one.
+/// Decodes an entry. It has no checksum, because the layout has no room for one.
 pub fn entry<'a>(g: &Geometry, image: &'a [u8]) -> Entry<'a> {
     let (valid, version) = state_of(get_u64(image, 0));
     let (key, value) = (&image[8..8 + g.key], &image[8 + g.key..8 + g.key + g.value]);
     Entry { valid, version, key, value }
 }
 
-/// Writes an entry in use.
+/// Writes a used entry.
 pub fn put_entry(g: &Geometry, image: &mut [u8], version: u32, key: &[u8], value: &[u8]) {
     put_u64(image, 0, state_word(true, version));
     image[8..8 + g.key].copy_from_slice(key);
@@ -98,8 +98,9 @@ pub fn put_free(image: &mut [u8], version: u32) {
     image[8..].fill(0);
 }
 
-/// Accepts the header and the first `slots` entries of a leaf: the entries all have the header's version, and the header the
-/// expected capacity. A leaf that is being split between the words of a READ is refused, unless the seam lies inside an entry.
+/// Accepts the header and the first `slots` entries of a leaf, if all entries have the header's
+/// version, and the header the expected capacity. This refuses an image that a split has changed
+/// between two words of the READ, unless the change falls inside an entry.
 pub fn check<'a>(
     g: &Geometry,
     image: &'a [u8],

@@ -1,5 +1,5 @@
-//! Byte layouts. All little endian; DESIGN.md has the tables. Bytes that come from a READ are garbage until a check here has
-//! accepted them.
+//! Byte layouts, little endian; DESIGN.md has the tables. Bytes that come from a READ are garbage
+//! until a check here has accepted them.
 
 pub mod inner;
 pub mod leaf;
@@ -12,7 +12,7 @@ use crate::options::Options;
 /// Slots of the largest leaf.
 pub const MAX_CAPACITY: usize = 128;
 
-/// Sizes that follow from the options.
+/// Sizes that the options determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of a key.
@@ -29,7 +29,7 @@ impl Geometry {
         Self { key: o.key_bytes as usize, value: o.value_bytes as usize, fanout: o.fanout as usize }
     }
 
-    /// Bytes of an entry: state and version, key, value; whole words.
+    /// Bytes of an entry: state and version, key, value, rounded up to whole words.
     pub fn entry(&self) -> usize {
         (8 + self.key + self.value).next_multiple_of(8)
     }
@@ -39,7 +39,7 @@ impl Geometry {
         (2 * self.key + 32).next_multiple_of(8)
     }
 
-    /// Where entry `i` is in a leaf.
+    /// Offset of entry `i` in a leaf.
     pub fn entry_at(&self, i: usize) -> usize {
         self.header() + self.entry() * i
     }
@@ -54,17 +54,17 @@ impl Geometry {
         self.key + 28
     }
 
-    /// Where record `i` is in an inner node.
+    /// Offset of record `i` in an inner node.
     pub fn record_at(&self, i: usize) -> usize {
         2 * self.key + 12 + self.record() * i
     }
 
-    /// Where an inner node's checksum is.
+    /// Offset of an inner node's checksum.
     pub fn inner_sum_at(&self) -> usize {
         self.record_at(self.fanout).next_multiple_of(8) + 8
     }
 
-    /// Where an inner node's lock is: its last word.
+    /// Offset of an inner node's lock: its last word.
     pub fn inner_lock_at(&self) -> usize {
         self.inner_sum_at() + 8
     }
@@ -74,24 +74,24 @@ impl Geometry {
         self.inner_lock_at() + 8
     }
 
-    /// The lowest lower fence.
+    /// The lowest lower fence key.
     pub fn lowest(&self) -> Vec<u8> {
         vec![0; self.key]
     }
 
-    /// An upper fence as stored: all ones stand for the right end. No separator looks like that, because the keys behind a
-    /// separator are above it.
+    /// An upper fence key as stored: all ones are the right end. No separator has this value,
+    /// because the keys behind a separator are above it.
     pub fn highest(&self) -> Vec<u8> {
         vec![0xff; self.key]
     }
 }
 
-/// An upper fence as stored, or the right end.
+/// An upper fence key as stored; `None` for the right end.
 pub fn upper(fence: &[u8]) -> Option<&[u8]> {
     if fence.iter().all(|b| *b == 0xff) { None } else { Some(fence) }
 }
 
-/// Whether a capacity can be.
+/// Whether a leaf can have this capacity.
 pub fn is_capacity(n: u64) -> bool {
     matches!(n, 32 | 64 | 128)
 }
@@ -126,7 +126,7 @@ pub fn state_word(valid: bool, version: u32) -> u64 {
     u64::from(valid) | u64::from(version) << 8
 }
 
-/// What [`state_word`] made.
+/// Decodes the word of [`state_word`].
 pub fn state_of(word: u64) -> (bool, u64) {
     (word as u8 != 0, word >> 8)
 }

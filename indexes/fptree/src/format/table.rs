@@ -1,4 +1,10 @@
 //! The fingerprint table of a leaf: version, a fingerprint per slot, checksum, lock.
+//!
+//! One WRITE of the whole image publishes the fingerprints and, with its last word, releases the
+//! lock (with `Locks::Leaf` that word is always 0). The checksum covers the version and the
+//! fingerprints, and not the lock, so a reader accepts a locked table. A torn image fails the
+//! checksum, and is READ again. Used slots are a prefix: the first free slot is also the number of
+//! used ones.
 
 use dmtree_parts::hash::{check64, positions};
 
@@ -11,12 +17,12 @@ pub const fn bytes(capacity: usize) -> usize {
     24 + capacity
 }
 
-/// Where the lock is: the last word.
+/// Offset of the lock: the last word.
 pub const fn lock_at(capacity: usize) -> usize {
     16 + capacity
 }
 
-/// Slots as bits.
+/// A set of slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slots(u128);
 
@@ -39,7 +45,7 @@ impl Iterator for Slots {
     }
 }
 
-/// A table that passed its checksum, or that is being built.
+/// A table that has passed its checksum, or that is under construction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The leaf's version.
@@ -49,12 +55,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty one.
+    /// An empty table.
     pub fn new(version: u64, capacity: usize) -> Self {
         Self { version, capacity: capacity as u8, fps: [0; MAX_CAPACITY] }
     }
 
-    /// Accepts an image with a right checksum. The lock is not looked at.
+    /// Accepts an image with a correct checksum. The checksum does not cover the lock.
     pub fn parse(capacity: usize, image: &[u8]) -> Option<Self> {
         let sum_at = 8 + capacity;
         let sum = check64(&image[..sum_at], SEED) & 0xffff_ffff;
@@ -86,7 +92,7 @@ impl Table {
         self.fps[slot] = fp;
     }
 
-    /// The slots with a fingerprint.
+    /// The slots that have a fingerprint.
     pub fn slots(&self, fp: u8) -> Slots {
         let mut slots = Slots::default();
         positions(self.fps(), fp, |slot| {
@@ -101,7 +107,7 @@ impl Table {
         self.fps().iter().position(|fp| *fp == 0)
     }
 
-    /// How many slots are in use. They are the first ones.
+    /// Number of used slots. They are the first ones.
     pub fn used(&self) -> usize {
         self.fps().iter().filter(|fp| **fp != 0).count()
     }

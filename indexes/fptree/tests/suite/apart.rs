@@ -1,4 +1,4 @@
-//! The presets on nodes that are apart and share nothing but TCP connections.
+//! The presets on compute nodes that are connected by TCP only (multi-process).
 
 use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{self, Keys};

@@ -1,5 +1,6 @@
-//! What operations cost, exactly: verbs, bytes and round trips of every preset, at the published geometry (24-byte keys, 8-byte
-//! values, 32 slots). First fixed situations, verb by verb; then means over random keys, against what the paper's design implies.
+//! The exact costs of operations: verbs, bytes and round trips of every preset, at the published
+//! geometry (24-byte keys, 8-byte values, 32 slots). First fixed situations, verb by verb; then
+//! means over random keys, compared with what the paper's design implies.
 
 use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
@@ -15,7 +16,8 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-/// Loaded as random inserts leave it; tables over six compute nodes in stretches scaled down with the keys.
+/// An index in the state after random inserts, with tables over six compute nodes in stretches that
+/// are scaled down with the keys.
 fn loaded(o: &Options, n: u64) -> Bed<FpTree> {
     let pool = PoolOptions {
         compute_nodes: CNS as u16,
@@ -30,7 +32,8 @@ fn loaded(o: &Options, n: u64) -> Bed<FpTree> {
     bed
 }
 
-/// A client of a compute node that has read every key: its cache knows all bottom nodes and all tables.
+/// A client of a compute node that has read every key, so that its cache has all bottom nodes and
+/// all tables.
 fn warm(bed: &Bed<FpTree>, cn: usize, n: u64) -> Client<FpTree> {
     let mut c = bed.client(cn).expect("attach");
     for n in 0..n {
@@ -42,7 +45,7 @@ fn warm(bed: &Bed<FpTree>, cn: usize, n: u64) -> Client<FpTree> {
 
 const KINDS: [OpKind; 5] = [OpKind::Get, OpKind::Put, OpKind::Insert, OpKind::Update, OpKind::Scan];
 
-/// What one operation costs.
+/// The cost of one operation.
 fn cost<T>(c: &mut Client<FpTree>, op: impl FnOnce(&mut Client<FpTree>) -> T) -> (T, OpCounts) {
     c.take_counts();
     let out = op(c);
@@ -67,7 +70,8 @@ fn side(read: u64, write: u64, atomic: u64, bytes_read: u64, bytes_written: u64)
 const NONE: SideCounts =
     SideCounts { read: 0, write: 0, atomic: 0, bytes_read: 0, bytes_written: 0, rpc: 0 };
 
-/// A cost without the READs of entries that share a fingerprint with the key; how many there were.
+/// A cost without the READs of other entries with the key's fingerprint; also the number of those
+/// READs.
 fn plain(c: &OpCounts, base: &Cost) -> (Cost, u64) {
     let false_reads = c.mn.read.saturating_sub(base.mn.read);
     let mut mn = c.mn;
@@ -77,7 +81,7 @@ fn plain(c: &OpCounts, base: &Cost) -> (Cost, u64) {
     (Cost { trips, detached: c.detached, mn, cn: c.cn }, false_reads)
 }
 
-/// Every operation costs this, plus one round trip to a memory node per false positive.
+/// Asserts that an operation costs `base`, plus one round trip to a memory node per false positive.
 #[track_caller]
 fn costs(c: &OpCounts, base: Cost) -> u64 {
     let (found, false_reads) = plain(c, &base);
@@ -139,7 +143,7 @@ fn reads_inserts_and_updates_of_every_preset() {
             c.take_counts();
             c.write(&key(n), Write::Insert(&[8; 8])).expect("insert");
             let cell = c.take_counts().cell(OpKind::Insert, OpOutcome::InsertPlain);
-            // A bottom node that an earlier insert made is not in the cache yet.
+            // A bottom node that an earlier insert made is not cached yet.
             if cell.ops == 1 && cell.counts.mn.bytes_read < 1752 {
                 costs(&cell.counts, insert);
                 inserts += 1;
@@ -149,18 +153,19 @@ fn reads_inserts_and_updates_of_every_preset() {
     }
 }
 
-/// What is in a table but not in its copy, what is in neither, and what no copy exists of.
+/// Keys that are in a table but not in its mirror, keys that are in neither, and tables without a
+/// mirror.
 #[test]
 fn reads_that_ask_the_home() {
     let o = Options::dmtree_published();
     let bed = loaded(&o, N);
-    // No copy yet, unless the table's home is this node.
+    // No mirror yet; none is needed if this node is the table's owner.
     let mut cold = bed.client(1).expect("attach");
     let found = Cost { trips: 2, mn: side(1, 0, 0, 40, 0), cn: side(1, 0, 0, 56, 0), detached: 0 };
     let (mut at_home, mut elsewhere) = (0, 0);
     for n in 0..N {
         let (_, counts) = cost(&mut cold, |c| c.get(&key(n)).expect("get"));
-        // Some also read inner nodes (below); a copy makes later reads of the leaf cheap.
+        // Some also READ inner nodes (below). A mirror makes later reads of the leaf cheap.
         if counts.mn.bytes_read < 1752 {
             if counts.cn == NONE {
                 costs(&counts, search(&o));
@@ -179,7 +184,7 @@ fn reads_that_ask_the_home() {
         assert_eq!(value, None);
         costs(&counts, absent);
     }
-    // A key that is newer than the copy.
+    // A key that is newer than the mirror.
     let mut writer = bed.client(3).expect("attach");
     let mut newer = 0;
     for n in N..N + 300 {
@@ -197,7 +202,7 @@ fn reads_that_ask_the_home() {
     assert!(newer > 100, "{newer}");
 }
 
-/// A leaf that another node has split: the record and the copy are equally old.
+/// A leaf that another node has split: the record and the mirror are equally old.
 #[test]
 fn stale_records() {
     let o = Options::dmtree_published();
@@ -213,7 +218,7 @@ fn stale_records() {
         if split.ops == 0 || split.counts.mn.write != 3 {
             continue;
         }
-        // A key of the leaf that was there before.
+        // A key of the leaf that was there before the split.
         let mut page = Page::new();
         let k = key(n);
         let r = ScanRequest {
@@ -247,7 +252,7 @@ fn stale_records() {
             costs(&counts, stale);
             reads += 1;
         }
-        // [lock, table, unlock] in vain, bottom node, then as ever.
+        // [lock, table, unlock] in vain, bottom node, then as usual.
         let (_, counts) =
             cost(&mut updater, |c| c.write(&old, Write::Update(&[9; 8])).expect("update"));
         if counts.cn.atomic == 2 && counts.mn.bytes_read < 2 * 1752 {
@@ -299,7 +304,7 @@ fn splits() {
         let mut c = bed.client(0).expect("attach");
         let mut splits = 0;
         for n in N..N + 6_000 {
-            // Fresh records, so that the lock is taken once.
+            // With fresh records the lock is taken once.
             c.get(&key(n)).expect("get");
             c.take_counts();
             c.write(&key(n), Write::Insert(&[8; 8])).expect("insert");
@@ -327,7 +332,8 @@ fn splits() {
     }
 }
 
-/// A bottom node without room, known from the cache: the lock in vain, unlock, descent; two WRITEs; lock, READ and WRITE above.
+/// A full bottom node from the cache: lock in vain, unlock, descent; two WRITEs; lock, READ and
+/// WRITE of the node above.
 #[test]
 fn inner_splits() {
     let o = Options::dmtree_published();
@@ -373,7 +379,7 @@ fn near(what: &str, found: f64, wanted: f64) {
 
 const MANY: u64 = 400_000;
 
-/// Mean over all keys of the keys that share their leaf, themselves included.
+/// For each key the number of keys in its leaf, itself included; the mean over all keys.
 fn mean_company(bed: &Bed<FpTree>) -> f64 {
     let shape = bed.client(0).expect("attach").walk().expect("walk");
     let leaves = shape.fill.iter().map(|n| *n as f64);
@@ -392,7 +398,8 @@ fn means_of_searches() {
         let per = |n: u64| n as f64 / t.ops as f64;
         near("READs", per(t.counts.mn.read), mn);
         near("bytes", per(t.counts.mn.bytes_read), bytes);
-        // Before the key's own slot come half of the others, one in 254 of which looks like it.
+        // On average half of the other keys come before the key's own slot; one in 254 of them has
+        // its fingerprint.
         let base = search(&o).mn.read;
         near(
             "false",
@@ -402,7 +409,7 @@ fn means_of_searches() {
         (MANY..MANY + MANY / 4).for_each(|n| assert!(c.get(&key(n)).expect("get").is_none()));
         let t = c.take_counts().total(&[OpKind::Get]);
         let per = |n: u64| n as f64 / t.ops as f64;
-        // Absent: all of them, in the copy and again in the table.
+        // Absent keys: all keys of the leaf, in the mirror and again in the table.
         let looks = if o.mirrors { 2.0 } else { 1.0 };
         let tables = if o.mirrors { 0.0 } else { 1.0 };
         near("absent", per(t.counts.mn.read), tables + looks * mean_company(&bed) / 254.0);
@@ -410,7 +417,7 @@ fn means_of_searches() {
     }
 }
 
-/// Inserts of a tenth of the keys by six warm nodes in turn: splits and stale records included.
+/// Inserts of a tenth of the keys by six warm nodes in turn, with splits and stale records.
 #[test]
 fn means_of_inserts() {
     for o in [Options::fptree(), Options::dmtree_published()] {
@@ -430,8 +437,9 @@ fn means_of_inserts() {
         let per = |n: u64| n as f64 / t.ops as f64;
         let splits = sum.cell(OpKind::Put, OpOutcome::InsertSplit).ops;
         near("splits", per(splits), 1.0 / 22.37);
-        // Derived for 6 levels, as at 10^9 keys; descents through fewer save some. Not derived, and counted here: once a bottom
-        // node is split, each compute node finds its copy old, half of them from the right half (a hop), others descend.
+        // Derived for 6 levels, as at 10^9 keys; a descent through fewer levels saves some. Counted
+        // here in addition: after a bottom node is split, each compute node finds its copy stale,
+        // half of them in the right half (one right link); others descend.
         let node = 1752.0;
         let bottom_splits = 1.0 / 22.37 / 29.4;
         let more = per(misses) * levels - (6.0 - levels) * bottom_splits

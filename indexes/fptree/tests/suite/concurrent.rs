@@ -1,10 +1,12 @@
-//! Concurrent clients; their histories are checked key by key, as far as the published layouts carry.
+//! Concurrent clients. A checker verifies their histories key by key, as far as the published
+//! layouts are sound.
 //!
-//! They do not carry everything. An entry has no checksum, so that one READ while its leaf is being divided may show the key of
-//! the old and the value of the new occupant of a slot. A table's WRITE frees the lock with its last word, which presumes that
-//! words land in ascending order. A scan without tables (on memory nodes) may return a pair whose insert has not reached the
-//! table yet, and a later read may miss it. So histories are judged where READs and WRITEs execute whole, or where no leaf is
-//! divided; elsewhere only what has come to rest is.
+//! They are not sound everywhere. An entry has no checksum, so one READ while its leaf is divided
+//! may show the key of the old and the value of the new occupant of a slot. A table's WRITE frees
+//! the lock with its last word, which presumes that words land in ascending order. A scan without
+//! tables (on memory nodes) may return a pair before its insert has reached the table, and a later
+//! read may miss it. So histories are checked where READs and WRITEs execute whole, or where no
+//! leaf is divided; elsewhere only the final state is checked.
 
 use std::cell::RefCell;
 use std::ops::Bound;
@@ -35,7 +37,7 @@ fn stress() -> Stress {
 
 fn pool(seed: u64) -> PoolOptions {
     PoolOptions {
-        // On one compute node all clients meet in its queues; on several, at the locks.
+        // On one compute node all clients meet in its queues, on several at the locks.
         compute_nodes: [3, 1, 2][seed as usize % 3],
         memory_nodes: 2,
         memory_bytes_per_node: 16 << 20,
@@ -44,7 +46,7 @@ fn pool(seed: u64) -> PoolOptions {
     }
 }
 
-/// Verbs are suspended and execute whole.
+/// Verbs are delayed, and execute whole.
 fn whole(seed: u64, o: &Options) -> Bed<FpTree> {
     bed(seed, o, Tearing::Never)
 }
@@ -62,7 +64,7 @@ fn bed(seed: u64, o: &Options, tearing: Tearing) -> Bed<FpTree> {
     Bed::on(cluster, cache(o, seed), o).expect("an index")
 }
 
-/// Mostly enough; sometimes room for a few nodes only.
+/// Usually enough; sometimes room for a few nodes only.
 fn cache(o: &Options, seed: u64) -> u64 {
     let least = dmtree_fptree::FpNode::least_cache_bytes(&dmtree_fptree::format::Geometry::new(o));
     if seed % 5 == 4 { 3 * least } else { 4 << 20 }
@@ -91,7 +93,8 @@ fn policy(seed: u64) -> Box<dyn Policy> {
     }
 }
 
-/// How many seeds a test runs: its own number, or more when `DMTREE_SEEDS` asks for more.
+/// The seeds of a test: its own number of them, or as many as `DMTREE_SEEDS` says (a 64th of these
+/// for a test of one or two).
 fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
     let more = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse::<u64>().ok());
     from..from + more.map_or(usual, |n| if usual <= 2 { n.div_ceil(64) } else { n })
@@ -108,7 +111,7 @@ fn rests(bed: &Bed<FpTree>) {
     bed.client(0).expect("attach").walk().expect("every invariant holds");
 }
 
-/// Few keys (one leaf or two), many writers; scans where tables tell what counts.
+/// Few keys (one leaf or two), many writers; scans where tables show which pairs count.
 #[test]
 fn interleaved_on_few_keys() {
     for seed in seeds(0, 60) {
@@ -159,8 +162,9 @@ fn interleaved_with_every_combination_of_switches() {
     }
 }
 
-/// A scan sees every key that is there throughout, once and in order, while other keys are inserted around them and leaves are
-/// divided: on every preset. Updates give each key growing values, and a scan never goes back behind what was acknowledged.
+/// A scan returns every key that is present throughout, once and in order, on every preset, while
+/// other clients insert keys between them and divide leaves. Updates raise the value of each key,
+/// and a scan never returns less than the acknowledged value.
 #[test]
 fn scans_over_splits_miss_and_repeat_nothing() {
     for seed in seeds(300, 60) {
@@ -168,8 +172,8 @@ fn scans_over_splits_miss_and_repeat_nothing() {
     }
 }
 
-/// With verbs torn in ascending order a scan with tables loses at most what one torn entry hides, the last one of a leaf, never a
-/// piece of a leaf; and it repeats nothing.
+/// With verbs torn in ascending order, a scan with tables misses at most the key of one torn entry,
+/// the last one of a leaf, and never a part of a leaf. It repeats nothing.
 #[test]
 fn torn_scans_over_splits_miss_one_key_at_most() {
     for seed in seeds(400, 60) {
@@ -178,17 +182,17 @@ fn torn_scans_over_splits_miss_one_key_at_most() {
     }
 }
 
-/// Even keys stay; odd ones come.
+/// Even keys are present throughout; odd ones are inserted.
 fn numbered(n: u64) -> Vec<u8> {
     format!("key-{n:020}").into_bytes()
 }
 
 struct Scene {
     seed: u64,
-    /// How many even keys.
+    /// The number of even keys.
     n: u64,
     torn: bool,
-    /// Tables say what counts.
+    /// Tables show which pairs count.
     exact: bool,
     /// The last acknowledged value of each even key.
     acknowledged: RefCell<Vec<u64>>,
@@ -287,7 +291,7 @@ impl Scene {
         }
         missed += n - next;
         assert!(missed <= u64::from(torn), "seed {seed}: {missed} keys are missing");
-        // What a scan with tables has seen stays seen.
+        // Keys that a scan with tables has returned stay present.
         let again = if exact { inserted.len() } else { 0 };
         for at in inserted.iter().rev().take(again.min(60)) {
             let found = index.get(&numbered(*at), &mut Vec::new()).await.expect("get");
@@ -300,7 +304,8 @@ fn number(value: &[u8]) -> u64 {
     u64::from_le_bytes(value.try_into().expect("8 bytes"))
 }
 
-/// Clients that write keys of their own, and read at random; how many of their writes failed, and what they acknowledged.
+/// Clients that write keys of their own, and read at random. Returns how many writes failed, and
+/// the acknowledged ones.
 fn own_keys(bed: &Bed<FpTree>, seed: u64, ops: u64) -> (u64, Vec<(Vec<u8>, u64)>) {
     let failed = RefCell::new(0);
     let written = RefCell::new(Vec::new());
@@ -333,8 +338,8 @@ fn own_keys(bed: &Bed<FpTree>, seed: u64, ops: u64) -> (u64, Vec<(Vec<u8>, u64)>
     (failed.into_inner(), written.into_inner())
 }
 
-/// Verbs torn at random words that land in ascending order, as the layouts presume. A read may meet a torn entry, so reads are
-/// not judged: every acknowledged write is there in the end.
+/// Verbs torn at random words that land in ascending order, as the layouts presume. A read may meet
+/// a torn entry, so reads are not checked; every acknowledged write is there at the end.
 #[test]
 fn torn_ascending_verbs_lose_no_write() {
     for seed in seeds(500, 40) {
@@ -351,8 +356,9 @@ fn torn_ascending_verbs_lose_no_write() {
     }
 }
 
-/// Words that land in any order: the lock word of a table may be free before its fingerprints are there, and no layout of these
-/// survives that. What remains is that nobody panics and every call ends.
+/// Words that land in any order: the lock word of a table may be free before its fingerprints have
+/// landed, and none of these layouts tolerates that. The test checks that no client panics and
+/// every call ends.
 #[test]
 fn verbs_torn_in_any_order_end() {
     for seed in seeds(600, 15) {
@@ -362,7 +368,7 @@ fn verbs_torn_in_any_order_end() {
     }
 }
 
-/// Real threads, one leaf that is never divided.
+/// Real threads, on one leaf that is never divided.
 #[test]
 fn real_threads_on_one_leaf() {
     for seed in seeds(0, 5) {
@@ -376,8 +382,8 @@ fn real_threads_on_one_leaf() {
     }
 }
 
-/// Real threads that divide leaves. A read may meet a torn entry, so reads are not judged: every acknowledged key is there in
-/// the end, with the value of its only writer.
+/// Real threads that divide leaves. A read may meet a torn entry, so reads are not checked; every
+/// acknowledged key is there at the end, with the value of its only writer.
 #[test]
 fn real_threads_with_splits() {
     for seed in seeds(0, 5) {

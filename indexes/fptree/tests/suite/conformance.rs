@@ -1,4 +1,5 @@
-//! The conformance suite on every preset, in many geometries and with every switch in every position.
+//! The conformance suite on every preset, in many geometries and with every switch in every
+//! position.
 
 use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{self, Keys};
@@ -18,7 +19,7 @@ fn pool() -> PoolOptions {
     }
 }
 
-/// Small stretches, so that tables spread over all compute nodes.
+/// Small stretches, so that tables are spread over all compute nodes.
 fn spread(o: Options) -> Options {
     Options { table_chunk_bytes: 4 << 10, ..o }
 }
@@ -79,7 +80,7 @@ fn model_capacities() {
 
 #[test]
 fn model_three_memory_nodes() {
-    // Small chunks, so that leaves, inner nodes and tables are on all of them.
+    // Small chunks, so that all memory nodes have leaves, inner nodes and tables.
     let pool = PoolOptions { memory_nodes: 3, chunk_bytes: Some(64 << 10), ..pool() };
     for (seed, o) in (30..).zip(presets()) {
         let bed = bed_with(pool.clone(), &o, 8 << 20);
@@ -142,7 +143,7 @@ fn load() {
     }
 }
 
-/// The highest key, alone where the last leaf would begin.
+/// The highest key is alone in the position where the last leaf would begin.
 #[test]
 fn load_of_the_highest_key() {
     for (n, fill) in [(33u64, 1.0), (34, 1.0), (2, 0.01), (23, 0.7)] {
@@ -171,7 +172,7 @@ fn loads_as_random_inserts_would() {
     }
 }
 
-/// Keys and values of lengths that are no whole words.
+/// Keys and values with lengths that are no whole words.
 #[test]
 fn odd_lengths() {
     for o in presets() {
@@ -197,7 +198,7 @@ fn odd_lengths() {
     }
 }
 
-/// Compute nodes without room for tables: further leaves have theirs on memory nodes.
+/// Compute nodes without room for tables: further leaves have their tables on memory nodes.
 #[test]
 fn tables_overflow_to_memory_nodes() {
     let pool = PoolOptions { compute_bytes_per_node: 8 << 10, ..pool() };
@@ -214,7 +215,7 @@ fn tables_overflow_to_memory_nodes() {
     }
 }
 
-/// A pool that fills up: what was stored stays, and nothing is half done.
+/// A pool that fills up: stored pairs stay, and no operation is left half done.
 #[test]
 fn full_memory_nodes() {
     let pool = PoolOptions { memory_bytes_per_node: 2 << 20, ..pool() };

@@ -1,4 +1,5 @@
-//! Byte layouts, read back from memory: offsets and sizes at the published geometry (24-byte keys, 8-byte values, 32 slots).
+//! Byte layouts, read from memory: offsets and sizes at the published geometry (24-byte keys,
+//! 8-byte values, 32 slots).
 
 use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
@@ -63,7 +64,7 @@ fn sizes() {
     assert_eq!((g.header(), g.entry(), g.record(), g.inner_bytes()), (80, 40, 52, 1752));
     assert_eq!([32, 64, 128].map(|c| g.leaf_bytes(c)), [1360, 2640, 5200]);
     assert_eq!([32, 64, 128].map(table::bytes), [56, 88, 152]);
-    // An entry is 8 bytes and the pair, a header two keys and 32 bytes, a record a key and 28.
+    // An entry has 8 bytes and the pair, a header two keys and 32 bytes, a record a key and 28.
     let o = Options { key_bytes: 64, value_bytes: 64, ..Options::default() };
     let g = Geometry::new(&o);
     assert_eq!((g.header(), g.entry(), g.record()), (160, 136, 92));
@@ -125,7 +126,8 @@ fn a_leaf_that_was_divided() {
     keys.sort();
     let raw = Raw::of(&bed);
     let inner = raw.read(raw.root(&bed), 1752);
-    // The left record is one version on, the right one begins at 0, with the first key that moved.
+    // The left record has its version raised by one; the right one begins at 0, with the first key
+    // that moved.
     assert_eq!((word(&inner, 60), word(&inner, 112)), (1 | 1 << 8, 1));
     assert_eq!(inner[120..144], keys[16]);
     let left = raw.read(addr(&inner, 92), 1360);
@@ -135,7 +137,8 @@ fn a_leaf_that_was_divided() {
     assert_eq!(addr(&left, 56), addr(&inner, 144), "right sibling");
     assert_eq!(addr(&left, 64), addr(&inner, 152), "its table");
     assert_eq!(word(&left, 72), 32, "its capacity");
-    // 16 stay and 17 move, both in order from the first slot; every entry has the leaf's version, free ones too.
+    // 16 stay and 17 move, both in order from the first slot. Every entry has the leaf's version,
+    // free ones too.
     for i in 0..32 {
         let at = 80 + 40 * i;
         assert_eq!(word(&left, at), u64::from(i < 16) | 1 << 8);
@@ -152,8 +155,8 @@ fn a_leaf_that_was_divided() {
     assert_eq!(tables.each_ref().map(|t| t[8..40].iter().filter(|b| **b != 0).count()), [16, 17]);
 }
 
-/// A cache without room: the sibling is larger and takes everything; the leaf stays behind empty, with the range below its first
-/// key.
+/// A cache without room: the sibling is larger and takes everything. The leaf stays behind empty,
+/// with the range below its first key.
 #[test]
 fn a_leaf_that_grew() {
     let o = Options { fanout: 8, ..Options::dmtree_published() };
@@ -171,7 +174,7 @@ fn a_leaf_that_grew() {
     assert!(shape.fill[0] > 0, "empty leaves stay on the chain: {:?}", shape.fill);
 }
 
-/// Each client node fills its stretch on one compute node before it goes on to the next.
+/// Each client node fills its stretch on one compute node before it continues with the next.
 #[test]
 fn tables_go_round() {
     let o = Options { table_chunk_bytes: 4 << 10, ..Options::dmtree_published() };
@@ -196,7 +199,7 @@ fn tables_go_round() {
         }
         homes.push(addr(&header, 64).node().index());
     }
-    // The first table was made when the index was. 4 KiB hold 73 tables of 56 bytes.
+    // The first table was made with the index. 4 KiB hold 73 tables of 56 bytes.
     for (i, home) in homes[1..].iter().enumerate() {
         assert_eq!(*home, i / 73 % 4, "table {i}");
     }

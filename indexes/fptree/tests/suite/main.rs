@@ -1,4 +1,4 @@
-//! The FPTree family in one test program: it is linked once.
+//! The tests of the FPTree family in one program, so that it is linked once.
 
 mod apart;
 mod budget;

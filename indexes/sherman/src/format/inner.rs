@@ -4,7 +4,7 @@ use dmtree_fabric::GlobalAddr;
 
 use super::{Geometry, Header, get_addr, header, parse, put_header, put_u64};
 
-/// An accepted image.
+/// An accepted image of an inner page.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner<'a> {
     g: &'a Geometry,
@@ -14,7 +14,7 @@ pub struct Inner<'a> {
 }
 
 impl<'a> Inner<'a> {
-    /// Accepts a page that looks whole and whose keys ascend between its fences.
+    /// Accepts a page that looks whole if its keys ascend between its fence keys.
     pub fn check(g: &'a Geometry, image: &'a [u8]) -> Option<Self> {
         let h = header(g, image).filter(|h| h.level > 0)?;
         let n = Self { g, image, h };
@@ -29,7 +29,7 @@ impl<'a> Inner<'a> {
         (h.records == 0 || !h.ends_before(last)).then_some(n)
     }
 
-    /// An image that was accepted before.
+    /// Takes an image that was accepted before.
     pub fn of(g: &'a Geometry, image: &'a [u8]) -> Option<Self> {
         Some(Self { g, image, h: parse(g, image)? })
     }
@@ -71,7 +71,7 @@ pub fn put_record(g: &Geometry, image: &mut [u8], i: usize, key: &[u8], child: G
     put_u64(image, at + g.key, child.bits());
 }
 
-/// Adds a record at position `i` of a page with `count`; there is room.
+/// Adds a record at position `i` of a page with `count` records; there is room.
 pub fn insert_record(
     g: &Geometry,
     image: &mut [u8],
@@ -84,7 +84,8 @@ pub fn insert_record(
     image[super::LAST_AT..super::LAST_AT + 2].copy_from_slice(&(count as i16).to_le_bytes());
 }
 
-/// Divides a full page: the records behind `middle` move to an empty image under their own header, `middle` goes up. The separator.
+/// Divides a full page: the records behind `middle` move to an empty image under their own header,
+/// and record `middle` becomes the separator, which is returned.
 pub fn divide(
     g: &Geometry,
     left: &mut [u8],

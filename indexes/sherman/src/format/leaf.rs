@@ -1,11 +1,12 @@
-//! Leaves. With two-level versions entries are unsorted and each stands between two versions (4 bits as published); without, they are a sorted
-//! prefix. (As published a value of 0 marks a free slot; here a bit of the front version does, so that zero is a value.)
+//! Leaves. With two-level versions entries are unsorted, and each stands between two versions (4
+//! bits as published). Otherwise they are a sorted prefix of the slots. (As published a value of 0
+//! marks a free slot. Here a bit of the front version does, so that zero is a value.)
 
 use super::Geometry;
 
 const USED: u8 = 0x80;
 
-/// An entry as it stands.
+/// An entry as it is in the image.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     /// Whether the slot is used.
@@ -30,7 +31,7 @@ pub fn entry<'a>(g: &Geometry, image: &'a [u8], i: usize) -> Entry<'a> {
     }
 }
 
-/// Sets entry `i`, or clears it, in its next version.
+/// Sets or clears entry `i`, in its next version.
 pub fn put_entry(g: &Geometry, image: &mut [u8], i: usize, pair: Option<(&[u8], &[u8])>) {
     let bytes = &mut image[g.entry_at(i)..g.entry_at(i + 1)];
     let version = (bytes[0] & g.version_mask).wrapping_add(1) & g.version_mask;
@@ -54,7 +55,7 @@ pub fn used<'a>(g: &'a Geometry, image: &'a [u8]) -> impl Iterator<Item = (usize
     (0..g.leaf_slots).map(|i| (i, entry(g, image, i))).filter(|(_, e)| e.used)
 }
 
-/// The slot of a key, as a writer sees it.
+/// The slot of a key, for a writer: it ignores versions.
 pub fn find(g: &Geometry, image: &[u8], key: &[u8]) -> Option<usize> {
     used(g, image).find(|(_, e)| e.key == key).map(|(i, _)| i)
 }
@@ -64,7 +65,7 @@ pub fn free_slot(g: &Geometry, image: &[u8]) -> Option<usize> {
     (0..g.leaf_slots).find(|i| !entry(g, image, *i).used)
 }
 
-/// In a sorted leaf: where a key is or belongs.
+/// In a sorted leaf: the slot where a key is or belongs.
 pub fn rank(g: &Geometry, image: &[u8], key: &[u8]) -> usize {
     (0..g.leaf_slots)
         .find(|i| {
@@ -88,7 +89,7 @@ pub fn remove_sorted(g: &Geometry, image: &mut [u8], i: usize) {
     image[g.entry_at(last)..g.entry_at(last + 1)].fill(0);
 }
 
-/// Sorts the entries in place; their versions go along.
+/// Sorts the entries in place, with their versions.
 pub fn sort(g: &Geometry, image: &mut [u8]) {
     let mut entries: Vec<Vec<u8>> =
         used(g, image).map(|(i, _)| image[g.entry_at(i)..g.entry_at(i + 1)].to_vec()).collect();
@@ -99,7 +100,8 @@ pub fn sort(g: &Geometry, image: &mut [u8]) {
     }
 }
 
-/// Moves the entries of a sorted leaf from slot `from` on to an empty image, where versions begin anew.
+/// Moves the entries of a sorted leaf from slot `from` on to an empty image, where versions start
+/// anew.
 pub fn move_upper(g: &Geometry, left: &mut [u8], right: &mut [u8], from: usize) {
     for i in from..g.leaf_slots {
         let e = entry(g, left, i);

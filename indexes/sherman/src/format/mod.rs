@@ -1,5 +1,5 @@
-//! Byte layouts of pages. All little endian; DESIGN.md has the tables. Bytes that come from a READ are garbage until a check here
-//! has accepted them.
+//! Byte layouts of pages, little endian; DESIGN.md has the tables. Bytes that come from a READ are
+//! garbage until a check here has accepted them.
 
 pub mod inner;
 pub mod leaf;
@@ -20,7 +20,7 @@ const LEVEL_AT: usize = 25;
 const LAST_AT: usize = 26;
 const FENCES_AT: usize = 28;
 
-/// Sizes that follow from the options.
+/// Sizes that the options determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of a key.
@@ -31,7 +31,7 @@ pub struct Geometry {
     pub leaf_slots: usize,
     /// Records of an inner page.
     pub inner_slots: usize,
-    /// Whether versions tell that a page is whole; a checksum otherwise.
+    /// Whether versions show that a page is whole; otherwise a checksum does.
     pub two_level: bool,
     /// The bits of an entry's version.
     pub version_mask: u8,
@@ -57,7 +57,7 @@ impl Geometry {
         if page == 0 {
             return g;
         }
-        // Header and rear version are there in any case.
+        // The header and the rear version are present in any case.
         let room = page.saturating_sub(g.records_at() + 1);
         Self {
             leaf_slots: (room / g.entry()).min(MAX_SLOTS),
@@ -72,17 +72,17 @@ impl Geometry {
         FENCES_AT + 2 * self.key
     }
 
-    /// Bytes of a leaf's entry: versions around key and value.
+    /// Bytes of a leaf's entry: key and value between two versions.
     pub fn entry(&self) -> usize {
         2 + self.key + self.value
     }
 
-    /// Where entry `i` is in a leaf.
+    /// Offset of entry `i` in a leaf.
     pub fn entry_at(&self, i: usize) -> usize {
         self.records_at() + self.entry() * i
     }
 
-    /// Where record `i` is in an inner page.
+    /// Offset of record `i` in an inner page.
     pub fn record_at(&self, i: usize) -> usize {
         self.records_at() + (self.key + 8) * i
     }
@@ -101,7 +101,8 @@ impl Geometry {
         (self.rear_at(false) + 1).next_multiple_of(self.inner_step)
     }
 
-    /// Bytes that a descent reads of any page: as many as fit both kinds. (The published one reads a leaf's.)
+    /// Bytes that a descent READs of any page: enough for both kinds. (The published code READs
+    /// those of a leaf.)
     pub fn page_bytes(&self) -> usize {
         self.leaf_bytes().max(self.rear_at(false) + 1)
     }
@@ -111,24 +112,24 @@ impl Geometry {
         self.leaf_bytes().max(self.inner_bytes())
     }
 
-    /// The lowest lower fence.
+    /// The lowest lower fence key.
     pub fn lowest(&self) -> Vec<u8> {
         vec![0; self.key]
     }
 
-    /// An upper fence as stored: all ones stand for the right end. No separator looks like that, because the keys behind a
-    /// separator are above it.
+    /// An upper fence key as stored: all ones are the right end. No separator has this value,
+    /// because the keys behind a separator are above it.
     pub fn highest(&self) -> Vec<u8> {
         vec![0xff; self.key]
     }
 }
 
-/// An upper fence as stored, or the right end.
+/// An upper fence key as stored; `None` for the right end.
 pub fn upper(fence: &[u8]) -> Option<&[u8]> {
     if fence.iter().all(|b| *b == 0xff) { None } else { Some(fence) }
 }
 
-/// What every page begins with.
+/// The header of every page.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
     /// The leftmost child; null in a leaf.
@@ -139,14 +140,14 @@ pub struct Header<'a> {
     pub level: u8,
     /// Records of an inner page.
     pub records: usize,
-    /// Lower fence, inclusive.
+    /// Lower fence key, inclusive.
     pub low: &'a [u8],
-    /// Upper fence, exclusive, as stored.
+    /// Upper fence key, exclusive, as stored.
     pub high: &'a [u8],
 }
 
 impl<'a> Header<'a> {
-    /// Of a leaf.
+    /// The header of a leaf.
     pub fn of_leaf(sibling: GlobalAddr, low: &'a [u8], high: &'a [u8]) -> Self {
         Self { leftmost: GlobalAddr::NULL, sibling, level: 0, records: 0, low, high }
     }
@@ -169,7 +170,7 @@ impl Header<'_> {
     }
 }
 
-/// The header of an image, whatever it says.
+/// The header of an image, without any check.
 fn parse<'a>(g: &Geometry, image: &'a [u8]) -> Option<Header<'a>> {
     let k = g.key;
     let last = i16::from_le_bytes(image[LAST_AT..LAST_AT + 2].try_into().ok()?);
@@ -183,7 +184,8 @@ fn parse<'a>(g: &Geometry, image: &'a [u8]) -> Option<Header<'a>> {
     })
 }
 
-/// The header of a page that looks whole: right checksum, or two equal versions. As published, versions do not prove it.
+/// The header of a page that looks whole: correct checksum, or two equal versions. As published,
+/// equal versions do not prove that a page is whole.
 pub fn header<'a>(g: &Geometry, image: &'a [u8]) -> Option<Header<'a>> {
     let is_leaf = get_addr(image, LEFTMOST_AT).is_null();
     let rear = g.rear_at(is_leaf);
@@ -223,7 +225,7 @@ pub fn version(image: &[u8]) -> u8 {
     image[FRONT_AT]
 }
 
-/// Makes a page ready to be written whole: the next version at both ends, or the checksum.
+/// Prepares a page to be written whole: sets the next version at both ends, or the checksum.
 pub fn seal(g: &Geometry, image: &mut [u8]) {
     let rear = g.rear_at(get_addr(image, LEFTMOST_AT).is_null());
     let version = image[FRONT_AT].wrapping_add(1);

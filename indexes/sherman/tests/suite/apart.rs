@@ -1,4 +1,5 @@
-//! Sherman on nodes that are apart and share nothing but TCP connections: the conformance suite, and the same verbs as in one process.
+//! Sherman on compute nodes that are connected by TCP only (multi-process): the conformance suite,
+//! and the same verbs as in one process.
 
 use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{self, Keys};
@@ -39,7 +40,7 @@ fn every_published_step() {
     }
 }
 
-/// What one client counts for the same operations.
+/// The verb counts of one client for the same operations.
 fn counts<I: RangeIndex>(bed: &Bed<I>) -> Vec<Snapshot> {
     let mut c = bed.client(0).expect("a member");
     let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();

@@ -1,5 +1,5 @@
-//! What operations cost, exactly: the figures of DESIGN.md section 4, at the geometry of the DMTree artifact (24-byte keys, 8-byte
-//! values, 32 slots), warm and uncontended.
+//! The exact costs of operations: the figures of DESIGN.md section 4, at the geometry of the DMTree
+//! artifact (24-byte keys, 8-byte values, 32 slots), warm and uncontended.
 
 use std::sync::Arc;
 
@@ -40,7 +40,8 @@ fn per(t: &Totals) -> [f64; 4] {
     [per(c.round_trips), per(c.mn.verbs()), per(c.mn.bytes_read), per(c.mn.bytes_written)]
 }
 
-/// Round trips, verbs, and bytes written of a write that splits nothing, by rung. (Atomics have no payload here.)
+/// Round trips, verbs, bytes read and bytes written of a write that splits nothing, per preset.
+/// (Atomics have no payload here.)
 #[test]
 fn updates_and_inserts_by_rung() {
     let rungs = [
@@ -65,7 +66,7 @@ fn updates_and_inserts_by_rung() {
             assert_eq!(c.write(&key(n), Write::Delete).expect("delete"), Outcome::Done);
         }
         let deletes = per(&c.take_counts().total(&[OpKind::Delete]));
-        // (Inserts have split leaves meanwhile: some of these find their way anew.)
+        // (Inserts have split leaves meanwhile, so some of these need a new route.)
         assert!(deletes[0] < wanted[0] + 1.0 && deletes[1] < wanted[1] + 1.0, "{deletes:?}");
     }
 }
@@ -93,12 +94,12 @@ fn a_scan_reads_the_leaves_of_its_range() {
     };
     c.scan(&r, &mut page).expect("scan");
     let [trips, verbs, bytes, _] = per(&c.take_counts().total(&[OpKind::Scan]));
-    // 100 pairs in leaves of 22.
+    // 100 pairs, in leaves of 22.
     assert!(trips == verbs && (5.0..=6.0).contains(&verbs) && bytes == verbs * 1166.0, "{verbs}");
 }
 
-/// Via the cache, with inner levels above the bottom: lock, READ, WRITE sibling, WRITE left (and unlock), the way down to the page above,
-/// lock, READ, WRITE.
+/// With a cached route and inner levels above the bottom: lock, READ, WRITE sibling, WRITE left
+/// (and unlock), the descent to the page above, lock, READ, WRITE.
 #[test]
 fn a_split_looks_for_its_parent_from_the_root() {
     let (_bed, mut c) = warm(&Options { lazy_splits: false, ..Options::published() });
@@ -108,7 +109,8 @@ fn a_split_looks_for_its_parent_from_the_root() {
     let splits = c.take_counts().cell(OpKind::Insert, OpOutcome::InsertSplit);
     let levels = c.walk().expect("walk").levels;
     let [trips, verbs, ..] = per(&splits);
-    // 4 for the leaf, root pointer and root, 3 for the page above; more where that splits, too, or the cache was old.
+    // 4 for the leaf, 1 for the root word, one for each level of the descent, 3 for the page above;
+    // more where that page splits, too, or the cache was stale.
     let least = f64::from(4 + 1 + levels - 1 + 3);
     assert!(
         splits.ops > 300 && (least..least + 1.5).contains(&trips),

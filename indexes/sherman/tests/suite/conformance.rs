@@ -38,7 +38,7 @@ fn bed(o: &Options) -> Bed<Sherman> {
     bed_with(pool(), o, 8 << 20)
 }
 
-/// A pool whose memory nodes have on-chip memory.
+/// A pool with on-chip memory in its memory nodes.
 fn with_chips(o: &Options, chip_bytes: u32) -> Bed<Sherman> {
     let fabric = LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, chip_bytes);
     let pool = PoolOptions { memory_nodes: 2, ..pool() };
@@ -139,7 +139,7 @@ fn loads_as_random_inserts_would() {
     }
 }
 
-/// Keys and values of lengths that are no whole words.
+/// Keys and values with lengths that are no whole words.
 #[test]
 fn odd_lengths() {
     for o in presets() {
@@ -165,7 +165,7 @@ fn odd_lengths() {
     }
 }
 
-/// A pool that fills up: what was stored stays, and nothing is half done.
+/// A pool that fills up: stored pairs stay, and no operation is left half done.
 #[test]
 fn full_memory_nodes() {
     let pool = PoolOptions { memory_bytes_per_node: 2 << 20, ..pool() };

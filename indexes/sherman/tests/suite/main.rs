@@ -1,4 +1,4 @@
-//! Sherman in one test program: it is linked once.
+//! The tests of Sherman in one program, so that it is linked once.
 
 mod apart;
 mod budget;

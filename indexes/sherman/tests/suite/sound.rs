@@ -1,4 +1,5 @@
-//! The conformance suite on `sherman`, the sound one, in many geometries, with locks in main memory and on chip.
+//! The conformance suite on the sound `sherman`, in many geometries, with locks in main memory and
+//! in on-chip memory.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ fn bed(o: &Options) -> Bed<Sherman> {
     bed_with(pool(), o, 8 << 20)
 }
 
-/// A pool whose memory nodes have on-chip memory.
+/// A pool with on-chip memory in its memory nodes.
 fn with_chips(chip_bytes: u32) -> Cluster {
     let fabric = LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, chip_bytes);
     let pool = PoolOptions { memory_nodes: 2, ..pool() };

@@ -1,4 +1,5 @@
-//! What operations of `sherman`, the sound one, cost, exactly: the published round trips and verbs, and as many bytes within 3 %.
+//! The exact costs of operations of the sound `sherman`: the published round trips and verbs, and
+//! the published bytes within 3 %.
 
 use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
@@ -78,14 +79,14 @@ fn a_scan_reads_its_leaves_together() {
     c.scan(&r, &mut page).expect("scan");
     assert_eq!(page.len(), 100);
     let [trips, verbs, bytes, _] = per(&c.take_counts().total(&[OpKind::Scan]));
-    // 100 pairs in leaves of 19.
+    // 100 pairs, in leaves of 19.
     assert!(
         trips <= 3.0 && (5.0..=8.0).contains(&verbs) && bytes == verbs * 1160.0,
         "{trips} {verbs} {bytes}"
     );
 }
 
-/// Lock, READ, [WRITE sibling | say so], [WRITE commit word, image, entry], and the record above.
+/// Lock, READ, {WRITE sibling, CAS tag}, [WRITE commit word, image, entry], and the record above.
 #[test]
 fn a_split_takes_six_round_trips() {
     let (_bed, mut c) = warm();

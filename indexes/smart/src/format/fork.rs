@@ -1,7 +1,7 @@
-//! New nodes between a slot and what it names: where two subtrees part after bytes that they share.
+//! New nodes between a slot and its child, where two subtrees part after shared bytes.
 //!
-//! A header holds 6 bytes and a slot one more, so that longer shared bytes take a chain of nodes with one child each: every node but the
-//! last covers 7 positions.
+//! A header holds 6 bytes and a slot one more. Longer shared bytes take a chain of nodes with one
+//! child each: every node but the last covers 7 positions.
 
 use dmtree_fabric::{Error, GlobalAddr, Result};
 
@@ -17,24 +17,25 @@ pub const fn nodes_for(shared: usize) -> usize {
     shared / SPAN + 1
 }
 
-/// Where subtrees part.
+/// The point where subtrees part.
 #[derive(Clone, Copy, Debug)]
 pub struct Fork<'a> {
     /// The slot that will name the first node.
     pub above: GlobalAddr,
-    /// The position behind that slot's byte.
+    /// The position behind the byte of that slot.
     pub depth: usize,
-    /// The bytes that all keys share from there on.
+    /// The bytes that all keys share from that position on.
     pub shared: &'a [u8],
     /// The type of the last node.
     pub kind: NodeType,
 }
 
 impl Fork<'_> {
-    /// The nodes, at `places`; the slots of the last one are `children`.
+    /// Builds the nodes at `places`; the slots of the last one are `children`.
     ///
     /// # Errors
-    /// `Corrupt` for positions that no header holds, and for another number of places than [`nodes_for`] says.
+    /// `Corrupt` for positions beyond a header's range, and if the number of places is not
+    /// [`nodes_for`].
     pub fn build(&self, places: &[GlobalAddr], children: Vec<Slot>) -> Result<Vec<NewNode>> {
         let (mut rest, mut depth, mut rev) = (self.shared, self.depth, self.above);
         if places.len() != nodes_for(rest.len()) {
@@ -58,7 +59,7 @@ impl Fork<'_> {
     }
 }
 
-/// A position as headers have it.
+/// A position as a header holds it.
 fn position(depth: usize) -> Result<u8> {
     u8::try_from(depth).map_err(|_| Error::corrupt(format!("a node at position {depth}")))
 }
@@ -80,7 +81,7 @@ mod tests {
             let fork = Fork { above: at(999), depth, shared: &shared, kind };
             prop_assert!(fork.build(&places[1..], vec![]).is_err());
             let nodes = fork.build(&places, children.clone()).unwrap();
-            // Followed as a search does.
+            // Follows the nodes as a search does.
             let (mut position, mut rev, mut seen) = (depth, at(999), Vec::new());
             for (i, n) in nodes.iter().enumerate() {
                 prop_assert_eq!((n.at, n.rev, usize::from(n.header.depth)), (places[i], rev, position));

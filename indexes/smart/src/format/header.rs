@@ -1,4 +1,5 @@
-//! A node's header: one word with the first position that the node describes, its type, and the bytes that all its keys share there.
+//! A node's header: one word with the node's first position, its type, and the bytes that all its
+//! keys share from there on.
 
 use super::slot::NodeType;
 
@@ -8,10 +9,10 @@ const KIND_SHIFT: u32 = 8;
 const LEN_SHIFT: u32 = 13;
 const BYTES_SHIFT: u32 = 16;
 
-/// What a header says.
+/// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// First position that is described, from 1.
+    /// The first position that the node describes, from 1.
     pub depth: u8,
     /// The node's type.
     pub kind: NodeType,
@@ -20,7 +21,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Of a node whose keys share `shared` (6 bytes at most are kept) from `depth` on.
+    /// The header of a node; its keys share `shared` from `depth` on. It keeps at most 6 bytes.
     pub fn new(depth: u8, kind: NodeType, shared: &[u8]) -> Self {
         let len = shared.len().min(MOST_BYTES);
         let mut bytes = [0; MOST_BYTES];
@@ -28,7 +29,7 @@ impl Header {
         Self { depth, kind, len: len as u8, bytes }
     }
 
-    /// The header in a word; `None` for a deleted node and for what no header is.
+    /// Parses a word; `None` for a deleted node and for a word that is no header.
     pub fn parse(word: u64) -> Option<Self> {
         let kind = NodeType::of_code((word >> KIND_SHIFT) as u8 & 0x1f)?;
         let (depth, len) = (word as u8, (word >> LEN_SHIFT) as u8 & 7);
@@ -65,7 +66,7 @@ impl Header {
         Self::new(self.depth.saturating_add(n as u8), self.kind, &self.shared()[n..])
     }
 
-    /// The same from `depth` on, which one of the shared bytes, or the one behind them, has.
+    /// The same header from `depth` on; `depth` is at a shared byte or directly behind them.
     #[must_use]
     pub fn from_depth(&self, depth: usize) -> Self {
         self.without_first(depth.saturating_sub(usize::from(self.depth)))

@@ -1,4 +1,5 @@
-//! A leaf: one pair. Reverse pointer, valid flag, checksum over key and value, key, value, and at the very end its lock.
+//! A leaf: one pair. It has a reverse pointer, a valid flag, a checksum over key and value, the
+//! key, the value, and at the very end its lock.
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_parts::hash::check64;
@@ -12,15 +13,15 @@ const VALID: u8 = 0x80;
 const LOCKED: u8 = 1;
 const SEED: u64 = 0x6c_65_61_66;
 
-/// Where the valid flag is, for those who write nothing else.
+/// Offset of the valid flag, for a WRITE of this byte alone.
 pub const VALID_OFFSET: u64 = VALID_AT as u64;
 
-/// A leaf as READ.
+/// A leaf as it was READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf<'a> {
-    /// The slot that names it, as far as the leaf knows.
+    /// The slot that names it, as the leaf has it; it may be old.
     pub rev: GlobalAddr,
-    /// Whether it holds the key's value.
+    /// Whether it is valid: not replaced by a newer leaf.
     pub valid: bool,
     /// Its key.
     pub key: &'a [u8],
@@ -33,7 +34,7 @@ fn checksum(g: &Geometry, pair: &[u8]) -> u64 {
     if g.short_checksum { sum >> 32 } else { sum }
 }
 
-/// The leaf in an image, if its checksum says that key and value are whole.
+/// The leaf in an image, if its checksum proves that key and value are whole.
 pub fn check<'a>(g: &Geometry, image: &'a [u8]) -> Option<Leaf<'a>> {
     if image.len() < g.leaf_bytes() {
         return None;
@@ -47,7 +48,7 @@ pub fn check<'a>(g: &Geometry, image: &'a [u8]) -> Option<Leaf<'a>> {
     })
 }
 
-/// Writes a valid leaf.
+/// Fills an image with a valid leaf.
 pub fn put(g: &Geometry, image: &mut [u8], rev: GlobalAddr, key: &[u8], value: &[u8]) {
     image[..g.leaf_bytes()].fill(0);
     put_u64(image, 0, rev.bits());
@@ -56,7 +57,7 @@ pub fn put(g: &Geometry, image: &mut [u8], rev: GlobalAddr, key: &[u8], value: &
     set_value(g, image, value);
 }
 
-/// Sets the value of a leaf's image.
+/// Sets the value in a leaf's image.
 pub fn set_value(g: &Geometry, image: &mut [u8], value: &[u8]) {
     let end = KEY_AT + g.key + g.value;
     image[KEY_AT + g.key..end].copy_from_slice(value);
@@ -64,7 +65,7 @@ pub fn set_value(g: &Geometry, image: &mut [u8], value: &[u8]) {
     put_u64(image, CHECKSUM_AT, sum);
 }
 
-/// Sets the slot that names the leaf.
+/// Sets the reverse pointer in an image.
 pub fn set_rev(image: &mut [u8], rev: GlobalAddr) {
     put_u64(image, 0, rev.bits());
 }
@@ -79,12 +80,13 @@ pub fn is_locked(g: &Geometry, image: &[u8]) -> bool {
     image[g.leaf_bytes() - 1] & LOCKED != 0
 }
 
-/// The word that the lock is in, as a compare-and-swap takes it: unlocked and locked. The rest of the word is the leaf's.
+/// The word that contains the lock, as a compare-and-swap needs it: unlocked and locked. Its other
+/// bytes belong to the leaf's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWord {
-    /// While nobody has the lock.
+    /// The word while the lock is free.
     pub free: u64,
-    /// While somebody has.
+    /// The word while the lock is held.
     pub held: u64,
 }
 
@@ -93,13 +95,13 @@ impl LockWord {
         1 << (8 * ((g.leaf_bytes() - 1) % 8))
     }
 
-    /// Of a word as found.
+    /// From a word that a compare-and-swap returned.
     pub fn of(g: &Geometry, word: u64) -> Self {
         let bit = Self::lock_bit(g);
         Self { free: word & !bit, held: word | bit }
     }
 
-    /// Of a leaf's image.
+    /// From a leaf's image.
     pub fn of_image(g: &Geometry, image: &[u8]) -> Self {
         let mut word = [0; 8];
         let from = g.lock_word_at();

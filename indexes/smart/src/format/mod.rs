@@ -1,8 +1,8 @@
-//! Byte layouts. All little endian; DESIGN.md has the tables. Bytes that come from a READ are garbage until a check here has accepted
-//! them.
+//! Byte layouts, little endian; DESIGN.md has the tables. Bytes that come from a READ are garbage
+//! until a check here has accepted them.
 //!
-//! *Positions*: 0 is a byte that no key has, which the root slot stands for; position i, from 1, is byte i - 1 of a key. No key may be a
-//! prefix of another.
+//! *Positions*: position i, from 1, is byte i - 1 of a key. Position 0 is a byte that no key has;
+//! the root slot stands for it. No key may be a prefix of another.
 
 pub mod fork;
 pub mod header;
@@ -13,7 +13,7 @@ pub mod slot;
 use crate::options::Options;
 use slot::NodeTypes;
 
-/// Sizes that follow from the options.
+/// Sizes that the options determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of a key.
@@ -24,9 +24,9 @@ pub struct Geometry {
     pub lock: usize,
     /// 32 bits of checksum instead of 64.
     pub short_checksum: bool,
-    /// Bytes that a leaf takes are a multiple of this.
+    /// Leaves take a multiple of this many bytes.
     pub leaf_step: usize,
-    /// Bytes that a node takes are a multiple of this.
+    /// Nodes take a multiple of this many bytes.
     pub node_step: usize,
     /// Node types in use.
     pub types: NodeTypes,
@@ -61,18 +61,18 @@ impl Geometry {
         node::bytes(self.types.largest).next_multiple_of(self.node_step)
     }
 
-    /// Where the word of a leaf is in which its lock is.
+    /// Offset of the word of a leaf that contains its lock.
     pub fn lock_word_at(&self) -> usize {
         (self.leaf_bytes() - 1) / 8 * 8
     }
 }
 
-/// The byte of a key at a position; 0 outside.
+/// The byte of a key at a position; 0 outside of the key.
 pub fn byte_at(key: &[u8], position: usize) -> u8 {
     position.checked_sub(1).and_then(|i| key.get(i)).copied().unwrap_or(0)
 }
 
-/// How many bytes two keys share from a position on.
+/// How many bytes two keys share, from a position on.
 pub fn shared_from(a: &[u8], b: &[u8], position: usize) -> usize {
     let from = position.saturating_sub(1);
     let (a, b) = (a.get(from..).unwrap_or(&[]), b.get(from..).unwrap_or(&[]));

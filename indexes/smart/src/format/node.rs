@@ -1,4 +1,5 @@
-//! An inner node: reverse pointer, header, slots. Every type has this layout; a larger one has more slots.
+//! An inner node: reverse pointer, header, slots. All types share this layout; a larger type has
+//! more slots.
 
 use dmtree_fabric::GlobalAddr;
 
@@ -9,34 +10,34 @@ use super::slot::{NodeType, Slot};
 const HEADER_AT: usize = 8;
 const SLOTS_AT: usize = 16;
 
-/// Where the header is in a node.
+/// Offset of the header in a node.
 pub const HEADER_OFFSET: u64 = HEADER_AT as u64;
 
-/// Bytes of a node with so many slots.
+/// Bytes of a node with this many slots.
 pub const fn bytes(slots: usize) -> usize {
     SLOTS_AT + 8 * slots
 }
 
-/// Where slot `i` of a node is.
+/// Address of slot `i` of a node.
 pub const fn slot_at(node: GlobalAddr, i: usize) -> GlobalAddr {
     node.plus((SLOTS_AT + 8 * i) as u64)
 }
 
-/// A node as READ.
+/// A node as it was READ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Where it is.
+    /// Its address.
     pub at: GlobalAddr,
-    /// The slot that names it, as far as the node knows.
+    /// The slot that names it, as the node has it; it may be old.
     pub rev: GlobalAddr,
     /// Its header.
     pub header: Header,
-    /// The slots that were READ, as many as the header's type has at most.
+    /// The slots that were READ, at most as many as the header's type has.
     pub slots: Vec<Slot>,
 }
 
 impl Node {
-    /// The node in an image; `None` when it is deleted, or none.
+    /// Parses an image; `None` when the node is deleted, or when there is no node.
     pub fn parse(at: GlobalAddr, image: &[u8]) -> Option<Self> {
         let header = Header::parse(get_u64(image, HEADER_AT))?;
         let rev = GlobalAddr::from_bits(get_u64(image, 0));
@@ -45,7 +46,7 @@ impl Node {
         Some(Self { at, rev, header, slots: words.map(slot).collect() })
     }
 
-    /// Adds slots that were READ later.
+    /// Adds slots of a second READ.
     pub fn extend(&mut self, image: &[u8]) {
         let room = self.header.kind.capacity().saturating_sub(self.slots.len());
         let words = image.chunks_exact(8).take(room);
@@ -58,16 +59,16 @@ impl Node {
         all.find(|(_, s)| !s.is_empty() && s.partial() == byte)
     }
 
-    /// Up to the first empty slot: so many are taken.
+    /// The number of taken slots: those before the first empty one.
     pub fn taken(&self) -> usize {
         self.slots.iter().position(|s| s.is_empty()).unwrap_or(self.slots.len())
     }
 }
 
-/// A node to be written.
+/// A node that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNode {
-    /// Where it shall be.
+    /// Its address.
     pub at: GlobalAddr,
     /// The slot that will name it.
     pub rev: GlobalAddr,
@@ -78,12 +79,12 @@ pub struct NewNode {
 }
 
 impl NewNode {
-    /// Bytes of its image: as many slots as its type has.
+    /// Bytes of its image; the image has as many slots as its type.
     pub fn bytes(&self) -> usize {
         bytes(self.header.kind.capacity())
     }
 
-    /// Its image, in so many bytes.
+    /// Writes its image into `image`.
     pub fn put(&self, image: &mut [u8]) {
         image.fill(0);
         image[..8].copy_from_slice(&self.rev.bits().to_le_bytes());
@@ -93,7 +94,7 @@ impl NewNode {
         }
     }
 
-    /// What a READ of it would yield.
+    /// The node as a READ would return it.
     pub fn as_read(&self) -> Node {
         let mut slots = self.slots.clone();
         slots.resize(self.header.kind.capacity(), Slot::EMPTY);
@@ -129,7 +130,7 @@ mod tests {
                 prop_assert_eq!(node.find(i as u8), Some((i, new.slots[i])));
             }
             prop_assert_eq!(node.find(200), None);
-            // In two READs.
+            // Parses the image in two parts, as two READs return it.
             let mut parts = Node::parse(at, &image[..48]).unwrap();
             parts.extend(&image[48..]);
             prop_assert_eq!(parts, node);

@@ -1,4 +1,4 @@
-//! A slot: one word that names a child, and the byte that leads to it. Zero is empty.
+//! A slot: one word that names a child, with the byte that leads to it. Zero is empty.
 
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result, Role};
 
@@ -7,21 +7,21 @@ const LEAF: u64 = 1 << 15;
 const SIZE_SHIFT: u32 = 8;
 const KIND_SHIFT: u32 = 10;
 const ADDR_SHIFT: u32 = 16;
-/// Offsets are in units of so many bytes.
+/// Unit of offsets, bytes.
 pub const UNIT: u64 = 16;
 const OFFSET_BITS: u32 = 40;
 
-/// The size of an inner node, as it stands in slots and headers: 5 bits.
+/// The size of an inner node, as slots and headers encode it: 5 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeType(u8);
 
 impl NodeType {
-    /// New nodes.
+    /// The type of new nodes.
     pub const N4: Self = Self(1);
-    /// Between N32 and N64; of coarse sets only.
+    /// Between N32 and N64; only coarse sets of types have it.
     const N48: Self = Self(8);
 
-    /// The type with this code; 0 and the unknown are none.
+    /// The type with this code; `None` for 0 and unknown codes.
     pub fn of_code(code: u8) -> Option<Self> {
         matches!(code, 1..=8).then_some(Self(code))
     }
@@ -40,14 +40,14 @@ impl NodeType {
 /// The node types that an index uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeTypes {
-    /// Powers of two from 4 on; else 4, 16, 48, 256.
+    /// Powers of two from 4 on; otherwise 4, 16, 48, 256.
     pub fine: bool,
-    /// Slots of the largest one, for which every node has room.
+    /// Slots of the largest type. Every node has room for so many.
     pub largest: usize,
 }
 
 impl NodeTypes {
-    /// The smallest type with at least so many slots; `None` beyond the largest.
+    /// The smallest type with at least this many slots; `None` beyond the largest.
     pub fn fitting(&self, slots: usize) -> Option<NodeType> {
         let all: &[u8] = if self.fine { &[1, 2, 3, 4, 5, 6, 7] } else { &[1, 3, 8, 7] };
         let mut all = all.iter().map(|code| NodeType(*code));
@@ -63,7 +63,7 @@ impl Slot {
     /// No child.
     pub const EMPTY: Self = Self(0);
 
-    /// What remote memory holds.
+    /// From a word of remote memory.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -73,15 +73,15 @@ impl Slot {
         self.0
     }
 
-    /// Names an inner node.
+    /// A slot that names an inner node.
     ///
     /// # Errors
-    /// `Incompatible` for an address that a slot cannot hold.
+    /// `Incompatible` for an address that a slot cannot encode.
     pub fn node(partial: u8, kind: NodeType, at: GlobalAddr) -> Result<Self> {
         Ok(Self(pack(at)? | u64::from(kind.0) << KIND_SHIFT | u64::from(partial)))
     }
 
-    /// Names a leaf of `bytes` bytes (0 when they are 128 or more).
+    /// A slot that names a leaf of `bytes` bytes (encoded as 0 from 128 on).
     ///
     /// # Errors
     /// As [`Slot::node`].
@@ -105,17 +105,17 @@ impl Slot {
         self.0 as u8
     }
 
-    /// The type of the node it names; `None` for leaves and for what no slot holds.
+    /// The type of the node it names; `None` for leaves and for invalid bits.
     pub fn kind(self) -> Option<NodeType> {
         if self.is_leaf() { None } else { NodeType::of_code((self.0 >> KIND_SHIFT) as u8 & 0x1f) }
     }
 
-    /// Bytes of the leaf it names, as far as the slot says: 0 when they are 128 or more.
+    /// Bytes of the leaf it names, as the slot encodes them: 0 from 128 on.
     pub const fn leaf_bytes(self) -> usize {
         (self.0 >> SIZE_SHIFT) as usize & 0x7f
     }
 
-    /// Where the child is.
+    /// The address of the child.
     pub const fn child(self) -> GlobalAddr {
         let packed = self.0 >> ADDR_SHIFT;
         let node = NodeId::from_bits((packed & 0xff) as u16);

@@ -1,4 +1,4 @@
-//! What the sound SMART looks up in the cache of nodes.
+//! Lookups of the sound SMART in the node cache.
 
 use dmtree_pool::Grant;
 
@@ -6,23 +6,24 @@ use super::format::head::NodeType;
 use super::format::slot::{Slot, Symbol};
 use crate::cache::{EntryId, PrefixCache};
 
-/// Nodes with their lives.
+/// Nodes with their generations.
 pub(crate) type NodeCache = PrefixCache<Slot, Grant>;
 
-/// Where a descent may begin.
+/// A cached node at which a descent may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
     /// The node.
     pub node: Grant,
     /// Bytes of its prefix.
     pub len: usize,
-    /// Slots it had at least.
+    /// The number of slots it has at least.
     pub kind: NodeType,
     /// The entry.
     pub entry: EntryId,
 }
 
-/// The slot that leads on towards a key from the deepest cached node that has one, and the bytes of that node's prefix.
+/// The slot of the deepest cached node that leads on towards a key, and the length of that node's
+/// prefix.
 pub(crate) fn next_slot(cache: &NodeCache, key: &[u8]) -> Option<(Slot, usize)> {
     let mut found = None;
     cache.on_path(key, |_, _, slots, len| {

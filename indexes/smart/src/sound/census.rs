@@ -1,7 +1,28 @@
-//! A census: memory that dead nodes held, or that dropped operations had taken, is found and taken back; locks of the dead are released.
+//! Garbage collection: finds memory that dead nodes held, or that dropped operations had allocated,
+//! takes it back, and releases abandoned locks of dead nodes.
 //!
-//! How lost memory is told from memory in use while everybody works is the pool's business (`dmtree_pool::Census`); here is what is
-//! reachable: a cursor over the keys meets every leaf and node that is there throughout.
+//! `dmtree_pool::Census` tells lost memory from memory in use while all clients work. This module
+//! supplies the mark phase: a cursor over the keys visits every leaf and node that is in the tree
+//! throughout.
+//!
+//! Phases, in order:
+//! 1. Settling: opens the GC log of every compute node, and waits until the operations have ended
+//!    that ran at the beginning.
+//! 2. Marking: READs nodes and leaves in key order, some leaves at a time, and records them as
+//!    live. If a leaf's holder is fenced, CAS word: held -> free.
+//! 3. Ending: raises a barrier, and waits until the operations have ended that ran during marking.
+//!    What is neither marked, nor in a GC log, nor in a list of a compute node (free, retired) is
+//!    then lost.
+//! 4. Checking: READs the first word of each lost object for its generation.
+//! 5. Clearing: raises a barrier, waits, and reads the GC log. Objects that were logged meanwhile
+//!    belong to another operation; all others are retired.
+//!
+//! Invariant: an object that was in the tree throughout is marked, because the path to a key only
+//! grows, and a leaf keeps its place or is replaced by one that is logged. An object is retired
+//! with a generation that is larger than any it may have had, so old pointers cannot match it.
+//!
+//! The state is in the memory of one client's node. A crash loses it, and with it nothing but work:
+//! a later collection starts again.
 
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::{Found, Work};
@@ -16,36 +37,37 @@ use super::format::slot::{Child, LINE, Slot, Symbol};
 use super::get::LeafView;
 use super::node::Chore;
 
-/// Pause of a census that waits for operations to end, ns.
+/// Pause while a collection waits for operations to end, ns.
 const PAUSE_NS: u64 = 50_000;
-/// Pieces of work of one call of maintenance.
+/// Steps of one call of maintenance.
 const PIECES: u32 = 16;
-/// Leaves marked in one piece.
+/// Leaves marked in one step.
 const LEAVES: usize = 256;
 
-/// A census under way.
+/// A collection in progress.
 #[derive(Debug)]
 pub(crate) struct Going {
     census: Census,
     phase: Phase,
     live: Held,
     lost: Lost,
-    /// Those of them that are free once nobody has noted them: with the largest life they may have had.
+    /// Lost objects that are free unless the GC log has them, with the largest generation they may
+    /// have had.
     objects: Vec<(ArenaKey, Grant)>,
     found: Found,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// Operations that ran at the beginning have to end.
+    /// Waits for operations that ran at the beginning.
     Settling,
-    /// What is reachable, from a key on.
+    /// Marks reachable objects, from a key on.
     Marking(Vec<u8>),
-    /// Operations that ran while it was marked have to end.
+    /// Waits for operations that ran during the marking.
     Ending,
-    /// What the lost objects were.
+    /// Reads the generation of lost object number `.0`.
     Checking(usize),
-    /// Operations that may have retired one of them have to end.
+    /// Waits for operations that may have retired one of the lost objects.
     Clearing,
 }
 
@@ -57,7 +79,7 @@ enum Pace {
 }
 
 impl Smart {
-    /// A whole census, at once.
+    /// Runs a whole collection.
     pub(crate) async fn census_op(&self) -> Result<Found> {
         let mut going = self.begin_census().await?;
         let counted = loop {
@@ -72,7 +94,8 @@ impl Smart {
         counted
     }
 
-    /// A piece of the census that follows a death, by one node for all. What goes wrong for want of somebody else begins again.
+    /// Runs a part of the collection that follows a death; one node does it for all. A collection
+    /// that fails because of another node is started again.
     pub(crate) async fn census_chore(&self) -> Result<Work> {
         if !self.node.pool.is_first() {
             return Ok(Work::None);
@@ -167,7 +190,8 @@ impl Smart {
                 going.phase = Phase::Checking(i + 1);
             }
             Phase::Clearing => {
-                // An operation, too: should another node have begun a census meanwhile, it waits for this.
+                // This part is pinned, too: a collection that another node has begun meanwhile
+                // waits for it.
                 let _pin = self.pin();
                 self.take_lost(going).await?;
                 return Ok(Pace::Over);
@@ -176,7 +200,8 @@ impl Smart {
         Ok(Pace::On)
     }
 
-    /// The largest life that a lost object may have had; `None` when nobody can tell.
+    /// The largest generation that a lost object may have had; `None` when its first word does not
+    /// show it.
     async fn last_life(&self, key: ArenaKey, at: dmtree_fabric::GlobalAddr) -> Result<Option<u16>> {
         self.ep.step(Step::Structure);
         let first = self.ep.read(at, 8).await?.word(0);
@@ -184,11 +209,11 @@ impl Smart {
             true => Head::of_bits(first).map(|h| h.life),
             false => Word::of_bits(first).map(|w| w.life),
         };
-        // A grant may have been used up without a word written.
+        // A grant may have been used up before any word was written.
         Ok(if first == 0 { Some(0) } else { written.map(|life| life.saturating_add(1)) })
     }
 
-    /// The end: what was noted meanwhile is somebody's.
+    /// The end: objects in the GC log belong to another operation; retires all others.
     async fn take_lost(&self, going: &mut Going) -> Result<()> {
         let pool = &self.node.pool;
         let noted = pool.collect(&self.ep, &going.census, Told::Notes).await?;
@@ -212,7 +237,7 @@ impl Smart {
         Ok(())
     }
 
-    /// Marks what is reachable from a key on; where to go on.
+    /// Marks reachable objects from a key on; returns the key to continue from.
     async fn mark_some(&self, from: &[u8], live: &mut Held) -> Result<Option<Vec<u8>>> {
         let top = self.top().await?;
         let node = |v: &View| Span::object(v.at, u64::from(self.node.nodes.key().object_bytes));
@@ -271,7 +296,7 @@ impl Smart {
         Ok(leaf.key.to_vec())
     }
 
-    /// A leaf that somebody held who is dead.
+    /// Releases an abandoned lock: the leaf's holder is dead.
     async fn release_for_dead(&self, view: &LeafView) -> Result<()> {
         let word = view.word;
         if word.holder.is_some_and(|h| self.node.is_gone(h)) {
@@ -281,7 +306,7 @@ impl Smart {
     }
 }
 
-/// The slots of a node in the order of keys; those from a key on.
+/// The slots of a node in key order, from a key on.
 fn in_order(view: &View, from: Option<&[u8]>) -> Vec<Slot> {
     let first = from.map(|key| Symbol::of(key, view.head.len));
     let mut slots: Vec<Slot> = view.slots.iter().copied().filter(|s| s.has_child()).collect();
@@ -290,7 +315,7 @@ fn in_order(view: &View, from: Option<&[u8]>) -> Vec<Slot> {
     slots
 }
 
-/// A census that is wanted again, unless it is done.
+/// A collection that is queued again, unless it is done.
 struct Again<'c> {
     c: &'c Smart,
     wanted: bool,
@@ -301,7 +326,7 @@ impl Again<'_> {
         self.wanted = false;
     }
 
-    /// What will do later is no error.
+    /// Errors that a later attempt may not meet are not returned.
     fn after(self, e: dmtree_fabric::Error) -> Result<Work> {
         let soon = [ErrorKind::Unreachable, ErrorKind::Busy, ErrorKind::TimedOut];
         if soon.contains(&e.kind()) {

@@ -1,4 +1,22 @@
-//! A client: one slot's view of the index, and how its operations begin and end.
+//! A client: the view that one fabric slot has of the index, and how its operations begin and end.
+//!
+//! Every operation that posts verbs first pins the client's reclamation epoch (`Smart::pin`), and
+//! leaves it when the [`Pinned`] guard is dropped. Memory that the operation can reach is not
+//! reused in between. A client that only waits for another local operation, and holds no leaf,
+//! leaves the epoch for that time (`Smart::rest`, a quiescent section), so that it does not delay
+//! reclamation.
+//!
+//! The client records every leaf lock before the CAS that takes it (`Smart::hold`), and forgets it
+//! after the release (`Smart::let_go`). Locks that remain when the operation ends are abandoned
+//! locks: the operation failed, or its caller dropped the future. They go to the shared list of the
+//! compute node, and the next operation of this node that meets one, or maintenance, releases it
+//! (`update.rs`).
+//!
+//! Invariant: an operation has not ended before its last verb has executed. A dropped operation can
+//! have verbs in flight, so its epoch and its abandoned locks wait until the endpoint is quiet.
+//!
+//! A crash of the whole compute node loses the list. Other compute nodes then take the locks over
+//! after the node has been fenced, by the holder's number and incarnation in the lock word.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,15 +30,17 @@ use super::format::leaf::{Holder, Stored, Word};
 use super::format::slot::fits;
 use super::node::SmartNode;
 
-/// A client of the sound SMART: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
+/// A client of the sound SMART: one fabric slot. [`dmtree_parts::RangeIndex`] documents its
+/// operations.
 pub struct Smart {
     pub(crate) ep: Endpoint,
     pub(crate) node: Arc<SmartNode>,
     pub(crate) epoch: RefCell<Rc<EpochHandle>>,
     pub(crate) holder: Holder,
-    /// Leaves that the present operation holds, or has tried to hold without hearing the outcome: the word then.
+    /// Leaves that the present operation holds, or has tried to lock with unknown outcome, each
+    /// with its lock word in that case.
     pub(crate) held: RefCell<Vec<(GlobalAddr, Word)>>,
-    /// Something forced the present operation to repeat a step.
+    /// A conflict forced the present operation to repeat a step.
     pub(crate) retried: Cell<bool>,
     turns: Cell<u64>,
 }
@@ -31,10 +51,12 @@ impl std::fmt::Debug for Smart {
     }
 }
 
-/// An operation runs: what it may reach is not used again before it ends, and the leaves that it holds then are orphans.
+/// A running operation. While it exists, memory that the operation can reach is not reused. Its
+/// drop turns the leaf locks that are left into abandoned locks.
 ///
-/// A caller may drop its future at any await. Verbs in flight execute all the same, so the operation has not ended before they have: its
-/// announcement and its orphans wait for that, and the client goes on with another announcement.
+/// A caller may drop its future at any await. Verbs in flight execute all the same, so the
+/// operation ends only after them: its epoch and its abandoned locks wait for that, and the client
+/// continues with another epoch handle.
 pub(crate) struct Pinned<'c>(&'c Smart);
 
 impl Drop for Pinned<'_> {
@@ -55,7 +77,7 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// Memory that an operation has taken and not linked yet.
+/// Memory that an operation has allocated and not linked yet.
 #[derive(Default)]
 pub(crate) struct Taken {
     pub leaf: Option<(usize, Grant)>,
@@ -85,24 +107,25 @@ impl Smart {
         Pinned(self)
     }
 
-    /// While it waits for another operation of its node, an operation that holds nothing does not stand in the way of others.
+    /// Leaves the epoch while the operation waits for another one of its node. `None` if it holds a
+    /// leaf.
     pub(crate) fn rest(&self) -> Option<dmtree_pool::Rest> {
         self.held.borrow().is_empty().then(|| self.epoch.borrow().rest())
     }
 
-    /// The operation holds a leaf, or tries to.
+    /// Records that the operation holds a leaf, or tries to lock it.
     pub(crate) fn hold(&self, at: GlobalAddr, word: Word) {
         let mut held = self.held.borrow_mut();
         held.retain(|(a, _)| *a != at);
         held.push((at, word));
     }
 
-    /// It does not, any more.
+    /// Records that the operation does not hold the leaf any more.
     pub(crate) fn let_go(&self, at: GlobalAddr) {
         self.held.borrow_mut().retain(|(a, _)| *a != at);
     }
 
-    /// The outcome to count for an operation that went this way.
+    /// The outcome to count for an operation: `plain`, or `Retried` if a step was repeated.
     pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
         match plain {
             OpOutcome::InsertSplit => plain,
@@ -116,9 +139,9 @@ impl Smart {
         self.turns.get()
     }
 
-    // ---- memory -----------------------------------------------------------------------------------------------------
+    // ---- memory ----
 
-    /// How a value is to be stored: in its leaf, or in a block, which is written here.
+    /// Stores a value: inline in its leaf, or in a block, which is written here.
     pub(crate) async fn store<'v>(
         &self,
         value: &'v [u8],
@@ -162,7 +185,7 @@ impl Smart {
         within_reach(grant)
     }
 
-    /// Gives back what nobody was ever led to.
+    /// Gives back memory that was never linked.
     pub(crate) fn give_back(&self, taken: Taken) {
         let pool = &self.node.pool;
         if let Some((lines, g)) = taken.leaf {

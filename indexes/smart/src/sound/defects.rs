@@ -1,21 +1,22 @@
-//! Defects on purpose, each a step left out or done too early: only a checker switches them on, to show that it finds them. Not an
-//! option, not stored, off in every index that is opened.
+//! Mutants: each omits a step, or does it too early. Only mutation tests enable them, to show that
+//! a checker finds them. They are no options, are not stored, and are off in every index that is
+//! opened.
 
 dmtree_parts::defects! {
-    /// A slot names a new leaf before the leaf is there.
+    /// A slot names a new leaf before the leaf is written.
     SlotBeforeLeaf,
-    /// A slot names a new node before node and leaf are there.
+    /// A slot names a new node before node and leaf are written.
     SlotBeforeNode,
-    /// A leaf is let go, under the next version, before its area has landed.
+    /// A leaf is released, under the next version, before its area has landed.
     ReleaseBeforeArea,
-    /// A dead leaf is retired before its slot is vacant.
+    /// A leaf's tombstone is retired before its slot is vacant.
     RetireNamed,
-    /// A node is made dead without its slots being frozen.
+    /// A node becomes dead without its slots being frozen.
     CloseUnfrozen,
-    /// What the dead hold is not taken from them.
+    /// Abandoned locks of dead compute nodes are not taken over.
     NoTakeOver,
     /// New memory is live and linked at once, also where an old pointer can lead.
     NeverYoung,
-    /// A census takes what somebody has noted meanwhile.
+    /// Garbage collection takes objects that were logged as retired meanwhile.
     CensusNoNotes,
 }

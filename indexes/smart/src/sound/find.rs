@@ -1,12 +1,24 @@
-//! Finding where a key is or belongs.
+//! Finds the place where a key is or belongs.
 //!
-//! *Fast*: along cached slots, which may lead anywhere. What is met there counts if it proves by itself that it is the key's: a live leaf
-//! with the key. Everything else, absence too, is told by the slow way.
+//! *Fast path*: along cached slots, which may be stale and lead anywhere. An object at their end
+//! counts only if it proves itself: a live leaf with the key. The fast path proves nothing else,
+//! and no absence. Verbs: READ node per level that is not cached, READ leaf.
 //!
-//! *Slow*: from a node that is known to be in the tree: the root, or a cached one that still shows the life that it had when it was
-//! linked. From there every step is known: what a slot of such a node names now was linked after this operation began, and stays what it
-//! is until the operation ends. Such a descent helps what others have left half done: nodes that nobody has marked as linked, dead ones
-//! that are named still.
+//! *Slow path*: from a node that is known to be in the tree, which is the root, or a cached node
+//! that still has the generation under which it was cached and is linked. Verbs: READ of that node,
+//! then READ node per level. What a slot of such a node names was in the tree at a time after this
+//! operation began, and its memory is not reused before the operation ends.
+//!
+//! The slow path relies on these invariants (DESIGN.md, section 10): a node is unlinked only after
+//! it is dead; the slots of a dead node are frozen; memory is reused only after the operations have
+//! ended that ran when it was unlinked. It completes what a crash or a slow client has left
+//! unfinished:
+//!
+//! - A new node that a slot names, but that nothing has marked as linked (`Young`): CAS head ->
+//!   linked.
+//! - A dead node that a slot still names: CAS slot -> vacant. The client that succeeds with this
+//!   CAS retires the node, so the node is retired exactly once. A crash between this CAS and the
+//!   retirement loses the memory until the next garbage collection.
 
 use std::sync::atomic::Ordering;
 
@@ -25,12 +37,12 @@ pub(crate) struct View {
     pub at: GlobalAddr,
     pub head: Head,
     pub hash: u64,
-    /// As many as its type has.
+    /// As many slots as its type has.
     pub slots: Vec<Slot>,
 }
 
 impl View {
-    /// Whether its keys share the first bytes of `key`.
+    /// Whether all its keys begin with the first bytes of `key`.
     pub fn leads_to(&self, key: &[u8]) -> bool {
         key.get(..self.head.len).is_some_and(|prefix| prefix_hash(prefix) == self.hash)
     }
@@ -40,17 +52,17 @@ impl View {
         self.slots.iter().copied().enumerate().find(|(_, slot)| slot.is(s))
     }
 
-    /// Where slot `i` is.
+    /// Address of slot `i`.
     pub fn slot_at(&self, i: usize) -> GlobalAddr {
         slot_at(self.at, i)
     }
 
-    /// Whether anything is behind it.
+    /// Whether it has any child.
     pub fn has_children(&self) -> bool {
         self.slots.iter().any(|s| s.has_child())
     }
 
-    /// What the allocator knows it as.
+    /// The grant under which the allocator knows it.
     pub fn grant(&self) -> Grant {
         Grant { addr: self.at, life: self.head.life }
     }
@@ -63,7 +75,7 @@ pub(crate) struct Spot {
     pub slot: Slot,
 }
 
-/// Where a key is or belongs: in this node, which is the last on its path.
+/// The place where a key is or belongs: in this node, which is the last on its path.
 pub(crate) struct Place {
     pub node: View,
     /// The slot that names the node; `None` for the root.
@@ -71,15 +83,15 @@ pub(crate) struct Place {
     pub what: What,
 }
 
-/// What stands there.
+/// The content of a place.
 pub(crate) enum What {
-    /// A leaf, of this key or of another.
+    /// A leaf, of this key or of another one.
     Leaf { spot: Spot, at: GlobalAddr, lines: usize },
-    /// A node whose keys share a prefix that is not this key's.
+    /// A node with a prefix that is not a prefix of the key.
     Node { spot: Spot, view: View },
-    /// The symbol's slot, without a child.
+    /// The slot of the symbol, without a child.
     Vacant(Spot),
-    /// Nothing: the symbol has no slot.
+    /// The symbol has no slot.
     Nothing,
 }
 
@@ -100,7 +112,7 @@ impl Smart {
         Ok(*self.node.top.get_or_init(|| view.grant()))
     }
 
-    /// READs a node; `None` when no node is there.
+    /// READs a node; `None` when there is no node.
     pub(crate) async fn read_node(&self, at: GlobalAddr, kind: NodeType) -> Result<Option<View>> {
         self.ep.step(Step::Structure);
         let first = self.ep.read(at, kind.bytes() as u32).await?;
@@ -111,14 +123,14 @@ impl Smart {
         let known = kind.slots().min(has);
         view.slots.extend((0..known).map(|i| Slot(first.word(SLOTS_AT / 8 + i))));
         if known < has {
-            // It has grown since somebody said how large it is.
+            // The node has grown since the type was recorded.
             let rest = self.ep.read(slot_at(at, known), 8 * (has - known) as u32).await?;
             view.slots.extend((0..has - known).map(|i| Slot(rest.word(i))));
         }
         Ok(Some(view))
     }
 
-    /// The node to begin a slow descent at.
+    /// The node at which a slow descent begins.
     async fn begin(&self, key: &[u8]) -> Result<View> {
         loop {
             self.ep.stage_cost(Stage::CacheLookup, 1);
@@ -140,12 +152,12 @@ impl Smart {
         view.ok_or_else(|| Error::corrupt(format!("the root at {} is gone", top.addr)))
     }
 
-    /// Where a key is or belongs, by the slow way.
+    /// The place where a key is or belongs, by the slow path.
     pub(crate) async fn find(&self, key: &[u8]) -> Result<Place> {
         self.find_until(key, usize::MAX).await
     }
 
-    /// The same; a descent that has come to a prefix of `len` bytes or more goes no further.
+    /// The same; a descent that has reached a prefix of at least `len` bytes goes no further.
     pub(crate) async fn find_until(&self, key: &[u8], len: usize) -> Result<Place> {
         let mut backoff = self.ep.backoff("a way to a key", self.node.root.word);
         let mut node = self.begin(key).await?;
@@ -183,7 +195,8 @@ impl Smart {
         }
     }
 
-    /// The node that a slot of a node of the tree names, marked as linked. `None`: it was dead, and the slot is vacant by now.
+    /// The child node of a slot of a node in the tree, marked as linked. `None`: the child was
+    /// dead, and the slot is vacant now.
     pub(crate) async fn child(
         &self,
         spot: Spot,
@@ -212,7 +225,8 @@ impl Smart {
         Ok(Some(view))
     }
 
-    /// Makes the slot of a dead node vacant. Whoever does, retires the node.
+    /// Makes the slot of a dead node vacant. The client that succeeds with the CAS retires the
+    /// node.
     pub(crate) async fn unlink(&self, spot: Spot, dead: Grant) -> Result<bool> {
         let was = self.ep.cas(spot.at, spot.slot.0, spot.slot.hole().0).await?;
         let won = was == spot.slot.0;
@@ -222,7 +236,7 @@ impl Smart {
         Ok(won)
     }
 
-    /// Caches a node that is in the tree.
+    /// Caches a node of the tree.
     pub(crate) fn keep(&self, key: &[u8], view: &View) {
         if let Some(prefix) = key.get(..view.head.len) {
             self.ep.stage_cost(Stage::CacheFill, 1);
@@ -230,7 +244,7 @@ impl Smart {
         }
     }
 
-    /// The leaf that cached slots, and what they lead to, name for a key; nothing of it is known.
+    /// The leaf that the fast path leads to. Nothing about it is proved.
     pub(crate) async fn find_fast(&self, key: &[u8]) -> Result<Option<(GlobalAddr, usize)>> {
         self.ep.stage_cost(Stage::CacheLookup, 1);
         let Some((mut slot, mut len)) = cache::next_slot(&self.node.cache, key) else {
@@ -261,13 +275,15 @@ impl Smart {
     }
 }
 
-/// Bytes to WRITE for a new node: all of it where an earlier one may have left something.
+/// Bytes to WRITE for a new node: all of its memory where an earlier generation may have left
+/// slots.
 pub(crate) fn image_bytes(life: u16, kind: NodeType) -> usize {
     if life == 1 { kind.bytes() } else { NodeType::LARGEST.bytes() }
 }
 
 impl Smart {
-    /// The head of a new node. Nobody can have an old pointer to memory that was never used.
+    /// The head of a new node. No old pointer can lead to memory that was never used, so such a
+    /// node is linked at once.
     pub(crate) fn new_head(&self, len: usize, kind: NodeType, life: u16) -> Head {
         let at_once = life == 1 || self.node.has(Defect::NeverYoung);
         let state = if at_once { State::Linked } else { State::Young };

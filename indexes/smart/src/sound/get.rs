@@ -1,7 +1,19 @@
 //! Point reads.
 //!
-//! A live leaf with the key, wherever it was met, is the answer: it is in the tree, for nothing unlinks a leaf before it is dead; current
-//! at the sample of its word, for an area counts only under the version that the word has. Everything else is told by the slow way.
+//! Verbs in order: READ leaf along cached slots (fast path); if that proves nothing, READ node per
+//! level and READ leaf (slow path, `find.rs`); for a value in a block, READ block.
+//!
+//! A live leaf with the key, wherever it was met, is the answer. It is in the tree, because a leaf
+//! is unlinked only after it has become a tombstone. Its value is current at the sample of the
+//! leaf's word, because an area counts only under the version that the word has. Everything else,
+//! absence included, is decided on the slow path.
+//!
+//! With delegation, readers of one key on a compute node share a READ. The leader closes the batch
+//! before its first verb, so a follower's operation began before the sample.
+//!
+//! On the slow path a read completes what an insert has left unfinished: a leaf that a slot names
+//! but that is not marked as live (`Young`) gets CAS word -> live before it counts. A tombstone
+//! that a slot still names becomes a maintenance task.
 
 use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Sampled, Stage, Step, Verified};
 use dmtree_parts::check_key;
@@ -15,29 +27,29 @@ use super::find::{Spot, What};
 use super::format::leaf::{Leaf, State, Stored, Word};
 use super::node::Chore;
 
-/// A leaf as it was read: the key is checked, and so is the value.
+/// A leaf as it was read; key and value are checked.
 pub(crate) struct LeafView {
     pub at: GlobalAddr,
     pub lines: usize,
-    /// Its word: as read, or as this client has changed it since.
+    /// Its word: as READ, or as this client has changed it since.
     pub word: Word,
     bytes: Verified,
     /// When its READ began.
     pub read_at: u64,
 }
 
-/// What the leaf that a slot names is to a key.
+/// What the leaf that a slot names means for a key.
 pub(crate) enum Seen {
-    /// The key's, and present.
+    /// The key's leaf; the key is present.
     Mine(LeafView),
-    /// The key's, and absent.
+    /// The key's tombstone; the key is absent.
     Dead(LeafView),
-    /// Another key's.
+    /// The leaf of another key.
     Other(LeafView),
 }
 
 impl LeafView {
-    /// What a READ of a leaf of the tree has brought; `None` when it is torn.
+    /// A leaf of the tree from the bytes of a READ; `None` when it is torn.
     pub fn of(
         c: &Smart,
         at: GlobalAddr,
@@ -137,7 +149,7 @@ impl Smart {
         }
     }
 
-    /// The contents of a value's block; false when they are not there (any more).
+    /// The contents of a value's block; false when the block does not hold the value (any more).
     pub(crate) async fn read_block(&self, b: BlockPtr, out: &mut Vec<u8>) -> Result<bool> {
         let bytes = self.ep.read(b.addr(), b.capacity()).await?;
         Ok(bytes.extract(|bytes| {
@@ -148,7 +160,7 @@ impl Smart {
         }))
     }
 
-    /// The key's live leaf, by the fast way.
+    /// The key's live leaf, by the fast path.
     pub(crate) async fn fast_leaf(&self, key: &[u8]) -> Result<Option<LeafView>> {
         let Some((at, lines)) = self.find_fast(key).await? else { return Ok(None) };
         if lines != self.node.shape.lines(key.len()) {
@@ -166,7 +178,7 @@ impl Smart {
         Ok(seen.ok().map(|(word, bytes)| LeafView { at, lines, word, bytes, read_at }))
     }
 
-    /// The key's leaf, if the key is present, by the slow way.
+    /// The key's leaf, if the key is present, by the slow path.
     async fn slow_leaf(&self, key: &[u8]) -> Result<Option<LeafView>> {
         let place = self.find(key).await?;
         let What::Leaf { spot, at, lines } = place.what else { return Ok(None) };
@@ -176,7 +188,7 @@ impl Smart {
         match self.see_leaf(key, spot, at, lines).await? {
             Seen::Mine(view) => Ok(Some(view)),
             Seen::Dead(_) => {
-                // Whoever deleted it may not have come to that.
+                // The deleting client may have stopped before it unlinked the leaf.
                 self.node.push_chore(Chore::Bury(key.to_vec()));
                 Ok(None)
             }
@@ -184,7 +196,7 @@ impl Smart {
         }
     }
 
-    /// The leaf that a slot of the tree names, marked as live when it is present.
+    /// The leaf that a slot of the tree names; a young leaf of the key is marked as live.
     pub(crate) async fn see_leaf(
         &self,
         key: &[u8],
@@ -202,7 +214,7 @@ impl Smart {
                 let live = word.in_state(State::Live);
                 let was = self.ep.cas(at, word.bits(), live.bits()).await?;
                 if was != word.bits() {
-                    // Somebody else has marked it, and may have gone on.
+                    // Another client has marked it, and may have changed it since.
                     self.retried.set(true);
                     return Box::pin(self.see_leaf(key, spot, at, lines)).await;
                 }

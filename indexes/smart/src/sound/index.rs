@@ -1,4 +1,4 @@
-//! The contract, fulfilled.
+//! `RangeIndex` for the sound `Smart`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,7 +54,7 @@ impl RangeIndex for Smart {
 
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         let mut outcome = self.write_op(key, w).await;
-        // Memory that deletes have freed may only be waiting to be asked for.
+        // Memory that deletes have freed may only wait for maintenance.
         if outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full)
             && self.make_free().await.unwrap_or(false)
         {
@@ -100,7 +100,8 @@ impl RangeIndex for Smart {
 }
 
 impl Smart {
-    /// The root node, with a slot for every symbol; it stays where it is. The root word last.
+    /// Writes the root node, with a slot for every symbol; it never moves. The root word is set
+    /// last, by CAS, so a crash before leaves no root, only lost memory.
     async fn format_empty(&self) -> Result<()> {
         let mut taken = Taken::default();
         let grant = self.take_node(GlobalAddr::NULL, &mut taken).await?;

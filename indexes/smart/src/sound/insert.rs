@@ -1,14 +1,25 @@
-//! New keys.
+//! Inserts of new keys.
 //!
-//! | case | verbs behind the way there |
+//! | case | verbs after the descent |
 //! |---|---|
 //! | the symbol has no slot | WRITE leaf, CAS slot: 0 -> leaf |
 //! | no slot is left | CAS head: the next type, before that |
-//! | the symbol's slot is vacant, or names the key's dead leaf | WRITE leaf, CAS slot |
-//! | another key's leaf, or a node of another prefix, is there | {WRITE node, WRITE leaf}, CAS slot: leaf or node -> new node |
+//! | the symbol's slot is vacant, or names the key's tombstone | WRITE leaf, CAS slot |
+//! | the slot names another key's leaf, or another node | {WRITE node, WRITE leaf}, CAS slot |
 //!
-//! The CAS of the slot is the linearization point. Slots are taken in order and stay their symbol's; two who insert under one symbol meet
-//! at the same slot. A type is raised before a slot behind it is used, so no reader misses one.
+//! The CAS of the slot is the linearization point. In the last case it replaces the leaf or node by
+//! the new node, which has the old child and the new leaf.
+//!
+//! Invariants: slots are taken in order and stay their symbol's, so two clients that insert under
+//! one symbol meet at the same slot. A type is raised before a slot behind it is used, so no reader
+//! misses a slot. New memory is linked or live at once only in the first generation of its address,
+//! when no old pointer leads there; otherwise it is `Young` until a client has seen it behind a
+//! slot. An insertion into a frozen slot first changes the head, which makes the closing fail.
+//!
+//! A crash before the CAS loses the new memory until the next garbage collection. A crash after it
+//! leaves at most a young leaf or node, which the next client on the slow path marks. The client
+//! that replaces a tombstone retires it; if that client crashes first, garbage collection finds the
+//! memory.
 
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, OpOutcome, Result, Step};
@@ -25,7 +36,7 @@ use super::get::LeafView;
 use super::node::Chore;
 use super::write::{Written, seal};
 
-/// A leaf, written but for its WRITE.
+/// A leaf image that is not written yet.
 struct NewLeaf {
     slot: Slot,
     at: GlobalAddr,
@@ -33,7 +44,8 @@ struct NewLeaf {
 }
 
 impl Smart {
-    /// Inserts a key that is absent at a place. `other`: the leaf that is there. `None`: the place has changed.
+    /// Inserts an absent key at a place. `other`: the leaf that is there. `None`: the place has
+    /// changed.
     pub(crate) async fn insert(
         &self,
         key: &[u8],
@@ -51,7 +63,7 @@ impl Smart {
             What::Node { spot, view } => match self.any_key(view).await? {
                 Some(below) => (*spot, Some(common(&below, key))),
                 None => {
-                    // Nothing is behind it: it goes, and its slot is vacant then.
+                    // The node has no keys: it is removed, and its slot becomes vacant.
                     self.prune_child(&place, *spot, view).await?;
                     return Ok(None);
                 }
@@ -82,7 +94,8 @@ impl Smart {
         let linked = match linked {
             Ok(linked) => linked,
             Err(e) => {
-                // What may have been linked stays; a census finds it if it was not.
+                // Memory that may have been linked is not given back; garbage collection finds it
+                // if it was not linked.
                 if e.effect() == Effect::None {
                     self.give_back(taken);
                 }
@@ -102,7 +115,7 @@ impl Smart {
         Ok(Some((Outcome::Done, OpOutcome::InsertSplit)))
     }
 
-    /// Writes what a new key needs, and links it; false when somebody else was faster.
+    /// Writes the leaf and, for a fork, the node, and links them. False: the slot has changed.
     async fn build_and_link(
         &self,
         key: &[u8],
@@ -111,7 +124,8 @@ impl Smart {
         lease: &mut Option<Lease>,
         taken: &mut Taken,
     ) -> Result<bool> {
-        // Should this attempt fail, a later one writes the value of the group's leader, who then comes last.
+        // If this attempt fails, a later one writes the value of the batch's leader; the leader
+        // then takes effect last.
         let value = seal(lease, value);
         let symbol = Symbol::of(key, fork.map_or(len, |(lcp, _)| lcp));
         let leaf = self.new_leaf(key, &value, symbol, taken).await?;
@@ -171,7 +185,7 @@ impl Smart {
         })
     }
 
-    /// The slot to be used next in a node without one for the symbol. `None`: the node has changed.
+    /// The slot to take in a node that has none for the symbol. `None`: the node has changed.
     async fn free_slot(&self, place: &Place) -> Result<Option<Spot>> {
         let view = &place.node;
         let free = view.slots.iter().position(|s| *s == Slot::EMPTY || s.is_seal());
@@ -183,7 +197,7 @@ impl Smart {
         let Some(kind) = view.head.kind.next() else {
             return Err(Error::corrupt(format!("node {} has no slot left for a symbol", view.at)));
         };
-        // Whoever closes it begins anew.
+        // A new number makes a closing in progress fail.
         let closings =
             view.head.closings.wrapping_add(u16::from(view.head.state == State::Closing));
         let larger = Head { kind, state: State::Linked, closings, ..view.head };
@@ -193,18 +207,20 @@ impl Smart {
         if let Some(above) = place.above
             && let Some(symbol) = above.slot.symbol()
         {
-            // So that the next reader asks for all of it at once.
+            // A hint: the next reader asks for all slots at once.
             let hint = Slot::node(symbol, view.at, kind);
             self.ep.cas(above.at, above.slot.0, hint.0).await?;
         }
         Ok(Some(Spot { at: view.slot_at(view.slots.len()), slot: Slot::EMPTY }))
     }
 
-    /// Before a frozen slot is used: keeps a closing that froze it from its end. False: the node has changed.
+    /// Called before a frozen slot is used: cancels the closing that froze it. False: the node has
+    /// changed.
     async fn keep_open(&self, view: &View, slot: Slot) -> Result<bool> {
         let Some(Child::Frozen(closing)) = slot.child()? else { return Ok(true) };
         if view.head.state != State::Closing || view.head.closings != closing {
-            // Given up, unless the slot was read after the head: that closing may go on.
+            // The closing was cancelled, unless the slot was READ after the head: then it may go
+            // on.
             let later = view.head.closings.wrapping_sub(closing) as i16;
             return Ok(later > 0 && view.head.is_linked());
         }
@@ -213,7 +229,7 @@ impl Smart {
         Ok(self.ep.cas(view.at, head.bits(), open.bits()).await? == head.bits())
     }
 
-    /// Some key below a node, present or not: they all share its prefix. `None`: there is none.
+    /// Any key below a node, present or not: all of them have its prefix. `None`: there is none.
     pub(crate) async fn any_key(&self, view: &View) -> Result<Option<Vec<u8>>> {
         let mut open: Vec<(GlobalAddr, Slot)> = spots(view).collect();
         while let Some((at, slot)) = open.pop() {
@@ -241,13 +257,13 @@ impl Smart {
         Ok(None)
     }
 
-    /// A node that is in the way, with nothing behind it: begins with closing it.
+    /// Removes a node without keys that is in the way: begins by closing it.
     async fn prune_child(&self, place: &Place, spot: Spot, view: &View) -> Result<()> {
         let empty = !view.has_children();
         if empty && self.close(view).await? {
             self.unlink(spot, view.grant()).await?;
         } else if !empty {
-            // Its empty children go first.
+            // Its empty children are removed first.
             let mut below = spots(view).filter(|(_, s)| s.has_child());
             if let Some((at, slot)) = below.next()
                 && let Some(Child::Node { at: node, kind }) = slot.child()?
@@ -259,7 +275,7 @@ impl Smart {
         Ok(())
     }
 
-    /// A leaf that was dead, and that nothing names any more.
+    /// Retires a tombstone that no slot names any more, and its value.
     pub(crate) fn retire_leaf(&self, view: &LeafView) {
         let grant = dmtree_pool::Grant { addr: view.at, life: view.word.life };
         self.retire_value(view.leaf(self).value);
@@ -277,7 +293,8 @@ fn spots(view: &View) -> impl Iterator<Item = (GlobalAddr, Slot)> + '_ {
     view.slots.iter().enumerate().map(|(i, s)| (view.slot_at(i), *s))
 }
 
-/// Writes a new leaf. Nobody can have an old pointer to memory that was never used.
+/// Fills the image of a new leaf. No old pointer can lead to memory that was never used, so such a
+/// leaf is live at once.
 pub(crate) fn fill_leaf(
     c: &Smart,
     image: &mut [u8],
@@ -291,7 +308,7 @@ pub(crate) fn fill_leaf(
     c.node.shape.fill(image, grant.addr, word, key, value);
 }
 
-/// Bytes that two different keys share, and what follows in the first.
+/// The number of bytes that two different keys share, and the symbol that follows in the first.
 fn common(a: &[u8], b: &[u8]) -> (usize, Symbol) {
     let n = a.iter().zip(b).take_while(|(x, y)| x == y).count();
     (n, Symbol::of(a, n))

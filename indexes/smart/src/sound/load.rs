@@ -1,4 +1,15 @@
-//! Bulk load: subtrees are built beside the empty root, and linked one root slot after the other.
+//! Bulk load: builds subtrees beside the empty root, and links each by one CAS of a root slot.
+//!
+//! The pairs are grouped by their first symbol. For each group the load WRITEs leaves and nodes, in
+//! batches and in any order, and then CAS root slot: 0 -> subtree, the linearization point of the
+//! group. Groups take the root's slots in order.
+//!
+//! Invariant: nothing names the memory of a group before its CAS. If the root is not empty, or the
+//! CAS finds another child, the pairs of the group are put one by one, and the group's memory is
+//! given back. The load is one pinned operation.
+//!
+//! A crash leaves whole groups: all pairs of a linked one, and none of the others. The memory of an
+//! unlinked group is found by garbage collection.
 
 use std::ops::Range;
 
@@ -18,18 +29,19 @@ use super::insert::fill_leaf;
 /// WRITEs posted together.
 const TOGETHER: usize = 64;
 
-/// A node being built.
+/// A node under construction.
 struct Frame {
-    /// Bytes that its keys share.
+    /// Bytes of its prefix.
     len: usize,
-    /// Its symbol above.
+    /// Its symbol in the node above.
     symbol: Symbol,
     /// Pairs that are not below a slot yet.
     rest: Range<usize>,
     slots: Vec<Slot>,
 }
 
-/// What a subtree has taken, to be given back when it cannot be linked; and the WRITEs that wait.
+/// Memory of a subtree, to be given back if it cannot be linked; and WRITEs that are not posted
+/// yet.
 #[derive(Default)]
 struct Built {
     leaves: Vec<(usize, Grant)>,
@@ -72,7 +84,7 @@ impl Smart {
         Ok(loaded)
     }
 
-    /// Builds the pairs of one symbol, and links them; false when somebody else inserts.
+    /// Builds and links the pairs of one symbol. False: another client has inserted.
     async fn load_group(
         &self,
         root: &View,
@@ -105,7 +117,7 @@ impl Smart {
         Ok(self.ep.cas(root.slot_at(slot), 0, word.0).await? == 0)
     }
 
-    /// The word that names the subtree of some pairs which share their first symbol.
+    /// Builds the subtree of pairs that share their first symbol; returns the word that names it.
     async fn build(&self, all: &Pairs, group: Range<usize>, built: &mut Built) -> Result<Slot> {
         let symbol = Symbol::of(all.key(group.start), 0);
         if group.len() == 1 {
@@ -189,7 +201,7 @@ impl Smart {
         if built.verbs.is_empty() {
             return Ok(());
         }
-        // Deadlines are for waiting on others; a load is long by itself.
+        // Deadlines limit waits for other clients; a load is long by itself.
         self.ep.renew_deadline();
         let verbs = std::mem::take(&mut built.verbs);
         self.ep.batch(verbs).await.map(|_| ())
@@ -209,7 +221,7 @@ fn frame_of(all: &Pairs, group: Range<usize>, symbol: Symbol) -> Frame {
     Frame { len, symbol, rest: group, slots: Vec::new() }
 }
 
-/// Where the pairs end that have the same symbol behind `len` bytes as the first.
+/// The end of the pairs that have the same symbol behind `len` bytes as the first one.
 fn end_of_group(all: &Pairs, rest: Range<usize>, len: usize) -> usize {
     let symbol = Symbol::of(all.key(rest.start), len);
     let (mut low, mut high) = (rest.start + 1, rest.end);

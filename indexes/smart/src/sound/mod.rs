@@ -1,5 +1,5 @@
-//! The sound SMART: the radix tree with in-place leaves and lock-free inner nodes, in layouts that need nothing but the fabric's contract.
-//! See DESIGN.md, section 10.
+//! The sound SMART: the radix tree with in-place leaves and lock-free inner nodes, in layouts that
+//! need only the fabric's contract (DESIGN.md, section 10).
 
 mod cache;
 mod census;

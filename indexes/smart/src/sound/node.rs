@@ -1,4 +1,4 @@
-//! What the clients of one compute node share.
+//! The state that the clients of one compute node share.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,19 +22,20 @@ const KIND_NODE: u8 = 1;
 const KIND_LEAF: u8 = 2;
 const TURNS: usize = 4096;
 const GROUPS: usize = 1024;
-/// Operations of one group: any number.
+/// Operations of one batch: no bound.
 const GROUP_BOUND: u32 = u32::MAX;
-/// Chores that wait; further ones are forgotten: whoever meets the same place finds them again.
+/// Most maintenance tasks in the queue. Further prunes are dropped; an operation that meets the
+/// same place adds them again.
 const MOST_CHORES: usize = 1024;
 
-/// Work that nobody waits for.
+/// A maintenance task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
-    /// The node with this prefix has nothing behind it, it seems.
+    /// Remove the node with this prefix; it seems to have no children.
     Prune(Vec<u8>),
-    /// The leaf of this key is dead, and a slot names it still.
+    /// Unlink the tombstone of this key; a slot still names it.
     Bury(Vec<u8>),
-    /// What the dead held is to be found.
+    /// Run garbage collection for memory that a dead node held.
     Census,
 }
 
@@ -45,22 +46,22 @@ pub struct SmartNode {
     pub(crate) o: Options,
     pub(crate) shape: LeafShape,
     pub(crate) root: Root,
-    /// The root node, once known; it never moves.
+    /// The root node, once it has been read; it never moves.
     pub(crate) top: OnceLock<Grant>,
     pub(crate) cache: NodeCache,
     pub(crate) turns: Arc<TurnTable>,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
     pub(crate) nodes: Arc<Arena>,
-    /// By lines.
+    /// By number of lines.
     leaves: Vec<Arc<Arena>>,
-    /// Locks that an operation may have left on a leaf: its address, the word as it may be.
+    /// Abandoned locks of this compute node: the leaf's address, and the word that it may have.
     orphans: Mutex<BTreeMap<u64, u64>>,
     orphans_waiting: AtomicU32,
     chores: Mutex<VecDeque<Chore>>,
     pub(crate) chores_waiting: AtomicU32,
     census: Mutex<Option<Box<Going>>>,
-    /// Deaths after which this node has looked for what they left.
+    /// The number of deaths for which this node has started garbage collection.
     swept: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
@@ -109,42 +110,42 @@ impl SmartNode {
         })
     }
 
-    /// Where leaves of so many lines come from.
+    /// The arena for leaves of this many lines.
     pub(crate) fn leaves(&self, lines: usize) -> &Arc<Arena> {
         &self.leaves[lines.clamp(1, MOST_LINES) - 1]
     }
 
-    /// Whether the holder of a leaf does nothing any more, nowhere.
+    /// Whether the lock holder is fenced everywhere, so that its verbs have no effect any more.
     pub(crate) fn is_gone(&self, holder: Holder) -> bool {
         !self.has(Defect::NoTakeOver) && self.pool.is_revoked(holder.id(), holder.incarnation)
     }
 
-    /// For checkers of checkers: makes every client of this node wrong from now on.
+    /// For mutation tests: makes every client of this node wrong from now on.
     #[doc(hidden)]
     pub fn set_defects(&self, on: &[Defect]) {
         self.defects.set(on);
     }
 
-    /// Whether a defect is on: a load and a branch.
+    /// Whether a mutant is enabled: a load and a branch.
     #[inline]
     pub(crate) fn has(&self, d: Defect) -> bool {
         self.defects.has(d)
     }
 
-    // ---- orphans ----------------------------------------------------------------------------------------------------
+    // ---- abandoned locks ----
 
     fn orphans(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
         self.orphans.lock().expect("no panic under this lock")
     }
 
-    /// A leaf may be left held by an operation of this node that does nothing any more.
+    /// Records a lock that an ended operation of this node may have left on a leaf.
     pub(crate) fn orphan(&self, at: GlobalAddr, held: Word) {
         let mut orphans = self.orphans();
         orphans.insert(at.bits(), held.bits());
         self.orphans_waiting.store(orphans.len() as u32, Ordering::Relaxed);
     }
 
-    /// The word that a leaf may have been left with.
+    /// The word that an abandoned lock of this node may have left in a leaf.
     pub(crate) fn orphan_at(&self, at: GlobalAddr) -> Option<u64> {
         if self.orphans_waiting.load(Ordering::Relaxed) == 0 {
             return None;
@@ -152,14 +153,14 @@ impl SmartNode {
         self.orphans().get(&at.bits()).copied()
     }
 
-    /// It is settled.
+    /// The abandoned lock is released.
     pub(crate) fn settled(&self, at: GlobalAddr) {
         let mut orphans = self.orphans();
         orphans.remove(&at.bits());
         self.orphans_waiting.store(orphans.len() as u32, Ordering::Relaxed);
     }
 
-    /// Some orphan; another one each time, as `turn` counts.
+    /// One of the abandoned locks; `turn` selects a different one each time.
     pub(crate) fn some_orphan(&self, turn: u64) -> Option<GlobalAddr> {
         if self.orphans_waiting.load(Ordering::Relaxed) == 0 {
             return None;
@@ -169,7 +170,7 @@ impl SmartNode {
         orphans.keys().nth(n).map(|bits| GlobalAddr::from_bits(*bits))
     }
 
-    // ---- chores -----------------------------------------------------------------------------------------------------
+    // ---- maintenance tasks ----
 
     pub(crate) fn push_chore(&self, chore: Chore) {
         let mut chores = self.chores.lock().expect("no panic under this lock");
@@ -190,7 +191,7 @@ impl SmartNode {
         chore
     }
 
-    /// Whether deaths have come to their ends since this was asked last.
+    /// Whether deaths were completed since the last call.
     pub(crate) fn is_sweep_due(&self) -> bool {
         let deaths = self.pool.deaths();
         self.swept.fetch_max(deaths, Ordering::Relaxed) < deaths

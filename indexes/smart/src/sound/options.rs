@@ -6,18 +6,19 @@ use serde::{Deserialize, Serialize};
 use super::format::leaf::LeafShape;
 use super::format::slot::MOST_LINES;
 
-/// How an index is laid out, and which techniques it uses. Stored in the catalog; the layout cannot change later, every switch is
-/// sound in every position.
+/// The layout of an index, and the techniques it uses. The catalog stores them. The layout cannot
+/// change later; every switch is sound in every position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// Bytes of a value kept inside its leaf; longer values go to blocks of their own. A multiple of 8, 8 to 1024.
+    /// Bytes of a value kept inside its leaf; a longer value goes to a block of its own. A multiple
+    /// of 8, 8 to 1024.
     pub value_inline_bytes: u32,
     /// Readers of one key share a READ.
     pub delegation: bool,
     /// Writers of one key share a WRITE.
     pub combining: bool,
-    /// Longest wait of one operation for others, ms.
+    /// Longest time that one operation waits for others, ms.
     pub timeout_ms: u64,
 }
 
@@ -28,12 +29,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Sizes of leaves that follow.
+    /// Sizes of leaves that the options determine.
     pub fn leaf_shape(&self) -> LeafShape {
         LeafShape { value: self.value_inline_bytes as usize }
     }
 
-    /// Refuses what cannot be.
+    /// Refuses impossible options.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
@@ -51,7 +52,7 @@ impl Options {
         Ok(())
     }
 
-    /// Options for a test, as `below(n)` draws them from 0 to `n - 1`.
+    /// Random test options, drawn with `below(n)`, which returns 0 to `n - 1`.
     #[must_use]
     pub fn drawn(&self, below: &mut dyn FnMut(u64) -> u64) -> Self {
         Self {

@@ -1,9 +1,25 @@
-//! What deletes leave behind: dead leaves whose slots are made vacant, and nodes with nothing behind them.
+//! Removes what deletes leave behind: tombstones (it makes their slots vacant) and nodes without
+//! children. It also runs the maintenance tasks.
 //!
-//! A node is *closed* before it goes, so that nobody inserts into it meanwhile: its head says so, with a number; its slots are frozen under
-//! that number, up to and with the first that was never used (slots are taken in order); then the head says that it is dead. Who wants to
-//! insert changes the head first, and then the last step fails. A closing that somebody has left half done is done anew under the next
-//! number. The slot that names a dead node is made vacant by anybody who meets it.
+//! Unlinking a tombstone (`bury`): READ of the path, READ leaf, CAS slot: leaf -> vacant. The
+//! client that succeeds with this CAS retires the leaf.
+//!
+//! Removing a node (`prune`), which has to be *closed* first so that no client inserts into it:
+//! 1. CAS head: linked -> closing, with the next number.
+//! 2. CAS of all used slots and of the first that was never used: frozen under that number. Slots
+//!    are taken in order, so no slot behind these is used.
+//! 3. CAS head: closing -> dead; or, if a slot had changed, back to linked with the next number.
+//! 4. CAS of the slot above: node -> vacant. The client that succeeds with this CAS retires the
+//!    node.
+//!
+//! Invariants: an inserting client changes the head before it uses a frozen slot (`keep_open`), so
+//! step 3 fails if a child has come. A node is unlinked only after it is dead, and the slots of a
+//! dead node are frozen. Only the CAS that unlinks retires, so memory is retired exactly once.
+//!
+//! A crash after step 1 or 2 leaves a closing unfinished; the next closer starts again under the
+//! next number, and an inserting client cancels it. A crash after step 3 leaves a dead node; the
+//! next client on the slow path makes its slot vacant. A crash after the last CAS leaves the memory
+//! to garbage collection.
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
@@ -18,7 +34,7 @@ use super::format::slot::Slot;
 use super::node::Chore;
 
 impl Smart {
-    /// Makes the slot vacant that names the dead leaf of a key.
+    /// Makes the slot vacant that names the tombstone of a key.
     pub(crate) async fn bury(&self, key: &[u8]) -> Result<()> {
         let place = self.find(key).await?;
         let What::Leaf { spot, at, lines } = place.what else { return Ok(()) };
@@ -30,7 +46,7 @@ impl Smart {
             self.retire_leaf(&view);
         }
         if self.ep.cas(spot.at, spot.slot.0, spot.slot.hole().0).await? != spot.slot.0 {
-            // Split meanwhile, or buried by another: who meets it knows.
+            // The slot was split, or another client has unlinked the leaf; the task decides later.
             self.node.push_chore(Chore::Bury(key.to_vec()));
             return Ok(());
         }
@@ -44,7 +60,8 @@ impl Smart {
         Ok(())
     }
 
-    /// Closes and unlinks the node with a prefix, if nothing is behind it; then perhaps the one above.
+    /// Closes and unlinks the node with a prefix, if it has no children; then perhaps the node
+    /// above.
     async fn prune(&self, prefix: &[u8]) -> Result<()> {
         let place = self.find_until(prefix, prefix.len()).await?;
         let view = &place.node;
@@ -52,7 +69,7 @@ impl Smart {
             return Ok(());
         }
         let Some(above) = place.above else {
-            // The way began at this node, which is cached.
+            // The descent began at this node, which is cached.
             return self.prune_from_above(prefix, view).await;
         };
         if self.close(view).await? && self.unlink(above, view.grant()).await? {
@@ -63,14 +80,15 @@ impl Smart {
 
     async fn prune_from_above(&self, prefix: &[u8], view: &View) -> Result<()> {
         if self.close(view).await? {
-            // A dead node is no beginning of a way any more: the next one comes from above, and makes its slot vacant.
+            // A dead node starts no descent. The next descent comes from above, and makes its slot
+            // vacant.
             self.find_until(prefix, prefix.len()).await?;
             self.prune_above(prefix).await?;
         }
         Ok(())
     }
 
-    /// The node above one that has gone may have nothing behind it now.
+    /// The node above a removed node may have no children now.
     async fn prune_above(&self, prefix: &[u8]) -> Result<()> {
         let place = self.find_until(prefix, prefix.len()).await?;
         if place.node.head.len < prefix.len() && !place.node.has_children() {
@@ -79,7 +97,7 @@ impl Smart {
         Ok(())
     }
 
-    /// Makes a node without children dead; false when it has some, or when somebody wants to insert.
+    /// Makes a node without children dead. False: it has children, or a client inserts.
     pub(crate) async fn close(&self, view: &View) -> Result<bool> {
         let closings = view.head.closings.wrapping_add(1);
         let closing = Head { state: State::Closing, closings, ..view.head };
@@ -112,7 +130,7 @@ impl Smart {
         Ok(expected.iter().enumerate().all(|(i, old)| verbs.word(i) == *old))
     }
 
-    // ---- maintenance ------------------------------------------------------------------------------------------------
+    // ---- maintenance ----
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
         if self.node.is_sweep_due() && self.node.pool.is_first() {
@@ -166,7 +184,8 @@ impl Smart {
         }
     }
 
-    /// Does what maintenance waits, so that freed memory can be used again; whether any came free.
+    /// Runs waiting maintenance, so that freed memory can be reused; returns whether memory came
+    /// free.
     pub(crate) async fn make_free(&self) -> Result<bool> {
         for _ in 0..256 {
             if self.maintain_op().await? == Work::None {
@@ -177,14 +196,14 @@ impl Smart {
         let freed = self.node.pool.reclaim_for_room(&self.ep).await;
         scope.end(OpOutcome::Other);
         match freed {
-            // Somebody's long operation holds all that waits: the pool is full for now.
+            // A long operation of another client delays reclamation: the pool is full for now.
             Err(e) if e.kind() == ErrorKind::TimedOut => Ok(false),
             other => other,
         }
     }
 }
 
-/// False when a node that was needed is dead or cut off, so that another time may do.
+/// False when a needed node is dead or cut off, so that a later attempt may succeed.
 pub(crate) fn later(done: Result<()>) -> Result<bool> {
     match done {
         Ok(()) => Ok(true),

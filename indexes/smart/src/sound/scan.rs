@@ -1,8 +1,14 @@
-//! Range reads: a walk over the tree in the order of keys, from a node that covers the range.
+//! Range reads: a walk over the tree in key order, from a node that covers the range.
 //!
-//! Nodes are READ anew, so a key that is there throughout is found: its path only grows. Leaves that follow one another are READ together;
-//! each pair is current at the sample of its leaf's word. Prefixes are not stored: where a node's keys share bytes that the range's end
-//! does not have, any key below tells on which side they all are.
+//! The walk starts at the root, or at a cached node with a prefix that both bounds share. It keeps
+//! a stack of nodes with the children that are still to be visited. Verbs: READ node for each inner
+//! node; one batch of READs for consecutive leaves; READ block for a value in a block. A scan
+//! changes only what every slow descent completes (`find.rs`).
+//!
+//! Invariants: nodes are READ anew, so the scan finds a key that is present throughout, because its
+//! path only grows. Each pair is current at the sample of its leaf's word; a scan is no snapshot.
+//! Prefixes are not stored: where a node's prefix is not a prefix of the bound, any key below the
+//! node shows on which side of the bound all its keys are.
 
 use std::ops::Bound;
 
@@ -19,10 +25,10 @@ use super::get::LeafView;
 /// Leaves READ together.
 const MOST_TOGETHER: usize = 64;
 
-/// A node on the way, and its children that are still to be visited, the next one last.
+/// A node on the path, and its children that are still to be visited; the next one is last.
 struct Frame {
     children: Vec<(GlobalAddr, Slot)>,
-    /// The next child is the one that the range begins in, perhaps.
+    /// The range may begin in the next child.
     border: bool,
 }
 
@@ -92,7 +98,8 @@ impl Smart {
         Ok(None)
     }
 
-    /// The children of a node that are to be visited. `begin`: where the range begins, and whether that may be below this node.
+    /// The children of a node that are to be visited. `begin`: where the range begins, and whether
+    /// that may be below this node.
     async fn frame(
         &self,
         view: &View,
@@ -120,7 +127,7 @@ impl Smart {
             let border = children.last().is_some_and(|(_, s)| s.is(first));
             return Ok(Frame { children, border });
         }
-        // All its keys are on one side.
+        // All its keys are on one side of the bound.
         let inside = match self.any_key(view).await? {
             Some(some) if reverse => some.as_slice() < key,
             Some(some) => some.as_slice() > key,
@@ -132,7 +139,7 @@ impl Smart {
         Ok(Frame { children, border: false })
     }
 
-    /// Adds the pairs of some leaves.
+    /// Adds the pairs of a group of leaves to the page.
     async fn emit(
         &self,
         leaves: &[(GlobalAddr, usize)],
@@ -176,7 +183,7 @@ impl Smart {
         Ok(Ended::No)
     }
 
-    /// READs leaves of the tree together; what was torn, again.
+    /// READs leaves of the tree together; READs a torn leaf again.
     pub(crate) async fn read_leaves(
         &self,
         leaves: &[(GlobalAddr, usize)],
@@ -205,7 +212,7 @@ enum Ended {
     No,
     /// Nothing of the range is left.
     Range,
-    /// The page is full; the last key.
+    /// The page is full; its last key.
     Page(Vec<u8>),
 }
 
@@ -216,7 +223,7 @@ fn bytes_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
     }
 }
 
-/// Whether a key lies behind the range, in the scan's direction.
+/// Whether a key lies behind the range, in the direction of the scan.
 fn is_behind(r: &ScanRequest<'_>, key: &[u8]) -> bool {
     match (r.reverse, if r.reverse { r.low } else { r.high }) {
         (_, Bound::Unbounded) => false,
@@ -227,7 +234,7 @@ fn is_behind(r: &ScanRequest<'_>, key: &[u8]) -> bool {
     }
 }
 
-/// Takes the leaves that come next, up to the next node.
+/// Takes the next leaves, up to the next node.
 fn take_leaves(
     children: &mut Vec<(GlobalAddr, Slot)>,
     most: usize,

@@ -1,13 +1,25 @@
-//! Changing a leaf's value in place, under its lock.
+//! Changes a leaf's value in place, under its lock; deletes a leaf.
 //!
 //! | round trip | verbs |
 //! |---|---|
 //! | 1 | READ leaf |
 //! | 2 | CAS word: free -> held (and READ leaf, where the old value matters) |
-//! | 3 | [WRITE the area that does not count, CAS word: that area counts, version + 1, free] |
+//! | 3 | [WRITE the other area, CAS word: that area counts, version + 1, free] |
 //!
-//! The second CAS is the linearization point. A holder that dies leaves the value as it was: whoever wants the leaf takes the lock from
-//! him. The lock's word has the version, so a CAS that takes it proves that nothing has changed since the READ.
+//! The second CAS is the linearization point. A delete is one CAS without the lock: live ->
+//! tombstone.
+//!
+//! Invariants: only the lock holder writes the area that does not count, so the value that counts
+//! stays whole. The lock word has the version, so the CAS that takes the lock proves that nothing
+//! has changed since the READ; the version may wrap around only after `SURE_NS`. The version in the
+//! area's check rejects an area that is from another version.
+//!
+//! A crash of the holder leaves its value unchanged, because an unfinished WRITE is in the area
+//! that does not count. When the holder's compute node is fenced, the next client takes the
+//! abandoned lock over by CAS. If only the operation ended (an error, a dropped future), the lock
+//! is in the list of abandoned locks of its compute node; the next operation of this node that
+//! meets the leaf, or maintenance, releases it. If a holder's release finds another word, its node
+//! was declared dead: the error is `Fenced`, and the effect unknown.
 
 use dmtree_fabric::verb::{cas, read, write};
 use dmtree_fabric::{Effect, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Step};
@@ -23,21 +35,22 @@ use super::get::LeafView;
 use super::node::Chore;
 use super::write::{Written, seal};
 
-/// For so long after its READ a leaf whose version is the same is the same: fewer than 2^19 values can have come and gone.
+/// A leaf is unchanged if it has the same version this long after its READ: fewer than 2^19 updates
+/// fit into this time.
 const SURE_NS: u64 = 1_000_000;
 
-/// A leaf that this operation holds.
+/// A leaf that this operation has locked.
 pub(crate) struct HeldLeaf {
     at: GlobalAddr,
     word: Word,
     key_bytes: usize,
-    /// The block of the value that counts; null for none.
+    /// The block of the value that counts; null if it is inline.
     block: BlockPtr,
     _turn: Turn,
 }
 
 impl Smart {
-    /// A put or an update of a key that is there; `None`: it is not, any more.
+    /// A put or an update of a present key. `None`: the leaf is not the key's any more.
     pub(crate) async fn update(
         &self,
         view: LeafView,
@@ -93,8 +106,8 @@ impl Smart {
         }
     }
 
-    /// The word of a leaf of which a CAS has found `was`, once nobody holds it who may still do something. `None`: it is not the
-    /// key's leaf any more, or the key is absent.
+    /// The word of a leaf as soon as it is free, or its holder is fenced. `was`: the word that a
+    /// CAS has returned. `None`: the leaf is not the key's any more, or the key is absent.
     async fn free_again(
         &self,
         view: &LeafView,
@@ -120,7 +133,8 @@ impl Smart {
         }
     }
 
-    /// Takes a leaf's lock; the value that counts then goes to `old`. `None`: the key is not there, any more.
+    /// Takes a leaf's lock, and reads the value that counts into `old`, if wanted. `None`: the leaf
+    /// is not the key's any more.
     async fn hold_leaf(
         &self,
         view: &LeafView,
@@ -174,7 +188,7 @@ impl Smart {
         }
     }
 
-    /// What counts in a leaf that is held.
+    /// Reads what counts in a held leaf.
     async fn look_held(
         &self,
         held: &mut HeldLeaf,
@@ -214,13 +228,14 @@ impl Smart {
                     block.bits()
                 )));
             }
-            // A chain's READ may be stretched over what came before; nothing is written now.
+            // The READ of a chain may sample over the time of earlier verbs. The leaf is held, so a
+            // later READ is whole.
             backoff.step().await?;
             image = self.ep.read(held.at, len as u32).await?;
         }
     }
 
-    /// Sets the value of a held leaf, and lets go of it.
+    /// Replaces the value of a held leaf, and releases the leaf.
     async fn replace(&self, held: HeldLeaf, value: &[u8]) -> Result<()> {
         let mut taken = Taken::default();
         let stored = match self.store(value, held.at, &mut taken).await {
@@ -261,7 +276,7 @@ impl Smart {
         Ok(())
     }
 
-    /// Lets go of a leaf, its value as it was.
+    /// Releases a leaf with its value unchanged.
     async fn release(&self, held: HeldLeaf, state: State) -> Result<()> {
         let free = held.word.held_by(None).in_state(state);
         let effect = |e: Error| if state == State::Dead { e.effect_unknown() } else { e };
@@ -273,14 +288,14 @@ impl Smart {
         Ok(())
     }
 
-    /// An error under the lock, before anything was changed.
+    /// Handles an error under the lock, before anything was changed.
     async fn fail_held<T>(&self, held: HeldLeaf, e: Error) -> Result<T> {
-        // What fails now leaves an orphan.
+        // If this release fails, the lock becomes an abandoned lock.
         let _ = self.release(held, State::Live).await;
         Err(e)
     }
 
-    /// Lets go of a leaf that an operation of this node may have left held.
+    /// Releases an abandoned lock of this node.
     pub(crate) async fn settle(&self, at: GlobalAddr) -> Result<()> {
         let resting = self.rest();
         let _turn = self.node.turns.turn(&self.ep, at.bits()).await?;
@@ -297,9 +312,9 @@ impl Smart {
         Ok(())
     }
 
-    /// After a delete: makes the slot vacant. What does not work now is done later.
+    /// After a delete: makes the slot vacant. If that fails, it becomes a maintenance task.
     async fn bury_soon(&self, key: &[u8]) {
-        // Also when the caller drops the operation here.
+        // The guard also covers a caller that drops the operation here.
         let chore = Soon { c: self, chore: Some(Chore::Bury(key.to_vec())) };
         if self.bury(key).await.is_ok() {
             chore.done();
@@ -307,7 +322,7 @@ impl Smart {
     }
 }
 
-/// A chore for maintenance, unless it is done.
+/// A maintenance task that is queued unless it is done before.
 struct Soon<'c> {
     c: &'c Smart,
     chore: Option<Chore>,

@@ -1,4 +1,10 @@
-//! Walking the whole tree, and what must hold when nobody writes.
+//! Checks the whole tree: what must hold when no client writes.
+//!
+//! The walk READs every node and leaf, from the root down. A prefix is longer than the one above;
+//! slots are used in order, with one symbol each; a leaf's key has the prefixes of all nodes on its
+//! path, the symbol of its slot, and the length of its slot; no leaf is held; a value block is
+//! whole. Tombstones that a slot still names are counted, not refused. A violation is a `Corrupt`
+//! error.
 
 use dmtree_fabric::{Error, GlobalAddr, Result};
 use dmtree_parts::Shape;

@@ -1,4 +1,18 @@
-//! Point writes: what becomes of a key, by what is there.
+//! Point writes: selects what a write does from the content of the key's place.
+//!
+//! Order: with combining, puts and updates of one key on a compute node form a batch; its leader
+//! executes the verbs, and the followers return its outcome. The leader tries the fast path
+//! (`get.rs`): a live leaf is updated, compared and set, or deleted (`update.rs`). Otherwise the
+//! slow path finds the key's place (`find.rs`): an absent key ends an update, a delete and a
+//! compare-and-set, and a put or insert continues in `insert.rs`. Each attempt that meets a changed
+//! place begins again on the slow path.
+//!
+//! Invariant: the value of a batch is fixed, and the batch closed, before the value is written
+//! ([`seal`]). An absence, too, counts only after the batch is closed: a follower that joined later
+//! may have begun after another client inserted the key.
+//!
+//! The module posts no verbs of its own, so the crash cases are those of `update.rs` and
+//! `insert.rs`.
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
@@ -10,10 +24,10 @@ use super::client::Smart;
 use super::find::{Place, What};
 use super::get::{LeafView, Seen};
 
-/// An outcome, and what to count.
+/// An outcome, and how it is counted.
 pub(crate) type Written = (Outcome, OpOutcome);
 
-/// What a key that is absent makes of a write, if it ends it.
+/// The result of a write to an absent key, if the absence ends the write.
 fn refused_absent(w: &Write<'_>) -> Option<Written> {
     match w {
         Write::Put(_) | Write::Insert(_) => None,
@@ -89,7 +103,7 @@ impl Smart {
         self.write_pinned(key, w, lease).await
     }
 
-    /// A write by somebody whose operation is pinned.
+    /// A write by an operation that is already pinned.
     pub(crate) async fn write_pinned(
         &self,
         key: &[u8],
@@ -129,7 +143,8 @@ impl Smart {
         }
         if let Some(refused) = refused_absent(&w) {
             if lease.as_mut().is_some_and(Lease::seal_only) {
-                // Who has joined since the key was looked for may have begun after it came: once more, for all.
+                // A follower that joined since the key was searched may have begun after the key
+                // was inserted: the search is repeated for all.
                 return Ok(None);
             }
             return Ok(Some((refused.0, self.outcome(refused.1))));
@@ -141,7 +156,7 @@ impl Smart {
         self.insert(key, value, place, other, lease).await
     }
 
-    /// The write of a key whose leaf is there; `None`: it is not, any more.
+    /// A write to a key with a live leaf. `None`: the leaf is not the key's any more.
     async fn write_present(
         &self,
         key: &[u8],
@@ -160,7 +175,7 @@ impl Smart {
     }
 }
 
-/// The value to be written: the group's, which nobody may join from now on, or the caller's.
+/// The value to write: closes the batch and takes its value, or takes the caller's.
 pub(crate) fn seal(lease: &mut Option<Lease>, value: &[u8]) -> Vec<u8> {
     let mut value = value.to_vec();
     if let Some(lease) = lease {

@@ -1,4 +1,5 @@
-//! One verb is late, and the others do meanwhile all that they have to do: see `dmtree_check::scene::late`.
+//! Delay injection (`dmtree_check::scene::late`): delays one verb while the other clients do all of
+//! their operations.
 
 use dmtree_check::scene::late::{Beside, harmless};
 use dmtree_check::scene::{Op, value};
@@ -25,12 +26,12 @@ fn deletes(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
     keys.into_iter().map(Op::Delete)
 }
 
-/// Defects, and the plays that show them.
+/// Mutants, and the delay scenarios that show them.
 pub fn teeth() -> [(Defect, Beside<Smart>); 1] {
     [(Defect::CloseUnfrozen, filled_again())]
 }
 
-/// One counts, the others take and give back.
+/// One client collects garbage; the others allocate and free memory.
 fn counting() -> Beside<Smart> {
     let play = Play { ops: vec![Op::Census], ..play("counting", (0..20).map(|n| n * 10)) };
     let others = inserts([51, 52, 53]).chain(deletes([10, 20, 30]));
@@ -38,7 +39,7 @@ fn counting() -> Beside<Smart> {
     beside(play, others.collect())
 }
 
-/// What is deleted is used for other keys.
+/// The memory of deleted keys is reused for other keys.
 fn deleting() -> Beside<Smart> {
     let ops = deletes((0..4).map(|n| n * 10)).chain([Op::Maintain]).collect();
     let others = inserts((0..12).map(|n| n * 10 + 203)).chain([Op::Maintain, Op::Reclaim]);
@@ -46,7 +47,7 @@ fn deleting() -> Beside<Smart> {
     beside(Play { name: "deleting", ops, ..few() }, others.collect())
 }
 
-/// The node that goes is filled again by others.
+/// Other clients insert again into the node that is being removed.
 fn filled_again() -> Beside<Smart> {
     beside(emptying(), inserts([503, 504, 900_001]).collect())
 }
@@ -66,7 +67,7 @@ fn a_late_larger_type() {
     harmless(&beside(growing(), others.chain([Op::Maintain]).collect()));
 }
 
-/// Others split at the same places.
+/// Other clients split at the same places.
 #[test]
 fn a_late_split() {
     let others =
@@ -77,7 +78,8 @@ fn a_late_split() {
     harmless(&beside(splitting_prefixes(), others.collect()));
 }
 
-/// The node that goes is filled again by others, or its memory is used for something else.
+/// Other clients insert again into the node that is being removed, or reuse its memory for
+/// something else.
 #[test]
 fn a_late_end_of_a_node() {
     harmless(&filled_again());
@@ -92,7 +94,7 @@ fn a_late_load() {
     harmless(&beside(loading(12), inserts([1, 2, 101, 555]).collect()));
 }
 
-/// What a reader knows is old when it comes to use it.
+/// What a reader has learned is stale when the reader uses it.
 #[test]
 fn a_late_reader() {
     let others = deletes((0..20).map(|n| n * 10)).chain([Op::Maintain, Op::Reclaim]);
@@ -106,7 +108,7 @@ fn a_late_census() {
     harmless(&counting());
 }
 
-/// Somebody has died before, and the one whose verbs are late repairs what he left.
+/// A node has died before. The client with the delayed verbs repairs what it left.
 #[test]
 fn a_late_repair() {
     let repairs = |dead: Play| {

@@ -1,5 +1,7 @@
-//! A crash at every verb of every operation of the sound SMART, in small trees, and every verb late: nothing acknowledged is lost, reads
-//! go on, whoever comes next finishes what the dead have left, and every piece of memory has one holder afterwards.
+//! Crash points and delay injection for the sound SMART, in small trees: a crash at every verb of
+//! every operation, and a delay of every verb. Acknowledged writes are not lost; reads continue;
+//! the next client completes what the dead client left; every piece of memory has one owner
+//! afterwards.
 
 #![expect(clippy::disallowed_macros, reason = "what a test has run is told when it is asked for")]
 
@@ -14,7 +16,7 @@ use dmtree_smart::sound::{Defect, Options, Smart, SmartNode};
 
 type Play = dmtree_check::scene::Play<Smart>;
 
-/// Keys are decimal: a node has ten children at most, of types 4, 8 and 16.
+/// Keys are decimal, so a node has at most ten children, and types 4, 8 and 16.
 fn play(name: &'static str, load: impl Iterator<Item = u64>) -> Play {
     let mut keys: Vec<u64> = load.collect();
     keys.sort_unstable();
@@ -35,7 +37,7 @@ fn two_deaths(play: &Play, steps: (u64, u64)) {
     eprintln!("{}, two deaths: {:?}", play.name, sweeps::two_deaths(play, steps));
 }
 
-/// Into slots that are free, in place, and away.
+/// Inserts into free slots, updates in place, and deletes.
 fn changing() -> Play {
     let ops = vec![
         Op::Insert(55, value(1)),
@@ -49,7 +51,7 @@ fn changing() -> Play {
     Play { name: "changing", ops, ..few() }
 }
 
-/// The fifth and the ninth child of a node: it gets a larger type, twice.
+/// The fifth and the ninth child of a node: the node gets a larger type, twice.
 fn growing() -> Play {
     let load = (0..4).map(|n| n * 10 + 1).chain([500, 501, 502, 503]);
     let ops = vec![Op::Insert(504, value(1)), Op::Insert(41, value(2))];
@@ -57,20 +59,20 @@ fn growing() -> Play {
     Play { ops: ops.into_iter().chain(more).collect(), ..play("growing", load) }
 }
 
-/// A leaf where another key's is: both go below a new node.
+/// A leaf in the slot of another key's leaf: both go below a new node.
 fn splitting_leaves() -> Play {
     let ops = vec![Op::Insert(5_001, value(1)), Op::Insert(7_777, value(2))];
     Play { ops, ..play("a leaf splits", [5_000, 7_000, 100_000].into_iter()) }
 }
 
-/// A node between a node and the one above.
+/// A new node between a node and the one above.
 fn splitting_prefixes() -> Play {
     let load = (0..3).map(|n| 123_450 + n).chain([1, 2]);
     let ops = vec![Op::Insert(123_999, value(1)), Op::Insert(129_999, value(2))];
     Play { ops, ..play("a prefix splits", load) }
 }
 
-/// Values in blocks, longer and shorter than before.
+/// Values in blocks, longer and shorter than the values before.
 fn in_blocks() -> Play {
     let ops = vec![
         Op::Insert(55, vec![7; 300]),
@@ -82,7 +84,7 @@ fn in_blocks() -> Play {
     Play { name: "blocks", ops, ..few() }
 }
 
-/// All keys of a node go, the node goes, and what it took is used again.
+/// All keys of a node are deleted, the node is removed, and its memory is reused.
 fn emptying() -> Play {
     let load = (0..3).map(|n| 500 + n).chain([0, 900_000]);
     let gone = (0..3).map(|n| Op::Delete(500 + n));
@@ -156,7 +158,7 @@ fn two_deaths_around_a_node_that_goes() {
     two_deaths(&emptying(), (2, 3));
 }
 
-/// Teeth: what the crash points, and the late verbs, are there to find.
+/// Mutation test: the crash points and the delays find the mutants.
 #[test]
 fn defects_are_found() {
     let planted = |play: Play, d: Defect| Play {

@@ -1,4 +1,5 @@
-//! SMART on nodes that are apart and share nothing but TCP connections: the conformance suite, and the same verbs as in one process.
+//! SMART on compute nodes that are connected by TCP only (multi-process): the conformance suite,
+//! and the same verbs as in one process.
 
 use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{self, Keys};
@@ -33,7 +34,7 @@ fn every_step() {
     }
 }
 
-/// What one client counts for the same operations.
+/// The verb counts of one client for the same operations.
 fn counts(bed: &Bed<Smart>) -> Vec<Snapshot> {
     let mut c = bed.client(0).expect("a member");
     let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();
@@ -51,7 +52,7 @@ fn counts(bed: &Bed<Smart>) -> Vec<Snapshot> {
 fn one_client_posts_the_same_verbs_as_in_one_process() {
     let pool = pool(1, 2);
     for o in [Options::art(), Options::published()] {
-        // What nobody waits for may come late, and then somebody else has to do it.
+        // A verb that is not awaited may execute late; another client then has to do it.
         let o = Options { lazy_repairs: false, ..o };
         let here: Bed<Smart> = Bed::new(&pool, 8 << 20, &o).expect("an index");
         assert_eq!(counts(&bed(&pool, &o)), counts(&here));

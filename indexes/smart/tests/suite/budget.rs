@@ -1,5 +1,6 @@
-//! What operations cost, exactly: the figures of DESIGN.md section 4, warm and uncontended, with 24-byte decimal keys and 8-byte values
-//! as in the DMTree artifact; and what an average insert costs and leaves behind.
+//! The exact costs of operations: the figures of DESIGN.md section 4, warm and uncontended, with
+//! 24-byte decimal keys and 8-byte values as in the DMTree artifact. Also the cost of an average
+//! insert, and the memory it leaves in use.
 
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ fn warm(o: &Options) -> (Bed<Smart>, Client<Smart>) {
     c.load(pairs, false, Fill::Even(0.7)).expect("load");
     (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     if !o.lock_free {
-        // The locks are found once.
+        // The addresses of the locks are READ once.
         c.write(&key(0), Write::Put(&[0; 8])).expect("put");
         c.get(&key(0)).expect("get");
     }
@@ -82,10 +83,11 @@ fn searches_read_one_leaf() {
     assert_eq!(per(&c.take_counts().total(&[OpKind::Get]))[2], 50.0);
 }
 
-/// Round trips and verbs by rung.
+/// Round trips, verbs, bytes and atomics of an update, per preset.
 #[test]
 fn updates_by_rung() {
-    // READ; [WRITE leaf, WRITE valid], CAS. As published: READ, WRITE, CAS, and a WRITE nobody waits for.
+    // READ; [WRITE leaf, WRITE valid], CAS. As published: READ, WRITE, CAS, and a WRITE that is not
+    // awaited.
     let replaced = [3.0, 4.0, 57.0, 58.0, 1.0];
     // READ, CAS, [WRITE, CAS]; READ, CAS, WRITE.
     let table = [3.0, 4.0, 57.0, 57.0, 2.0];
@@ -93,14 +95,14 @@ fn updates_by_rung() {
     let wanted = [replaced, replaced, table, rear, rear, rear];
     for (o, wanted) in rungs().into_iter().zip(wanted) {
         let (_bed, mut c) = warm(&o);
-        // Locks of leaves are found once, too.
+        // The addresses of the leaves' locks, too, are READ once.
         c.write(&key(N - 1), Write::Update(&[9; 8])).expect("update");
         c.get(&key(N - 1)).expect("get");
         c.take_counts();
         for n in 0..1_000 {
             assert_eq!(c.write(&key(n), Write::Update(&[9; 8])).expect("update"), Outcome::Done);
             if !o.in_place {
-                // The copy of the node above went.
+                // The update has dropped the copy of the node above.
                 c.get(&key(n)).expect("get");
             }
         }
@@ -108,7 +110,7 @@ fn updates_by_rung() {
     }
 }
 
-/// A tree in which the next insert is of a certain kind. All keys of 24 digits.
+/// A tree in which the next insert is of a certain kind. All keys have 24 digits.
 fn prepared(o: &Options, keys: &[&str]) -> (Bed<Smart>, Client<Smart>) {
     let bed = bed(o, 1);
     let mut c = bed.client(0).expect("attach");
@@ -122,7 +124,7 @@ fn prepared(o: &Options, keys: &[&str]) -> (Bed<Smart>, Client<Smart>) {
     (bed, c)
 }
 
-/// Digits, filled up.
+/// Digits, filled with zeros to the length of a key.
 fn text(digits: &str) -> Vec<u8> {
     format!("{digits:0<24}").into_bytes()
 }
@@ -137,7 +139,7 @@ fn insert(o: &Options, keys: &[&str], new: &str) -> [f64; 5] {
 
 #[test]
 fn inserts_by_case() {
-    // The root's node, which tells 0 from 1, is never cached; that of 0x is.
+    // The root node, which tells 0 from 1, is never cached; the node of 0x is.
     let two = ["011", "012", "021", "022", "1"];
     let four = ["011", "012", "013", "014", "021", "1"];
     let deep = ["01123", "01124", "021", "022", "1"];
@@ -145,7 +147,7 @@ fn inserts_by_case() {
     let waiting = Options { lazy_repairs: false, ..published.clone() };
     // READ node, WRITE leaf, CAS slot.
     assert_eq!(insert(&published, &two, "013"), [3.0, 3.0, 48.0, 57.0, 1.0]);
-    // and both CAS of the type together.
+    // Also both CAS of the type, together.
     assert_eq!(insert(&published, &four, "015"), [4.0, 5.0, 48.0, 57.0, 3.0]);
     // READ leaf, {WRITE node, WRITE leaf}, CAS slot, and the old leaf's pointer.
     assert_eq!(insert(&published, &two, "01105"), [3.0, 5.0, 57.0, 105.0, 2.0]);
@@ -188,8 +190,9 @@ fn a_scan_reads_its_leaves_at_once() {
     }
 }
 
-/// The targets of the published artifact: 6 compute nodes insert a tenth of a million decimal keys into a loaded tree whose nodes all of
-/// them have cached; 4.17 verbs each (READ 1.10, WRITE 1.38, CAS 1.70), 0.40 nodes per key.
+/// The figures of the published artifact: 6 compute nodes insert a tenth of a million decimal keys
+/// into a loaded tree, with warm caches; 4.17 verbs each (READ 1.10, WRITE 1.38, CAS 1.70), 0.40
+/// nodes per key.
 #[test]
 fn an_average_insert() {
     let o = Options { largest_node: 16, ..Options::published() };

@@ -1,5 +1,5 @@
-//! The conformance suite on every preset, in many geometries. Scans begin at the root, and absences are looked at twice: what stale copies
-//! do as published is the business of other tests.
+//! The conformance suite on every preset, in many geometries. Scans begin at the root, and absences
+//! are checked twice: other tests cover the published effects of stale copies.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn rungs() -> [Options; 6] {
     ]
 }
 
-/// Each as published but for what its copies miss, and each with every repair.
+/// Each preset as published but for the effects of stale copies, and each with every repair.
 fn all() -> impl Iterator<Item = (u64, Options)> {
     let reading = |o: Options| Options { cached_scans: false, recheck_absent: true, ..o };
     let both = rungs().into_iter().flat_map(move |o| [o.repaired(), reading(o)]);
@@ -47,7 +47,7 @@ fn bed(o: &Options) -> Bed<Smart> {
     bed_with(pool(), o, 8 << 20)
 }
 
-/// A pool whose memory nodes have on-chip memory.
+/// A pool with on-chip memory in its memory nodes.
 fn with_chips(o: &Options, chip_bytes: u32) -> Bed<Smart> {
     let fabric = LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, chip_bytes);
     let pool = PoolOptions { memory_nodes: 2, ..pool() };
@@ -81,7 +81,7 @@ fn model_ascending_keys() {
     }
 }
 
-/// Leaves of 34 bytes, whose lock shares a word with the value.
+/// Leaves of 34 bytes; the lock shares a word with the value.
 #[test]
 fn model_original_layout() {
     for (seed, o) in all() {
@@ -142,7 +142,7 @@ fn load() {
     }
 }
 
-/// Keys and values of lengths that are no whole words, with long shared bytes.
+/// Keys and values with lengths that are no whole words, and with long shared bytes.
 #[test]
 fn odd_lengths() {
     for (_, o) in all() {
@@ -156,7 +156,7 @@ fn odd_lengths() {
                 key.extend_from_slice(&n.wrapping_mul(0x9e37_79b9).to_be_bytes());
                 key.truncate(key_bytes as usize);
                 if key_bytes > 100 {
-                    // A fork in the middle of what is shared.
+                    // A fork in the middle of the shared bytes.
                     key[50 + n as usize % 3] = 9;
                 }
                 key
@@ -175,7 +175,7 @@ fn odd_lengths() {
     }
 }
 
-/// A node that has no room for one more byte says so, and stays as it is.
+/// A node without room for one more byte returns an error, and stays unchanged.
 #[test]
 fn the_largest_node_is_full() {
     let o = Options { key_bytes: 2, largest_node: 16, ..Options::published() };
@@ -191,7 +191,7 @@ fn the_largest_node_is_full() {
     assert_eq!(c.walk().expect("walk").keys, 16);
 }
 
-/// A pool that fills up: what was stored stays, and nothing is half done.
+/// A pool that fills up: stored pairs stay, and no operation is left half done.
 #[test]
 fn full_memory_nodes() {
     let pool = PoolOptions { memory_bytes_per_node: 2 << 20, ..pool() };

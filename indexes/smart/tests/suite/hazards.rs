@@ -1,5 +1,5 @@
-//! Published defects, made by hand: the states that unlucky clients leave behind, and what others then see. With the repair they see what
-//! they should.
+//! Published defects, made by hand: the tests build the states that an unlucky schedule leaves, and
+//! check what other clients then see. With the repair they see the correct result.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use dmtree_smart::{Options, Smart};
 
 const NAME: &str = "radix";
 
-/// An index with clients on two compute nodes, and a hand in its memory.
+/// An index with clients on two compute nodes, and direct access to its memory.
 struct Scene {
     clients: [Client<Smart>; 2],
     ep: Endpoint,
@@ -23,7 +23,7 @@ struct Scene {
     _bed: Bed<Smart>,
 }
 
-/// Digits, filled up to a key.
+/// Digits, filled with zeros to the length of a key.
 fn text(digits: &str) -> Vec<u8> {
     format!("{digits:0<24}").into_bytes()
 }
@@ -63,7 +63,7 @@ impl Scene {
         bytes.extract(|b| Node::parse(at, b)).expect("a node")
     }
 
-    /// Where the slot is to which these bytes lead: one per node.
+    /// The address of the slot at the end of these bytes; each byte leads one node down.
     fn slot(&self, bytes: &[u8]) -> GlobalAddr {
         let ep = &self.ep;
         let find = self.pool.find_index(ep, NAME);
@@ -81,7 +81,8 @@ impl Scene {
     }
 }
 
-/// An update that began before a split wrote the old reverse pointer back. Who has the old slot in its cache believes it.
+/// An update that began before a split has written the old reverse pointer back. A client with the
+/// old slot in its cache accepts it.
 #[test]
 fn a_reverse_pointer_that_went_back_hides_a_key() {
     for (recheck_absent, wanted) in [(false, None), (true, Some(vec![2; 8]))] {
@@ -97,8 +98,8 @@ fn a_reverse_pointer_that_went_back_hides_a_key() {
     }
 }
 
-/// Somebody has taken a slot beyond a node's type, and has not raised the type yet. A write that finds the slot is acknowledged, and nobody
-/// can read it.
+/// A client has taken a slot beyond a node's type, and has not raised the type yet. A write that
+/// finds the slot is acknowledged, but no client can read it.
 #[test]
 fn a_slot_beyond_the_type_hides_a_write() {
     for (help_types, wanted) in [(false, None), (true, Some(vec![3; 8]))] {
@@ -119,8 +120,8 @@ fn a_slot_beyond_the_type_hides_a_write() {
     }
 }
 
-/// Somebody has raised a node's type in its header and died before the slot above. As published no split of the node's shared bytes succeeds
-/// any more.
+/// A client has raised a node's type in its header, and died before it raised the type in the slot
+/// above. As published no later split of the node's shared bytes succeeds.
 #[test]
 fn a_half_raised_type_stops_header_splits() {
     for keep_words in [false, true] {

@@ -1,4 +1,4 @@
-//! SMART in one test program: it is linked once.
+//! The tests of SMART in one program, so that it is linked once.
 
 mod apart;
 mod budget;

@@ -1,4 +1,4 @@
-//! The conformance suite on `smart`, the sound one, in many geometries.
+//! The conformance suite on the sound `smart`, in many geometries.
 
 use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{self, Keys};

@@ -1,4 +1,4 @@
-//! What operations of `smart`, the sound one, cost, exactly.
+//! The exact costs of operations of the sound `smart`.
 
 use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
@@ -48,13 +48,13 @@ fn what_is_there_costs_one_read_and_a_change_three_round_trips() {
         let w = Write::CompareAndSet { expected: &[9; 8], new: Some(&[8; 8]) };
         assert_eq!(c.write(&key(n), w).expect("compare-and-set"), Outcome::Done);
     }
-    // The READ behind the lock tells the old value.
+    // The READ behind the lock returns the old value.
     let set = per(&c.take_counts().total(&[OpKind::CompareAndSet]));
     assert_eq!(set, [3.0, 5.0, 72.0 + 128.0, 16.0]);
     for n in 0..1_000 {
         assert_eq!(c.write(&key(n), Write::Delete).expect("delete"), Outcome::Done);
     }
-    // READ, CAS; then READ node, READ leaf, CAS slot, for whoever comes next.
+    // READ, CAS; then READ node, READ leaf, CAS slot, which unlink the tombstone.
     let [trips, verbs, ..] = per(&c.take_counts().total(&[OpKind::Delete]));
     assert_eq!([trips, verbs], [5.0, 5.0]);
 }
@@ -67,8 +67,8 @@ fn a_new_key_costs_a_node_a_leaf_and_a_slot() {
     }
     let counts = c.take_counts();
     let [trips, verbs, ..] = per(&counts.cell(OpKind::Insert, OpOutcome::InsertPlain));
-    // READ node, [WRITE leaf, CAS slot]; where its type had to be raised, CAS head and CAS hint, too; where the cached slot names a
-    // leaf of another key, that was looked at first.
+    // READ node, [WRITE leaf, CAS slot]. If the type has to be raised: also CAS head and CAS hint.
+    // If the cached slot names a leaf of another key: first a READ of that leaf.
     assert!((2.0..4.5).contains(&trips) && (3.0..5.0).contains(&verbs), "{trips} {verbs}");
     let [trips, verbs, ..] = per(&counts.cell(OpKind::Insert, OpOutcome::InsertSplit));
     // READ leaf, READ node, READ leaf, {WRITE node, WRITE leaf}, CAS slot.

@@ -1,5 +1,5 @@
-//! The published hazards of SMART, each by itself: what is left as published (everything else is repaired), and the cases that bring it
-//! out.
+//! The published defects of SMART, each by itself: the part that is left as published, with
+//! everything else repaired, and the cases that show it.
 
 use dmtree_bench::checked::{Setting, case, grants};
 use dmtree_bench::registry::{System, find};
@@ -9,7 +9,7 @@ use dmtree_check::plan::{Planned, draws, operation};
 use dmtree_check::{Fault, FaultSet};
 use dmtree_fabric::sim::Place;
 
-/// Everything that the adversarial fabric can grant.
+/// All grants of the adversarial fabric.
 pub const EVERYTHING: [&str; 5] =
     ["cas_fail_is_readonly", "write_ascending", "line_atomic", "whole_write", "on_chip"];
 
@@ -25,46 +25,48 @@ pub const REPAIRED: [(&str, bool); 8] = [
     ("invalidate_first", true),
 ];
 
-/// Leaves are replaced: no lock is held that needs anything of the hardware.
+/// Leaves are replaced, so no lock depends on the hardware.
 const REPLACED: [(&str, bool); 2] = [("in_place", false), ("rear_lock", false)];
 
-/// What clients do in the cases of a hazard.
+/// The operations of the clients in the cases of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scene {
     /// As drawn.
     Usual,
     /// Nine clients on one key.
     Crowd,
-    /// Nine clients fill an empty tree with 400 keys, and look them up.
+    /// Nine clients fill an empty tree with 400 keys, and search them.
     Sprout,
-    /// The same with ten keys, which differ in one digit: one node, which grows twice.
+    /// The same with ten keys that differ in one digit: one node, which grows twice.
     Digits,
-    /// Four clients insert 11 keys, of which ten share one byte more; a compute node dies inside one of its verbs.
+    /// Four clients insert 11 keys, of which ten share one byte more; a compute node dies inside
+    /// one of its verbs.
     Death,
 }
 
-/// A hazard.
+/// A published defect.
 #[derive(Clone, Copy, Debug)]
 pub struct Hazard {
-    /// What goes wrong.
+    /// Its name.
     pub name: &'static str,
-    /// The system, all repaired but for `otherwise`.
+    /// The system, with all repairs except `otherwise`.
     pub system: &'static str,
-    /// What is as published, or off so that nothing else can be the cause.
+    /// Options that are as published, or off so that nothing else can be the cause.
     pub otherwise: &'static [(&'static str, bool)],
-    /// What brings it out.
+    /// The operations that show it.
     pub scene: Scene,
-    /// The option that makes it go away.
+    /// The option that repairs it.
     pub repair: Option<&'static str>,
-    /// The first seed at which it shows, everything granted.
+    /// The first seed that shows it with everything granted.
     pub seed: u64,
-    /// How many seeds are run to see how often.
+    /// The number of seeds that are run to count findings.
     pub seeds: u64,
-    /// Whether leaves may be replaced instead of updated in place, so that what the rear lock needs of hardware does not hide it.
+    /// Whether leaves may be replaced instead of updated in place, so that the rear lock's need of
+    /// hardware does not hide it.
     pub replaced: bool,
 }
 
-/// Not one of the protocol: what the rear lock needs of the hardware. There is no repair.
+/// The rear lock's need of hardware, which is no defect of the protocol. There is no repair.
 pub const REAR_LOCK: Hazard = Hazard {
     name: "a rear lock",
     system: "smart-rear-lock",
@@ -76,7 +78,7 @@ pub const REAR_LOCK: Hazard = Hazard {
     replaced: false,
 };
 
-/// Those that DESIGN.md lists.
+/// The defects that DESIGN.md lists.
 pub const HAZARDS: [Hazard; 7] = [
     Hazard {
         name: "stale delegated reads",
@@ -151,7 +153,7 @@ pub const HAZARDS: [Hazard; 7] = [
 ];
 
 impl Hazard {
-    /// The system that shows it, or with the last repair, too.
+    /// The system that shows it, or the same with the last repair, too.
     pub fn system(&self, repaired: bool, replaced: bool) -> System {
         let mut system = find(self.system).expect("a system");
         let replaced: &[_] = if replaced { &REPLACED } else { &[] };
@@ -161,19 +163,19 @@ impl Hazard {
         if let (true, Some(name)) = (repaired, self.repair) {
             system.options[name] = true.into();
         }
-        // It does not say that it recovers, and would be spared the death.
+        // The system is not marked as recovering, and would not get the crash.
         system.recovers |= self.scene == Scene::Death;
         system
     }
 
-    /// What a seed comes to: the kind of what went wrong, and the words.
+    /// Runs a seed; returns the kind of the finding and its text.
     pub fn run(&self, system: &System, seed: u64, granted: &[&str]) -> Option<(String, String)> {
         let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
         let faults = if self.scene == Scene::Death { FaultSet::Crash } else { FaultSet::None };
         let setting = Setting { grants: grants(&names).expect("names of capabilities"), faults };
         let case = self.scene.of(system, case(system, seed, setting));
         let finding = system.check(&case).expect("a case").finding?;
-        // The dead leave structure behind that only a recovery could mend, and there is none.
+        // The dead node leaves structure that only a recovery could repair, and there is none.
         let kind = finding.kind();
         (self.scene != Scene::Death || kind != "structure")
             .then(|| (kind.to_owned(), finding.to_string()))
@@ -181,7 +183,7 @@ impl Hazard {
 }
 
 impl Scene {
-    /// The case of a seed, as this scene wants it.
+    /// The case of a seed, changed for these operations.
     fn of(self, system: &System, case: Case) -> Case {
         if self == Self::Usual {
             return case;
@@ -214,14 +216,14 @@ impl Scene {
     }
 }
 
-/// Halves of a type switch are posted together, and executed in any order.
+/// The two halves of a type switch are posted together, and executed in any order.
 fn inside_an_early_verb(fault: &mut Fault) {
     if let Fault::Crash { verb, place, back_ns, .. } = fault {
         (*verb, *place, *back_ns) = (1 + *verb % 40, Place::Inside, None);
     }
 }
 
-/// Of the dead nobody holds a lock who updated nothing.
+/// The operations without updates, so that no dead client holds a lock.
 fn without_updates(system: &System, case: &Case) -> Vec<Vec<u32>> {
     let kept = |client: u32, op: &u32| {
         let planned = operation(case, system.ops, client, *op, &mut draws(case, client, *op));

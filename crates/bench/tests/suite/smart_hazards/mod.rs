@@ -1,11 +1,12 @@
-//! The published hazards of SMART, each by itself, found by the checker within a stated number of seeds, and gone with its repair.
-//! `cargo run --release -p dmtree-bench --example smart-hazards` runs more seeds, under every set of grants.
+//! The published defects of SMART, each by itself. The checker finds each within a stated number of
+//! seeds, and none with its repair. `cargo run --release -p dmtree-bench --example smart-hazards`
+//! runs more seeds, under every set of grants.
 
 mod hazards;
 
 use hazards::{EVERYTHING, HAZARDS, REAR_LOCK, Scene};
 
-/// Seeds around the one that DESIGN.md states: later builds may draw other orders.
+/// Number of seeds around the one in DESIGN.md, because later builds may draw other orders.
 const AROUND: u64 = 20;
 
 #[test]
@@ -29,8 +30,8 @@ fn each_hazard_is_gone_with_its_repair() {
     }
 }
 
-/// Where leaves are replaced no lock needs anything of the hardware, and the hazards of the protocol show with nothing granted, too: no
-/// capability keeps them away.
+/// Where leaves are replaced no lock depends on the hardware. The defects of the protocol then also
+/// show with nothing granted: no capability prevents them.
 #[test]
 fn hazards_of_the_protocol_show_with_nothing_granted() {
     for h in HAZARDS.iter().filter(|h| h.replaced && h.scene == Scene::Crowd) {
@@ -40,7 +41,8 @@ fn hazards_of_the_protocol_show_with_nothing_granted() {
     }
 }
 
-/// Who splits a node's shared bytes compares with a word that is not there, and goes on doing so.
+/// A client that splits a node's shared bytes compares with a word that is not in the slot, and
+/// repeats this for ever.
 #[test]
 fn a_header_split_waits_for_the_dead() {
     let h = HAZARDS.iter().find(|h| h.repair == Some("keep_words")).expect("it is listed");
@@ -48,8 +50,8 @@ fn a_header_split_waits_for_the_dead() {
     assert!(what.contains("waiting for a slot to split"), "{what}");
 }
 
-/// What the rear lock needs: a compare-and-swap that fails to write nothing, and the last byte of a WRITE to land last. One without the
-/// other, or with all the rest, is not enough.
+/// The rear lock needs both: a failing compare-and-swap writes nothing, and the last byte of a
+/// WRITE lands last. One without the other, or with all other grants, is not enough.
 #[test]
 fn a_rear_lock_needs_two_grants() {
     let system = REAR_LOCK.system(false, false);
@@ -64,8 +66,9 @@ fn a_rear_lock_needs_two_grants() {
     }
 }
 
-/// The leader of a group looked for a key and did not find it; somebody put it; then somebody joined the group with an update, and was told
-/// that the key is absent. The group was closed only when it ended, as nothing was written.
+/// The leader of a batch searched a key and did not find it. Another client put the key. A third
+/// client then joined the batch with an update, and was told that the key is absent. The batch was
+/// closed only at its end, because nothing was written.
 #[test]
 fn an_absence_older_than_a_member_of_the_group_is_not_shared() {
     let h = HAZARDS.iter().find(|h| h.scene == Scene::Digits).expect("it is listed");

@@ -1,10 +1,13 @@
-//! An inner node: a head, what it is, and slots.
+//! An inner node: a head with its state, and slots.
 //!
 //! | offset | field |
 //! |---|---|
-//! | 0 | head: bytes of prefix 16, type 3, state 2, closings 16, life 16, mark 8; changed by compare-and-swap only |
+//! | 0 | head: bytes of prefix 16, type 3, state 2, closings 16, generation 16, mark 8 |
 //! | 8 | XXH3-64 of the prefix: all bytes that its keys share; constant |
-//! | 16 | slots; room for all of them |
+//! | 16 | slots; there is room for all of them |
+//!
+//! The head and the slots change by compare-and-swap only. The generation (`life`) counts the uses
+//! of the node's address.
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_parts::hash::check64;
@@ -16,14 +19,14 @@ const SEED: u64 = 0x7072_6566_6978;
 /// Bytes before the slots.
 pub const SLOTS_AT: usize = 16;
 
-/// How many slots of a node are in use at most.
+/// How many slots of a node can be in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeType(u8);
 
 impl NodeType {
-    /// New nodes.
+    /// The type of new nodes.
     pub const SMALLEST: Self = Self(0);
-    /// All symbols.
+    /// A slot for every symbol.
     pub const LARGEST: Self = Self(6);
 
     /// The type with this code.
@@ -41,37 +44,37 @@ impl NodeType {
         if self == Self::LARGEST { Symbol::COUNT } else { 4 << self.0 }
     }
 
-    /// Bytes of a node up to the last of them.
+    /// Bytes of a node up to its last slot.
     pub fn bytes(self) -> usize {
         SLOTS_AT + 8 * self.slots()
     }
 
-    /// The next larger one; `None` behind the largest.
+    /// The next larger type; `None` after the largest.
     pub fn next(self) -> Option<Self> {
         Self::of_code(self.0 + 1)
     }
 
-    /// The smallest with so many slots, 257 at most.
+    /// The smallest type with this many slots, at most 257.
     pub fn fitting(slots: usize) -> Self {
         let all = (0..=Self::LARGEST.0).map(Self);
         all.into_iter().find(|t| t.slots() >= slots).unwrap_or(Self::LARGEST)
     }
 }
 
-/// Where a node stands in its life.
+/// State of a node within its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Written; whether a slot names it is not known.
+    /// Written; a slot may or may not name it.
     Young,
     /// A slot names it.
     Linked,
-    /// The same; somebody freezes its slots, because nothing is behind them.
+    /// A slot names it, and a client freezes its slots, because they have no children.
     Closing,
-    /// Frozen for ever.
+    /// Tombstone: frozen for ever.
     Dead,
 }
 
-/// The head's word.
+/// The head word, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Bytes of prefix.
@@ -80,9 +83,9 @@ pub struct Head {
     pub kind: NodeType,
     /// Its state.
     pub state: State,
-    /// How often somebody has begun to close it, or kept another from it.
+    /// How often a closing was begun or cancelled.
     pub closings: u16,
-    /// Which life of its address.
+    /// The generation of its address.
     pub life: u16,
 }
 
@@ -103,7 +106,7 @@ impl Head {
             | MARK << 53
     }
 
-    /// What a word says; `None` when it is no head.
+    /// Decodes a word; `None` when it is no head.
     pub fn of_bits(bits: u64) -> Option<Self> {
         let state = match bits >> 19 & 3 {
             0 => State::Young,
@@ -121,23 +124,23 @@ impl Head {
         })
     }
 
-    /// Whether it is in the tree, as far as it says.
+    /// Whether the head says that the node is in the tree.
     pub fn is_linked(&self) -> bool {
         matches!(self.state, State::Linked | State::Closing)
     }
 }
 
-/// What a node says that its prefix is.
+/// The hash that a node has of its prefix.
 pub fn prefix_hash(prefix: &[u8]) -> u64 {
     check64(prefix, SEED)
 }
 
-/// Where slot `i` of a node is.
+/// Address of slot `i` of a node.
 pub fn slot_at(node: GlobalAddr, i: usize) -> GlobalAddr {
     node.plus((SLOTS_AT + 8 * i) as u64)
 }
 
-/// Writes a node with these slots; the rest of the bytes is cleared.
+/// Fills an image with a node with these slots; clears the rest.
 pub fn fill(out: &mut [u8], head: Head, prefix: &[u8], slots: &[Slot]) {
     out.fill(0);
     out[..8].copy_from_slice(&head.bits().to_le_bytes());

@@ -1,14 +1,20 @@
-//! A leaf: one key, and room for two values of which one counts.
+//! A leaf: one key, and two areas for values, of which one counts.
 //!
 //! | offset | field |
 //! |---|---|
-//! | 0 | word: state 2, active area 1, version 19, life 16, holder's node 10 and incarnation 16 (0: nobody); compare-and-swap only |
+//! | 0 | word: state 2, active area 1, version 19, generation 16, holder 26 |
 //! | 8 | length of the key 16, check of the key 48; constant |
 //! | 16 | the key, padded to whole words |
-//! | | area 0: length of the value 16 (all ones: in a block), check 48; the value or the block's address, V bytes |
+//! | | area 0: length of the value 16, check 48; the value or a block's address, V bytes |
 //! | | area 1: the same |
 //!
-//! Checks are XXH3-64, cut, over the address, the life, and (areas) the version under which they were written.
+//! The holder is a compute node's number (10 bits) and incarnation (16 bits); 0 is a free leaf. The
+//! word changes by compare-and-swap only. A length of all ones in an area means that the value is
+//! in a block. Checks are XXH3-64, cut to 48 bits, over the address, the generation (`life`), and
+//! for areas the version under which they were written.
+//!
+//! Two areas keep the old value whole while a holder writes the other one: a crash, or a READ, in
+//! the middle of that WRITE meets an area that does not count.
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_fabric::NodeId;
@@ -21,53 +27,53 @@ use super::slot::LINE;
 const KEY_AT: usize = 16;
 const CUT: u64 = (1 << 48) - 1;
 const IN_BLOCK: u64 = 0xffff;
-/// Compute nodes that a lock can name.
+/// Number of compute nodes that a lock word can name.
 pub const MOST_NODES: usize = 1 << 10;
 
-/// Where a leaf stands in its life.
+/// State of a leaf within its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Written; whether a slot names it is not known.
+    /// Written; a slot may or may not name it.
     Young,
     /// A slot names it, and its key is present.
     Live,
-    /// Its key is absent.
+    /// Tombstone: its key is absent.
     Dead,
 }
 
-/// Who holds a leaf: the life of a compute node, as far as 16 bits tell.
+/// The lock holder of a leaf: a compute node and its incarnation, cut to 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The node's number.
+    /// The number of the compute node.
     pub node: u16,
     /// Its incarnation.
     pub incarnation: u16,
 }
 
 impl Holder {
-    /// The node.
+    /// The compute node.
     pub fn id(self) -> NodeId {
         NodeId::compute(self.node)
     }
 }
 
-/// A leaf's word.
+/// The lock word of a leaf, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word {
     /// The state.
     pub state: State,
-    /// The area that counts.
+    /// The area that counts: false for area 0.
     pub active: bool,
     /// Counts values, 19 bits.
     pub version: u32,
-    /// Which life of its address.
+    /// The generation of its address.
     pub life: u16,
-    /// Who changes the other area now.
+    /// The holder, which may write the other area.
     pub holder: Option<Holder>,
 }
 
 impl Word {
-    /// Its bits.
+    /// Encodes the word.
     pub fn bits(self) -> u64 {
         let state = match self.state {
             State::Young => 1,
@@ -82,7 +88,7 @@ impl Word {
             | holder << 38
     }
 
-    /// What bits say; `None` when they are no leaf's.
+    /// Decodes a word; `None` when it is no leaf's word.
     pub fn of_bits(bits: u64) -> Option<Self> {
         let state = match bits & 3 {
             1 => State::Young,
@@ -108,7 +114,7 @@ impl Word {
         Self { state, ..self }
     }
 
-    /// After the other area was written: it counts, and nobody holds the leaf.
+    /// The word after the other area was written: that area counts, and the leaf is free.
     #[must_use]
     pub fn flipped(self) -> Self {
         let version = (self.version + 1) & 0x7_ffff;
@@ -116,10 +122,10 @@ impl Word {
     }
 }
 
-/// A value as a leaf has it.
+/// A value as it is stored in a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored<'a> {
-    /// Here.
+    /// In the leaf.
     Inline(&'a [u8]),
     /// In a block.
     Block(BlockPtr),
@@ -136,10 +142,10 @@ pub struct Leaf<'a> {
     pub value: Stored<'a>,
 }
 
-/// Sizes that follow from the room for a value.
+/// Sizes that follow from the bytes reserved for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafShape {
-    /// Bytes of a value that fit.
+    /// Most bytes of a value that is stored inline.
     pub value: usize,
 }
 
@@ -149,7 +155,7 @@ impl LeafShape {
         8 + self.value
     }
 
-    /// Where an area begins in the leaf of a key of `key` bytes.
+    /// Offset of an area in the leaf of a key of `key` bytes.
     pub fn area_at(&self, key: usize, second: bool) -> usize {
         KEY_AT + key.next_multiple_of(8) + usize::from(second) * self.area()
     }
@@ -159,12 +165,12 @@ impl LeafShape {
         self.area_at(key, true) + self.area()
     }
 
-    /// Lines of it.
+    /// Lines that this leaf takes.
     pub fn lines(&self, key: usize) -> usize {
         self.bytes(key).div_ceil(LINE as usize)
     }
 
-    /// Writes an area of the leaf at `at`, for a version.
+    /// Fills an area of the leaf at `at`, for a generation and version.
     pub fn fill_area(
         &self,
         out: &mut [u8],
@@ -187,7 +193,7 @@ impl LeafShape {
         out[..8].copy_from_slice(&(len | sum << 16).to_le_bytes());
     }
 
-    /// Writes a whole leaf, whose first area counts.
+    /// Fills a whole leaf; its first area counts.
     pub fn fill(&self, out: &mut [u8], at: GlobalAddr, word: Word, key: &[u8], v: Stored<'_>) {
         out.fill(0);
         out[..8].copy_from_slice(&word.bits().to_le_bytes());
@@ -198,7 +204,7 @@ impl LeafShape {
         self.fill_area(&mut out[area..area + self.area()], at, (word.life, word.version), v);
     }
 
-    /// Checks a leaf. `None` when it is torn, or none, or longer than these bytes.
+    /// Checks a leaf. `None` when it is torn, no leaf, or longer than these bytes.
     pub fn check<'a>(&self, at: GlobalAddr, bytes: &'a [u8]) -> Option<Leaf<'a>> {
         let word = Word::of_bits(u64_at(bytes, 0)?)?;
         let (len, sum) = split(u64_at(bytes, 8)?);
@@ -224,7 +230,7 @@ impl LeafShape {
         Some(Leaf { word, key, value })
     }
 
-    /// The key alone, whatever the areas say; with the word.
+    /// Checks the key and the word alone, with any state of the areas.
     pub fn check_key<'a>(&self, at: GlobalAddr, bytes: &'a [u8]) -> Option<(Word, &'a [u8])> {
         let word = Word::of_bits(u64_at(bytes, 0)?)?;
         let (len, sum) = split(u64_at(bytes, 8)?);

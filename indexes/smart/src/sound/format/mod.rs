@@ -1,5 +1,5 @@
-//! Byte layouts of the sound SMART; DESIGN.md has the tables. Little endian. Bytes from memory nodes are garbage until a check here has
-//! accepted them.
+//! Byte layouts of the sound SMART, little endian; DESIGN.md has the tables. Bytes from memory
+//! nodes are garbage until a check here has accepted them.
 
 pub mod head;
 pub mod leaf;

@@ -1,6 +1,13 @@
-//! A slot of a node: one word that names a child, and the symbol that leads to it. Changed by compare-and-swap only.
+//! A slot of a node: one word that names a child, with the symbol that leads to it. It changes by
+//! compare-and-swap only.
 //!
-//! Bits 0-8 symbol, 9-11 what it is, 12-17 lines of the leaf or type of the node, 18-27 memory node, 28-63 offset / 64. 0: never used.
+//! Bits 0-8 symbol, 9-11 kind, 12-17 lines of the leaf or type of the node, 18-27 memory node,
+//! 28-63 offset / 64. A slot of 0 was never used. A frozen slot has the number of the closing in
+//! bits 18-33.
+//!
+//! A slot stays its symbol's for the generation of its node. Its states: never used -> child ->
+//! vacant (`HOLE`) -> child; a closing freezes it from any of these, and an insertion reuses a
+//! frozen slot only after that closing was cancelled.
 
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result, Role};
 
@@ -14,24 +21,24 @@ const LEAF: u64 = 1;
 const NODE: u64 = 2;
 const HOLE: u64 = 3;
 const FROZEN: u64 = 4;
-/// The symbol of a slot that was frozen before anybody used it.
+/// The symbol of a slot that was frozen before its first use.
 const NOBODYS: u64 = 0x1ff;
 /// Bytes of a line.
 pub const LINE: u64 = 64;
 /// Most lines of a leaf.
 pub const MOST_LINES: usize = 63;
 
-/// What follows a prefix in a key: its end, or a byte. The end sorts first.
+/// The part of a key that follows a prefix: a byte, or the end of the key. The end sorts first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Symbol(u16);
 
 impl Symbol {
     /// The end of the key.
     pub const END: Self = Self(0);
-    /// How many there are.
+    /// The number of symbols.
     pub const COUNT: usize = 257;
 
-    /// What follows the first `n` bytes of a key of at least that length.
+    /// The symbol behind the first `n` bytes of a key; the key has at least `n` bytes.
     pub fn of(key: &[u8], n: usize) -> Self {
         key.get(n).map_or(Self::END, |b| Self(1 + u16::from(*b)))
     }
@@ -42,30 +49,30 @@ impl Symbol {
     }
 }
 
-/// What a slot says.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Child {
-    /// A leaf of so many lines.
+    /// A leaf.
     Leaf {
-        /// Where it begins.
+        /// Its address.
         at: GlobalAddr,
-        /// Its length.
+        /// Its length in lines.
         lines: usize,
     },
-    /// An inner node; its type as the writer of the slot knew it, a hint.
+    /// An inner node.
     Node {
-        /// Where it begins.
+        /// Its address.
         at: GlobalAddr,
-        /// Slots it has at least.
+        /// Slots it has at least: its type as the writer of the slot knew it, a hint.
         kind: NodeType,
     },
-    /// Nothing any more; the slot stays its symbol's.
+    /// No child now; the slot stays its symbol's.
     Hole,
-    /// Nothing, and nothing will come, unless closing `0` of the node was given up.
+    /// No child, and none will come, unless the closing with this number was cancelled.
     Frozen(u16),
 }
 
-/// A slot's word.
+/// A slot word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot(pub u64);
 
@@ -73,23 +80,23 @@ impl Slot {
     /// Never used.
     pub const EMPTY: Self = Self(0);
 
-    /// Names a leaf.
+    /// A slot that names a leaf.
     pub fn leaf(symbol: Symbol, at: GlobalAddr, lines: usize) -> Self {
         Self::with(symbol.0.into(), LEAF, lines as u64, packed(at))
     }
 
-    /// Names a node.
+    /// A slot that names a node.
     pub fn node(symbol: Symbol, at: GlobalAddr, kind: NodeType) -> Self {
         Self::with(symbol.0.into(), NODE, kind.code().into(), packed(at))
     }
 
-    /// The same symbol, nothing behind it.
+    /// The same symbol without a child.
     #[must_use]
     pub fn hole(self) -> Self {
         Self::with(self.0 & 0x1ff, HOLE, 0, 0)
     }
 
-    /// The same, frozen by a closing.
+    /// The same symbol, frozen by a closing.
     #[must_use]
     pub fn frozen(self, closing: u16) -> Self {
         let symbol = if self == Self::EMPTY { NOBODYS } else { self.0 & 0x1ff };
@@ -110,31 +117,31 @@ impl Slot {
         self.0 >> KIND_AT & 7
     }
 
-    /// Whether the slot is a symbol's.
+    /// Whether the slot belongs to the symbol.
     pub fn is(self, symbol: Symbol) -> bool {
         self != Self::EMPTY && self.0 & 0x1ff == u64::from(symbol.0)
     }
 
-    /// Its symbol; `None` for one that was never used.
+    /// Its symbol; `None` for a slot that was never used.
     pub fn symbol(self) -> Option<Symbol> {
         let bits = self.0 & 0x1ff;
         (self != Self::EMPTY && bits < Symbol::COUNT as u64).then_some(Symbol(bits as u16))
     }
 
-    /// Whether it was frozen before anybody used it: no slot behind it is used.
+    /// Whether it was frozen before its first use. No slot behind it is used.
     pub fn is_seal(self) -> bool {
         self.kind() == FROZEN && self.0 & 0x1ff == NOBODYS
     }
 
-    /// Whether a child is behind it.
+    /// Whether it names a child.
     pub fn has_child(self) -> bool {
         matches!(self.kind(), LEAF | NODE)
     }
 
-    /// What it says; `None` for a slot that was never used.
+    /// Its content; `None` for a slot that was never used.
     ///
     /// # Errors
-    /// `Corrupt` for bits that nobody writes.
+    /// `Corrupt` for bits that no writer writes.
     pub fn child(self) -> Result<Option<Child>> {
         let size = (self.0 >> SIZE_AT & 0x3f) as usize;
         let at = GlobalAddr::new(
@@ -161,7 +168,7 @@ fn packed(at: GlobalAddr) -> u64 {
     (at.node().index() as u64) << MN_AT | (at.offset() / LINE) << OFFSET_AT
 }
 
-/// Whether a slot can name an address: of the first 1024 memory nodes, in the first 4 TiB of it.
+/// Whether a slot can name an address: the first 1024 memory nodes, and their first 4 TiB.
 pub fn fits(at: GlobalAddr) -> bool {
     at.node().role() == Role::Memory
         && at.node().index() < 1 << 10

@@ -2,14 +2,16 @@
 //! `DMTREE_TEST_FABRIC=verbs` their verbs go over this machine's RDMA device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
+mod lives;
+
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use dmtree_fabric::net::{Carrier, Equipment};
-use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Result, Terms};
+use dmtree_fabric::{Change, Endpoint, ErrorKind, NodeId, Result, Terms};
 use dmtree_pool::{
-    ANY_INDEX, ArenaKey, Cluster, MemoryNode, Place, PoolNode, PoolOptions, TableId, TableSide,
-    open_charter,
+    ANY_INDEX, ArenaKey, Cluster, IndexState, MemoryNode, Opening, Place, PoolNode, PoolOptions,
+    TableId, TableSide, open_charter,
 };
 
 const SHORT: Terms =
@@ -132,7 +134,10 @@ fn a_pool_that_is_not_there_or_not_ready_is_an_error_with_a_way_out() {
     let early = Place { within: soon, ..place(&mn0) };
     let e = Cluster::join(&early).expect_err("a memory node is missing");
     assert!(e.to_string().contains("1 of 2"), "{e}");
-    assert_eq!(open_charter(mn0.listens(), soon).expect("answers").memory_nodes, 2);
+    assert_eq!(
+        open_charter(mn0.listens(), &Equipment::default(), soon).expect("answers").memory_nodes,
+        2
+    );
     let small = MemoryNode::join(&early, 1024).expect_err("too small");
     assert_eq!(small.kind(), ErrorKind::InvalidArgument, "{small}");
 }
@@ -205,4 +210,46 @@ fn who_joins_takes_tables_from_memory_nodes() {
         let cn = node(&c).0.cn();
         home("a home on the compute node that joins", &|n| n == cn);
     }
+}
+
+/// A creator that is killed leaves its name in state `Creating`; the next that wants the name gets it, and of several that want
+/// it one.
+#[test]
+fn the_name_of_a_dead_creator_is_free() {
+    let mn0 = found(1);
+    let place = place(&mn0);
+    let dead = Cluster::join(&place).expect("joins");
+    let others: Vec<_> = (0..3).map(|_| Cluster::join(&place).expect("joins")).collect();
+    let (node_of_dead, ep) = node(&dead);
+    let left = on(&ep, node_of_dead.begin_index(&ep, "left", "test", b"{}")).expect("new");
+    let (first, there) = node(&others[0]);
+    let taken = on(&there, first.create_index(&there, "left", "test", b"{}")).expect_err("taken");
+    assert_eq!(taken.kind(), ErrorKind::Exists, "{taken}");
+    // Its membership ends as with a crash: nothing is tidied up.
+    std::mem::forget(left);
+    let me = node_of_dead.member();
+    on(&there, dead.membership().propose(me, Change::Leave, there.now())).expect("it was living");
+    let begun: usize = std::thread::scope(|s| {
+        let threads: Vec<_> = others
+            .iter()
+            .map(|c| {
+                s.spawn(move || {
+                    let (node, ep) = node(c);
+                    match on(&ep, node.open_or_begin_index(&ep, "left", "test", b"{}")) {
+                        Ok(Opening::Begun(begun)) => {
+                            on(&ep, begun.publish()).expect("published");
+                            1
+                        }
+                        Ok(Opening::Ready(e)) => {
+                            assert_eq!(e.state, IndexState::Ready);
+                            0
+                        }
+                        Err(e) => panic!("{e}"),
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().expect("a thread")).sum()
+    });
+    assert_eq!(begun, 1);
 }

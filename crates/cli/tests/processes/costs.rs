@@ -1,0 +1,151 @@
+//! What operations cost over processes: the verbs of one process, and the same whatever came before.
+
+use std::process::{Command, Stdio};
+
+use crate::harness::{Process, alone, binary, compute, fabric, found, memnode};
+
+/// The cells of a small run of the bench.
+fn cells(
+    systems: &str,
+    keys: &str,
+    clients: (&str, &str),
+    fabric: &[&str],
+) -> Vec<serde_json::Value> {
+    let args = ["bench", "quick", "--systems", systems, "--workloads", "search,update,insert"];
+    let small = ["--distributions", "uniform", "--keys", keys, "--ops", "2000", "--cns", "2"];
+    // Caches are warm however slow the machine is: what they miss is not what is compared.
+    let small = [&small[..], &["--warmup", "60"]].concat();
+    let more = ["--threads", clients.0, "--coroutines", clients.1, "--json", "-q"];
+    let out = Command::new(binary())
+        .args([&args[..], &small[..], &more, fabric].concat())
+        .stdin(Stdio::null())
+        .output()
+        .expect("runs");
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    let results: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let cells = results["cells"].as_array().expect("cells").clone();
+    assert_eq!(cells.len(), 3 * systems.split(',').count());
+    assert!(cells.iter().all(|c| c["errors"] == 0), "{cells:?}");
+    cells
+}
+
+/// Those that bear several clients on any fabric.
+const SOUND: &str = "dmtree,dmtree-tables-on-mn,dmtree-no-rtc";
+
+/// One of each family.
+const SYSTEMS: &str = "dmtree,fptree,dmtree-published,sherman-published";
+
+/// The workloads of the bench run on processes, with every result checked, and one client posts the verbs that it posts in one
+/// process, exactly.
+#[test]
+fn the_bench_runs_on_a_memory_node_of_its_own() {
+    let _machine = alone();
+    let (_mn, at) = memnode();
+    let fabric = fabric();
+    cells("dmtree", "5000", ("1", "1"), &["--fabric", &fabric, "--nodes", &at]);
+    let counts = |fabric: &str| -> Vec<_> {
+        let all = cells(SYSTEMS, "5000", ("1", "1"), &["--fabric", fabric]);
+        let what = ["mn", "cn", "round_trips", "doorbells"];
+        all.iter().map(|c| what.map(|what| c[what].clone())).collect()
+    };
+    assert_eq!(counts(&fabric), counts("local"));
+}
+
+/// Several clients get in each other's way, in one process or not: their verbs per operation are within 3 %, what they try again
+/// (atomics beyond the others') included. Keys are many, for how often two meet is chance.
+#[test]
+#[expect(clippy::disallowed_macros, reason = "what differs")]
+fn several_clients_post_nearly_the_verbs_of_one_process() {
+    let _machine = alone();
+    let verbs = |c: &serde_json::Value, side: &str| -> f64 {
+        ["read", "write", "atomic"].iter().map(|v| c[side][*v].as_f64().expect("a count")).sum()
+    };
+    let [here, there] = ["local".to_owned(), fabric()]
+        .map(|fabric| cells(SOUND, "60000", ("2", "2"), &["--fabric", &fabric]));
+    for (h, t) in here.iter().zip(&there) {
+        for side in ["mn", "cn"] {
+            let (h_verbs, t_verbs) = (verbs(h, side), verbs(t, side));
+            let name = format!("{} {} at {side}", h["system"], h["workload"]);
+            println!(
+                "{name}: local {h_verbs:.4}, {} {t_verbs:.4}; atomics {} and {}",
+                t["fabric"], h[side]["atomic"], t[side]["atomic"]
+            );
+            let apart = (h_verbs - t_verbs).abs() / h_verbs.max(0.1);
+            assert!(apart <= 0.03, "{name}: {h_verbs} and {t_verbs}");
+        }
+    }
+}
+
+/// The conformance suite, with operations of two processes.
+#[test]
+fn systems_conform_on_two_processes() {
+    let systems = ["--system", "families", "--steps", "300"];
+    let _machine = alone();
+    let out = Command::new(binary())
+        .args([&["conform", "--fabric", &fabric()][..], &systems].concat())
+        .stdin(Stdio::null())
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(said.matches("two processes").count(), 5, "{said}");
+}
+
+/// Operations that a process has done, and their round trips, as its shell says.
+fn operations(p: &mut Process) -> (f64, f64) {
+    p.say("stats");
+    for _ in 0..20 {
+        let line = p.line();
+        assert!(!line.starts_with("error"), "{line}");
+        let Some(rest) = line.strip_prefix("operations") else { continue };
+        let words: Vec<&str> = rest.split([' ', ';']).filter(|w| !w.is_empty()).collect();
+        let number = |i: usize| words[i].parse().expect("a number");
+        return (number(0), number(1));
+    }
+    panic!("no line of operations")
+}
+
+/// A reader of what a process that has left had loaded: after a first pass, its gets take a round trip.
+#[test]
+fn gets_of_what_a_process_left_take_one_round_trip() {
+    const KEYS: usize = 3_000;
+    let _machine = alone();
+    let (_mn, at) = memnode();
+    let mut loader = compute(&at);
+    (0..KEYS).for_each(|i| assert_eq!(loader.ask(&format!("put key{i:05} v")), "done"));
+    loader.quit();
+    let mut reader = compute(&at);
+    let mut pass = || {
+        let before = operations(&mut reader);
+        (0..KEYS).for_each(|i| assert_eq!(reader.ask(&format!("get key{i:05}")), "v"));
+        let after = operations(&mut reader);
+        (after.1 - before.1) / (after.0 - before.0)
+    };
+    let passes = [pass(), pass(), pass()];
+    assert!(passes[2] < 1.1, "round trips of a get in three passes: {passes:?}");
+}
+
+/// Run after run of the bench on one pool: tables are where they belong, and writes cost the same.
+#[test]
+fn run_after_run_of_the_bench_costs_the_same() {
+    let _machine = alone();
+    let (_mn, at) = found(&["--memory-bytes", "256MiB"]);
+    let fabric = fabric();
+    let side = |c: &serde_json::Value, side: &str| -> f64 {
+        ["read", "write", "atomic"].iter().map(|v| c[side][*v].as_f64().expect("a count")).sum()
+    };
+    let verbs = |c: &serde_json::Value| (side(c, "mn"), side(c, "cn"));
+    let run = || cells("dmtree", "5000", ("1", "1"), &["--fabric", &fabric, "--nodes", &at]);
+    let first: Vec<_> = run().iter().map(verbs).collect();
+    for n in 2..7 {
+        for (cell, first) in run().iter().zip(&first) {
+            let now = verbs(cell);
+            let near = |a: f64, b: f64| (a - b).abs() <= 0.05 * b.max(1.0);
+            assert!(
+                near(now.0, first.0) && near(now.1, first.1),
+                "run {n}, {}: {now:?} verbs at memory and compute nodes; first {first:?}",
+                cell["workload"]
+            );
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Starting processes, talking to them, and waiting for what they say.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest wait for a line of a process.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The binary: another one than cargo's where it is given.
+pub fn binary() -> String {
+    std::env::var("DMTREE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_dmtree").to_owned())
+}
+
+/// What carries verbs: tcp, or verbs where there is an RDMA device.
+pub fn fabric() -> String {
+    std::env::var("DMTREE_TEST_FABRIC").unwrap_or_else(|_| "tcp".to_owned())
+}
+
+/// Leases; longer where everything takes longer.
+pub fn lease_ms() -> u64 {
+    if fabric() == "tcp" { 300 } else { 1_500 }
+}
+
+/// So many leases.
+pub fn leases(n: u64) -> Duration {
+    Duration::from_millis(lease_ms() * n)
+}
+
+/// The machine without another test that keeps both cores busy, or that minds if one does.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks again and again until there is an answer; the last refusal is the failure.
+pub fn within<T>(limit: Duration, mut ask: impl FnMut() -> Result<T, String>) -> T {
+    let began = Instant::now();
+    loop {
+        match ask() {
+            Ok(out) => return out,
+            Err(why) => assert!(began.elapsed() < limit, "for {limit:?}: {why}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Scenes that mostly wait, all at once.
+pub fn together(scenes: &[(&str, fn())]) {
+    let caught = std::thread::scope(|scope| {
+        let started: Vec<_> =
+            scenes.iter().map(|(name, scene)| (*name, scope.spawn(scene))).collect();
+        started.into_iter().map(|(name, t)| (name, t.join())).collect::<Vec<_>>()
+    });
+    let text = |e: Box<dyn std::any::Any + Send>| match e.downcast::<String>() {
+        Ok(text) => *text,
+        Err(e) => e.downcast_ref::<&str>().map_or("a panic".to_owned(), |s| (*s).to_owned()),
+    };
+    let bad: Vec<String> = { caught.into_iter() }
+        .filter_map(|(name, r)| r.err().map(|e| format!("{name}: {}", text(e))))
+        .collect();
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
+
+/// A process whose lines can be waited for; killed when dropped.
+pub struct Process {
+    pub child: Child,
+    input: Option<ChildStdin>,
+    answers: Receiver<String>,
+    /// All that it has said on standard error.
+    notes: Arc<Mutex<Vec<String>>>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Process {
+    pub fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(binary())
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary");
+        let (to, answers) = channel();
+        let notes = Arc::<Mutex<Vec<String>>>::default();
+        let out = child.stdout.take().expect("piped");
+        read(out, to.clone(), None);
+        let err = child.stderr.take().expect("piped");
+        read(err, to, Some(notes.clone()));
+        let input = child.stdin.take();
+        Self { child, input, answers, notes }
+    }
+
+    pub fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("a pipe");
+        writeln!(input, "{line}").unwrap_or_else(|e| panic!("{line}: {e}; {:?}", self.notes()));
+    }
+
+    /// Its pipe, for another thread to write to.
+    pub fn take_input(&mut self) -> ChildStdin {
+        self.input.take().expect("a pipe")
+    }
+
+    /// The next answer, unless the process has ended.
+    pub fn heard(&self) -> Option<String> {
+        match self.answers.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Timeout) => panic!("nothing said for {PATIENCE:?}"),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// The next line on standard output, or the next error.
+    pub fn line(&self) -> String {
+        self.heard().unwrap_or_else(|| panic!("it has ended: {:?}", self.notes()))
+    }
+
+    pub fn ask(&mut self, line: &str) -> String {
+        self.say(line);
+        self.line()
+    }
+
+    /// The same, with how long the answer took.
+    pub fn timed(&mut self, line: &str) -> (String, Duration) {
+        let began = Instant::now();
+        (self.ask(line), began.elapsed())
+    }
+
+    /// All that a process that has ended has said and that was not heard yet, on both streams.
+    pub fn everything(&self) -> Vec<String> {
+        let mut all = self.notes();
+        while let Some(line) = self.heard() {
+            all.push(line);
+        }
+        all.dedup();
+        all
+    }
+
+    /// All that it has said on standard error so far.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Lets it leave in good order.
+    pub fn quit(mut self) {
+        self.say("quit");
+        within(PATIENCE, || {
+            let ended = self.child.try_wait().expect("a child").is_some();
+            ended.then_some(()).ok_or_else(|| "it does not end".to_owned())
+        });
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
+    }
+
+    /// Stands still for a while.
+    pub fn pause(&self, time: Duration) {
+        pause(&[self], time);
+    }
+
+    /// A line of its status in /proc, such as `VmRSS` (KiB) or `Threads`.
+    pub fn status(&self, field: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let text = std::fs::read_to_string(&path).expect("Linux");
+        let line = text.lines().find(|l| l.starts_with(field)).expect("a field");
+        line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
+    }
+
+    /// How many descriptors it has open.
+    pub fn descriptors(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(folder).expect("Linux").count()
+    }
+}
+
+/// Several processes stand still for a while.
+pub fn pause(all: &[&Process], time: Duration) {
+    all.iter().for_each(|p| p.signal("-STOP"));
+    std::thread::sleep(time);
+    all.iter().for_each(|p| p.signal("-CONT"));
+}
+
+/// Passes lines on; of standard error, which is also kept, only errors.
+fn read(
+    stream: impl Read + Send + 'static,
+    to: Sender<String>,
+    notes: Option<Arc<Mutex<Vec<String>>>>,
+) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let answers = notes.is_none() || line.starts_with("error");
+            if let Some(notes) = &notes {
+                notes.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
+            }
+            if answers && to.send(line).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// A memory node, and where it listens.
+pub fn memnode() -> (Process, String) {
+    memnode_at("127.0.0.1:0")
+}
+
+pub fn memnode_at(listen: &str) -> (Process, String) {
+    serve(&["--listen", listen, "--memory-bytes", "64MiB"])
+}
+
+/// A first memory node with further arguments.
+pub fn found(args: &[&str]) -> (Process, String) {
+    serve(&[&["--listen", "127.0.0.1:0"], args].concat())
+}
+
+/// A pool of two memory nodes: both, and where the first listens.
+pub fn two_memory_nodes() -> ([Process; 2], String) {
+    let (first, at) = found(&["--memory-bytes", "64MiB", "--memory-nodes", "2"]);
+    let join = ["memnode", "--join", &at, "--listen", "127.0.0.1:0", "--memory-bytes", "64MiB"];
+    let second = Process::start(&join);
+    assert!(second.line().starts_with("mn1 "));
+    ([first, second], at)
+}
+
+fn serve(args: &[&str]) -> (Process, String) {
+    let (lease, fabric) = (lease_ms().to_string(), fabric());
+    let p = Process::start(
+        &[&["memnode", "--lease-ms", &lease, "--fabric", &fabric][..], args].concat(),
+    );
+    let line = p.line();
+    let at = line.split(" at ").nth(1).and_then(|l| l.split(';').next());
+    let at = at.unwrap_or_else(|| panic!("no address: {line}"));
+    (p, at.to_string())
+}
+
+/// A compute process.
+pub fn shell(at: &str) -> Process {
+    Process::start(&["shell", "--connect", at])
+}
+
+/// A compute process that is known to work.
+pub fn compute(at: &str) -> Process {
+    let mut p = shell(at);
+    assert_eq!(p.ask("put ready yes"), "done");
+    p
+}
+
+/// A compute process as soon as the pool lets one in.
+pub fn compute_within(at: &str, limit: Duration) -> Process {
+    within(limit, || {
+        let mut p = shell(at);
+        match p.ask("put ready yes").as_str() {
+            "done" => Ok(p),
+            other => Err(other.to_owned()),
+        }
+    })
+}
+
+/// A compute process that is given these lines and leaves.
+pub fn run_shell(at: &str, lines: &str) -> (Option<i32>, String) {
+    let mut child = Command::new(binary())
+        .args(["shell", "--connect", at])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary");
+    // It may have ended before it has read them: its output says why.
+    let _ = writeln!(child.stdin.take().expect("piped"), "{lines}");
+    let out = child.wait_with_output().expect("it ends");
+    (out.status.code(), said(&out))
+}
+
+/// Runs the binary to its end.
+pub fn run(args: &[&str]) -> (Option<i32>, String) {
+    let out = Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("runs");
+    (out.status.code(), said(&out))
+}
+
+/// All that a process has said.
+pub fn said(out: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&out.stdout) + &text(&out.stderr)
+}

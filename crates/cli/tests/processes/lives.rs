@@ -1,0 +1,174 @@
+//! Compute processes come, go, hang, are killed and come again; the pool stays.
+
+use std::time::Duration;
+
+use crate::harness::{
+    PATIENCE, Process, alone, compute, compute_within, found, lease_ms, leases, memnode, pause,
+    run_shell, together, within,
+};
+
+/// Longer than the membership waits for an acknowledgement.
+const LONG: Duration = Duration::from_secs(11);
+
+/// What was put is there for the next process.
+fn next_process_reads(at: &str) {
+    let (status, said) = run_shell(at, "get ada");
+    assert_eq!((status, said.as_str()), (Some(0), "1815\n"));
+}
+
+fn all_left() {
+    let (_mn, at) = memnode();
+    assert_eq!(run_shell(&at, "put ada 1815"), (Some(0), "done\n".to_owned()));
+    std::thread::sleep(LONG);
+    next_process_reads(&at);
+    next_process_reads(&at);
+}
+
+fn all_killed() {
+    let (_mn, at) = memnode();
+    let mut a = compute(&at);
+    assert_eq!(a.ask("put ada 1815"), "done");
+    a.kill();
+    std::thread::sleep(LONG);
+    next_process_reads(&at);
+}
+
+fn the_memory_node_paused() {
+    let (mn, at) = memnode();
+    let mut a = compute(&at);
+    assert_eq!(a.ask("put ada 1815"), "done");
+    mn.pause(leases(5));
+    std::thread::sleep(LONG);
+    next_process_reads(&at);
+}
+
+fn all_compute_processes_paused() {
+    let (_mn, at) = memnode();
+    let (mut a, b) = (compute(&at), compute(&at));
+    assert_eq!(a.ask("put ada 1815"), "done");
+    pause(&[&a, &b], leases(5));
+    std::thread::sleep(LONG);
+    next_process_reads(&at);
+}
+
+fn a_lone_process_paused() {
+    let (_mn, at) = memnode();
+    let mut a = compute(&at);
+    assert_eq!(a.ask("put ada 1815"), "done");
+    a.pause(leases(5));
+    std::thread::sleep(LONG);
+    next_process_reads(&at);
+}
+
+/// A pool without compute processes, or with none that was awake, is there for the next one, however late it comes.
+#[test]
+fn a_pool_outlives_its_compute_processes() {
+    together(&[
+        ("all left", all_left),
+        ("all killed", all_killed),
+        ("the memory node paused", the_memory_node_paused),
+        ("all compute processes paused", all_compute_processes_paused),
+        ("a lone process paused", a_lone_process_paused),
+    ]);
+}
+
+/// So many places, all taken by processes that are killed.
+fn killed_places(places: usize) {
+    let n = places.to_string();
+    let (_mn, at) = found(&["--memory-bytes", "64MiB", "--compute-nodes", &n]);
+    let mut all: Vec<_> = (0..places).map(|_| compute(&at)).collect();
+    assert_eq!(all[0].ask("put ada 1815"), "done");
+    all.iter_mut().for_each(Process::kill);
+    let mut next = compute_within(&at, leases(10) + Duration::from_secs(3));
+    assert_eq!(next.ask("get ada"), "1815");
+}
+
+/// The number of a dead process is free when its lease has ended, though no compute process is there to carry its death on.
+#[test]
+fn places_of_killed_processes_are_free_after_the_lease() {
+    together(&[("one place", || killed_places(1)), ("three places", || killed_places(3))]);
+}
+
+/// A pause of the membership server costs no process its membership for good: each writes again.
+fn after_a_pause_of_the_first_memory_node() {
+    let (mn, at) = memnode();
+    let mut all = [compute(&at), compute(&at)];
+    assert_eq!(all[0].ask("put k 1"), "done");
+    mn.pause(leases(5));
+    for (i, p) in all.iter_mut().enumerate() {
+        within(PATIENCE, || match p.ask(&format!("put k{i} after")).as_str() {
+            "done" => Ok(()),
+            other => Err(other.to_owned()),
+        });
+    }
+    assert_eq!(all[0].ask("get k1"), "after");
+}
+
+/// A process that stands still for longer than its lease is dead to the others. Nothing that it had begun takes effect later; it joins
+/// again by itself, as a new incarnation, and works.
+fn after_a_pause_of_its_own() {
+    let (_mn, at) = memnode();
+    let (mut a, mut b) = (compute(&at), compute(&at));
+    for i in 0..200 {
+        assert_eq!(a.ask(&format!("put k{i} a")), "done");
+    }
+    a.signal("-STOP");
+    for i in 0..200 {
+        assert_eq!(b.ask(&format!("put k{i} b")), "done", "others go on");
+    }
+    std::thread::sleep(leases(2) + Duration::from_millis(100));
+    assert_eq!(b.ask("put late b"), "done");
+    a.signal("-CONT");
+    within(PATIENCE, || match a.ask("put again a").as_str() {
+        "done" => Ok(()),
+        other => Err(other.to_owned()),
+    });
+    assert_eq!((a.ask("get k0"), b.ask("get again")), ("b".to_owned(), "a".to_owned()));
+    for i in 0..200 {
+        assert_eq!(a.ask(&format!("put k{i} c")), "done");
+    }
+}
+
+fn after_a_pause_of_all_compute_processes() {
+    let (_mn, at) = memnode();
+    let (mut a, mut b) = (compute(&at), compute(&at));
+    pause(&[&a, &b], leases(5));
+    for p in [&mut a, &mut b] {
+        within(PATIENCE, || match p.ask("put k after").as_str() {
+            "done" => Ok(()),
+            other => Err(other.to_owned()),
+        });
+    }
+}
+
+#[test]
+fn processes_work_again_after_a_pause() {
+    together(&[
+        ("of the first memory node", after_a_pause_of_the_first_memory_node),
+        ("of its own", after_a_pause_of_its_own),
+        ("of all compute processes", after_a_pause_of_all_compute_processes),
+    ]);
+}
+
+/// Others' first operations wait for a process that hangs for about its lease, and not for the frames that it might have sent.
+#[test]
+fn a_hung_process_holds_others_up_for_a_lease() {
+    let _machine = alone();
+    // The best of some rounds: how fast this machine is does not count.
+    let longest: Vec<Duration> = (0..3).map(|_| longest_wait_beside_a_hung_process()).collect();
+    let limit = Duration::from_millis(lease_ms() + lease_ms() / 10) + Duration::from_secs(1);
+    assert!(longest.iter().any(|longest| *longest < limit), "{longest:?}");
+}
+
+fn longest_wait_beside_a_hung_process() -> Duration {
+    let (_mn, at) = memnode();
+    let (mut hung, mut other) = (compute(&at), compute(&at));
+    (0..300).for_each(|i| assert_eq!(hung.ask(&format!("put k{i} hung")), "done"));
+    hung.signal("-STOP");
+    let write = |i| other.timed(&format!("put k{i} other"));
+    let took = (0..300).map(write).map(|(answer, took)| {
+        assert_eq!(answer, "done");
+        took
+    });
+    took.max().unwrap_or_default()
+}

@@ -1,0 +1,14 @@
+//! Real processes: memory nodes, compute processes that share an index on them, and what is left when some of them start, stop,
+//! hang or are killed.
+#![expect(clippy::disallowed_methods, reason = "real processes in real time")]
+
+mod costs;
+mod fairness;
+mod harness;
+mod hostile;
+mod lives;
+mod memory_nodes;
+mod operations;
+mod space;
+mod starts;
+mod strangers;

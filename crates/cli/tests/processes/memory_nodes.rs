@@ -1,0 +1,143 @@
+//! Memory nodes that are lost, come back, or ask for what cannot be.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{
+    PATIENCE, Process, compute, found, leases, memnode, memnode_at, run, shell, two_memory_nodes,
+    within,
+};
+
+/// Keys that three processes have loaded in turn, so that both memory nodes hold leaves of them.
+const KEYS: usize = 6_000;
+/// Every so many-th of them is looked at.
+const STEP: usize = 40;
+
+/// What an operation that needs a lost memory node ends in: an error that names it, at once.
+fn names_the_lost(answer: &str, took: Duration) {
+    assert!(answer.contains("mn1"), "the error must name the lost memory node: {answer}");
+    assert!(took < Duration::from_secs(5), "{took:?} until: {answer}");
+}
+
+/// Two memory nodes and three compute processes with keys on both, the second memory node killed; also the keys whose operations need
+/// the first alone.
+fn half_lost() -> (Process, String, Vec<Process>, Vec<usize>) {
+    let ([first, mut second], at) = two_memory_nodes();
+    let mut all: Vec<Process> = (0..3).map(|_| compute(&at)).collect();
+    for i in 0..KEYS {
+        assert_eq!(all[i * 3 / KEYS].ask(&format!("put k{i:05} v")), "done");
+    }
+    second.kill();
+    let mut healthy = Vec::new();
+    for i in (0..KEYS).step_by(STEP) {
+        let (answer, took) = all[0].timed(&format!("put k{i:05} w"));
+        match answer.as_str() {
+            "done" => healthy.push(i),
+            // It may take a lease until the loss is known.
+            other => assert!(took < Duration::from_secs(12), "{took:?} until: {other}"),
+        }
+    }
+    let looked_at = KEYS / STEP;
+    assert!(!healthy.is_empty() && healthy.len() < looked_at, "{} of {looked_at}", healthy.len());
+    std::thread::sleep(leases(3));
+    (first, at, all, healthy)
+}
+
+/// Writes to the keys on the memory node that is there are done.
+fn writes_go_on(p: &mut Process, healthy: &[usize]) {
+    for i in healthy {
+        assert_eq!(p.ask(&format!("put k{i:05} x")), "done", "k{i:05} does not need the lost one");
+    }
+}
+
+/// Writes to the other keys fail, at once and with the name of the memory node that is lost.
+fn others_fail(p: &mut Process, healthy: &[usize]) {
+    for i in (0..KEYS).step_by(STEP).filter(|i| !healthy.contains(i)) {
+        let (answer, took) = p.timed(&format!("put k{i:05} x"));
+        names_the_lost(&answer, took);
+    }
+}
+
+/// A memory node is lost, and then a compute process: all that does not need the memory node goes on.
+#[test]
+fn a_death_does_not_wait_for_a_lost_memory_node() {
+    let (_mn, _at, mut all, healthy) = half_lost();
+    writes_go_on(&mut all[1], &healthy);
+    all[2].kill();
+    std::thread::sleep(leases(2));
+    all[..2].iter_mut().for_each(|p| writes_go_on(p, &healthy));
+    all[..2].iter_mut().for_each(|p| others_fail(p, &healthy));
+}
+
+/// A process that starts when a memory node has been lost joins, is told what is missing, and works with the rest.
+#[test]
+fn a_newcomer_joins_without_a_lost_memory_node() {
+    let (_mn, at, mut all, healthy) = half_lost();
+    let mut newcomer = shell(&at);
+    for i in &healthy {
+        assert_eq!(newcomer.ask(&format!("get k{i:05}")), "w");
+    }
+    within(PATIENCE, || {
+        let told = newcomer.notes().iter().any(|line| line.contains("mn1"));
+        told.then_some(()).ok_or_else(|| format!("not told: {:?}", newcomer.notes()))
+    });
+    for p in [&mut newcomer, &mut all[0]] {
+        writes_go_on(p, &healthy);
+        others_fail(p, &healthy);
+    }
+}
+
+/// The first memory node says once that another one is lost, with what it held; compute processes are not told to try again for ever.
+#[test]
+fn a_lost_memory_node_is_named_once() {
+    let (mut first, _at, mut all, healthy) = half_lost();
+    std::thread::sleep(leases(3));
+    let lost = (0..KEYS).step_by(STEP).find(|i| !healthy.contains(i)).expect("some");
+    let (answer, took) = all[0].timed(&format!("get k{lost:05}"));
+    names_the_lost(&answer, took);
+    assert!(answer.contains("lost") && !answer.contains("try again"), "{answer}");
+    first.kill();
+    let said = first.everything();
+    let named = said.iter().filter(|l| l.contains("mn1") && l.contains("lost"));
+    assert_eq!(named.count(), 1, "{said:?}");
+}
+
+/// A number that no memory node can have is refused in a line, and costs the first memory node nothing.
+#[test]
+fn a_memory_node_with_an_impossible_number_is_refused() {
+    let (mut mn, at) = found(&["--memory-bytes", "64MiB", "--memory-nodes", "2"]);
+    for index in ["40000", "2", "65535"] {
+        let began = Instant::now();
+        let small = ["--memory-bytes", "64MiB", "--wait", "3"];
+        let join = ["memnode", "--join", &at, "--listen", "127.0.0.1:0", "--index", index];
+        let (status, said) = run(&[&join[..], &small].concat());
+        let error = said.lines().filter(|l| l.starts_with("error")).count();
+        assert_eq!((status, error), (Some(2), 1), "--index {index}: {said}");
+        assert!(said.contains(index), "--index {index}: the error must name the number: {said}");
+        assert!(began.elapsed() < Duration::from_secs(3), "--index {index}: {said}");
+    }
+    mn.kill();
+    let said = mn.everything();
+    assert!(!said.iter().any(|l| l.contains("panicked")), "{said:?}");
+}
+
+/// What a memory node held is lost with it: one that starts again at the same address is another pool, and compute processes of the
+/// old one are told, with what to do.
+#[test]
+fn a_memory_node_that_comes_back_empty_is_refused() {
+    let (mut mn, at) = memnode();
+    let mut a = compute(&at);
+    mn.kill();
+    let _again = memnode_at(&at);
+    within(PATIENCE, || {
+        let answer = a.ask("get ready");
+        assert_ne!(answer, "yes", "memory of the dead");
+        match answer.contains("another pool")
+            && answer.contains("start its compute processes again")
+        {
+            true => Ok(()),
+            false => Err(answer),
+        }
+    });
+    let mut b = compute(&at);
+    assert_eq!(b.ask("get ready"), "yes", "the new pool works");
+}

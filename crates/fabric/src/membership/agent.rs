@@ -1,0 +1,77 @@
+//! What a memory node does for the membership: it renews its lease, and revokes the access of the dead.
+
+use std::collections::BTreeMap;
+
+use super::{Change, Member, Membership, Standing, State};
+use crate::addr::NodeId;
+use crate::error::Result;
+use crate::transport::Nanos;
+
+/// The agent of a memory node. Its embedder calls [`MemoryAgent::step`] again and again, many times in a lease.
+#[derive(Debug)]
+pub struct MemoryAgent {
+    me: Member,
+    joined: bool,
+    renew_at: Nanos,
+    /// Which lives' access was revoked here, by node.
+    revoked: BTreeMap<NodeId, u32>,
+    lease_ns: Nanos,
+}
+
+impl MemoryAgent {
+    /// The agent of a node that has not joined.
+    pub fn new(me: Member) -> Self {
+        Self { me, joined: false, renew_at: 0, revoked: BTreeMap::new(), lease_ns: 0 }
+    }
+
+    /// How long a lease is, ns; 0 before the first.
+    pub fn lease_ns(&self) -> Nanos {
+        self.lease_ns
+    }
+
+    /// One step; joins at first. `now` is the node's reading of the fabric's clock; when `revoke` returns, no verb of a member or of
+    /// a former life of it executes at this node any more. Any step may fail, or be the last one. True when no death is under way.
+    ///
+    /// # Errors
+    /// Those of the moment: call again. `Fenced` when the membership knows another life of this node.
+    pub async fn step(
+        &mut self,
+        membership: &dyn Membership,
+        revoke: &dyn Fn(Member) -> Result<()>,
+        now: Nanos,
+    ) -> Result<bool> {
+        if !self.joined || now >= self.renew_at {
+            let lease = match self.joined {
+                false => membership.join(self.me, now).await?,
+                true => membership.renew(self.me, now).await?,
+            };
+            self.joined = true;
+            self.lease_ns = lease.for_ns;
+            self.renew_at = now + lease.for_ns / 4;
+        }
+        let state = membership.state(self.me, now).await?;
+        self.revoke(revoke, &state)?;
+        for m in state.members.iter().filter(|m| m.standing == Standing::Revoking) {
+            if !m.acknowledged.contains(&self.me) {
+                let done = Change::Acknowledge(m.member, Standing::Revoking);
+                membership.propose(self.me, done, now).await?;
+            }
+        }
+        if state.presence(self.me.node).is_away() {
+            membership.propose(self.me, Change::Returned(state.epoch), now).await?;
+        }
+        Ok(!state.members.iter().any(|m| m.standing == Standing::Revoking))
+    }
+
+    /// Nothing of the dead executes at this node any more.
+    fn revoke(&mut self, revoke: &dyn Fn(Member) -> Result<()>, state: &State) -> Result<()> {
+        for dead in state.dead() {
+            let known = self.revoked.get(&dead.node).copied().unwrap_or(0);
+            if known < dead.incarnation {
+                revoke(dead)?;
+                self.revoked.insert(dead.node, dead.incarnation);
+            }
+        }
+        Ok(())
+    }
+}

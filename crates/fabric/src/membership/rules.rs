@@ -1,0 +1,600 @@
+//! The rules of membership, as a value: what it knows, and what each event makes of it. No lock, no clock, no thread: `now` is told.
+//!
+//! Whatever happens, a death comes to an end as soon as a compute node lives that acknowledges:
+//!
+//! - nobody owes an acknowledgement before it was asked for *and* the debtor was there;
+//! - who owes one for too long dies, or, being a memory node, is missing; what dead and missing nodes owe is not waited for;
+//! - without living compute nodes a death goes on until new homes have to be found: the next one that joins finds them.
+//!
+//! The time in which nothing watched (the membership server stood still) counts for no lease and no acknowledgement.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::{Change, Lease, Member, MemberState, MemoryState, Move, Presence, Standing, State};
+use crate::addr::{NodeId, Role};
+use crate::error::{Error, ErrorKind, Result};
+use crate::transport::Nanos;
+
+/// How long members may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// A lease that is not renewed ends after this long, ns.
+    pub lease_ns: Nanos,
+    /// What an epoch asks of a member must be acknowledged within this time, ns.
+    pub acknowledge_ns: Nanos,
+    /// Clocks of members run fast or slow by one in this many at most: a holder counts on so much less of its lease.
+    pub drift_one_in: u64,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { lease_ns: 1_000_000_000, acknowledge_ns: 10_000_000_000, drift_one_in: 16 }
+    }
+}
+
+/// What happened, for whoever runs the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// A compute node has joined.
+    Joined(Member),
+    /// A compute node has left in good order.
+    Left(Member),
+    /// A compute node has lost its membership, and why.
+    Died(Member, &'static str),
+    /// Nothing is left to be done of a death.
+    Gone(Member),
+    /// A memory node is away, and why.
+    Away(Member, Presence, &'static str),
+    /// A memory node is present again.
+    Back(Member),
+    /// The membership server stood still for so long, ns.
+    StoodStill(Nanos),
+}
+
+impl std::fmt::Display for News {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Joined(m) => write!(f, "{m} has joined"),
+            Self::Left(m) => write!(f, "{m} leaves"),
+            Self::Died(m, why) => write!(f, "{m} is dead: {why}"),
+            Self::Gone(m) => write!(f, "{m} is gone: nothing waits for it"),
+            Self::Away(m, presence, why) => {
+                write!(f, "{why}; {}", presence.refusal(m.node))
+            }
+            Self::Back(m) => write!(f, "{m} is back, with what it held"),
+            Self::StoodStill(ns) => write!(
+                f,
+                "this process stood still for {} ms: no lease ended meanwhile",
+                ns / 1_000_000
+            ),
+        }
+    }
+}
+
+/// News beyond this many is dropped, oldest first.
+const MOST_NEWS: usize = 1024;
+/// Longest list of partitions of a planned move.
+const MOST_PARTITIONS: usize = 4096;
+
+/// What the membership knows.
+#[derive(Clone, Debug)]
+pub(super) struct Book {
+    pub(super) terms: Terms,
+    /// How many memory nodes revoke the access of the dead themselves; 0: whoever coordinates a death has them do it, and says so.
+    pub(super) agents: usize,
+    /// The latest reading of the clock that any event has brought.
+    now: Nanos,
+    /// Ticks come, again and again: a time without any event is one in which nothing watched.
+    ticks: bool,
+    /// States and when each began, oldest first.
+    log: Vec<(Nanos, Arc<State>)>,
+    leases: BTreeMap<Member, Nanos>,
+    /// When a compute node joined: it owes nothing since before.
+    joined: BTreeMap<Member, Nanos>,
+    /// When the present standing or presence of a member began.
+    asked: BTreeMap<Member, Nanos>,
+    move_asked: Nanos,
+    /// The epoch in which the last member died.
+    last_death: u64,
+    /// For tests: how late news reaches a node, ns.
+    pub(super) delays: BTreeMap<NodeId, Nanos>,
+    pub(super) news: VecDeque<News>,
+}
+
+impl Book {
+    pub(super) fn new(terms: Terms) -> Self {
+        Self {
+            terms,
+            agents: 0,
+            now: 0,
+            ticks: false,
+            log: vec![(0, Arc::new(State::default()))],
+            leases: BTreeMap::new(),
+            joined: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            move_asked: 0,
+            last_death: 0,
+            delays: BTreeMap::new(),
+            news: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn latest(&self) -> Arc<State> {
+        self.log.last().expect("never empty").1.clone()
+    }
+
+    /// The newest state that news has brought to a node.
+    pub(super) fn told(&self, node: NodeId) -> Arc<State> {
+        let delay = self.delays.get(&node).copied().unwrap_or(0);
+        let until = self.now.saturating_sub(delay);
+        let told = self.log.iter().rev().find(|(at, _)| *at <= until);
+        told.or(self.log.first()).expect("never empty").1.clone()
+    }
+
+    fn tell(&mut self, news: News) {
+        self.news.push_back(news);
+        if self.news.len() > MOST_NEWS {
+            self.news.pop_front();
+        }
+    }
+
+    /// The next state.
+    fn change(&mut self, f: impl FnOnce(&mut State, u64)) {
+        let mut next = State::clone(&self.latest());
+        next.epoch += 1;
+        let epoch = next.epoch;
+        f(&mut next, epoch);
+        self.log.push((self.now, Arc::new(next)));
+        // News that nobody can be waiting for any more.
+        let longest = self.delays.values().max().copied().unwrap_or(0);
+        let old = self.log.iter().take_while(|(at, _)| at + longest < self.now).count();
+        self.log.drain(..old.saturating_sub(1));
+    }
+
+    fn enter(&mut self, member: Member, standing: Standing) {
+        self.asked.insert(member, self.now);
+        self.change(|s, epoch| {
+            if let Some(m) = s.members.iter_mut().find(|m| m.member == member) {
+                let (acknowledged, claimant) = (Vec::new(), None);
+                *m = MemberState { member, standing, since: epoch, acknowledged, claimant };
+            }
+            if standing == Standing::Gone {
+                s.deaths += 1;
+                forget(s);
+            }
+        });
+        if standing == Standing::Gone {
+            self.asked.remove(&member);
+            self.tell(News::Gone(member));
+        }
+    }
+
+    fn die(&mut self, member: Member, why: Option<&'static str>) {
+        self.leases.remove(&member);
+        self.joined.remove(&member);
+        self.enter(member, Standing::Revoking);
+        self.last_death = self.latest().epoch;
+        self.tell(why.map_or(News::Left(member), |why| News::Died(member, why)));
+    }
+
+    fn edit(&mut self, member: Member, f: impl FnOnce(&mut MemberState)) {
+        self.change(|s, _| {
+            if let Some(m) = s.members.iter_mut().find(|m| m.member == member) {
+                f(m);
+            }
+        });
+    }
+
+    fn edit_memory(&mut self, node: NodeId, f: impl FnOnce(&mut MemoryState, u64)) {
+        self.change(|s, epoch| {
+            if let Some(m) = s.memory.iter_mut().find(|m| m.member.node == node) {
+                f(m, epoch);
+            }
+        });
+    }
+
+    /// A memory node comes, goes, or turns out to be lost.
+    fn set_presence(&mut self, member: Member, presence: Presence, why: &'static str) {
+        self.asked.insert(member, self.now);
+        self.edit_memory(member.node, |m, epoch| {
+            if !m.presence.is_away() || !presence.is_away() {
+                (m.since, m.acknowledged) = (epoch, Vec::new());
+            }
+            m.presence = presence;
+        });
+        self.tell(match presence {
+            Presence::Present => News::Back(member),
+            _ => News::Away(member, presence, why),
+        });
+        self.settle();
+    }
+
+    // ---- time -------------------------------------------------------------------------------------------------------
+
+    /// Time passes: leases and acknowledgements are judged.
+    pub(super) fn judge(&mut self, now: Nanos) {
+        let now = self.now.max(now);
+        // Half a lease: a member that renews after a quarter of it is in time even after such a gap.
+        if self.ticks && now - self.now > self.terms.lease_ns / 2 {
+            self.stood_still(now - self.now);
+        }
+        self.now = now;
+        let latest = self.latest();
+        for member in latest.living() {
+            let over = self.leases.get(&member).is_none_or(|until| *until <= self.now);
+            if over {
+                self.die(member, Some("its lease has ended"));
+            } else if self.is_late(&latest, member) {
+                self.die(member, Some("it did not do in time what others wait for"));
+            }
+        }
+        for m in &latest.memory {
+            let over = self.leases.get(&m.member).is_none_or(|until| *until <= self.now);
+            // The first one keeps the membership: it is there.
+            if m.presence.is_away() || m.member.node == NodeId::memory(0) {
+                continue;
+            }
+            if over {
+                self.set_presence(m.member, Presence::Missing, "its lease has ended");
+            } else if self.owes_revocation(&latest, m.member) {
+                self.set_presence(m.member, Presence::Missing, "it does not revoke access");
+            }
+        }
+        self.settle();
+    }
+
+    /// The same, by what comes again and again. From the first tick on, a time without events is one in which nothing watched.
+    pub(super) fn tick(&mut self, now: Nanos) {
+        self.judge(now);
+        self.ticks = true;
+    }
+
+    /// Nothing was judged, and nobody was answered, for so long.
+    fn stood_still(&mut self, ns: Nanos) {
+        let times = self.leases.values_mut().chain(self.asked.values_mut());
+        times.chain(self.joined.values_mut()).for_each(|at| *at += ns);
+        self.move_asked += ns;
+        self.tell(News::StoodStill(ns));
+    }
+
+    /// Everything begins anew for the living.
+    pub(super) fn excuse(&mut self, now: Nanos) {
+        self.now = self.now.max(now);
+        let (now, until) = (self.now, self.now + self.terms.lease_ns);
+        self.leases.values_mut().for_each(|at| *at = until);
+        self.asked.values_mut().for_each(|at| *at = now);
+        self.move_asked = now;
+    }
+
+    fn is_overdue(&self, asked: Nanos, debtor: Member) -> bool {
+        let since = asked.max(self.joined.get(&debtor).copied().unwrap_or(0));
+        since + self.terms.acknowledge_ns <= self.now
+    }
+
+    /// Whether a living member owes an acknowledgement for too long.
+    fn is_late(&self, s: &State, member: Member) -> bool {
+        let late = |of: &Member, by: &[Member]| {
+            !by.contains(&member)
+                && self.asked.get(of).is_some_and(|at| self.is_overdue(*at, member))
+        };
+        let owes = |m: &MemberState| {
+            matches!(m.standing, Standing::Revoking | Standing::Draining)
+                && late(&m.member, &m.acknowledged)
+        };
+        let owes_move = s.planned.as_ref().is_some_and(|p| {
+            p.standing == Standing::Draining
+                && !p.acknowledged.contains(&member)
+                && self.is_overdue(self.move_asked, member)
+        });
+        owes_move
+            || s.members.iter().any(owes)
+            || s.away().any(|m| late(&m.member, &m.acknowledged))
+    }
+
+    fn owes_revocation(&self, s: &State, member: Member) -> bool {
+        s.members.iter().any(|m| {
+            m.standing == Standing::Revoking
+                && !m.acknowledged.contains(&member)
+                && self.asked.get(&m.member).is_some_and(|at| self.is_overdue(*at, member))
+        })
+    }
+
+    /// What all who are there have acknowledged goes on.
+    fn settle(&mut self) {
+        loop {
+            let latest = self.latest();
+            let all_revoke = self.agents > 0 && latest.memory.len() >= self.agents;
+            let next = |m: &MemberState| match m.standing {
+                Standing::Revoking if all_revoke && latest.is_revoked_everywhere(m) => {
+                    Some((m.member, Standing::Draining))
+                }
+                Standing::Draining if latest.is_acknowledged(&m.acknowledged) => {
+                    Some((m.member, Standing::Rehoming))
+                }
+                _ => None,
+            };
+            let Some((member, standing)) = latest.members.iter().find_map(next) else { break };
+            self.enter(member, standing);
+        }
+        let latest = self.latest();
+        let ready =
+            |p: &&Move| p.standing == Standing::Draining && latest.is_acknowledged(&p.acknowledged);
+        if latest.planned.as_ref().filter(ready).is_some() {
+            self.change(|s, epoch| {
+                if let Some(p) = &mut s.planned {
+                    (p.standing, p.since) = (Standing::Rehoming, epoch);
+                }
+            });
+        }
+    }
+
+    // ---- members ----------------------------------------------------------------------------------------------------
+
+    fn lease(&mut self, me: Member) -> Lease {
+        self.leases.insert(me, self.now + self.terms.lease_ns);
+        let for_ns = self.terms.lease_ns;
+        Lease { for_ns: for_ns - for_ns / self.terms.drift_one_in, epoch: self.latest().epoch }
+    }
+
+    pub(super) fn join(&mut self, me: Member) -> Result<Lease> {
+        match me.node.role() {
+            Role::Compute => self.join_compute(me),
+            Role::Memory => self.join_memory(me),
+        }
+    }
+
+    fn join_compute(&mut self, me: Member) -> Result<Lease> {
+        let latest = self.latest();
+        match latest.standing(me) {
+            Some(Standing::Living) => return Ok(self.lease(me)),
+            // Dead, or a former life.
+            Some(_) => return Err(fenced(me)),
+            None => {}
+        }
+        let older = |m: &&MemberState| m.member.node == me.node && m.standing == Standing::Living;
+        if let Some(m) = latest.members.iter().find(older) {
+            self.die(m.member, Some("its node has restarted"));
+        }
+        let lease = self.lease(me);
+        self.joined.insert(me, self.now);
+        self.change(|s, epoch| {
+            s.members.push(MemberState {
+                member: me,
+                standing: Standing::Living,
+                since: epoch,
+                acknowledged: Vec::new(),
+                claimant: None,
+            });
+            s.members.sort_by_key(|m| m.member);
+            forget(s);
+            // It uses nothing yet: what others stop using it has stopped using.
+            for m in &mut s.members {
+                if m.standing == Standing::Draining {
+                    m.acknowledged.push(me);
+                }
+            }
+            for m in s.memory.iter_mut().filter(|m| m.presence.is_away()) {
+                m.acknowledged.push(me);
+            }
+            if let Some(p) = &mut s.planned {
+                p.acknowledged.push(me);
+            }
+        });
+        self.tell(News::Joined(me));
+        self.settle();
+        Ok(Lease { epoch: self.latest().epoch, ..lease })
+    }
+
+    /// A memory node comes with its first life; the memory of a former one is lost.
+    fn join_memory(&mut self, me: Member) -> Result<Lease> {
+        match self.latest().memory_node(me.node) {
+            Some(m) if m.member == me => {}
+            Some(_) => return Err(fenced(me)),
+            None => {
+                // Whoever has died by now it has to fence before it is used.
+                let presence = match self.last_death {
+                    0 => Presence::Present,
+                    _ => Presence::Missing,
+                };
+                self.change(|s, epoch| {
+                    let acknowledged = s.living().collect();
+                    s.memory.push(MemoryState { member: me, presence, since: epoch, acknowledged });
+                    s.memory.sort_by_key(|m| m.member);
+                });
+            }
+        }
+        Ok(self.lease(me))
+    }
+
+    pub(super) fn renew(&mut self, me: Member) -> Result<Lease> {
+        if !self.is_known(me) {
+            return Err(fenced(me));
+        }
+        Ok(self.lease(me))
+    }
+
+    /// A living compute node, or a memory node that has joined.
+    fn is_known(&self, me: Member) -> bool {
+        let latest = self.latest();
+        latest.is_living(me) || latest.memory.iter().any(|m| m.member == me)
+    }
+
+    // ---- what members say -------------------------------------------------------------------------------------------
+
+    pub(super) fn propose(&mut self, me: Member, change: Change) -> Result<()> {
+        if !self.is_known(me) {
+            return Err(fenced(me));
+        }
+        match me.node.role() {
+            Role::Compute => self.of_compute(me, change)?,
+            Role::Memory => self.of_memory(me, change)?,
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn of_memory(&mut self, me: Member, change: Change) -> Result<()> {
+        let latest = self.latest();
+        match change {
+            Change::Acknowledge(m, Standing::Revoking) => {
+                self.acknowledge(&latest, me, m, Standing::Revoking);
+            }
+            Change::Returned(epoch) => {
+                if latest.presence(me.node).is_away() {
+                    if epoch < self.last_death {
+                        return Err(Error::new(
+                            ErrorKind::Busy,
+                            format!(
+                                "{me} has not heard of the last death: ask for the state again"
+                            ),
+                        ));
+                    }
+                    self.lease(me);
+                    // It has revoked these, too.
+                    self.change(|s, _| {
+                        let revoking = |m: &&mut MemberState| m.standing == Standing::Revoking;
+                        for m in s.members.iter_mut().filter(revoking) {
+                            m.acknowledged.retain(|by| *by != me);
+                            m.acknowledged.push(me);
+                        }
+                    });
+                    self.set_presence(me, Presence::Present, "");
+                }
+            }
+            Change::Leave => {
+                self.leases.remove(&me);
+                self.set_presence(me, Presence::Lost, "its process ends");
+            }
+            other => {
+                return Err(Error::invalid(format!("{me} is a memory node: {other:?} is not its")));
+            }
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, latest: &State, me: Member, m: Member, standing: Standing) {
+        let open = |m: &&MemberState| m.standing == standing && !m.acknowledged.contains(&me);
+        if latest.of(m).filter(open).is_some() {
+            self.edit(m, |m| m.acknowledged.push(me));
+        }
+    }
+
+    fn of_compute(&mut self, me: Member, change: Change) -> Result<()> {
+        let latest = self.latest();
+        let at = |m: Member| latest.of(m).map(|m| (m.standing, m.claimant));
+        // A claimant is replaced when nothing of it can execute any more.
+        let free = |claimant: Option<Member>| {
+            claimant.is_none_or(|c| latest.standing(c).is_none_or(|s| s >= Standing::Draining))
+        };
+        // One claimant at a time: two who read the directory together would give one table two homes.
+        let other = |c: Option<Member>| c.is_some_and(|c| c != me) && !free(c);
+        let rehoming = latest.members.iter().filter(|m| m.standing == Standing::Rehoming);
+        let claimed = rehoming.map(|m| m.claimant).chain(latest.planned.iter().map(|p| p.claimant));
+        let taken = { claimed }.any(other);
+        match change {
+            Change::Acknowledge(m, standing) => self.acknowledge(&latest, me, m, standing),
+            Change::Avoided(m) => {
+                let open = |m: &&MemoryState| m.presence.is_away() && !m.acknowledged.contains(&me);
+                let known = latest.memory.iter().filter(open).any(|o| o.member == m);
+                if known {
+                    self.edit_memory(m.node, |m, _| m.acknowledged.push(me));
+                }
+            }
+            Change::Revoked(m) => {
+                let open = |m: &&MemberState| m.standing == Standing::Revoking;
+                if latest.of(m).filter(open).is_some_and(|m| latest.is_revoked_everywhere(m)) {
+                    // Memory nodes are the home of no table that would have to move.
+                    self.enter(m, Standing::Draining);
+                }
+            }
+            Change::Claim(m) => {
+                if !taken && at(m).is_some_and(|(s, c)| s == Standing::Rehoming && free(c)) {
+                    self.edit(m, |m| m.claimant = Some(me));
+                }
+            }
+            Change::Rehomed(m) => {
+                if at(m).is_some_and(|(s, c)| s == Standing::Rehoming && c == Some(me)) {
+                    self.enter(m, Standing::Gone);
+                }
+            }
+            Change::Plan(partitions, to) => {
+                if partitions.len() > MOST_PARTITIONS {
+                    let n = partitions.len();
+                    return Err(Error::invalid(format!("a move of {n} partitions")));
+                }
+                if latest.planned.is_none() && !partitions.is_empty() {
+                    self.plan(partitions, to);
+                }
+            }
+            Change::AcknowledgeMove => {
+                if latest.planned.as_ref().is_some_and(|p| !p.acknowledged.contains(&me)) {
+                    self.edit_move(|p| p.acknowledged.push(me));
+                }
+            }
+            Change::ClaimMove => {
+                let open = |p: &Move| p.standing == Standing::Rehoming && free(p.claimant);
+                if !taken && latest.planned.as_ref().is_some_and(open) {
+                    self.edit_move(|p| p.claimant = Some(me));
+                }
+            }
+            Change::Moved => {
+                if latest.planned.as_ref().is_some_and(|p| p.claimant == Some(me)) {
+                    self.change(|s, _| s.planned = None);
+                }
+            }
+            // It goes the way of the dead, so that nothing of it executes later; there is nothing to move.
+            Change::Leave => self.die(me, None),
+            Change::Returned(_) => {
+                return Err(Error::invalid(format!("{me} is no memory node that could be back")));
+            }
+        }
+        Ok(())
+    }
+
+    fn plan(&mut self, partitions: Vec<u16>, to: Option<Member>) {
+        self.move_asked = self.now;
+        self.change(|s, epoch| {
+            s.planned = Some(Move {
+                partitions,
+                to,
+                standing: Standing::Draining,
+                since: epoch,
+                acknowledged: Vec::new(),
+                claimant: None,
+            });
+        });
+    }
+
+    fn edit_move(&mut self, f: impl FnOnce(&mut Move)) {
+        self.change(|s, _| {
+            if let Some(p) = &mut s.planned {
+                f(p);
+            }
+        });
+    }
+
+    /// A memory node that is missing is lost for good, as its host says.
+    pub(super) fn lose(&mut self, member: Member) {
+        let latest = self.latest();
+        if latest.memory_node(member.node).is_some_and(|m| m.presence == Presence::Missing) {
+            self.set_presence(member, Presence::Lost, "nobody listens at its address any more");
+        }
+    }
+}
+
+/// Lives that are gone are forgotten when a later one of their node is here: [`State::standing`] says the same of them.
+fn forget(s: &mut State) {
+    let latest: BTreeMap<NodeId, u32> =
+        s.members.iter().map(|m| (m.member.node, m.member.incarnation)).collect();
+    s.members.retain(|m| {
+        m.standing != Standing::Gone || latest.get(&m.member.node) == Some(&m.member.incarnation)
+    });
+}
+
+fn fenced(me: Member) -> Error {
+    Error::new(
+        ErrorKind::Fenced,
+        format!("{me} has lost its membership: restart it, so that it joins as a new incarnation"),
+    )
+}

@@ -1,0 +1,135 @@
+//! The thread of a memory node's process that acts for the membership: it keeps the node's lease and revokes the access of the dead. At
+//! the first memory node it also has the membership judge, when no compute node calls as well.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::Shared;
+use super::admin::unexpected;
+use super::io::Stream;
+use super::membership::Remote;
+use super::registrar::{Registrar, ready};
+use super::wire::{Answer, Ask};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::{Member, Membership, MemoryAgent, Presence};
+use crate::transport::Nanos;
+
+/// Steps of the agent in a lease, and while a death is under way.
+const STEPS_PER_LEASE: u64 = 16;
+const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
+/// Shortest and longest pause between two steps, ns.
+const SHORTEST_NS: Nanos = 1_000_000;
+const LONGEST_NS: Nanos = 50_000_000;
+
+/// Joins, and starts the thread. It ends with the node.
+pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
+    let mut acting = Acting::new(shared.clone());
+    ready(Box::pin(acting.step()))?;
+    let named = std::thread::Builder::new().name("dmtree agent".into());
+    named
+        .spawn(move || acting.run())
+        .map(|_| ())
+        .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the agent: {e}")))
+}
+
+/// The same without a thread, to the end of the node.
+pub(super) async fn act(shared: &Arc<Shared>, ep: &Endpoint) -> Result<()> {
+    let mut acting = Acting::new(shared.clone());
+    acting.step().await?;
+    match shared.ask_soon(&Ask::Ready { me: shared.me, on_chip_bytes: 0 }).await? {
+        Answer::Done => {}
+        other => return Err(unexpected(&other)),
+    }
+    while !shared.closing.load(Ordering::SeqCst) {
+        let is_quiet = acting.step().await.unwrap_or(true);
+        ep.sleep(acting.pause_ns(is_quiet)).await;
+    }
+    Ok(())
+}
+
+struct Acting {
+    shared: Arc<Shared>,
+    agent: MemoryAgent,
+    membership: Arc<dyn Membership>,
+    probe_at: Nanos,
+    /// Connections in the making: a host says soon that no process listens there, or never.
+    probes: Vec<(Member, Box<dyn Stream>)>,
+}
+
+impl Acting {
+    fn new(shared: Arc<Shared>) -> Self {
+        let membership: Arc<dyn Membership> = match &shared.registrar {
+            Some(registrar) => registrar.membership.clone(),
+            None => Arc::new(Remote::new(shared.clone())),
+        };
+        Self {
+            agent: MemoryAgent::new(shared.me),
+            membership,
+            probe_at: 0,
+            probes: Vec::new(),
+            shared,
+        }
+    }
+
+    fn run(mut self) {
+        while !self.shared.closing.load(Ordering::SeqCst) {
+            // What fails now is tried again. While it fails for long this node is missing, which the others are told.
+            let is_quiet = ready(Box::pin(self.step())).unwrap_or(true);
+            std::thread::park_timeout(Duration::from_nanos(self.pause_ns(is_quiet)));
+        }
+    }
+
+    fn pause_ns(&self, is_quiet: bool) -> Nanos {
+        let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
+        (self.agent.lease_ns() / steps).clamp(SHORTEST_NS, LONGEST_NS)
+    }
+
+    /// Whether no death is under way.
+    async fn step(&mut self) -> Result<bool> {
+        let shared = self.shared.clone();
+        if let Some(registrar) = &shared.registrar {
+            registrar.membership.tick(shared.now());
+            self.probe(registrar);
+        }
+        let revoke = |dead| {
+            shared.revoke(dead);
+            Ok(())
+        };
+        self.agent.step(&*self.membership, &revoke, shared.now()).await
+    }
+
+    /// Asks the hosts of memory nodes that are missing whether their processes have ended.
+    fn probe(&mut self, registrar: &Registrar) {
+        let now = self.shared.now();
+        self.probes.retain_mut(|(member, stream)| match stream.is_connected() {
+            Ok(is_made) => !is_made,
+            Err(e) => {
+                if e.kind() == std::io::ErrorKind::ConnectionRefused {
+                    registrar.membership.lose(*member);
+                }
+                false
+            }
+        });
+        let state = registrar.membership.latest();
+        if now < self.probe_at || state.away().next().is_none() {
+            return;
+        }
+        self.probe_at = now + self.agent.lease_ns();
+        // What has not answered since the last time is asked again.
+        self.probes.clear();
+        let roster = registrar.roster();
+        for m in state.away().filter(|m| m.presence == Presence::Missing) {
+            let at = roster.find(m.member.node).map(|p| p.address.as_str());
+            match at.map(|at| self.shared.net.dial(at)) {
+                Some(Ok(stream)) => self.probes.push((m.member, stream)),
+                // A host of this machine may say so at once.
+                Some(Err(e)) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
+                    registrar.membership.lose(m.member);
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! A connection as its host serves it: a machine that goes as far as it can whenever its socket is ready, and never waits.
+//!
+//! It says what it is for (`handshake.rs`); then it is asked questions, or is a link, whose frames are executed in their order. It is
+//! not read from while its peer does not take its answers, or has too many calls under way.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Shared;
+use super::boxes::{Inbox, Outbox, receive};
+use super::execute;
+use super::frames::{self, Fields};
+use super::handshake::{Host, Side};
+use super::io::{Interest, Stream};
+use super::limits::{Limits, Room};
+use super::roles::Admitted;
+use super::service::{Call, Reply};
+use super::sessions::Session;
+use super::wire::{self, Ask, Hello, MAX_FRAME, Welcome};
+use crate::error::{Error, Result};
+use crate::membership::Member;
+use crate::rpc::{MAX_RPC_BYTES, ServiceId};
+use crate::transport::Nanos;
+
+/// How often a connection is read from before others have their turn.
+const READS: usize = 4;
+/// Longest question.
+const MAX_ASK: usize = 256 << 10;
+/// Longest frame of a call: the request, and what is before it.
+const MAX_CALL: usize = MAX_RPC_BYTES + 64;
+
+/// The connection ends.
+#[derive(Debug)]
+pub(super) struct Over;
+
+impl From<io::Error> for Over {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+impl From<Error> for Over {
+    fn from(_: Error) -> Self {
+        Self
+    }
+}
+
+/// What connections share while they are served.
+pub(super) struct Turn<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) limits: &'a Limits,
+    pub(super) room: &'a mut Room,
+    /// What is read goes here first.
+    pub(super) scratch: &'a mut [u8],
+    pub(super) now: Nanos,
+    /// Does what takes long about queue pairs.
+    pub(super) ends: &'a execute::Ends,
+}
+
+/// Why a connection does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Halt {
+    /// The peer has to send more.
+    Hungry,
+    /// The peer has to take its answers, or a call or an answer about a queue pair is waited for.
+    Full,
+    /// Other connections have taken too much.
+    Room,
+}
+
+/// What the connection is for.
+enum Phase {
+    /// Nobody knows yet.
+    Greeting(Box<Host>),
+    /// Questions, in the name of this member.
+    Asking(Option<Member>),
+    /// Verbs and calls.
+    Link(Linked),
+    /// Nothing any more: what is to be sent is sent.
+    Leaving,
+}
+
+struct Linked {
+    session: Arc<Session>,
+    /// Calls that are not answered.
+    calls: usize,
+    /// An answer about its queue pair is waited for.
+    waits_for_end: bool,
+}
+
+/// A connection.
+pub(super) struct Connection {
+    token: u64,
+    pub(super) stream: Box<dyn Stream>,
+    /// Where it comes from.
+    pub(super) ip: IpAddr,
+    phase: Phase,
+    halt: Halt,
+    input: Inbox,
+    out: Outbox,
+    /// What of it [`Room`] counts: bytes unsent, bytes unfinished.
+    counted: (usize, usize),
+    /// When it came, or was asked last.
+    since: Nanos,
+    /// When the first unfinished frame began.
+    frame_since: Option<Nanos>,
+    /// Since when the peer has not taken its answers, and how many bytes it has taken since.
+    answers_since: Option<(Nanos, usize)>,
+    /// What its socket is waited for.
+    pub(super) interest: Interest,
+}
+
+impl Connection {
+    pub(super) fn new(
+        shared: &Shared,
+        token: u64,
+        stream: Box<dyn Stream>,
+        ip: IpAddr,
+    ) -> Result<Self> {
+        let host = Host::new(shared.key.clone(), &shared.net.nonce()?, ip.to_string());
+        Ok(Self {
+            token,
+            stream,
+            ip,
+            phase: Phase::Greeting(Box::new(host)),
+            halt: Halt::Hungry,
+            input: Inbox::default(),
+            out: Outbox::default(),
+            counted: (0, 0),
+            since: shared.now(),
+            frame_since: None,
+            answers_since: None,
+            interest: Interest { read: true, write: false },
+        })
+    }
+
+    /// Whether it has not said what it is for.
+    pub(super) fn is_ungreeted(&self) -> bool {
+        matches!(self.phase, Phase::Greeting(_))
+    }
+
+    /// Whether it can go on when others take less.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.halt == Halt::Room
+    }
+
+    /// The link that it is.
+    pub(super) fn session(&self) -> Option<&Arc<Session>> {
+        match &self.phase {
+            Phase::Link(linked) => Some(&linked.session),
+            _ => None,
+        }
+    }
+
+    /// What its socket has to be waited for.
+    pub(super) fn wants(&self) -> Interest {
+        let read = self.halt == Halt::Hungry && !matches!(self.phase, Phase::Leaving);
+        Interest { read, write: self.out.left() > 0 }
+    }
+
+    /// A frame for the peer: the answer of a call, or about a queue pair.
+    pub(super) fn answer(&mut self, frame: &[u8], is_call: bool) {
+        let Phase::Link(linked) = &mut self.phase else { return };
+        match is_call {
+            true => linked.calls = linked.calls.saturating_sub(1),
+            false => linked.waits_for_end = false,
+        }
+        self.out.bytes.extend(frame);
+    }
+
+    /// Goes as far as it can. (What is there to be read after that is reported again.)
+    pub(super) fn advance(&mut self, turn: &mut Turn<'_>, is_readable: bool) -> Result<(), Over> {
+        let done = self.go(turn, is_readable);
+        self.account(turn);
+        done
+    }
+
+    fn go(&mut self, turn: &mut Turn<'_>, mut is_readable: bool) -> Result<(), Over> {
+        let mut reads = READS;
+        loop {
+            self.halt = self.take_frames(turn)?;
+            let sent = self.flush(turn.now)?;
+            if self.halt == Halt::Full && sent > 0 && self.out.left() < turn.limits.unsent_of_one {
+                continue;
+            }
+            if matches!(self.phase, Phase::Leaving) && self.out.left() == 0 {
+                return Err(Over);
+            }
+            if self.halt != Halt::Hungry || !is_readable || reads == 0 {
+                return Ok(());
+            }
+            if !turn.room.has_for_frame(turn.limits, self.token, self.input.left()) {
+                self.halt = Halt::Room;
+                return Ok(());
+            }
+            reads -= 1;
+            is_readable = self.read(turn)?;
+        }
+    }
+
+    /// Reads once; whether there may be more.
+    fn read(&mut self, turn: &mut Turn<'_>) -> Result<bool, Over> {
+        let most = match &self.phase {
+            Phase::Greeting(host) => host.wants().min(turn.scratch.len()),
+            Phase::Leaving => return Ok(false),
+            _ => turn.scratch.len(),
+        };
+        let Some(n) = receive(&mut *self.stream, &mut turn.scratch[..most])? else {
+            return Ok(false);
+        };
+        if n == 0 {
+            // Frames that came are executed, and their outcomes sent.
+            self.leave(turn.ends);
+            return Ok(false);
+        }
+        let bytes = &turn.scratch[..n];
+        match &mut self.phase {
+            Phase::Greeting(host) => {
+                let said = host.feed(bytes);
+                self.out.bytes.extend(host.out());
+                match said {
+                    Ok(None) => {}
+                    Ok(Some(hello)) => self.welcome(turn, hello)?,
+                    Err(_) => self.phase = Phase::Leaving,
+                }
+            }
+            _ => self.input.extend(bytes),
+        }
+        Ok(n == most)
+    }
+
+    /// Nothing that the peer sends is dealt with any more.
+    fn leave(&mut self, ends: &execute::Ends) {
+        if let Phase::Link(linked) = &self.phase {
+            ends.leave(&linked.session);
+        }
+        self.phase = Phase::Leaving;
+        self.input.clear();
+    }
+
+    fn welcome(&mut self, turn: &mut Turn<'_>, hello: Hello) -> Result<(), Over> {
+        let Phase::Greeting(host) = &self.phase else { return Ok(()) };
+        let clock = turn.shared.now();
+        let entered = turn.shared.admit(hello).and_then(|admitted| match admitted {
+            Admitted::Asking(speaker) => Ok(Phase::Asking(speaker)),
+            Admitted::Link { from, number, replaces } => turn
+                .shared
+                .enter(self.token, (from, number), replaces)
+                .map(|session| Phase::Link(Linked { session, calls: 0, waits_for_end: false })),
+        });
+        let (phase, said) = match entered {
+            Ok(phase) => (phase, Welcome::Granted { clock }),
+            Err(e) => (Phase::Leaving, Welcome::Refused((&e).into())),
+        };
+        self.out.bytes.extend(host.welcome(&said)?);
+        (self.phase, self.since) = (phase, turn.now);
+        Ok(())
+    }
+
+    fn take_frames(&mut self, turn: &mut Turn<'_>) -> Result<Halt, Over> {
+        match &mut self.phase {
+            Phase::Greeting(_) | Phase::Leaving => Ok(Halt::Hungry),
+            Phase::Asking(speaker) => {
+                let speaker = *speaker;
+                self.take_questions(turn, speaker)
+            }
+            Phase::Link(_) => self.take_link_frames(turn),
+        }
+    }
+
+    fn take_questions(
+        &mut self,
+        turn: &mut Turn<'_>,
+        speaker: Option<Member>,
+    ) -> Result<Halt, Over> {
+        while let Some(body) = self.input.first(MAX_ASK, "a peer")? {
+            if self.out.left() >= turn.limits.unsent_of_one {
+                return Ok(Halt::Full);
+            }
+            let ask: Ask = wire::decode(body, "a peer")?;
+            self.input.take_first();
+            (self.since, self.frame_since) = (turn.now, None);
+            let body = wire::encode(&turn.shared.answer(ask, speaker, self.ip))?;
+            self.out.bytes.extend((body.len() as u32).to_le_bytes());
+            self.out.bytes.extend(body);
+        }
+        Ok(Halt::Hungry)
+    }
+
+    fn take_link_frames(&mut self, turn: &mut Turn<'_>) -> Result<Halt, Over> {
+        let Phase::Link(linked) = &mut self.phase else { return Ok(Halt::Hungry) };
+        while let Some(body) = self.input.first(MAX_FRAME, "a peer")? {
+            if self.out.left() >= turn.limits.unsent_of_one || linked.waits_for_end {
+                return Ok(Halt::Full);
+            }
+            let halt = linked.take(turn, body, &mut self.out)?;
+            if let Some(halt) = halt {
+                return Ok(halt);
+            }
+            self.input.take_first();
+            self.frame_since = None;
+        }
+        Ok(Halt::Hungry)
+    }
+
+    fn flush(&mut self, now: Nanos) -> Result<usize, Over> {
+        let sent = self.out.flush(&mut *self.stream)?;
+        self.answers_since = match (self.out.left(), self.answers_since) {
+            (0, _) => None,
+            (_, None) => Some((now, 0)),
+            // One that takes them slowly is not one that does not take them.
+            (_, Some((_, before))) if before + sent >= SLOWLY => Some((now, 0)),
+            (_, Some((since, before))) => Some((since, before + sent)),
+        };
+        Ok(sent)
+    }
+
+    /// Tells [`Room`] what it has, and notes when its unfinished frame began.
+    fn account(&mut self, turn: &mut Turn<'_>) {
+        let counts = (self.out.left(), self.input.left());
+        turn.room.unsent = turn.room.unsent + counts.0 - self.counted.0;
+        turn.room.unfinished = turn.room.unfinished + counts.1 - self.counted.1;
+        self.counted = counts;
+        if counts.1 <= turn.limits.small && turn.room.favoured == Some(self.token) {
+            turn.room.favoured = None;
+        }
+        match counts.1 == 0 || self.halt == Halt::Full {
+            true => self.frame_since = None,
+            false => _ = self.frame_since.get_or_insert(turn.now),
+        }
+    }
+
+    /// It is closed: what it had is free again.
+    pub(super) fn forget(&mut self, room: &mut Room) {
+        room.unsent -= self.counted.0;
+        room.unfinished -= self.counted.1;
+        self.counted = (0, 0);
+        if room.favoured == Some(self.token) {
+            room.favoured = None;
+        }
+    }
+
+    /// Whether it has taken too long for something.
+    pub(super) fn is_late(&self, limits: &Limits, room: &Room, now: Nanos) -> bool {
+        let passed = |since: Nanos, within: Nanos| now > since + within;
+        let patience = match room.unsent >= limits.unsent_bytes {
+            true => limits.answers_within_when_full_ns,
+            false => limits.answers_within_ns,
+        };
+        let idle = match self.phase {
+            Phase::Greeting(_) | Phase::Leaving => passed(self.since, limits.greeted_within_ns),
+            Phase::Asking(_) => passed(self.since, limits.idle_ns),
+            Phase::Link(_) => false,
+        };
+        idle || self.frame_since.is_some_and(|since| passed(since, limits.frame_within_ns))
+            || self.answers_since.is_some_and(|(since, _)| passed(since, patience))
+    }
+}
+
+/// Bytes of answers that a peer takes in time, of however many.
+const SLOWLY: usize = 256 << 10;
+
+impl Linked {
+    /// Deals with a frame, or says why not now.
+    fn take(
+        &mut self,
+        turn: &mut Turn<'_>,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<Option<Halt>, Over> {
+        let shared = turn.shared;
+        let mut f = Fields(body);
+        let (kind, use_by) = (f.u8()?, f.u64()?);
+        match kind {
+            frames::POST if shared.rdma.is_none() => {
+                if !turn.room.has_for_answer(turn.limits, frames::found_bytes(f.0)) {
+                    return Ok(Some(Halt::Room));
+                }
+                let from = self.session.from();
+                let done =
+                    self.session.run(|_| execute::verbs(shared, from, use_by, f.0, &mut out.bytes));
+                done.ok_or(Over)?;
+            }
+            frames::OFFER | frames::CLOSE if shared.rdma.is_some() => {
+                turn.ends.ask(&self.session, kind, use_by, f.0.to_vec());
+                self.waits_for_end = true;
+            }
+            frames::OFFER => {
+                execute::outcome(&mut out.bytes, kind, Err(execute::not_over_rdma(shared)));
+            }
+            frames::CLOSE => execute::outcome(&mut out.bytes, kind, Ok(Vec::new())),
+            frames::CALL if body.len() <= MAX_CALL => {
+                let queued = shared.sessions.calls_bytes.load(Ordering::Relaxed);
+                if self.calls >= turn.limits.calls_of_one {
+                    return Ok(Some(Halt::Full));
+                }
+                if queued + body.len() > turn.limits.calls_bytes && queued > 0 {
+                    return Ok(Some(Halt::Room));
+                }
+                let (number, service) = (f.u64()?, ServiceId(f.u16()?));
+                let reply = Reply::Away { session: self.session.clone(), number };
+                let from = self.session.from();
+                self.calls += 1;
+                shared.call(Call { from, service, request: f.0.to_vec(), use_by, reply });
+            }
+            _ => return Err(Over),
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,223 @@
+//! A connection in the making, and a question on its way: machines that go as far as they can whenever they are driven.
+
+use std::io::ErrorKind as Io;
+use std::task::Poll;
+
+use super::boxes::{Inbox, Outbox, receive};
+use super::handshake::{Client, Side};
+use super::io::{Interest, Net, Stream};
+use super::key::Key;
+use super::wire::{self, Answer, Ask, Hello, MAX_MESSAGE, Welcome, broken};
+use crate::error::{Error, Result};
+use crate::transport::Nanos;
+
+/// A connection is made within this time, ns, or not at all.
+pub(super) const OPENS_WITHIN_NS: Nanos = 2_000_000_000;
+
+/// Why there is no connection.
+pub(super) struct NotOpened {
+    pub(super) why: Error,
+    /// No process listens there.
+    pub(super) is_deserted: bool,
+}
+
+/// Where a connection goes: an address in numbers, what is proven there, and what it is for.
+#[derive(Clone, Copy)]
+pub(super) struct To<'a> {
+    pub(super) address: &'a str,
+    pub(super) key: &'a Key,
+    pub(super) hello: &'a Hello,
+}
+
+/// A connection in the making.
+pub(super) struct Opening {
+    stream: Option<Box<dyn Stream>>,
+    address: String,
+    side: Client,
+    out: Outbox,
+    is_connected: bool,
+    until: Nanos,
+}
+
+impl Opening {
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// Those of [`Net::dial`].
+    pub(super) fn begin(net: &dyn Net, to: To<'_>) -> Result<Self> {
+        let To { address, key, hello } = to;
+        let side = Client::new(key.clone(), &net.nonce()?, hello, address.to_string())?;
+        let stream = net.dial(address).map_err(|e| broken(address, &e))?;
+        let until = net.now() + OPENS_WITHIN_NS;
+        Ok(Self {
+            stream: Some(stream),
+            address: address.to_string(),
+            side,
+            out: Outbox::default(),
+            is_connected: false,
+            until,
+        })
+    }
+
+    /// The socket that is waited for, and for what.
+    pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
+        let write = !self.is_connected || self.out.left() > 0;
+        let read = self.is_connected;
+        Some((self.stream.as_deref()?, Interest { read, write }))
+    }
+
+    /// Goes on. In the end there is a stream, and the clock of the host when it granted the connection.
+    pub(super) fn drive(
+        &mut self,
+        now: Nanos,
+    ) -> Poll<Result<(Box<dyn Stream>, Nanos), NotOpened>> {
+        let said = match self.step() {
+            Ok(said) => said,
+            Err(e) => return Poll::Ready(Err(e)),
+        };
+        let stream = match said {
+            Some(Welcome::Granted { clock }) => self.stream.take().map(|s| Ok((s, clock))),
+            Some(Welcome::Refused(f)) => Some(Err(self.not(f.into()))),
+            None if now >= self.until => {
+                Some(Err(self.not(broken(&self.address, &Io::TimedOut.into()))))
+            }
+            None => None,
+        };
+        stream.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    fn not(&self, why: Error) -> NotOpened {
+        NotOpened { why, is_deserted: false }
+    }
+
+    fn step(&mut self) -> Result<Option<Welcome>, NotOpened> {
+        let io = |address: &str, e: std::io::Error| {
+            let is_deserted = e.kind() == Io::ConnectionRefused;
+            NotOpened { why: broken(address, &e), is_deserted }
+        };
+        let Some(stream) = self.stream.as_deref_mut() else { return Ok(None) };
+        if !self.is_connected {
+            self.is_connected = stream.is_connected().map_err(|e| io(&self.address, e))?;
+            if !self.is_connected {
+                return Ok(None);
+            }
+        }
+        loop {
+            self.out.bytes.extend(self.side.out());
+            self.out.flush(stream).map_err(|e| io(&self.address, e))?;
+            let mut chunk = [0; 1024];
+            let wanted = self.side.wants().min(chunk.len());
+            match receive(stream, &mut chunk[..wanted]).map_err(|e| io(&self.address, e))? {
+                None => return Ok(None),
+                Some(0) => return Err(io(&self.address, Io::UnexpectedEof.into())),
+                Some(n) => {
+                    let said = self.side.feed(&chunk[..n]);
+                    let not = |why| NotOpened { why, is_deserted: false };
+                    if let Some(said) = said.map_err(not)? {
+                        return Ok(Some(said));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A connection for questions.
+pub(super) struct Line {
+    stream: Box<dyn Stream>,
+    input: Inbox,
+}
+
+/// A question on its way.
+pub(super) struct Question {
+    address: String,
+    body: Outbox,
+    way: Way,
+    until: Nanos,
+}
+
+enum Way {
+    Opening(Opening),
+    Asking(Line),
+    Over,
+}
+
+impl Question {
+    /// Asks on a line, or on a new one. It is given up at `until`.
+    ///
+    /// # Errors
+    /// As [`Opening::begin`].
+    pub(super) fn begin(
+        net: &dyn Net,
+        to: To<'_>,
+        line: Option<Line>,
+        ask: &Ask,
+        until: Nanos,
+    ) -> Result<Self> {
+        let way = match line {
+            Some(line) => Way::Asking(line),
+            None => Way::Opening(Opening::begin(net, to)?),
+        };
+        let body = wire::encode(ask)?;
+        let mut framed = (body.len() as u32).to_le_bytes().to_vec();
+        framed.extend(body);
+        Ok(Self { address: to.address.to_string(), body: Outbox::of(framed), way, until })
+    }
+
+    /// The socket that is waited for, and for what.
+    pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
+        match &self.way {
+            Way::Opening(opening) => opening.waits_for(),
+            Way::Asking(line) => {
+                Some((&*line.stream, Interest { read: true, write: self.body.left() > 0 }))
+            }
+            Way::Over => None,
+        }
+    }
+
+    /// Goes on. In the end there is an answer; the line can be used again then.
+    pub(super) fn drive(&mut self, now: Nanos) -> Poll<Result<(Answer, Line)>> {
+        if let Way::Opening(opening) = &mut self.way {
+            match opening.drive(now) {
+                Poll::Pending if now < self.until => return Poll::Pending,
+                Poll::Pending => return self.end(Io::TimedOut.into()),
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(e.why)),
+                Poll::Ready(Ok((stream, _))) => {
+                    self.way = Way::Asking(Line { stream, input: Inbox::default() });
+                }
+            }
+        }
+        match self.step() {
+            Ok(Some(answer)) => match std::mem::replace(&mut self.way, Way::Over) {
+                Way::Asking(line) => Poll::Ready(Ok((answer, line))),
+                _ => Poll::Pending,
+            },
+            Ok(None) if now < self.until => Poll::Pending,
+            Ok(None) => self.end(Io::TimedOut.into()),
+            Err(e) => Poll::Ready(Err(e)),
+        }
+    }
+
+    fn end<T>(&self, e: std::io::Error) -> Poll<Result<T>> {
+        Poll::Ready(Err(broken(&self.address, &e)))
+    }
+
+    fn step(&mut self) -> Result<Option<Answer>> {
+        let Way::Asking(line) = &mut self.way else { return Ok(None) };
+        let io = |e: std::io::Error| broken(&self.address, &e);
+        self.body.flush(&mut *line.stream).map_err(io)?;
+        let mut chunk = [0; 4096];
+        loop {
+            if let Some(body) = line.input.first(MAX_MESSAGE, &self.address)? {
+                let answer = wire::decode(body, &self.address)?;
+                line.input.take_first();
+                return Ok(Some(answer));
+            }
+            match receive(&mut *line.stream, &mut chunk).map_err(io)? {
+                None => return Ok(None),
+                Some(0) => return Err(io(Io::UnexpectedEof.into())),
+                Some(n) => line.input.extend(&chunk[..n]),
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Executing what a link's frames ask for.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use super::sessions::{Held, Mail, Session};
+use super::{Shared, frames, locked};
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::Member;
+
+/// Executes a frame of verbs, and appends its outcome.
+pub(super) fn verbs(shared: &Shared, from: Member, use_by: u64, verbs: &[u8], out: &mut Vec<u8>) {
+    let start = frames::begin(out, frames::POST);
+    let found = out.len() + 1;
+    out.push(1);
+    let late =
+        || Error::new(ErrorKind::Unreachable, format!("{} had no time for a list", shared.me.node));
+    let result = match shared.now() > use_by {
+        true => Err(late()),
+        false => shared
+            .check_issuer(from)
+            .and_then(|()| frames::execute(&shared.host, verbs, out))
+            .map_err(Error::effect_unknown),
+    };
+    if let Err(e) = result {
+        out.truncate(found - 1);
+        frames::outcome(out, Some(&e));
+    }
+    frames::end(out, start);
+}
+
+/// Appends a frame that brings an outcome.
+pub(super) fn outcome(out: &mut Vec<u8>, kind: u8, result: Result<Vec<u8>>) {
+    let start = frames::begin(out, kind);
+    frames::outcome(out, result.as_ref().err());
+    out.extend(result.unwrap_or_default());
+    frames::end(out, start);
+}
+
+/// The error of an offer to a host without RDMA.
+pub(super) fn not_over_rdma(shared: &Shared) -> Error {
+    Error::new(
+        ErrorKind::Incompatible,
+        format!(
+            "{} got an offer of RDMA in a pool on fabric {}: connect again",
+            shared.me.node, shared.common.carrier
+        ),
+    )
+}
+
+/// Something about this host's ends of queue pairs.
+enum Job {
+    /// A frame that asks for something.
+    About { session: Arc<Session>, kind: u8, use_by: u64, offer: Vec<u8> },
+    /// The link has ended.
+    Leave(Arc<Session>),
+}
+
+/// The thread that makes and closes ends of queue pairs: both take long. It starts with the first of them.
+pub(super) struct Ends {
+    shared: Arc<Shared>,
+    jobs: Mutex<Option<Sender<Job>>>,
+}
+
+impl Ends {
+    pub(super) fn of(shared: &Arc<Shared>) -> Self {
+        Self { shared: shared.clone(), jobs: Mutex::default() }
+    }
+
+    /// Deals with a frame; its outcome comes by mail.
+    pub(super) fn ask(&self, session: &Arc<Session>, kind: u8, use_by: u64, offer: Vec<u8>) {
+        let job = Job::About { session: session.clone(), kind, use_by, offer };
+        if self.send(job).is_err() {
+            // Without the thread the peer sees a closed connection.
+            self.shared.sessions.post(Mail::Close(session.token));
+        }
+    }
+
+    /// Ends a link whose connection has gone. Until then the link is found by who asks for its end.
+    pub(super) fn leave(&self, session: &Arc<Session>) {
+        let is_sent = self.shared.rdma.is_some() && self.send(Job::Leave(session.clone())).is_ok();
+        if !is_sent {
+            self.shared.sessions.end_one(session);
+        }
+    }
+
+    fn send(&self, job: Job) -> Result<(), Job> {
+        let mut jobs = locked(&self.jobs);
+        if jobs.is_none() {
+            let (sender, inbox) = channel();
+            let shared = self.shared.clone();
+            let named = std::thread::Builder::new().name("dmtree queue pairs".into());
+            if named.spawn(move || work(&shared, &inbox)).is_ok() {
+                *jobs = Some(sender);
+            }
+        }
+        match &*jobs {
+            Some(jobs) => jobs.send(job).map_err(|e| e.0),
+            None => Err(job),
+        }
+    }
+}
+
+fn work(shared: &Shared, inbox: &Receiver<Job>) {
+    for job in inbox {
+        let (session, kind, use_by, offer) = match job {
+            Job::About { session, kind, use_by, offer } => (session, kind, use_by, offer),
+            Job::Leave(session) => {
+                shared.sessions.end_one(&session);
+                continue;
+            }
+        };
+        let done = session.run(|held| {
+            held.end = None;
+            match kind {
+                frames::OFFER => accept(shared, session.from(), use_by, &offer, held),
+                _ => Ok(Vec::new()),
+            }
+        });
+        if let Some(done) = done {
+            let mut frame = Vec::new();
+            outcome(&mut frame, kind, done);
+            shared.sessions.post(Mail::AboutEnd(session.token, frame));
+        }
+    }
+}
+
+/// Takes the offer of a client thread, and keeps this host's end.
+fn accept(
+    shared: &Shared,
+    from: Member,
+    use_by: u64,
+    offer: &[u8],
+    held: &mut Held,
+) -> Result<Vec<u8>> {
+    if shared.now() > use_by {
+        return Err(Error::new(
+            ErrorKind::Unreachable,
+            format!("{} had no time for an offer", shared.me.node),
+        ));
+    }
+    let rdma = shared.rdma.as_ref().ok_or_else(|| not_over_rdma(shared))?;
+    let (answer, end) = rdma.accept(from, offer)?;
+    held.end = Some(end);
+    Ok(answer)
+}

@@ -1,0 +1,192 @@
+//! What fuzz targets and property tests feed with hostile bytes: the decoders behind the sockets. Each entry takes any bytes, returns,
+//! and allocates no more than a small multiple of them.
+
+mod peer;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use super::carrier::{Carrier, Common};
+use super::frames::{self, Fields};
+use super::handshake::{Client, Host, Side};
+use super::key::Key;
+use super::registrar::{Charter, Registrar};
+use super::roles::{self, Badges};
+use super::roster::Place;
+use super::wire::{self, Answer, Ask, Failure, Hello, PoolId, Welcome};
+use crate::addr::NodeId;
+use crate::host;
+use crate::membership::{InProcess, Member, Terms};
+use crate::region::Region;
+
+pub use peer::{Registered, begin_a_link, begin_to_ask, register};
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// A handshake. The first byte says which side the bytes are for, and whether they come as they are or as a message with a proof; the
+/// second how many come at a time.
+pub fn handshake(data: &[u8]) {
+    let [kind, chunk, rest @ ..] = data else { return };
+    let key = Key::of(&"fuzz".repeat(8)).unwrap_or(Key::NONE);
+    let hello = Hello::Ask { pool: Some(PoolId(7)), pass: None };
+    let Ok(mut client) = Client::new(key.clone(), &[1; 32], &hello, "mn0".into()) else { return };
+    let mut host = Host::new(key.clone(), &[2; 32], "a peer".into());
+    let chunk = usize::from(*chunk).max(1);
+    let client_says = client.out();
+    match kind % 4 {
+        0 => _ = feed(&mut host, rest, chunk),
+        1 => _ = feed(&mut client, rest, chunk),
+        2 => {
+            feed(&mut host, &client_says, chunk);
+            let host_says = host.out();
+            let message = framed(rest);
+            let proof = key.prove(&[b"client", &client_says, &host_says, &message]);
+            if let Some(hello) = feed(&mut host, &[&message[..], &proof].concat(), chunk) {
+                let _ = (hello, host.welcome(&Welcome::Granted { clock: 1 }));
+            }
+        }
+        _ => {
+            feed(&mut host, &client_says, chunk);
+            let host_says = host.out();
+            feed(&mut client, &host_says, chunk);
+            let said = client.out();
+            let welcome = [&[1], &framed(rest)[..]].concat();
+            let hello = &said[..said.len() - 32];
+            let proof = key.prove(&[b"host", &client_says, &host_says, hello, &welcome]);
+            let _ = feed(&mut client, &[&welcome[..], &proof].concat(), chunk);
+        }
+    }
+}
+
+fn framed(body: &[u8]) -> Vec<u8> {
+    let mut out = (body.len() as u16).to_le_bytes().to_vec();
+    out.extend(body);
+    out
+}
+
+fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Option<S::Said> {
+    while !bytes.is_empty() {
+        let (head, tail) = bytes.split_at(side.wants().min(chunk).min(bytes.len()));
+        match side.feed(head) {
+            Ok(None) if !head.is_empty() => bytes = tail,
+            Ok(said) => return said,
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// The frames of a link, as the host executes them and as the client reads their outcomes.
+pub fn frames(data: &[u8]) {
+    let node = host::Host::new(NodeId::memory(0), 1, Region::new(4096));
+    let mut found = Vec::new();
+    if frames::execute(&node, data, &mut found).is_ok() {
+        // An answer is no longer than what was asked for, 4 KiB of this region for each of its 13 bytes.
+        assert!(found.len() <= data.len() * 4096 / 13 + 8, "{} bytes found", found.len());
+    }
+    let _ = frames::read_outcome(&mut Fields(data), "mn0");
+    let _ = frames::deliver(&[], data);
+}
+
+/// Messages: each is decoded as everything that it could be, and a sequence of questions is asked.
+pub fn messages(data: &[u8]) {
+    let _ = wire::decode::<Hello>(data, "a peer");
+    let _ = wire::decode::<Welcome>(data, "a peer");
+    let _ = wire::decode::<Answer>(data, "a peer");
+    let _ = wire::decode::<Failure>(data, "a peer").map(crate::Error::from);
+    let registrar = registrar();
+    let mut rest = data;
+    let mut now = 0;
+    while let [n, tail @ ..] = rest {
+        let (ask, tail) = tail.split_at(usize::from(*n).min(tail.len()));
+        rest = tail;
+        now += 100_000_000;
+        if let Ok(ask) = wire::decode::<Ask>(ask, "a peer") {
+            let _ = roles::check(&ask, Some(Member { node: NodeId::compute(0), incarnation: 1 }));
+            let answer = registrar.answer(ask, HERE, now);
+            let body = wire::encode(&answer).expect("an answer can be sent");
+            wire::decode::<Answer>(&body, "mn0").expect("and read");
+        }
+    }
+}
+
+/// Questions that make a beginning for [`messages`].
+pub fn questions() -> Vec<u8> {
+    let me = Member { node: NodeId::compute(0), incarnation: 1 };
+    let who = |role, wanted, nonce| {
+        let listens = "0.0.0.0:9".into();
+        Ask::Register(wire::Introduction { role, wanted, listens, region_bytes: 4096, nonce })
+    };
+    let asks = [
+        Ask::Charter,
+        who(crate::Role::Memory, Some(1), 1),
+        Ask::Ready { me: Member { node: NodeId::memory(1), incarnation: 1 }, on_chip_bytes: 9 },
+        who(crate::Role::Compute, None, 2),
+        Ask::Join(me),
+        Ask::Renew(me),
+        Ask::State { me, known: 0 },
+        Ask::Propose(me, crate::Change::Leave),
+        Ask::Roster,
+        Ask::Members,
+        Ask::Withdraw(me),
+        Ask::Fence(me),
+    ];
+    let mut out = Vec::new();
+    for body in asks.iter().filter_map(|ask| wire::encode(ask).ok()) {
+        out.push(body.len() as u8);
+        out.extend(body);
+    }
+    out
+}
+
+fn registrar() -> Registrar {
+    let (carrier, terms) = (Carrier::Frames, Vec::new());
+    let charter = Charter { memory_nodes: 2, compute_nodes: 3, carrier, terms };
+    let common = Common { carrier, mtu: 0 };
+    let membership = Arc::new(InProcess::new(Terms::default()));
+    let r = Registrar::new(PoolId(7), charter, common, Badges::of([1; 32]), membership);
+    let member = Member { node: NodeId::memory(0), incarnation: 1 };
+    r.enter(Place { member, address: String::new(), region_bytes: 1 << 20, on_chip_bytes: 0 });
+    r.ready(member, 0);
+    r
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_beginning_is_understood() {
+        let mut rest = &questions()[..];
+        let mut n = 0;
+        while let [len, tail @ ..] = rest {
+            let (ask, tail) = tail.split_at(usize::from(*len));
+            wire::decode::<Ask>(ask, "a test").expect("a question");
+            (rest, n) = (tail, n + 1);
+        }
+        assert_eq!(n, 12);
+        messages(&questions());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_dealt_with(data in proptest::collection::vec(any::<u8>(), 0..600)) {
+            handshake(&data);
+            frames(&data);
+            messages(&data);
+        }
+
+        #[test]
+        fn questions_that_were_changed_are_dealt_with(
+            changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..8),
+        ) {
+            let mut data = questions();
+            for (at, byte) in changes {
+                let at = at.index(data.len());
+                data[at] = byte;
+            }
+            messages(&data);
+        }
+    }
+}

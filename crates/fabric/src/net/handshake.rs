@@ -1,0 +1,358 @@
+//! How a connection begins: versions, a mutual proof of the pool's key, then what the connection is for. Machines without sockets,
+//! clock or randomness: bytes in, bytes out.
+//!
+//! | from | bytes |
+//! |---|---|
+//! | client | magic 8, version 4, 1 if it has a key, nonce 32 |
+//! | host | magic 8, version 4, 1 if it has a key, nonce 32 |
+//! | client | length 2, hello, proof 32 |
+//! | host | 1, length 2, welcome, proof 32; or 0: the proof is none |
+//!
+//! A proof is HMAC-SHA256 by the key over the role of who sends it and all bytes of the connection before it. The nonce of the other
+//! side makes a recorded proof worthless; the role makes the own proof worthless when it is sent back. Both sides of a pool without a
+//! key use the empty one.
+//!
+//! A host answers a peer without a proof with its version, whether it has a key, and that the proof is none: one line for the
+//! operator, nothing of the pool. It keeps one machine of fixed size for that peer, and computes one HMAC.
+//!
+//! *What this protects against.* A process that can connect and does not have the key learns, changes and stops nothing. *What it does
+//! not protect against.* An attacker on the path, or at an address that a process of the pool was told to connect to: the bytes after
+//! the proof are neither encrypted nor authenticated, so that it can pass a handshake on, read what follows and add to it. A process
+//! that has the key can do what a member can.
+
+use super::key::{Key, PROOF_BYTES};
+use super::wire::{self, Failure, Hello, MAGIC, VERSION, Welcome};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes that a side draws for a connection.
+pub(super) type Nonce = [u8; 32];
+
+/// Magic and version.
+const PRELUDE: usize = 12;
+/// With whether there is a key, and the nonce.
+const GREETING: usize = PRELUDE + 1 + 32;
+/// Longest hello.
+const MAX_HELLO: usize = 256;
+/// Longest welcome.
+const MAX_WELCOME: usize = 1024;
+
+/// A machine for one side.
+pub(super) trait Side {
+    /// What the other side says in the end.
+    type Said;
+
+    /// How many bytes may be taken off the socket now: what comes after them is not this machine's.
+    fn wants(&self) -> usize;
+
+    /// Takes bytes, [`Side::wants`] at most. Once this has failed, what [`Side::out`] has left is sent and the connection ends.
+    ///
+    /// # Errors
+    /// `Incompatible` for another program, version or key; `Corrupt`.
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Self::Said>>;
+
+    /// What is to be sent now.
+    fn out(&mut self) -> Vec<u8>;
+}
+
+/// What has arrived, in a room of fixed size.
+struct Arrived<const N: usize> {
+    room: [u8; N],
+    used: usize,
+    /// How many bytes the next step needs.
+    needed: usize,
+}
+
+impl<const N: usize> Arrived<N> {
+    fn new() -> Self {
+        Self { room: [0; N], used: 0, needed: PRELUDE }
+    }
+
+    fn wants(&self) -> usize {
+        self.needed - self.used
+    }
+
+    /// Whether the next step can be taken.
+    fn take(&mut self, bytes: &[u8]) -> Result<bool> {
+        let until = self.used + bytes.len();
+        let room = self.room.get_mut(self.used..until).filter(|_| until <= self.needed);
+        let room = room.ok_or_else(|| Error::corrupt("a handshake of too many bytes"))?;
+        room.copy_from_slice(bytes);
+        self.used = until;
+        Ok(self.used == self.needed)
+    }
+
+    fn all(&self) -> &[u8] {
+        &self.room[..self.used]
+    }
+
+    /// The length before a message, and where it ends with its proof.
+    fn set_needed_by_length(&mut self, most: usize, name: &str) -> Result<()> {
+        let length = &self.room[self.used - 2..self.used];
+        let length = usize::from(u16::from_le_bytes([length[0], length[1]]));
+        if length > most {
+            return Err(Error::corrupt(format!("{name} announces {length} bytes to begin with")));
+        }
+        self.needed = self.used + length + PROOF_BYTES;
+        Ok(())
+    }
+}
+
+/// The steps of both sides: each needs the bytes up to its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Prelude,
+    Greeting,
+    Verdict,
+    Length,
+    Message,
+    Over,
+}
+
+fn greeting(key: &Key, nonce: &Nonce) -> Vec<u8> {
+    let mut all = prelude();
+    all.push(u8::from(key.is_some()));
+    all.extend(nonce);
+    all
+}
+
+fn prelude() -> Vec<u8> {
+    [&MAGIC[..], &VERSION.to_le_bytes()].concat()
+}
+
+/// Appends a message with its length.
+fn append(out: &mut Vec<u8>, body: &[u8]) {
+    out.extend((body.len() as u16).to_le_bytes());
+    out.extend(body);
+}
+
+fn check_prelude(theirs: &[u8], name: &str) -> Result<()> {
+    if theirs[..8] != MAGIC {
+        return Err(Error::new(
+            ErrorKind::Incompatible,
+            format!("{name} is no node of dmtree: check the address and the port"),
+        ));
+    }
+    let version = u32::from_le_bytes(theirs[8..PRELUDE].try_into().expect("4 bytes"));
+    if version != VERSION {
+        return Err(Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "{name} speaks version {version} of the protocol, this process version {VERSION}: run the same release everywhere"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn other_key(name: &str) -> Error {
+    Error::new(
+        ErrorKind::Incompatible,
+        format!(
+            "{name} has another key than this process: give the key of its pool with --key-file FILE or DMTREE_KEY"
+        ),
+    )
+}
+
+/// Whether both have a key, or none has.
+fn check_keyed(theirs: u8, key: &Key, name: &str) -> Result<()> {
+    match (theirs != 0, key.is_some()) {
+        (true, false) => Err(Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "{name} asks for a key: give that of its pool with --key-file FILE or DMTREE_KEY"
+            ),
+        )),
+        (false, true) => Err(Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "{name} has no key, and this process has one: start it with the same key, or leave the key out here"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The side that has been connected to.
+pub(super) struct Host {
+    key: Key,
+    name: String,
+    step: Step,
+    arrived: Arrived<{ GREETING + 2 + MAX_HELLO + PROOF_BYTES }>,
+    mine: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Host {
+    /// For a peer, who is called `name` in errors; `nonce` is drawn for this connection alone.
+    pub(super) fn new(key: Key, nonce: &Nonce, name: String) -> Self {
+        let mine = greeting(&key, nonce);
+        Self { key, name, step: Step::Prelude, arrived: Arrived::new(), mine, out: Vec::new() }
+    }
+
+    fn advance(&mut self) -> Result<Option<Hello>> {
+        let at = &mut self.arrived;
+        self.step = match self.step {
+            Step::Prelude => {
+                let fits = check_prelude(at.all(), &self.name);
+                // An honest process of another version is told this one's; whatever else connects is told nothing.
+                if fits.is_err() && at.all()[..8] == MAGIC {
+                    self.out = prelude();
+                }
+                fits?;
+                at.needed = GREETING;
+                Step::Greeting
+            }
+            Step::Greeting => {
+                self.out = self.mine.clone();
+                check_keyed(at.all()[PRELUDE], &self.key, &self.name)?;
+                at.needed = GREETING + 2;
+                Step::Length
+            }
+            Step::Length => {
+                at.set_needed_by_length(MAX_HELLO, &self.name)?;
+                Step::Message
+            }
+            Step::Message => {
+                let (said, proof) = at.all().split_at(at.used - PROOF_BYTES);
+                let (theirs, hello) = said.split_at(GREETING);
+                if !self.key.is_proof(&[b"client", theirs, &self.mine, hello], proof) {
+                    self.out = vec![0];
+                    return Err(other_key(&self.name));
+                }
+                self.step = Step::Over;
+                return wire::decode(&hello[2..], &self.name).map(Some);
+            }
+            Step::Verdict | Step::Over => return Err(Error::corrupt("the handshake is over")),
+        };
+        Ok(None)
+    }
+
+    /// The answer to the hello; what it says of a refusal is cut where it is too long.
+    pub(super) fn welcome(&self, welcome: &Welcome) -> Result<Vec<u8>> {
+        let mut body = wire::encode(welcome)?;
+        if body.len() > MAX_WELCOME {
+            let Welcome::Refused(failure) = welcome else {
+                return Err(Error::invalid("a welcome that is too long"));
+            };
+            body = wire::encode(&Welcome::Refused(Failure::cut(failure, MAX_WELCOME - 64)))?;
+        }
+        let mut out = vec![1];
+        append(&mut out, &body);
+        let said = &self.arrived.all()[..self.arrived.used - PROOF_BYTES];
+        let (theirs, hello) = said.split_at(GREETING);
+        let proof = self.key.prove(&[b"host", theirs, &self.mine, hello, &out]);
+        out.extend(proof);
+        Ok(out)
+    }
+}
+
+impl Side for Host {
+    type Said = Hello;
+
+    fn wants(&self) -> usize {
+        self.arrived.wants()
+    }
+
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Hello>> {
+        match self.arrived.take(bytes)? {
+            true => self.advance(),
+            false => Ok(None),
+        }
+    }
+
+    fn out(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+}
+
+/// The side that has connected.
+pub(super) struct Client {
+    key: Key,
+    name: String,
+    step: Step,
+    arrived: Arrived<{ GREETING + 1 + 2 + MAX_WELCOME + PROOF_BYTES }>,
+    mine: Vec<u8>,
+    /// With its length.
+    hello: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Client {
+    /// To a host, which is called `name` in errors; `nonce` is drawn for this connection alone.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a hello that is too long.
+    pub(super) fn new(key: Key, nonce: &Nonce, hello: &Hello, name: String) -> Result<Self> {
+        let (mine, mut with_length) = (greeting(&key, nonce), Vec::new());
+        let hello = wire::encode(hello)?;
+        if hello.len() > MAX_HELLO {
+            return Err(Error::invalid("a hello that is too long"));
+        }
+        append(&mut with_length, &hello);
+        let (hello, out) = (with_length, mine.clone());
+        Ok(Self { key, name, step: Step::Prelude, arrived: Arrived::new(), mine, hello, out })
+    }
+
+    fn advance(&mut self) -> Result<Option<Welcome>> {
+        let at = &mut self.arrived;
+        self.step = match self.step {
+            Step::Prelude => {
+                check_prelude(at.all(), &self.name)?;
+                at.needed = GREETING;
+                Step::Greeting
+            }
+            Step::Greeting => {
+                check_keyed(at.all()[PRELUDE], &self.key, &self.name)?;
+                self.out = self.hello.clone();
+                self.out.extend(self.key.prove(&[b"client", &self.mine, at.all(), &self.hello]));
+                at.needed = GREETING + 1;
+                Step::Verdict
+            }
+            Step::Verdict => {
+                if at.all()[GREETING] != 1 {
+                    return Err(other_key(&self.name));
+                }
+                at.needed = GREETING + 3;
+                Step::Length
+            }
+            Step::Length => {
+                at.set_needed_by_length(MAX_WELCOME, &self.name)?;
+                Step::Message
+            }
+            Step::Message => {
+                let (said, proof) = at.all().split_at(at.used - PROOF_BYTES);
+                let (theirs, welcome) = said.split_at(GREETING);
+                if !self.key.is_proof(&[b"host", &self.mine, theirs, &self.hello, welcome], proof) {
+                    return Err(other_key(&self.name));
+                }
+                self.step = Step::Over;
+                return wire::decode(&welcome[3..], &self.name).map(Some);
+            }
+            Step::Over => return Err(Error::corrupt("the handshake is over")),
+        };
+        Ok(None)
+    }
+}
+
+impl Side for Client {
+    type Said = Welcome;
+
+    fn wants(&self) -> usize {
+        self.arrived.wants()
+    }
+
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Welcome>> {
+        match self.arrived.take(bytes)? {
+            true => self.advance(),
+            false => Ok(None),
+        }
+    }
+
+    fn out(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+}
+
+#[cfg(test)]
+#[path = "handshake_tests.rs"]
+mod tests;

@@ -1,0 +1,364 @@
+//! Tests: peers that announce much, take nothing, stay away or come in thousands; hosts that fall silent. What is measured is this
+//! process's, so that one of these tests runs at a time.
+#![expect(clippy::disallowed_methods, reason = "real sockets in real time")]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::dial::{Opening, To};
+use super::io::{Net, Stream};
+use super::key::Key;
+use super::sockets::System;
+use super::wire::Hello;
+use super::{Carrier, Charter, Equipment, Joining, NetFabric, frames};
+use crate::addr::{GlobalAddr, NodeId, Role};
+use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::membership::Terms;
+use crate::rpc::{RpcFuture, RpcHandler, ServiceId};
+use crate::transport::Fabric;
+
+const MIB: u64 = 1 << 20;
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn found(region_bytes: u64) -> NetFabric {
+    let (carrier, terms) = (Carrier::Frames, Vec::new());
+    let charter = Charter { memory_nodes: 1, compute_nodes: 4, carrier, terms };
+    let (terms, equipment) = (Terms::default(), Equipment::default());
+    let mn0 = NetFabric::found("127.0.0.1:0", region_bytes, charter, terms, &equipment);
+    let mn0 = mn0.expect("a free port");
+    mn0.ready().expect("itself");
+    mn0
+}
+
+fn join(first: &str) -> NetFabric {
+    let equipment = &Equipment::default();
+    let (listen, role, within) = ("127.0.0.1:0", Role::Compute, Duration::from_secs(2));
+    let how = Joining { first, listen, role, wanted: None, within, carrier: None, equipment };
+    NetFabric::join(&how, |_| Ok(1 << 14)).expect("joins")
+}
+
+fn endpoint(f: &NetFabric) -> Endpoint {
+    let transport = f.attach(f.me().node).expect("this process's node");
+    let core = Core::new(transport.clone(), 0);
+    let slot = core.add_slot();
+    Endpoint::new(core, transport, slot)
+}
+
+fn faa(ep: &Endpoint) -> Result<u64> {
+    ep.core().block_on(ep.slot(), ep.faa(GlobalAddr::new(NodeId::memory(0), 64), 1))
+}
+
+/// A link of a member that has the pool's trust, for bytes of one's own.
+fn raw_link(host: &NetFabric, member: &NetFabric, number: u64) -> Box<dyn Stream> {
+    let (pass, to, replaces) = (member.0.shared.badges.pass(member.me()), host.me(), 0);
+    let hello = Hello::Link { pool: host.pool(), pass, to, number: number + (1 << 40), replaces };
+    let to = To { address: host.listens(), key: &Key::NONE, hello: &hello };
+    let mut opening = Opening::begin(&System, to).expect("listens");
+    loop {
+        match opening.drive(System.now()) {
+            Poll::Ready(Ok((stream, _))) => return stream,
+            Poll::Ready(Err(not)) => panic!("{}", not.why),
+            Poll::Pending => System.wait(opening.waits_for().as_slice(), 10_000_000),
+        }
+    }
+}
+
+fn of_this_process(what: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|l| l.starts_with(what)).expect("there");
+    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
+}
+
+fn resident() -> u64 {
+    of_this_process("VmRSS:") << 10
+}
+
+fn threads() -> u64 {
+    of_this_process("Threads:")
+}
+
+fn descriptors() -> u64 {
+    std::fs::read_dir("/proc/self/fd").expect("Linux").count() as u64
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Each of these got a buffer of the announced length.
+#[test]
+fn announced_lengths_take_no_memory() {
+    let _alone = alone();
+    let mn0 = found(MIB);
+    let cn0 = join(mn0.listens());
+    let ep = endpoint(&cn0);
+    let before = resident();
+    let mut peers: Vec<_> = (0..48).map(|n| raw_link(&mn0, &cn0, n)).collect();
+    for peer in &mut peers {
+        let mut frame = (64u32 << 20).to_le_bytes().to_vec();
+        frame.extend([frames::POST, 0, 0, 0]);
+        peer.write(&frame).expect("taken");
+    }
+    for _ in 0..50 {
+        faa(&ep).expect("others go on");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 32 * MIB, "{} MiB more for 192 bytes", grown / MIB);
+    // Their frames cannot be executed any more.
+    for peer in &mut peers {
+        let until = Instant::now() + Duration::from_secs(10);
+        while matches!(peer.read(&mut [0; 8]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
+        {
+            assert!(Instant::now() < until, "an unfinished frame keeps its connection");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    faa(&ep).expect("still");
+}
+
+/// A frame of READs.
+fn reads(clock_free_use_by: u64, times: usize, bytes: u32) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let start = frames::begin(&mut frame, frames::POST);
+    frame.extend(clock_free_use_by.to_le_bytes());
+    for _ in 0..times {
+        frame.push(0);
+        frame.extend(bytes.to_le_bytes());
+        frame.extend(GlobalAddr::new(NodeId::memory(0), 64).bits().to_le_bytes());
+    }
+    frames::end(&mut frame, start);
+    frame
+}
+
+/// Answers were kept without a limit, and others' operations failed until they had been.
+#[test]
+fn answers_that_are_not_taken_are_bounded() {
+    let _alone = alone();
+    let mn0 = found(32 * MIB);
+    let cn0 = join(mn0.listens());
+    let ep = endpoint(&cn0);
+    faa(&ep).expect("works");
+    let before = resident();
+    let mut peers: Vec<_> = (0..24).map(|n| raw_link(&mn0, &cn0, n)).collect();
+    let frame = reads(u64::MAX, 4, 4 << 20);
+    let until = Instant::now() + Duration::from_secs(4);
+    let (mut most, mut slowest, mut cut) = (0, Duration::ZERO, 0);
+    while Instant::now() < until {
+        peers.retain_mut(|peer| {
+            let goes_on = match peer.write(&frame) {
+                Ok(n) => n > 0,
+                Err(e) => e.kind() == std::io::ErrorKind::WouldBlock,
+            };
+            cut += usize::from(!goes_on);
+            goes_on
+        });
+        let began = Instant::now();
+        faa(&ep).expect("others go on");
+        slowest = slowest.max(began.elapsed());
+        most = most.max(resident().saturating_sub(before));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The region itself becomes resident by being read.
+    assert!(most < 32 * MIB + 96 * MIB, "{} MiB for peers that take nothing", most / MIB);
+    assert!(cut > 0, "a peer that takes nothing is cut off");
+    assert!(slowest < Duration::from_secs(1), "another's verb took {slowest:?}");
+    drop(peers);
+    faa(&ep).expect("still");
+}
+
+/// Each had a thread, and three descriptors.
+#[test]
+fn idle_links_take_a_descriptor_each_and_no_thread() {
+    let _alone = alone();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let most = limit.unwrap_or(8192).saturating_sub(200) / 3;
+    let links = most.min(1900);
+    let mn0 = found(MIB);
+    let cn0 = join(mn0.listens());
+    let ep = endpoint(&cn0);
+    faa(&ep).expect("works");
+    let (before, open) = (threads(), descriptors());
+    let peers: Vec<_> = (0..links).map(|n| raw_link(&mn0, &cn0, n)).collect();
+    faa(&ep).expect("others go on");
+    let (now, now_open) = (threads(), descriptors());
+    // Other tests of this program have threads and files, too.
+    assert!(now < before + 64, "{before} threads, then {now}");
+    assert!(now_open < open + 2 * links + 64, "{open} descriptors, then {now_open}");
+    drop(peers);
+    wait_until("links that are gone keep their descriptors", || descriptors() < open + 64);
+    faa(&ep).expect("still");
+}
+
+/// Peers that say nothing kept a thread each for 2 s; there was no limit to them.
+#[test]
+fn peers_that_say_nothing_make_room_for_those_who_do() {
+    let _alone = alone();
+    let mn0 = found(MIB);
+    let at = mn0.listens().to_string();
+    let silent: Vec<_> = (0..400).map(|_| TcpStream::connect(&at).expect("taken")).collect();
+    let cn0 = join(&at);
+    faa(&endpoint(&cn0)).expect("works");
+    drop(silent);
+}
+
+struct Slow(Arc<Mutex<u32>>);
+impl RpcHandler for Slow {
+    fn call<'a>(&'a self, _: &'a Endpoint, _: NodeId, _: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(async move {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+            std::thread::sleep(Duration::from_millis(20));
+            Ok(Vec::new())
+        })
+    }
+}
+
+/// Calls of a process that had gone were executed one after the other, and others waited for them.
+#[test]
+fn calls_of_a_connection_that_is_gone_are_not_executed() {
+    let _alone = alone();
+    let mn0 = found(MIB);
+    let ran = Arc::new(Mutex::new(0));
+    mn0.serve(mn0.me().node, ServiceId(9), Arc::new(Slow(ran.clone()))).expect("its own node");
+    let cn0 = join(mn0.listens());
+    let mut peer = raw_link(&mn0, &cn0, 1);
+    let mut bytes = Vec::new();
+    for number in 0..60 {
+        frames::call(&mut bytes, u64::MAX, number, ServiceId(9), b"");
+    }
+    peer.write(&bytes).expect("taken");
+    wait_until("the first one runs", || *ran.lock().expect("no panic") > 0);
+    drop(peer);
+    let ep = endpoint(&cn0);
+    let mut reply = Vec::new();
+    let call = ep.rpc(NodeId::memory(0), ServiceId(9), b"", &mut reply);
+    ep.core().block_on(ep.slot(), call).expect("answered");
+    let ran = *ran.lock().expect("no panic");
+    assert!(ran < 30, "{ran} calls, 60 of a peer that is gone");
+}
+
+/// A way to a host that can be cut, and made a black hole.
+struct Way {
+    at: String,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+    is_hole: Arc<AtomicBool>,
+}
+
+impl Way {
+    fn to(host: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound").to_string();
+        let (streams, is_hole) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
+        let way = Self { at, streams, is_hole };
+        let (streams, is_hole, host) = (way.streams.clone(), way.is_hole.clone(), host.to_string());
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for near in listener.incoming().flatten() {
+                if is_hole.load(Ordering::SeqCst) {
+                    kept.push(near);
+                    continue;
+                }
+                let far = TcpStream::connect(&host).expect("listens");
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let pair = (from.try_clone().expect("a clone"), to.try_clone().expect("one"));
+                    std::thread::spawn(move || pump(pair.0, pair.1));
+                }
+                streams.lock().expect("no panic").extend([near, far]);
+            }
+        });
+        way
+    }
+
+    /// Resets all connections; those that are made afterwards lead nowhere.
+    fn cut(&self) {
+        self.is_hole.store(true, Ordering::SeqCst);
+        for stream in self.streams.lock().expect("no panic").drain(..) {
+            let _ = rustix::net::sockopt::set_socket_linger(stream.as_fd(), Some(Duration::ZERO));
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+fn pump(mut from: TcpStream, mut to: TcpStream) {
+    let mut chunk = [0; 4096];
+    while let Ok(n) = from.read(&mut chunk) {
+        if n == 0 || to.write_all(&chunk[..n]).is_err() {
+            return;
+        }
+    }
+}
+
+fn within<T: Send + 'static>(seconds: u64, run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(run()));
+    ended.recv_timeout(Duration::from_secs(seconds)).expect("ends within the deadline")
+}
+
+/// A client thread connected again without a limit, and waited as long as the system tries: two minutes.
+#[test]
+fn a_reset_and_then_a_black_hole_cost_less_than_an_operations_deadline() {
+    let _alone = alone();
+    let mn0 = found(MIB);
+    let way = Way::to(mn0.listens());
+    let cn0 = join(&way.at);
+    within(9, move || {
+        let ep = endpoint(&cn0);
+        faa(&ep).expect("works");
+        way.cut();
+        let e: Error = faa(&ep).expect_err("the way is gone");
+        assert_eq!((e.kind(), e.effect()), (ErrorKind::Unreachable, Effect::Unknown), "{e}");
+        let e = faa(&ep).expect_err("it still is");
+        assert_eq!(e.kind(), ErrorKind::Unreachable, "{e}");
+        drop(ep);
+    });
+}
+
+/// An address that takes no connection at all, not even into its queue.
+#[test]
+fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
+    let _alone = alone();
+    let full = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .expect("a socket");
+    rustix::net::bind(&full, &std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0))
+        .expect("a port");
+    rustix::net::listen(&full, 0).expect("listens");
+    let listener = TcpListener::from(full);
+    let at = listener.local_addr().expect("bound").to_string();
+    let fill: Vec<_> = (0..8).map(|_| System.dial(&at).expect("begins")).collect();
+    let began = Instant::now();
+    let mn0 = found(MIB);
+    let (pool, to) = (mn0.pool(), mn0.me());
+    let pass = mn0.0.shared.badges.pass(to);
+    let hello = Hello::Link { pool, pass, to, number: 1, replaces: 0 };
+    let to = To { address: &at, key: &Key::NONE, hello: &hello };
+    let mut opening = Opening::begin(&System, to).expect("begins");
+    let not = loop {
+        match opening.drive(System.now()) {
+            Poll::Ready(Ok(_)) => panic!("it answers nothing"),
+            Poll::Ready(Err(not)) => break not,
+            Poll::Pending => System.wait(opening.waits_for().as_slice(), 10_000_000),
+        }
+    };
+    assert!(!not.is_deserted && not.why.kind() == ErrorKind::Unreachable, "{}", not.why);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    drop(fill);
+}

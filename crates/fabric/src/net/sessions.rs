@@ -1,0 +1,143 @@
+//! The links of all peers as their host sees them, and how they end: when [`Sessions::end`] returns, nothing of them is executed any
+//! more, and this host's ends of their queue pairs are closed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::io::Waker;
+use super::locked;
+use super::rdma::End;
+use crate::error::{Error, Result};
+use crate::membership::Member;
+
+/// Which link: a member, and the number of the link in its process.
+pub(super) type Key = (Member, u64);
+
+/// A link.
+pub(super) struct Session {
+    key: Key,
+    /// The connection that it came on.
+    pub(super) token: u64,
+    is_over: AtomicBool,
+    /// Held while something of the link is executed.
+    held: Mutex<Held>,
+}
+
+/// What belongs to a link.
+#[derive(Default)]
+pub(super) struct Held {
+    /// This host's end of the client thread's queue pair. When it is dropped nothing of it executes any more.
+    pub(super) end: Option<End>,
+}
+
+impl Session {
+    /// Whose it is.
+    pub(super) fn from(&self) -> Member {
+        self.key.0
+    }
+
+    /// Whether it has ended: nothing of it begins to be executed.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Executes something of it, unless it has ended.
+    pub(super) fn run<T>(&self, execute: impl FnOnce(&mut Held) -> T) -> Option<T> {
+        let mut held = locked(&self.held);
+        // Under the lock: what ends it waits for the lock after it has said so.
+        (!self.is_over()).then(|| execute(&mut held))
+    }
+
+    fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        locked(&self.held).end = None;
+    }
+}
+
+/// What other threads have for the one that serves connections.
+pub(super) enum Mail {
+    /// A frame for a peer: the answer of a call.
+    Reply(u64, Vec<u8>),
+    /// A frame for a peer: the answer about a queue pair. Frames that came after the question go on.
+    AboutEnd(u64, Vec<u8>),
+    /// This connection is over.
+    Close(u64),
+}
+
+/// The links.
+#[derive(Default)]
+pub(super) struct Sessions {
+    all: Mutex<BTreeMap<Key, Arc<Session>>>,
+    mail: Mutex<Vec<Mail>>,
+    waker: OnceLock<Arc<dyn Waker>>,
+    /// Bytes of calls that wait for the thread that answers.
+    pub(super) calls_bytes: AtomicUsize,
+}
+
+impl Sessions {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<Session>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What makes the thread look at its mail.
+    pub(super) fn set_waker(&self, waker: Arc<dyn Waker>) {
+        let _ = self.waker.set(waker);
+    }
+
+    /// Has the thread look at its mail, and whether the node is closing.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn post(&self, mail: Mail) {
+        locked(&self.mail).push(mail);
+        self.wake();
+    }
+
+    pub(super) fn take_mail(&self) -> Vec<Mail> {
+        std::mem::take(&mut locked(&self.mail))
+    }
+
+    /// Adds a link, if `check` has no objection: what it looks at is not passed by who ends links afterwards.
+    pub(super) fn enter(
+        &self,
+        key: Key,
+        token: u64,
+        check: impl FnOnce() -> Result<()>,
+    ) -> Result<Arc<Session>> {
+        let mut all = self.all();
+        check()?;
+        if all.contains_key(&key) {
+            return Err(Error::corrupt(format!("{} opens link {} twice", key.0, key.1)));
+        }
+        let (is_over, held) = (AtomicBool::new(false), Mutex::default());
+        let session = Arc::new(Session { key, token, is_over, held });
+        all.insert(key, session.clone());
+        Ok(session)
+    }
+
+    /// Ends the links for which `which` says so; returns when nothing of them is executed any more. Any thread may call this, but
+    /// not from inside of [`Session::run`].
+    pub(super) fn end(&self, which: impl Fn(Member, u64) -> bool) {
+        let ending: Vec<_> =
+            self.all().values().filter(|s| which(s.key.0, s.key.1)).cloned().collect();
+        for session in &ending {
+            self.end_one(session);
+        }
+        for session in ending {
+            self.post(Mail::Close(session.token));
+        }
+    }
+
+    /// Ends a link. It is found by [`Sessions::end`] until nothing of it is executed any more, so that others who end it wait, too.
+    pub(super) fn end_one(&self, session: &Arc<Session>) {
+        session.end();
+        let mut all = self.all();
+        if all.get(&session.key).is_some_and(|s| Arc::ptr_eq(s, session)) {
+            all.remove(&session.key);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Whether a node still belongs to its pool.
+//!
+//! A node counts on its lease by its own clock. When that has ended the node is *lapsed*: the membership server has paused, cannot be
+//! reached, or is about to declare the node dead. A keeper that hears that the node is not living any more, or that the pool is
+//! gone, says that the membership is *lost*: no incarnation is ever living again after that.
+
+use std::sync::Mutex;
+
+use dmtree_fabric::{Endpoint, Error, Result};
+
+use crate::cluster::Cluster;
+use crate::node::PoolNode;
+use crate::wire::locked;
+
+/// How a node stands to its pool, as far as it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belonging {
+    /// It holds a lease.
+    Member,
+    /// Its lease has ended by its own clock, and may be renewed.
+    Lapsed,
+    /// It is a member no more, for good.
+    Lost,
+}
+
+/// Called when the membership is lost.
+type OnLoss = Box<dyn FnOnce() + Send>;
+
+/// What the keeper has found out about the membership of its own node.
+#[derive(Default)]
+pub(crate) struct OwnStanding(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    is_lost: bool,
+    trouble: Option<Error>,
+    on_loss: Vec<OnLoss>,
+}
+
+impl std::fmt::Debug for OwnStanding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let known = locked(&self.0);
+        write!(f, "OwnStanding(lost: {}, {:?})", known.is_lost, known.trouble)
+    }
+}
+
+impl OwnStanding {
+    fn is_lost(&self) -> bool {
+        locked(&self.0).is_lost
+    }
+
+    /// What a step of the keeper has come to.
+    pub(crate) fn note(&self, step: &Result<()>) {
+        locked(&self.0).trouble = step.as_ref().err().cloned();
+    }
+
+    fn lose(&self, why: Error) {
+        let told = {
+            let mut known = locked(&self.0);
+            (known.is_lost, known.trouble) = (true, Some(why));
+            std::mem::take(&mut known.on_loss)
+        };
+        told.into_iter().for_each(|tell| tell());
+    }
+
+    fn when_lost(&self, tell: OnLoss) {
+        let mut known = locked(&self.0);
+        if !known.is_lost {
+            return known.on_loss.push(tell);
+        }
+        drop(known);
+        tell();
+    }
+}
+
+impl PoolNode {
+    /// How this node stands to its pool.
+    pub fn belonging(&self, ep: &Endpoint) -> Belonging {
+        if self.view.standing.is_lost() {
+            Belonging::Lost
+        } else if self.view.holds_lease(ep) {
+            Belonging::Member
+        } else {
+            Belonging::Lapsed
+        }
+    }
+
+    /// The error of the keeper's last step, if it ended in one.
+    pub fn trouble(&self) -> Option<Error> {
+        locked(&self.view.standing.0).trouble.clone()
+    }
+
+    /// Whether an error of a step means that the membership is lost for good: asks the membership.
+    pub(crate) async fn is_lost_by(&self, ep: &Endpoint, step: &Result<()>) -> bool {
+        use dmtree_fabric::ErrorKind::{Fenced, Incompatible};
+        let me = self.view.me;
+        match step {
+            Ok(()) => !self.view.state().is_living(me),
+            Err(e) if matches!(e.kind(), Fenced | Incompatible) => {
+                match self.membership.state(me, ep.now()).await {
+                    Ok(state) => !state.is_living(me),
+                    // Another pool answers where this one was.
+                    Err(e) => e.kind() == Incompatible,
+                }
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// The membership is lost for good.
+    pub(crate) fn lose(&self, why: Error) {
+        self.view.end_lease();
+        self.view.standing.lose(why);
+    }
+}
+
+impl Cluster {
+    /// Calls `tell`, from any thread, when a compute node of this process has lost its membership for good; at once if it has.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no compute node.
+    pub fn when_lost(&self, tell: impl Fn() + Clone + Send + 'static) -> Result<()> {
+        for i in 0..self.compute_nodes() {
+            self.compute_node(i)?.view.standing.when_lost(Box::new(tell.clone()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,329 @@
+//! The creation of a named index: one creator has a name at a time, the others wait for it, and the name of a creation that
+//! has no creator any more is free again.
+//!
+//! A slot in state `Creating` names its creator: a member and a ticket, which the member draws for every creation. The creation
+//! is *over* without an index when nothing of the member executes any more (it is draining, rehoming, gone), or when the member
+//! is this node and the ticket is not in use. A compare-and-swap of the state word, which carries the index's number, then
+//! frees the slot: of several that try one succeeds, and a creation that has been published meanwhile stays. A late verb of
+//! the former creator cannot reach the slot's next index, since none executes by then.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use dmtree_fabric::verb::cas;
+use dmtree_fabric::{Endpoint, Error, ErrorKind, Member, Result, Standing};
+
+use crate::catalog::{IndexEntry, IndexState, exists};
+use crate::node::PoolNode;
+use crate::wire::locked;
+
+/// So long others wait for a creation, ns.
+const WAITS_WITHIN_NS: u64 = 30_000_000_000;
+/// Pauses between two looks at the catalog double from here, ns.
+const FIRST_PAUSE_NS: u64 = 250_000;
+/// Longest of these pauses, ns.
+const LONGEST_PAUSE_NS: u64 = 8_000_000;
+
+/// What creates an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Creator {
+    /// The compute node, in one of its lives.
+    pub member: Member,
+    /// Which of its creations.
+    pub ticket: u64,
+}
+
+/// The creations of one life of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Tickets(Mutex<Drawn>);
+
+#[derive(Debug, Default)]
+struct Drawn {
+    last: u64,
+    in_use: BTreeSet<u64>,
+}
+
+impl Tickets {
+    fn draw(&self) -> u64 {
+        let mut drawn = locked(&self.0);
+        drawn.last += 1;
+        let ticket = drawn.last;
+        drawn.in_use.insert(ticket);
+        ticket
+    }
+
+    fn is_in_use(&self, ticket: u64) -> bool {
+        locked(&self.0).in_use.contains(&ticket)
+    }
+
+    fn give_back(&self, ticket: u64) {
+        locked(&self.0).in_use.remove(&ticket);
+    }
+}
+
+/// A ticket in use; given back when dropped.
+struct Ticket {
+    of: Arc<Tickets>,
+    number: u64,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.of.give_back(self.number);
+    }
+}
+
+/// What there is under a name.
+#[derive(Debug)]
+pub enum Opening {
+    /// An index that can be opened.
+    Ready(IndexEntry),
+    /// The caller creates it.
+    Begun(Creation),
+}
+
+/// An index that its holder creates: it is published, or abandoned. Dropped, as with a future, it is abandoned when nothing
+/// that was posted for it executes any more.
+pub struct Creation {
+    node: Arc<PoolNode>,
+    ep: Endpoint,
+    entry: IndexEntry,
+    ticket: Option<Ticket>,
+}
+
+impl std::fmt::Debug for Creation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Creation({:?}, id {})", self.entry.name, self.entry.id)
+    }
+}
+
+impl Creation {
+    /// The entry, in state `Creating`.
+    pub fn entry(&self) -> &IndexEntry {
+        &self.entry
+    }
+
+    /// Makes the index ready for everybody.
+    ///
+    /// # Errors
+    /// `NotFound` when it was dropped meanwhile; those of the fabric.
+    pub async fn publish(mut self) -> Result<IndexEntry> {
+        self.node.publish_index(&self.ep, &self.entry).await?;
+        self.ticket = None;
+        Ok(IndexEntry { state: IndexState::Ready, ..self.entry.clone() })
+    }
+
+    /// Frees the name.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn abandon(mut self) -> Result<()> {
+        self.node.clear(&self.ep, &self.entry).await?;
+        self.ticket = None;
+        Ok(())
+    }
+
+    /// The name stays the caller's until [`PoolNode::publish_index`] or [`PoolNode::drop_index`].
+    fn keep(mut self) -> IndexEntry {
+        // The ticket stays in use for the rest of this life.
+        if let Some(ticket) = self.ticket.take() {
+            std::mem::forget(ticket);
+        }
+        self.entry.clone()
+    }
+}
+
+impl Drop for Creation {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let Ok(word) = self.entry.state_word() else { return };
+        let (ep, creating) = (self.ep.clone(), self.entry.creating_word());
+        self.ep.when_quiet(move || {
+            ep.detach(cas(word, creating, 0), None);
+            drop(ticket);
+        });
+    }
+}
+
+/// How a creation that another has begun is going.
+enum Progress {
+    /// Its creator is at work.
+    Alive,
+    /// Its creator is dead, and something of it may still execute.
+    Dying,
+    /// Nothing of its creator executes any more.
+    Over,
+}
+
+impl PoolNode {
+    /// Registers a name. The entry is `Creating` and the caller's: it fills the index and publishes it, or drops it. A name
+    /// that a dead creator has left is free.
+    ///
+    /// # Errors
+    /// `Exists`, `Full` when the catalog is, `InvalidArgument` for names and options of impossible length; those of the fabric.
+    pub async fn create_index(
+        self: &Arc<Self>,
+        ep: &Endpoint,
+        name: &str,
+        system: &str,
+        options: &[u8],
+    ) -> Result<IndexEntry> {
+        Ok(self.begin_index(ep, name, system, options).await?.keep())
+    }
+
+    /// As [`PoolNode::create_index`], for a creation that ends with the value returned.
+    ///
+    /// # Errors
+    /// As [`PoolNode::create_index`].
+    pub async fn begin_index(
+        self: &Arc<Self>,
+        ep: &Endpoint,
+        name: &str,
+        system: &str,
+        options: &[u8],
+    ) -> Result<Creation> {
+        let mut waits = Waits::new(ep);
+        loop {
+            match self.try_begin(ep, name, system, options).await {
+                Err(e) if e.kind() == ErrorKind::Exists => {}
+                done => return done,
+            }
+            match self.find_index(ep, name).await? {
+                // It went between the two looks.
+                None => {}
+                Some(e) if e.state == IndexState::Ready => return Err(exists(&e)),
+                Some(e) => match self.progress(ep, &e).await? {
+                    Progress::Alive => return Err(exists(&e)),
+                    Progress::Dying => waits.check(&e)?,
+                    Progress::Over => self.clear(ep, &e).await?,
+                },
+            }
+            waits.pause().await;
+        }
+    }
+
+    /// The index of this name, when it can be opened: one that a living node is creating is waited for.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an impossible name; `Busy` when its creation takes too long; those of the fabric.
+    pub async fn find_ready_index(
+        self: &Arc<Self>,
+        ep: &Endpoint,
+        name: &str,
+    ) -> Result<Option<IndexEntry>> {
+        let mut waits = Waits::new(ep);
+        loop {
+            match self.find_index(ep, name).await? {
+                Some(e) if e.state == IndexState::Creating => match self.progress(ep, &e).await? {
+                    Progress::Alive | Progress::Dying => waits.check(&e)?,
+                    Progress::Over => self.clear(ep, &e).await?,
+                },
+                found => return Ok(found),
+            }
+            waits.pause().await;
+        }
+    }
+
+    /// The index of this name, when it can be opened, else its creation by the caller.
+    ///
+    /// # Errors
+    /// As [`PoolNode::create_index`] and [`PoolNode::find_ready_index`], but for `Exists`.
+    pub async fn open_or_begin_index(
+        self: &Arc<Self>,
+        ep: &Endpoint,
+        name: &str,
+        system: &str,
+        options: &[u8],
+    ) -> Result<Opening> {
+        let mut waits = Waits::new(ep);
+        loop {
+            if let Some(e) = self.find_ready_index(ep, name).await? {
+                return Ok(Opening::Ready(e));
+            }
+            match self.begin_index(ep, name, system, options).await {
+                // Another one was faster.
+                Err(e) if e.kind() == ErrorKind::Exists && !waits.are_over() => {}
+                begun => return begun.map(Opening::Begun),
+            }
+            waits.pause().await;
+        }
+    }
+
+    async fn try_begin(
+        self: &Arc<Self>,
+        ep: &Endpoint,
+        name: &str,
+        system: &str,
+        options: &[u8],
+    ) -> Result<Creation> {
+        // Drawn before the call: from now on no client of this node takes the creation for one that is over.
+        let ticket = Ticket { of: self.creating.clone(), number: self.creating.draw() };
+        let entry = self.register_index(ep, name, system, options, ticket.number).await?;
+        Ok(Creation { node: self.clone(), ep: ep.clone(), entry, ticket: Some(ticket) })
+    }
+
+    async fn progress(&self, ep: &Endpoint, e: &IndexEntry) -> Result<Progress> {
+        let Creator { member, ticket } = e.creator;
+        if member == self.member() {
+            return Ok(match self.creating.is_in_use(ticket) {
+                true => Progress::Alive,
+                false => Progress::Over,
+            });
+        }
+        // Asked after the catalog was read: a creator that the catalog names has joined before.
+        let state = self.membership.state(self.member(), ep.now()).await?;
+        if state.members.is_empty() {
+            // No member has joined: nothing is judged.
+            return Ok(Progress::Alive);
+        }
+        Ok(match state.standing(member) {
+            Some(Standing::Living) => Progress::Alive,
+            Some(Standing::Revoking) => Progress::Dying,
+            Some(_) | None => Progress::Over,
+        })
+    }
+
+    /// Frees the name of a creation that is over, unless that has been done or it has been published.
+    async fn clear(&self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
+        ep.cas(e.state_word()?, e.creating_word(), 0).await.map(|_| ())
+    }
+}
+
+/// Looks at the catalog again and again, for a bounded time.
+struct Waits<'e> {
+    ep: &'e Endpoint,
+    until: u64,
+    pause_ns: u64,
+}
+
+impl<'e> Waits<'e> {
+    fn new(ep: &'e Endpoint) -> Self {
+        Self { ep, until: ep.now() + WAITS_WITHIN_NS, pause_ns: FIRST_PAUSE_NS }
+    }
+
+    fn are_over(&self) -> bool {
+        self.ep.now() >= self.until
+    }
+
+    fn check(&self, e: &IndexEntry) -> Result<()> {
+        if !self.are_over() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{} has been creating the index {:?} for {} s: try again, or drop the index",
+                e.creator.member,
+                e.name,
+                WAITS_WITHIN_NS / 1_000_000_000
+            ),
+        ))
+    }
+
+    async fn pause(&mut self) {
+        self.ep.sleep(self.pause_ns).await;
+        self.pause_ns = (self.pause_ns * 2).min(LONGEST_PAUSE_NS);
+        // Each look has the deadline of an operation to itself.
+        self.ep.renew_deadline();
+    }
+}

@@ -1,0 +1,108 @@
+//! What fuzz targets and property tests feed with hostile bytes: the records in the heads of regions, and the charter. Each entry takes
+//! any bytes, and what it accepts it writes as it was read.
+
+use dmtree_fabric::NodeId;
+
+use crate::catalog::look_at_slot;
+use crate::charter;
+use crate::layout::{ChunkRecord, NodeLayout, Partition};
+use crate::wire::seal;
+
+/// Records of a region's head: bytes as they are, and with a checksum that fits.
+pub fn heads(data: &[u8]) {
+    records(data);
+    let mut sealed = data.to_vec();
+    if sealed.len() >= 4 {
+        seal(&mut sealed);
+        records(&sealed);
+    }
+    // The body of a catalog slot has a checksum of its own, behind the words of the slot.
+    if let Some((_, body)) = sealed.split_at_mut_checked(crate::catalog::BODY as usize)
+        && body.len() >= 4
+    {
+        seal(body);
+        look_at_slot(&sealed);
+    }
+}
+
+fn records(data: &[u8]) {
+    let layout = NodeLayout::new(NodeId::memory(0), 1 << 26, 1 << 20);
+    if layout.check(data).is_ok() {
+        assert_eq!(data, layout.encode());
+    }
+    if let Ok(record) = ChunkRecord::decode(data) {
+        let again = ChunkRecord::encode(record.as_ref());
+        assert_eq!(ChunkRecord::decode(&again).expect("its own bytes"), record);
+    }
+    for number in [0, 1, u16::MAX] {
+        let _ = Partition::remains(data, number);
+        if let Ok(Some(p)) = Partition::decode(data, number) {
+            let _ = (p.inside(None), p.inside(Some(1 << 20)), p.inside(Some(u64::MAX)));
+            assert_eq!(Partition::decode(&p.encode(), number), Ok(Some(p)));
+        }
+    }
+    look_at_slot(data);
+}
+
+/// The options of a pool, as its first memory node tells them.
+pub fn charter(data: &[u8]) {
+    let mut sealed = data.to_vec();
+    if sealed.len() >= 4 {
+        seal(&mut sealed);
+    }
+    for bytes in [data, &sealed] {
+        if let Ok(options) = charter::decode(bytes) {
+            options.validate().expect("what is accepted is valid");
+            let _ = (options.chosen_compute_bytes(), options.chosen_chunk_bytes());
+        }
+    }
+}
+
+/// Bytes that make a beginning for [`heads`] and [`charter`].
+pub fn seeds() -> Vec<Vec<u8>> {
+    let layout = NodeLayout::new(NodeId::memory(0), 1 << 26, 1 << 20);
+    let home = dmtree_fabric::Member { node: NodeId::compute(3), incarnation: 2 };
+    let record = ChunkRecord {
+        used_for: crate::ChunkUse::Arena,
+        kind: 1,
+        index: 2,
+        object_bytes: 64,
+        owner: home.node,
+        incarnation: 2,
+        run: 1,
+    };
+    vec![
+        charter::encode(&crate::PoolOptions::default()),
+        layout.encode().to_vec(),
+        ChunkRecord::encode(Some(&record)).to_vec(),
+        Partition::new(1, home).encode().to_vec(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_dealt_with(data in proptest::collection::vec(any::<u8>(), 0..700)) {
+            heads(&data);
+            charter(&data);
+        }
+
+        #[test]
+        fn records_that_were_changed_are_dealt_with(
+            seed in any::<proptest::sample::Index>(),
+            changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..6),
+        ) {
+            let mut data = seed.get(&seeds()).clone();
+            for (at, byte) in changes {
+                let at = at.index(data.len());
+                data[at] = byte;
+            }
+            heads(&data);
+            charter(&data);
+        }
+    }
+}

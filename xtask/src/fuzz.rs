@@ -1,0 +1,89 @@
+//! Fuzz targets, each for a while. They are built as cargo-fuzz builds them, by a nightly compiler: what is found is in
+//! `fuzz/artifacts`, and the binary with that file as its argument repeats it.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{root, run};
+
+/// What cargo-fuzz gives the compiler, without a sanitizer where one cannot be had.
+const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Ccodegen-units=1";
+
+/// Targets, and where there are more inputs to begin with than in `fuzz/corpus`.
+const TARGETS: [(&str, Option<&str>); 9] = [
+    ("handshake", None),
+    ("frames", None),
+    ("messages", None),
+    ("heads", None),
+    ("charter", None),
+    ("config", Some("crates/bench/experiments")),
+    ("profile", Some("crates/fabric/profiles")),
+    ("dump", None),
+    ("trace", None),
+];
+
+/// `--seconds N` of each target, 120 by default; the names of targets: these alone.
+#[expect(clippy::disallowed_macros, reason = "a skip is loud")]
+pub fn run_all(args: &[String]) -> Result<()> {
+    let (mut seconds, mut only) = (120u32, Vec::new());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--seconds" => {
+                let n = args.next().context("--seconds N")?;
+                seconds = n.parse().context("a number of seconds")?;
+            }
+            name if TARGETS.iter().any(|(t, _)| *t == name) => only.push(name.to_owned()),
+            other => bail!("unknown target {other:?}: {:?}", TARGETS.map(|(t, _)| t)),
+        }
+    }
+    let version = Command::new("rustc").args(["+nightly", "-vV"]).output();
+    let version = version.ok().filter(|out| out.status.success());
+    let Some(version) = version else {
+        println!("SKIPPED: fuzzing needs a nightly compiler: rustup toolchain install nightly");
+        return Ok(());
+    };
+    let version = String::from_utf8(version.stdout)?;
+    let host = version.lines().find_map(|l| l.strip_prefix("host: ")).context("no host")?;
+    // With a target named, build scripts and macros are not instrumented.
+    run(Command::new("cargo")
+        .env("RUSTFLAGS", FLAGS)
+        .args(["+nightly", "build", "--release", "--manifest-path", "fuzz/Cargo.toml"])
+        .args(["--target", host]))?;
+    let binaries = root().join("fuzz/target").join(host).join("release");
+    let chosen = |name: &str| only.is_empty() || only.iter().any(|o| o == name);
+    let mut failed = Vec::new();
+    for (name, more) in TARGETS.iter().filter(|(name, _)| chosen(name)) {
+        println!("fuzz {name}: {seconds} s");
+        if let Err(e) = fuzz(&binaries.join(name), name, *more, seconds) {
+            println!("{e:#}");
+            failed.push(*name);
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{failed:?} found something: see fuzz/artifacts");
+    }
+    Ok(())
+}
+
+fn fuzz(binary: &Path, name: &str, more: Option<&str>, seconds: u32) -> Result<()> {
+    // What is new goes to the first corpus; the committed one is only read.
+    let found = root().join("fuzz/target/corpus").join(name);
+    let artifacts = root().join("fuzz/artifacts").join(name);
+    for folder in [&found, &artifacts] {
+        std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+    }
+    let mut command = Command::new(binary);
+    command.args(["-timeout=10", "-rss_limit_mb=1024", "-malloc_limit_mb=128", "-verbosity=0"]);
+    command.args(["-print_final_stats=1", "-max_len=4096"]);
+    command.arg(format!("-max_total_time={seconds}"));
+    command.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(found);
+    let committed = root().join("fuzz/corpus").join(name);
+    command.args([committed].iter().filter(|c| c.exists()));
+    command.args(more.map(|m| root().join(m)));
+    run(&mut command)
+}
