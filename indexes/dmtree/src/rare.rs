@@ -312,7 +312,7 @@ fn a_table_that_a_late_write_has_overwritten_is_built_anew() {
             let at = l.at.plus(BODY_AT as u64);
             c.unlock(l).await.expect("works");
             drop(pin);
-            let mut overwrite = async |c: &DmTree| {
+            let overwrite = async |c: &DmTree| {
                 let other = GlobalAddr::from_bits(route.leaf.bits() + (1 << 20));
                 let mut table = Table::new(other, Ver { life: 9, range: 0 }, 0, route.capacity);
                 let mut body = c.table_body(&mut table, route.table).await.expect("room");

@@ -166,50 +166,34 @@ fn who_comes_after_others_have_gone_serves_its_own_tables() {
     }
 }
 
-/// Partitions that found no room but on a memory node go to a compute node that joins later, and what a memory node had for them is
-/// used again.
+/// Partitions that found no room but on a memory node go to a compute node that joins later.
 #[test]
 fn who_joins_takes_tables_from_memory_nodes() {
     let options = PoolOptions { compute_bytes_per_node: 20 << 10, ..options(1) };
     let equipment = Equipment::default();
     let mn0 = MemoryNode::found("127.0.0.1:0", &options, SHORT, Carrier::Frames, &equipment);
     let mn0 = mn0.expect("a free port");
-    let a = Cluster::join(&place(&mn0)).expect("joins");
-    let (na, ea) = node(&a);
-    for _ in 0..4 {
-        let b = Cluster::join(&place(&mn0)).expect("joins");
-        let (nb, eb) = node(&b);
-        within("both know each other", || {
-            let (t, home) = cell(&nb, &eb);
-            nb.give_back_table(ANY_INDEX, t);
-            (home == na.cn()).then_some(())
-        });
-        // Both are full.
-        let there = |nb: &PoolNode, eb: &Endpoint| {
-            let mut of_b = None;
-            loop {
-                let (t, home) = cell(nb, eb);
-                match home {
-                    home if home == nb.cn() => of_b = Some(t),
-                    home if home == mn0.node() => return of_b,
-                    _ => {}
-                }
-            }
-        };
-        let Some(t) = there(&nb, &eb) else { panic!("it serves nothing") };
-        drop((nb, eb));
-        drop(b);
-        let home = |what: &str, wanted: &dyn Fn(NodeId) -> bool| {
-            within(what, || {
-                let at = on(&ea, na.resolve(&ea, t)).ok().map(|at| at.node());
-                at.filter(|n| wanted(*n))
-            })
-        };
-        home("a home on the memory node", &|n| n == mn0.node());
-        let c = Cluster::join(&place(&mn0)).expect("joins");
-        let cn = node(&c).0.cn();
-        home("a home on the compute node that joins", &|n| n == cn);
+    let (a, b) = (Cluster::join(&place(&mn0)).expect("a"), Cluster::join(&place(&mn0)).expect("b"));
+    let ((na, ea), cnb) = (node(&a), node(&b).0.cn());
+    within("both know each other", || Some(cell(&na, &ea)).filter(|(_, home)| *home == cnb));
+    // Until both are full.
+    let mut of_b = Vec::new();
+    loop {
+        match cell(&na, &ea) {
+            (t, home) if home == cnb => of_b.push(t),
+            (_, home) if home == mn0.node() => break,
+            _ => {}
+        }
     }
+    drop(b);
+    let homes = |wanted: &dyn Fn(NodeId) -> bool| {
+        let home = |t: &TableId| on(&ea, na.resolve(&ea, *t)).ok().map(|at| at.node());
+        within("new homes", || of_b.iter().all(|t| home(t).is_some_and(wanted)).then_some(()));
+    };
+    homes(&|n| n == mn0.node());
+    let c = Cluster::join(&place(&mn0)).expect("joins");
+    let cnc = node(&c).0.cn();
+    homes(&|n| n == cnc);
 }
 
 /// A creator that is killed leaves its name in state `Creating`; the next that wants the name gets it, and of several that want
