@@ -25,7 +25,8 @@ const SEEDS: [(&str, &str, &str); 11] = [
 ];
 
 /// Marks that seeds reach seldom or never, and the test that reaches each. `crash` is
-/// indexes/dmtree/tests/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite beside it,
+/// indexes/dmtree/tests/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite
+/// beside it,
 /// `regressions` is crates/bench/tests/suite/regressions.rs, and `rare` is the engine's module of
 /// that name.
 const BY_TESTS: &[(&str, &str)] = &[

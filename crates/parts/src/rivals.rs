@@ -1,10 +1,12 @@
 //! Fair shares of a remote lock between compute nodes.
 //!
-//! Clients of one node take turns at a lock (`turns.rs`), and each tries for it the moment its turn comes. The node that has the lock word
-//! in its own memory would take the lock again and again before any other node's try arrives. So a waiter of another node says that it
-//! waits: it writes a *stamp*, a value that is always a new one, to a word beside the locks. The home counts how far it is ahead of the
-//! nodes that it meets at a lock, and while it is ahead and the stamp is a new one it leaves the lock free until somebody has had it. No
-//! lock word says who waits, and nobody takes a stamp back: that of a waiter that has died does not change any more.
+//! Clients of one node take turns at a lock (`turns.rs`), and each tries for it the moment its turn
+//! comes. The node that has the lock word in its own memory would take the lock again and again
+//! before any other node's try arrives. So a waiter of another node says that it waits: it writes a
+//! *stamp*, a value that is always a new one, to a word beside the locks. The home counts how far
+//! it is ahead of the nodes that it meets at a lock, and while it is ahead and the stamp is a new
+//! one it leaves the lock free until somebody has had it. No lock word says who waits, and nobody
+//! takes a stamp back: that of a waiter that has died does not change any more.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -26,7 +28,8 @@ struct Slot {
     stamp: AtomicU64,
 }
 
-/// Leads over other nodes, by a lock's number; several locks may share one. Only who has the turn at a lock changes its lead.
+/// Leads over other nodes, by a lock's number; several locks may share one. Only who has the turn
+/// at a lock changes its lead.
 #[derive(Debug)]
 pub struct Rivals(Box<[Slot]>);
 
@@ -76,12 +79,14 @@ impl Rivals {
         self.slot(lock).lead.load(Ordering::Relaxed) > EVEN
     }
 
-    /// Whether a stamp says that somebody waits for this lock who did not when it was looked at last.
+    /// Whether a stamp says that somebody waits for this lock who did not when it was looked at
+    /// last.
     pub fn is_news(&self, lock: u64, stamp: u64) -> bool {
         stamp >> 32 == hash(lock) && self.slot(lock).stamp.swap(stamp, Ordering::Relaxed) != stamp
     }
 
-    /// Nobody waits, or who did has not come: this node may go on, and is alone when that is so for long.
+    /// Nobody waits, or who did has not come: this node may go on, and is alone when that is so for
+    /// long.
     pub fn nobody_came(&self, lock: u64) {
         let slot = self.slot(lock);
         let n = slot.in_vain.load(Ordering::Relaxed) + 1;

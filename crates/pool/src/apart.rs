@@ -292,8 +292,9 @@ async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
     Ok(())
 }
 
-/// Tables that are made before a compute node serves any would go to memory nodes, and stay there. So who is alone waits for its
-/// share: the deaths of former members may have to come to their ends first.
+/// Tables that are made before a compute node serves any would go to memory nodes, and stay there.
+/// So who is alone waits for its share: the deaths of former members may have to come to their ends
+/// first.
 async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
     let until = ep.now() + SHARE_WITHIN_LEASES * node.lease_ns();
     while !node.has_share() && !node.has_peers() && ep.now() < until {

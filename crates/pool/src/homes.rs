@@ -26,7 +26,8 @@ const ADOPT: (u8, u16) = (0, 1);
 const RELEASE: (u8, u16) = (0, 2);
 /// Instead of a size and a number of cells: answer when whatever was asked for before has been done.
 const SETTLE: (u8, u16) = (0, 3);
-/// An index opens another partition of a home while it has less than this part of those that are free there.
+/// An index opens another partition of a home while it has less than this part of those that are
+/// free there.
 const OPEN_ONE_OF: usize = 16;
 /// The catalog is looked at once for so many segments and partitions that are opened.
 const LOOK_EVERY: u32 = 64;
@@ -85,7 +86,8 @@ impl HomeService {
     }
 
     /// Makes this node the home of a partition: zeroed segments for all its cells, then the directory. False: no room. Asked
-    /// again, it says so again. A partition that this node has released, and that nobody else has served since, is as it was.
+    /// again, it says so again. A partition that this node has released, and that nobody else has
+    /// served since, is as it was.
     async fn adopt(&self, ep: &Endpoint, wanted: Partition) -> Result<bool> {
         let number = wanted.number;
         let known = |s: &State| s.partitions.iter().position(|p| p.number == number);
@@ -135,14 +137,15 @@ impl HomeService {
         s.released.extend(gone);
     }
 
-    /// Memory for a segment of a partition. When there is none, segments of partitions that have moved away may be there.
+    /// Memory for a segment of a partition. When there is none, segments of partitions that have
+    /// moved away may be there.
     async fn room(&self, ep: &Endpoint, partition: u16, bytes: u64) -> Result<Option<u64>> {
         self.settle_released(ep).await?;
         self.space.take(ep, partition, bytes).await
     }
 
-    /// Segments of released partitions are free when the directory names another home, which it does after everybody has stopped
-    /// using them.
+    /// Segments of released partitions are free when the directory names another home, which it
+    /// does after everybody has stopped using them.
     async fn settle_released(&self, ep: &Endpoint) -> Result<()> {
         let released: Vec<_> =
             locked(&self.state).released.iter().map(|p| (p.number, p.moves)).collect();
@@ -175,7 +178,8 @@ impl HomeService {
         ep.write(Partition::record(p.number), buf).await.map(|_| ())
     }
 
-    /// Cuts up to `count` cells for an index, and smaller ones of what is left at the end of a segment. An empty answer: full.
+    /// Cuts up to `count` cells for an index, and smaller ones of what is left at the end of a
+    /// segment. An empty answer: full.
     async fn cells(
         &self,
         ep: &Endpoint,
@@ -201,7 +205,8 @@ impl HomeService {
         Ok(out)
     }
 
-    /// The partition to cut cells of an index from, by its number: one of its own that has lines left, else a new or a larger one.
+    /// The partition to cut cells of an index from, by its number: one of its own that has lines
+    /// left, else a new or a larger one.
     async fn pick(
         &self,
         ep: &Endpoint,
@@ -226,8 +231,8 @@ impl HomeService {
         Ok(place(&locked(&self.state)).number())
     }
 
-    /// Partitions of indexes that exist no more are free: nobody looks for their tables but operations that began before the drop, and
-    /// those find the table of another leaf, or none.
+    /// Partitions of indexes that exist no more are free: nobody looks for their tables but
+    /// operations that began before the drop, and those find the table of another leaf, or none.
     async fn forget_dropped(&self, ep: &Endpoint) -> Result<()> {
         let owned = |p: &&Partition| !matches!(p.index, NO_INDEX | ANY_INDEX);
         let owned: Vec<_> = locked(&self.state).partitions.iter().filter(owned).cloned().collect();
@@ -415,8 +420,9 @@ impl Choice {
     }
 }
 
-/// A partition belongs to one index, so that all of it is free again when the index is gone; an index opens more of them, so that they
-/// can move to several homes, as long as it has few of what is left. The last free one of a home is for all who come later.
+/// A partition belongs to one index, so that all of it is free again when the index is gone; an
+/// index opens more of them, so that they can move to several homes, as long as it has few of what
+/// is left. The last free one of a home is for all who come later.
 fn choose(partitions: &[Partition], index: u32, lines: u8, tried: &[u16]) -> Choice {
     let all = || partitions.iter().filter(|p| !tried.contains(&p.number));
     let of = |owner: u32| all().filter(move |p| p.index == owner);

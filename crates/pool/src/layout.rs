@@ -213,7 +213,8 @@ pub(crate) struct Partition {
 
 /// A partition of which no cell is granted.
 pub(crate) const NO_INDEX: u32 = 0;
-/// Owner of cells that belong to no index of the catalog, and of partitions with cells of several indexes.
+/// Owner of cells that belong to no index of the catalog, and of partitions with cells of several
+/// indexes.
 pub const ANY_INDEX: u32 = u32::MAX;
 
 impl Partition {
@@ -267,8 +268,9 @@ impl Partition {
         let (node, incarnation, lines) = fields().unwrap_or_default();
         let home = Member { node: NodeId::from_bits(node), incarnation };
         let mut f = Fields(bytes.get(MOVES_AT..).unwrap_or_default());
-        // Moves and index are one word: whose cells a torn record lists is the old answer or the new one, and cells are granted under
-        // the new one only. A partition whose lines were granted and that has no index is everybody's.
+        // Moves and index are one word: whose cells a torn record lists is the old answer or the
+        // new one, and cells are granted under the new one only. A partition whose lines were
+        // granted and that has no index is everybody's.
         let (moves, index) = (f.u32().unwrap_or_default(), f.u32().unwrap_or_default());
         let index = if index == NO_INDEX && lines > 0 { ANY_INDEX } else { index };
         let lines = lines.min(segment_start(SEGMENTS));

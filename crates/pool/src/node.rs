@@ -513,7 +513,8 @@ impl PoolNode {
 
     // ---- tables -----------------------------------------------------------------------------------------------------
 
-    /// A new table cell of 1 to 4 lines for an index. A fresh one is all zero; a reused one is as it was left.
+    /// A new table cell of 1 to 4 lines for an index. A fresh one is all zero; a reused one is as
+    /// it was left.
     ///
     /// # Errors
     /// `Full` when no node of the side (compute nodes: nor any memory node) has room, `InvalidArgument` for other sizes; those of
@@ -566,8 +567,9 @@ impl PoolNode {
         self.quarantine.push(Retired::Table(index, t), u64::from(t.lines()) * 64);
     }
 
-    /// A word at the home of a cell, which is at `at`, in which waiters for its lock may say so: many cells share one, and anybody may
-    /// write anything there. Only compute nodes have such words.
+    /// A word at the home of a cell, which is at `at`, in which waiters for its lock may say so:
+    /// many cells share one, and anybody may write anything there. Only compute nodes have such
+    /// words.
     pub fn wait_word(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
         let home = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
         let slot = t.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

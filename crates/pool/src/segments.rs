@@ -1,8 +1,10 @@
-//! Where a home takes the segments of its partitions from, and what comes back when a partition has moved away.
+//! Where a home takes the segments of its partitions from, and what comes back when a partition has
+//! moved away.
 //!
-//! A detached WRITE of a table may execute after its operation has ended, and so after the partition has moved. It names its table in
-//! its checksum, so in a cell of another partition it is no table, and whoever locks that cell builds the table anew. In a cell of the
-//! same name it would be an old version: therefore no partition gets memory that it has had before.
+//! A detached WRITE of a table may execute after its operation has ended, and so after the
+//! partition has moved. It names its table in its checksum, so in a cell of another partition it is
+//! no table, and whoever locks that cell builds the table anew. In a cell of the same name it would
+//! be an old version: therefore no partition gets memory that it has had before.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -33,7 +35,8 @@ enum Fresh {
 struct Back {
     /// Address, and bytes.
     free: BTreeMap<u64, u64>,
-    /// Partitions that have had what begins at an address, and what lies behind it up to the next one.
+    /// Partitions that have had what begins at an address, and what lies behind it up to the next
+    /// one.
     had: BTreeMap<u64, Vec<u16>>,
 }
 
@@ -120,8 +123,8 @@ impl Space {
         back.free.insert(at, bytes);
     }
 
-    /// A stretch of a compute node's memory: up to `bytes`, at least `least`. Whole lines, so that segments stay aligned. `None`: no
-    /// such room.
+    /// A stretch of a compute node's memory: up to `bytes`, at least `least`. Whole lines, so that
+    /// segments stay aligned. `None`: no such room.
     pub(crate) fn stretch(&self, bytes: u64, least: u64) -> Option<(u64, u64)> {
         let Fresh::Region(rest) = &self.fresh else { return None };
         let mut rest = locked(rest);

@@ -1,8 +1,10 @@
-//! Partitions that nobody living serves from compute memory: a node that joins, or stays when another goes, takes them.
+//! Partitions that nobody living serves from compute memory: a node that joins, or stays when
+//! another goes, takes them.
 //!
-//! A partition ends up on a memory node when no compute node had room for it, and keeps a home that is gone when that one was the
-//! last to leave. Both are planned moves like any other: bounded, one at a time, in the background. Living compute nodes keep what
-//! they have, so a process that comes and goes costs the others nothing.
+//! A partition ends up on a memory node when no compute node had room for it, and keeps a home that
+//! is gone when that one was the last to leave. Both are planned moves like any other: bounded, one
+//! at a time, in the background. Living compute nodes keep what they have, so a process that comes
+//! and goes costs the others nothing.
 
 use std::cell::Cell;
 
@@ -18,7 +20,8 @@ use crate::wire::locked;
 const FASTER: u64 = 8;
 /// Partitions of one move.
 const AT_ONCE: usize = 64;
-/// Partitions that nobody has opened and whose first home is gone: a node that serves none takes so many.
+/// Partitions that nobody has opened and whose first home is gone: a node that serves none takes so
+/// many.
 pub(crate) const UNOPENED_SHARE: usize = 8;
 
 /// What a keeper remembers of its looks for such partitions.
@@ -26,18 +29,20 @@ pub(crate) const UNOPENED_SHARE: usize = 8;
 pub(crate) struct Looks {
     /// The epoch at which there was nothing to ask for.
     settled_at: Option<u64>,
-    /// What was asked for last, and who lived then: what they had no room for is not asked for again.
+    /// What was asked for last, and who lived then: what they had no room for is not asked for
+    /// again.
     asked: (Vec<u16>, Vec<Member>),
 }
 
-/// Whether a compute node's life is over and its death has come to its end, so that nobody else will give its partitions a home.
+/// Whether a compute node's life is over and its death has come to its end, so that nobody else
+/// will give its partitions a home.
 pub(crate) fn is_over(state: &State, home: Member) -> bool {
     home.node.role() == Role::Compute && state.standing(home) == Some(Standing::Gone)
 }
 
 impl PoolNode {
-    /// As [`PoolNode::keep_at`], and looks for tables to serve. Until it has found all served for the first time its steps come faster:
-    /// who has just joined waits for that.
+    /// As [`PoolNode::keep_at`], and looks for tables to serve. Until it has found all served for
+    /// the first time its steps come faster: who has just joined waits for that.
     ///
     /// # Errors
     /// `Fenced`.
@@ -60,13 +65,14 @@ impl PoolNode {
         Ok(())
     }
 
-    /// Whether every table has had a home since this node joined: a new table need not go to a memory node.
+    /// Whether every table has had a home since this node joined: a new table need not go to a
+    /// memory node.
     pub(crate) fn has_share(&self) -> bool {
         locked(&self.keeping).has_share
     }
 
-    /// Looks for partitions without a living compute node as their home, once for every epoch of the membership, and asks that they
-    /// move. True when there is nothing to ask for.
+    /// Looks for partitions without a living compute node as their home, once for every epoch of
+    /// the membership, and asks that they move. True when there is nothing to ask for.
     pub(crate) async fn look_for_share(&self, ep: &Endpoint, looks: &mut Looks) -> Result<bool> {
         let state = self.view.state();
         if looks.settled_at == Some(state.epoch) {

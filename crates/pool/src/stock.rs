@@ -34,7 +34,8 @@ struct Stock {
 struct Home {
     node: NodeId,
     refill: Turnstile,
-    /// By index, and lines - 1: cells go back to the index that had them, whose partitions they are of.
+    /// By index, and lines - 1: cells go back to the index that had them, whose partitions they are
+    /// of.
     stocks: Mutex<BTreeMap<(u32, usize), Stock>>,
 }
 

@@ -9,15 +9,16 @@ use crate::marks::Mark;
 
 /// A waiter says that it waits after so many tries, and every so many further ones.
 const SAYS_EVERY: u32 = 2;
-/// Longest time that a lock is left to a node that has said that it waits, ns. Such a node looks again and again, but its threads may
-/// have to wait for their processor.
+/// Longest time that a lock is left to a node that has said that it waits, ns. Such a node looks
+/// again and again, but its threads may have to wait for their processor.
 const LEFT_FOR_NS: u64 = 20_000_000;
 /// Pauses between looks meanwhile, ns: the first, and the longest.
 const LOOKS_AFTER_NS: (u64, u64) = (2_000, 64_000);
 
 impl DmTree {
-    /// Before a client of a lock's home tries for it: while its node is ahead of others and one of them says that it waits, the lock is
-    /// left to them until one has it. The tag that was met; 0 when none was. Costs a load unless others have been met there.
+    /// Before a client of a lock's home tries for it: while its node is ahead of others and one of
+    /// them says that it waits, the lock is left to them until one has it. The tag that was met; 0
+    /// when none was. Costs a load unless others have been met there.
     pub(crate) async fn let_others_in(&self, route: &Route) -> Result<u64> {
         match self.node.rivals.is_ahead(route.table.bits()) {
             false => Ok(0),
@@ -68,8 +69,8 @@ impl DmTree {
         tag != 0 && (tag >> 48) as u16 != self.ep.node().bits()
     }
 
-    /// A try has found the lock in other hands. The home of the lock counts other nodes; a waiter of another node says now and then that
-    /// it waits.
+    /// A try has found the lock in other hands. The home of the lock counts other nodes; a waiter
+    /// of another node says now and then that it waits.
     pub(crate) async fn meet(
         &self,
         route: &Route,

@@ -60,9 +60,10 @@ impl DmTree {
         self.recover(route, at, tag).await.map(|()| true)
     }
 
-    /// The cell of a leaf's table holds something else, and nobody has its lock. A WRITE of a table may execute long after its operation,
-    /// when the cell is another leaf's: its partition has moved away from that memory, or its index was dropped. The table is built
-    /// anew, if under the lock the leaf still names it.
+    /// The cell of a leaf's table holds something else, and nobody has its lock. A WRITE of a table
+    /// may execute long after its operation, when the cell is another leaf's: its partition has
+    /// moved away from that memory, or its index was dropped. The table is built anew, if under the
+    /// lock the leaf still names it.
     pub(crate) async fn mend_table(&self, route: &Route) -> Result<()> {
         if !self.node.has_tables() {
             return Ok(());

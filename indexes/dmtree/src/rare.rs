@@ -299,7 +299,8 @@ fn a_dead_leaf_whose_sibling_has_no_record_is_unlinked_later() {
     });
 }
 
-/// The WRITE of a table that its operation did not wait for may come when the cell is another leaf's. Nobody is locked out by it.
+/// The WRITE of a table that its operation did not wait for may come when the cell is another
+/// leaf's. Nobody is locked out by it.
 #[test]
 fn a_table_that_a_late_write_has_overwritten_is_built_anew() {
     let _one = one_at_a_time();

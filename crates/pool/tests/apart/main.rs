@@ -152,7 +152,8 @@ fn memory_nodes_grant_cells_though_they_hold_no_lease() {
     assert_eq!(on(&ep, node.resolve(&ep, t)).expect("a home").node(), mn0.node());
 }
 
-/// Whoever is alone serves its tables itself, whatever lives came before: none goes to a memory node.
+/// Whoever is alone serves its tables itself, whatever lives came before: none goes to a memory
+/// node.
 #[test]
 fn who_comes_after_others_have_gone_serves_its_own_tables() {
     let mn0 = found(1);

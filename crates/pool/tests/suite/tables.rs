@@ -44,7 +44,8 @@ fn partitions_fill_evenly() {
     assert!(partitions.values().all(|n| (48..=112).contains(n)), "{partitions:?}");
 }
 
-/// Cells of an index that was dropped are free again, wherever they are: in use, in stock, or with another node.
+/// Cells of an index that was dropped are free again, wherever they are: in use, in stock, or with
+/// another node.
 #[test]
 fn cells_of_dropped_indexes_come_back() {
     let (cluster, node, ep) = pool(&small(1, 2));

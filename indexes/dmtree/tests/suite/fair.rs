@@ -1,4 +1,5 @@
-//! Compute nodes that want one lock get it about as often as each other, wherever its table is homed.
+//! Compute nodes that want one lock get it about as often as each other, wherever its table is
+//! homed.
 #![expect(clippy::disallowed_methods, reason = "threads of two nodes in real time")]
 
 use std::io::{BufRead, BufReader, Write as _};
@@ -23,7 +24,8 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("a counter"))
 }
 
-/// Adds to counters by compare-and-set from threads of all nodes that are here, until it is over: how often each succeeded.
+/// Adds to counters by compare-and-set from threads of all nodes that are here, until it is over:
+/// how often each succeeded.
 fn additions(bed: &Bed<DmTree>, threads: u64, is_over: impl Fn(u64) -> bool + Sync) -> Vec<u64> {
     let nodes = bed.nodes.len();
     let done: Vec<_> = (0..nodes).map(|_| AtomicU64::new(0)).collect();
@@ -104,7 +106,8 @@ fn cluster(first: &str) -> Cluster {
         .expect("joins")
 }
 
-/// Another process: adds when it is told to, and says how often it has succeeded. Does nothing by itself.
+/// Another process: adds when it is told to, and says how often it has succeeded. Does nothing by
+/// itself.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "what the test that has started it reads")]
 fn a_process_that_adds() {
