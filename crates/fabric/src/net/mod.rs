@@ -183,12 +183,9 @@ impl NetFabric {
         let on_chip_bytes = self.0.shared.rdma.as_ref().map_or(0, Rdma::on_chip_bytes);
         // From now on it is there for every death.
         if !self.0.shared.acts.swap(true, Ordering::SeqCst) {
-            agent::start(&self.0.shared)?;
+            agent::start(&self.0.shared, on_chip_bytes)?;
         }
-        match self.0.shared.ask(&Ask::Ready { me: self.me(), on_chip_bytes })? {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
+        Ok(())
     }
 
     /// Is a memory node that can be used, and acts for the membership; to the end of the node, or for ever.

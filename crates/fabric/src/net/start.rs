@@ -263,7 +263,7 @@ impl Start<'_> {
 }
 
 /// Asks again until it works, or fails for good, or the time is over.
-async fn again_until<T>(
+pub(super) async fn again_until<T>(
     net: &dyn Net,
     until: Nanos,
     clock: Option<&Endpoint>,
