@@ -102,6 +102,49 @@ impl Shared {
     }
 }
 
+/// Calls, each with a number of its own.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    next: u64,
+    /// Those that a handler has begun.
+    begun: BTreeSet<u64>,
+    /// Those that were to have no effect.
+    failed: BTreeSet<u64>,
+    pub(super) wrong: Option<String>,
+}
+
+impl Calls {
+    pub(super) fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A handler begins.
+    pub(super) fn begin(&mut self, number: u64) {
+        if !self.begun.insert(number) {
+            self.wrong = Some(format!("call {number} was executed twice"));
+        }
+        if self.failed.contains(&number) {
+            self.wrong = Some(format!("call {number} was executed after it had failed"));
+        }
+    }
+
+    /// Its caller has heard that it was executed.
+    pub(super) fn answered(&mut self, number: u64) {
+        if !self.begun.contains(&number) {
+            self.wrong = Some(format!("call {number} was answered and never executed"));
+        }
+    }
+
+    /// Its caller has heard that it had no effect, and has none.
+    pub(super) fn refused(&mut self, number: u64) {
+        self.failed.insert(number);
+        if self.begun.contains(&number) {
+            self.wrong = Some(format!("call {number} was executed and failed without an effect"));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,13 +2,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dmtree_fabric::net::virt::Process;
 use dmtree_fabric::net::{Equipment, Joining, NetFabric};
-use dmtree_fabric::{Effect, Endpoint, GlobalAddr, Member, Result, Role, Standing};
+use dmtree_fabric::{
+    Effect, Endpoint, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId,
+    Standing,
+};
 
 use super::agent::Agent;
+use super::judge::Calls;
 use super::{FIRST, MS, Phase, REGION, SHARED_WORDS, Stage, home, rest};
 
 /// The first memory node acts for the membership to the end of the run.
@@ -21,6 +26,36 @@ pub(super) async fn first_memory_node(stage: Rc<Stage>, slot: u32) {
     });
     if let Some(Err(e)) = acting.await {
         stage.violation(format!("the first memory node cannot act: {e}"));
+    }
+}
+
+/// It answers calls, to the end of the run.
+pub(super) async fn services(stage: Rc<Stage>, slot: u32) {
+    let (process, fabric) = stage.memory.borrow()[0].clone();
+    let Some(fabric) = fabric else { return };
+    let answering = process.run(async {
+        if let Ok(ep) = process.client(&fabric, slot) {
+            fabric.answer(&ep).await;
+        }
+    });
+    answering.await;
+}
+
+/// The service of the first memory node.
+pub(super) const COUNT: ServiceId = ServiceId(9);
+
+/// Notes which calls are executed.
+pub(super) struct Count(pub(super) Arc<Mutex<Calls>>);
+
+impl RpcHandler for Count {
+    fn call<'a>(&'a self, ep: &'a Endpoint, _: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        let number = request.first_chunk::<8>().map_or(0, |n| u64::from_le_bytes(*n));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).begin(number);
+        Box::pin(async move {
+            // Some take longer than others wait.
+            rest(ep, if number.is_multiple_of(50) { 400 * MS } else { MS / 10 }).await;
+            Ok(request.to_vec())
+        })
     }
 }
 
@@ -171,7 +206,8 @@ impl Seat {
         let stage = &self.stage;
         let began = ep.now();
         let is_healed = stage.phase.get() == Phase::Healed;
-        let done = match stage.below(4) {
+        let done = match stage.below(5) {
+            4 => self.call(ep).await,
             0 => self.write_own(ep).await,
             1 => self.read_own(ep).await,
             2 => self.read_shared(ep).await.map(|_| ()),
@@ -184,7 +220,7 @@ impl Seat {
             Err(_) => outcome.failed += 1,
         }
         drop(outcome);
-        if took > 10_000 * MS && !life.is_over.get() {
+        if took > 11_000 * MS && !life.is_over.get() {
             stage.violation(format!("an operation of process {} took {took} ns", self.number));
         }
         if done.is_ok() && is_healed {
@@ -200,6 +236,19 @@ impl Seat {
         match &done {
             Ok(()) => word.written(value),
             Err(e) if e.effect() == Effect::None => word.not_written(value),
+            Err(_) => {}
+        }
+        done
+    }
+
+    async fn call(&self, ep: &Endpoint) -> Result<()> {
+        let number = self.stage.calls().number();
+        let mut reply = Vec::new();
+        ep.renew_deadline();
+        let done = ep.rpc(home(), COUNT, &number.to_le_bytes(), &mut reply).await;
+        match &done {
+            Ok(()) => self.stage.calls().answered(number),
+            Err(e) if e.effect() == Effect::None => self.stage.calls().refused(number),
             Err(_) => {}
         }
         done

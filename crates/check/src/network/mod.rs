@@ -10,14 +10,15 @@ mod lives;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dmtree_fabric::net::virt::{Network, Process};
 use dmtree_fabric::net::{Carrier, Charter, NetFabric};
-use dmtree_fabric::{Endpoint, Nanos, NodeId, SeededRandom, Terms, Worker};
+use dmtree_fabric::{Endpoint, Fabric, Nanos, NodeId, SeededRandom, Terms, Worker};
 
 use crate::rng::Rng;
 use crate::verdict::panic_text;
-use judge::{OwnWord, Shared};
+use judge::{Calls, OwnWord, Shared};
 
 const MS: Nanos = 1_000_000;
 /// Where the first memory node listens.
@@ -65,6 +66,7 @@ struct Stage {
     outcome: RefCell<Outcome>,
     own: RefCell<Vec<OwnWord>>,
     shared: RefCell<Shared>,
+    calls: Arc<Mutex<Calls>>,
     /// Compute processes that live now.
     living: RefCell<Vec<Option<Process>>>,
     /// Compute processes that have worked since the faults ended.
@@ -87,6 +89,10 @@ impl Stage {
         }
     }
 
+    fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn set_phase(&self, phase: Phase) {
         self.phase.set(phase);
         self.slots.borrow().iter().for_each(|slot| self.network.core().wake(*slot));
@@ -104,16 +110,20 @@ impl Stage {
 
 /// Runs a seed; a panic is a violation.
 pub fn run(seed: u64) -> Outcome {
-    let ran = std::panic::catch_unwind(|| play(seed));
+    let ran = std::panic::catch_unwind(|| play(seed, false));
     ran.unwrap_or_else(|panic| Outcome {
         violations: vec![format!("a panic: {}", panic_text(&*panic))],
         ..Outcome::default()
     })
 }
 
-fn play(seed: u64) -> Outcome {
+/// With `lies` the network says what no network may: [`Network::set_lies`].
+fn play(seed: u64, lies: bool) -> Outcome {
     let mut random = Rng::new(seed);
     let network = Network::new(random.next_u64());
+    if lies {
+        network.set_lies();
+    }
     let (seats, memory_nodes) = (1 + random.below(3) as u16, 1 + random.below(2) as u16);
     let stage = Rc::new(Stage {
         network: network.clone(),
@@ -121,6 +131,7 @@ fn play(seed: u64) -> Outcome {
         outcome: RefCell::default(),
         own: RefCell::new(vec![OwnWord::new(); usize::from(seats)]),
         shared: RefCell::new(Shared::new()),
+        calls: Arc::default(),
         living: RefCell::new(vec![None; usize::from(seats)]),
         has_worked: RefCell::new(vec![false; usize::from(seats)]),
         memory: RefCell::default(),
@@ -150,8 +161,14 @@ fn play(seed: u64) -> Outcome {
             return stage.outcome.take();
         }
     };
+    let service = Arc::new(lives::Count(stage.calls.clone()));
+    if let Err(e) = founded.serve(founded.me().node, lives::COUNT, service) {
+        stage.violation(format!("the first memory node has no services: {e}"));
+    }
     stage.memory.borrow_mut().push((first.clone(), Some(founded)));
-    worker.spawn(slot(), lives::first_memory_node(stage.clone(), stage.slots.borrow()[0]));
+    let (agent, services) = (slot(), slot());
+    worker.spawn(agent, lives::first_memory_node(stage.clone(), agent));
+    worker.spawn(services, lives::services(stage.clone(), services));
     for m in 1..memory_nodes {
         let slot = slot();
         worker.spawn(slot, lives::memory_node(stage.clone(), m, slot));
@@ -169,6 +186,9 @@ fn play(seed: u64) -> Outcome {
     }
     drop(worker);
     if let Err(e) = stage.shared.borrow().check() {
+        stage.violation(e);
+    }
+    if let Some(e) = stage.calls().wrong.take() {
         stage.violation(e);
     }
     stage.memory.borrow_mut().clear();
@@ -265,6 +285,17 @@ async fn rest(ep: &Endpoint, ns: Nanos) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A network that refuses connections to a process which lives has its clients believe that nothing of theirs executes there
+    /// any more: their writes come late, and the judge must say so.
+    #[test]
+    fn writes_that_come_late_are_noticed() {
+        let late = |outcome: Outcome| {
+            let words = ["the word of process", "shared word"];
+            outcome.violations.iter().any(|v| words.iter().any(|w| v.starts_with(w)))
+        };
+        assert!((0..2000).any(|seed| late(play(seed, true))), "no seed of 2000 has a late write");
+    }
 
     #[test]
     fn seeds_pass_and_repeat_themselves() {

@@ -3,7 +3,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::*;
 use crate::error::{ErrorKind, Result};
-use crate::membership::{Presence, Standing};
+use crate::membership::Standing;
 
 const A: Member = Member { node: NodeId::compute(0), incarnation: 1 };
 const B: Member = Member { node: NodeId::compute(1), incarnation: 1 };
