@@ -3,7 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use dmtree_fabric::{Endpoint, ErrorKind, Member, NodeId, Result, Standing, State, Worker};
+use dmtree_fabric::{
+    Endpoint, ErrorKind, Member, MemoryAgent, NodeId, Result, Standing, State, Worker,
+};
 use dmtree_parts::{RangeIndex, Work};
 use dmtree_pool::PoolNode;
 
@@ -42,6 +44,8 @@ pub(crate) struct Cast<'a, I: RangeIndex> {
     pub tenders: Vec<u32>,
     pub nodes: RefCell<Vec<Arc<I::Node>>>,
     pub director: Endpoint,
+    /// For the agent of each memory node.
+    pub agents: Vec<Endpoint>,
     pub settler: Endpoint,
 }
 
@@ -123,6 +127,24 @@ impl<I: RangeIndex> Cast<'_, I> {
         worker.spawn(self.director.slot(), Guarded::new(shared, Who::Director, work));
     }
 
+    /// Keeps the lease of a memory node as long as it is there; at the first one the membership judges.
+    async fn act(&self, mn: u16, ep: &Endpoint) {
+        let (shared, node) = (self.shared, NodeId::memory(mn));
+        let mut agent = MemoryAgent::new(Member { node, incarnation: 1 });
+        let fabric = self.bed.cluster.fabric();
+        let revoke = |dead: Member| fabric.fence(node, dead.node, dead.incarnation);
+        while !shared.fabric.is_down(node) {
+            if !shared.stage.stands_still(mn) {
+                if mn == 0 {
+                    shared.stage.server().tick(ep.now());
+                }
+                // What fails is tried again.
+                let _ = agent.step(&**self.bed.cluster.membership(), &revoke, ep.now()).await;
+            }
+            ep.sleep(shared.case.lease_ns / 16).await;
+        }
+    }
+
     /// What the maintenance of the other phases has left in its midst is brought to its end, on all nodes together: one may wait for
     /// what another has left.
     pub(crate) fn tidy<'w>(&'w self, worker: &mut Worker<'w>) {
@@ -151,6 +173,10 @@ impl<I: RangeIndex> Cast<'_, I> {
         for (cn, slot) in self.keepers.iter().enumerate() {
             let work = move || self.keep(cn, *slot);
             worker.spawn(*slot, Guarded::new(self.shared, Who::Keeper(cn), work));
+        }
+        for (mn, ep) in (0..).zip(&self.agents) {
+            let work = move || self.act(mn, ep);
+            worker.spawn(ep.slot(), Guarded::new(self.shared, Who::Agent, work));
         }
     }
 

@@ -183,6 +183,8 @@ pub(crate) enum Who {
     Keeper(usize),
     /// The last maintenance of a compute node, which the phase waits for.
     Tidier(usize),
+    /// That of a memory node's agent.
+    Agent,
     /// That of the test, which makes things happen.
     Director,
     /// That of the test, which waits for what must come to pass before the phase ends.
@@ -193,7 +195,7 @@ impl Who {
     fn cn(self) -> Option<usize> {
         match self {
             Self::Client(_, cn) | Self::Keeper(cn) | Self::Tidier(cn) => Some(cn),
-            Self::Director | Self::Settler => None,
+            Self::Agent | Self::Director | Self::Settler => None,
         }
     }
 

@@ -176,9 +176,14 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     let keepers = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
     let tenders = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
     let director = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
-    let settler = Endpoint::new(core.clone(), neutral, slot_of(None));
+    let settler = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
+    let with_leases = if case.faults.is_empty() { 0 } else { case.pool.memory_nodes };
+    let agent = |_| Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
+    let agents = (0..with_leases).map(agent).collect();
+    bed.cluster.judge().expect("in this process").set_agents(with_leases);
     let nodes = RefCell::new(bed.nodes.clone());
-    let cast = Cast { bed, shared: &shared, seats, keepers, tenders, nodes, director, settler };
+    let cast =
+        Cast { bed, shared: &shared, seats, keepers, tenders, nodes, director, agents, settler };
     bed.cluster.judge().expect("in this process").set_terms(Terms {
         lease_ns: case.lease_ns,
         acknowledge_ns: ACKNOWLEDGE_NS,

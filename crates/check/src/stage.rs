@@ -131,6 +131,22 @@ impl<'a> Stage<'a> {
         self.calm.set(true);
     }
 
+    /// What keeps the membership.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Whether a memory node's processor stands still.
+    pub(crate) fn stands_still(&self, mn: u16) -> bool {
+        let now = self.fabric.now();
+        let still = |h: &Happened| match h.fault {
+            Fault::Stall { mn: m, for_ns, .. } => m == mn && now < h.at_ns + for_ns,
+            Fault::Standstill { memory: true, for_ns, .. } => now < h.at_ns + for_ns,
+            _ => false,
+        };
+        !self.calm.get() && self.happened.borrow().iter().any(still)
+    }
+
     /// Links that are cut still are healed now.
     pub(crate) fn heal(&self) {
         let cut = |due: &(u64, Due)| matches!(due.1, Due::Heal(_));
