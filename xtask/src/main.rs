@@ -23,6 +23,10 @@ const VERBS: &[(&str, &str)] = &[
         "decoders of hostile bytes, two minutes each (needs a nightly compiler, and a C++ compiler)",
     ),
     (
+        "hostile",
+        "a million hostile inputs and 3000 hostile connections against a memory node, with and without the key, while a client works",
+    ),
+    (
         "report-check [DIR]",
         "a browser renders the report of small runs (or of DIR), and its numbers are those of results.json",
     ),
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Some("loom") => loom(),
         Some("miri") => miri(),
         Some("fuzz") => fuzz::run_all(&args[1..]),
+        Some("hostile") => hostile(),
         Some("report-check") => report::check(&args[1..]),
         Some("check") => check::run(args.get(1).is_some_and(|a| a == "--long")),
         Some("soft-roce") => soft_roce::run(&args[1..]),
@@ -110,6 +115,13 @@ fn miri() -> Result<()> {
             .args(["+nightly", "miri", "test", "-p", package, "--lib", filter]))?;
     }
     Ok(())
+}
+
+fn hostile() -> Result<()> {
+    run(Command::new("cargo")
+        .env("DMTREE_HOSTILE", "1000000,3000")
+        .args(["test", "--release", "-p", "dmtree-cli", "--test", "processes", "hostile"])
+        .args(["--", "--nocapture", "--test-threads", "1"]))
 }
 
 fn seeds(n: &str) -> Result<()> {

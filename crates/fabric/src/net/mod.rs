@@ -36,6 +36,7 @@ mod membership;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
 mod rdma;
 mod registrar;
+mod roles;
 mod roster;
 mod server;
 mod service;
@@ -65,6 +66,7 @@ use admin::{Admin, unexpected};
 use carrier::Common;
 use rdma::Rdma;
 use registrar::Registrar;
+use roles::Badges;
 use service::Call;
 use transport::NetTransport;
 use wire::{Answer, Ask};
@@ -115,6 +117,8 @@ pub(crate) struct Shared {
     registrar: Option<Registrar>,
     /// What the connections of this node prove, and must prove.
     key: Key,
+    /// Those of the pool's members.
+    badges: Badges,
     /// To the first memory node; where it is.
     first: Admin,
     first_address: String,
@@ -401,7 +405,9 @@ impl Shared {
         let admin = locked(&self.admins)
             .entry(at)
             .or_insert_with(|| {
-                Arc::new(Admin::new(&self.net, address, Some(self.pool), self.key.clone()))
+                let pass = self.badges.pass(self.me);
+                let admin = Admin::new(&self.net, address, Some(self.pool), self.key.clone());
+                Arc::new(admin.speaking_for(pass))
             })
             .clone();
         match admin.ask(&Ask::Fence(member))? {
