@@ -379,6 +379,8 @@ impl PoolNode {
             self.keep(ep).await?;
             ep.sleep(pause_ns / 4).await;
         }
+        // What cannot be handed in now is found by a census.
+        let _ = self.hand_in(ep).await;
         self.leave(ep).await
     }
 }

@@ -69,7 +69,8 @@ impl Space {
                 }
                 let count = bytes.div_ceil(*chunk_bytes) as u32;
                 let (used_for, owner) = (ChunkUse::Tables, ep.node());
-                let r = RunRequest { used_for, kind: 0, index: 0, object_bytes: 0, count };
+                let r =
+                    RunRequest { used_for, kind: 0, index: 0, object_bytes: 0, count, least: 0 };
                 let Some(at) = service.take(ep, owner, 0, r).await? else { return Ok(None) };
                 let end = at + u64::from(count) * chunk_bytes;
                 let mut rests = locked(rests);

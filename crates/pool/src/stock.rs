@@ -13,6 +13,7 @@ use crate::ids::{PARTITIONS, SEGMENTS, TableId, TableSide};
 use crate::layout::{DIRECTORY_BYTES, Partition, Shape};
 use crate::node::Turn;
 use crate::notes::Span;
+use crate::pieces::Piece;
 use crate::view::{View, may_use};
 use crate::wire::locked;
 
@@ -142,6 +143,33 @@ impl Tables {
     pub(crate) fn stocked(&self) -> u64 {
         let homes = self.compute.homes.iter().chain(&self.memory.homes);
         homes.map(|h| locked(&h.stocks).iter().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
+    }
+
+    /// Takes out one part in `parts` of the cells of a size in stock, rounded up.
+    pub(crate) fn take_free(&self, lines: u8, parts: usize, out: &mut Vec<Piece>) {
+        for h in self.compute.homes.iter().chain(&self.memory.homes) {
+            let cells = &mut locked(&h.stocks)[usize::from(lines) - 1].cells;
+            let count = cells.len().div_ceil(parts);
+            out.extend(cells.drain(..count).map(Piece::Cell));
+        }
+    }
+
+    /// Whether the next cells of this size on a side have to be asked for.
+    pub(crate) fn is_dry(&self, lines: u8, side: TableSide) -> bool {
+        let homes = match side {
+            TableSide::Compute => &self.compute.homes,
+            TableSide::Memory => &self.memory.homes,
+        };
+        homes.iter().all(|h| locked(&h.stocks)[usize::from(lines) - 1].cells.is_empty())
+    }
+
+    /// Whether no home of a side gives new cells of this size.
+    pub(crate) fn is_used_up(&self, lines: u8, side: TableSide) -> bool {
+        let homes = match side {
+            TableSide::Compute => &self.compute.homes,
+            TableSide::Memory => &self.memory.homes,
+        };
+        homes.iter().all(|h| h.is_full(usize::from(lines) - 1))
     }
 
     /// Cells in stock.

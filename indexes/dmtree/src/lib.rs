@@ -28,6 +28,7 @@ mod probe;
 #[cfg(test)]
 mod rare;
 mod relocate;
+mod room;
 mod rough;
 mod route;
 mod scan;

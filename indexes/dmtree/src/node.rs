@@ -1,7 +1,7 @@
 //! What the clients of one compute node share.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
@@ -99,6 +99,10 @@ pub struct DmNode {
     builds: Mutex<BTreeMap<u64, Route>>,
     /// A census under way, between two calls of maintenance.
     census: Mutex<Option<Box<Going>>>,
+    /// A client of this node counts what the dead have left, because it needs room.
+    pub(crate) counting: AtomicBool,
+    /// A leaf has no record in its parent, for want of memory for inner nodes.
+    pub(crate) starved: AtomicBool,
     pub(crate) chores_waiting: AtomicU32,
     builds_waiting: AtomicU32,
     clients: AtomicU32,
@@ -151,6 +155,8 @@ impl DmNode {
             builds: Mutex::default(),
             builds_waiting: AtomicU32::new(0),
             census: Mutex::default(),
+            counting: AtomicBool::new(false),
+            starved: AtomicBool::new(false),
             chores_waiting: AtomicU32::new(0),
             clients: AtomicU32::new(0),
             hits: AtomicU64::new(0),

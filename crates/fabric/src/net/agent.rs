@@ -6,9 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Shared;
+use super::admin::unexpected;
 use super::io::Stream;
 use super::membership::Remote;
 use super::registrar::{Registrar, ready};
+use super::wire::{Answer, Ask};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{Member, Membership, MemoryAgent, Presence};
 use crate::transport::Nanos;
@@ -23,12 +26,27 @@ const LONGEST_NS: Nanos = 50_000_000;
 /// Joins, and starts the thread. It ends with the node.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
     let mut acting = Acting::new(shared.clone());
-    acting.step()?;
+    ready(Box::pin(acting.step()))?;
     let named = std::thread::Builder::new().name("dmtree agent".into());
     named
         .spawn(move || acting.run())
         .map(|_| ())
         .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the agent: {e}")))
+}
+
+/// The same without a thread, to the end of the node.
+pub(super) async fn act(shared: &Arc<Shared>, ep: &Endpoint) -> Result<()> {
+    let mut acting = Acting::new(shared.clone());
+    acting.step().await?;
+    match shared.ask_soon(&Ask::Ready { me: shared.me, on_chip_bytes: 0 }).await? {
+        Answer::Done => {}
+        other => return Err(unexpected(&other)),
+    }
+    while !shared.closing.load(Ordering::SeqCst) {
+        let is_quiet = acting.step().await.unwrap_or(true);
+        ep.sleep(acting.pause_ns(is_quiet)).await;
+    }
+    Ok(())
 }
 
 struct Acting {
@@ -58,15 +76,18 @@ impl Acting {
     fn run(mut self) {
         while !self.shared.closing.load(Ordering::SeqCst) {
             // What fails now is tried again. While it fails for long this node is missing, which the others are told.
-            let is_quiet = self.step().unwrap_or(true);
-            let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
-            let pause = (self.agent.lease_ns() / steps).clamp(SHORTEST_NS, LONGEST_NS);
-            std::thread::park_timeout(Duration::from_nanos(pause));
+            let is_quiet = ready(Box::pin(self.step())).unwrap_or(true);
+            std::thread::park_timeout(Duration::from_nanos(self.pause_ns(is_quiet)));
         }
     }
 
+    fn pause_ns(&self, is_quiet: bool) -> Nanos {
+        let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
+        (self.agent.lease_ns() / steps).clamp(SHORTEST_NS, LONGEST_NS)
+    }
+
     /// Whether no death is under way.
-    fn step(&mut self) -> Result<bool> {
+    async fn step(&mut self) -> Result<bool> {
         let shared = self.shared.clone();
         if let Some(registrar) = &shared.registrar {
             registrar.membership.tick(shared.now());
@@ -76,7 +97,7 @@ impl Acting {
             shared.revoke(dead);
             Ok(())
         };
-        ready(Box::pin(self.agent.step(&*self.membership, &revoke, shared.now())))
+        self.agent.step(&*self.membership, &revoke, shared.now()).await
     }
 
     /// Asks the hosts of memory nodes that are missing whether their processes have ended.

@@ -36,6 +36,7 @@ mod membership;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
 mod rdma;
 mod registrar;
+mod roles;
 mod roster;
 mod server;
 mod service;
@@ -44,6 +45,7 @@ mod sockets;
 mod start;
 mod transport;
 mod verdicts;
+pub mod virt;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -65,6 +67,7 @@ use admin::{Admin, unexpected};
 use carrier::Common;
 use rdma::Rdma;
 use registrar::Registrar;
+use roles::Badges;
 use service::Call;
 use transport::NetTransport;
 use wire::{Answer, Ask};
@@ -115,6 +118,8 @@ pub(crate) struct Shared {
     registrar: Option<Registrar>,
     /// What the connections of this node prove, and must prove.
     key: Key,
+    /// Those of the pool's members.
+    badges: Badges,
     /// To the first memory node; where it is.
     first: Admin,
     first_address: String,
@@ -190,6 +195,19 @@ impl NetFabric {
         }
     }
 
+    /// Is a memory node that can be used, and acts for the membership; to the end of the node, or for ever.
+    ///
+    /// # Errors
+    /// As [`NetFabric::ready`].
+    pub async fn act(&self, ep: &crate::endpoint::Endpoint) -> Result<()> {
+        agent::act(&self.0.shared, ep).await
+    }
+
+    /// A client thread's way to memory.
+    pub(crate) fn transport(&self) -> Result<NetTransport> {
+        NetTransport::new(self.0.shared.clone())
+    }
+
     /// What has happened to the members of the pool since the last call. Only the first memory node knows.
     pub fn take_news(&self) -> Vec<News> {
         self.0.shared.registrar.as_ref().map_or_else(Vec::new, |r| r.membership.take_news())
@@ -232,9 +250,10 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        let waits = self.shared.net.has_threads();
         let acts = self.shared.registrar.is_none() && self.shared.acts.load(Ordering::SeqCst);
         self.shared.closing.store(true, Ordering::SeqCst);
-        if acts {
+        if waits && acts {
             // The others need not wait for the end of its lease.
             let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
         }
@@ -267,18 +286,24 @@ impl Shared {
 
     fn ask(&self, ask: &Ask) -> Result<Answer> {
         match &self.registrar {
-            Some(registrar) => {
-                let here = std::net::Ipv4Addr::LOCALHOST.into();
-                match registrar.answer(ask.clone(), here, self.now()) {
-                    Answer::Refused(f) => Err(f.into()),
-                    answer => Ok(answer),
-                }
-            }
-            // An address alone does not say who it was that did not answer.
-            None => self.first.ask(ask).map_err(|e| match e.kind() {
-                ErrorKind::Unreachable => e.context("the first memory node"),
-                _ => e,
-            }),
+            Some(registrar) => self.ask_here(registrar, ask),
+            None => self.first.ask(ask).map_err(of_the_first),
+        }
+    }
+
+    /// The same, polled where nothing may block.
+    async fn ask_soon(&self, ask: &Ask) -> Result<Answer> {
+        match &self.registrar {
+            Some(registrar) => self.ask_here(registrar, ask),
+            None => self.first.ask_soon(ask).await.map_err(of_the_first),
+        }
+    }
+
+    fn ask_here(&self, registrar: &Registrar, ask: &Ask) -> Result<Answer> {
+        let here = std::net::Ipv4Addr::LOCALHOST.into();
+        match registrar.answer(ask.clone(), here, self.now()) {
+            Answer::Refused(f) => Err(f.into()),
+            answer => Ok(answer),
         }
     }
 
@@ -416,7 +441,9 @@ impl Shared {
         let admin = locked(&self.admins)
             .entry(at)
             .or_insert_with(|| {
-                Arc::new(Admin::new(&self.net, address, Some(self.pool), self.key.clone()))
+                let pass = self.badges.pass(self.me);
+                let admin = Admin::new(&self.net, address, Some(self.pool), self.key.clone());
+                Arc::new(admin.speaking_for(pass))
             })
             .clone();
         match admin.ask(&Ask::Fence(member))? {
@@ -535,6 +562,14 @@ impl Log {
 
     fn since(&self, number: u64) -> Vec<MemberEvent> {
         self.events.iter().filter(|e| e.number >= number).copied().collect()
+    }
+}
+
+/// An address alone does not say which node did not answer.
+fn of_the_first(e: Error) -> Error {
+    match e.kind() {
+        ErrorKind::Unreachable => e.context("the first memory node"),
+        _ => e,
     }
 }
 

@@ -9,18 +9,22 @@ use super::admin::{Admin, unexpected};
 use super::carrier::{Carrier, Common, Equipment};
 use super::io::{Listener, Net};
 use super::rdma::Rdma;
-use super::registrar::{Charter, Registrar};
+use super::registrar::{Charter, Registrar, ready};
+use super::roles::Badges;
 use super::roster::{Place, Roster};
+use super::server::Server;
 use super::sessions::Sessions;
 use super::sockets::System;
 use super::verdicts::Verdicts;
 use super::wire::{Answer, Ask, Introduction, PoolId};
-use super::{NetFabric, Node, Shared, locked, server, service, transport};
+use super::{NetFabric, Node, Shared, locked, service, transport};
 use crate::addr::{NodeId, Role};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::membership::{InProcess, Member, MemberChange, Terms};
 use crate::region::{Pages, Region};
+use crate::transport::Nanos;
 
 /// Between two attempts to join a pool that is not ready.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
@@ -51,6 +55,7 @@ struct Start<'a> {
     region: Region,
     common: Common,
     equipment: &'a Equipment,
+    badges: Badges,
     roster: Roster,
     registrar: Option<Registrar>,
     /// In numbers.
@@ -74,15 +79,27 @@ impl NetFabric {
         terms: Terms,
         equipment: &Equipment,
     ) -> Result<Self> {
+        Self::found_on(Arc::new(System), listen, region_bytes, charter, terms, equipment)
+    }
+
+    /// The same on a network.
+    pub(super) fn found_on(
+        net: Arc<dyn Net>,
+        listen: &str,
+        region_bytes: u64,
+        charter: Charter,
+        terms: Terms,
+        equipment: &Equipment,
+    ) -> Result<Self> {
         let carrier = charter.carrier;
         let mtu = if carrier == Carrier::Rdma { Rdma::probe(equipment)? } else { 0 };
         let common = Common { carrier, mtu };
-        let net: Arc<dyn Net> = Arc::new(System);
         let (listener, listens) = net.listen(listen, &equipment.access)?;
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
         let pool = PoolId(draw(&*net)?);
         let region = common.region(region_bytes, equipment)?;
-        let registrar = Registrar::new(pool, charter, common, Arc::new(InProcess::new(terms)));
+        let (badges, membership) = (Badges::of(net.nonce()?), Arc::new(InProcess::new(terms)));
+        let registrar = Registrar::new(pool, charter, common, badges.clone(), membership);
         let place = Place { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
         registrar.enter(place);
         let (roster, registrar, first_address) =
@@ -93,6 +110,7 @@ impl NetFabric {
             region,
             common,
             equipment,
+            badges,
             roster,
             registrar,
             first_address,
@@ -113,7 +131,8 @@ impl NetFabric {
         within: Duration,
     ) -> Result<(Vec<u8>, Carrier)> {
         let net: Arc<dyn Net> = Arc::new(System);
-        let Found { common, terms, .. } = ask_charter(&net, first, equipment, within)?;
+        let found = ready(Box::pin(ask_charter(&net, first, equipment, within, None)));
+        let Found { common, terms, .. } = found?;
         Ok((terms, common.carrier))
     }
 
@@ -127,10 +146,20 @@ impl NetFabric {
         how: &Joining<'_>,
         region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
     ) -> Result<Self> {
-        let until = deadline(how.within);
-        let net: Arc<dyn Net> = Arc::new(System);
+        // Nothing of it is left to be polled: it waits.
+        ready(Box::pin(Self::join_on(Arc::new(System), how, region_bytes, None)))
+    }
+
+    /// The same on a network; `clock` pauses where nothing may block.
+    pub(super) async fn join_on(
+        net: Arc<dyn Net>,
+        how: &Joining<'_>,
+        region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
+        clock: Option<&Endpoint>,
+    ) -> Result<Self> {
+        let until = net.now() + how.within.as_nanos() as Nanos;
         let Found { first: first_address, pool, common, terms } =
-            ask_charter(&net, how.first, how.equipment, how.within)?;
+            ask_charter(&net, how.first, how.equipment, how.within, clock).await?;
         common.check(how.first, how.carrier)?;
         if common.carrier == Carrier::Rdma {
             common.check_mtu(how.first, Rdma::probe(how.equipment)?)?;
@@ -149,8 +178,12 @@ impl NetFabric {
             region_bytes,
             nonce: draw(&*net)?,
         });
-        let answer = again_until(until, || first.ask(&ask))?;
-        let Answer::Registered { me, roster } = answer else { return Err(unexpected(&answer)) };
+        let answer = again_until(&*net, until, clock, async || first.ask_soon(&ask).await).await?;
+        let Answer::Registered { me, roster, secret } = answer else {
+            return Err(unexpected(&answer));
+        };
+        let badges = Badges::of(secret);
+        let first = first.speaking_for(badges.pass(me));
         let (equipment, registrar) = (how.equipment, None);
         let start = Start {
             me,
@@ -158,6 +191,7 @@ impl NetFabric {
             region,
             common,
             equipment,
+            badges,
             roster,
             registrar,
             first_address,
@@ -165,8 +199,12 @@ impl NetFabric {
             listener,
             listens,
         };
-        // Its number is of no use to anybody. If that is not heard, the pool has one place less.
-        start.run().inspect_err(|_| drop(first.ask(&Ask::Withdraw(me))))
+        let started = start.run();
+        if started.is_err() {
+            // Its number is of no use to any node. If that is not heard, the pool has one place less.
+            let _ = first.ask_soon(&Ask::Withdraw(me)).await;
+        }
+        started
     }
 }
 
@@ -212,7 +250,9 @@ impl Start<'_> {
                 first_address.clone(),
                 Some(self.pool),
                 equipment.access.key.clone(),
-            ),
+            )
+            .speaking_for(self.badges.pass(me)),
+            badges: self.badges,
             first_address,
             admins: Mutex::<BTreeMap<_, _>>::default(),
             sessions: Sessions::default(),
@@ -223,26 +263,30 @@ impl Start<'_> {
             acts: AtomicBool::new(false),
             log: Mutex::default(),
         });
-        let calls = service::start(&shared)?;
-        *locked(&shared.calls) = Some(calls);
-        let server = Mutex::new(Some(server::start(&shared, self.listener)?));
+        if net.has_threads() {
+            let calls = service::start(&shared)?;
+            *locked(&shared.calls) = Some(calls);
+        }
+        let server = Mutex::new(net.serve(Server::new(&shared, self.listener)?)?);
         shared.note(me, MemberChange::Joined);
         Ok(NetFabric(Arc::new(Node { shared, server })))
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "connection set-up is in real time")]
-fn deadline(within: Duration) -> std::time::Instant {
-    std::time::Instant::now() + within
-}
-
 /// Asks again until it works, or fails for good, or the time is over.
-fn again_until<T>(until: std::time::Instant, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+async fn again_until<T>(
+    net: &dyn Net,
+    until: Nanos,
+    clock: Option<&Endpoint>,
+    mut ask: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    let pause = AGAIN.as_nanos() as Nanos;
     loop {
-        match ask() {
-            Err(e) if e.is_retryable() && deadline(AGAIN) < until => {
-                std::thread::park_timeout(AGAIN);
-            }
+        match ask().await {
+            Err(e) if e.is_retryable() && net.now() + pause < until => match clock {
+                Some(ep) => ep.sleep(pause).await,
+                None => std::thread::park_timeout(AGAIN),
+            },
             Err(e) if e.is_retryable() => return Err(e.context("waited in vain")),
             done => return done,
         }
@@ -266,19 +310,21 @@ struct Found {
 }
 
 /// Asks every address of a name, again and again.
-fn ask_charter(
+async fn ask_charter(
     net: &Arc<dyn Net>,
     first: &str,
     equipment: &Equipment,
     within: Duration,
+    clock: Option<&Endpoint>,
 ) -> Result<Found> {
     let key = &equipment.access.key;
     let admin = |at| Admin::new(net, at, None, key.clone());
     let admins: Vec<Admin> = net.resolve(first)?.into_iter().map(admin).collect();
-    again_until(deadline(within), || {
+    let until = net.now() + within.as_nanos() as Nanos;
+    again_until(&**net, until, clock, async || {
         let mut trouble = None;
         for admin in &admins {
-            match admin.ask(&Ask::Charter) {
+            match admin.ask_soon(&Ask::Charter).await {
                 Ok(Answer::Charter { pool, common, terms }) => {
                     return Ok(Found { first: admin.address().into(), pool, common, terms });
                 }
@@ -288,4 +334,5 @@ fn ask_charter(
         }
         Err(trouble.unwrap_or_else(|| Error::invalid(format!("{first:?} is no address"))))
     })
+    .await
 }

@@ -2,6 +2,8 @@
 //! `DMTREE_TEST_FABRIC=verbs` their verbs go over this machine's RDMA device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
+mod lives;
+
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
