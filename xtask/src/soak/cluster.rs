@@ -121,7 +121,8 @@ impl Cluster {
             ["drive", "work", "--connect", &self.at, "--slot", &index, "--threads", &threads];
         let more = ["--keys", &each, "--after", &after, "--seed", &seed];
         let who = (slot, s.life);
-        s.process = Some(Process::start((&self.binary, &[&work[..], &more].concat()), who, &self.to)?);
+        s.process =
+            Some(Process::start((&self.binary, &[&work[..], &more].concat()), who, &self.to)?);
         (s.starts, s.leaving, s.killed, s.streams) = (None, None, false, 2);
         self.lives += 1;
         Ok(())
