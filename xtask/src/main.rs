@@ -4,6 +4,7 @@
 mod check;
 mod fuzz;
 mod report;
+mod soak;
 mod soft_roce;
 
 use std::path::{Path, PathBuf};
@@ -35,6 +36,10 @@ const VERBS: &[(&str, &str)] = &[
         "checked seeds without faults, with crashes, with all faults: those of CI, or for three hours; marks that none of them reaches",
     ),
     (
+        "soak [--minutes N] [--seed S]",
+        "real processes that start, leave, hang and are killed; acknowledged writes verified, nothing grows",
+    ),
+    (
         "seeds [N]",
         "N seeds (default 300) of each interleaved and adversarial suite in the release profile",
     ),
@@ -55,6 +60,7 @@ fn main() -> ExitCode {
         Some("hostile") => hostile(),
         Some("report-check") => report::check(&args[1..]),
         Some("check") => check::run(args.get(1).is_some_and(|a| a == "--long")),
+        Some("soak") => soak::run(&args[1..]),
         Some("soft-roce") => soft_roce::run(&args[1..]),
         Some("seeds") => seeds(args.get(1).map_or("300", String::as_str)),
         _ => {

@@ -60,7 +60,7 @@ impl Server {
         self.condition().ahead += by;
     }
 
-    /// It judges, unless it stands still.
+    /// The membership's process judges, as it does all the time.
     pub(crate) fn tick(&self, now: Nanos) {
         if let Ok(now) = self.clock(now) {
             self.judge.tick(now);

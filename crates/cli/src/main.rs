@@ -14,9 +14,11 @@ mod dumps;
 mod exhaustive;
 mod fabric;
 mod memnode;
+mod network;
 mod output;
 mod progress;
 mod shell;
+mod store;
 mod verify;
 mod words;
 

@@ -96,7 +96,7 @@ impl Stats {
             operations: Operation::ALL.map(|what| (what, sum.counts(what))).to_vec(),
             sessions,
             maintenance_errors: sum.maintenance_errors,
-            caches: open.nodes.iter().map(|n| DmTree::cache_stats(n)).collect(),
+            caches: open.nodes().trees.iter().map(|n| DmTree::cache_stats(n)).collect(),
             pool,
             costs: sum.costs,
         }
@@ -165,7 +165,8 @@ pub struct ShapeStats {
 
 impl ShapeStats {
     pub(crate) fn of(open: &OpenIndex, shape: Shape) -> Self {
-        let caches = open.nodes.iter().map(|n| DmTree::cache_stats(n));
+        let nodes = open.nodes();
+        let caches = nodes.trees.iter().map(|n| DmTree::cache_stats(n));
         let (nodes, bytes) = caches.fold((0, 0), |(n, b), c| (n + c.nodes, b + c.used_bytes));
         Self { shape, cached_nodes: nodes, cached_bytes: bytes }
     }

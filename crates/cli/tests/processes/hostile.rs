@@ -140,7 +140,7 @@ impl Attack<'_> {
             body.push(self.dice.roll(7) as u8);
             body.extend((self.dice.roll(1 << 32) as u32).to_le_bytes());
             // Outside of every region.
-            body.extend((node << 48 | (1 << 40) + self.dice.roll(1 << 30)).to_le_bytes());
+            body.extend(((node << 48) | ((1 << 40) + self.dice.roll(1 << 30))).to_le_bytes());
         } else if kind == 2 {
             // A call of a service that there is not.
             body.extend(self.dice.roll(u64::MAX).to_le_bytes());
@@ -204,6 +204,13 @@ fn reads_of_16_mib() -> Vec<u8> {
     [&(body.len() as u32).to_le_bytes()[..], &body].concat()
 }
 
+/// KiB of memory that a process has.
+fn resident(id: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{id}/status")).expect("Linux");
+    let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("it lives");
+    line.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number")
+}
+
 /// Operations, one after the other, and how long each took.
 fn work(p: &mut Process, times: &mut Vec<Duration>, until: impl Fn(usize) -> bool) {
     while !until(times.len()) {
@@ -259,6 +266,7 @@ fn hostile_peers_cost_little_and_stop_nobody() {
     fuzzing::begin_to_ask(&mut first, &key).expect("the key");
     attack.member = Some(fuzzing::register(&mut first).expect("a number"));
     let (idle, mut most) = (mn.status("VmRSS"), 0);
+    let id = mn.child.id();
     let (over, mut busy) = (AtomicBool::new(false), Vec::new());
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -266,12 +274,12 @@ fn hostile_peers_cost_little_and_stop_nobody() {
             let mut standing = Vec::new();
             for i in 0..connections {
                 standing.extend(attack.standing(i));
-                most = most.max(mn.status("VmRSS"));
+                most = most.max(resident(id));
             }
             for i in 0..inputs {
                 attack.input();
                 if i % 64 == 0 {
-                    most = most.max(mn.status("VmRSS"));
+                    most = most.max(resident(id));
                 }
             }
             over.store(true, Ordering::SeqCst);

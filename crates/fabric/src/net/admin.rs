@@ -63,6 +63,9 @@ impl Admin {
 
     fn try_ask(&self, line: Option<Line>, ask: &Ask, until: Nanos) -> Result<Answer> {
         let mut question = self.begin(line, ask, until)?;
+        if !self.net.has_threads() {
+            return Err(Error::new(ErrorKind::Unreachable, "nothing waits for an answer here"));
+        }
         loop {
             let now = self.net.now();
             match question.drive(now) {
@@ -73,6 +76,33 @@ impl Admin {
                 }
             }
         }
+    }
+
+    /// [`Admin::ask`], polled where nothing may block.
+    pub(super) async fn ask_soon(&self, ask: &Ask) -> Result<Answer> {
+        if self.net.has_threads() {
+            return self.ask(ask);
+        }
+        let patience = PATIENCE.as_nanos() as Nanos;
+        let old = self.line().take();
+        if old.is_some() {
+            let done = self.poll(self.begin(old, ask, self.net.now() + patience)?).await;
+            if !done.as_ref().is_err_and(|e| e.kind() == ErrorKind::Unreachable) {
+                return done;
+            }
+        }
+        self.poll(self.begin(None, ask, self.net.now() + patience)?).await
+    }
+
+    async fn poll(&self, mut question: Question) -> Result<Answer> {
+        std::future::poll_fn(|cx| match question.drive(self.net.now()) {
+            Poll::Ready(done) => Poll::Ready(self.end(done)),
+            Poll::Pending => {
+                self.net.wake_soon(cx.waker());
+                Poll::Pending
+            }
+        })
+        .await
     }
 
     fn begin(&self, line: Option<Line>, ask: &Ask, until: Nanos) -> Result<Question> {

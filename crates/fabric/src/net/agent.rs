@@ -6,9 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Shared;
+use super::admin::unexpected;
 use super::io::Stream;
 use super::membership::Remote;
 use super::registrar::{Registrar, ready};
+use super::start::again_until;
+use super::wire::{Answer, Ask};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{Member, Membership, MemoryAgent, Presence};
 use crate::transport::Nanos;
@@ -19,16 +23,43 @@ const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 /// Shortest and longest pause between two steps, ns.
 const SHORTEST_NS: Nanos = 1_000_000;
 const LONGEST_NS: Nanos = 50_000_000;
+/// Longest time for the first step, ns.
+const BEGINS_WITHIN_NS: Nanos = 30_000_000_000;
 
-/// Joins, and starts the thread. It ends with the node.
-pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
-    let mut acting = Acting::new(shared.clone());
-    acting.step()?;
+/// Joins, says that the node is ready, and starts the thread. It ends with the node.
+pub(super) fn start(shared: &Arc<Shared>, on_chip_bytes: u32) -> Result<()> {
+    let acting = ready(Box::pin(begin(shared, on_chip_bytes, None)))?;
     let named = std::thread::Builder::new().name("dmtree agent".into());
     named
         .spawn(move || acting.run())
         .map(|_| ())
         .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the agent: {e}")))
+}
+
+/// The same without a thread, to the end of the node.
+pub(super) async fn act(shared: &Arc<Shared>, ep: &Endpoint) -> Result<()> {
+    let mut acting = begin(shared, 0, Some(ep)).await?;
+    while !shared.closing.load(Ordering::SeqCst) {
+        let is_quiet = acting.step().await.unwrap_or(true);
+        ep.sleep(acting.pause_ns(is_quiet)).await;
+    }
+    Ok(())
+}
+
+/// A memory node that gave up at the first answer that does not come would leave the pool waiting for it: its number is taken.
+async fn begin(
+    shared: &Arc<Shared>,
+    on_chip_bytes: u32,
+    clock: Option<&Endpoint>,
+) -> Result<Acting> {
+    let mut acting = Acting::new(shared.clone());
+    let until = shared.now() + BEGINS_WITHIN_NS;
+    again_until(&*shared.net, until, clock, async || acting.step().await).await?;
+    let ask = Ask::Ready { me: shared.me, on_chip_bytes };
+    match again_until(&*shared.net, until, clock, async || shared.ask_soon(&ask).await).await? {
+        Answer::Done => Ok(acting),
+        other => Err(unexpected(&other)),
+    }
 }
 
 struct Acting {
@@ -58,15 +89,18 @@ impl Acting {
     fn run(mut self) {
         while !self.shared.closing.load(Ordering::SeqCst) {
             // What fails now is tried again. While it fails for long this node is missing, which the others are told.
-            let is_quiet = self.step().unwrap_or(true);
-            let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
-            let pause = (self.agent.lease_ns() / steps).clamp(SHORTEST_NS, LONGEST_NS);
-            std::thread::park_timeout(Duration::from_nanos(pause));
+            let is_quiet = ready(Box::pin(self.step())).unwrap_or(true);
+            std::thread::park_timeout(Duration::from_nanos(self.pause_ns(is_quiet)));
         }
     }
 
+    fn pause_ns(&self, is_quiet: bool) -> Nanos {
+        let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
+        (self.agent.lease_ns() / steps).clamp(SHORTEST_NS, LONGEST_NS)
+    }
+
     /// Whether no death is under way.
-    fn step(&mut self) -> Result<bool> {
+    async fn step(&mut self) -> Result<bool> {
         let shared = self.shared.clone();
         if let Some(registrar) = &shared.registrar {
             registrar.membership.tick(shared.now());
@@ -76,7 +110,7 @@ impl Acting {
             shared.revoke(dead);
             Ok(())
         };
-        ready(Box::pin(self.agent.step(&*self.membership, &revoke, shared.now())))
+        self.agent.step(&*self.membership, &revoke, shared.now()).await
     }
 
     /// Asks the hosts of memory nodes that are missing whether their processes have ended.

@@ -1,14 +1,17 @@
 //! The seam between the network code and what carries it: sockets, a clock, and waiting. `sockets.rs` is the system's.
 //!
+//! `virt` simulates one.
 //! Nothing here blocks but [`Net::wait`], [`Net::resolve`] and [`Poller::wait`]. What cannot go on says `WouldBlock`.
 
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use super::handshake::Nonce;
 use super::key::Access;
+use super::server::Server;
 use crate::error::Result;
 use crate::transport::Nanos;
 
@@ -25,6 +28,11 @@ pub(super) struct Interest {
 pub(super) trait Socket: Send {
     /// Its descriptor, where there is one.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Its number, where it has no descriptor.
+    fn number(&self) -> u64 {
+        0
+    }
 }
 
 /// A connection, made or in the making.
@@ -134,6 +142,25 @@ pub(super) trait Net: Send + Sync {
     /// Those of the system.
     fn poller(&self) -> io::Result<Box<dyn Poller>>;
 
-    /// Waits for one of a few sockets, for so long at most.
+    /// Waits for one of a few sockets, for so long at most; not at all where [`Net::has_threads`] says no.
     fn wait(&self, sockets: &[(&dyn Stream, Interest)], longest: Nanos);
+
+    /// Has a server run until its node is closed.
+    ///
+    /// # Errors
+    /// `Busy` when there is no thread for it.
+    fn serve(&self, server: Server) -> Result<Option<JoinHandle<()>>>;
+
+    /// Whether threads may be started, and may wait. If not, all is polled.
+    fn has_threads(&self) -> bool {
+        true
+    }
+
+    /// What waits for an answer is polled again when something comes.
+    fn wake_soon(&self, _waker: &std::task::Waker) {}
+
+    /// As [`crate::transport::Transport::driver`], of client threads.
+    fn driver(&self) -> u64 {
+        0
+    }
 }

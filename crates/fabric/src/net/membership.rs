@@ -19,9 +19,9 @@ impl Remote {
         Self { shared, known: Mutex::default() }
     }
 
-    fn ask_state(&self, me: Member) -> Result<Arc<State>> {
+    async fn ask_state(&self, me: Member) -> Result<Arc<State>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let newer = match self.shared.ask(&Ask::State { me, known: known.epoch })? {
+        let newer = match self.shared.ask_soon(&Ask::State { me, known: known.epoch }).await? {
             Answer::State(None) => return Ok(known),
             Answer::State(Some(state)) => Arc::new(state),
             other => return Err(unexpected(&other)),
@@ -29,14 +29,14 @@ impl Remote {
         // Whoever is in it must be found.
         let strange = |m: Member| self.shared.place(m.node).is_none_or(|p| p.member < m);
         if newer.living().any(strange) {
-            self.shared.refresh_roster()?;
+            self.shared.take_roster(self.shared.ask_soon(&Ask::Roster).await?)?;
         }
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = newer.clone();
         Ok(newer)
     }
 
-    fn ask_lease(&self, ask: &Ask) -> Result<Lease> {
-        match self.shared.ask(ask)? {
+    async fn ask_lease(&self, ask: &Ask) -> Result<Lease> {
+        match self.shared.ask_soon(ask).await? {
             Answer::Lease(lease) => Ok(lease),
             other => Err(unexpected(&other)),
         }
@@ -45,20 +45,20 @@ impl Remote {
 
 impl Membership for Remote {
     fn join(&self, me: Member, _now: Nanos) -> MembershipFuture<'_, Lease> {
-        Box::pin(async move { self.ask_lease(&Ask::Join(me)) })
+        Box::pin(async move { self.ask_lease(&Ask::Join(me)).await })
     }
 
     fn renew(&self, me: Member, _now: Nanos) -> MembershipFuture<'_, Lease> {
-        Box::pin(async move { self.ask_lease(&Ask::Renew(me)) })
+        Box::pin(async move { self.ask_lease(&Ask::Renew(me)).await })
     }
 
     fn state(&self, me: Member, _now: Nanos) -> MembershipFuture<'_, Arc<State>> {
-        Box::pin(async move { self.ask_state(me) })
+        Box::pin(async move { self.ask_state(me).await })
     }
 
     fn propose(&self, me: Member, change: Change, _now: Nanos) -> MembershipFuture<'_, ()> {
         Box::pin(async move {
-            match self.shared.ask(&Ask::Propose(me, change))? {
+            match self.shared.ask_soon(&Ask::Propose(me, change)).await? {
                 Answer::Done => Ok(()),
                 other => Err(unexpected(&other)),
             }

@@ -5,8 +5,11 @@
 //! same pool. The first memory node also keeps the roster (who is where) and the membership. There is no other service; processes may
 //! start in any order, and wait for each other as long as they are told to. Addresses are all that is configured.
 //!
-//! *Error means over.* A list is sent as one frame per host; a thread of the host executes the frames of a link in their order. When
-//! a connection breaks, its frames are over when the host says so, when it is gone, or when their use-by time has passed (`link.rs`).
+//! One thread of a process serves all its connections (`server.rs`, `connection.rs`, `sessions.rs`); what peers may take is limited
+//! (`limits.rs`). Sockets and the clock are behind a seam (`io.rs`): the system's (`sockets.rs`), or simulated ([`virt`]).
+//!
+//! *Error means over.* A list is sent as one frame per host, which executes the frames of a link in their order. When a connection
+//! breaks, its frames are over when the host says so, when it is gone, or when their use-by time has passed (`link.rs`).
 //!
 //! *Fencing.* A host that revokes a member's access destroys its ends of the member's queue pairs, ends its links, and returns when
 //! none of their frames is being executed.
@@ -45,12 +48,13 @@ mod sockets;
 mod start;
 mod transport;
 mod verdicts;
+pub mod virt;
 mod wire;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
@@ -89,7 +93,7 @@ pub struct NetFabric(Arc<Node>);
 struct Node {
     shared: Arc<Shared>,
     /// The thread that serves others.
-    server: Option<JoinHandle<()>>,
+    server: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What the threads of a node share.
@@ -126,6 +130,8 @@ pub(crate) struct Shared {
     admins: Mutex<BTreeMap<Member, Arc<Admin>>>,
     sessions: sessions::Sessions,
     calls: Mutex<Option<Sender<Call>>>,
+    /// Where they come out, where no thread answers them.
+    inbox: Mutex<Option<Receiver<Call>>>,
     next_link: AtomicU64,
     listens: String,
     closing: AtomicBool,
@@ -186,17 +192,41 @@ impl NetFabric {
         let on_chip_bytes = self.0.shared.rdma.as_ref().map_or(0, Rdma::on_chip_bytes);
         // From now on it is there for every death.
         if !self.0.shared.acts.swap(true, Ordering::SeqCst) {
-            agent::start(&self.0.shared)?;
+            agent::start(&self.0.shared, on_chip_bytes)?;
         }
-        match self.0.shared.ask(&Ask::Ready { me: self.me(), on_chip_bytes })? {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
+        Ok(())
+    }
+
+    /// Is a memory node that can be used, and acts for the membership; to the end of the node, or for ever.
+    ///
+    /// # Errors
+    /// As [`NetFabric::ready`].
+    pub async fn act(&self, ep: &crate::endpoint::Endpoint) -> Result<()> {
+        agent::act(&self.0.shared, ep).await
+    }
+
+    /// Answers remote calls where no thread does; to the end of the node.
+    pub async fn answer(&self, ep: &crate::endpoint::Endpoint) {
+        let inbox = locked(&self.0.shared.inbox).take();
+        if let Some(inbox) = inbox {
+            service::serve_on(&self.0.shared, ep, &inbox).await;
         }
+    }
+
+    /// A client thread's way to memory.
+    pub(crate) fn transport(&self) -> Result<NetTransport> {
+        NetTransport::new(self.0.shared.clone())
     }
 
     /// What has happened to the members of the pool since the last call. Only the first memory node knows.
     pub fn take_news(&self) -> Vec<News> {
         self.0.shared.registrar.as_ref().map_or_else(Vec::new, |r| r.membership.take_news())
+    }
+
+    /// Ends what this node does for others, as the end of its process would: it has lost its membership, and nobody uses its memory
+    /// any more. Its own clients end by themselves.
+    pub fn close(&self) {
+        self.0.close();
     }
 
     /// The membership of the pool.
@@ -214,20 +244,30 @@ impl std::fmt::Debug for NetFabric {
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
+impl Node {
+    /// Serves nobody any more. When this returns the address is free.
+    fn close(&self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        if self.shared.registrar.is_none() && self.shared.acts.load(Ordering::SeqCst) {
-            // The others need not wait for the end of its lease.
-            let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
-        }
         *locked(&self.shared.calls) = None;
         self.shared.sessions.end(|_, _| true);
         self.shared.sessions.wake();
-        // When this returns the address is free. (The thread drops no node: it has none.)
-        if let Some(server) = self.server.take() {
+        // (The thread drops no node: it has none.)
+        if let Some(server) = locked(&self.server).take() {
             let _ = server.join();
         }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let waits = self.shared.net.has_threads();
+        let acts = self.shared.registrar.is_none() && self.shared.acts.load(Ordering::SeqCst);
+        self.shared.closing.store(true, Ordering::SeqCst);
+        if waits && acts {
+            // The others need not wait for the end of its lease.
+            let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
+        }
+        self.close();
     }
 }
 
@@ -256,18 +296,24 @@ impl Shared {
 
     fn ask(&self, ask: &Ask) -> Result<Answer> {
         match &self.registrar {
-            Some(registrar) => {
-                let here = std::net::Ipv4Addr::LOCALHOST.into();
-                match registrar.answer(ask.clone(), here, self.now()) {
-                    Answer::Refused(f) => Err(f.into()),
-                    answer => Ok(answer),
-                }
-            }
-            // An address alone does not say who it was that did not answer.
-            None => self.first.ask(ask).map_err(|e| match e.kind() {
-                ErrorKind::Unreachable => e.context("the first memory node"),
-                _ => e,
-            }),
+            Some(registrar) => self.ask_here(registrar, ask),
+            None => self.first.ask(ask).map_err(of_the_first),
+        }
+    }
+
+    /// The same, polled where nothing may block.
+    async fn ask_soon(&self, ask: &Ask) -> Result<Answer> {
+        match &self.registrar {
+            Some(registrar) => self.ask_here(registrar, ask),
+            None => self.first.ask_soon(ask).await.map_err(of_the_first),
+        }
+    }
+
+    fn ask_here(&self, registrar: &Registrar, ask: &Ask) -> Result<Answer> {
+        let here = std::net::Ipv4Addr::LOCALHOST.into();
+        match registrar.answer(ask.clone(), here, self.now()) {
+            Answer::Refused(f) => Err(f.into()),
+            answer => Ok(answer),
         }
     }
 
@@ -526,6 +572,14 @@ impl Log {
 
     fn since(&self, number: u64) -> Vec<MemberEvent> {
         self.events.iter().filter(|e| e.number >= number).copied().collect()
+    }
+}
+
+/// An address alone does not say which node did not answer.
+fn of_the_first(e: Error) -> Error {
+    match e.kind() {
+        ErrorKind::Unreachable => e.context("the first memory node"),
+        _ => e,
     }
 }
 

@@ -7,7 +7,6 @@ use std::io::ErrorKind as Io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 
 use super::Shared;
 use super::connection::{Connection, Over, Turn};
@@ -23,7 +22,7 @@ const LISTENER: u64 = 0;
 /// Connections that are taken in before those that are there have their turn.
 const ACCEPTED_AT_A_TIME: usize = 64;
 /// Between two looks for connections that take too long, ns.
-const SWEEP_NS: Nanos = 250_000_000;
+pub(super) const SWEEP_NS: Nanos = 250_000_000;
 /// So long no connection is taken in after one could not be: descriptors or memory have run out, ns.
 const PAUSE_NS: Nanos = 50_000_000;
 /// Bytes that are read at a time.
@@ -48,15 +47,6 @@ pub(super) struct Server {
     swept_at: Nanos,
     /// Until when no connection is taken in.
     paused_until: Option<Nanos>,
-}
-
-/// Serves until the node is closed.
-pub(super) fn start(shared: &Arc<Shared>, listener: Box<dyn Listener>) -> Result<JoinHandle<()>> {
-    let mut server = Server::new(shared, listener)?;
-    let named = std::thread::Builder::new().name("dmtree server".into());
-    named
-        .spawn(move || while server.turn(SWEEP_NS) {})
-        .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the server: {e}")))
 }
 
 impl Server {

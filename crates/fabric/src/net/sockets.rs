@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, LazyLock};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -15,7 +16,8 @@ use rustix::time::Timespec;
 use super::handshake::Nonce;
 use super::io::{Interest, Listener, Net, Poller, Ready, Socket, Stream, Waker};
 use super::key::{self, Access};
-use crate::error::{Error, Result};
+use super::server::{SWEEP_NS, Server};
+use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
 
 /// Start of the clock of all nodes of this process: clients of several nodes can share an executor, whose timers have one clock.
@@ -107,6 +109,14 @@ impl Net for System {
             // Interrupted or not: the caller looks again.
             false => _ = rustix::event::poll(&mut fds, Some(&timespec(longest))),
         }
+    }
+
+    fn serve(&self, mut server: Server) -> Result<Option<JoinHandle<()>>> {
+        let named = std::thread::Builder::new().name("dmtree server".into());
+        let thread = named
+            .spawn(move || while server.turn(SWEEP_NS) {})
+            .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the server: {e}")))?;
+        Ok(Some(thread))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -9,19 +10,22 @@ use super::admin::{Admin, unexpected};
 use super::carrier::{Carrier, Common, Equipment};
 use super::io::{Listener, Net};
 use super::rdma::Rdma;
-use super::registrar::{Charter, Registrar};
+use super::registrar::{Charter, Registrar, ready};
 use super::roles::Badges;
 use super::roster::{Place, Roster};
+use super::server::Server;
 use super::sessions::Sessions;
 use super::sockets::System;
 use super::verdicts::Verdicts;
 use super::wire::{Answer, Ask, Introduction, PoolId};
-use super::{NetFabric, Node, Shared, locked, server, service, transport};
+use super::{NetFabric, Node, Shared, locked, service, transport};
 use crate::addr::{NodeId, Role};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::membership::{InProcess, Member, MemberChange, Terms};
 use crate::region::{Pages, Region};
+use crate::transport::Nanos;
 
 /// Between two attempts to join a pool that is not ready.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
@@ -76,10 +80,21 @@ impl NetFabric {
         terms: Terms,
         equipment: &Equipment,
     ) -> Result<Self> {
+        Self::found_on(Arc::new(System), listen, region_bytes, charter, terms, equipment)
+    }
+
+    /// The same on a network.
+    pub(super) fn found_on(
+        net: Arc<dyn Net>,
+        listen: &str,
+        region_bytes: u64,
+        charter: Charter,
+        terms: Terms,
+        equipment: &Equipment,
+    ) -> Result<Self> {
         let carrier = charter.carrier;
         let mtu = if carrier == Carrier::Rdma { Rdma::probe(equipment)? } else { 0 };
         let common = Common { carrier, mtu };
-        let net: Arc<dyn Net> = Arc::new(System);
         let (listener, listens) = net.listen(listen, &equipment.access)?;
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
         let pool = PoolId(draw(&*net)?);
@@ -117,7 +132,8 @@ impl NetFabric {
         within: Duration,
     ) -> Result<(Vec<u8>, Carrier)> {
         let net: Arc<dyn Net> = Arc::new(System);
-        let Found { common, terms, .. } = ask_charter(&net, first, equipment, within)?;
+        let found = ready(Box::pin(ask_charter(&net, first, equipment, within, None)));
+        let Found { common, terms, .. } = found?;
         Ok((terms, common.carrier))
     }
 
@@ -131,10 +147,20 @@ impl NetFabric {
         how: &Joining<'_>,
         region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
     ) -> Result<Self> {
-        let until = deadline(how.within);
-        let net: Arc<dyn Net> = Arc::new(System);
+        // Nothing of it is left to be polled: it waits.
+        ready(Box::pin(Self::join_on(Arc::new(System), how, region_bytes, None)))
+    }
+
+    /// The same on a network; `clock` pauses where nothing may block.
+    pub(super) async fn join_on(
+        net: Arc<dyn Net>,
+        how: &Joining<'_>,
+        region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
+        clock: Option<&Endpoint>,
+    ) -> Result<Self> {
+        let until = net.now() + how.within.as_nanos() as Nanos;
         let Found { first: first_address, pool, common, terms } =
-            ask_charter(&net, how.first, how.equipment, how.within)?;
+            ask_charter(&net, how.first, how.equipment, how.within, clock).await?;
         common.check(how.first, how.carrier)?;
         if common.carrier == Carrier::Rdma {
             common.check_mtu(how.first, Rdma::probe(how.equipment)?)?;
@@ -153,7 +179,7 @@ impl NetFabric {
             region_bytes,
             nonce: draw(&*net)?,
         });
-        let answer = again_until(until, || first.ask(&ask))?;
+        let answer = again_until(&*net, until, clock, async || first.ask_soon(&ask).await).await?;
         let Answer::Registered { me, roster, secret } = answer else {
             return Err(unexpected(&answer));
         };
@@ -174,8 +200,12 @@ impl NetFabric {
             listener,
             listens,
         };
-        // Its number is of no use to anybody. If that is not heard, the pool has one place less.
-        start.run().inspect_err(|_| drop(first.ask(&Ask::Withdraw(me))))
+        let started = start.run();
+        if started.is_err() {
+            // Its number is of no use to any node. If that is not heard, the pool has one place less.
+            let _ = first.ask_soon(&Ask::Withdraw(me)).await;
+        }
+        started
     }
 }
 
@@ -228,32 +258,39 @@ impl Start<'_> {
             admins: Mutex::<BTreeMap<_, _>>::default(),
             sessions: Sessions::default(),
             calls: Mutex::default(),
+            inbox: Mutex::default(),
             next_link: AtomicU64::new(1),
             listens: self.listens,
             closing: AtomicBool::new(false),
             acts: AtomicBool::new(false),
             log: Mutex::default(),
         });
-        let calls = service::start(&shared)?;
+        let (calls, inbox) = channel();
         *locked(&shared.calls) = Some(calls);
-        let server = Some(server::start(&shared, self.listener)?);
+        match net.has_threads() {
+            true => service::start(&shared, inbox)?,
+            false => *locked(&shared.inbox) = Some(inbox),
+        }
+        let server = Mutex::new(net.serve(Server::new(&shared, self.listener)?)?);
         shared.note(me, MemberChange::Joined);
         Ok(NetFabric(Arc::new(Node { shared, server })))
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "connection set-up is in real time")]
-fn deadline(within: Duration) -> std::time::Instant {
-    std::time::Instant::now() + within
-}
-
 /// Asks again until it works, or fails for good, or the time is over.
-fn again_until<T>(until: std::time::Instant, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+pub(super) async fn again_until<T>(
+    net: &dyn Net,
+    until: Nanos,
+    clock: Option<&Endpoint>,
+    mut ask: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    let pause = AGAIN.as_nanos() as Nanos;
     loop {
-        match ask() {
-            Err(e) if e.is_retryable() && deadline(AGAIN) < until => {
-                std::thread::park_timeout(AGAIN);
-            }
+        match ask().await {
+            Err(e) if e.is_retryable() && net.now() + pause < until => match clock {
+                Some(ep) => ep.sleep(pause).await,
+                None => std::thread::park_timeout(AGAIN),
+            },
             Err(e) if e.is_retryable() => return Err(e.context("waited in vain")),
             done => return done,
         }
@@ -277,19 +314,21 @@ struct Found {
 }
 
 /// Asks every address of a name, again and again.
-fn ask_charter(
+async fn ask_charter(
     net: &Arc<dyn Net>,
     first: &str,
     equipment: &Equipment,
     within: Duration,
+    clock: Option<&Endpoint>,
 ) -> Result<Found> {
     let key = &equipment.access.key;
     let admin = |at| Admin::new(net, at, None, key.clone());
     let admins: Vec<Admin> = net.resolve(first)?.into_iter().map(admin).collect();
-    again_until(deadline(within), || {
+    let until = net.now() + within.as_nanos() as Nanos;
+    again_until(&**net, until, clock, async || {
         let mut trouble = None;
         for admin in &admins {
-            match admin.ask(&Ask::Charter) {
+            match admin.ask_soon(&Ask::Charter).await {
                 Ok(Answer::Charter { pool, common, terms }) => {
                     return Ok(Found { first: admin.address().into(), pool, common, terms });
                 }
@@ -299,4 +338,5 @@ fn ask_charter(
         }
         Err(trouble.unwrap_or_else(|| Error::invalid(format!("{first:?} is no address"))))
     })
+    .await
 }

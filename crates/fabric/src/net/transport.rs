@@ -308,6 +308,10 @@ impl Transport for NetTransport {
         self.shared.now()
     }
 
+    fn driver(&self) -> u64 {
+        self.shared.net.driver()
+    }
+
     fn caps(&self) -> Capabilities {
         self.shared.caps
     }
@@ -327,6 +331,10 @@ impl Drop for NetTransport {
     /// What was posted is executed, as far as that can be waited for: an unlock must not be lost with its executor.
     fn drop(&mut self) {
         let (shared, links) = (&self.shared, self.links.get_mut());
+        links.values_mut().for_each(Link::disown);
+        if !shared.net.has_threads() {
+            return;
+        }
         let until = shared.now() + USE_WITHIN_NS;
         let mut ended = Vec::new();
         while shared.now() < until {

@@ -1,0 +1,333 @@
+//! A network of many processes on one thread, in virtual time, as a function of a seed. All above the sockets is the real code: the
+//! server of a node, its sessions and limits, the handshake, links, frames, the membership server and its agents.
+//!
+//! One executor runs the clients of all processes. What a process does is run through [`Process::run`]: it stands still while the
+//! process is paused, and ends when the process is killed.
+
+mod sockets;
+mod world;
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
+
+use super::NetFabric;
+use super::carrier::Equipment;
+use super::io::Net;
+use super::registrar::Charter;
+use super::start::Joining;
+use super::transport::NetTransport;
+use crate::addr::NodeId;
+use crate::caps::Capabilities;
+use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::Terms;
+use crate::rpc::ServiceId;
+use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
+use sockets::{Universe, Virtual};
+use world::Pid;
+
+/// Bytes of buffers of all clients.
+const SLAB_BYTES: u64 = 64 << 20;
+
+/// The clients of a process.
+type Clients = Rc<RefCell<Vec<(Pid, Weak<NetTransport>)>>>;
+
+/// A simulated network. Clone it freely; all clones are the same network.
+#[derive(Clone)]
+pub struct Network {
+    universe: Arc<Universe>,
+    root: Rc<Root>,
+    core: Rc<Core>,
+}
+
+/// A process on a simulated network.
+#[derive(Clone)]
+pub struct Process {
+    network: Network,
+    pid: Pid,
+    machine: u16,
+}
+
+impl Network {
+    /// A network without processes.
+    pub fn new(seed: u64) -> Self {
+        let universe = Universe::new(seed);
+        let root = Rc::new(Root { universe: universe.clone(), clients: Clients::default() });
+        let core = Core::new(root.clone(), SLAB_BYTES);
+        core.seed(seed);
+        Self { universe, root, core }
+    }
+
+    /// The executor of all processes.
+    pub fn core(&self) -> &Rc<Core> {
+        &self.core
+    }
+
+    /// Virtual time, ns.
+    pub fn now(&self) -> Nanos {
+        self.universe.world().now
+    }
+
+    /// A draw below `n`.
+    pub fn below(&self, n: u64) -> u64 {
+        self.universe.world().below(n)
+    }
+
+    /// A process starts on a machine.
+    pub fn start(&self, machine: u16) -> Process {
+        let pid = self.universe.world().start(machine);
+        Process { network: self.clone(), pid, machine }
+    }
+
+    /// An endpoint of a slot of the executor that only knows the time.
+    pub fn clock(&self, slot: u32) -> Endpoint {
+        Endpoint::new(self.core.clone(), self.root.clone(), slot)
+    }
+
+    /// Nothing passes between two machines for so long.
+    pub fn cut(&self, a: u16, b: u16, ns: Nanos) {
+        self.universe.world().cut(a, b, ns);
+    }
+
+    /// A connection breaks; if `is_half`, one of its ends does not hear of it.
+    pub fn break_one(&self, is_half: bool) {
+        self.universe.world().break_one(is_half);
+    }
+
+    /// One segment in this many is late, up to 0.3 s; 0: none.
+    pub fn set_late(&self, one_in: u64) {
+        self.universe.world().late_one_in = one_in;
+    }
+
+    /// From now on, a path that is cut refuses connections in the name of the host: for a test that sees whether its judge notices
+    /// what comes of that.
+    pub fn set_lies(&self) {
+        self.universe.world().lies = true;
+    }
+
+    /// All faults end.
+    pub fn heal(&self) {
+        self.universe.world().heal();
+    }
+
+    /// Ends of connections that exist now.
+    pub fn ends(&self) -> usize {
+        self.universe.world().ends()
+    }
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Network({} ends of connections at {} ns)", self.ends(), self.now())
+    }
+}
+
+impl Process {
+    fn net(&self) -> Arc<dyn Net> {
+        Arc::new(Virtual { universe: self.network.universe.clone(), pid: self.pid })
+    }
+
+    /// Founds a pool, whose first memory node it is.
+    ///
+    /// # Errors
+    /// As [`NetFabric::found`].
+    pub fn found(
+        &self,
+        port: u16,
+        region_bytes: u64,
+        charter: Charter,
+        terms: Terms,
+    ) -> Result<NetFabric> {
+        let (listen, equipment) = (format!("0.0.0.0:{port}"), Equipment::default());
+        NetFabric::found_on(self.net(), &listen, region_bytes, charter, terms, &equipment)
+    }
+
+    /// Joins a pool.
+    ///
+    /// # Errors
+    /// As [`NetFabric::join`].
+    pub async fn join(
+        &self,
+        how: &Joining<'_>,
+        region_bytes: u64,
+        clock: &Endpoint,
+    ) -> Result<NetFabric> {
+        NetFabric::join_on(self.net(), how, |_| Ok(region_bytes), Some(clock)).await
+    }
+
+    /// A client of a node of this process, on a slot of the executor.
+    ///
+    /// # Errors
+    /// As [`crate::Fabric::attach`].
+    pub fn client(&self, of: &NetFabric, slot: u32) -> Result<Endpoint> {
+        let transport = Rc::new(of.transport()?);
+        self.network.root.clients.borrow_mut().push((self.pid, Rc::downgrade(&transport)));
+        Ok(Endpoint::new(self.network.core.clone(), transport, slot))
+    }
+
+    /// It stands still for so long.
+    pub fn pause(&self, ns: Nanos) {
+        self.network.universe.world().pause(self.pid, ns);
+    }
+
+    /// It ends now; with its machine, which is dark for so long, or alone.
+    pub fn kill(&self, dark: Option<Nanos>) {
+        self.network.universe.world().kill(self.pid, dark);
+        let mut servers = lock(&self.network.universe.servers);
+        let server = servers.remove(&self.pid);
+        drop(servers);
+        drop(server);
+    }
+
+    /// Whether it has not ended.
+    pub fn is_alive(&self) -> bool {
+        self.network.universe.world().is_alive(self.pid)
+    }
+
+    /// Its machine.
+    pub fn machine(&self) -> u16 {
+        self.machine
+    }
+
+    /// Runs what the process does, to its end or that of the process: nothing then.
+    pub fn run<F: Future>(&self, what: F) -> Run<F> {
+        Run { process: self.clone(), what: Some(Box::pin(what)) }
+    }
+}
+
+impl std::fmt::Debug for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Process({} on machine {})", self.pid, self.machine)
+    }
+}
+
+fn lock<T>(m: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// See [`Process::run`].
+pub struct Run<F: Future> {
+    process: Process,
+    what: Option<Pin<Box<F>>>,
+}
+
+impl<F: Future> Future for Run<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let pid = self.process.pid;
+        let universe = self.process.network.universe.clone();
+        {
+            let mut world = universe.world();
+            if world.is_alive(pid) {
+                world.wake_soon(pid, cx.waker().clone());
+                if world.is_paused(pid) {
+                    return Poll::Pending;
+                }
+            } else {
+                drop(world);
+                self.what = None;
+                return Poll::Ready(None);
+            }
+        }
+        let Some(what) = &mut self.what else { return Poll::Ready(None) };
+        let done = what.as_mut().poll(cx);
+        if done.is_ready() {
+            self.what = None;
+        }
+        done.map(Some)
+    }
+}
+
+impl<F: Future> std::fmt::Debug for Run<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Run({:?})", self.process)
+    }
+}
+
+/// The source of all completions, and the clock.
+struct Root {
+    universe: Arc<Universe>,
+    clients: Clients,
+}
+
+impl Root {
+    /// Servers and clients of processes to which something has come have their turn.
+    fn turn(&self, core: &Core) -> bool {
+        let dirty = self.universe.world().take_dirty();
+        for pid in &dirty {
+            let server = lock(&self.universe.servers).remove(pid);
+            if let Some(mut server) = server
+                && server.turn(0)
+            {
+                lock(&self.universe.servers).insert(*pid, server);
+            }
+            self.clients.borrow_mut().retain(|(_, client)| client.strong_count() > 0);
+            let its = |(of, client): &(Pid, Weak<NetTransport>)| {
+                (of == pid).then(|| client.upgrade()).flatten()
+            };
+            let clients: Vec<_> = self.clients.borrow().iter().filter_map(its).collect();
+            for client in clients {
+                client.poll_links(core, false);
+            }
+        }
+        !dirty.is_empty()
+    }
+}
+
+impl Transport for Root {
+    fn post(&self, _: &Core, _: Ticket, _: &[WorkRequest]) -> Poll<Result<()>> {
+        Poll::Ready(Err(none()))
+    }
+
+    fn rpc(&self, _: &Core, _: Ticket, _: NodeId, _: ServiceId, _: &[u8]) -> Poll<Result<Vec<u8>>> {
+        Poll::Ready(Err(none()))
+    }
+
+    fn poll(&self, core: &Core) -> Progress {
+        match self.turn(core) {
+            true => Progress::Made,
+            false => Progress::Idle(self.universe.world().next_event()),
+        }
+    }
+
+    fn idle(&self, _: &Core, due: Option<Nanos>, _: u32) -> Idle {
+        let mut world = self.universe.world();
+        match (world.next_event(), due) {
+            (Some(next), Some(due)) if due < next => world.now = world.now.max(due),
+            (Some(_), _) => world.step(),
+            (None, Some(due)) => world.now = world.now.max(due),
+            (None, None) => return Idle::Never,
+        }
+        Idle::Again
+    }
+
+    fn now(&self) -> Nanos {
+        self.universe.world().now
+    }
+
+    fn driver(&self) -> u64 {
+        1
+    }
+
+    fn caps(&self) -> Capabilities {
+        Capabilities::NONE
+    }
+
+    fn node(&self) -> NodeId {
+        NodeId::compute(u16::MAX >> 1)
+    }
+
+    fn peek(&self, _: u64) -> Option<u64> {
+        None
+    }
+}
+
+fn none() -> Error {
+    Error::new(ErrorKind::Unsupported, "the clock of a simulated network reaches no memory")
+}
