@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric, PoolId};
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, Terms,
+    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, News, NodeId, Result, Role, Terms,
 };
 
 use crate::charter;
@@ -132,7 +132,14 @@ impl MemoryNode {
 
     /// What has happened to the members of the pool since the last call, a line each. Only the first memory node knows.
     pub fn take_news(&self) -> Vec<String> {
-        self.fabric.take_news().iter().map(ToString::to_string).collect()
+        let line = |news: &News| match news {
+            News::Away(m, ..) => {
+                let mib = self.fabric.region_bytes(m.node).unwrap_or(0) >> 20;
+                format!("{news}; it held what was put in {mib} MiB")
+            }
+            other => other.to_string(),
+        };
+        self.fabric.take_news().iter().map(line).collect()
     }
 
     /// Its fabric.
