@@ -151,6 +151,8 @@ mod tests {
             ("unknown fabric", Layer { fabric: Some("ether".into()), ..none.clone() }),
             ("unknown system", Layer { systems: Some(vec!["x".into()]), ..none.clone() }),
             ("need about", Layer { keys: Some(1 << 40), ..none.clone() }),
+            // The bytes of a default cache overflowed.
+            ("need about", Layer { keys: Some(u64::MAX), ..none.clone() }),
             ("--nominal", Layer { nominal: Some(1), ..none.clone() }),
             ("do not fit", Layer { memory_bytes: Some(crate::bytes::Bytes(1 << 20)), ..none }),
         ] {
