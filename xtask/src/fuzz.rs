@@ -11,7 +11,7 @@ use crate::{root, run};
 /// What cargo-fuzz gives the compiler, without a sanitizer where one cannot be had.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Ccodegen-units=1";
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address";
 
 /// Targets, and where there are more inputs to begin with than in `fuzz/corpus`.
 const TARGETS: [(&str, Option<&str>); 9] = [

@@ -4,6 +4,7 @@
 mod check;
 mod fuzz;
 mod report;
+mod soak;
 mod soft_roce;
 
 use std::path::{Path, PathBuf};
@@ -23,12 +24,20 @@ const VERBS: &[(&str, &str)] = &[
         "decoders of hostile bytes, two minutes each (needs a nightly compiler, and a C++ compiler)",
     ),
     (
+        "hostile",
+        "a million hostile inputs and 3000 hostile connections against a memory node, with and without the key, while a client works",
+    ),
+    (
         "report-check [DIR]",
         "a browser renders the report of small runs (or of DIR), and its numbers are those of results.json",
     ),
     (
         "check [--long]",
         "checked seeds without faults, with crashes, with all faults: those of CI, or for three hours; marks that none of them reaches",
+    ),
+    (
+        "soak [--minutes N] [--seed S]",
+        "real processes that start, leave, hang and are killed; acknowledged writes verified, nothing grows",
     ),
     (
         "seeds [N]",
@@ -48,8 +57,10 @@ fn main() -> ExitCode {
         Some("loom") => loom(),
         Some("miri") => miri(),
         Some("fuzz") => fuzz::run_all(&args[1..]),
+        Some("hostile") => hostile(),
         Some("report-check") => report::check(&args[1..]),
         Some("check") => check::run(args.get(1).is_some_and(|a| a == "--long")),
+        Some("soak") => soak::run(&args[1..]),
         Some("soft-roce") => soft_roce::run(&args[1..]),
         Some("seeds") => seeds(args.get(1).map_or("300", String::as_str)),
         _ => {
@@ -110,6 +121,13 @@ fn miri() -> Result<()> {
             .args(["+nightly", "miri", "test", "-p", package, "--lib", filter]))?;
     }
     Ok(())
+}
+
+fn hostile() -> Result<()> {
+    run(Command::new("cargo")
+        .env("DMTREE_HOSTILE", "1000000,3000")
+        .args(["test", "--release", "-p", "dmtree-cli", "--test", "processes", "hostile"])
+        .args(["--", "--nocapture", "--test-threads", "1"]))
 }
 
 fn seeds(n: &str) -> Result<()> {

@@ -3,7 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use dmtree_fabric::{Endpoint, ErrorKind, Member, NodeId, Result, Standing, State, Worker};
+use dmtree_fabric::{
+    Endpoint, ErrorKind, Fabric, Member, MemoryAgent, MemoryState, NodeId, Result, Standing, State,
+    Worker,
+};
 use dmtree_parts::{RangeIndex, Work};
 use dmtree_pool::PoolNode;
 
@@ -17,6 +20,9 @@ use crate::verdict::Finding;
 
 /// Pause of a node's maintenance, ns.
 const TEND_NS: u64 = 2_000_000;
+/// Steps of an agent in a lease, and while a death is under way.
+const STEPS_PER_LEASE: u64 = 16;
+const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 /// Longer than any verb that nothing awaits takes, ns.
 const LANDED_NS: u64 = 2_000_000;
 
@@ -41,6 +47,8 @@ pub(crate) struct Cast<'a, I: RangeIndex> {
     /// A slot for the maintenance of each.
     pub tenders: Vec<u32>,
     pub nodes: RefCell<Vec<Arc<I::Node>>>,
+    /// The agents of the memory nodes, each with a way to wait; none where compute nodes have to do without.
+    pub agents: Vec<(RefCell<MemoryAgent>, Endpoint)>,
     pub director: Endpoint,
     pub settler: Endpoint,
 }
@@ -152,6 +160,39 @@ impl<I: RangeIndex> Cast<'_, I> {
             let work = move || self.keep(cn, *slot);
             worker.spawn(*slot, Guarded::new(self.shared, Who::Keeper(cn), work));
         }
+        for (mn, (agent, ep)) in self.agents.iter().enumerate() {
+            let work = move || self.act(mn, agent, ep);
+            worker.spawn(ep.slot(), Guarded::new(self.shared, Who::Agent, work));
+        }
+    }
+
+    /// The agent of a memory node; that of the first has the membership judge, too.
+    async fn act(&self, mn: usize, agent: &RefCell<MemoryAgent>, ep: &Endpoint) {
+        let (shared, server) = (self.shared, &self.shared.server);
+        let me = NodeId::memory(mn as u16);
+        let revoke = |dead: Member| shared.fabric.fence(me, dead.node, dead.incarnation);
+        while !shared.stage.is_lost(mn) {
+            let mut quiet = true;
+            if !shared.stage.is_still(mn) {
+                if mn == 0 {
+                    server.tick(ep.now());
+                    self.find_the_lost();
+                }
+                // What fails now is tried again.
+                let mut agent = agent.borrow_mut();
+                quiet = agent.step(&**server, &revoke, ep.now()).await.unwrap_or(true);
+            }
+            let steps = if quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
+            ep.sleep(shared.case.lease_ns / steps).await;
+        }
+    }
+
+    /// The first memory node notices that the process of another one has ended.
+    fn find_the_lost(&self) {
+        let judge = self.shared.server.judge();
+        let state = judge.latest();
+        let gone = |m: &&MemoryState| self.shared.stage.is_lost(m.member.node.index());
+        state.away().filter(gone).for_each(|m| judge.lose(m.member));
     }
 
     fn seat_clients<'w>(&'w self, worker: &mut Worker<'w>, liveness_now: bool) {
@@ -215,7 +256,7 @@ impl<I: RangeIndex> Cast<'_, I> {
                 Err(e) if e.kind() == ErrorKind::Fenced => {
                     let latest = self.bed.cluster.judge().expect("in this process").latest();
                     if latest.is_living(pool.member()) {
-                        ep.sleep(shared.case.lease_ns / 16).await;
+                        ep.sleep(shared.case.lease_ns / STEPS_PER_LEASE).await;
                         continue;
                     }
                     if !shared.stage.may_be_expelled(cn) {
@@ -236,7 +277,7 @@ impl<I: RangeIndex> Cast<'_, I> {
                     shared.wake(|of| of == Some(cn));
                     return;
                 }
-                _ => ep.sleep(shared.case.lease_ns / 16).await,
+                _ => ep.sleep(shared.case.lease_ns / STEPS_PER_LEASE).await,
             }
         }
     }
@@ -246,7 +287,7 @@ impl<I: RangeIndex> Cast<'_, I> {
         let shared = self.shared;
         ep.sleep(LANDED_NS).await;
         // When it does not come to its end it is as if the process were killed.
-        let _ = pool.depart(ep, shared.case.lease_ns / 16).await;
+        let _ = pool.depart(ep, shared.case.lease_ns / STEPS_PER_LEASE).await;
         shared.stage.left(cn);
         shared.wake(|of| of == Some(cn));
     }
@@ -291,6 +332,7 @@ impl<I: RangeIndex> Cast<'_, I> {
             let state = self.bed.cluster.judge().expect("in this process").latest();
             let over = state.planned.is_none()
                 && state.members.iter().all(|m| still(m.standing))
+                && state.away().all(|m| shared.stage.is_lost(m.member.node.index()))
                 && state.living().all(|m| self.is_up(m));
             let all = shared.stage.living().next().is_none();
             if all || (over && shared.stage.living().all(|cn| self.knows(cn, &state))) {

@@ -42,6 +42,7 @@ pub(crate) struct Bounds {
 pub(crate) struct Shared<'a> {
     pub case: &'a Case,
     pub fabric: SimFabric,
+    pub server: Arc<Server>,
     pub core: Rc<Core>,
     pub stage: Stage<'a>,
     /// Every slot, with the compute node that it belongs to.
@@ -68,8 +69,9 @@ impl<'a> Shared<'a> {
         Self {
             availability: Availability::new(case, Some(server.judge().clone())),
             case,
-            stage: Stage::new(case, fabric.clone(), server),
+            stage: Stage::new(case, fabric.clone(), server.clone()),
             fabric,
+            server,
             core,
             slots: RefCell::default(),
             log: RefCell::new(Log::new(case.stride(), case.numbers())),
@@ -181,6 +183,8 @@ pub(crate) enum Who {
     Client(u32, usize),
     /// That of a compute node's keeper.
     Keeper(usize),
+    /// That of a memory node's agent.
+    Agent,
     /// The last maintenance of a compute node, which the phase waits for.
     Tidier(usize),
     /// That of the test, which makes things happen.
@@ -193,7 +197,7 @@ impl Who {
     fn cn(self) -> Option<usize> {
         match self {
             Self::Client(_, cn) | Self::Keeper(cn) | Self::Tidier(cn) => Some(cn),
-            Self::Director | Self::Settler => None,
+            Self::Agent | Self::Director | Self::Settler => None,
         }
     }
 
@@ -252,7 +256,13 @@ impl Future for Guarded<'_> {
         let work = this.work.get_or_insert_with(|| make());
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
         this.shared.look();
+        let away = |cn| this.shared.stage.condition(cn) == Condition::Away;
         match polled {
+            // It has ended with the life of its node, and begins anew with the next one.
+            Ok(Poll::Ready(())) if this.who.cn().is_some_and(away) => {
+                this.let_go();
+                Poll::Pending
+            }
             Ok(Poll::Ready(())) => this.quit(),
             Ok(Poll::Pending) => Poll::Pending,
             Err(payload) => {

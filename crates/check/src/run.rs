@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, Hazards, Order, SimFabric};
 use dmtree_fabric::{
-    Core, Endpoint, Error, Fabric, Membership, NodeId, Policy, Result, Terms, Worker,
+    Core, Endpoint, Error, Fabric, Member, Membership, MemoryAgent, NodeId, Policy, Result, Terms,
+    Worker,
 };
 use dmtree_parts::{Fill, RangeIndex};
 
@@ -54,6 +55,9 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
         .map_err(|e| Error::invalid(format!("options of {}: {e}", case.system)))?;
     let fabric = SimFabric::adversarial(case.hazards, case.grants, case.order)?;
     let server = Arc::new(Server::new());
+    if case.rejoins() {
+        server.judge().set_agents(case.pool.memory_nodes);
+    }
     let way = (server.judge().clone(), server.clone() as Arc<dyn Membership>);
     let bed =
         Bed::<I>::served(&fabric, &case.pool.options(), case.pool.cache_bytes, &options, way)?;
@@ -175,10 +179,20 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     }
     let keepers = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
     let tenders = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
+    let memory = if case.rejoins() { case.pool.memory_nodes } else { 0 };
+    let agents = (0..memory)
+        .map(|mn| {
+            let node = NodeId::memory(mn);
+            let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
+            let ep = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
+            (RefCell::new(MemoryAgent::new(me)), ep)
+        })
+        .collect();
     let director = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
     let settler = Endpoint::new(core.clone(), neutral, slot_of(None));
     let nodes = RefCell::new(bed.nodes.clone());
-    let cast = Cast { bed, shared: &shared, seats, keepers, tenders, nodes, director, settler };
+    let cast =
+        Cast { bed, shared: &shared, seats, keepers, tenders, nodes, agents, director, settler };
     bed.cluster.judge().expect("in this process").set_terms(Terms {
         lease_ns: case.lease_ns,
         acknowledge_ns: ACKNOWLEDGE_NS,

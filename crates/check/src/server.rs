@@ -60,6 +60,13 @@ impl Server {
         self.condition().ahead += by;
     }
 
+    /// The membership's process judges, as it does all the time.
+    pub(crate) fn tick(&self, now: Nanos) {
+        if let Ok(now) = self.clock(now) {
+            self.judge.tick(now);
+        }
+    }
+
     /// Its reading of the clock, when it answers.
     fn clock(&self, now: Nanos) -> Result<Nanos> {
         let c = *self.condition();

@@ -54,6 +54,8 @@ pub(crate) struct Stage<'a> {
     turns: Vec<Cell<u32>>,
     /// The first memory node is lost: nothing works any more.
     headless: Cell<bool>,
+    /// Until when each memory node stands still, ns; for ever when it is lost.
+    still: Vec<Cell<u64>>,
     /// What happens has come to its end.
     calm: Cell<bool>,
     /// Crashes that have been noticed.
@@ -79,6 +81,7 @@ impl<'a> Stage<'a> {
             server,
             turns: vec![Cell::new(0); case.faults.len()],
             headless: Cell::new(false),
+            still: vec![Cell::new(0); usize::from(case.pool.memory_nodes)],
             calm: Cell::new(false),
             lives: (0..case.pool.compute_nodes).map(life).collect(),
             crashes: Cell::new(fabric.crashes()),
@@ -124,6 +127,8 @@ impl<'a> Stage<'a> {
             // Whoever stands still goes on together.
             self.heal();
             self.server.go_on();
+            let found = self.still.iter().filter(|still| still.get() < u64::MAX);
+            found.for_each(|still| still.set(0));
             self.due.borrow_mut().retain(|(_, due)| !matches!(due, Due::Thaw(_)));
             let frozen = self.lives.iter().filter(|l| l.condition.get() == Condition::Frozen);
             frozen.for_each(|life| life.condition.set(Condition::Up));
@@ -228,6 +233,24 @@ impl<'a> Stage<'a> {
         self.headless.get()
     }
 
+    /// Whether a memory node is lost.
+    pub(crate) fn is_lost(&self, mn: usize) -> bool {
+        self.still[mn].get() == u64::MAX
+    }
+
+    /// Whether a memory node does anything now.
+    pub(crate) fn is_still(&self, mn: usize) -> bool {
+        self.fabric.now() < self.still[mn].get()
+    }
+
+    fn stand_still(&self, mn: usize, until: u64) {
+        let still = &self.still[mn];
+        still.set(still.get().max(until));
+        if mn == 0 {
+            self.server.stand_still(until);
+        }
+    }
+
     fn lose_the_first(&self) {
         self.headless.set(true);
         self.server.lose();
@@ -311,6 +334,7 @@ impl<'a> Stage<'a> {
                     self.note(self.case.faults[i], running(None));
                     let _ = self.fabric.lose_memory_node(NodeId::memory(mn));
                     self.crashes.set(self.fabric.crashes());
+                    self.still[usize::from(mn)].set(u64::MAX);
                     if mn == 0 {
                         self.lose_the_first();
                         out.extend(0..self.lives.len());
@@ -367,14 +391,12 @@ impl<'a> Stage<'a> {
             Fault::Cut { for_ns, .. } => still(for_ns),
             Fault::Stall { mn, for_ns, .. } => {
                 still(for_ns);
-                if mn == 0 {
-                    self.server.stand_still(now + for_ns);
-                }
+                self.stand_still(mn.into(), now + for_ns);
             }
             Fault::Standstill { for_ns, memory, .. } => {
                 if memory {
                     still(for_ns);
-                    self.server.stand_still(now + for_ns);
+                    (0..self.still.len()).for_each(|mn| self.stand_still(mn, now + for_ns));
                 }
                 let up = |cn: &usize| self.condition(*cn) == Condition::Up;
                 let frozen: Vec<usize> = (0..self.lives.len()).filter(up).collect();

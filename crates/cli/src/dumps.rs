@@ -17,6 +17,7 @@ use dmtree_workload::{LOADED, LoadOrder, Seed, WorkloadSpec};
 
 use crate::args::{DumpArgs, LoadArgs};
 use crate::output;
+use crate::store::Source;
 use crate::words::shown;
 
 /// Everything, in order.
@@ -28,7 +29,7 @@ pub const ALL: ScanRequest<'static> = ScanRequest {
 };
 
 /// Writes all pairs of an index as a dump: to a file whole or not at all, or to standard output for `-`.
-pub fn write_dump(session: &mut Session, to: &Path) -> Result<u64> {
+pub fn write_dump(session: &mut (impl Source + ?Sized), to: &Path) -> Result<u64> {
     if to == Path::new("-") {
         let mut text = Vec::new();
         let pairs = dump_into(session, &mut text).map_err(|e| e.context("standard output"))?;
@@ -49,7 +50,7 @@ pub fn write_dump(session: &mut Session, to: &Path) -> Result<u64> {
     done
 }
 
-fn dump_into(session: &mut Session, to: impl Write) -> Result<u64> {
+fn dump_into(session: &mut (impl Source + ?Sized), to: impl Write) -> Result<u64> {
     let failed = |e: std::io::Error| Failure::input(format!("cannot write the dump: {e}"));
     let mut dumper = Dumper::new(to).map_err(failed)?;
     let mut written = Ok(());

@@ -18,6 +18,7 @@ mod network;
 mod output;
 mod progress;
 mod shell;
+mod store;
 mod verify;
 mod words;
 

@@ -4,9 +4,7 @@ use std::io::{BufRead, IsTerminal};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-use dmtree_bench::facade::{DynPool, Session};
-use dmtree_bench::opened::FOREGROUND;
-use dmtree_bench::{Failure, Result, registry};
+use dmtree_bench::{Failure, Result};
 use dmtree_parts::{Outcome, ScanRequest, Write};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -14,6 +12,7 @@ use rustyline::error::ReadlineError;
 use crate::args_nodes::ToolArgs;
 use crate::dumps::{read_dump, write_dump};
 use crate::output;
+use crate::store::{self, Report, Store};
 use crate::words::{shown, split};
 
 /// Pairs that a scan without a limit shows.
@@ -37,8 +36,7 @@ Keys and values: words, or \"in quotes\"; \\xNN is a byte.";
 
 /// The shell.
 struct Shell {
-    pool: Box<dyn DynPool>,
-    session: Session,
+    store: Box<dyn Store>,
 }
 
 enum Next {
@@ -48,10 +46,7 @@ enum Next {
 
 /// `shell`.
 pub fn run(a: &ToolArgs) -> Result<()> {
-    let system = registry::find(&a.system)?;
-    let pool = system.open(&a.pool(if a.connect.is_some() { 1 } else { 2 }, true)?, 24, 24)?;
-    let session = pool.client(0)?;
-    let mut shell = Shell { pool, session };
+    let mut shell = Shell { store: store::open(a)? };
     let at = a.connect.as_deref().unwrap_or("this process");
     if std::io::stdin().is_terminal() { shell.interactive(&a.system, at) } else { shell.plain() }
 }
@@ -138,7 +133,7 @@ impl Shell {
             ("cas", [k, old, new]) => {
                 self.write(k, Write::CompareAndSet { expected: old, new: Some(new) })?;
             }
-            ("get", [k]) => match self.session.get(k).map_err(|e| e.to_string())? {
+            ("get", [k]) => match self.store.get(k).map_err(|e| e.to_string())? {
                 Some(v) => output::line(&shown(&v)),
                 None => output::line("not found"),
             },
@@ -150,7 +145,7 @@ impl Shell {
             ("prefix", [p, limit]) => self.prefix(p, count(limit)?)?,
             ("stats", []) => self.stats()?,
             ("dump", [file]) => {
-                let n = write_dump(&mut self.session, &path(file)?).map_err(|e| e.to_string())?;
+                let n = write_dump(&mut *self.store, &path(file)?).map_err(|e| e.to_string())?;
                 output::line(&format!("{n} pairs written"));
             }
             ("load", [file]) => self.load(&path(file)?)?,
@@ -170,7 +165,7 @@ impl Shell {
     }
 
     fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<(), String> {
-        let outcome = self.session.write(key, w).map_err(|e| e.to_string())?;
+        let outcome = self.store.write(key, w).map_err(|e| e.to_string())?;
         output::line(match outcome {
             Outcome::Done => "done",
             Outcome::Exists => "exists already",
@@ -205,7 +200,7 @@ impl Shell {
     fn show(&mut self, r: ScanRequest<'_>) -> Result<(), String> {
         let mut pairs = 0;
         let one_more = ScanRequest { limit: r.limit.saturating_add(1), ..r };
-        self.session
+        self.store
             .for_each(one_more, &mut |k, v| {
                 pairs += 1;
                 if pairs <= r.limit {
@@ -222,7 +217,7 @@ impl Shell {
     fn load(&mut self, file: &Path) -> Result<(), String> {
         let pairs = read_dump(file).map_err(|e| e.to_string())?;
         for (n, (k, v)) in pairs.iter().enumerate() {
-            self.session
+            self.store
                 .write(k, Write::Put(v))
                 .map_err(|e| format!("{n} of {} pairs were put, then: {e}", pairs.len()))?;
         }
@@ -231,9 +226,7 @@ impl Shell {
     }
 
     fn stats(&mut self) -> Result<(), String> {
-        let shape = self.session.walk().map_err(|e| e.to_string())?;
-        let cache = self.pool.cache_stats(0);
-        let total = self.session.endpoint().snapshot().total(&FOREGROUND);
+        let Report { shape, cache, total } = self.store.report().map_err(|e| e.to_string())?;
         let leaves: Vec<String> =
             shape.leaves.iter().map(|(slots, n)| format!("{n} of {slots} slots")).collect();
         output::line(&format!("keys              {}", shape.keys));

@@ -1,8 +1,11 @@
 //! Several writes together.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use dmtree_parts::Write;
+use dmtree_engine::DmTree;
+use dmtree_fabric::{Effect, Error, ErrorKind, Result};
+use dmtree_parts::{Outcome, RangeIndex, Write};
 
 /// Writes to be applied together by [`Index::write_batch`](crate::Index::write_batch): fewer round trips than one by one.
 ///
@@ -128,5 +131,80 @@ impl Batch {
             };
             (&self.bytes[op.key.clone()], write)
         })
+    }
+}
+
+/// The attempts at the writes of a batch: those that had no effect because the membership ended are made again, in order.
+#[derive(Default)]
+pub(crate) struct Repeats {
+    outcomes: Vec<Result<Outcome>>,
+    /// The writes of the next attempt; `None` for all.
+    open: Option<Vec<usize>>,
+}
+
+impl Repeats {
+    /// Makes those of the batch's writes that are open.
+    ///
+    /// # Errors
+    /// That of a write which another attempt may make.
+    pub(crate) async fn attempt(
+        &mut self,
+        writes: &[(&[u8], Write<'_>)],
+        tree: &mut DmTree,
+    ) -> Result<()> {
+        match &self.open {
+            None => {
+                self.outcomes.reserve(writes.len());
+                tree.write_many(writes, &mut self.outcomes).await?;
+            }
+            Some(open) => {
+                let left: Vec<_> = open.iter().map(|i| writes[*i]).collect();
+                let mut outcomes = Vec::with_capacity(left.len());
+                tree.write_many(&left, &mut outcomes).await?;
+                for (i, outcome) in open.iter().zip(outcomes) {
+                    self.outcomes[*i] = outcome;
+                }
+            }
+        }
+        if self.outcomes.iter().all(Result::is_ok) {
+            return Ok(());
+        }
+        let open = self.repeatable(writes);
+        match open.first().and_then(|i| self.outcomes[*i].as_ref().err().cloned()) {
+            Some(e) => {
+                self.open = Some(open);
+                Err(e)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes without an effect behind which no other write of the key may have had one: the order of each key's writes stays.
+    fn repeatable(&self, writes: &[(&[u8], Write<'_>)]) -> Vec<usize> {
+        let mut settled = BTreeSet::new();
+        let mut open = Vec::new();
+        for (i, outcome) in self.outcomes.iter().enumerate().rev() {
+            let key = writes[i].0;
+            let repeats = |e: &Error| e.kind() == ErrorKind::Fenced && e.effect() == Effect::None;
+            if outcome.as_ref().is_err_and(repeats) && !settled.contains(key) {
+                open.push(i);
+            } else {
+                settled.insert(key);
+            }
+        }
+        open.reverse();
+        open
+    }
+
+    /// The outcomes, after the last attempt.
+    pub(crate) fn end(mut self, last: Result<()>) -> Result<Vec<Result<Outcome>>> {
+        match (last, self.open) {
+            (Ok(()), _) => Ok(self.outcomes),
+            (Err(e), None) => Err(e),
+            (Err(e), Some(open)) => {
+                open.into_iter().for_each(|i| self.outcomes[i] = Err(e.clone()));
+                Ok(self.outcomes)
+            }
+        }
     }
 }

@@ -17,6 +17,9 @@ const DEFAULT_CACHE_BYTES: u64 = 64 << 20;
 /// How long to wait for a pool when nobody says otherwise.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
+/// How long one attempt to join again may wait for the pool.
+const ONE_ATTEMPT: Duration = Duration::from_secs(2);
+
 /// Says what an embedded pool is made of; made by [`Pool::embedded`], ended by [`PoolBuilder::open`].
 ///
 /// ```
@@ -88,7 +91,7 @@ impl PoolBuilder {
             memory_bytes_per_node: memory / u64::from(self.memory_nodes) / 64 * 64,
             ..PoolOptions::default()
         };
-        Ok(Pool::new(Cluster::embedded(&options)?, cache_bytes))
+        Ok(Pool::embedded_in(Cluster::embedded(&options)?, cache_bytes))
     }
 }
 
@@ -176,14 +179,23 @@ impl Connector {
         self
     }
 
+    /// The NIC and the key together, as programs have them that also use the layers below.
+    #[doc(hidden)]
+    pub fn equipment(mut self, equipment: Equipment) -> Self {
+        self.access = Ok(equipment.access.clone());
+        self.equipment = equipment;
+        self
+    }
+
     /// How long it waits for a pool that is not ready; 30 s by default.
     pub fn wait(mut self, within: Duration) -> Self {
         self.within = within;
         self
     }
 
-    /// Joins the pool as a compute node. When the last handle of the pool is dropped the node leaves in good order; when the process
-    /// dies, the other compute nodes repair what it had begun.
+    /// Joins the pool as a compute node. A process that loses its membership, because it stood still or was cut off for longer than
+    /// its lease, joins again by itself: the pool and its handles stay valid. When the last handle of the pool is dropped the node
+    /// leaves in good order; when the process dies, the other compute nodes repair what it had begun.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Busy`](crate::ErrorKind::Busy) when the pool is not
@@ -191,16 +203,44 @@ impl Connector {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when it is a pool over RDMA and this machine or program has none; they
     /// say what is missing.
     pub fn open(self) -> Result<Pool> {
+        let cache_bytes = self.cache?;
         let mut equipment = self.equipment;
         equipment.access = self.access?;
-        let place = Place {
-            first: &self.first,
-            listen: self.listen.as_deref().unwrap_or(equipment.access.any_port()),
+        let way = Way {
+            first: self.first,
+            listen: self.listen.unwrap_or_else(|| equipment.access.any_port().to_owned()),
             wanted: self.wanted,
             within: self.within,
-            carrier: None,
-            equipment: &equipment,
+            equipment,
         };
-        Ok(Pool::new(Cluster::join(&place)?, self.cache?))
+        Pool::connected(Cluster::join(&way.place(way.within))?, cache_bytes, way)
+    }
+}
+
+/// How this process joins its pool, the first time and whenever it has lost its membership.
+#[derive(Debug)]
+pub(crate) struct Way {
+    first: String,
+    listen: String,
+    wanted: Option<u16>,
+    within: Duration,
+    equipment: Equipment,
+}
+
+impl Way {
+    fn place(&self, within: Duration) -> Place<'_> {
+        Place {
+            first: &self.first,
+            listen: &self.listen,
+            wanted: self.wanted,
+            within,
+            carrier: None,
+            equipment: &self.equipment,
+        }
+    }
+
+    /// For one attempt of many to join again.
+    pub(crate) fn again(&self) -> Place<'_> {
+        self.place(self.within.min(ONE_ATTEMPT))
     }
 }

@@ -1,13 +1,15 @@
 //! An index that this process has opened: what all its handles share.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use dmtree_engine::{DmNode, Options};
+use dmtree_engine::{DmNode, DmTree, Options};
 use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_parts::{NodeContext, RangeIndex, Root};
 use dmtree_pool::IndexEntry;
 
-use crate::async_client::Door;
+use crate::async_client::{Door, Mailbox};
+use crate::life::Life;
 use crate::pool::locked;
 use crate::tally::{Tally, TallySum};
 
@@ -15,14 +17,37 @@ pub(crate) struct OpenIndex {
     pub(crate) id: u32,
     pub(crate) name: String,
     pub(crate) options: Options,
-    /// One for every compute node.
-    pub(crate) nodes: Vec<Arc<DmNode>>,
+    root: Root,
+    nodes: Mutex<Arc<Nodes>>,
+    /// How often clients have had to look up: the life is over, there is a new one, or the index was removed.
+    news: AtomicU64,
     /// The index was removed from the pool.
-    pub(crate) dropped: AtomicBool,
+    dropped: AtomicBool,
     next_node: AtomicUsize,
     tallies: Mutex<Tallies>,
     /// The workers that default async clients share.
     pub(crate) door: Mutex<Weak<Door>>,
+    /// Those of all async clients: coroutines without work are told of news.
+    mailboxes: Mutex<Vec<Weak<Mailbox>>>,
+}
+
+/// The compute nodes of one life, as the index uses them.
+pub(crate) struct Nodes {
+    pub(crate) life: Arc<Life>,
+    /// One for every compute node.
+    pub(crate) trees: Vec<Arc<DmNode>>,
+}
+
+impl Nodes {
+    fn new(life: &Arc<Life>, options: &Options, root: Root, cache_bytes: u64) -> Result<Self> {
+        let cluster = &life.cluster;
+        let tree = |i| {
+            let cx = NodeContext { pool: cluster.compute_node(i)?, cache_bytes };
+            DmTree::node(&cx, options, root)
+        };
+        let trees = (0..cluster.compute_nodes()).map(tree).collect::<Result<_>>()?;
+        Ok(Self { life: life.clone(), trees })
+    }
 }
 
 #[derive(Default)]
@@ -33,22 +58,75 @@ struct Tallies {
 }
 
 impl OpenIndex {
-    pub(crate) fn new(entry: &IndexEntry, options: Options, nodes: Vec<Arc<DmNode>>) -> Self {
-        Self {
+    pub(crate) fn new(
+        entry: &IndexEntry,
+        options: Options,
+        life: &Arc<Life>,
+        cache_bytes: u64,
+    ) -> Result<Self> {
+        let root = Root { index: entry.id, word: entry.root_word };
+        let nodes = Nodes::new(life, &options, root, cache_bytes)?;
+        Ok(Self {
             id: entry.id,
             name: entry.name.clone(),
             options,
-            nodes,
+            root,
+            nodes: Mutex::new(Arc::new(nodes)),
+            news: AtomicU64::new(1),
             dropped: AtomicBool::new(false),
             next_node: AtomicUsize::new(0),
             tallies: Mutex::default(),
             door: Mutex::default(),
-        }
+            mailboxes: Mutex::default(),
+        })
+    }
+
+    /// What sessions are made of now.
+    pub(crate) fn nodes(&self) -> Arc<Nodes> {
+        locked(&self.nodes).clone()
+    }
+
+    /// What sessions will be made of in another life.
+    pub(crate) fn prepare(&self, life: &Arc<Life>, cache_bytes: u64) -> Result<Nodes> {
+        Nodes::new(life, &self.options, self.root, cache_bytes)
+    }
+
+    /// New sessions are made of this from now on.
+    pub(crate) fn enter(&self, nodes: Nodes) {
+        let former = std::mem::replace(&mut *locked(&self.nodes), Arc::new(nodes));
+        drop(former);
     }
 
     /// The compute node of the next session, round robin.
     pub(crate) fn next_node(&self) -> usize {
-        self.next_node.fetch_add(1, Ordering::Relaxed) % self.nodes.len()
+        self.next_node.fetch_add(1, Ordering::Relaxed) % self.nodes().trees.len()
+    }
+
+    /// The number of the latest news. Never 0.
+    #[inline]
+    pub(crate) fn news(&self) -> u64 {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// There is news: every client looks up before its next operation.
+    pub(crate) fn tell(&self) {
+        self.news.fetch_add(1, Ordering::SeqCst);
+        let mut mailboxes = locked(&self.mailboxes);
+        mailboxes.retain(|m| m.strong_count() > 0);
+        let there: Vec<_> = mailboxes.iter().filter_map(Weak::upgrade).collect();
+        drop(mailboxes);
+        there.iter().for_each(|m| m.wake_all());
+    }
+
+    /// Coroutines that wait at this mailbox are told of news.
+    pub(crate) fn connect(&self, mailbox: &Arc<Mailbox>) {
+        locked(&self.mailboxes).push(Arc::downgrade(mailbox));
+    }
+
+    /// The index was removed.
+    pub(crate) fn close(&self) {
+        self.dropped.store(true, Ordering::SeqCst);
+        self.tell();
     }
 
     /// Refuses operations on an index that was removed.

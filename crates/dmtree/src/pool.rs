@@ -1,17 +1,18 @@
 //! A pool: memory, and the indexes in it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmtree_engine::{DmTree, Options};
-use dmtree_fabric::{Endpoint, Error, ErrorKind, Result};
+use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, ErrorKind, Result};
+use dmtree_parts::NodeContext;
 use dmtree_parts::naming::{self, Wish};
-use dmtree_parts::{NodeContext, RangeIndex, Root};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
 
-use crate::builder::{Connector, PoolBuilder};
+use crate::builder::{Connector, PoolBuilder, Way};
 use crate::index::Index;
+use crate::life::{Attempts, Life, Lives, Next, Standpoint};
 use crate::open::OpenIndex;
 use crate::stats::PoolStats;
 
@@ -33,15 +34,22 @@ pub(crate) fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Pool(Arc<PoolInner>);
 
 pub(crate) struct PoolInner {
-    pub(crate) cluster: Cluster,
-    cache_bytes: u64,
-    /// Indexes that this process has opened, by name. Held while one is made, opened or dropped.
-    opened: Mutex<BTreeMap<String, Arc<OpenIndex>>>,
+    /// How this process joins again; `None` for a pool in its own memory.
+    pub(crate) how: Option<Way>,
+    pub(crate) cache_bytes: u64,
+    /// Indexes that this process has opened, by name.
+    pub(crate) opened: Mutex<BTreeMap<String, Arc<OpenIndex>>>,
+    /// Taken under the lock of `opened`, if both are.
+    pub(crate) lives: Mutex<Lives>,
+    /// The number of the present life.
+    pub(crate) number: AtomicU64,
+    /// Held while an index is made, opened or dropped.
+    naming: Mutex<()>,
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let c = &self.0.cluster;
+        let c = &self.0.life().cluster;
         write!(f, "Pool({} memory nodes, {} compute nodes)", c.memory_nodes(), c.compute_nodes())
     }
 }
@@ -58,25 +66,35 @@ impl Pool {
         Connector::new(first)
     }
 
-    pub(crate) fn new(cluster: Cluster, cache_bytes: u64) -> Self {
-        Self(Arc::new(PoolInner { cluster, cache_bytes, opened: Mutex::default() }))
+    pub(crate) fn embedded_in(cluster: Cluster, cache_bytes: u64) -> Self {
+        Self(PoolInner::new(cluster, cache_bytes, None))
     }
 
-    /// Opens an index that exists, with the options it was created with. In an embedded pool that is one which this process
-    /// created: **an embedded pool lives in memory only**, see [`PoolBuilder::open`].
+    pub(crate) fn connected(cluster: Cluster, cache_bytes: u64, how: Way) -> Result<Self> {
+        let pool = PoolInner::new(cluster, cache_bytes, Some(how));
+        pool.watch(&pool.life())?;
+        Ok(Self(pool))
+    }
+
+    /// Opens an index that exists, with the options it was created with; one that another process is creating is waited for. In an
+    /// embedded pool it is one which this process created: **an embedded pool lives in memory only**, see [`PoolBuilder::open`].
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when there is none of this name.
     pub fn open(&self, name: &str) -> Result<Index> {
-        let mut opened = locked(&self.0.opened);
-        let admin = Admin::new(&self.0)?;
-        match admin.run(admin.node.find_ready_index(&admin.ep, name))? {
-            Some(entry) => self.opened(&mut opened, &entry),
-            None => Err(Error::new(
-                ErrorKind::NotFound,
-                format!("there is no index {name:?} in this pool: create it, or see `Pool::list`"),
-            )),
-        }
+        let _naming = locked(&self.0.naming);
+        let found = self
+            .0
+            .admin(true, |a| a.run(a.node.find_ready_index(&a.ep, name)))?
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "there is no index {name:?} in this pool: create it, or see `Pool::list`"
+                    ),
+                )
+            })?;
+        self.opened(&found)
     }
 
     /// Creates an index that does not exist yet.
@@ -85,12 +103,14 @@ impl Pool {
     /// [`ErrorKind::Exists`] when there is one of this name, [`ErrorKind::InvalidArgument`] for options out of range,
     /// [`ErrorKind::Full`] when the memory or the catalog is.
     pub fn create(&self, name: &str, options: Options) -> Result<Index> {
-        let mut opened = locked(&self.0.opened);
-        let entry = Admin::new(&self.0)?.create(name, &options, self.0.cache_bytes)?;
-        self.opened(&mut opened, &entry)
+        let _naming = locked(&self.0.naming);
+        let cache_bytes = self.0.cache_bytes;
+        let entry = self.0.admin(false, |a| a.create(name, &options, cache_bytes))?;
+        self.opened(&entry)
     }
 
-    /// Opens an index, or creates it when it does not exist.
+    /// Opens an index, or creates it when it does not exist. Of several processes that do so at once one creates it, and the others
+    /// wait for it.
     ///
     /// An index that exists keeps the options it was created with. Those that lay out its memory must be the same here; the
     /// switches may differ and are ignored.
@@ -98,12 +118,13 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::Incompatible`] when it exists with another layout, naming the option; otherwise as [`Pool::create`].
     pub fn open_or_create(&self, name: &str, options: Options) -> Result<Index> {
-        let mut opened = locked(&self.0.opened);
-        let admin = Admin::new(&self.0)?;
-        let entry = admin.open_or_create(name, &options, self.0.cache_bytes)?;
+        let _naming = locked(&self.0.naming);
+        let cache_bytes = self.0.cache_bytes;
+        // Whatever a first attempt has left, another one opens it or waits until it is gone.
+        let entry = self.0.admin(true, |a| a.open_or_create(name, &options, cache_bytes))?;
         check_system(&entry)?;
         same_layout(name, &stored_options(&entry)?, &options)?;
-        self.opened(&mut opened, &entry)
+        self.opened(&entry)
     }
 
     /// The names of all indexes, in order.
@@ -111,8 +132,7 @@ impl Pool {
     /// # Errors
     /// Those of the fabric.
     pub fn list(&self) -> Result<Vec<String>> {
-        let admin = Admin::new(&self.0)?;
-        let all = admin.run(admin.node.list_indexes(&admin.ep))?;
+        let all = self.0.admin(true, |a| a.run(a.node.list_indexes(&a.ep)))?;
         Ok(all.into_iter().filter(|e| e.state == IndexState::Ready).map(|e| e.name).collect())
     }
 
@@ -122,11 +142,11 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`] when there is none of this name.
     pub fn drop_index(&self, name: &str) -> Result<()> {
-        let mut opened = locked(&self.0.opened);
-        let admin = Admin::new(&self.0)?;
-        admin.run(admin.node.drop_index(&admin.ep, name))?;
-        if let Some(open) = opened.remove(name) {
-            open.dropped.store(true, Ordering::SeqCst);
+        let _naming = locked(&self.0.naming);
+        self.0.admin(false, |a| a.run(a.node.drop_index(&a.ep, name)))?;
+        let gone = locked(&self.0.opened).remove(name);
+        if let Some(open) = gone {
+            open.close();
         }
         Ok(())
     }
@@ -139,11 +159,18 @@ impl Pool {
         self.0.stats()
     }
 
-    fn opened(
-        &self,
-        opened: &mut BTreeMap<String, Arc<OpenIndex>>,
-        entry: &IndexEntry,
-    ) -> Result<Index> {
+    /// The number of the compute node that this process is in the pool, and the number of its life: it grows when the process has
+    /// lost its membership and joined again. Of an embedded pool, its first compute node.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn incarnation(&self) -> Result<(usize, u32)> {
+        let member = self.0.life().cluster.compute_node(0)?.member();
+        Ok((member.node.index(), member.incarnation))
+    }
+
+    fn opened(&self, entry: &IndexEntry) -> Result<Index> {
+        let mut opened = locked(&self.0.opened);
         let known = opened.get(&entry.name).filter(|o| o.id == entry.id).cloned();
         let open = match known {
             Some(open) => open,
@@ -153,43 +180,90 @@ impl Pool {
                 open
             }
         };
+        drop(opened);
         Ok(Index::new(self.0.clone(), open))
     }
 }
 
 impl PoolInner {
-    fn open_entry(&self, entry: &IndexEntry) -> Result<OpenIndex> {
-        check_system(entry)?;
-        let options = stored_options(entry)?;
-        let root = Root { index: entry.id, word: entry.root_word };
-        let nodes = (0..self.cluster.compute_nodes())
-            .map(|i| {
-                let pool = self.cluster.compute_node(i)?;
-                let cx = NodeContext { pool, cache_bytes: self.cache_bytes };
-                DmTree::node(&cx, &options, root)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        Ok(OpenIndex::new(entry, options, nodes))
+    fn new(cluster: Cluster, cache_bytes: u64, how: Option<Way>) -> Arc<Self> {
+        Arc::new(Self {
+            how,
+            cache_bytes,
+            opened: Mutex::default(),
+            lives: Mutex::new(Lives::new(cluster)),
+            number: AtomicU64::new(1),
+            naming: Mutex::default(),
+        })
     }
 
-    pub(crate) fn stats(&self) -> Result<PoolStats> {
-        let admin = Admin::new(self)?;
-        let usage = admin.run(admin.node.usage_all(&admin.ep))?;
+    fn open_entry(&self, entry: &IndexEntry) -> Result<OpenIndex> {
+        check_system(entry)?;
+        OpenIndex::new(entry, stored_options(entry)?, &self.life(), self.cache_bytes)
+    }
+
+    pub(crate) fn stats(self: &Arc<Self>) -> Result<PoolStats> {
+        let usage = self.admin(true, |a| a.run(a.node.usage_all(&a.ep)))?;
         Ok(PoolStats::of(&usage))
+    }
+
+    /// An administrative call. It is made again after a loss of the membership where it `repeats`, or has had no effect.
+    fn admin<T>(
+        self: &Arc<Self>,
+        repeats: bool,
+        mut call: impl FnMut(&Admin) -> Result<T>,
+    ) -> Result<T> {
+        let mut admin = Admin::new(self.life())?;
+        if admin.is_outlived(self)? {
+            admin = Admin::new(self.life())?;
+        }
+        let mut attempts = Attempts::default();
+        loop {
+            let e = match call(&admin) {
+                Err(e) => e,
+                done => return done,
+            };
+            match admin.after(self, &mut attempts, e, repeats)? {
+                Next::Give(e) => return Err(e),
+                Next::Again => {}
+                Next::Newer => admin = Admin::new(self.life())?,
+            }
+            attempts.limit(&admin.ep);
+            admin.ep.renew_deadline();
+        }
     }
 }
 
 /// An administrative call: an endpoint of the first compute node.
 struct Admin {
+    life: Arc<Life>,
     node: Arc<PoolNode>,
     ep: Endpoint,
 }
 
 impl Admin {
-    fn new(pool: &PoolInner) -> Result<Self> {
-        let node = pool.cluster.compute_node(0)?;
+    fn new(life: Arc<Life>) -> Result<Self> {
+        let node = life.cluster.compute_node(0)?;
         let ep = node.endpoint(ADMIN_SLAB_BYTES)?;
-        Ok(Self { node, ep })
+        Ok(Self { life, node, ep })
+    }
+
+    fn standpoint<'a>(&'a self, pool: &'a Arc<PoolInner>) -> Standpoint<'a> {
+        Standpoint { pool, life: &self.life, node: &self.node, ep: &self.ep }
+    }
+
+    fn is_outlived(&self, pool: &Arc<PoolInner>) -> Result<bool> {
+        self.run(self.standpoint(pool).is_outlived(DEFAULT_TIMEOUT_NS))
+    }
+
+    fn after(
+        &self,
+        pool: &Arc<PoolInner>,
+        attempts: &mut Attempts,
+        e: Error,
+        repeats: bool,
+    ) -> Result<Next> {
+        self.run(async { Ok(attempts.after(self.standpoint(pool), e, repeats).await) })
     }
 
     fn run<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {

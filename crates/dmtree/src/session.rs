@@ -1,20 +1,21 @@
 //! A session: one thread's way to an index.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_engine::DmTree;
-use dmtree_fabric::{Core, Error, Result};
+use dmtree_fabric::{Error, Result};
 use dmtree_parts::{
     Fill, Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Values, Write,
 };
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Repeats};
 use crate::bounds::KeyRange;
 use crate::index::LoadOrder;
+use crate::life::{Attempts, Next};
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
 use crate::scan::{Cursor, PageSource, Scan};
+use crate::seat::Seat;
 use crate::stats::Operation;
 use crate::tally::Tally;
 
@@ -48,21 +49,19 @@ pub(crate) const LOAD_FILL: Fill = Fill::Even(0.8);
 /// # Ok::<(), dmtree::Error>(())
 /// ```
 pub struct Session {
-    core: Rc<Core>,
-    slot: u32,
-    tree: DmTree,
-    tally: Arc<Tally>,
-    open: Arc<OpenIndex>,
+    seat: Seat,
+    /// The news that this session has heeded.
+    seen: u64,
     compute_node: usize,
     /// Operations until the next housekeeping.
     quiet_ops: u32,
     values: Values,
-    _pool: Arc<PoolInner>,
+    pool: Arc<PoolInner>,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Session({:?} on cn{})", self.open.name, self.compute_node)
+        write!(f, "Session({:?} on cn{})", self.seat.open.name, self.compute_node)
     }
 }
 
@@ -73,18 +72,67 @@ impl Session {
         compute_node: usize,
     ) -> Result<Self> {
         open.check_open()?;
-        let ep = pool.cluster.compute_node(compute_node)?.endpoint(SLAB_BYTES)?;
         Ok(Self {
-            core: ep.core().clone(),
-            slot: ep.slot(),
-            tree: DmTree::client(ep, open.nodes[compute_node].clone()),
-            tally: open.enlist(),
-            open: open.clone(),
+            seat: Seat::new(open, compute_node)?,
+            // The first operation looks up.
+            seen: 0,
             compute_node,
             quiet_ops: HOUSEKEEPING_OPS,
             values: Values::new(),
-            _pool: pool.clone(),
+            pool: pool.clone(),
         })
+    }
+
+    /// Looks up when there is news: the index was removed, or this process has lost its membership, or has another one.
+    #[inline]
+    fn ready(&mut self) -> Result<()> {
+        if self.seat.open.news() == self.seen { Ok(()) } else { self.catch_up() }
+    }
+
+    #[cold]
+    fn catch_up(&mut self) -> Result<()> {
+        let news = self.seat.open.news();
+        let Self { seat, pool, .. } = self;
+        let is_outlived = seat.core.block_on(seat.slot, seat.is_outlived(pool))?;
+        if is_outlived {
+            self.renew()?;
+        }
+        self.seen = news;
+        Ok(())
+    }
+
+    /// Goes over to the newest life.
+    fn renew(&mut self) -> Result<()> {
+        let newest = Seat::new(&self.seat.open, self.compute_node)?;
+        drop(std::mem::replace(&mut self.seat, newest));
+        Ok(())
+    }
+
+    /// After an error: tries again where that is sound and helps.
+    #[cold]
+    fn again<T>(
+        &mut self,
+        mut e: Error,
+        reads: bool,
+        mut attempt: impl FnMut(&mut Seat) -> Result<T>,
+    ) -> Result<T> {
+        let mut attempts = Attempts::default();
+        loop {
+            let Self { seat, pool, .. } = self;
+            let next = async { Ok(seat.after(pool, &mut attempts, e, reads).await) };
+            match seat.core.block_on(seat.slot, next)? {
+                Next::Give(e) => return Err(e),
+                Next::Again => {}
+                Next::Newer => self.renew()?,
+            }
+            self.seat.limit(Some(&attempts));
+            let tried = attempt(&mut self.seat);
+            self.seat.limit(None);
+            match tried {
+                Err(other) => e = other,
+                done => return done,
+            }
+        }
     }
 
     /// The number of the compute node it belongs to.
@@ -100,9 +148,13 @@ impl Session {
     /// `InvalidArgument` for an empty key and one over 1 KiB; `TimedOut`, `Closed`.
     #[inline]
     pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        self.open.check_open()?;
-        let result = self.core.block_on(self.slot, self.tree.get(key, out));
-        self.tally.count(Operation::Get, found(&result));
+        self.ready()?;
+        let mut get = |s: &mut Seat| s.core.block_on(s.slot, s.tree.get(key, out));
+        let mut result = get(&mut self.seat);
+        if let Err(e) = result {
+            result = self.again(e, true, get);
+        }
+        self.seat.tally.count(Operation::Get, found(&result));
         self.tick();
         result
     }
@@ -144,10 +196,14 @@ impl Session {
     /// # Errors
     /// As [`Session::get_many`].
     pub fn get_many_into<K: AsRef<[u8]>>(&mut self, keys: &[K], out: &mut Values) -> Result<()> {
-        self.open.check_open()?;
+        self.ready()?;
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        let result = self.core.block_on(self.slot, self.tree.get_many(&keys, out));
-        self.tally.count(Operation::GetMany, done(&result));
+        let mut get = |s: &mut Seat| s.core.block_on(s.slot, s.tree.get_many(&keys, out));
+        let mut result = get(&mut self.seat);
+        if let Err(e) = result {
+            result = self.again(e, true, get);
+        }
+        self.seat.tally.count(Operation::GetMany, done(&result));
         self.tick();
         result
     }
@@ -205,14 +261,20 @@ impl Session {
     }
 
     fn write(&mut self, what: Operation, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        self.open.check_open()?;
-        let (tree, tally) = (&mut self.tree, &self.tally);
-        let result = self.core.block_on(self.slot, async {
-            let outcome = tree.write(key, w).await?;
-            maintain(tree, tally).await;
-            Ok(outcome)
-        });
-        self.tally.count(what, result.as_ref().copied().map_err(drop));
+        self.ready()?;
+        let write = |s: &mut Seat| {
+            let (tree, tally) = (&mut s.tree, &s.tally);
+            s.core.block_on(s.slot, async {
+                let outcome = tree.write(key, w).await?;
+                maintain(tree, tally).await;
+                Ok(outcome)
+            })
+        };
+        let mut result = write(&mut self.seat);
+        if let Err(e) = result {
+            result = self.again(e, false, write);
+        }
+        self.seat.tally.count(what, result.as_ref().copied().map_err(drop));
         self.tick();
         result
     }
@@ -224,18 +286,25 @@ impl Session {
     /// A key or value out of range refuses the whole batch before anything is written: `InvalidArgument`. The inner results
     /// are as in [`Session::put`].
     pub fn write_batch(&mut self, batch: &Batch) -> Result<Vec<Result<Outcome>>> {
-        self.open.check_open()?;
+        self.ready()?;
         let writes: Vec<_> = batch.writes().collect();
-        let mut outcomes = Vec::with_capacity(writes.len());
-        let (tree, tally) = (&mut self.tree, &self.tally);
-        let result = self.core.block_on(self.slot, async {
-            tree.write_many(&writes, &mut outcomes).await?;
-            maintain(tree, tally).await;
-            Ok(())
-        });
-        self.tally.count(Operation::WriteBatch, done(&result));
+        let mut repeats = Repeats::default();
+        let mut write = |s: &mut Seat| {
+            let (tree, tally) = (&mut s.tree, &s.tally);
+            s.core.block_on(s.slot, async {
+                repeats.attempt(&writes, tree).await?;
+                maintain(tree, tally).await;
+                Ok(())
+            })
+        };
+        let mut result = write(&mut self.seat);
+        if let Err(e) = result {
+            result = self.again(e, false, write);
+        }
+        let outcomes = repeats.end(result);
+        self.seat.tally.count(Operation::WriteBatch, done(&outcomes));
         self.tick();
-        result.map(|()| outcomes)
+        outcomes
     }
 
     /// Stores many pairs; of equal keys the last one wins. An empty index gets whole leaves, which is much faster than single
@@ -249,12 +318,13 @@ impl Session {
         pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
         order: LoadOrder,
     ) -> Result<Loaded> {
-        self.open.check_open()?;
+        self.ready()?;
         let mut pairs = pairs.into_iter();
         let sorted = order == LoadOrder::Sorted;
-        let load = Box::pin(self.tree.load(&mut pairs, sorted, LOAD_FILL));
-        let result = self.core.block_on(self.slot, load);
-        self.tally.count(Operation::Load, done(&result));
+        let seat = &mut self.seat;
+        let load = Box::pin(seat.tree.load(&mut pairs, sorted, LOAD_FILL));
+        let result = seat.core.block_on(seat.slot, load);
+        self.seat.tally.count(Operation::Load, done(&result));
         self.housekeep();
         result
     }
@@ -282,9 +352,10 @@ impl Session {
     /// # Errors
     /// Those of the fabric; nothing of the index's contents depends on it.
     pub fn maintain(&mut self, pieces: usize) -> Result<usize> {
-        self.open.check_open()?;
+        self.ready()?;
+        let seat = &mut self.seat;
         for n in 0..pieces {
-            let work = self.core.block_on(self.slot, Box::pin(self.tree.maintain()))?;
+            let work = seat.core.block_on(seat.slot, Box::pin(seat.tree.maintain()))?;
             if work == dmtree_parts::Work::None {
                 return Ok(n);
             }
@@ -293,8 +364,13 @@ impl Session {
     }
 
     pub(crate) fn walk(&mut self) -> Result<Shape> {
-        self.open.check_open()?;
-        self.core.block_on(self.slot, Box::pin(self.tree.walk()))
+        self.ready()?;
+        let walk = |s: &mut Seat| s.core.block_on(s.slot, Box::pin(s.tree.walk()));
+        let walked = walk(&mut self.seat);
+        match walked {
+            Err(e) => self.again(e, true, walk),
+            walked => walked,
+        }
     }
 
     #[inline]
@@ -308,9 +384,9 @@ impl Session {
     #[cold]
     fn housekeep(&mut self) {
         self.quiet_ops = HOUSEKEEPING_OPS;
-        let (tree, tally) = (&mut self.tree, &self.tally);
+        let Seat { core, slot, tree, tally, .. } = &mut self.seat;
         // Its only error would be that of the executor, and that one shows up in the next operation.
-        let _ = self.core.block_on(self.slot, async {
+        let _ = core.block_on(*slot, async {
             maintain(tree, tally).await;
             Ok(())
         });
@@ -319,22 +395,22 @@ impl Session {
 
     /// Lets `stats` see the costs counted up to now.
     pub(crate) fn publish(&self) {
-        self.tally.publish(self.tree.endpoint().snapshot());
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.publish();
-        self.open.retire(&self.tally);
+        self.seat.publish();
     }
 }
 
 impl PageSource for &mut Session {
     fn page(&mut self, request: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        self.open.check_open()?;
-        let result = self.core.block_on(self.slot, self.tree.scan(request, page));
-        self.tally.count(Operation::Scan, done(&result));
+        self.ready()?;
+        let seat = &mut self.seat;
+        let mut result = seat.core.block_on(seat.slot, seat.tree.scan(request, page));
+        if let Err(e) = result {
+            result = self.again(e, true, |s| {
+                page.clear();
+                s.core.block_on(s.slot, s.tree.scan(request, page))
+            });
+        }
+        self.seat.tally.count(Operation::Scan, done(&result));
         self.tick();
         result
     }

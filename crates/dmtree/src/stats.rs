@@ -96,7 +96,7 @@ impl Stats {
             operations: Operation::ALL.map(|what| (what, sum.counts(what))).to_vec(),
             sessions,
             maintenance_errors: sum.maintenance_errors,
-            caches: open.nodes.iter().map(|n| DmTree::cache_stats(n)).collect(),
+            caches: open.nodes().trees.iter().map(|n| DmTree::cache_stats(n)).collect(),
             pool,
             costs: sum.costs,
         }
@@ -114,6 +114,8 @@ impl Stats {
 pub struct PoolStats {
     /// One entry for every memory node.
     pub memory_nodes: Vec<MemoryStats>,
+    /// The memory nodes that cannot be used, a line each: what they hold is not counted.
+    pub missing: Vec<String>,
 }
 
 /// How full one memory node is.
@@ -132,7 +134,10 @@ impl PoolStats {
             total_bytes: u64::from(m.used_chunks + m.free_chunks) * m.chunk_bytes,
             used_bytes: u64::from(m.used_chunks) * m.chunk_bytes,
         };
-        Self { memory_nodes: usage.memory.iter().map(node).collect() }
+        Self {
+            memory_nodes: usage.memory.iter().map(node).collect(),
+            missing: usage.away.iter().map(|(n, p)| p.refusal(*n).to_string()).collect(),
+        }
     }
 
     /// Bytes of chunks handed out, all memory nodes together.
@@ -160,7 +165,8 @@ pub struct ShapeStats {
 
 impl ShapeStats {
     pub(crate) fn of(open: &OpenIndex, shape: Shape) -> Self {
-        let caches = open.nodes.iter().map(|n| DmTree::cache_stats(n));
+        let nodes = open.nodes();
+        let caches = nodes.trees.iter().map(|n| DmTree::cache_stats(n));
         let (nodes, bytes) = caches.fold((0, 0), |(n, b), c| (n + c.nodes, b + c.used_bytes));
         Self { shape, cached_nodes: nodes, cached_bytes: bytes }
     }

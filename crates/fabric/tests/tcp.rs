@@ -182,6 +182,9 @@ fn fencing_ends_a_members_access_at_once() {
     let (cn0, cn1) = (compute(&mn0), compute(&mn0));
     let (a, b) = (&endpoint(&cn0), &endpoint(&cn1));
     assert_eq!(on(a, a.faa(at(64), 1)).expect("works"), 0);
+    let e = cn1.fence(MN, cn0.me().node, cn0.me().incarnation).expect_err("it has not joined");
+    assert!(e.to_string().contains("does not live"), "{e}");
+    on(b, async { cn1.membership().join(cn1.me(), 0).await }).expect("joins");
     cn1.fence(MN, cn0.me().node, cn0.me().incarnation).expect("the host answers");
     let e = on(a, a.faa(at(64), 1)).expect_err("fenced");
     // The first verb may find the link broken; the next ones are told why.
@@ -363,7 +366,8 @@ fn only_processes_with_the_key_of_the_pool_belong_to_it() {
     let (ep, word) = (&endpoint(&cn0), GlobalAddr::new(cn1.me().node, 64));
     let both = async { Ok((ep.faa(at(64), 1).await?, ep.faa(word, 1).await?)) };
     assert_eq!(on(ep, both).expect("links prove it, too"), (0, 0));
-    cn1.fence(MN, cn0.me().node, 0).expect("questions to hosts prove it, too");
+    on(ep, async { cn0.membership().join(cn0.me(), 0).await }).expect("so do questions");
+    cn0.fence(MN, cn1.me().node, 0).expect("and those to other hosts");
     for (stranger, words) in [(keyed("b"), "another key"), (Equipment::default(), "asks for a key")]
     {
         let e = join(&stranger).expect_err("a stranger");

@@ -25,6 +25,8 @@ const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 const LOOK_NS: u64 = 50_000_000;
 /// Longest time for a good-bye, ns.
 const LEAVES_WITHIN_NS: u64 = 5_000_000_000;
+/// Longest time that who joins waits for tables to serve, in leases.
+const SHARE_WITHIN_LEASES: u64 = 2;
 /// Longest time for joining, once registered.
 const JOINS_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of buffers of a keeper.
@@ -244,11 +246,13 @@ fn join_one(
     }
     let (me, membership) = (fabric.me(), fabric.membership());
     let shape = Arc::new(Shape::new(options, layouts(&fabric, options)?));
+    let net = fabric.clone();
     let fabric: Arc<dyn Fabric> = Arc::new(fabric);
     let node = start_node(&fabric, me.node, &shape, options, &membership)?;
-    let keeper = Keeper::start(&node)?;
+    let keeper = Keeper::start(&node, net)?;
     let ep = node.endpoint(0)?;
     ep.core().block_on(ep.slot(), check_heads(&ep, &node))?;
+    ep.core().block_on(ep.slot(), await_share(&node, &ep))?;
     Ok((node, keeper))
 }
 
@@ -289,6 +293,18 @@ async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
     Ok(())
 }
 
+/// Tables that are made before a compute node serves any would go to memory nodes, and stay there.
+/// So who is alone waits for its share: the deaths of former members may have to come to their ends
+/// first.
+async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
+    let until = ep.now() + SHARE_WITHIN_LEASES * node.lease_ns();
+    while !node.has_share() && !node.has_peers() && ep.now() < until {
+        ep.renew_deadline();
+        ep.sleep(1_000_000).await;
+    }
+    Ok(())
+}
+
 /// The thread that keeps a compute node's membership. Dropped, the node leaves in good order.
 pub(crate) struct Keeper {
     stop: Arc<AtomicBool>,
@@ -297,13 +313,13 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Returns when the node has joined.
-    fn start(node: &Arc<PoolNode>) -> Result<Self> {
+    fn start(node: &Arc<PoolNode>, net: NetFabric) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (joined, news): (SyncSender<Result<()>>, Receiver<_>) = sync_channel(1);
         let (seen, node) = (stop.clone(), node.clone());
         let named = std::thread::Builder::new().name("dmtree keeper".into());
         let thread = named
-            .spawn(move || keep(&node, &seen, &joined))
+            .spawn(move || keep(&node, &net, &seen, &joined))
             .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the keeper: {e}")))?;
         let keeper = Self { stop, thread: Mutex::new(Some(thread)) };
         news.recv_timeout(JOINS_WITHIN).unwrap_or_else(|_| {
@@ -330,7 +346,7 @@ impl Drop for Keeper {
     }
 }
 
-fn keep(node: &Arc<PoolNode>, stop: &AtomicBool, joined: &SyncSender<Result<()>>) {
+fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncSender<Result<()>>) {
     let ep = match node.endpoint(KEEPER_SLAB_BYTES) {
         Ok(ep) => ep,
         Err(e) => return drop(joined.send(Err(e))),
@@ -346,14 +362,18 @@ fn keep(node: &Arc<PoolNode>, stop: &AtomicBool, joined: &SyncSender<Result<()>>
         let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
         node.lease_ns() / steps
     };
-    let kept = node.keep_at(&ep, pause, || stop.load(Ordering::SeqCst));
+    let kept = node.keep_with_share(&ep, pause, || stop.load(Ordering::SeqCst));
     match ep.core().block_on(ep.slot(), kept) {
         // The membership ends the lease of a node that cannot say good-bye.
         Ok(()) => {
             let pause_ns = node.lease_ns() / STEPS_PER_LEASE;
             _ = ep.core().block_on(ep.slot(), node.depart(&ep, pause_ns));
         }
-        Err(e) => node.lose(e),
+        Err(e) => {
+            // Its address is free before the process joins again.
+            net.close();
+            node.lose(e);
+        }
     }
 }
 
@@ -374,6 +394,8 @@ impl PoolNode {
             self.keep(ep).await?;
             ep.sleep(pause_ns / 4).await;
         }
+        // What cannot be handed in now is found by a census.
+        let _ = self.hand_in(ep).await;
         self.leave(ep).await
     }
 }

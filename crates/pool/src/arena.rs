@@ -12,6 +12,7 @@ use crate::layout::ChunkUse;
 use crate::marks::Mark;
 use crate::node::Source;
 use crate::notes::Span;
+use crate::pieces::Piece;
 use crate::usage::ArenaUsage;
 use crate::wire::locked;
 
@@ -101,6 +102,30 @@ impl Arena {
         }
     }
 
+    /// Takes memory that no object has used yet; false when it is none.
+    pub(crate) fn put_fresh(&self, at: GlobalAddr, bytes: u64) -> bool {
+        let mut s = locked(&self.state);
+        let Some(n) = s.nodes.get_mut(at.node().index()) else { return false };
+        if bytes >= self.object() {
+            n.fresh.push((at.offset(), at.offset() + bytes));
+        }
+        true
+    }
+
+    /// Takes out one part in `parts` of what is free here, rounded up.
+    pub(crate) fn take_free(&self, parts: usize, out: &mut Vec<Piece>) {
+        let mut s = locked(&self.state);
+        for (n, node) in s.nodes.iter_mut().enumerate() {
+            let count = node.free.len().div_ceil(parts);
+            out.extend(node.free.drain(..count).map(|g| Piece::Object(self.key, g)));
+            let first = node.fresh.len() - node.fresh.len().div_ceil(parts);
+            for (at, end) in node.fresh.drain(first..) {
+                let begin = GlobalAddr::new(NodeId::memory(n as u16), at);
+                out.push(Piece::Fresh(self.key, begin, end - at));
+            }
+        }
+    }
+
     /// What lies here, free.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
         let s = locked(&self.state);
@@ -172,7 +197,7 @@ impl Source for Arena {
 
     fn request(&self) -> RunRequest {
         let ArenaKey { index, kind, object_bytes } = self.key;
-        RunRequest { used_for: ChunkUse::Arena, kind, index, object_bytes, count: 1 }
+        RunRequest { used_for: ChunkUse::Arena, kind, index, object_bytes, count: 1, least: 0 }
     }
 
     fn refill(&self) -> &Turnstile {

@@ -13,6 +13,7 @@ use crate::ids::{BlockPtr, block_class_bytes};
 use crate::layout::{ChunkUse, NodeLayout};
 use crate::node::Source;
 use crate::notes::Span;
+use crate::pieces::Piece;
 use crate::wire::locked;
 
 #[derive(Debug, Default)]
@@ -33,6 +34,8 @@ struct State {
 pub(crate) struct BlockSpace {
     index: u32,
     chunk_bytes: u64,
+    /// Where chunk 0 of each memory node begins.
+    chunk0s: Box<[u64]>,
     state: Mutex<State>,
     refill: Turnstile,
     cursor: AtomicUsize,
@@ -44,11 +47,12 @@ pub(crate) fn chunks_for(bytes: u32, chunk_bytes: u64) -> u32 {
 }
 
 impl BlockSpace {
-    pub(crate) fn new(index: u32, nodes: usize, chunk_bytes: u64, start: usize) -> Self {
-        let nodes = (0..nodes).map(|_| PerNode::default()).collect();
+    pub(crate) fn new(index: u32, layouts: &[NodeLayout], chunk_bytes: u64, start: usize) -> Self {
+        let nodes = layouts.iter().map(|_| PerNode::default()).collect();
         Self {
             index,
             chunk_bytes,
+            chunk0s: layouts.iter().map(|l| l.chunk0).collect(),
             state: Mutex::new(State { nodes, turn: start }),
             refill: Turnstile::new(),
             cursor: AtomicUsize::new(start),
@@ -113,6 +117,26 @@ impl BlockSpace {
         n.extents.put(offset, bytes, layout.chunk0, self.chunk_bytes)
     }
 
+    /// Takes out one part in `parts` of the free space in chunks that blocks share, rounded up: first of a chunk in which `least` bytes
+    /// are free together.
+    pub(crate) fn take_free(&self, parts: u64, least: u64, out: &mut Vec<Piece>) {
+        let mut s = locked(&self.state);
+        for (i, n) in s.nodes.iter_mut().enumerate() {
+            let at = |offset| GlobalAddr::new(NodeId::memory(i as u16), offset);
+            let left = n.extents.bytes() - n.extents.bytes().div_ceil(parts);
+            let mut wanted = least;
+            while n.extents.bytes() > left {
+                let some = n.extents.take_chunk(wanted, self.chunk0s[i], self.chunk_bytes);
+                if some.is_empty() {
+                    // What does not fit helps nobody.
+                    break;
+                }
+                wanted = least.min(64);
+                out.extend(some.into_iter().map(|(o, len)| Piece::Space(self.index, at(o), len)));
+            }
+        }
+    }
+
     /// What lies here, free.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
         let s = locked(&self.state);
@@ -136,6 +160,8 @@ pub(crate) struct BlockWish<'a> {
     pub(crate) space: &'a BlockSpace,
     pub(crate) class: u8,
     pub(crate) layouts: &'a [NodeLayout],
+    /// For a value that takes another's place: the last block that fits may be used. It will be free again soon.
+    pub(crate) spare: bool,
 }
 
 impl BlockWish<'_> {
@@ -153,7 +179,12 @@ impl BlockWish<'_> {
             let at = n.runs.iter().position(|(_, c)| *c == count)?;
             n.runs.swap_remove(at).0
         } else {
-            n.extents.take(u64::from(self.bytes()))?
+            let bytes = u64::from(self.bytes());
+            // In a full pool, values are still to be replaced. (Of blocks that take half a chunk, none is kept.)
+            if !self.spare && 2 * bytes <= self.space.chunk_bytes && !n.extents.fits_twice(bytes) {
+                return None;
+            }
+            n.extents.take(bytes)?
         };
         Some(BlockPtr::new(NodeId::memory(node as u16), offset, self.class))
     }
@@ -188,7 +219,14 @@ impl Source for BlockWish<'_> {
 
     fn request(&self) -> RunRequest {
         let (index, count) = (self.space.index, self.count());
-        RunRequest { used_for: ChunkUse::Blocks, kind: 0, index, object_bytes: 0, count }
+        RunRequest {
+            used_for: ChunkUse::Blocks,
+            kind: 0,
+            index,
+            object_bytes: 0,
+            count,
+            least: u64::from(self.bytes()),
+        }
     }
 
     fn refill(&self) -> &Turnstile {

@@ -64,7 +64,7 @@ impl Source for Wish<'_> {
     fn request(&self) -> RunRequest {
         // To the record, a chunk of words.
         let Bump { index, kind, .. } = *self.from;
-        RunRequest { used_for: ChunkUse::Arena, kind, index, object_bytes: 8, count: 1 }
+        RunRequest { used_for: ChunkUse::Arena, kind, index, object_bytes: 8, count: 1, least: 0 }
     }
 
     fn refill(&self) -> &Turnstile {

@@ -35,6 +35,8 @@ const OPTIONS_AT: usize = SYSTEM_AT + MAX_SYSTEM_BYTES;
 const CREATOR_AT: usize = OPTIONS_AT + MAX_OPTIONS_BYTES;
 const ROOT_WORD: u64 = 8;
 const AUX_WORD: u64 = 16;
+/// After how many deaths the last census of the index was made.
+const COUNTED_WORD: u64 = 24;
 
 const CREATE: u8 = 1;
 const DROP: u8 = 2;
@@ -209,6 +211,16 @@ async fn read_all(ep: &Endpoint) -> Result<Vec<(u64, IndexEntry)>> {
     }
 }
 
+/// The word behind an index's root word that says how many deaths its censuses have counted.
+pub(crate) fn counted_word(root_word: GlobalAddr) -> GlobalAddr {
+    root_word.plus(COUNTED_WORD - ROOT_WORD)
+}
+
+/// The numbers of all indexes that there are. One READ.
+pub(crate) async fn live_indexes(ep: &Endpoint) -> Result<Vec<u32>> {
+    Ok(read_all(ep).await?.into_iter().map(|(_, e)| e.id).collect())
+}
+
 /// Creates and drops. Calls run one at a time, so what it reads stays true until it writes.
 #[derive(Default)]
 pub(crate) struct CatalogService {
@@ -249,6 +261,7 @@ impl CatalogService {
         ep.write(at.plus(BODY), buf).await?;
         ep.write_word(at.plus(ROOT_WORD), 0).await?;
         ep.write_word(at.plus(AUX_WORD), 0).await?;
+        ep.write_word(at.plus(COUNTED_WORD), 0).await?;
         // The state comes last: before it the slot is free.
         ep.write_word(at, IndexState::Creating.word(id)).await?;
         *locked(&self.next) = (slot + 1) % SLOTS;

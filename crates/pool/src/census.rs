@@ -19,9 +19,11 @@
 use dmtree_fabric::{Endpoint, GlobalAddr, Ground, Member, NodeId, Result};
 
 use crate::arena::{ArenaKey, Grant};
+use crate::catalog::counted_word;
+use crate::chunks::ask_list;
 use crate::ids::{LINE, TableId};
 use crate::keeper::not_now;
-use crate::layout::{ChunkUse, EPOCH_WORD, first_node};
+use crate::layout::{ANY_INDEX, ChunkUse, EPOCH_WORD, first_node};
 use crate::node::PoolNode;
 use crate::notes::{Span, Told, ask_close, ask_collect, ask_open};
 use crate::ranges::Ranges;
@@ -84,9 +86,11 @@ pub struct Census {
     /// The barrier that is waited for.
     stamp: u64,
     index: u32,
+    /// Those that had come to their ends when it began.
+    deaths: u64,
     members: Vec<Member>,
     runs: Vec<Run>,
-    /// Partitions and their lines. None where other indexes may have cells.
+    /// Partitions and their lines; without those in which other indexes may have cells.
     lines: Vec<(u16, u64)>,
 }
 
@@ -119,7 +123,7 @@ impl PoolNode {
         }
         // What a memory node that is away holds may be the way to what others hold.
         self.view.check_memory().map_err(|e| not_now(e.to_string()))?;
-        let members = self.windows()?;
+        let (deaths, members) = (self.deaths(), self.windows()?);
         let before = self.runs_of(ep, index).await?;
         let seen = self.read_directory(ep, false).await?;
         if let Some(s) = seen.iter().find(|s| s.torn) {
@@ -138,8 +142,12 @@ impl PoolNode {
         // An index that took a cell before the windows were open is in the catalog by now.
         let alone = self.list_indexes(ep).await?.iter().all(|e| e.id == index);
         let mark = |s: &Seen| (s.partition.number, s.partition.lines);
-        let lines = seen.iter().filter(|_| alone).map(mark).collect();
-        let mut census = Census { number, stamp: 0, index, members, runs, lines };
+        let counts = |s: &&Seen| match s.partition.index {
+            ANY_INDEX => alone,
+            owner => owner == index,
+        };
+        let lines = seen.iter().filter(counts).map(mark).collect();
+        let mut census = Census { number, stamp: 0, index, deaths, members, runs, lines };
         self.raise_barrier(ep, &mut census).await?;
         Ok(census)
     }
@@ -212,6 +220,20 @@ impl PoolNode {
             };
             spans.ok_or_else(|| gone(m))?.into_iter().for_each(|s| held.add(s));
         }
+        // What comes or goes there is noted by the node that leaves or takes it.
+        for layout in self.shape.memory.iter().filter(|_| what != Told::Notes) {
+            ep.renew_deadline();
+            let spans = ask_list(ep, layout.node, census.number).await?;
+            spans.into_iter().for_each(|s| held.add(s));
+        }
+        if what != Told::Notes {
+            // Deposits that have made a whole chunk are the memory node's. (A node to which it was granted since has noted that.)
+            let now = self.runs_of(ep, census.index).await?;
+            for r in census.runs.iter().filter(|r| !now.contains(r)) {
+                let bytes = u64::from(r.chunks) * self.shape.chunk_bytes;
+                held.bytes.insert(GlobalAddr::new(r.node, r.offset).bits(), bytes);
+            }
+        }
         self.check_census(census)?;
         Ok(held)
     }
@@ -276,6 +298,38 @@ impl PoolNode {
     pub fn retire_space(&self, census: &Census, at: GlobalAddr, bytes: u64) {
         self.notes.add(|| Span::Bytes(at.bits(), bytes));
         self.quarantine.push(Retired::Space(census.index, at, bytes), bytes);
+    }
+
+    /// Whether nodes have died, or left, since the last census of an index, given its root word: they may have held memory of it.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn has_uncounted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<bool> {
+        // No census can be made while a memory node is away.
+        let may = self.view.check_memory().is_ok();
+        Ok(may && ep.cas(counted_word(root), 0, 0).await? < self.deaths())
+    }
+
+    /// The census of an index has come to its end: what those held who were dead when it began has been found.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn note_counted(
+        &self,
+        ep: &Endpoint,
+        census: &Census,
+        root: GlobalAddr,
+    ) -> Result<()> {
+        let word = counted_word(root);
+        let mut known = ep.cas(word, 0, 0).await?;
+        while known < census.deaths {
+            let was = ep.cas(word, known, census.deaths).await?;
+            if was == known {
+                break;
+            }
+            known = was;
+        }
+        Ok(())
     }
 
     /// The census is over, whatever it came to. A window that stays open because its node did not hear of this is closed by the next

@@ -6,7 +6,11 @@ use dmtree_fabric::{
     Endpoint, Error, GlobalAddr, MAX_BUF_BYTES, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
 };
 
+use crate::arena::ArenaKey;
+use crate::deposits::Deposits;
 use crate::layout::{ChunkRecord, ChunkUse, NodeLayout};
+use crate::notes::{self, Span};
+use crate::pieces::{self, Piece, Wanted};
 use crate::wire::{Fields, locked};
 
 /// Runs of chunks, on every memory node.
@@ -14,6 +18,13 @@ pub(crate) const CHUNK_SERVICE: ServiceId = ServiceId(0x10);
 
 const ALLOC: u8 = 1;
 const FREE: u8 = 2;
+const DEPOSIT: u8 = 3;
+const TAKE: u8 = 4;
+const LIST: u8 = 5;
+
+/// Answers of [`ALLOC`].
+const GRANTED: u8 = 1;
+const RETURNED: u8 = 2;
 
 /// What a chunk is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +34,21 @@ pub(crate) struct RunRequest {
     pub(crate) index: u32,
     pub(crate) object_bytes: u32,
     pub(crate) count: u32,
+    /// Bytes of the block that is wanted; 0 when it is none.
+    pub(crate) least: u64,
+}
+
+impl RunRequest {
+    /// Which free memory would do as well. Runs of several chunks are never deposited, and what is cut from a bump allocator is never
+    /// free.
+    pub(crate) fn instead(&self) -> Option<Wanted> {
+        let RunRequest { kind, index, object_bytes, .. } = *self;
+        match self.used_for {
+            ChunkUse::Arena => Some(Wanted::Objects(ArenaKey { index, kind, object_bytes })),
+            ChunkUse::Blocks if self.count == 1 => Some(Wanted::Space(index, self.least)),
+            ChunkUse::Blocks | ChunkUse::Tables => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,13 +70,17 @@ struct Book {
 pub(crate) struct ChunkService {
     layout: NodeLayout,
     book: Mutex<Book>,
+    deposits: Mutex<Deposits>,
+    /// What the census of this number is being told, page by page.
+    told: Mutex<(u64, Vec<Span>)>,
 }
 
 impl ChunkService {
     pub(crate) fn new(layout: NodeLayout) -> Self {
         let n = layout.chunks as usize;
         let book = Book { chunks: vec![ChunkState::Free; n], dirty: vec![false; n] };
-        Self { layout, book: Mutex::new(book) }
+        let (book, deposits, told) = (Mutex::new(book), Mutex::default(), Mutex::default());
+        Self { layout, book, deposits, told }
     }
 
     /// Single chunks come from the front and longer runs from the back, so that they get into each other's way late.
@@ -102,7 +132,7 @@ impl ChunkService {
         incarnation: u32,
         r: RunRequest,
     ) -> Result<()> {
-        let RunRequest { used_for, kind, index, object_bytes, count } = r;
+        let RunRequest { used_for, kind, index, object_bytes, count, .. } = r;
         for i in first..first + count {
             let dirty = std::mem::replace(&mut locked(&self.book).dirty[i as usize], true);
             // Objects and tables rely on zeroes; blocks on nothing.
@@ -163,6 +193,23 @@ impl ChunkService {
         Ok(())
     }
 
+    fn take_deposits(&self, wanted: Wanted) -> Vec<Piece> {
+        locked(&self.deposits).take(wanted, &self.layout)
+    }
+
+    /// How many pieces cannot be what they say they are: those are left alone.
+    fn deposit(&self, pieces: Vec<(Piece, bool)>) -> u32 {
+        let mut deposits = locked(&self.deposits);
+        let mut refused = 0;
+        for (piece, retired) in pieces {
+            // What operations may still read is nobody's yet.
+            if retired || !deposits.put(piece, &self.layout) {
+                refused += 1;
+            }
+        }
+        refused
+    }
+
     async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
         let mut f = Fields(request);
         match f.u8()? {
@@ -178,15 +225,46 @@ impl ChunkService {
                 let kind = f.u8()?;
                 let (index, object_bytes, count, incarnation) =
                     (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-                let r = RunRequest { used_for, kind, index, object_bytes, count };
+                let least = f.u64()?;
+                let r = RunRequest { used_for, kind, index, object_bytes, count, least };
+                let returned = r.instead().map_or_else(Vec::new, |w| self.take_deposits(w));
+                if !returned.is_empty() {
+                    return Ok(message(RETURNED, returned));
+                }
                 let offset = self.take(ep, from, incarnation, r).await?;
                 // 0 is no chunk's offset: full.
-                Ok(offset.unwrap_or(0).to_le_bytes().to_vec())
+                let mut out = vec![GRANTED];
+                out.extend(offset.unwrap_or(0).to_le_bytes());
+                Ok(out)
             }
             FREE => {
                 let (count, offset) = (f.u32()?, f.u64()?);
                 self.give_back(ep, offset, count).await?;
                 Ok(Vec::new())
+            }
+            DEPOSIT => {
+                let refused = self.deposit(pieces::decode(f)?);
+                let whole = locked(&self.deposits).take_whole(self.layout.chunk_bytes);
+                for offset in whole {
+                    self.give_back(ep, offset, 1).await?;
+                }
+                Ok(refused.to_le_bytes().to_vec())
+            }
+            TAKE => Ok(message(RETURNED, self.take_deposits(Wanted::decode(&mut f)?))),
+            LIST => {
+                let (number, first) = (f.u64()?, f.u32()?);
+                let mut told = locked(&self.told);
+                if first == 0 {
+                    *told = (number, locked(&self.deposits).spans(&self.layout));
+                }
+                if told.0 != number {
+                    return Err(Error::invalid("another census has begun meanwhile"));
+                }
+                let page = notes::page_of(&told.1, first as usize);
+                if first as usize + notes::PAGE >= told.1.len() {
+                    told.1 = Vec::new();
+                }
+                Ok(page)
             }
             other => Err(Error::invalid(format!("the chunk service has no call {other}"))),
         }
@@ -199,22 +277,43 @@ impl RpcHandler for ChunkService {
     }
 }
 
-/// Asks a memory node for a run. `None`: it has none.
+fn message(tag: u8, pieces: Vec<Piece>) -> Vec<u8> {
+    let mut out = vec![tag];
+    pieces::encode(pieces.into_iter().map(|p| (p, false)), &mut out);
+    out
+}
+
+/// What a memory node gives.
+#[derive(Debug)]
+pub(crate) enum Granted {
+    Nothing,
+    /// A run of chunks, by its offset.
+    Run(u64),
+    /// Free memory that an earlier life has left.
+    Pieces(Vec<Piece>),
+}
+
+/// Asks a memory node for a run, or for what does as well.
 pub(crate) async fn ask_run(
     ep: &Endpoint,
     layout: &NodeLayout,
     incarnation: u32,
     r: RunRequest,
-) -> Result<Option<u64>> {
+) -> Result<Granted> {
     let mut request = vec![ALLOC, r.used_for as u8, r.kind];
     for field in [r.index, r.object_bytes, r.count, incarnation] {
         request.extend(field.to_le_bytes());
     }
+    request.extend(r.least.to_le_bytes());
     let mut reply = Vec::new();
     ep.rpc(layout.node, CHUNK_SERVICE, &request, &mut reply).await?;
-    let offset = Fields(&reply).u64()?;
+    let mut f = Fields(&reply);
+    if f.u8()? == RETURNED {
+        return Ok(Granted::Pieces(free_only(f)?));
+    }
+    let offset = f.u64()?;
     if offset == 0 {
-        return Ok(None);
+        return Ok(Granted::Nothing);
     }
     let first = layout.chunk_of(offset).filter(|i| layout.chunk(*i) == offset);
     if first.is_none_or(|i| u64::from(i) + u64::from(r.count) > u64::from(layout.chunks)) {
@@ -223,7 +322,42 @@ pub(crate) async fn ask_run(
             layout.node
         )));
     }
-    Ok(Some(offset))
+    Ok(Granted::Run(offset))
+}
+
+fn free_only(f: Fields<'_>) -> Result<Vec<Piece>> {
+    Ok(pieces::decode(f)?.into_iter().filter(|(_, retired)| !retired).map(|(p, _)| p).collect())
+}
+
+/// Leaves free memory with a memory node.
+pub(crate) async fn ask_deposit(ep: &Endpoint, to: NodeId, pieces: &[Piece]) -> Result<()> {
+    let request = message(DEPOSIT, pieces.to_vec());
+    ep.rpc(to, CHUNK_SERVICE, &request, &mut Vec::new()).await
+}
+
+/// Asks a memory node for free memory that earlier lives have left.
+pub(crate) async fn ask_deposited(ep: &Endpoint, of: NodeId, w: Wanted) -> Result<Vec<Piece>> {
+    let mut request = vec![TAKE];
+    request.extend(w.encode());
+    let mut reply = Vec::new();
+    ep.rpc(of, CHUNK_SERVICE, &request, &mut reply).await?;
+    let mut f = Fields(&reply);
+    f.u8()?;
+    free_only(f)
+}
+
+/// What has been left with a memory node, for a census.
+pub(crate) async fn ask_list(ep: &Endpoint, of: NodeId, number: u64) -> Result<Vec<Span>> {
+    notes::all_pages(of, async |first: u32| {
+        let mut request = vec![LIST];
+        request.extend(number.to_le_bytes());
+        request.extend(first.to_le_bytes());
+        let mut reply = Vec::new();
+        ep.rpc(of, CHUNK_SERVICE, &request, &mut reply).await?;
+        Ok(reply)
+    })
+    .await?
+    .ok_or_else(|| Error::corrupt(format!("{of} knows nothing of its own deposits")))
 }
 
 /// Returns a run.

@@ -83,6 +83,29 @@ impl Extents {
         whole
     }
 
+    /// Takes out all that is free in one chunk, which has an extent of `length` at least.
+    pub(crate) fn take_chunk(
+        &mut self,
+        length: u64,
+        chunk0: u64,
+        chunk_bytes: u64,
+    ) -> Vec<(u64, u64)> {
+        let Some((_, found)) = self.by_length.range((length, 0)..).next().copied() else {
+            return Vec::new();
+        };
+        let first = chunk0 + (found - chunk0) / chunk_bytes * chunk_bytes;
+        let inside = self.by_offset.range(first..first + chunk_bytes);
+        let out: Vec<_> = inside.map(|(at, len)| (*at, *len)).collect();
+        out.iter().for_each(|(at, len)| self.remove(*at, *len));
+        out
+    }
+
+    /// Whether two pieces of this length can be taken.
+    pub(crate) fn fits_twice(&self, length: u64) -> bool {
+        let longest = self.by_length.last().map_or(0, |(len, _)| *len);
+        longest >= 2 * length || self.by_length.range((length, 0)..).nth(1).is_some()
+    }
+
     /// Offsets and lengths.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u64, u64)> {
         self.by_offset.iter().map(|(at, len)| (*at, *len))

@@ -24,6 +24,7 @@ mod chips;
 mod chunks;
 mod cluster;
 mod creation;
+mod deposits;
 mod epoch;
 mod extents;
 #[doc(hidden)]
@@ -32,13 +33,17 @@ mod homes;
 mod ids;
 mod keeper;
 mod layout;
+mod lend;
 mod marks;
 mod node;
 mod notes;
 mod options;
+mod pieces;
 mod ranges;
 mod reclaim;
 mod rehome;
+mod segments;
+mod shares;
 mod stock;
 mod usage;
 mod view;
@@ -60,7 +65,7 @@ pub use crate::ids::{
     TableId, TableSide, block_class_bytes,
 };
 pub use crate::keeper::Pulse;
-pub use crate::layout::{ChunkRecord, ChunkUse};
+pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
 pub use crate::node::PoolNode;
 pub use crate::notes::{Span, Told};

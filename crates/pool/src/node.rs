@@ -12,13 +12,14 @@ use dmtree_fabric::{
 
 use crate::arena::{Arena, ArenaKey, Grant};
 use crate::blocks::{BlockSpace, BlockWish};
-use crate::chunks::{RunRequest, ask_run, return_run};
+use crate::chunks::{Granted, RunRequest, ask_run, return_run};
 use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
 use crate::keeper::Keeping;
-use crate::layout::Shape;
+use crate::layout::{Shape, WAIT_WORDS, WAIT_WORDS_COUNT};
 use crate::notes::{Notes, Span};
+use crate::pieces::Wanted;
 use crate::reclaim::{Quarantine, Retired};
 use crate::stock::Tables;
 use crate::usage::NodeUsage;
@@ -61,24 +62,40 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A chunk on its way back counts as listed until nothing of the call executes any more, whoever drops it.
-struct OnItsWay<'a>(&'a Endpoint, &'a Arc<Notes>, GlobalAddr);
+/// What is on its way to a memory node counts as listed until nothing of the call executes any more, whoever drops it.
+pub(crate) struct OnItsWay<'a>(pub(crate) &'a Endpoint, pub(crate) &'a Arc<Notes>, pub(crate) u64);
 
 impl Drop for OnItsWay<'_> {
     fn drop(&mut self) {
         let (notes, at) = (self.1.clone(), self.2);
         match self.0.is_quiet() {
-            true => notes.settle(at),
-            false => self.0.when_quiet(move || notes.settle(at)),
+            true => notes.settle_place(at),
+            false => self.0.when_quiet(move || notes.settle_place(at)),
         }
     }
+}
+
+/// Memory on its way from one holder to another is in the hands of an operation. See [`PoolNode::moving`].
+pub(crate) struct Moving(EpochHandle);
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// What asking a memory node has come to.
+enum Refill<T> {
+    Item(Option<T>),
+    /// There is something now that others have taken already.
+    Again,
 }
 
 /// One compute node's share in the pool. All clients of the node share it, from any thread.
 pub struct PoolNode {
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) cn: NodeId,
-    incarnation: u32,
+    pub(crate) incarnation: u32,
     pub(crate) shape: Arc<Shape>,
     pub(crate) arenas: Mutex<BTreeMap<ArenaKey, Arc<Arena>>>,
     pub(crate) blocks: Mutex<BTreeMap<u32, Arc<BlockSpace>>>,
@@ -93,12 +110,18 @@ pub struct PoolNode {
     pub(crate) creating: Arc<Tickets>,
     /// Things given back or retired that cannot have been granted: counted, and left alone.
     pub(crate) refused: AtomicUsize,
+    /// How often the stock of cells was dry.
+    cells_asked: AtomicUsize,
     /// By memory node: how many wishes for a chunk near it go elsewhere unasked, since it was found full.
     found_full: Box<[AtomicUsize]>,
 }
 
 /// Cells without a home that are tried in vain before a request for one fails.
 const MAX_HOMELESS: usize = 512;
+/// Answers in vain with memory that earlier lives have left: other clients take it as soon as it is here.
+const MAX_RETURNED: usize = 8;
+/// One time in so many that the stock of cells is dry, cells that earlier lives have left are asked for.
+const ASK_FOR_CELLS: usize = 16;
 /// A full node is asked again after so many wishes: it may have got chunks back from others.
 const ASK_AGAIN: usize = 64;
 
@@ -135,6 +158,7 @@ impl PoolNode {
             notes: Arc::default(),
             creating: Arc::default(),
             refused: AtomicUsize::new(0),
+            cells_asked: AtomicUsize::new(0),
             found_full,
         }
     }
@@ -284,8 +308,8 @@ impl PoolNode {
     pub(crate) fn space(&self, index: u32) -> Arc<BlockSpace> {
         let mut blocks = locked(&self.blocks);
         let space = blocks.entry(index).or_insert_with(|| {
-            let (nodes, chunk) = (self.shape.memory.len(), self.shape.chunk_bytes);
-            Arc::new(BlockSpace::new(index, nodes, chunk, self.cn.index() % nodes))
+            let (layouts, chunk) = (&self.shape.memory, self.shape.chunk_bytes);
+            Arc::new(BlockSpace::new(index, layouts, chunk, self.cn.index() % layouts.len()))
         });
         space.clone()
     }
@@ -301,12 +325,27 @@ impl PoolNode {
         bytes: u32,
         near: Option<NodeId>,
     ) -> Result<BlockPtr> {
+        self.alloc_block_of(ep, (index, bytes), near, false).await
+    }
+
+    /// The same. With `spare`, for a value that takes the place of another, the last block that fits may be used, which is kept from
+    /// others: so that a full pool can still be written to.
+    ///
+    /// # Errors
+    /// As [`PoolNode::alloc_block`].
+    pub async fn alloc_block_of(
+        &self,
+        ep: &Endpoint,
+        (index, bytes): (u32, u32),
+        near: Option<NodeId>,
+        spare: bool,
+    ) -> Result<BlockPtr> {
         let class = block_class_of(bytes).filter(|_| bytes > 0).ok_or_else(|| {
             Error::invalid(format!("a block has 1 to {BLOCK_MAX_BYTES} bytes, not {bytes}"))
         })?;
         ep.check_memory()?;
         let space = self.space(index);
-        let wish = BlockWish { space: &space, class, layouts: &self.shape.memory };
+        let wish = BlockWish { space: &space, class, layouts: &self.shape.memory, spare };
         let b = self.obtain(ep, &wish, near).await?;
         self.notes.add(|| Span::block(b));
         self.tell(b.addr(), u64::from(b.capacity()), Ground::Undefined);
@@ -392,6 +431,18 @@ impl PoolNode {
         {
             return Ok(item);
         }
+        // Others may have what this node lacks.
+        if let Some(wanted) = source.request().instead()
+            && Box::pin(self.borrow(ep, wanted)).await
+        {
+            if let Some(item) = source.take(None) {
+                return Ok(item);
+            }
+            self.return_idle(ep, 0).await?;
+            if let Some(item) = self.refill_any(ep, source, &mut trouble).await {
+                return Ok(item);
+            }
+        }
         Err(trouble.unwrap_or_else(|| self.full(source.request())))
     }
 
@@ -444,26 +495,60 @@ impl PoolNode {
         node: usize,
         trouble: &mut Option<Error>,
     ) -> Option<S::Item> {
-        match ask_run(ep, &self.shape.memory[node], self.incarnation, source.request()).await {
-            Ok(Some(offset)) => {
+        for _ in 0..MAX_RETURNED {
+            match self.ask_one(ep, source, node).await {
+                Ok(Refill::Again) => {}
+                Ok(Refill::Item(item)) => return item,
+                Err(e) => {
+                    trouble.get_or_insert(e);
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    async fn ask_one<S: Source>(
+        &self,
+        ep: &Endpoint,
+        source: &S,
+        node: usize,
+    ) -> Result<Refill<S::Item>> {
+        let moving = self.moving();
+        let granted =
+            ask_run(ep, &self.shape.memory[node], self.incarnation, source.request()).await?;
+        match granted {
+            Granted::Run(offset) => {
                 self.found_full[node].store(0, Ordering::Relaxed);
                 let bytes = u64::from(source.request().count) * self.shape.chunk_bytes;
                 let run = GlobalAddr::new(self.shape.memory[node].node, offset);
                 self.tell(run, bytes, Ground::Plain);
-                source.add(node, offset)
+                // It may have been deposited when a census began.
+                self.notes.add(|| Span::Bytes(run.bits(), bytes));
+                Ok(Refill::Item(source.add(node, offset)))
             }
-            Ok(None) => {
+            Granted::Pieces(pieces) => {
+                self.found_full[node].store(0, Ordering::Relaxed);
+                pieces.into_iter().for_each(|p| self.put_piece(p));
+                drop(moving);
+                // Another client may have been faster.
+                Ok(source.take(Some(node)).map_or(Refill::Again, |i| Refill::Item(Some(i))))
+            }
+            Granted::Nothing => {
                 // No long run says nothing about single chunks.
                 if source.request().count == 1 {
                     self.found_full[node].store(ASK_AGAIN, Ordering::Relaxed);
                 }
-                None
-            }
-            Err(e) => {
-                trouble.get_or_insert(e);
-                None
+                Ok(Refill::Item(None))
             }
         }
+    }
+
+    /// While this is there, a census waits: memory is on its way from one holder to another.
+    pub(crate) fn moving(&self) -> Moving {
+        let handle = self.epochs.register();
+        handle.enter();
+        Moving(handle)
     }
 
     /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return fails is lost until a census.
@@ -476,7 +561,7 @@ impl PoolNode {
             self.notes.pend(&[Span::Bytes(place(node, offset).bits(), bytes)]);
         };
         for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep, first)) {
-            let on_its_way = OnItsWay(ep, &self.notes, place(node, offset));
+            let on_its_way = OnItsWay(ep, &self.notes, place(node, offset).bits());
             let returned = return_run(ep, self.shape.memory[node].node, offset, count).await;
             if returned.as_ref().is_err_and(|e| e.effect() == dmtree_fabric::Effect::Unknown) {
                 // The call may be carried out later: the chunk is nobody else's as long as this node lives.
@@ -513,16 +598,36 @@ impl PoolNode {
 
     // ---- tables -----------------------------------------------------------------------------------------------------
 
-    /// A new table cell of 1 to 4 lines, with its address. A fresh one is all zero; a reused one is as it was left.
+    /// A new table cell of 1 to 4 lines for an index. A fresh one is all zero; a reused one is as
+    /// it was left.
     ///
     /// # Errors
     /// `Full` when no node of the side (compute nodes: nor any memory node) has room, `InvalidArgument` for other sizes; those of
     /// the fabric.
-    pub async fn alloc_table(&self, ep: &Endpoint, lines: u8, side: TableSide) -> Result<TableId> {
+    pub async fn alloc_table(
+        &self,
+        ep: &Endpoint,
+        index: u32,
+        lines: u8,
+        side: TableSide,
+    ) -> Result<TableId> {
         ep.check_memory()?;
+        if (1..=4).contains(&lines)
+            && self.tables.is_dry((index, lines), side)
+            && self.cells_asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_FOR_CELLS)
+        {
+            // Without them, homes give new ones.
+            let _ = self.take_left_cells(ep, index, lines).await;
+            if self.tables.is_dry((index, lines), side)
+                && self.tables.is_used_up((index, lines), side)
+            {
+                // Before memory nodes give chunks for tables.
+                Box::pin(self.borrow(ep, Wanted::Cells(index, lines))).await;
+            }
+        }
         let mut homeless = Vec::new();
         let found = loop {
-            let t = match self.tables.alloc(ep, &self.view, lines, side).await {
+            let t = match self.tables.alloc(ep, &self.view, (index, lines), side).await {
                 Ok(t) => t,
                 Err(e) => break Err(e),
             };
@@ -538,7 +643,7 @@ impl PoolNode {
                 }
             }
         };
-        homeless.into_iter().for_each(|t| self.give_back_table(t));
+        homeless.into_iter().for_each(|t| self.give_back_table(index, t));
         if let Ok(t) = &found {
             self.notes.add(|| Span::table(*t));
         }
@@ -546,18 +651,27 @@ impl PoolNode {
     }
 
     /// Returns a cell that nobody else can ever have reached. Its lock word is 0.
-    pub fn give_back_table(&self, t: TableId) {
+    pub fn give_back_table(&self, index: u32, t: TableId) {
         self.notes.add(|| Span::table(t));
-        if !self.tables.put(t) {
+        if !self.tables.put(index, t) {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Returns a cell that nobody can reach from now on: reusable, for cells of as many lines, when every operation that runs now
     /// has ended. Its lock word is 0 by then.
-    pub fn retire_table(&self, t: TableId) {
+    pub fn retire_table(&self, index: u32, t: TableId) {
         self.notes.add(|| Span::table(t));
-        self.quarantine.push(Retired::Table(t), u64::from(t.lines()) * 64);
+        self.quarantine.push(Retired::Table(index, t), u64::from(t.lines()) * 64);
+    }
+
+    /// A word at the home of a cell, which is at `at`, in which waiters for its lock may say so:
+    /// many cells share one, and anybody may write anything there. Only compute nodes have such
+    /// words.
+    pub fn wait_word(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
+        let home = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
+        let slot = t.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        Some(GlobalAddr::new(home, WAIT_WORDS + slot % WAIT_WORDS_COUNT * 8))
     }
 
     /// Where a cell is, if this node knows. Atomic loads only.

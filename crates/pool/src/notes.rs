@@ -14,6 +14,7 @@ use dmtree_fabric::{
 
 use crate::ids::{BlockPtr, TableId};
 use crate::node::PoolNode;
+use crate::pieces::{self, Wanted};
 use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
 
 /// Windows, on every compute node.
@@ -22,8 +23,9 @@ pub(crate) const NOTES_SERVICE: ServiceId = ServiceId(0x13);
 const OPEN: u8 = 1;
 const COLLECT: u8 = 2;
 const CLOSE: u8 = 3;
+const LEND: u8 = 4;
 /// Spans of one reply.
-const PAGE: usize = 3000;
+pub(crate) const PAGE: usize = 3000;
 /// A window that nobody closes is closed after so many notes: its census is dead.
 const MAX_NOTES: usize = 1 << 20;
 
@@ -68,6 +70,15 @@ impl Span {
 
     pub(crate) fn lines(partition: u16, first: u64, lines: u64) -> Self {
         Self::Lines(u64::from(partition) << 40 | first, lines)
+    }
+
+    /// A number for where it begins: bytes and lines never have the same.
+    pub(crate) fn place(self) -> u64 {
+        match self {
+            Self::Bytes(start, _) => start,
+            // No address has the highest bit: memory nodes have small numbers.
+            Self::Lines(start, _) => start | 1 << 63,
+        }
     }
 
     fn encode(self, out: &mut Vec<u8>) {
@@ -146,16 +157,21 @@ impl Notes {
         for s in spans {
             self.add(|| *s);
         }
-        if let Some(Span::Bytes(start, _)) = spans.first() {
-            locked(&self.pending).insert(*start, spans.to_vec());
+        if let Some(first) = spans.first() {
+            locked(&self.pending).insert(first.place(), spans.to_vec());
         }
     }
 
     /// What begins there is retired now, or is a memory node's again.
     pub(crate) fn settle(&self, at: GlobalAddr) {
-        let spans = locked(&self.pending).get(&at.bits()).cloned();
+        self.settle_place(at.bits());
+    }
+
+    /// The same for what begins with a span of this [`Span::place`].
+    pub(crate) fn settle_place(&self, place: u64) {
+        let spans = locked(&self.pending).get(&place).cloned();
         spans.iter().flatten().for_each(|s| self.add(|| *s));
-        locked(&self.pending).remove(&at.bits());
+        locked(&self.pending).remove(&place);
     }
 
     pub(crate) fn pending(&self) -> Vec<Span> {
@@ -225,13 +241,18 @@ impl PoolNode {
         let Some(w) = window.as_ref().filter(|w| w.number == number) else {
             return u32::MAX.to_le_bytes().to_vec();
         };
-        let mut out = (w.list.len() as u32).to_le_bytes().to_vec();
-        w.list.iter().skip(from).take(PAGE).for_each(|s| s.encode(&mut out));
-        out
+        page_of(&w.list, from)
     }
 }
 
-/// Answers a census. Weak: a service that held its node would keep the node's fabric alive.
+/// One page of a list of spans: how many there are in all, then those from a place on.
+pub(crate) fn page_of(all: &[Span], from: usize) -> Vec<u8> {
+    let mut out = (all.len() as u32).to_le_bytes().to_vec();
+    all.iter().skip(from).take(PAGE).for_each(|s| s.encode(&mut out));
+    out
+}
+
+/// Answers a census, and nodes that have no room. Weak: a service that held its node would keep the node's fabric alive.
 pub(crate) struct NotesService(pub(crate) Weak<PoolNode>);
 
 impl RpcHandler for NotesService {
@@ -239,7 +260,13 @@ impl RpcHandler for NotesService {
         Box::pin(async move {
             let node = self.0.upgrade().ok_or_else(|| Error::invalid("the node is gone"))?;
             let mut f = Fields(request);
-            let (what, number) = (f.u8()?, f.u64()?);
+            let what = f.u8()?;
+            if what == LEND {
+                let mut out = Vec::new();
+                pieces::encode(node.lend(Wanted::decode(&mut f)?), &mut out);
+                return Ok(out);
+            }
+            let number = f.u64()?;
             match what {
                 OPEN => node.open_window(number),
                 COLLECT => {
@@ -256,6 +283,13 @@ impl RpcHandler for NotesService {
             Ok(Vec::new())
         })
     }
+}
+
+/// A request for free memory.
+pub(crate) fn lend_request(wanted: Wanted) -> Vec<u8> {
+    let mut request = vec![LEND];
+    request.extend(wanted.encode());
+    request
 }
 
 async fn ask(ep: &Endpoint, to: NodeId, what: u8, number: u64, rest: &[u8]) -> Result<Vec<u8>> {
@@ -280,11 +314,22 @@ pub(crate) async fn ask_collect(
     number: u64,
     what: Told,
 ) -> Result<Option<Vec<Span>>> {
+    all_pages(to, async |from: u32| {
+        let mut rest = vec![what as u8];
+        rest.extend(from.to_le_bytes());
+        ask(ep, to, COLLECT, number, &rest).await
+    })
+    .await
+}
+
+/// All pages of a list of another node; `None` when it knows of no such list.
+pub(crate) async fn all_pages(
+    of: NodeId,
+    page: impl AsyncFn(u32) -> Result<Vec<u8>>,
+) -> Result<Option<Vec<Span>>> {
     let mut out = Vec::new();
     loop {
-        let mut rest = vec![what as u8];
-        rest.extend((out.len() as u32).to_le_bytes());
-        let reply = ask(ep, to, COLLECT, number, &rest).await?;
+        let reply = page(out.len() as u32).await?;
         let mut f = Fields(&reply);
         let total = f.u32()?;
         if total == u32::MAX {
@@ -298,7 +343,7 @@ pub(crate) async fn ask_collect(
             return Ok(Some(out));
         }
         if out.len() == before {
-            return Err(Error::corrupt(format!("{to} lists {total} spans and shows {before}")));
+            return Err(Error::corrupt(format!("{of} lists {total} spans and shows {before}")));
         }
     }
 }

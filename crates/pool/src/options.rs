@@ -12,6 +12,9 @@ const MIB: u64 = 1 << 20;
 const MIN_CHUNK: u64 = 64 * KIB;
 /// Largest chunk that is chosen without being asked for.
 const DEFAULT_CHUNK: u64 = 32 * MIB;
+/// A node holds chunks of several purposes for every index that it uses: many indexes find room beside each other when chunks
+/// are a small part of a region.
+const CHUNKS_OF_A_REGION: u64 = 512;
 /// More memory nodes than this have no use for one pool yet.
 const MAX_MEMORY_NODES: u16 = 4096;
 
@@ -26,7 +29,7 @@ pub struct PoolOptions {
     pub memory_bytes_per_node: u64,
     /// Bytes of every compute node's region, where fingerprint tables live; 0 chooses 1/32 of all memory, 4 MiB at least.
     pub compute_bytes_per_node: u64,
-    /// Bytes of a chunk, a power of two; `None` chooses 1/64 of a region, 64 KiB to 32 MiB.
+    /// Bytes of a chunk, a power of two; `None` chooses 1/512 of a region, 64 KiB to 32 MiB.
     pub chunk_bytes: Option<u64>,
     /// Bits of a life number, 1 to 16. Small values wear addresses out quickly, for tests.
     pub life_bits: u8,
@@ -52,7 +55,7 @@ impl PoolOptions {
     /// Bytes of a chunk: as given, or chosen.
     pub fn chosen_chunk_bytes(&self) -> u64 {
         self.chunk_bytes.unwrap_or_else(|| {
-            let share = (self.memory_bytes_per_node / 64).max(1);
+            let share = (self.memory_bytes_per_node / CHUNKS_OF_A_REGION).max(1);
             let floor = 1u64 << share.ilog2();
             floor.clamp(MIN_CHUNK, DEFAULT_CHUNK)
         })
@@ -125,7 +128,7 @@ mod tests {
     fn defaults_are_sound() {
         let o = PoolOptions::default();
         o.validate().expect("the default is valid");
-        assert_eq!((o.chosen_chunk_bytes(), o.chosen_compute_bytes()), (4 * MIB, 8 * MIB));
+        assert_eq!((o.chosen_chunk_bytes(), o.chosen_compute_bytes()), (512 * KIB, 8 * MIB));
         let large = PoolOptions { memory_bytes_per_node: 64 << 30, ..o.clone() };
         assert_eq!(large.chosen_chunk_bytes(), 32 * MIB);
         let small = PoolOptions { memory_bytes_per_node: 2 * MIB, ..o };

@@ -24,6 +24,7 @@ use crate::ids::{BlockPtr, TableId};
 use crate::layout::{EPOCH_WORD, first_node};
 use crate::node::{PoolNode, Turn};
 use crate::notes::{Notes, Span};
+use crate::pieces::Piece;
 use crate::wire::locked;
 
 /// So many fresh items are worth a round of questions.
@@ -36,18 +37,35 @@ const DUE_BYTES: u64 = 4 << 20;
 pub(crate) enum Retired {
     Object(ArenaKey, Grant),
     Block(u32, BlockPtr),
-    Table(TableId),
+    Table(u32, TableId),
     /// Space for blocks of an index that lay on nobody's list: address, bytes.
     Space(u32, GlobalAddr, u64),
 }
 
 impl Retired {
-    fn span(&self) -> Span {
+    pub(crate) fn span(&self) -> Span {
         match *self {
             Self::Object(key, g) => Span::object(g.addr, u64::from(key.object_bytes)),
             Self::Block(_, b) => Span::block(b),
-            Self::Table(t) => Span::table(t),
+            Self::Table(_, t) => Span::table(t),
             Self::Space(_, at, bytes) => Span::Bytes(at.bits(), bytes),
+        }
+    }
+}
+
+impl Retired {
+    /// The same for another node; blocks as the space that they take of whole chunks or of a shared one.
+    pub(crate) fn as_piece(&self, chunk_bytes: u64) -> Option<Piece> {
+        match *self {
+            Self::Object(key, g) => Some(Piece::Object(key, g)),
+            Self::Block(index, b) => {
+                let bytes = u64::from(b.plausible()?.capacity());
+                let whole = bytes.next_multiple_of(chunk_bytes);
+                let bytes = if bytes > chunk_bytes { whole } else { bytes };
+                Some(Piece::Space(index, b.addr(), bytes))
+            }
+            Self::Table(index, t) => Some(Piece::Cell(index, t)),
+            Self::Space(index, at, bytes) => Some(Piece::Space(index, at, bytes)),
         }
     }
 }
@@ -75,10 +93,35 @@ pub(crate) struct Quarantine {
     released: AtomicU64,
     /// Somebody found the pool full since the last round.
     pressure: AtomicBool,
-    turn: Turnstile,
+    pub(crate) turn: Turnstile,
 }
 
 impl Quarantine {
+    /// Takes out what waits here, for another node. The caller has the turn: a round stamps by number.
+    pub(crate) fn take_out(
+        &self,
+        most: usize,
+        which: impl Fn(&Retired) -> bool,
+    ) -> Vec<(Retired, u64)> {
+        let mut wards = locked(&self.wards);
+        let mut left = most;
+        let mut wanted = |(item, _): &mut (Retired, u64)| {
+            let take = left > 0 && which(item);
+            left -= usize::from(take);
+            take
+        };
+        let fresh: Vec<_> = wards.fresh.extract_if(.., &mut wanted).collect();
+        let mut out = Vec::new();
+        for s in &mut wards.stamped {
+            out.extend(s.items.extract_if(.., &mut wanted));
+        }
+        wards.stamped.retain(|s| !s.items.is_empty());
+        self.fresh.fetch_sub(fresh.len() as u64, Ordering::Relaxed);
+        self.fresh_bytes.fetch_sub(fresh.iter().map(|(_, b)| b).sum(), Ordering::Relaxed);
+        out.extend(fresh);
+        out
+    }
+
     pub(crate) fn push(&self, item: Retired, bytes: u64) {
         let mut wards = locked(&self.wards);
         wards.fresh.push((item, bytes));
@@ -238,9 +281,9 @@ impl PoolNode {
                     out.blocks += 1;
                     self.give_back_block(index, b);
                 }
-                Retired::Table(t) => {
+                Retired::Table(index, t) => {
                     out.tables += 1;
-                    self.give_back_table(t);
+                    self.give_back_table(index, t);
                 }
             }
         }

@@ -75,7 +75,11 @@ impl DmTree {
             match self.census_step(&mut going).await {
                 Ok(Pace::On) => {}
                 Ok(Pace::Wait) => self.ep.sleep(PAUSE_NS).await,
-                Ok(Pace::Over) => break Ok(going.found),
+                Ok(Pace::Over) => {
+                    let counted =
+                        self.node.pool.note_counted(&self.ep, &going.census, self.node.root.word);
+                    break counted.await.map(|()| going.found);
+                }
                 Err(e) => break Err(e),
             }
         };
@@ -106,7 +110,12 @@ impl DmTree {
                     break;
                 }
                 Ok(Pace::Over) => {
+                    let root = self.node.root.word;
+                    let counted = self.node.pool.note_counted(&self.ep, &going.census, root).await;
                     self.node.pool.end_census(&self.ep, going.census).await;
+                    if let Err(e) = counted {
+                        return later(e, begun);
+                    }
                     begun.done();
                     scope.end(OpOutcome::Other);
                     return Ok(Work::Some);
@@ -422,7 +431,7 @@ impl DmTree {
             }
             Mark::CensusCell.hit();
             going.found.cells += 1;
-            pool.retire_table(t);
+            pool.retire_table(self.node.root.index, t);
         }
         Ok(())
     }

@@ -34,6 +34,8 @@ pub struct DmTree {
     pub(crate) tries: RefCell<Vec<HeldLock>>,
     /// Something forced the present operation to repeat a step.
     pub(crate) retried: Cell<bool>,
+    /// The present operation replaces a value in a full pool: it may use the last block.
+    pub(crate) spare: Cell<bool>,
     /// Cache hits not yet added to the node's, so that clients do not share a counter per operation.
     hits: Cell<u64>,
 }
@@ -178,6 +180,7 @@ impl DmTree {
             held: RefCell::default(),
             tries: RefCell::default(),
             retried: Cell::new(false),
+            spare: Cell::new(false),
             hits: Cell::new(0),
             ep,
             node,
@@ -523,7 +526,8 @@ impl DmTree {
         near: Option<dmtree_fabric::NodeId>,
     ) -> Result<(BlockPtr, dmtree_fabric::Buf)> {
         let len = block::bytes(key.len(), value.len());
-        let at = self.node.pool.alloc_block(&self.ep, self.node.root.index, len, near).await?;
+        let (index, spare) = (self.node.root.index, self.spare.get());
+        let at = self.node.pool.alloc_block_of(&self.ep, (index, len), near, spare).await?;
         let mut buf = match self.ep.buf(len).await {
             Ok(buf) => buf,
             Err(e) => {

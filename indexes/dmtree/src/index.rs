@@ -70,15 +70,7 @@ impl RangeIndex for DmTree {
     }
 
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        let mut outcome = self.write_op(key, w).await;
-        // Memory that deletes have freed may only be waiting to be asked for.
-        if outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full)
-            // A node that does not say what it reads keeps what is freed from being used; that is no error of this write.
-            && self.make_free().await.unwrap_or(false)
-        {
-            outcome = self.write_op(key, w).await;
-        }
-        outcome
+        self.write_with_room(key, w).await
     }
 
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
@@ -133,23 +125,6 @@ impl RangeIndex for DmTree {
 }
 
 impl DmTree {
-    /// Does what maintenance waits, so that freed memory can be reused; whether any came free.
-    async fn make_free(&self) -> Result<bool> {
-        for _ in 0..256 {
-            if self.maintain_op().await? == Work::None {
-                break;
-            }
-        }
-        let scope = self.ep.begin(OpKind::Maintain);
-        let freed = self.node.pool.reclaim_for_room(&self.ep).await;
-        scope.end(OpOutcome::Other);
-        match freed {
-            // Somebody's long operation holds all that waits: the pool is full for now.
-            Err(e) if e.kind() == ErrorKind::TimedOut => Ok(false),
-            other => other,
-        }
-    }
-
     /// One empty leaf under one inner node; the root word last.
     async fn format_empty(&self) -> Result<()> {
         let g = self.node.g;

@@ -8,6 +8,7 @@ mod batch;
 mod census;
 mod client;
 mod defects;
+mod fair;
 pub mod format;
 mod get;
 mod index;
@@ -28,6 +29,7 @@ mod probe;
 #[cfg(test)]
 mod rare;
 mod relocate;
+mod room;
 mod rough;
 mod route;
 mod scan;

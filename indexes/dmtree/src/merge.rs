@@ -24,29 +24,46 @@ use crate::parent::LockedInner;
 use crate::route::route_of;
 
 impl DmTree {
-    /// Merges the leaf of a key with a neighbour, if both are small enough and nobody is at work there.
+    /// Merges the leaf of a key with a neighbour, if both are small enough and nobody is at work there: with the right one, or else
+    /// with the left one, which keys that are deleted in ascending order leave small.
     pub(crate) async fn merge_leaf(&self, key: &[u8]) -> Result<()> {
         self.route(key).await?;
-        let pair = self.node.cache.lookup(1, key, |n, i| {
-            let a = if i + 1 < n.records().len() { i } else { i.checked_sub(1)? };
-            let (ra, rb) = (n.records()[a], n.records()[a + 1]);
-            Some((route_of(&ra), route_of(&rb), n.keys().get(a + 1).to_vec()))
+        let pairs = self.node.cache.lookup(1, key, |n, i| {
+            let pair = |a: usize| {
+                let (ra, rb) = (n.records().get(a)?, n.records().get(a + 1)?);
+                Some((route_of(ra), route_of(rb), n.keys().get(a + 1).to_vec()))
+            };
+            [pair(i), i.checked_sub(1).and_then(pair)]
         });
-        let Some(Some((ra, rb, low_b))) = pair else { return Ok(()) };
+        for (ra, rb, low_b) in pairs.into_iter().flatten().flatten() {
+            if self.merge_pair(key, (ra, rb), low_b).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// False: they are too large together.
+    async fn merge_pair(
+        &self,
+        key: &[u8],
+        (ra, rb): (Route, Route),
+        low_b: Vec<u8>,
+    ) -> Result<bool> {
         let Some(a) = self.lock_route(&ra).await? else {
             self.fresh_route(key).await?;
-            return Ok(());
+            return Ok(true);
         };
         let Some(b) = self.try_lock_route(&rb).await? else {
             Mark::MergeBusy.hit();
-            return self.unlock(a).await;
+            return self.unlock(a).await.map(|()| true);
         };
         let (live_a, live_b) = (a.table.live(), b.table.live());
         let worn = a.table.ver.range.max(b.table.ver.range) >= MAX_RANGE;
         if worn || (live_a + live_b) * 2 > ra.capacity {
             Mark::MergeLarge.hit();
             self.unlock(b).await?;
-            return self.unlock(a).await;
+            return self.unlock(a).await.map(|()| false);
         }
         let copies = async {
             let copy_a = self.read_leaf(ra.leaf, ra.capacity).await?;
@@ -58,7 +75,7 @@ impl DmTree {
             Ok((a, b, Some(parent))) => (a, b, parent),
             Ok((_, _, None)) => {
                 self.unlock(b).await?;
-                return self.unlock(a).await;
+                return self.unlock(a).await.map(|()| true);
             }
             Err(e) => {
                 self.unlock(b).await?;
@@ -72,9 +89,9 @@ impl DmTree {
             Mark::MergeNoNeighbour.hit();
             self.unlock_inner(parent).await?;
             self.unlock(b).await?;
-            return self.unlock(a).await;
+            return self.unlock(a).await.map(|()| true);
         };
-        self.merge_locked(a, b, (&copy_a, &copy_b), parent, at).await
+        self.merge_locked(a, b, (&copy_a, &copy_b), parent, at).await.map(|()| true)
     }
 
     async fn merge_locked(
@@ -203,24 +220,32 @@ impl DmTree {
         }
     }
 
-    /// Merges the inner node that covers a key with a neighbour under the same parent, if both have few records.
+    /// Merges the inner node that covers a key with a neighbour under the same parent, if both have few records: the right one, or else
+    /// the left one.
     pub(crate) async fn merge_inner(&self, key: &[u8], level: u8) -> Result<()> {
-        let g = self.node.g;
-        let Some(parent) = self.lock_inner(level + 1, key).await? else { return Ok(()) };
-        let i = parent.records.partition_point(|r| r.key.as_slice() <= key) - 1;
-        let ia = if i + 1 < parent.records.len() { i } else { i.saturating_sub(1) };
-        if ia + 1 >= parent.records.len() {
-            return self.unlock_inner(parent).await;
+        match self.merge_inner_pair(key, level, 0).await? {
+            true => Ok(()),
+            false => self.merge_inner_pair(key, level, 1).await.map(|_| ()),
         }
+    }
+
+    /// The node of a key, or the one `left` of it, with the next one. False: they are too large together, or there is none.
+    async fn merge_inner_pair(&self, key: &[u8], level: u8, left: usize) -> Result<bool> {
+        let g = self.node.g;
+        let Some(parent) = self.lock_inner(level + 1, key).await? else { return Ok(true) };
+        let i = parent.records.partition_point(|r| r.key.as_slice() <= key) - 1;
+        let Some(ia) = i.checked_sub(left).filter(|ia| ia + 1 < parent.records.len()) else {
+            return self.unlock_inner(parent).await.map(|()| false);
+        };
         let (ca, cb) = (parent.records[ia].child, parent.records[ia + 1].child);
         let Some(a) = self.try_lock_inner(ca.addr, ca.life, level).await? else {
-            return self.unlock_inner(parent).await;
+            return self.unlock_inner(parent).await.map(|()| true);
         };
         let b = match self.try_lock_inner(cb.addr, cb.life, level).await? {
             Some(b) => b,
             None => {
                 self.unlock_inner(a).await?;
-                return self.unlock_inner(parent).await;
+                return self.unlock_inner(parent).await.map(|()| true);
             }
         };
         let small = (a.records.len() + b.records.len()) * 2 <= g.fanout;
@@ -229,9 +254,9 @@ impl DmTree {
             Mark::MergeInnerNot.hit();
             self.unlock_inner(b).await?;
             self.unlock_inner(a).await?;
-            return self.unlock_inner(parent).await;
+            return self.unlock_inner(parent).await.map(|()| false);
         }
-        self.merge_inner_locked(a, b, parent, ia + 1).await
+        self.merge_inner_locked(a, b, parent, ia + 1).await.map(|()| true)
     }
 
     async fn merge_inner_locked(

@@ -1,12 +1,13 @@
 //! What the clients of one compute node share.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
 use dmtree_parts::cache::{MAX_LEVELS, NodeCache};
 use dmtree_parts::combine::Combiner;
+use dmtree_parts::rivals::Rivals;
 use dmtree_parts::turns::{Rank, TurnTable};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
@@ -78,6 +79,8 @@ pub struct DmNode {
     pub(crate) root: Root,
     pub(crate) cache: NodeCache,
     pub(crate) leaf_turns: Arc<TurnTable>,
+    /// How far this node is ahead of others at the locks of leaves.
+    pub(crate) rivals: Rivals,
     pub(crate) inner_turns: Arc<TurnTable>,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
@@ -99,6 +102,10 @@ pub struct DmNode {
     builds: Mutex<BTreeMap<u64, Route>>,
     /// A census under way, between two calls of maintenance.
     census: Mutex<Option<Box<Going>>>,
+    /// A client of this node counts what the dead have left, because it needs room.
+    pub(crate) counting: AtomicBool,
+    /// A leaf has no record in its parent, for want of memory for inner nodes.
+    pub(crate) starved: AtomicBool,
     pub(crate) chores_waiting: AtomicU32,
     builds_waiting: AtomicU32,
     clients: AtomicU32,
@@ -132,6 +139,7 @@ impl DmNode {
             root,
             cache: NodeCache::new(cx.cache_bytes),
             leaf_turns: TurnTable::new(TURNS),
+            rivals: Rivals::new(TURNS),
             inner_turns: TurnTable::ranked(Rank(MAX_LEVELS as u8), INNER_TURNS),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
@@ -151,6 +159,8 @@ impl DmNode {
             builds: Mutex::default(),
             builds_waiting: AtomicU32::new(0),
             census: Mutex::default(),
+            counting: AtomicBool::new(false),
+            starved: AtomicBool::new(false),
             chores_waiting: AtomicU32::new(0),
             clients: AtomicU32::new(0),
             hits: AtomicU64::new(0),

@@ -9,6 +9,8 @@
 //!
 //! L stays locked until the parent is published. All memory is taken before step 2, so a full memory node changes nothing.
 
+use std::sync::atomic::Ordering;
+
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::hash::{KeyHash, fence_tag};
@@ -76,8 +78,10 @@ impl DmTree {
                 return Ok(NewLeaf { grant, table, table_at, capacity });
             }
         };
-        let table =
-            node.pool.alloc_table(&self.ep, crate::format::table::lines(capacity), side).await;
+        let table = node
+            .pool
+            .alloc_table(&self.ep, node.root.index, crate::format::table::lines(capacity), side)
+            .await;
         let resolved = match table {
             Ok(t) => node.pool.resolve(&self.ep, t).await.map(|at| (t, at)),
             Err(e) => Err(e),
@@ -98,7 +102,7 @@ impl DmTree {
         }
         self.node.pool.give_back(self.node.leaf_arena(s.capacity), grant);
         if self.node.has_tables() {
-            self.node.pool.give_back_table(s.table);
+            self.node.pool.give_back_table(self.node.root.index, s.table);
         }
     }
 
@@ -140,6 +144,9 @@ impl DmTree {
             Ok(leaf) => leaf,
             Err(e) => return self.fail_locked(l, e).await,
         };
+        if let Err(e) = self.check_parents().await {
+            return self.fail_locked(l, e).await;
+        }
         Mark::Split.hit();
         let plan = match self.plan_split(&leaf, pair.0).await {
             Ok(plan) => plan,
@@ -153,6 +160,16 @@ impl DmTree {
         let done = self.finish_split(l, &leaf, (&plan.separator, s), images).await;
         done.map_err(dmtree_fabric::Error::effect_unknown)?;
         Ok((Outcome::Done, OpOutcome::InsertSplit))
+    }
+
+    /// Leaves without records in their parents are found by walking from one to the next: there must not be many of them.
+    async fn check_parents(&self) -> Result<()> {
+        if self.node.starved.load(Ordering::Relaxed) {
+            let pool = &self.node.pool;
+            let room = pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
+            pool.give_back(&self.node.inner_arena, room);
+        }
+        Ok(())
     }
 
     /// From the commit on.
@@ -261,10 +278,17 @@ impl DmTree {
     /// walk right), and the record is added later.
     pub(crate) async fn publish(&self, low: &[u8], child: &Child) -> Result<()> {
         match Box::pin(self.insert_record(1, low, child)).await {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                if self.node.starved.load(Ordering::Relaxed) {
+                    self.node.starved.store(false, Ordering::Relaxed);
+                }
+                Ok(())
+            }
             // A parent that cannot be reached is no reason for keeping the leaf locked, either.
             Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full || is_away(&e) => {
                 Mark::PublishLater.hit();
+                let starved = e.kind() == dmtree_fabric::ErrorKind::Full;
+                self.node.starved.store(starved, Ordering::Relaxed);
                 self.node.push_chore(Chore::Publish(low.to_vec()));
                 Ok(())
             }

@@ -5,6 +5,7 @@
 mod costs;
 mod fairness;
 mod harness;
+mod hostile;
 mod lives;
 mod memory_nodes;
 mod operations;

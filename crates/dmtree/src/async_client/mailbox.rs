@@ -1,18 +1,20 @@
 //! The queue between async callers and worker threads.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use dmtree_fabric::{Error, ErrorKind, Result};
 
-use super::worker::Coroutine;
+use super::request::Job;
 use crate::pool::locked;
 
-/// A request, to be run by a coroutine of a worker.
-pub(crate) type Job =
-    Box<dyn for<'c> FnOnce(&'c mut Coroutine) -> Pin<Box<dyn Future<Output = ()> + 'c>> + Send>;
+/// What a coroutine finds in the mailbox.
+pub(super) enum Taken {
+    Job(Job),
+    News,
+    Closed,
+}
 
 /// What callers and workers share.
 pub(crate) struct Mailbox {
@@ -22,7 +24,9 @@ pub(crate) struct Mailbox {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    /// With their numbers.
+    jobs: VecDeque<(u64, Job)>,
+    posted: u64,
     /// Coroutines without work.
     idle: VecDeque<(u64, Waker)>,
     coroutines: u64,
@@ -45,7 +49,9 @@ impl Mailbox {
                 ),
             ));
         }
-        state.jobs.push_back(job);
+        let number = state.posted;
+        state.posted += 1;
+        state.jobs.push_back((number, job));
         let idle = state.idle.pop_front();
         drop(state);
         if let Some((_, waker)) = idle {
@@ -54,18 +60,64 @@ impl Mailbox {
         Ok(())
     }
 
-    /// The next job for coroutine `id`; `None` when there will be no more.
-    pub(super) fn poll_take(&self, id: u64, cx: &mut Context<'_>) -> Poll<Option<Job>> {
+    /// The next job for coroutine `id`; `Closed` when there will be no more, `News` before anything else when there is some.
+    pub(super) fn poll_take(
+        &self,
+        id: u64,
+        has_news: impl Fn() -> bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Taken> {
         let mut state = locked(&self.state);
         state.idle.retain(|(idle, _)| *idle != id);
-        if let Some(job) = state.jobs.pop_front() {
-            return Poll::Ready(Some(job));
+        // Read under the lock: news that comes later finds the coroutine among the idle ones.
+        if has_news() {
+            return Poll::Ready(Taken::News);
+        }
+        if let Some((_, job)) = state.jobs.pop_front() {
+            return Poll::Ready(Taken::Job(job));
         }
         if state.closed {
-            return Poll::Ready(None);
+            return Poll::Ready(Taken::Closed);
         }
         state.idle.push_back((id, cx.waker().clone()));
         Poll::Pending
+    }
+
+    /// A job that another coroutine is to run, before the others.
+    pub(super) fn put_back(&self, job: Job) {
+        let mut state = locked(&self.state);
+        state.jobs.push_front((0, job));
+        let idle = state.idle.pop_front();
+        drop(state);
+        if let Some((_, waker)) = idle {
+            waker.wake();
+        }
+    }
+
+    /// How many requests have come so far.
+    pub(super) fn posted(&self) -> u64 {
+        locked(&self.state).posted
+    }
+
+    /// Answers those of the first so many requests that still wait with an error.
+    pub(super) fn refuse(&self, first: u64, e: &Error) {
+        let mut state = locked(&self.state);
+        let old = state.jobs.iter().take_while(|(number, _)| *number < first).count();
+        let refused: Vec<_> = state.jobs.drain(..old).collect();
+        drop(state);
+        refused.into_iter().for_each(|(_, job)| job.refuse(e.clone()));
+    }
+
+    /// Coroutines without work look up.
+    pub(crate) fn wake_all(&self) {
+        let idle = std::mem::take(&mut locked(&self.state).idle);
+        idle.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Whether there is nothing to be done any more.
+    pub(super) fn is_over(&self) -> bool {
+        let state = locked(&self.state);
+        state.closed && state.jobs.is_empty()
     }
 
     /// A number for a new coroutine.
@@ -146,14 +198,26 @@ impl std::fmt::Debug for Door {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+
     use super::*;
     use crate::async_client::Reply;
 
+    struct One;
+
+    impl crate::async_client::request::Request for One {
+        type Out = u32;
+        const READS: bool = true;
+        fn what(&self) -> crate::Operation {
+            crate::Operation::Get
+        }
+        async fn run(&mut self, _tree: &mut dmtree_engine::DmTree) -> Result<u32> {
+            Ok(1)
+        }
+    }
+
     fn request(door: &Arc<Door>) -> Reply<u32> {
-        Reply::new(door, |_, tx| {
-            tx.send(Ok(1));
-            Box::pin(std::future::ready(()))
-        })
+        Reply::new(door, One)
     }
 
     fn poll(reply: &mut Reply<u32>) -> Poll<Result<u32>> {

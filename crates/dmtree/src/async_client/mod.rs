@@ -2,13 +2,14 @@
 
 mod mailbox;
 mod reply;
+mod request;
 mod scan;
 mod worker;
 
 use std::sync::Arc;
 
 use dmtree_fabric::{Error, Result};
-use dmtree_parts::{Loaded, Outcome, RangeIndex, Values, Write};
+use dmtree_parts::{Loaded, Outcome};
 
 use crate::batch::Batch;
 use crate::bounds::KeyRange;
@@ -16,10 +17,9 @@ use crate::index::LoadOrder;
 use crate::open::OpenIndex;
 use crate::pool::{PoolInner, locked};
 use crate::scan::Cursor;
-use crate::session::{done, found, maintain};
-use crate::stats::Operation;
+use request::{Get, GetMany, Load, OwnedWrite, WriteMany, WriteOne};
 
-pub(crate) use mailbox::Door;
+pub(crate) use mailbox::{Door, Mailbox};
 pub use reply::Reply;
 pub use scan::AsyncScan;
 
@@ -118,6 +118,7 @@ impl AsyncClient {
         options.check()?;
         open.check_open()?;
         let door = Arc::new(Door::new(options.queue));
+        open.connect(door.mailbox());
         for n in 0..options.workers {
             worker::start(pool, open, &door, n, options.coroutines)?;
         }
@@ -126,53 +127,36 @@ impl AsyncClient {
 
     /// Reads a key.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Reply<Option<Vec<u8>>> {
-        let key = key.as_ref().to_vec();
-        Reply::new(&self.door, move |c, tx| {
-            Box::pin(async move {
-                let mut out = Vec::new();
-                let result = c.tree.get(&key, &mut out).await;
-                c.tally.count(Operation::Get, found(&result));
-                tx.send(result.map(|found| found.then_some(out)));
-            })
-        })
+        Reply::new(&self.door, Get(key.as_ref().to_vec()))
     }
 
     /// Reads several keys with fewer round trips than one by one; not a snapshot.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Reply<Vec<Option<Vec<u8>>>> {
-        let keys: Vec<Vec<u8>> = keys.iter().map(|k| k.as_ref().to_vec()).collect();
-        Reply::new(&self.door, move |c, tx| {
-            Box::pin(async move {
-                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-                let mut out = Values::new();
-                let result = c.tree.get_many(&keys, &mut out).await;
-                c.tally.count(Operation::GetMany, done(&result));
-                let values = || (0..keys.len()).map(|i| out.get(i).map(<[u8]>::to_vec)).collect();
-                tx.send(result.map(|()| values()));
-            })
-        })
+        let keys = keys.iter().map(|k| k.as_ref().to_vec()).collect();
+        Reply::new(&self.door, GetMany(keys))
     }
 
     /// Sets the value of a key, whether it is there or not.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
         let value = value.as_ref().to_vec();
-        self.write(Operation::Put, key, OwnedWrite::Put(value))
+        self.write(key, OwnedWrite::Put(value))
     }
 
     /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
         let value = value.as_ref().to_vec();
-        self.write(Operation::Insert, key, OwnedWrite::Insert(value))
+        self.write(key, OwnedWrite::Insert(value))
     }
 
     /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
     pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
         let value = value.as_ref().to_vec();
-        self.write(Operation::Update, key, OwnedWrite::Update(value))
+        self.write(key, OwnedWrite::Update(value))
     }
 
     /// Removes a key that is there; otherwise [`Outcome::NotFound`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Reply<Outcome> {
-        self.write(Operation::Delete, key, OwnedWrite::Delete)
+        self.write(key, OwnedWrite::Delete)
     }
 
     /// Sets the value of a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
@@ -183,7 +167,7 @@ impl AsyncClient {
         new: impl AsRef<[u8]>,
     ) -> Reply<Outcome> {
         let (expected, new) = (expected.as_ref().to_vec(), Some(new.as_ref().to_vec()));
-        self.write(Operation::CompareAndSet, key, OwnedWrite::CompareAndSet { expected, new })
+        self.write(key, OwnedWrite::CompareAndSet { expected, new })
     }
 
     /// Removes a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
@@ -193,47 +177,22 @@ impl AsyncClient {
         expected: impl AsRef<[u8]>,
     ) -> Reply<Outcome> {
         let (expected, new) = (expected.as_ref().to_vec(), None);
-        self.write(Operation::CompareAndSet, key, OwnedWrite::CompareAndSet { expected, new })
+        self.write(key, OwnedWrite::CompareAndSet { expected, new })
     }
 
-    fn write(&self, what: Operation, key: impl AsRef<[u8]>, w: OwnedWrite) -> Reply<Outcome> {
-        let key = key.as_ref().to_vec();
-        Reply::new(&self.door, move |c, tx| {
-            Box::pin(async move {
-                let result = c.tree.write(&key, w.borrowed()).await;
-                c.tally.count(what, result.as_ref().copied().map_err(drop));
-                tx.send(result);
-                maintain(&mut c.tree, &c.tally).await;
-            })
-        })
+    fn write(&self, key: impl AsRef<[u8]>, w: OwnedWrite) -> Reply<Outcome> {
+        Reply::new(&self.door, WriteOne(key.as_ref().to_vec(), w))
     }
 
     /// Applies several writes with fewer round trips than one by one. **Not atomic.** See
     /// [`Session::write_batch`](crate::Session::write_batch).
     pub fn write_batch(&self, batch: Batch) -> Reply<Vec<Result<Outcome>>> {
-        Reply::new(&self.door, move |c, tx| {
-            Box::pin(async move {
-                let writes: Vec<_> = batch.writes().collect();
-                let mut outcomes = Vec::with_capacity(writes.len());
-                let result = c.tree.write_many(&writes, &mut outcomes).await;
-                c.tally.count(Operation::WriteBatch, done(&result));
-                tx.send(result.map(|()| outcomes));
-                maintain(&mut c.tree, &c.tally).await;
-            })
-        })
+        Reply::new(&self.door, WriteMany::new(batch))
     }
 
     /// Stores many pairs. See [`Session::load`](crate::Session::load). Keeps one worker busy until it has ended.
     pub fn load(&self, pairs: Vec<(Vec<u8>, Vec<u8>)>, order: LoadOrder) -> Reply<Loaded> {
-        Reply::new(&self.door, move |c, tx| {
-            Box::pin(async move {
-                let mut pairs = pairs.into_iter();
-                let sorted = order == LoadOrder::Sorted;
-                let result = c.tree.load(&mut pairs, sorted, crate::session::LOAD_FILL).await;
-                c.tally.count(Operation::Load, done(&result));
-                tx.send(result);
-            })
-        })
+        Reply::new(&self.door, Load(pairs, order))
     }
 
     /// Pairs in key order, a page at a time. See [`AsyncScan`].
@@ -247,28 +206,5 @@ impl AsyncClient {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that are no cursor.
     pub fn resume(&self, cursor: impl AsRef<[u8]>) -> Result<AsyncScan> {
         Ok(AsyncScan::new(self.door.clone(), Cursor::decode(cursor.as_ref())?))
-    }
-}
-
-/// A write that travels to another thread.
-enum OwnedWrite {
-    Put(Vec<u8>),
-    Insert(Vec<u8>),
-    Update(Vec<u8>),
-    Delete,
-    CompareAndSet { expected: Vec<u8>, new: Option<Vec<u8>> },
-}
-
-impl OwnedWrite {
-    fn borrowed(&self) -> Write<'_> {
-        match self {
-            Self::Put(value) => Write::Put(value),
-            Self::Insert(value) => Write::Insert(value),
-            Self::Update(value) => Write::Update(value),
-            Self::Delete => Write::Delete,
-            Self::CompareAndSet { expected, new } => {
-                Write::CompareAndSet { expected, new: new.as_deref() }
-            }
-        }
     }
 }

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use dmtree_fabric::{Error, ErrorKind, Result};
 
-use super::mailbox::{Door, Job};
-use super::worker::Coroutine;
+use super::mailbox::Door;
+use super::request::{Asked, Job, Request};
 use crate::pool::locked;
 
 /// The answer to a request of an [`AsyncClient`](crate::AsyncClient), to be awaited. `Send`, whatever the runtime.
@@ -31,22 +31,11 @@ struct Answer<T> {
 /// The worker's end: sends once. Dropped without (its worker panicked), it says so.
 pub(super) struct Sender<T>(Option<Arc<Slot<T>>>);
 
-type Run<'c> = Pin<Box<dyn Future<Output = ()> + 'c>>;
-
 impl<T: Send + 'static> Reply<T> {
-    pub(super) fn new(
-        door: &Arc<Door>,
-        run: impl for<'c> FnOnce(&'c mut Coroutine, Sender<T>) -> Run<'c> + Send + 'static,
-    ) -> Self {
+    pub(super) fn new(door: &Arc<Door>, request: impl Request<Out = T>) -> Self {
         let slot = Arc::new(Slot(Mutex::new(Answer { value: None, waker: None })));
-        let tx = Sender(Some(slot.clone()));
-        let job: Job = Box::new(move |c| {
-            if let Err(e) = c.open.check_open() {
-                tx.send(Err(e));
-                return Box::pin(std::future::ready(()));
-            }
-            run(c, tx)
-        });
+        let answer = Sender(Some(slot.clone()));
+        let job: Job = Box::new(Asked { request, answer, attempts: None });
         Self { door: door.clone(), job: Some(job), slot }
     }
 }

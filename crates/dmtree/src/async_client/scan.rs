@@ -4,14 +4,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use dmtree_fabric::Result;
-use dmtree_parts::{Page, RangeIndex, Resume, ScanRequest};
+use dmtree_parts::{Page, Resume};
 
 use super::mailbox::Door;
 use super::reply::Reply;
-use crate::bounds::{borrowed, is_empty};
+use super::request::ScanPage;
+use crate::bounds::is_empty;
 use crate::scan::{Cursor, DEFAULT_PAGE_PAIRS};
-use crate::session::done;
-use crate::stats::Operation;
 
 /// A scan for async code, a page at a time; made by [`AsyncClient::scan`](crate::AsyncClient::scan). Promises what
 /// [`Scan`](crate::Scan) promises.
@@ -113,19 +112,6 @@ impl AsyncScan {
     fn fetch(&self) -> Reply<(Page, Option<Resume>)> {
         let plan = self.plan.clone();
         let limit = self.page_pairs.min(usize::try_from(plan.left).unwrap_or(usize::MAX));
-        Reply::new(&self.door, move |c, tx| {
-            Box::pin(async move {
-                let request = ScanRequest {
-                    low: borrowed(&plan.low),
-                    high: borrowed(&plan.high),
-                    reverse: plan.reverse,
-                    limit,
-                };
-                let mut page = Page::new();
-                let result = c.tree.scan(&request, &mut page).await;
-                c.tally.count(Operation::Scan, done(&result));
-                tx.send(result.map(|resume| (page, resume)));
-            })
-        })
+        Reply::new(&self.door, ScanPage(plan, limit))
     }
 }

@@ -5,29 +5,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use dmtree_engine::DmTree;
-use dmtree_fabric::{Core, Endpoint, Error, ErrorKind, Fifo, Result, Worker};
+use dmtree_fabric::{Core, Error, ErrorKind, Fifo, Result, Worker};
 use dmtree_parts::RangeIndex;
 
-use super::mailbox::{Door, Mailbox, OnDuty};
+use super::mailbox::{Door, Mailbox, OnDuty, Taken};
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
-use crate::session::{HOUSEKEEPING_OPS, SLAB_BYTES, maintain};
-use crate::tally::Tally;
+use crate::seat::Seat;
+use crate::session::{HOUSEKEEPING_OPS, maintain};
 
 /// What runs requests: a client of the index on a slot of the worker's executor.
 pub(crate) struct Coroutine {
-    pub(super) tree: DmTree,
-    pub(super) tally: Arc<Tally>,
-    pub(super) open: Arc<OpenIndex>,
+    pub(super) seat: Seat,
+    pub(super) pool: Arc<PoolInner>,
     id: u64,
-}
-
-impl Drop for Coroutine {
-    fn drop(&mut self) {
-        self.tally.publish(self.tree.endpoint().snapshot());
-        self.open.retire(&self.tally);
-    }
+    /// The news that this coroutine has heeded.
+    seen: u64,
 }
 
 /// Starts a worker thread and waits until it is ready.
@@ -42,18 +35,25 @@ pub(super) fn start(
     let (ready, readiness) = mpsc::channel();
     let body = move || {
         let _on_duty = OnDuty::new(&mailbox);
-        match attach(&pool, &open, &mailbox, coroutines) {
-            Ok((core, crew)) => {
-                let mut worker = Worker::new(core);
-                for c in crew {
-                    worker.spawn(c.tree.endpoint().slot(), serve(c, mailbox.clone()));
-                }
-                let _ = ready.send(Ok(()));
-                // It can stall only in a simulator; whoever waits then hears from the dropped requests.
-                let _ = worker.run(&mut Fifo);
+        let mut ready = Some(ready);
+        // Once for each life of the process.
+        loop {
+            let attached = attach(&pool, &open, &mailbox, coroutines);
+            let (attached, said) = match attached {
+                Ok(attached) => (Some(attached), Ok(())),
+                Err(e) => (None, Err(e)),
+            };
+            if let Some(ready) = ready.take() {
+                let _ = ready.send(said);
             }
-            Err(e) => {
-                let _ = ready.send(Err(e));
+            let Some((core, crew)) = attached else { return };
+            let mut worker = Worker::new(core);
+            for c in crew {
+                worker.spawn(c.seat.slot, serve(c, mailbox.clone()));
+            }
+            // It can stall only in a simulator; whoever waits then hears from the dropped requests.
+            if worker.run(&mut Fifo).is_err() || mailbox.is_over() {
+                return;
             }
         }
     };
@@ -67,40 +67,60 @@ pub(super) fn start(
 }
 
 fn attach(
-    pool: &PoolInner,
+    pool: &Arc<PoolInner>,
     open: &Arc<OpenIndex>,
     mailbox: &Mailbox,
     coroutines: usize,
 ) -> Result<(Rc<Core>, Vec<Coroutine>)> {
-    let compute_node = open.next_node();
-    let node = pool.cluster.compute_node(compute_node)?;
-    let transport = node.fabric().attach(node.cn())?;
-    let core = Core::new(transport.clone(), SLAB_BYTES);
-    let coroutine = || {
-        let ep = Endpoint::new(core.clone(), transport.clone(), core.add_slot());
-        Coroutine {
-            tree: DmTree::client(ep, open.nodes[compute_node].clone()),
-            tally: open.enlist(),
-            open: open.clone(),
-            id: mailbox.enlist(),
-        }
-    };
-    let crew = std::iter::repeat_with(coroutine).take(coroutines).collect();
-    Ok((core, crew))
+    let (core, seats) = Seat::crew(open, coroutines)?;
+    let coroutine = |seat| Coroutine { seat, pool: pool.clone(), id: mailbox.enlist(), seen: 0 };
+    Ok((core, seats.into_iter().map(coroutine).collect()))
 }
 
+/// Runs requests until there will be no more, or there is a newer life.
 async fn serve(mut c: Coroutine, mailbox: Arc<Mailbox>) {
-    let ep = c.tree.endpoint().clone();
+    let ep = c.seat.tree.endpoint().clone();
     let mut quiet_ops = HOUSEKEEPING_OPS;
-    while let Some(job) = poll_fn(|cx| mailbox.poll_take(c.id, cx)).await {
-        job(&mut c).await;
-        quiet_ops -= 1;
-        if quiet_ops == 0 {
-            quiet_ops = HOUSEKEEPING_OPS;
-            maintain(&mut c.tree, &c.tally).await;
-            c.tally.publish(ep.snapshot());
+    loop {
+        let has_news = || c.seat.open.news() != c.seen;
+        match poll_fn(|cx| mailbox.poll_take(c.id, has_news, cx)).await {
+            Taken::Closed => return,
+            Taken::News => {
+                if !heed(&mut c, &mailbox).await {
+                    return;
+                }
+            }
+            Taken::Job(job) => {
+                if let Err(e) = c.seat.open.check_open() {
+                    job.refuse(e);
+                    continue;
+                }
+                if let Some(job) = job.run(&mut c).await {
+                    // The coroutines of the newer life come to it.
+                    return mailbox.put_back(job);
+                }
+                quiet_ops -= 1;
+                if quiet_ops == 0 {
+                    quiet_ops = HOUSEKEEPING_OPS;
+                    maintain(&mut c.seat.tree, &c.seat.tally).await;
+                    c.seat.publish();
+                }
+            }
         }
         // In process no verb suspends: without this one coroutine would run all requests.
         ep.yield_now().await;
     }
+}
+
+/// Looks up because of news; false when a newer life is there. Requests that have waited for a newer life in vain are answered
+/// with the reason.
+async fn heed(c: &mut Coroutine, mailbox: &Mailbox) -> bool {
+    let (news, waiting) = (c.seat.open.news(), mailbox.posted());
+    let outlived = c.seat.is_outlived(&c.pool).await;
+    // Requests that come while this process is no member find that out by themselves.
+    c.seen = news;
+    if let Err(e) = &outlived {
+        mailbox.refuse(waiting, e);
+    }
+    !outlived.unwrap_or(false)
 }

@@ -4,3 +4,4 @@ mod async_client;
 mod blocking;
 mod examples;
 mod keys;
+mod rejoin;

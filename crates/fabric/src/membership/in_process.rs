@@ -104,5 +104,5 @@ impl Membership for InProcess {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
+#[path = "tests/mod.rs"]
 mod tests;

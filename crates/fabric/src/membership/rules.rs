@@ -252,9 +252,8 @@ impl Book {
 
     /// Nothing was judged, and nobody was answered, for so long.
     fn stood_still(&mut self, ns: Nanos) {
-        for at in self.leases.values_mut().chain(self.asked.values_mut()) {
-            *at += ns;
-        }
+        let times = self.leases.values_mut().chain(self.asked.values_mut());
+        times.chain(self.joined.values_mut()).for_each(|at| *at += ns);
         self.move_asked += ns;
         self.tell(News::StoodStill(ns));
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::dial::{Line, Question, To};
 use super::io::Net;
 use super::key::Key;
-use super::wire::{Answer, Ask, Hello, PoolId};
+use super::wire::{Answer, Ask, Hello, Pass, PoolId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
 
@@ -19,6 +19,8 @@ pub(super) struct Admin {
     net: Arc<dyn Net>,
     address: String,
     pool: Option<PoolId>,
+    /// In whose name.
+    pass: Option<Pass>,
     key: Key,
     /// A connection on which nothing is being asked.
     line: Mutex<Option<Line>>,
@@ -27,7 +29,13 @@ pub(super) struct Admin {
 impl Admin {
     /// Of the node that listens at an address in numbers.
     pub(super) fn new(net: &Arc<dyn Net>, address: String, pool: Option<PoolId>, key: Key) -> Self {
-        Self { net: net.clone(), address, pool, key, line: Mutex::default() }
+        Self { net: net.clone(), address, pool, pass: None, key, line: Mutex::default() }
+    }
+
+    /// Asks in the name of a member.
+    pub(super) fn speaking_for(self, pass: Pass) -> Self {
+        // A connection speaks for one member to its end.
+        Self { pass: Some(pass), line: Mutex::default(), ..self }
     }
 
     /// The address.
@@ -98,7 +106,7 @@ impl Admin {
     }
 
     fn begin(&self, line: Option<Line>, ask: &Ask, until: Nanos) -> Result<Question> {
-        let hello = Hello::Ask { pool: self.pool };
+        let hello = Hello::Ask { pool: self.pool, pass: self.pass };
         let to = To { address: &self.address, key: &self.key, hello: &hello };
         Question::begin(&*self.net, to, line, ask, until)
     }

@@ -15,10 +15,12 @@ use super::frames::{self, Fields};
 use super::handshake::{Host, Side};
 use super::io::{Interest, Stream};
 use super::limits::{Limits, Room};
+use super::roles::Admitted;
 use super::service::{Call, Reply};
 use super::sessions::Session;
-use super::wire::{self, Answer, Ask, Hello, MAX_FRAME, Welcome};
+use super::wire::{self, Ask, Hello, MAX_FRAME, Welcome};
 use crate::error::{Error, Result};
+use crate::membership::Member;
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
 use crate::transport::Nanos;
 
@@ -72,8 +74,8 @@ enum Halt {
 enum Phase {
     /// Nobody knows yet.
     Greeting(Box<Host>),
-    /// Questions.
-    Asking,
+    /// Questions, in the name of this member.
+    Asking(Option<Member>),
     /// Verbs and calls.
     Link(Linked),
     /// Nothing any more: what is to be sent is sent.
@@ -241,15 +243,13 @@ impl Connection {
     fn welcome(&mut self, turn: &mut Turn<'_>, hello: Hello) -> Result<(), Over> {
         let Phase::Greeting(host) = &self.phase else { return Ok(()) };
         let clock = turn.shared.now();
-        let entered = match hello {
-            Hello::Ask { pool } => {
-                pool.map_or(Ok(()), |pool| turn.shared.check_pool(pool)).map(|()| Phase::Asking)
-            }
-            Hello::Link { pool, from, to, number, replaces } => turn
+        let entered = turn.shared.admit(hello).and_then(|admitted| match admitted {
+            Admitted::Asking(speaker) => Ok(Phase::Asking(speaker)),
+            Admitted::Link { from, number, replaces } => turn
                 .shared
-                .enter(self.token, pool, (from, number), to, replaces)
+                .enter(self.token, (from, number), replaces)
                 .map(|session| Phase::Link(Linked { session, calls: 0, waits_for_end: false })),
-        };
+        });
         let (phase, said) = match entered {
             Ok(phase) => (phase, Welcome::Granted { clock }),
             Err(e) => (Phase::Leaving, Welcome::Refused((&e).into())),
@@ -262,12 +262,19 @@ impl Connection {
     fn take_frames(&mut self, turn: &mut Turn<'_>) -> Result<Halt, Over> {
         match &mut self.phase {
             Phase::Greeting(_) | Phase::Leaving => Ok(Halt::Hungry),
-            Phase::Asking => self.take_questions(turn),
+            Phase::Asking(speaker) => {
+                let speaker = *speaker;
+                self.take_questions(turn, speaker)
+            }
             Phase::Link(_) => self.take_link_frames(turn),
         }
     }
 
-    fn take_questions(&mut self, turn: &mut Turn<'_>) -> Result<Halt, Over> {
+    fn take_questions(
+        &mut self,
+        turn: &mut Turn<'_>,
+        speaker: Option<Member>,
+    ) -> Result<Halt, Over> {
         while let Some(body) = self.input.first(MAX_ASK, "a peer")? {
             if self.out.left() >= turn.limits.unsent_of_one {
                 return Ok(Halt::Full);
@@ -275,7 +282,7 @@ impl Connection {
             let ask: Ask = wire::decode(body, "a peer")?;
             self.input.take_first();
             (self.since, self.frame_since) = (turn.now, None);
-            let body = wire::encode(&answer(turn.shared, ask, self.ip))?;
+            let body = wire::encode(&turn.shared.answer(ask, speaker, self.ip))?;
             self.out.bytes.extend((body.len() as u32).to_le_bytes());
             self.out.bytes.extend(body);
         }
@@ -344,7 +351,7 @@ impl Connection {
         };
         let idle = match self.phase {
             Phase::Greeting(_) | Phase::Leaving => passed(self.since, limits.greeted_within_ns),
-            Phase::Asking => passed(self.since, limits.idle_ns),
+            Phase::Asking(_) => passed(self.since, limits.idle_ns),
             Phase::Link(_) => false,
         };
         idle || self.frame_since.is_some_and(|since| passed(since, limits.frame_within_ns))
@@ -401,22 +408,5 @@ impl Linked {
             _ => return Err(Over),
         }
         Ok(None)
-    }
-}
-
-fn answer(shared: &Arc<Shared>, ask: Ask, ip: IpAddr) -> Answer {
-    match (ask, &shared.registrar) {
-        (Ask::Fence(member), _) => {
-            shared.revoke(member);
-            Answer::Done
-        }
-        (ask, Some(registrar)) => registrar.answer(ask, ip, shared.now()),
-        (_, None) => {
-            let e = Error::invalid(format!(
-                "{} is not the first memory node of its pool: ask that one",
-                shared.me.node
-            ));
-            Answer::Refused((&e).into())
-        }
     }
 }

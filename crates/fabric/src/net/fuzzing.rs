@@ -1,6 +1,8 @@
 //! What fuzz targets and property tests feed with hostile bytes: the decoders behind the sockets. Each entry takes any bytes, returns,
 //! and allocates no more than a small multiple of them.
 
+mod peer;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -9,12 +11,15 @@ use super::frames::{self, Fields};
 use super::handshake::{Client, Host, Side};
 use super::key::Key;
 use super::registrar::{Charter, Registrar};
+use super::roles::{self, Badges};
 use super::roster::Place;
 use super::wire::{self, Answer, Ask, Failure, Hello, PoolId, Welcome};
 use crate::addr::NodeId;
 use crate::host;
 use crate::membership::{InProcess, Member, Terms};
 use crate::region::Region;
+
+pub use peer::{Registered, begin_a_link, begin_to_ask, register};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -23,7 +28,7 @@ const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub fn handshake(data: &[u8]) {
     let [kind, chunk, rest @ ..] = data else { return };
     let key = Key::of(&"fuzz".repeat(8)).unwrap_or(Key::NONE);
-    let hello = Hello::Ask { pool: Some(PoolId(7)) };
+    let hello = Hello::Ask { pool: Some(PoolId(7)), pass: None };
     let Ok(mut client) = Client::new(key.clone(), &[1; 32], &hello, "mn0".into()) else { return };
     let mut host = Host::new(key.clone(), &[2; 32], "a peer".into());
     let chunk = usize::from(*chunk).max(1);
@@ -97,6 +102,7 @@ pub fn messages(data: &[u8]) {
         rest = tail;
         now += 100_000_000;
         if let Ok(ask) = wire::decode::<Ask>(ask, "a peer") {
+            let _ = roles::check(&ask, Some(Member { node: NodeId::compute(0), incarnation: 1 }));
             let answer = registrar.answer(ask, HERE, now);
             let body = wire::encode(&answer).expect("an answer can be sent");
             wire::decode::<Answer>(&body, "mn0").expect("and read");
@@ -138,7 +144,7 @@ fn registrar() -> Registrar {
     let charter = Charter { memory_nodes: 2, compute_nodes: 3, carrier, terms };
     let common = Common { carrier, mtu: 0 };
     let membership = Arc::new(InProcess::new(Terms::default()));
-    let r = Registrar::new(PoolId(7), charter, common, membership);
+    let r = Registrar::new(PoolId(7), charter, common, Badges::of([1; 32]), membership);
     let member = Member { node: NodeId::memory(0), incarnation: 1 };
     r.enter(Place { member, address: String::new(), region_bytes: 1 << 20, on_chip_bytes: 0 });
     r.ready(member, 0);

@@ -14,7 +14,7 @@ fn host(key: &Key, nonce: u8) -> Host {
 }
 
 fn client(key: &Key, nonce: u8) -> Client {
-    let hello = Hello::Ask { pool: Some(PoolId(7)) };
+    let hello = Hello::Ask { pool: Some(PoolId(7)), pass: None };
     Client::new(key.clone(), &[nonce; 32], &hello, "mn0".into()).expect("short")
 }
 
@@ -63,7 +63,7 @@ fn both_sides_of_one_key_meet_however_the_bytes_come() {
         for chunk in [1, 7, 4096] {
             let (hello, welcome) = meet(&mut client(&key, 1), &mut host(&key, 2), chunk);
             let hello = hello.expect("proven");
-            assert!(matches!(hello, Hello::Ask { pool: Some(PoolId(7)) }), "{hello:?}");
+            assert!(matches!(hello, Hello::Ask { pool: Some(PoolId(7)), .. }), "{hello:?}");
             let welcome = welcome.expect("proven");
             assert!(matches!(welcome, Welcome::Granted { clock: 5 }), "{welcome:?}");
         }

@@ -61,8 +61,8 @@ fn faa(ep: &Endpoint) -> Result<u64> {
 
 /// A link of a member that has the pool's trust, for bytes of one's own.
 fn raw_link(host: &NetFabric, member: &NetFabric, number: u64) -> Box<dyn Stream> {
-    let (from, to, replaces) = (member.me(), host.me(), 0);
-    let hello = Hello::Link { pool: host.pool(), from, to, number: number + (1 << 40), replaces };
+    let (pass, to, replaces) = (member.0.shared.badges.pass(member.me()), host.me(), 0);
+    let hello = Hello::Link { pool: host.pool(), pass, to, number: number + (1 << 40), replaces };
     let to = To { address: host.listens(), key: &Key::NONE, hello: &hello };
     let mut opening = Opening::begin(&System, to).expect("listens");
     loop {
@@ -346,8 +346,9 @@ fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
     let fill: Vec<_> = (0..8).map(|_| System.dial(&at).expect("begins")).collect();
     let began = Instant::now();
     let mn0 = found(MIB);
-    let (pool, from, to) = (mn0.pool(), mn0.me(), mn0.me());
-    let hello = Hello::Link { pool, from, to, number: 1, replaces: 0 };
+    let (pool, to) = (mn0.pool(), mn0.me());
+    let pass = mn0.0.shared.badges.pass(to);
+    let hello = Hello::Link { pool, pass, to, number: 1, replaces: 0 };
     let to = To { address: &at, key: &Key::NONE, hello: &hello };
     let mut opening = Opening::begin(&System, to).expect("begins");
     let not = loop {

@@ -43,6 +43,11 @@ impl Key {
         Ok(Self(Some(mac.map_err(|e| Error::invalid(e.to_string()))?)))
     }
 
+    /// A key that was drawn.
+    pub(super) fn of_bytes(bytes: &[u8; 32]) -> Self {
+        Self(Some(Hmac::new_from_slice(bytes).expect("HMAC takes keys of any length")))
+    }
+
     /// The key in a file that its owner alone may read.
     ///
     /// # Errors

@@ -143,8 +143,8 @@ impl Link {
 
     fn dial(&mut self, shared: &Shared) -> Result<()> {
         let number = shared.next_link();
-        let (pool, from, to) = (shared.pool, shared.me, self.to);
-        let hello = Hello::Link { pool, from, to, number, replaces: self.number };
+        let (pool, pass, to) = (shared.pool, shared.badges.pass(shared.me), self.to);
+        let hello = Hello::Link { pool, pass, to, number, replaces: self.number };
         let to = To { address: &self.address, key: &shared.key, hello: &hello };
         let opening = Opening::begin(&*shared.net, to)?;
         self.way = Way::Opening(Box::new(opening), number);
@@ -205,6 +205,11 @@ impl Link {
             frames::about_end(&mut self.out.bytes, frames::CLOSE, use_by, &[]);
             self.flush();
         }
+    }
+
+    /// The executor has gone, and its buffers with it: what READs and atomics find goes nowhere.
+    pub(super) fn disown(&mut self) {
+        self.pending.iter_mut().for_each(|p| p.gets.clear());
     }
 
     /// The socket to wait for, and for what, while anything is waited for.

@@ -39,6 +39,7 @@ mod membership;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
 mod rdma;
 mod registrar;
+mod roles;
 mod roster;
 mod server;
 mod service;
@@ -69,6 +70,7 @@ use admin::{Admin, unexpected};
 use carrier::Common;
 use rdma::Rdma;
 use registrar::Registrar;
+use roles::Badges;
 use service::Call;
 use transport::NetTransport;
 use wire::{Answer, Ask};
@@ -91,7 +93,7 @@ pub struct NetFabric(Arc<Node>);
 struct Node {
     shared: Arc<Shared>,
     /// The thread that serves others.
-    server: Option<JoinHandle<()>>,
+    server: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What the threads of a node share.
@@ -119,6 +121,8 @@ pub(crate) struct Shared {
     registrar: Option<Registrar>,
     /// What the connections of this node prove, and must prove.
     key: Key,
+    /// Those of the pool's members.
+    badges: Badges,
     /// To the first memory node; where it is.
     first: Admin,
     first_address: String,
@@ -219,6 +223,12 @@ impl NetFabric {
         self.0.shared.registrar.as_ref().map_or_else(Vec::new, |r| r.membership.take_news())
     }
 
+    /// Ends what this node does for others, as the end of its process would: it has lost its membership, and nobody uses its memory
+    /// any more. Its own clients end by themselves.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
     /// The membership of the pool.
     pub fn membership(&self) -> Arc<dyn Membership> {
         match &self.0.shared.registrar {
@@ -234,21 +244,30 @@ impl std::fmt::Debug for NetFabric {
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
+impl Node {
+    /// Serves nobody any more. When this returns the address is free.
+    fn close(&self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        let waits = self.shared.net.has_threads();
-        if waits && self.shared.registrar.is_none() && self.shared.acts.load(Ordering::SeqCst) {
-            // The others need not wait for the end of its lease.
-            let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
-        }
         *locked(&self.shared.calls) = None;
         self.shared.sessions.end(|_, _| true);
         self.shared.sessions.wake();
-        // When this returns the address is free. (The thread drops no node: it has none.)
-        if let Some(server) = self.server.take() {
+        // (The thread drops no node: it has none.)
+        if let Some(server) = locked(&self.server).take() {
             let _ = server.join();
         }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let waits = self.shared.net.has_threads();
+        let acts = self.shared.registrar.is_none() && self.shared.acts.load(Ordering::SeqCst);
+        self.shared.closing.store(true, Ordering::SeqCst);
+        if waits && acts {
+            // The others need not wait for the end of its lease.
+            let _ = self.shared.ask(&Ask::Propose(self.shared.me, Change::Leave));
+        }
+        self.close();
     }
 }
 
@@ -432,7 +451,9 @@ impl Shared {
         let admin = locked(&self.admins)
             .entry(at)
             .or_insert_with(|| {
-                Arc::new(Admin::new(&self.net, address, Some(self.pool), self.key.clone()))
+                let pass = self.badges.pass(self.me);
+                let admin = Admin::new(&self.net, address, Some(self.pool), self.key.clone());
+                Arc::new(admin.speaking_for(pass))
             })
             .clone();
         match admin.ask(&Ask::Fence(member))? {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::carrier::{Carrier, Common};
+use super::roles::Badges;
 use super::roster::{Place, Roster};
 use super::wire::{Answer, Ask, Introduction, PoolId};
 use crate::addr::{NodeId, Role};
@@ -32,6 +33,7 @@ pub(super) struct Registrar {
     pub(super) pool: PoolId,
     charter: Charter,
     common: Common,
+    badges: Badges,
     pub(super) membership: Arc<InProcess>,
     book: Mutex<Book>,
 }
@@ -54,10 +56,11 @@ impl Registrar {
         pool: PoolId,
         charter: Charter,
         common: Common,
+        badges: Badges,
         membership: Arc<InProcess>,
     ) -> Self {
         membership.set_agents(charter.memory_nodes);
-        Self { pool, charter, common, membership, book: Mutex::default() }
+        Self { pool, charter, common, badges, membership, book: Mutex::default() }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -116,7 +119,7 @@ impl Registrar {
             }
             Ask::Register(who) => {
                 let me = self.register(who, ip, now)?;
-                Answer::Registered { me, roster: self.roster() }
+                Answer::Registered { me, roster: self.roster(), secret: self.badges.secret }
             }
             Ask::Ready { me, on_chip_bytes } => {
                 self.check_registered(me)?;
@@ -300,7 +303,7 @@ mod tests {
         let charter = Charter { memory_nodes, compute_nodes, carrier, terms: vec![1, 2] };
         let common = Common { carrier, mtu: 0 };
         let membership = Arc::new(InProcess::new(Terms::default()));
-        let r = Registrar::new(PoolId(7), charter, common, membership);
+        let r = Registrar::new(PoolId(7), charter, common, Badges::of([1; 32]), membership);
         let member = Member { node: NodeId::memory(0), incarnation: 1 };
         let (address, region_bytes) = (String::new(), 1 << 20);
         r.enter(Place { member, address, region_bytes, on_chip_bytes: 0 });

@@ -14,9 +14,7 @@ use super::execute::Ends;
 use super::io::{Interest, Listener, Poller, Ready, Stream};
 use super::limits::{Limits, Room};
 use super::sessions::{Key, Mail, Session};
-use super::wire::PoolId;
 use crate::error::{Error, ErrorKind, Result};
-use crate::membership::Member;
 use crate::transport::Nanos;
 
 /// The token of the listening socket.
@@ -247,16 +245,7 @@ impl Drop for Server {
 
 impl Shared {
     /// Lets a link in that a peer asks for; the one that it takes the place of ends before.
-    pub(super) fn enter(
-        &self,
-        token: u64,
-        pool: PoolId,
-        key: Key,
-        to: Member,
-        replaces: u64,
-    ) -> Result<Arc<Session>> {
-        self.check_pool(pool)?;
-        self.check_life(to)?;
+    pub(super) fn enter(&self, token: u64, key: Key, replaces: u64) -> Result<Arc<Session>> {
         self.sessions.end(|m, n| (m, n) == (key.0, replaces));
         self.sessions.enter(key, token, || {
             // What revokes, or closes the node, afterwards finds the link.

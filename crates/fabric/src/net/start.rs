@@ -11,6 +11,7 @@ use super::carrier::{Carrier, Common, Equipment};
 use super::io::{Listener, Net};
 use super::rdma::Rdma;
 use super::registrar::{Charter, Registrar, ready};
+use super::roles::Badges;
 use super::roster::{Place, Roster};
 use super::server::Server;
 use super::sessions::Sessions;
@@ -55,6 +56,7 @@ struct Start<'a> {
     region: Region,
     common: Common,
     equipment: &'a Equipment,
+    badges: Badges,
     roster: Roster,
     registrar: Option<Registrar>,
     /// In numbers.
@@ -97,7 +99,8 @@ impl NetFabric {
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
         let pool = PoolId(draw(&*net)?);
         let region = common.region(region_bytes, equipment)?;
-        let registrar = Registrar::new(pool, charter, common, Arc::new(InProcess::new(terms)));
+        let (badges, membership) = (Badges::of(net.nonce()?), Arc::new(InProcess::new(terms)));
+        let registrar = Registrar::new(pool, charter, common, badges.clone(), membership);
         let place = Place { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
         registrar.enter(place);
         let (roster, registrar, first_address) =
@@ -108,6 +111,7 @@ impl NetFabric {
             region,
             common,
             equipment,
+            badges,
             roster,
             registrar,
             first_address,
@@ -176,7 +180,11 @@ impl NetFabric {
             nonce: draw(&*net)?,
         });
         let answer = again_until(&*net, until, clock, async || first.ask_soon(&ask).await).await?;
-        let Answer::Registered { me, roster } = answer else { return Err(unexpected(&answer)) };
+        let Answer::Registered { me, roster, secret } = answer else {
+            return Err(unexpected(&answer));
+        };
+        let badges = Badges::of(secret);
+        let first = first.speaking_for(badges.pass(me));
         let (equipment, registrar) = (how.equipment, None);
         let start = Start {
             me,
@@ -184,6 +192,7 @@ impl NetFabric {
             region,
             common,
             equipment,
+            badges,
             roster,
             registrar,
             first_address,
@@ -242,7 +251,9 @@ impl Start<'_> {
                 first_address.clone(),
                 Some(self.pool),
                 equipment.access.key.clone(),
-            ),
+            )
+            .speaking_for(self.badges.pass(me)),
+            badges: self.badges,
             first_address,
             admins: Mutex::<BTreeMap<_, _>>::default(),
             sessions: Sessions::default(),
@@ -260,7 +271,7 @@ impl Start<'_> {
             true => service::start(&shared, inbox)?,
             false => *locked(&shared.inbox) = Some(inbox),
         }
-        let server = net.serve(Server::new(&shared, self.listener)?)?;
+        let server = Mutex::new(net.serve(Server::new(&shared, self.listener)?)?);
         shared.note(me, MemberChange::Joined);
         Ok(NetFabric(Arc::new(Node { shared, server })))
     }

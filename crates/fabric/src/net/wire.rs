@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Common;
+use super::roles::Secret;
 use super::roster::Roster;
 use crate::addr::Role;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -26,6 +27,13 @@ pub(super) const MAX_MESSAGE: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolId(pub u64);
 
+/// Shows that a connection speaks for a member (`roles.rs`).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Pass {
+    pub member: Member,
+    pub badge: [u8; 32],
+}
+
 /// What whoever connects wants.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Hello {
@@ -33,13 +41,16 @@ pub(super) enum Hello {
     Ask {
         /// Which pool; nothing when the asker does not know yet.
         pool: Option<PoolId>,
+        /// In the name of this member; nothing when the asker is none yet.
+        pass: Option<Pass>,
     },
     /// Verbs and calls of one client thread.
     Link {
         pool: PoolId,
-        from: Member,
+        /// Whose link it is.
+        pass: Pass,
         to: Member,
-        /// Number of this link in the process of `from`.
+        /// Number of this link in the process of that member.
         number: u64,
         /// The link that this one takes the place of; 0: none.
         replaces: u64,
@@ -143,6 +154,8 @@ pub(super) enum Answer {
     Registered {
         me: Member,
         roster: Roster,
+        /// What badges are made with and checked.
+        secret: Secret,
     },
     Roster(Roster),
     Members(Vec<Member>),

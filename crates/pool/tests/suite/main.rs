@@ -6,5 +6,6 @@ mod catalog;
 mod common;
 mod deaths;
 mod epochs;
+mod lend;
 mod lives;
 mod tables;

@@ -1,9 +1,11 @@
+mod any_order;
+
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
 use crate::error::{ErrorKind, Result};
-use crate::membership::Standing;
+use crate::membership::{MemoryAgent, Presence, Standing};
 
 const A: Member = Member { node: NodeId::compute(0), incarnation: 1 };
 const B: Member = Member { node: NodeId::compute(1), incarnation: 1 };
@@ -170,4 +172,167 @@ fn a_planned_move_waits_for_all() {
     now(m.propose(A, Change::ClaimMove, 2)).expect("living");
     now(m.propose(A, Change::Moved, 2)).expect("living");
     assert_eq!(m.latest().planned, None);
+}
+
+const M0: Member = Member { node: NodeId::memory(0), incarnation: 1 };
+const M1: Member = Member { node: NodeId::memory(1), incarnation: 1 };
+
+/// Two memory nodes with leases.
+fn with_memory() -> InProcess {
+    let m = three();
+    m.set_agents(2);
+    for member in [M0, M1] {
+        now(m.join(member, 0)).expect("a first life");
+    }
+    m
+}
+
+fn acknowledge(m: &InProcess, who: &[Member], of: Member, s: Standing, at: Nanos) {
+    who.iter().for_each(|w| now(m.propose(*w, Change::Acknowledge(of, s), at)).expect("known"));
+}
+
+/// A pool whose only process had left, or was killed, was lost: the next one was late for a death that was asked for before it came.
+#[test]
+fn a_newcomer_owes_nothing_since_before_it_joined() {
+    let m = InProcess::new(TERMS);
+    now(m.join(A, 0)).expect("a first life");
+    now(m.propose(A, Change::Leave, 10)).expect("living");
+    now(m.join(B, 5_000)).expect("a first life");
+    for at in (5_010..5_290).step_by(50) {
+        renew(&m, &[B], at);
+    }
+    assert_eq!(standing(&m, B), Standing::Living);
+    for at in [5_295, 5_301] {
+        now(m.state(C, at)).expect("answers");
+    }
+    assert_eq!(standing(&m, B), Standing::Revoking, "since then it has had its time");
+}
+
+#[test]
+fn a_death_goes_on_without_living_nodes_until_somebody_has_to_find_homes() {
+    let m = with_memory();
+    for at in [60, 120, 180] {
+        renew(&m, &[M0, M1], at);
+    }
+    assert!([A, B, C].iter().all(|w| standing(&m, *w) == Standing::Revoking));
+    for of in [A, B, C] {
+        acknowledge(&m, &[M0], of, Standing::Revoking, 181);
+        assert_eq!(standing(&m, of), Standing::Revoking, "it may still reach mn1");
+        acknowledge(&m, &[M1], of, Standing::Revoking, 182);
+        assert_eq!(standing(&m, of), Standing::Rehoming);
+    }
+    let again = Member { incarnation: 2, ..A };
+    now(m.join(again, 190)).expect("a later life");
+    for of in [A, B, C] {
+        now(m.propose(again, Change::Claim(of), 191)).expect("living");
+        now(m.propose(again, Change::Rehomed(of), 191)).expect("living");
+        assert_eq!(standing(&m, of), Standing::Gone);
+    }
+    let s = m.latest();
+    assert_eq!((s.of(A), s.deaths, s.members.len()), (None, 3, 3), "A is forgotten, not B and C");
+    assert!(now(m.join(A, 192)).is_err() && now(m.join(B, 192)).is_err());
+}
+
+#[test]
+fn what_nothing_watched_ends_no_lease() {
+    let m = with_memory();
+    m.tick(0);
+    for at in (10..60).step_by(10) {
+        m.tick(at);
+    }
+    m.tick(5_000);
+    assert!([A, B, C].iter().all(|w| standing(&m, *w) == Standing::Living), "it stood still");
+    assert!(m.take_news().iter().any(|n| matches!(n, News::StoodStill(4_950))));
+    for at in (5_010..5_060).step_by(10) {
+        m.tick(at);
+    }
+    assert_eq!(standing(&m, A), Standing::Revoking, "what was left of its lease has ended");
+}
+
+#[test]
+fn a_death_does_not_wait_for_a_memory_node_that_is_missing() {
+    let m = with_memory();
+    for at in [60, 120] {
+        renew(&m, &[A, B, M0], at);
+    }
+    assert_eq!(
+        (standing(&m, C), m.latest().presence(M1.node)),
+        (Standing::Revoking, Presence::Missing)
+    );
+    acknowledge(&m, &[A, B, M0], C, Standing::Revoking, 121);
+    now(m.propose(A, Change::Avoided(M1), 121)).expect("living");
+    assert_eq!(
+        standing(&m, C),
+        Standing::Revoking,
+        "B may still post to mn1, where C may still write"
+    );
+    now(m.propose(B, Change::Avoided(M1), 121)).expect("living");
+    assert_eq!(standing(&m, C), Standing::Draining);
+    // It comes back, without having heard of the death; then with it.
+    let early = now(m.propose(M1, Change::Returned(1), 122)).expect_err("too early");
+    assert!(early.is_retryable(), "{early}");
+    assert!(m.latest().presence(M1.node).is_away());
+    let epoch = m.latest().epoch;
+    now(m.propose(M1, Change::Returned(epoch), 123)).expect("in time");
+    assert_eq!(m.latest().presence(M1.node), Presence::Present);
+    let lines: Vec<String> = m.take_news().iter().map(ToString::to_string).collect();
+    assert_eq!(lines.iter().filter(|l| l.contains("mn1 is missing")).count(), 1, "{lines:?}");
+}
+
+/// The first memory node keeps the membership: the others may be missing, and lost.
+#[test]
+fn memory_nodes_are_lost_when_they_leave_or_their_hosts_say_so() {
+    let m = with_memory();
+    now(m.propose(M1, Change::Leave, 1)).expect("known");
+    assert_eq!(m.latest().presence(M1.node), Presence::Lost);
+    let m = with_memory();
+    m.lose(M1);
+    assert_eq!(m.latest().presence(M1.node), Presence::Present, "it holds a lease");
+    m.tick(100);
+    m.lose(M1);
+    let s = m.latest();
+    assert_eq!((s.presence(M0.node), s.presence(M1.node)), (Presence::Present, Presence::Lost));
+    let later = Member { incarnation: 2, ..M1 };
+    assert!(now(m.join(later, 101)).is_err(), "what it held is lost");
+    // It was only cut off.
+    now(m.propose(M1, Change::Returned(s.epoch), 102)).expect("the same life");
+    assert_eq!(m.latest().presence(M1.node), Presence::Present);
+}
+
+#[test]
+fn an_agent_revokes_the_dead_before_its_node_is_present_again() {
+    let m = with_memory();
+    let revoked = std::cell::RefCell::new(Vec::new());
+    let revoke = |dead: Member| {
+        revoked.borrow_mut().push(dead);
+        Ok(())
+    };
+    let mut agent = MemoryAgent::new(M1);
+    let step =
+        |agent: &mut MemoryAgent, at| now(Box::pin(agent.step(&m, &revoke, at))).expect("answers");
+    assert!(step(&mut agent, 1));
+    for at in [60, 120] {
+        renew(&m, &[A, B, M0], at);
+    }
+    assert!(m.latest().presence(M1.node).is_away());
+    step(&mut agent, 130);
+    assert_eq!(
+        (revoked.borrow().as_slice(), m.latest().presence(M1.node)),
+        (&[C][..], Presence::Present)
+    );
+}
+
+#[test]
+fn lives_are_told_apart_by_16_bits() {
+    let m = three();
+    let s = |m: &InProcess| m.latest();
+    let life = |s: &State, n| s.life_of(A.node, n).map(|m| m.incarnation);
+    assert_eq!((life(&s(&m), 1), life(&s(&m), 2), life(&s(&m), 0)), (Some(1), None, None));
+    let late = Member { incarnation: 70_000, ..A };
+    now(m.join(late, 1)).expect("a later life");
+    let s = s(&m);
+    assert_eq!(life(&s, 70_000u32 as u16), Some(70_000));
+    assert_eq!(life(&s, 69_000u32 as u16), Some(69_000));
+    assert_eq!(life(&s, 70_001u32 as u16), None, "not known yet");
+    assert_eq!(s.standing(Member { incarnation: 69_000, ..A }), Some(Standing::Gone));
 }

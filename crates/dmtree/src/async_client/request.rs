@@ -1,0 +1,270 @@
+//! Requests, and how a coroutine runs one: again after a loss of the membership, where that is sound.
+
+use std::pin::Pin;
+
+use dmtree_engine::DmTree;
+use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_parts::{Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Values, Write};
+
+use super::reply::Sender;
+use super::worker::Coroutine;
+use crate::batch::{Batch, Repeats};
+use crate::bounds::borrowed;
+use crate::index::LoadOrder;
+use crate::life::{Attempts, Next};
+use crate::scan::Cursor;
+use crate::session::{LOAD_FILL, maintain};
+use crate::stats::Operation;
+
+/// An operation that travels to a worker.
+pub(super) trait Request: Send + 'static {
+    /// Its answer.
+    type Out: Send + 'static;
+    /// Whether it may be repeated whatever an error says of its effect.
+    const READS: bool;
+
+    /// As what it is counted.
+    fn what(&self) -> Operation;
+
+    /// Makes an attempt.
+    async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out>;
+
+    /// The answer, after the last attempt.
+    fn end(&mut self, last: Result<Self::Out>) -> Result<Self::Out> {
+        last
+    }
+
+    /// How an answer is counted.
+    fn outcome(_out: &Self::Out) -> Outcome {
+        Outcome::Done
+    }
+}
+
+/// A request with its caller, to be run by a coroutine.
+pub(crate) trait Errand: Send {
+    /// Runs it. It comes back when it is to be run in a newer life.
+    fn run<'c>(
+        self: Box<Self>,
+        c: &'c mut Coroutine,
+    ) -> Pin<Box<dyn Future<Output = Option<Job>> + 'c>>;
+
+    /// Answers with an error.
+    fn refuse(self: Box<Self>, e: Error);
+}
+
+/// A request in a mailbox.
+pub(crate) type Job = Box<dyn Errand>;
+
+pub(super) struct Asked<R: Request> {
+    pub(super) request: R,
+    pub(super) answer: Sender<R::Out>,
+    pub(super) attempts: Option<Attempts>,
+}
+
+impl<R: Request> Errand for Asked<R> {
+    fn run<'c>(
+        mut self: Box<Self>,
+        c: &'c mut Coroutine,
+    ) -> Pin<Box<dyn Future<Output = Option<Job>> + 'c>> {
+        Box::pin(async move {
+            let mut result = match &self.attempts {
+                None => self.request.run(&mut c.seat.tree).await,
+                Some(attempts) => {
+                    c.seat.limit(Some(attempts));
+                    let result = self.request.run(&mut c.seat.tree).await;
+                    c.seat.limit(None);
+                    result
+                }
+            };
+            while let Err(e) = result {
+                let attempts = self.attempts.get_or_insert_default();
+                // Boxed, being rare and large.
+                match Box::pin(c.seat.after(&c.pool, attempts, e, R::READS)).await {
+                    Next::Give(e) => {
+                        result = Err(e);
+                        break;
+                    }
+                    Next::Newer => return Some(self as Job),
+                    Next::Again => {
+                        c.seat.limit(self.attempts.as_ref());
+                        result = self.request.run(&mut c.seat.tree).await;
+                        c.seat.limit(None);
+                    }
+                }
+            }
+            let result = self.request.end(result);
+            c.seat.tally.count(self.request.what(), result.as_ref().map(R::outcome).map_err(drop));
+            self.answer.send(result);
+            if !R::READS {
+                maintain(&mut c.seat.tree, &c.seat.tally).await;
+            }
+            None
+        })
+    }
+
+    fn refuse(self: Box<Self>, e: Error) {
+        self.answer.send(Err(e));
+    }
+}
+
+pub(super) struct Get(pub(super) Vec<u8>);
+
+impl Request for Get {
+    type Out = Option<Vec<u8>>;
+    const READS: bool = true;
+
+    fn what(&self) -> Operation {
+        Operation::Get
+    }
+
+    async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
+        let mut out = Vec::new();
+        Ok(tree.get(&self.0, &mut out).await?.then_some(out))
+    }
+
+    fn outcome(out: &Self::Out) -> Outcome {
+        if out.is_some() { Outcome::Done } else { Outcome::NotFound }
+    }
+}
+
+pub(super) struct GetMany(pub(super) Vec<Vec<u8>>);
+
+impl Request for GetMany {
+    type Out = Vec<Option<Vec<u8>>>;
+    const READS: bool = true;
+
+    fn what(&self) -> Operation {
+        Operation::GetMany
+    }
+
+    async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
+        let keys: Vec<&[u8]> = self.0.iter().map(Vec::as_slice).collect();
+        let mut out = Values::new();
+        tree.get_many(&keys, &mut out).await?;
+        Ok((0..keys.len()).map(|i| out.get(i).map(<[u8]>::to_vec)).collect())
+    }
+}
+
+/// A write that travels to another thread.
+pub(super) enum OwnedWrite {
+    Put(Vec<u8>),
+    Insert(Vec<u8>),
+    Update(Vec<u8>),
+    Delete,
+    CompareAndSet { expected: Vec<u8>, new: Option<Vec<u8>> },
+}
+
+impl OwnedWrite {
+    fn borrowed(&self) -> Write<'_> {
+        match self {
+            Self::Put(value) => Write::Put(value),
+            Self::Insert(value) => Write::Insert(value),
+            Self::Update(value) => Write::Update(value),
+            Self::Delete => Write::Delete,
+            Self::CompareAndSet { expected, new } => {
+                Write::CompareAndSet { expected, new: new.as_deref() }
+            }
+        }
+    }
+}
+
+pub(super) struct WriteOne(pub(super) Vec<u8>, pub(super) OwnedWrite);
+
+impl Request for WriteOne {
+    type Out = Outcome;
+    const READS: bool = false;
+
+    fn what(&self) -> Operation {
+        match self.1 {
+            OwnedWrite::Put(_) => Operation::Put,
+            OwnedWrite::Insert(_) => Operation::Insert,
+            OwnedWrite::Update(_) => Operation::Update,
+            OwnedWrite::Delete => Operation::Delete,
+            OwnedWrite::CompareAndSet { .. } => Operation::CompareAndSet,
+        }
+    }
+
+    async fn run(&mut self, tree: &mut DmTree) -> Result<Outcome> {
+        tree.write(&self.0, self.1.borrowed()).await
+    }
+
+    fn outcome(out: &Outcome) -> Outcome {
+        *out
+    }
+}
+
+pub(super) struct WriteMany {
+    batch: Batch,
+    repeats: Repeats,
+}
+
+impl WriteMany {
+    pub(super) fn new(batch: Batch) -> Self {
+        Self { batch, repeats: Repeats::default() }
+    }
+}
+
+impl Request for WriteMany {
+    type Out = Vec<Result<Outcome>>;
+    const READS: bool = false;
+
+    fn what(&self) -> Operation {
+        Operation::WriteBatch
+    }
+
+    async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
+        let writes: Vec<_> = self.batch.writes().collect();
+        // The outcomes of all attempts come with the end.
+        self.repeats.attempt(&writes, tree).await.map(|()| Vec::new())
+    }
+
+    fn end(&mut self, last: Result<Self::Out>) -> Result<Self::Out> {
+        std::mem::take(&mut self.repeats).end(last.map(drop))
+    }
+}
+
+pub(super) struct Load(pub(super) Vec<(Vec<u8>, Vec<u8>)>, pub(super) LoadOrder);
+
+impl Request for Load {
+    type Out = Loaded;
+    const READS: bool = false;
+
+    fn what(&self) -> Operation {
+        Operation::Load
+    }
+
+    async fn run(&mut self, tree: &mut DmTree) -> Result<Loaded> {
+        let mut pairs = std::mem::take(&mut self.0).into_iter();
+        let sorted = self.1 == LoadOrder::Sorted;
+        tree.load(&mut pairs, sorted, LOAD_FILL).await.map_err(|e| match e.kind() {
+            // Some of it may be stored, and the pairs are gone: it is not repeated.
+            ErrorKind::Fenced | ErrorKind::Unreachable | ErrorKind::TimedOut => e.effect_unknown(),
+            _ => e,
+        })
+    }
+}
+
+/// A page of a scan, of so many pairs at most.
+pub(super) struct ScanPage(pub(super) Cursor, pub(super) usize);
+
+impl Request for ScanPage {
+    type Out = (Page, Option<Resume>);
+    const READS: bool = true;
+
+    fn what(&self) -> Operation {
+        Operation::Scan
+    }
+
+    async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
+        let Self(plan, limit) = self;
+        let request = ScanRequest {
+            low: borrowed(&plan.low),
+            high: borrowed(&plan.high),
+            reverse: plan.reverse,
+            limit: *limit,
+        };
+        let mut page = Page::new();
+        let resume = tree.scan(&request, &mut page).await?;
+        Ok((page, resume))
+    }
+}

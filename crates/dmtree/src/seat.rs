@@ -1,0 +1,116 @@
+//! A client of an index in one life of this process: what a session or a coroutine runs its operations with.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dmtree_engine::DmTree;
+use dmtree_fabric::{Core, Endpoint, Error, Result, Transport};
+use dmtree_parts::RangeIndex;
+use dmtree_pool::PoolNode;
+
+use crate::life::{Attempts, Life, Next, Standpoint};
+use crate::open::{Nodes, OpenIndex};
+use crate::pool::PoolInner;
+use crate::session::SLAB_BYTES;
+use crate::tally::Tally;
+
+pub(crate) struct Seat {
+    pub(crate) core: Rc<Core>,
+    pub(crate) slot: u32,
+    pub(crate) tree: DmTree,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) open: Arc<OpenIndex>,
+    pub(crate) life: Arc<Life>,
+    node: Arc<PoolNode>,
+}
+
+impl Seat {
+    /// With an executor of its own.
+    pub(crate) fn new(open: &Arc<OpenIndex>, compute_node: usize) -> Result<Self> {
+        let nodes = open.nodes();
+        let node = nodes.life.cluster.compute_node(compute_node)?;
+        let ep = node.endpoint(SLAB_BYTES)?;
+        Ok(Self::at(open, &nodes, (node, compute_node), ep))
+    }
+
+    /// Several on one executor.
+    pub(crate) fn crew(open: &Arc<OpenIndex>, seats: usize) -> Result<(Rc<Core>, Vec<Self>)> {
+        let (nodes, compute_node) = (open.nodes(), open.next_node());
+        let node = nodes.life.cluster.compute_node(compute_node)?;
+        let transport: Rc<dyn Transport> = node.fabric().attach(node.cn())?;
+        let core = Core::new(transport.clone(), SLAB_BYTES);
+        let seat = || {
+            let ep = Endpoint::new(core.clone(), transport.clone(), core.add_slot());
+            Self::at(open, &nodes, (node.clone(), compute_node), ep)
+        };
+        let crew = std::iter::repeat_with(seat).take(seats).collect();
+        Ok((core, crew))
+    }
+
+    fn at(
+        open: &Arc<OpenIndex>,
+        nodes: &Nodes,
+        (node, compute_node): (Arc<PoolNode>, usize),
+        ep: Endpoint,
+    ) -> Self {
+        Self {
+            core: ep.core().clone(),
+            slot: ep.slot(),
+            tree: DmTree::client(ep, nodes.trees[compute_node].clone()),
+            tally: open.enlist(),
+            open: open.clone(),
+            life: nodes.life.clone(),
+            node,
+        }
+    }
+
+    fn standpoint<'s>(&'s self, pool: &'s Arc<PoolInner>) -> Standpoint<'s> {
+        Standpoint { pool, life: &self.life, node: &self.node, ep: self.tree.endpoint() }
+    }
+
+    fn timeout_ns(&self) -> u64 {
+        self.open.options.timeout_ms.saturating_mul(1_000_000)
+    }
+
+    /// There is news: whether there is a newer life. Waits for it when this one is over.
+    ///
+    /// # Errors
+    /// `Closed` when the index was removed; why there is no newer life in time.
+    #[cold]
+    pub(crate) async fn is_outlived(&self, pool: &Arc<PoolInner>) -> Result<bool> {
+        self.open.check_open()?;
+        self.standpoint(pool).is_outlived(self.timeout_ns()).await
+    }
+
+    /// What an operation does after an error.
+    #[cold]
+    pub(crate) async fn after(
+        &self,
+        pool: &Arc<PoolInner>,
+        attempts: &mut Attempts,
+        e: Error,
+        reads: bool,
+    ) -> Next {
+        attempts.after(self.standpoint(pool), e, reads).await
+    }
+
+    /// Operations have the rest of the time of one that is tried again, or their own.
+    pub(crate) fn limit(&self, attempts: Option<&Attempts>) {
+        match attempts {
+            Some(attempts) => attempts.limit(self.tree.endpoint()),
+            None => self.tree.endpoint().set_timeout(self.timeout_ns()),
+        }
+    }
+
+    /// Lets `stats` see the costs counted up to now.
+    pub(crate) fn publish(&self) {
+        self.tally.publish(self.tree.endpoint().snapshot());
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.publish();
+        self.open.retire(&self.tally);
+    }
+}

@@ -1,0 +1,309 @@
+//! A process that loses its membership joins again inside its `Pool`: pools of several processes, in this one.
+#![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dmtree::{AsyncOptions, Batch, Effect, ErrorKind, Index, Options, Outcome, Pool};
+use dmtree_fabric::net::{Carrier, Equipment};
+use dmtree_fabric::{Change, Member, NodeId, Terms};
+use dmtree_pool::{MemoryNode, PoolOptions};
+
+const SHORT: Terms =
+    Terms { lease_ns: 300_000_000, acknowledge_ns: 3_000_000_000, drift_one_in: 16 };
+
+fn memory_at(listen: &str) -> MemoryNode {
+    let options =
+        PoolOptions { compute_nodes: 8, memory_bytes_per_node: 64 << 20, ..PoolOptions::default() };
+    MemoryNode::found(listen, &options, SHORT, Carrier::Frames, &Equipment::default())
+        .expect("a free port")
+}
+
+fn connect(first: &MemoryNode) -> Pool {
+    let to = Pool::connect(first.listens()).listen("127.0.0.1:0").cache("4MiB");
+    to.open().expect("joins")
+}
+
+/// Ends the membership of a pool's process, as the end of its lease would: it does not know.
+fn fence(first: &MemoryNode, pool: &Pool) -> (usize, u32) {
+    let (number, incarnation) = pool.incarnation().expect("one");
+    let member = Member { node: NodeId::compute(number as u16), incarnation };
+    let ended = first.fabric().membership();
+    futures_executor::block_on(ended.propose(member, Change::Leave, 0)).expect("it was living");
+    (number, incarnation)
+}
+
+fn two(first: &MemoryNode) -> (Pool, Index, Pool, Index) {
+    let (a, b) = (connect(first), connect(first));
+    let here = a.open_or_create("t", Options::default()).expect("new");
+    let there = b.open_or_create("t", Options::default()).expect("there");
+    (a, here, b, there)
+}
+
+fn key(i: usize) -> String {
+    format!("key{i:05}")
+}
+
+fn within(what: &str, mut f: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !f() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn reads_go_on_and_writes_are_done_or_in_doubt() {
+    let first = memory_at("127.0.0.1:0");
+    let (a, here, _b, there) = two(&first);
+    for i in 0..200 {
+        here.put(key(i), "before").expect("put");
+    }
+    for round in 0..3 {
+        let former = fence(&first, &a);
+        assert_eq!(
+            here.get(key(round)).expect("a read is repeated").as_deref(),
+            Some(&b"before"[..])
+        );
+        within("another life", || a.incarnation().expect("one") != former);
+        let value = format!("after {round}");
+        assert_eq!(here.put("k", &value).expect("a member again"), Outcome::Done);
+        assert_eq!(there.get("k").expect("get").as_deref(), Some(value.as_bytes()));
+        // Now a write meets the loss.
+        let former = fence(&first, &a);
+        within("another life", || {
+            match here.put("k", "in doubt") {
+                Ok(outcome) => assert_eq!(outcome, Outcome::Done),
+                Err(e) => assert_eq!(e.effect(), Effect::Unknown, "{e}"),
+            }
+            a.incarnation().expect("one") != former
+        });
+        assert_eq!(here.put("k", "certain").expect("a member again"), Outcome::Done);
+        assert_eq!(there.get("k").expect("get").as_deref(), Some(&b"certain"[..]));
+        assert_eq!(a.list().expect("names"), ["t"]);
+    }
+    assert_eq!(here.scan(..).into_iter().count(), 201);
+}
+
+#[test]
+fn a_scan_goes_on_behind_its_last_key() {
+    let first = memory_at("127.0.0.1:0");
+    let (a, here, _b, _there) = two(&first);
+    for i in 0..300 {
+        here.put(key(i), "x").expect("put");
+    }
+    let mut session = here.session().expect("a session");
+    let mut seen = Vec::new();
+    let mut former = (0, 0);
+    for (n, pair) in session.scan(..).page_size(10).into_iter().enumerate() {
+        seen.push(pair.expect("goes on").0);
+        if n == 95 || n == 205 {
+            within("another life", || a.incarnation().expect("one") != former);
+            former = fence(&first, &a);
+        }
+    }
+    assert_eq!(seen, (0..300).map(|i| key(i).into_bytes()).collect::<Vec<_>>());
+}
+
+#[test]
+fn batches_and_names_survive_a_loss() {
+    let first = memory_at("127.0.0.1:0");
+    let (a, here, b, there) = two(&first);
+    let former = fence(&first, &a);
+    let mut batch = Batch::new();
+    for i in 0..100 {
+        batch.put(key(i), "1").put(key(i), "2");
+    }
+    for (i, outcome) in here.write_batch(&batch).expect("in range").iter().enumerate() {
+        match outcome {
+            Ok(outcome) => assert_eq!(*outcome, Outcome::Done),
+            Err(e) => assert_eq!(e.effect(), Effect::Unknown, "{i}: {e}"),
+        }
+    }
+    within("another life", || a.incarnation().expect("one") != former);
+    let outcomes = here.write_batch(&batch).expect("in range");
+    assert!(outcomes.iter().all(|o| matches!(o, Ok(Outcome::Done))), "{outcomes:?}");
+    assert_eq!(there.get(key(7)).expect("get").as_deref(), Some(&b"2"[..]));
+    assert_eq!(here.get_many(&[key(1), key(999)]).expect("get"), [Some(b"2".to_vec()), None]);
+    fence(&first, &a);
+    // Created in the old life or in the new one, and opened in either.
+    let other = a.open_or_create("other", Options::default()).expect("a member again");
+    other.put("k", "v").expect("put");
+    let known = b.open("other").expect("there");
+    assert_eq!(known.get("k").expect("get").as_deref(), Some(&b"v"[..]));
+    a.stats().expect("a member");
+}
+
+#[test]
+fn an_index_that_was_removed_meanwhile_is_closed() {
+    let first = memory_at("127.0.0.1:0");
+    let (a, here, b, _there) = two(&first);
+    let kept = a.create("kept", Options::default()).expect("new");
+    let (client, of_kept) = (here.async_client().expect("one"), kept.async_client().expect("one"));
+    here.put("k", "v").expect("put");
+    b.drop_index("t").expect("there");
+    b.create("t", Options::default()).expect("another one of its name");
+    let former = fence(&first, &a);
+    within("another life", || a.incarnation().expect("one") != former);
+    within("it is closed", || here.put("k", "v").is_err());
+    assert_eq!(here.get("k").expect_err("removed").kind(), ErrorKind::Closed);
+    let refused = futures_executor::block_on(client.get("k")).expect_err("removed");
+    assert_eq!(refused.kind(), ErrorKind::Closed);
+    kept.put("k", "v").expect("goes on");
+    let found = futures_executor::block_on(of_kept.get("k")).expect("goes on");
+    assert_eq!(found.as_deref(), Some(&b"v"[..]));
+    let again = a.open("t").expect("the other one");
+    assert_eq!(again.get("k").expect("get"), None);
+}
+
+#[test]
+fn requests_of_async_clients_are_answered_by_the_next_life() {
+    let first = memory_at("127.0.0.1:0");
+    let (a, here, _b, there) = two(&first);
+    let options = AsyncOptions::new().workers(2).coroutines(8);
+    let client = here.async_client_with(options).expect("workers");
+    for i in 0..100 {
+        here.put(key(i), "v").expect("put");
+    }
+    let (mut done, mut in_doubt) = (0, 0);
+    let mut former = (0, 0);
+    for _ in 0..3 {
+        within("another life", || a.incarnation().expect("one") != former);
+        former = fence(&first, &a);
+        futures_executor::block_on(async {
+            let gets: Vec<_> = (0..100).map(|i| client.get(key(i))).collect();
+            let puts: Vec<_> = (0..100).map(|i| client.put(key(i), "v")).collect();
+            let tasks = gets.into_iter().zip(puts);
+            for (get, put) in tasks {
+                assert_eq!(get.await.expect("repeated").as_deref(), Some(&b"v"[..]));
+                match put.await {
+                    Ok(_) => done += 1,
+                    Err(e) => {
+                        assert_eq!(e.effect(), Effect::Unknown, "{e}");
+                        in_doubt += 1;
+                    }
+                }
+            }
+            let mut scan = client.scan(..).page_size(7);
+            let mut pairs = 0;
+            while let Some(page) = scan.next_page().await.expect("repeated") {
+                pairs += page.len();
+            }
+            assert_eq!(pairs, 100);
+        });
+    }
+    assert!(done > 200, "{done} done, {in_doubt} in doubt");
+    assert_eq!(there.scan(..).into_iter().count(), 100);
+}
+
+/// Threads in the midst of operations: what was acknowledged is there, what was not may be, and nothing else is said than that.
+#[test]
+fn threads_in_flight_lose_nothing_acknowledged() {
+    const THREADS: usize = 4;
+    let first = memory_at("127.0.0.1:0");
+    let (a, here, _b, there) = two(&first);
+    let over = AtomicBool::new(false);
+    let written: Vec<BTreeMap<usize, Vec<u64>>> = std::thread::scope(|s| {
+        let work = |t: usize| {
+            let (here, over) = (&here, &over);
+            move || {
+                // By key: the last acknowledged value, and those in doubt since.
+                let mut written: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+                for n in 0u64.. {
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let k = t * 1000 + (n % 50) as usize;
+                    match here.put(key(k), n.to_string()) {
+                        Ok(_) => _ = written.insert(k, vec![n]),
+                        Err(e) => {
+                            assert_eq!(e.effect(), Effect::Unknown, "{e}");
+                            written.entry(k).or_default().push(n);
+                        }
+                    }
+                    let got = here.get(key(k)).expect("reads are repeated");
+                    let got = got.and_then(|v| String::from_utf8(v).ok()?.parse().ok());
+                    let may = &written[&k];
+                    assert!(got.is_none_or(|g| may.contains(&g)), "{k}: {got:?} of {may:?}");
+                }
+                written
+            }
+        };
+        let threads: Vec<_> = (0..THREADS).map(|t| s.spawn(work(t))).collect();
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(150));
+            let former = fence(&first, &a);
+            within("another life", || a.incarnation().expect("one") != former);
+        }
+        std::thread::sleep(Duration::from_millis(150));
+        over.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|t| t.join().expect("a thread")).collect()
+    });
+    for (k, may) in written.iter().flatten() {
+        let got = there.get(key(*k)).expect("get");
+        let got = got.and_then(|v| String::from_utf8(v).ok()?.parse().ok());
+        assert!(got.is_none_or(|g| may.contains(&g)), "{k}: {got:?} of {may:?}");
+        assert!(got.is_some() || may.len() > 1 || !here.contains(key(*k)).expect("get"));
+    }
+}
+
+/// The first memory node starts again: that is another pool, which this process does not join by itself.
+#[test]
+fn another_pool_at_the_same_address_is_not_joined() {
+    let first = memory_at("127.0.0.1:0");
+    let pool = connect(&first);
+    let index = pool.create("t", Options::default()).expect("new");
+    index.put("k", "v").expect("put");
+    let at = first.listens().to_string();
+    drop(first);
+    let _other = memory_at(&at);
+    let began = Instant::now();
+    loop {
+        let e = index.get("k").expect_err("what was there is gone");
+        if e.kind() == ErrorKind::Incompatible && e.to_string().contains("another pool") {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{e}");
+    }
+    assert_eq!(pool.list().expect_err("gone").kind(), ErrorKind::Incompatible);
+}
+
+/// The threads of a life end with it.
+#[test]
+fn an_old_life_leaves_no_threads() {
+    let threads = || std::fs::read_dir("/proc/self/task").expect("Linux").count();
+    let first = memory_at("127.0.0.1:0");
+    let (a, here, b, there) = two(&first);
+    there.put("k", "v").expect("put");
+    let mut counts = Vec::new();
+    for _ in 0..8 {
+        let former = fence(&first, &a);
+        within("another life", || a.incarnation().expect("one") != former);
+        here.put("k", "v").expect("put");
+        b.stats().expect("a member");
+        counts.push(threads());
+    }
+    // Other tests run beside this one: what each life leaves would add up.
+    let (early, late) = (counts[..4].iter().min(), counts[4..].iter().min());
+    assert!(late <= early.map(|n| n + 16).as_ref(), "{counts:?}");
+}
+
+/// Where a process listens is its caller's choice, and free again for its next life, though sessions of the old one are there.
+#[test]
+fn a_process_listens_at_its_address_again() {
+    let first = memory_at("127.0.0.1:0");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let at = free.local_addr().expect("bound").to_string();
+    drop(free);
+    let pool = Pool::connect(first.listens()).listen(&at).node(3).open().expect("joins");
+    let index = pool.create("t", Options::default()).expect("new");
+    let mut idle = index.session().expect("a session");
+    idle.put(b"k", b"v").expect("put");
+    for round in 2..4 {
+        let former = fence(&first, &pool);
+        within("another life", || pool.incarnation().expect("one") != former);
+        assert_eq!(pool.incarnation().expect("one"), (3, round));
+    }
+    assert_eq!(idle.get(b"k").expect("get").as_deref(), Some(&b"v"[..]));
+}

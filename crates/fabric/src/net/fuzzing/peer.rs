@@ -1,0 +1,96 @@
+//! A peer that begins a connection as it should, for tests of what happens when it goes on as it should not.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use super::super::handshake::{Client, Side};
+use super::super::key::{self, Key};
+use super::super::roles::Badges;
+use super::super::wire::{self, Answer, Ask, Hello, Introduction, Pass, PoolId, Welcome};
+use crate::addr::{NodeId, Role};
+use crate::error::{Error, Result};
+use crate::membership::Member;
+
+/// A member of a pool that does not join it.
+#[derive(Clone, Copy, Debug)]
+pub struct Registered {
+    pool: PoolId,
+    pass: Pass,
+}
+
+fn io(e: std::io::Error) -> Error {
+    wire::broken("the node", &e)
+}
+
+fn greet(stream: &mut TcpStream, key: &Key, hello: &Hello) -> Result<()> {
+    let mut side = Client::new(key.clone(), &key::random()?, hello, "the node".into())?;
+    loop {
+        stream.write_all(&side.out()).map_err(io)?;
+        let mut bytes = vec![0; side.wants()];
+        let n = stream.read(&mut bytes).map_err(io)?;
+        if n == 0 {
+            return Err(io(std::io::ErrorKind::UnexpectedEof.into()));
+        }
+        match side.feed(&bytes[..n])? {
+            None => {}
+            Some(Welcome::Granted { .. }) => return Ok(()),
+            Some(Welcome::Refused(f)) => return Err(f.into()),
+        }
+    }
+}
+
+/// Says hello with questions in mind, as a process that has not registered.
+///
+/// # Errors
+/// What the node refuses.
+pub fn begin_to_ask(stream: &mut TcpStream, key: &Key) -> Result<()> {
+    greet(stream, key, &Hello::Ask { pool: None, pass: None })
+}
+
+/// Registers as a compute node, on a connection for questions.
+///
+/// # Errors
+/// What the node refuses.
+pub fn register(stream: &mut TcpStream) -> Result<Registered> {
+    let pool = match ask(stream, &Ask::Charter)? {
+        Answer::Charter { pool, .. } => pool,
+        other => return Err(Error::corrupt(format!("{other:?}"))),
+    };
+    let who = Introduction {
+        role: Role::Compute,
+        wanted: None,
+        listens: "127.0.0.1:1".into(),
+        region_bytes: 4096,
+        nonce: u64::from_le_bytes(key::random()?),
+    };
+    match ask(stream, &Ask::Register(who))? {
+        Answer::Registered { me, secret, .. } => {
+            Ok(Registered { pool, pass: Badges::of(secret).pass(me) })
+        }
+        other => Err(Error::corrupt(format!("{other:?}"))),
+    }
+}
+
+fn ask(stream: &mut TcpStream, ask: &Ask) -> Result<Answer> {
+    let body = wire::encode(ask)?;
+    stream.write_all(&(body.len() as u32).to_le_bytes()).map_err(io)?;
+    stream.write_all(&body).map_err(io)?;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).map_err(io)?;
+    let mut body = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut body).map_err(io)?;
+    match wire::decode(&body, "the node")? {
+        Answer::Refused(f) => Err(f.into()),
+        answer => Ok(answer),
+    }
+}
+
+/// Says hello as a link to the first memory node.
+///
+/// # Errors
+/// What the node refuses.
+pub fn begin_a_link(stream: &mut TcpStream, key: &Key, of: &Registered, number: u64) -> Result<()> {
+    let Registered { pool, pass } = *of;
+    let to = Member { node: NodeId::memory(0), incarnation: 1 };
+    greet(stream, key, &Hello::Link { pool, pass, to, number, replaces: 0 })
+}

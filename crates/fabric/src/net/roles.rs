@@ -1,0 +1,206 @@
+//! Who may ask what of a node. A connection speaks for a member when it shows the badge that the membership server has given to that
+//! member, or for nobody: so that no process acts in the name of another by mistake or with messages of its own making.
+//!
+//! | question | of whom | who may ask |
+//! |---|---|---|
+//! | charter, register | the first memory node | whoever has proven the pool's key |
+//! | roster, members | the first memory node | every member |
+//! | join, renew, state, propose, withdraw | the first memory node | the member that it is about |
+//! | ready | the first memory node | the memory node that it is about |
+//! | fence | every host | the first memory node; a compute node that lives, and whose access the host has not revoked |
+//! | verbs and calls on a link | every host | every member whose access the host has not revoked |
+//!
+//! A link takes the place of a link of the same member only.
+//!
+//! A badge is an HMAC of the member by a secret that the membership server draws and tells to the members when they register: every host
+//! can check it without asking. A member could make badges of others. It could as well write to their memory, which one-sided access
+//! leaves open to it: members are trusted, and strangers are kept out by the key (`handshake.rs`).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::Shared;
+use super::key::Key;
+use super::wire::{Answer, Ask, Hello, Pass};
+use crate::addr::{NodeId, Role};
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::Member;
+
+/// What badges are made with.
+pub(super) type Secret = [u8; 32];
+
+/// Makes badges, and checks them.
+#[derive(Clone)]
+pub(super) struct Badges {
+    pub(super) secret: Secret,
+    key: Key,
+}
+
+/// What a connection is for, once it is let in.
+pub(super) enum Admitted {
+    /// Questions, in the name of this member.
+    Asking(Option<Member>),
+    /// A link of this member, with its number, in the place of another one.
+    Link { from: Member, number: u64, replaces: u64 },
+}
+
+impl Badges {
+    pub(super) fn of(secret: Secret) -> Self {
+        Self { secret, key: Key::of_bytes(&secret) }
+    }
+
+    /// What a member shows.
+    pub(super) fn pass(&self, member: Member) -> Pass {
+        Pass { member, badge: self.key.prove(&[&bytes(member)]) }
+    }
+
+    fn check(&self, pass: &Pass) -> Result<Member> {
+        if self.key.is_proof(&[&bytes(pass.member)], &pass.badge) {
+            return Ok(pass.member);
+        }
+        Err(Error::new(
+            ErrorKind::Incompatible,
+            format!("{} has not registered with this pool: start its process again", pass.member),
+        ))
+    }
+}
+
+fn bytes(member: Member) -> [u8; 6] {
+    let ([a, b], [c, d, e, f]) =
+        (member.node.bits().to_le_bytes(), member.incarnation.to_le_bytes());
+    [a, b, c, d, e, f]
+}
+
+/// Whether a question may be asked in the name of a member, or of none; fencing has a rule of its own.
+pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
+    let about = match ask {
+        Ask::Charter | Ask::Register(_) => return Ok(()),
+        Ask::Roster | Ask::Members | Ask::Fence(_) => None,
+        Ask::Ready { me, .. } | Ask::State { me, .. } => Some(*me),
+        Ask::Withdraw(me) | Ask::Join(me) | Ask::Renew(me) | Ask::Propose(me, _) => Some(*me),
+    };
+    let refuse = |what: String| Err(Error::invalid(what));
+    match (speaker, about) {
+        (None, _) => refuse("only members of the pool may ask that: register first".into()),
+        (Some(speaker), Some(me)) if speaker != me => {
+            refuse(format!("{speaker} does not speak for {me}"))
+        }
+        (Some(me), _) if matches!(ask, Ask::Ready { .. }) && me.node.role() != Role::Memory => {
+            refuse(format!("{me} is no memory node"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Shared {
+    /// What a connection is for, if it may be for that.
+    pub(super) fn admit(&self, hello: Hello) -> Result<Admitted> {
+        match hello {
+            Hello::Ask { pool, pass } => {
+                pool.map_or(Ok(()), |pool| self.check_pool(pool))?;
+                let speaker = pass.map(|pass| self.badges.check(&pass)).transpose()?;
+                Ok(Admitted::Asking(speaker))
+            }
+            Hello::Link { pool, pass, to, number, replaces } => {
+                self.check_pool(pool)?;
+                self.check_life(to)?;
+                let from = self.badges.check(&pass)?;
+                Ok(Admitted::Link { from, number, replaces })
+            }
+        }
+    }
+
+    /// Answers a question that came from `ip` in the name of a member, or of none.
+    pub(super) fn answer(
+        self: &Arc<Self>,
+        ask: Ask,
+        speaker: Option<Member>,
+        ip: IpAddr,
+    ) -> Answer {
+        let answered = check(&ask, speaker).and_then(|()| match (ask, &self.registrar) {
+            (Ask::Fence(member), _) => {
+                self.check_fences(speaker)?;
+                self.revoke(member);
+                Ok(Answer::Done)
+            }
+            (ask, Some(registrar)) => Ok(registrar.answer(ask, ip, self.now())),
+            (_, None) => Err(Error::invalid(format!(
+                "{} is not the first memory node of its pool: ask that one",
+                self.me.node
+            ))),
+        });
+        answered.unwrap_or_else(|e| Answer::Refused((&e).into()))
+    }
+
+    fn check_fences(&self, speaker: Option<Member>) -> Result<()> {
+        let Some(member) = speaker else { return Ok(()) };
+        self.check_issuer(member)?;
+        let is_first = member.node == NodeId::memory(0);
+        let lives = match &self.registrar {
+            Some(registrar) => registrar.membership.latest().is_living(member),
+            None => member.node.role() == Role::Compute,
+        };
+        if is_first || lives {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Fenced,
+            format!("{member} does not live in this pool: it cannot have others fenced"),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::membership::Change;
+
+    fn member(node: NodeId, incarnation: u32) -> Member {
+        Member { node, incarnation }
+    }
+
+    #[test]
+    fn a_badge_is_of_one_member_in_one_pool() {
+        let (a, b) = (Badges::of([1; 32]), Badges::of([2; 32]));
+        let me = member(NodeId::compute(3), 2);
+        let pass = a.pass(me);
+        assert_eq!(a.check(&pass).expect("its own"), me);
+        assert!(b.check(&pass).is_err(), "another pool's");
+        for other in [member(NodeId::compute(3), 3), member(NodeId::compute(4), 2)] {
+            let e = a.check(&Pass { member: other, ..pass }).expect_err("another's badge");
+            assert!(e.to_string().contains("has not registered"), "{e}");
+        }
+        let guess = Pass { badge: [0; 32], ..pass };
+        assert!(a.check(&guess).is_err());
+    }
+
+    #[test]
+    fn members_speak_for_themselves_alone() {
+        let (me, other) = (member(NodeId::compute(0), 1), member(NodeId::compute(1), 1));
+        let mn1 = member(NodeId::memory(1), 1);
+        let own = |me| {
+            [
+                Ask::Withdraw(me),
+                Ask::Join(me),
+                Ask::Renew(me),
+                Ask::State { me, known: 0 },
+                Ask::Propose(me, Change::Leave),
+            ]
+        };
+        for ask in own(me) {
+            assert!(check(&ask, Some(me)).is_ok(), "{ask:?}");
+        }
+        for ask in own(other).into_iter().chain(own(member(me.node, 2))) {
+            let e = check(&ask, Some(me)).expect_err("another member");
+            assert!(e.to_string().contains("does not speak for"), "{e}");
+        }
+        let ready = |me| Ask::Ready { me, on_chip_bytes: 0 };
+        assert!(check(&ready(mn1), Some(mn1)).is_ok());
+        assert!(check(&ready(me), Some(me)).is_err(), "no memory node");
+        assert!(check(&ready(mn1), Some(me)).is_err());
+        for ask in own(me).into_iter().chain([Ask::Roster, Ask::Members, Ask::Fence(other)]) {
+            assert!(check(&ask, None).is_err(), "{ask:?} of a process that has not registered");
+        }
+        assert!(check(&Ask::Charter, None).is_ok());
+    }
+}

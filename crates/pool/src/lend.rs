@@ -1,0 +1,225 @@
+//! Free memory goes from node to node: a node that leaves hands in what it has free, and a node that finds the pool full asks the
+//! others for what they have.
+//!
+//! Every free address is on one list: a node's, or that of a memory node's deposits. What leaves a list is noted before it is there no
+//! more, and what comes to one is noted too, for a census. While it is on its way it belongs to an operation ([`PoolNode::moving`]), and
+//! a deposit counts as listed until nothing of its call executes any more. What a call grants that ends without an answer is lost until
+//! a census.
+
+use std::sync::atomic::Ordering;
+
+use dmtree_fabric::{Effect, Endpoint, NodeId, Result};
+
+use crate::chunks::{ask_deposit, ask_deposited};
+use crate::node::{OnItsWay, PoolNode, Turn};
+use crate::notes::{NOTES_SERVICE, lend_request};
+use crate::pieces::{self, MAX_PIECES, Piece, Wanted};
+use crate::reclaim::Retired;
+use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
+
+/// Rounds of questions to one node that has more than a message holds.
+const MAX_ROUNDS: usize = 4;
+/// So often a node that leaves looks whether operations still read what it has retired.
+const MAX_DRAINS: usize = 100;
+/// Pause between two looks, ns.
+const DRAIN_PAUSE_NS: u64 = 5_000_000;
+
+impl PoolNode {
+    /// Takes a free piece that nobody else has on a list.
+    pub(crate) fn put_piece(&self, piece: Piece) {
+        self.notes.add(|| piece.span());
+        let fits = match piece {
+            Piece::Object(key, g) => {
+                let inside = self.shape.holds(g.addr, u64::from(key.object_bytes)).is_some();
+                if inside {
+                    self.arena(key).put(g);
+                }
+                inside
+            }
+            Piece::Fresh(key, at, bytes) => {
+                let inside = bytes > 0 && self.shape.holds(at, bytes).is_some();
+                inside && self.arena(key).put_fresh(at, bytes)
+            }
+            Piece::Space(index, at, bytes) => {
+                let layout = self.shape.holds(at, bytes.max(1));
+                layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes))
+            }
+            Piece::Cell(index, t) => self.tables.put(index, t),
+        };
+        if !fits {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands in all that is free here, before this node leaves: what operations may still read, as soon as they have ended, and whole
+    /// chunks. What the memory nodes do not take, because this is cut short, is found by a census.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub(crate) async fn hand_in(&self, ep: &Endpoint) -> Result<()> {
+        for _ in 0..MAX_DRAINS {
+            ep.renew_deadline();
+            // While a node is dying that may still read, nothing comes free: what is free already is handed in all the same.
+            let reclaimed = self.reclaim_all(ep).await;
+            if reclaimed.is_ok() && self.quarantine.waiting().0 == 0 {
+                break;
+            }
+            ep.sleep(DRAIN_PAUSE_NS).await;
+        }
+        let _moving = self.moving();
+        loop {
+            let pieces = self.take_free();
+            if pieces.is_empty() {
+                return Ok(());
+            }
+            for (m, layout) in self.shape.memory.iter().enumerate() {
+                let here: Vec<_> = pieces.iter().filter(|p| p.keeper() == m).copied().collect();
+                for some in here.chunks(MAX_PIECES) {
+                    ep.renew_deadline();
+                    self.deposit(ep, layout.node, some).await?;
+                }
+            }
+        }
+    }
+
+    async fn deposit(&self, ep: &Endpoint, to: NodeId, pieces: &[Piece]) -> Result<()> {
+        let place = pieces[0].span().place();
+        let on_its_way = OnItsWay(ep, &self.notes, place);
+        let done = ask_deposit(ep, to, pieces).await;
+        if done.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
+            // The call may be carried out later: they are nobody else's as long as this node lives.
+            std::mem::forget(on_its_way);
+        }
+        done
+    }
+
+    /// Takes free pieces off the lists of this node, and keeps them listed as being on their way, in groups of one message each.
+    fn take_free(&self) -> Vec<Piece> {
+        let mut out = Vec::new();
+        let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
+        arenas.iter().for_each(|a| a.take_free(1, &mut out));
+        let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
+        spaces.iter().for_each(|s| s.take_free(1, 0, &mut out));
+        self.tables.take_free(None, 1, &mut out);
+        for m in 0..self.shape.memory.len() {
+            let here: Vec<_> = out.iter().filter(|p| p.keeper() == m).map(Piece::span).collect();
+            here.chunks(MAX_PIECES).for_each(|some| self.notes.pend(some));
+        }
+        out
+    }
+
+    /// What this node gives to another that has no room: half of what it has free, and what waits in its quarantine.
+    pub(crate) fn lend(&self, wanted: Wanted) -> Vec<(Piece, bool)> {
+        let mut free = Vec::new();
+        match wanted {
+            Wanted::Objects(key) => self.arena(key).take_free(2, &mut free),
+            Wanted::Space(index, least) => self.space(index).take_free(2, least, &mut free),
+            Wanted::Cells(index, lines) => {
+                self.tables.take_free(Some((index, lines)), 2, &mut free);
+            }
+        }
+        if free.is_empty() && !matches!(wanted, Wanted::Cells(..)) {
+            // Space of one chunk that lies with several nodes: with one it is a chunk again, which may become anything.
+            let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
+            spaces.iter().for_each(|s| s.take_free(1, 0, &mut free));
+        }
+        // A message holds so many.
+        for piece in free.drain(free.len().min(MAX_PIECES)..) {
+            self.put_piece(piece);
+        }
+        free.iter().for_each(|p| self.notes.add(|| p.span()));
+        let mut out: Vec<_> = free.into_iter().map(|p| (p, false)).collect();
+        // A round of reclamation stamps items by their number.
+        if let Some(_turn) = Turn::try_acquire(&self.quarantine.turn) {
+            let chunk = self.shape.chunk_bytes;
+            let piece = |r: &Retired| r.as_piece(chunk).filter(|p| wanted.is_met_by(p));
+            let most = MAX_PIECES - out.len();
+            for (item, _) in self.quarantine.take_out(most, |r| piece(r).is_some()) {
+                self.notes.add(|| item.span());
+                out.extend(piece(&item).map(|p| (p, true)));
+            }
+        }
+        out
+    }
+
+    /// Asks the other nodes for free memory, as this one has none and no memory node has a chunk. True when some has come that may help
+    /// at once; what waits for operations is in this node's quarantine then.
+    pub(crate) async fn borrow(&self, ep: &Endpoint, wanted: Wanted) -> bool {
+        let mut came = false;
+        let Ok(members) = self.fabric.members() else { return false };
+        let is_peer = |n: &NodeId| *n != self.cn && self.view.is_worth_asking(*n);
+        for peer in members.into_iter().filter(is_peer) {
+            for _ in 0..MAX_ROUNDS {
+                let moving = self.moving();
+                let request = lend_request(wanted);
+                let asked = call_within(ep, LONGEST_CALL_NS, peer, NOTES_SERVICE, &request);
+                // A peer that does not answer gives nothing.
+                let Ok(lent) = asked.await.and_then(|reply| pieces::decode(Fields(&reply))) else {
+                    break;
+                };
+                let all = lent.len();
+                let mut met = false;
+                for (piece, retired) in lent {
+                    met |= !retired && wanted.is_met_by(&piece) && !wanted.is_by_chunks(&piece);
+                    came |= !retired;
+                    match retired {
+                        false => self.put_piece(piece),
+                        true => self.retire_piece(piece),
+                    }
+                }
+                drop(moving);
+                if met {
+                    return true;
+                }
+                if all < MAX_PIECES {
+                    break;
+                }
+            }
+        }
+        came
+    }
+
+    /// Takes over what another node has retired: it waits here as if it had been unlinked now.
+    fn retire_piece(&self, piece: Piece) {
+        self.notes.add(|| piece.span());
+        let (item, bytes) = match piece {
+            Piece::Object(key, g) => (Retired::Object(key, g), u64::from(key.object_bytes)),
+            Piece::Space(index, at, bytes) => (Retired::Space(index, at, bytes), bytes),
+            Piece::Cell(index, t) => (Retired::Table(index, t), u64::from(t.lines()) * 64),
+            // What was never granted is not retired.
+            Piece::Fresh(..) => return self.put_piece(piece),
+        };
+        self.quarantine.push(item, bytes);
+    }
+
+    /// Takes table cells that earlier lives have left, if there are any of this size.
+    pub(crate) async fn take_left_cells(&self, ep: &Endpoint, index: u32, lines: u8) -> Result<()> {
+        let _moving = self.moving();
+        let first = self.shape.memory[0].node;
+        let cells = ask_deposited(ep, first, Wanted::Cells(index, lines)).await?;
+        cells.into_iter().for_each(|c| self.put_piece(c));
+        Ok(())
+    }
+}
+
+impl Wanted {
+    fn is_met_by(self, piece: &Piece) -> bool {
+        match (self, piece) {
+            (Self::Objects(key), Piece::Object(of, _)) => key == *of,
+            (Self::Objects(_) | Self::Space(..), Piece::Space(..)) => true,
+            (Self::Cells(index, lines), Piece::Cell(of, t)) => index == *of && t.lines() == lines,
+            _ => false,
+        }
+    }
+
+    /// Whether a piece helps only as a part of a whole chunk.
+    fn is_by_chunks(self, piece: &Piece) -> bool {
+        match (self, piece) {
+            (Self::Space(index, least), Piece::Space(of, _, bytes)) => {
+                index != *of || *bytes < least
+            }
+            (Self::Objects(_), Piece::Space(..)) => true,
+            _ => false,
+        }
+    }
+}

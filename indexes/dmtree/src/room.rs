@@ -1,0 +1,111 @@
+//! Writes in a full pool: what maintenance, other nodes and the dead hold back is looked for before a write fails.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dmtree_fabric::{Error, ErrorKind, OpKind, OpOutcome, Result};
+use dmtree_parts::{Outcome, Work, Write};
+
+use crate::client::DmTree;
+
+/// Pieces of maintenance that a write in a full pool does.
+const PIECES: usize = 256;
+
+/// One client of a node counts at a time; also when its caller drops it.
+struct Counting<'a>(&'a AtomicBool);
+
+impl<'a> Counting<'a> {
+    fn begin(flag: &'a AtomicBool) -> Option<Self> {
+        (!flag.swap(true, Ordering::Relaxed)).then(|| Self(flag))
+    }
+}
+
+impl Drop for Counting<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl DmTree {
+    /// A write, which is tried again in a full pool as long as there is room to be found.
+    pub(crate) async fn write_with_room(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        self.spare.set(false);
+        let mut full = match self.write_op(key, w).await {
+            Err(e) if e.kind() == ErrorKind::Full => e,
+            done => return done,
+        };
+        for dead in [false, true] {
+            let found = match dead {
+                false => self.make_free().await,
+                true => self.count_dead().await,
+            };
+            // A node that does not say what it reads keeps what is freed from being used; that is no error of this write.
+            if found.unwrap_or(false) {
+                full = match self.write_op(key, w).await {
+                    Err(e) if e.kind() == ErrorKind::Full => e,
+                    done => return done,
+                };
+            }
+        }
+        self.replace(key, w, full).await
+    }
+
+    /// A new value for a key that is there may use memory that is kept for this: the old value's will be free soon.
+    async fn replace(&self, key: &[u8], w: Write<'_>, full: Error) -> Result<Outcome> {
+        let may = matches!(
+            w,
+            Write::Put(_) | Write::Update(_) | Write::CompareAndSet { new: Some(_), .. }
+        );
+        if !may || !self.get_op(key, &mut Vec::new()).await? {
+            return Err(full);
+        }
+        self.spare.set(true);
+        let done = self.write_op(key, w).await;
+        self.spare.set(false);
+        done
+    }
+
+    /// Does what maintenance waits, so that freed memory can be reused; whether any came free.
+    async fn make_free(&self) -> Result<bool> {
+        for _ in 0..PIECES {
+            if self.maintain_op().await? == Work::None {
+                break;
+            }
+        }
+        self.reclaim_for_room().await
+    }
+
+    async fn reclaim_for_room(&self) -> Result<bool> {
+        let scope = self.ep.begin(OpKind::Maintain);
+        let freed = self.node.pool.reclaim_for_room(&self.ep).await;
+        scope.end(OpOutcome::Other);
+        match freed {
+            // Somebody's long operation holds all that waits: the pool is full for now.
+            Err(e) if e.kind() == ErrorKind::TimedOut => Ok(false),
+            other => other,
+        }
+    }
+
+    /// Finds what those held who have died, or left, since the last census; whether there may be room now.
+    async fn count_dead(&self) -> Result<bool> {
+        let pool = &self.node.pool;
+        let root = self.node.root.word;
+        let mut pause = self.ep.backoff("a census of the dead", root);
+        let mut was_due = false;
+        while !pool.is_settled() || pool.has_uncounted_deaths(&self.ep, root).await? {
+            was_due = true;
+            let counting = Counting::begin(&self.node.counting);
+            if pool.is_settled() && counting.is_some() {
+                match self.census_op().await {
+                    Ok(_) => break,
+                    // Another node has begun one, or a death has: that comes first.
+                    Err(e) if e.kind() == ErrorKind::Busy => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            drop(counting);
+            pause.step().await?;
+        }
+        // What another node has found can be borrowed.
+        Ok(was_due && (self.reclaim_for_room().await? || was_due))
+    }
+}

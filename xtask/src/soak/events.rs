@@ -1,0 +1,86 @@
+//! What happens to the processes of a soak.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::cluster::{Cluster, LEASE, SLOTS, Who};
+
+/// What has happened.
+#[derive(Debug)]
+pub struct Events {
+    draws: u64,
+    pub kills: u32,
+    pub leaves: u32,
+    pub pauses: u32,
+}
+
+impl Events {
+    pub fn new(seed: u64) -> Self {
+        Self { draws: seed, kills: 0, leaves: 0, pauses: 0 }
+    }
+
+    fn draw(&mut self, n: u64) -> u64 {
+        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.draws;
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ x >> 31) % n
+    }
+
+    fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.draw(to - from))
+    }
+
+    /// One thing after the other for a time.
+    pub fn storm(&mut self, cluster: &mut Cluster, time: Duration) -> Result<()> {
+        let until = Instant::now() + time;
+        while Instant::now() < until && cluster.is_fine() {
+            self.one(cluster);
+            let next = Instant::now() + self.millis(300, 2_500);
+            cluster.work(next)?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, cluster: &mut Cluster) {
+        let slot = 1 + self.draw(SLOTS as u64 - 1) as usize;
+        let away = self.millis(0, 1_500);
+        match self.draw(100) {
+            0..45 => self.kill(cluster, slot, away),
+            45..58 => {
+                if cluster.ask_to_leave(slot, away) {
+                    self.leaves += 1;
+                }
+            }
+            58..84 => {
+                let any = self.draw(SLOTS as u64) as usize;
+                self.pause(cluster, &[Who::Driver(any)]);
+            }
+            84..89 => self.pause(cluster, &[Who::Memory(0)]),
+            89..92 => self.pause(cluster, &[Who::Memory(1)]),
+            92..94 => self.pause(cluster, &(0..SLOTS).map(Who::Driver).collect::<Vec<_>>()),
+            94..96 => {
+                let everything =
+                    (0..SLOTS).map(Who::Driver).chain([Who::Memory(0), Who::Memory(1)]);
+                self.pause(cluster, &everything.collect::<Vec<_>>());
+            }
+            // Nobody is there for a while.
+            _ => (0..SLOTS).for_each(|slot| self.kill(cluster, slot, away * 2)),
+        }
+    }
+
+    fn kill(&mut self, cluster: &mut Cluster, slot: usize, away: Duration) {
+        self.kills += u32::from(cluster.kill(slot, away));
+    }
+
+    /// Shorter than a lease, or longer.
+    fn pause(&mut self, cluster: &mut Cluster, all: &[Who]) {
+        let lease = LEASE.as_millis() as u64;
+        let time = match self.draw(2) {
+            0 => self.millis(50, lease * 3 / 4),
+            _ => self.millis(lease * 3 / 2, lease * 5),
+        };
+        self.pauses += u32::from(cluster.pause(all, time));
+    }
+}

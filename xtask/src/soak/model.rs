@@ -1,0 +1,148 @@
+//! What drivers have written, as far as is known, and whether what they read agrees with it. A key is written and read by one driver at
+//! a time; the next life of its slot goes on with it.
+
+use std::collections::BTreeMap;
+
+/// A write of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Write {
+    number: u64,
+    removes: bool,
+}
+
+/// A key.
+#[derive(Debug, Default)]
+struct Key {
+    /// The write that is known to be the last with an effect.
+    last: Option<Write>,
+    /// Writes that may have happened, or happen later: their drivers have died or were told so.
+    open: Vec<Write>,
+    /// The write that runs.
+    running: Option<Write>,
+}
+
+impl Key {
+    /// Whether a read may find what this write has left (0: nothing).
+    fn finds(&mut self, number: u64) -> bool {
+        let fits = |w: &Write| match number {
+            0 => w.removes,
+            n => w.number == n && !w.removes,
+        };
+        if self.last.as_ref().map_or(number == 0, fits) {
+            return true;
+        }
+        let Some(i) = self.open.iter().position(fits) else { return false };
+        self.last = Some(self.open.remove(i));
+        true
+    }
+}
+
+/// All keys.
+#[derive(Debug, Default)]
+pub struct Model {
+    keys: BTreeMap<u32, Key>,
+    /// Writes that were acknowledged.
+    pub acknowledged: u64,
+    /// Reads that were judged.
+    pub reads: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// What must not be.
+    pub violations: Vec<String>,
+}
+
+impl Model {
+    /// What a driver says of an operation, as `crates/cli/src/drive` writes it; false when it is about something else.
+    pub fn hear(&mut self, line: &str) -> bool {
+        let mut words = line.split(' ');
+        let (Some(what), Some(key)) = (words.next(), words.next()) else { return false };
+        let Ok(number) = key.parse::<u32>() else { return false };
+        let n = words.next().unwrap_or("0");
+        let removes = n.starts_with('-');
+        let Ok(n) = n.trim_start_matches('-').parse::<u64>() else { return false };
+        let key = self.keys.entry(number).or_default();
+        match what {
+            "s" => key.running = Some(Write { number: n, removes }),
+            "a" => {
+                key.last = key.running.take();
+                self.acknowledged += 1;
+            }
+            "n" => {
+                key.running = None;
+                self.errors += 1;
+            }
+            "u" => {
+                key.open.extend(key.running.take());
+                self.errors += 1;
+            }
+            "r" => {
+                self.reads += 1;
+                if !key.finds(n) {
+                    let found = if n == 0 { "nothing".to_owned() } else { format!("write {n}") };
+                    let why = format!("lost: key {number} has {found}; {key:?}");
+                    self.violations.push(why);
+                    // Told once.
+                    let removes = n == 0;
+                    key.last = Some(Write { number: n, removes });
+                }
+            }
+            "f" => self.errors += 1,
+            "t" => self.violations.push(format!("torn: key {number}; {key:?}")),
+            _ => return false,
+        }
+        true
+    }
+
+    /// The driver of these keys is gone: what it ran may have happened.
+    pub fn died(&mut self, keys: std::ops::Range<u32>) {
+        for (_, key) in self.keys.range_mut(keys) {
+            key.open.extend(key.running.take());
+        }
+    }
+
+    /// The highest number of a write of these keys.
+    pub fn highest(&self, keys: std::ops::Range<u32>) -> u64 {
+        let of = |k: &Key| k.open.iter().chain(&k.last).chain(&k.running).map(|w| w.number).max();
+        self.keys.range(keys).filter_map(|(_, k)| of(k)).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(lines: &[&str]) -> Model {
+        let mut m = Model::default();
+        lines.iter().for_each(|line| assert!(m.hear(line), "{line}"));
+        m
+    }
+
+    #[test]
+    fn acknowledged_writes_must_be_found() {
+        assert!(after(&["r 1 0", "s 1 5", "a 1 5", "r 1 5"]).violations.is_empty());
+        assert_eq!(after(&["s 1 5", "a 1 5", "r 1 0"]).violations.len(), 1);
+        assert_eq!(after(&["s 1 5", "a 1 5", "s 1 6", "a 1 6", "r 1 5"]).violations.len(), 1);
+        assert!(after(&["s 1 5", "a 1 5", "s 1 -6", "a 1 6", "r 1 0"]).violations.is_empty());
+        assert_eq!(after(&["t 1"]).violations.len(), 1);
+        assert_eq!(after(&["s 1 5", "a 1 5", "s 2 6", "a 2 6"]).acknowledged, 2);
+    }
+
+    #[test]
+    fn writes_of_the_dead_may_be_found_once() {
+        let mut m = after(&["s 1 5", "a 1 5", "s 1 6"]);
+        m.died(0..2);
+        assert_eq!((m.highest(0..2), m.highest(2..9)), (6, 0));
+        for (line, fine) in [("r 1 5", true), ("r 1 6", true), ("r 1 6", true), ("r 1 5", false)] {
+            m.hear(line);
+            assert_eq!(m.violations.is_empty(), fine, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_write_without_an_effect_must_not_be_found() {
+        let m = after(&["s 1 5", "n 1 5", "r 1 5"]);
+        assert_eq!((m.violations.len(), m.errors), (1, 1));
+        assert!(after(&["s 1 5", "u 1 5", "r 1 5", "r 1 5"]).violations.is_empty());
+        assert!(!Model::default().hear("e some text") && !Model::default().hear("up"));
+    }
+}
