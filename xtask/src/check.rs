@@ -25,10 +25,24 @@ const SEEDS: [(&str, &str, &str); 11] = [
 ];
 
 /// Marks that seeds reach seldom or never, and the test that reaches each. `crash` is
-/// indexes/dmtree/tests/crash, `digest` and `dropped_leader` are in the suite beside it,
+/// indexes/dmtree/tests/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite
+/// beside it,
 /// `regressions` is crates/bench/tests/suite/regressions.rs, and `rare` is the engine's module of
 /// that name.
 const BY_TESTS: &[(&str, &str)] = &[
+    ("get: a table is unbuilt, and maintenance shall build it", "tables: any_reader_has_tables"),
+    (
+        "recovery: a table that a reader has met unbuilt is looked after",
+        "tables: any_reader_has_tables",
+    ),
+    (
+        "recovery: a table that a late WRITE has overwritten is built anew",
+        "rare: a_table_that_a_late_write",
+    ),
+    (
+        "leaf lock: left to other nodes that have had it less often",
+        "fair: two_processes_add_to_counters",
+    ),
     ("block: its entry has changed meanwhile", "rare: a_block_that_holds_something_else"),
     (
         "inner: an image sampled around a relocation of the first child is read again",

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -140,8 +141,11 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
         FabricSpec::Joined { first, carrier, equipment } => {
             let (listen, wanted, within) = (equipment.access.any_port(), None, POOL_WITHIN);
             let place = Place { first, listen, wanted, within, carrier: *carrier, equipment };
-            let joined = Cluster::join_as(&place, spec.cns);
-            return Ok((joined.map_err(|e| Failure::missing(&e))?, None));
+            let joined = Cluster::join_as(&place, spec.cns).map_err(|e| Failure::missing(&e))?;
+            for (node, presence) in joined.compute_node(0)?.away() {
+                let _ = writeln!(std::io::stderr(), "note: {}", presence.refusal(node));
+            }
+            return Ok((joined, None));
         }
         FabricSpec::Sim { profile, seed } => (profile, seed),
     };

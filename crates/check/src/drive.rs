@@ -256,7 +256,13 @@ impl Future for Guarded<'_> {
         let work = this.work.get_or_insert_with(|| make());
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
         this.shared.look();
+        let away = |cn| this.shared.stage.condition(cn) == Condition::Away;
         match polled {
+            // It has ended with the life of its node, and begins anew with the next one.
+            Ok(Poll::Ready(())) if this.who.cn().is_some_and(away) => {
+                this.let_go();
+                Poll::Pending
+            }
             Ok(Poll::Ready(())) => this.quit(),
             Ok(Poll::Pending) => Poll::Pending,
             Err(payload) => {

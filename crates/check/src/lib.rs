@@ -17,6 +17,7 @@ pub mod file;
 pub mod history;
 mod lives;
 pub mod log;
+pub mod network;
 pub mod plan;
 pub mod rng;
 pub mod run;

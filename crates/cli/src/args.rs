@@ -418,6 +418,9 @@ pub struct CheckArgs {
     /// With --exhaustive: orders per case, at most.
     #[arg(long, value_name = "N", default_value_t = 20_000, requires = "exhaustive")]
     pub orders: u64,
+    /// Run the network code of every process on a simulated network.
+    #[arg(long, conflicts_with_all = ["system", "faults", "grant", "replay", "exhaustive", "check_history"])]
+    pub network: bool,
     /// Threads, each with a seed of its own; the cores by default.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,

@@ -17,7 +17,7 @@ use dmtree_check::trace::{regression_test, trace};
 use dmtree_check::verdict::keep_panics;
 
 use crate::args::{CheckArgs, Faults};
-use crate::{exhaustive, output};
+use crate::{exhaustive, network, output};
 
 /// Seeds when neither seeds nor minutes are given.
 const USUAL_SEEDS: u64 = 200;
@@ -35,6 +35,9 @@ pub fn run(args: &CheckArgs) -> Result<()> {
     }
     keep_panics();
     let stop = crate::stop_flag()?;
+    if args.network {
+        return network::run(args, &stop);
+    }
     if args.exhaustive {
         return exhaustive::run(args, &stop);
     }

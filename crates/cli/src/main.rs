@@ -14,6 +14,7 @@ mod dumps;
 mod exhaustive;
 mod fabric;
 mod memnode;
+mod network;
 mod output;
 mod progress;
 mod shell;

@@ -59,6 +59,7 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
         ));
     }
     while !stop.load(Ordering::SeqCst) {
+        node.take_news().iter().for_each(|line| output::note(line));
         std::thread::park_timeout(LOOK);
     }
     Ok(())

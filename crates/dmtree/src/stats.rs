@@ -114,6 +114,8 @@ impl Stats {
 pub struct PoolStats {
     /// One entry for every memory node.
     pub memory_nodes: Vec<MemoryStats>,
+    /// The memory nodes that cannot be used, a line each: what they hold is not counted.
+    pub missing: Vec<String>,
 }
 
 /// How full one memory node is.
@@ -132,7 +134,10 @@ impl PoolStats {
             total_bytes: u64::from(m.used_chunks + m.free_chunks) * m.chunk_bytes,
             used_bytes: u64::from(m.used_chunks) * m.chunk_bytes,
         };
-        Self { memory_nodes: usage.memory.iter().map(node).collect() }
+        Self {
+            memory_nodes: usage.memory.iter().map(node).collect(),
+            missing: usage.away.iter().map(|(n, p)| p.refusal(*n).to_string()).collect(),
+        }
     }
 
     /// Bytes of chunks handed out, all memory nodes together.

@@ -89,6 +89,13 @@ impl Error {
         self
     }
 
+    /// The same error, of a write that had not begun to change anything.
+    #[must_use]
+    pub fn without_effect(mut self) -> Self {
+        self.0.effect = Effect::None;
+        self
+    }
+
     /// The same error with one more line on where it arose.
     #[must_use]
     pub fn context(mut self, what: impl Into<String>) -> Self {

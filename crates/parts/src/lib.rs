@@ -1,5 +1,6 @@
 //! The contract of a range index on disaggregated memory ([`contract`]), and the parts that several indexes share: the cache of
-//! inner nodes with its mirrors ([`cache`]), delegation and combining ([`combine`]), turns at remote locks ([`turns`], and with hand-over
+//! inner nodes with its mirrors ([`cache`]), delegation and combining ([`combine`]), turns at
+//! remote locks ([`turns`], fair between nodes [`rivals`], and with hand-over
 //! [`handover`]), lock words on memory nodes ([`lock_words`]), the leaves and inner nodes that DMTree and the sound Sherman have in common
 //! with their validation ([`tree`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded ([`pairs`]), fixed hashes ([`hash`]) and how full a
 //! bulk load leaves nodes ([`fill`]).
@@ -16,6 +17,7 @@ pub mod keys;
 pub mod lock_words;
 pub mod naming;
 pub mod pairs;
+pub mod rivals;
 pub mod sync;
 pub mod tree;
 pub mod turns;

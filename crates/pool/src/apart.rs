@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric, PoolId};
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, Terms,
+    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, News, NodeId, Result, Role, Terms,
 };
 
 use crate::charter;
@@ -25,6 +25,8 @@ const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 const LOOK_NS: u64 = 50_000_000;
 /// Longest time for a good-bye, ns.
 const LEAVES_WITHIN_NS: u64 = 5_000_000_000;
+/// Longest time that who joins waits for tables to serve, in leases.
+const SHARE_WITHIN_LEASES: u64 = 2;
 /// Longest time for joining, once registered.
 const JOINS_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of buffers of a keeper.
@@ -130,7 +132,14 @@ impl MemoryNode {
 
     /// What has happened to the members of the pool since the last call, a line each. Only the first memory node knows.
     pub fn take_news(&self) -> Vec<String> {
-        self.fabric.take_news().iter().map(ToString::to_string).collect()
+        let line = |news: &News| match news {
+            News::Away(m, ..) => {
+                let mib = self.fabric.region_bytes(m.node).unwrap_or(0) >> 20;
+                format!("{news}; it held what was put in {mib} MiB")
+            }
+            other => other.to_string(),
+        };
+        self.fabric.take_news().iter().map(line).collect()
     }
 
     /// Its fabric.
@@ -250,6 +259,7 @@ fn join_one(
     let keeper = Keeper::start(&node, net)?;
     let ep = node.endpoint(0)?;
     ep.core().block_on(ep.slot(), check_heads(&ep, &node))?;
+    ep.core().block_on(ep.slot(), await_share(&node, &ep))?;
     Ok((node, keeper))
 }
 
@@ -286,6 +296,18 @@ async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
                 Err(e) => return Err(e),
             }
         }
+    }
+    Ok(())
+}
+
+/// Tables that are made before a compute node serves any would go to memory nodes, and stay there.
+/// So who is alone waits for its share: the deaths of former members may have to come to their ends
+/// first.
+async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
+    let until = ep.now() + SHARE_WITHIN_LEASES * node.lease_ns();
+    while !node.has_share() && !node.has_peers() && ep.now() < until {
+        ep.renew_deadline();
+        ep.sleep(1_000_000).await;
     }
     Ok(())
 }
@@ -347,7 +369,7 @@ fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncS
         let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
         node.lease_ns() / steps
     };
-    let kept = node.keep_at(&ep, pause, || stop.load(Ordering::SeqCst));
+    let kept = node.keep_with_share(&ep, pause, || stop.load(Ordering::SeqCst));
     match ep.core().block_on(ep.slot(), kept) {
         // The membership ends the lease of a node that cannot say good-bye.
         Ok(()) => {

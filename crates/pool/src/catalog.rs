@@ -216,6 +216,11 @@ pub(crate) fn counted_word(root_word: GlobalAddr) -> GlobalAddr {
     root_word.plus(COUNTED_WORD - ROOT_WORD)
 }
 
+/// The numbers of all indexes that there are. One READ.
+pub(crate) async fn live_indexes(ep: &Endpoint) -> Result<Vec<u32>> {
+    Ok(read_all(ep).await?.into_iter().map(|(_, e)| e.id).collect())
+}
+
 /// Creates and drops. Calls run one at a time, so what it reads stays true until it writes.
 #[derive(Default)]
 pub(crate) struct CatalogService {

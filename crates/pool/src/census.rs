@@ -23,7 +23,7 @@ use crate::catalog::counted_word;
 use crate::chunks::ask_list;
 use crate::ids::{LINE, TableId};
 use crate::keeper::not_now;
-use crate::layout::{ChunkUse, EPOCH_WORD, first_node};
+use crate::layout::{ANY_INDEX, ChunkUse, EPOCH_WORD, first_node};
 use crate::node::PoolNode;
 use crate::notes::{Span, Told, ask_close, ask_collect, ask_open};
 use crate::ranges::Ranges;
@@ -90,7 +90,7 @@ pub struct Census {
     deaths: u64,
     members: Vec<Member>,
     runs: Vec<Run>,
-    /// Partitions and their lines. None where other indexes may have cells.
+    /// Partitions and their lines; without those in which other indexes may have cells.
     lines: Vec<(u16, u64)>,
 }
 
@@ -142,7 +142,11 @@ impl PoolNode {
         // An index that took a cell before the windows were open is in the catalog by now.
         let alone = self.list_indexes(ep).await?.iter().all(|e| e.id == index);
         let mark = |s: &Seen| (s.partition.number, s.partition.lines);
-        let lines = seen.iter().filter(|_| alone).map(mark).collect();
+        let counts = |s: &&Seen| match s.partition.index {
+            ANY_INDEX => alone,
+            owner => owner == index,
+        };
+        let lines = seen.iter().filter(counts).map(mark).collect();
         let mut census = Census { number, stamp: 0, index, deaths, members, runs, lines };
         self.raise_barrier(ep, &mut census).await?;
         Ok(census)

@@ -13,11 +13,12 @@ use crate::apart::{Keeper, MemoryNode};
 use crate::catalog::{CATALOG_SERVICE, CatalogService};
 use crate::chunks::{CHUNK_SERVICE, ChunkService};
 use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
-use crate::homes::{CELL_SERVICE, HomeService, Space};
+use crate::homes::{CELL_SERVICE, HomeService};
 use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape, first_node};
 use crate::node::PoolNode;
 use crate::notes::{NOTES_SERVICE, NotesService};
 use crate::options::PoolOptions;
+use crate::segments::Space;
 
 /// A pool: one whose nodes all live in this process, or one that this process belongs to as a compute node. Clone it freely; all
 /// clones are the same pool.
@@ -211,11 +212,7 @@ pub(crate) fn serve_memory(
 ) -> Result<()> {
     let node = layout.node;
     let chunks = Arc::new(ChunkService::new(*layout));
-    let space = Space::Chunks {
-        service: chunks.clone(),
-        chunk_bytes: layout.chunk_bytes,
-        rests: std::sync::Mutex::default(),
-    };
+    let space = Space::chunks(chunks.clone(), layout.chunk_bytes);
     let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
     let homes = HomeService::new(me, options.compute_nodes, options.memory_nodes, space);
     fabric.serve(node, CHUNK_SERVICE, chunks)?;

@@ -26,7 +26,8 @@ pub(crate) struct Deposits {
     arenas: BTreeMap<ArenaKey, Objects>,
     spaces: BTreeMap<u32, Extents>,
     /// By lines - 1.
-    cells: [Vec<TableId>; 4],
+    /// By index and lines.
+    cells: BTreeMap<(u32, u8), Vec<TableId>>,
 }
 
 impl Deposits {
@@ -49,8 +50,8 @@ impl Deposits {
                 let space = self.spaces.entry(index).or_default();
                 return space.put(at.offset(), bytes, layout.chunk0, layout.chunk_bytes);
             }
-            Piece::Cell(t) if layout.node.index() == 0 && t.place().is_some() => {
-                self.cells[usize::from(t.lines()) - 1].push(t);
+            Piece::Cell(index, t) if layout.node.index() == 0 && t.place().is_some() => {
+                self.cells.entry((index, t.lines())).or_default().push(t);
             }
             _ => return false,
         }
@@ -72,10 +73,14 @@ impl Deposits {
                 let piece = |(at, len)| Piece::Space(index, GlobalAddr::new(layout.node, at), len);
                 all.into_iter().map(piece).collect()
             }
-            Wanted::Cells(lines) => {
-                let cells = &mut self.cells[usize::from(lines) - 1];
+            Wanted::Cells(index, lines) => {
+                let Some(cells) = self.cells.get_mut(&(index, lines)) else { return Vec::new() };
                 let first = cells.len().saturating_sub(CELLS_AT_A_TIME);
-                cells.drain(first..).map(Piece::Cell).collect()
+                let out = cells.drain(first..).map(|t| Piece::Cell(index, t)).collect();
+                if cells.is_empty() {
+                    self.cells.remove(&(index, lines));
+                }
+                out
             }
         }
     }
@@ -108,7 +113,7 @@ impl Deposits {
         for space in self.spaces.values() {
             out.extend(space.all().map(|(offset, len)| Span::Bytes(at(offset), len)));
         }
-        out.extend(self.cells.iter().flatten().map(|t| Span::table(*t)));
+        out.extend(self.cells.values().flatten().map(|t| Span::table(*t)));
         out
     }
 }
@@ -144,9 +149,9 @@ mod tests {
         assert!(d.take(Wanted::Objects(other), &l).is_empty());
         assert_eq!(d.take(Wanted::Objects(key), &l), [object, fresh]);
         assert!(d.take(Wanted::Objects(key), &l).is_empty() && d.spans(&l).is_empty());
-        let cell = Piece::Cell(TableId::new(3, 2, 10));
-        assert!(d.put(cell, &l) && d.take(Wanted::Cells(1), &l).is_empty());
-        assert_eq!(d.take(Wanted::Cells(2), &l), [cell]);
+        let cell = Piece::Cell(4, TableId::new(3, 2, 10));
+        assert!(d.put(cell, &l) && d.take(Wanted::Cells(4, 1), &l).is_empty());
+        assert_eq!(d.take(Wanted::Cells(4, 2), &l), [cell]);
     }
 
     #[test]

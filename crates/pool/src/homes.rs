@@ -1,18 +1,19 @@
 //! The cell service of a home node: cuts cells of fingerprint tables out of the partitions that live there.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use dmtree_fabric::{
     Endpoint, Error, ErrorKind, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler,
     ServiceId,
 };
 
-use crate::chunks::{ChunkService, RunRequest};
+use crate::catalog::live_indexes;
 use crate::ids::{
-    COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS, SEGMENTS, TableId, segment_bytes,
+    COMPUTE_PARTITIONS, LINE, MEMORY_PARTITIONS, PARTITIONS, SEGMENTS, TableId, segment_bytes,
     segment_of, segment_start,
 };
-use crate::layout::{ChunkUse, Partition, compute_base};
+use crate::layout::{ANY_INDEX, DIRECTORY_BYTES, NO_INDEX, Partition, compute_base};
+use crate::segments::{Space, zero};
 use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
 
 /// Cells of tables, on every compute and every memory node.
@@ -25,6 +26,13 @@ const ADOPT: (u8, u16) = (0, 1);
 const RELEASE: (u8, u16) = (0, 2);
 /// Instead of a size and a number of cells: answer when whatever was asked for before has been done.
 const SETTLE: (u8, u16) = (0, 3);
+/// An index opens another partition of a home while it has less than this part of those that are
+/// free there.
+const OPEN_ONE_OF: usize = 16;
+/// The catalog is looked at once for so many segments and partitions that are opened.
+const LOOK_EVERY: u32 = 64;
+/// Bytes that one call zeroes, and what the last partition has beyond that.
+const FORGET_BYTES: u64 = 1 << 20;
 /// Most cells of one call.
 pub(crate) const MAX_CELLS: u16 = 256;
 
@@ -44,53 +52,12 @@ pub(crate) fn homes_of(side: Role, compute_nodes: u16, memory_nodes: u16) -> u16
     }
 }
 
-/// Where a home takes segments from. All of it is zero when taken, and none of it comes back.
-pub(crate) enum Space {
-    /// The rest of a compute node's region: next byte, end.
-    Region(Mutex<(u64, u64)>),
-    /// Chunks of a memory node: rests of chunks taken before.
-    Chunks { service: Arc<ChunkService>, chunk_bytes: u64, rests: Mutex<Vec<(u64, u64)>> },
-}
-
-impl Space {
-    pub(crate) fn region(bytes: u64) -> Self {
-        Self::Region(Mutex::new((compute_base(), bytes)))
-    }
-
-    async fn take(&self, ep: &Endpoint, bytes: u64) -> Result<Option<u64>> {
-        match self {
-            Self::Region(rest) => {
-                let mut rest = locked(rest);
-                Ok(cut(&mut rest, bytes))
-            }
-            Self::Chunks { service, chunk_bytes, rests } => {
-                if let Some(at) = locked(rests).iter_mut().find_map(|r| cut(r, bytes)) {
-                    return Ok(Some(at));
-                }
-                let count = bytes.div_ceil(*chunk_bytes) as u32;
-                let (used_for, owner) = (ChunkUse::Tables, ep.node());
-                let r =
-                    RunRequest { used_for, kind: 0, index: 0, object_bytes: 0, count, least: 0 };
-                let Some(at) = service.take(ep, owner, 0, r).await? else { return Ok(None) };
-                let end = at + u64::from(count) * chunk_bytes;
-                let mut rests = locked(rests);
-                rests.retain(|(next, end)| next < end);
-                rests.push((at + bytes, end));
-                Ok(Some(at))
-            }
-        }
-    }
-}
-
-fn cut(rest: &mut (u64, u64), bytes: u64) -> Option<u64> {
-    let at = rest.0;
-    (at + bytes <= rest.1).then(|| rest.0 += bytes)?;
-    Some(at)
-}
-
 struct State {
     partitions: Vec<Partition>,
-    cursor: usize,
+    /// Partitions that were released, with their segments, until it is known who serves them.
+    released: Vec<Partition>,
+    /// Segments and partitions that were opened since the catalog was looked at last.
+    opened: u32,
 }
 
 /// The service.
@@ -105,27 +72,50 @@ impl HomeService {
     pub(crate) fn new(me: Member, compute_nodes: u16, memory_nodes: u16, space: Space) -> Self {
         let homed = |p: &u16| first_home(*p, compute_nodes, memory_nodes) == me.node;
         let partitions = (0..PARTITIONS).filter(homed).map(|p| Partition::new(p, me)).collect();
-        Self { me, space, state: Mutex::new(State { partitions, cursor: 0 }) }
+        Self::of(me, space, partitions)
     }
 
     /// The service of a node that joins later: the home of nothing yet.
     pub(crate) fn empty(me: Member, space: Space) -> Self {
-        Self { me, space, state: Mutex::new(State { partitions: Vec::new(), cursor: 0 }) }
+        Self::of(me, space, Vec::new())
+    }
+
+    fn of(me: Member, space: Space, partitions: Vec<Partition>) -> Self {
+        let state = State { partitions, released: Vec::new(), opened: 0 };
+        Self { me, space, state: Mutex::new(state) }
     }
 
     /// Makes this node the home of a partition: zeroed segments for all its cells, then the directory. False: no room. Asked
-    /// again, it says so again.
-    async fn adopt(&self, ep: &Endpoint, number: u16, moves: u32, lines: u64) -> Result<bool> {
+    /// again, it says so again. A partition that this node has released, and that nobody else has
+    /// served since, is as it was.
+    async fn adopt(&self, ep: &Endpoint, wanted: Partition) -> Result<bool> {
+        let number = wanted.number;
         let known = |s: &State| s.partitions.iter().position(|p| p.number == number);
         let mut p = {
-            let s = locked(&self.state);
-            known(&s).map_or_else(|| Partition::new(number, self.me), |i| s.partitions[i].clone())
+            let mut s = locked(&self.state);
+            let mine = known(&s).map(|i| s.partitions[i].clone());
+            let back = s.released.iter().position(|p| p.number == number);
+            let back = back.map(|i| s.released.swap_remove(i));
+            let fresh = || Partition::new(number, self.me);
+            match (mine, back) {
+                (Some(p), _) => p,
+                (None, Some(p)) if p.moves + 1 == wanted.moves && p.index == wanted.index => p,
+                (None, back) => {
+                    back.iter().for_each(|p| self.free_segments(p));
+                    fresh()
+                }
+            }
         };
-        p.moves = p.moves.max(moves);
-        p.lines = p.lines.max(lines);
+        p.moves = p.moves.max(wanted.moves);
+        p.lines = p.lines.max(wanted.lines);
+        p.index = wanted.index;
         while segment_start(p.grown()) < p.lines {
             let grown = p.grown();
-            let Some(at) = self.space.take(ep, segment_bytes(grown)).await? else {
+            let Some(at) = self.room(ep, number, segment_bytes(grown)).await? else {
+                // What it got so far is as good as new.
+                if !locked(&self.state).partitions.iter().any(|p| p.number == number) {
+                    self.free_segments(&p);
+                }
                 return Ok(false);
             };
             p.segments[grown] = GlobalAddr::new(self.me.node, at).bits();
@@ -139,11 +129,46 @@ impl HomeService {
         Ok(true)
     }
 
-    /// Forgets partitions: another node is to be their home.
+    /// Serves partitions no more: another node is to be their home.
     fn release(&self, numbers: &[u16]) {
         let mut s = locked(&self.state);
-        s.partitions.retain(|p| !numbers.contains(&p.number));
-        s.cursor = 0;
+        let gone = |p: &mut Partition| numbers.contains(&p.number);
+        let gone: Vec<_> = s.partitions.extract_if(.., gone).collect();
+        s.released.extend(gone);
+    }
+
+    /// Memory for a segment of a partition. When there is none, segments of partitions that have
+    /// moved away may be there.
+    async fn room(&self, ep: &Endpoint, partition: u16, bytes: u64) -> Result<Option<u64>> {
+        self.settle_released(ep).await?;
+        self.space.take(ep, partition, bytes).await
+    }
+
+    /// Segments of released partitions are free when the directory names another home, which it
+    /// does after everybody has stopped using them.
+    async fn settle_released(&self, ep: &Endpoint) -> Result<()> {
+        let released: Vec<_> =
+            locked(&self.state).released.iter().map(|p| (p.number, p.moves)).collect();
+        for (number, moves) in released {
+            let bytes = ep.read(Partition::record(number), DIRECTORY_BYTES as u32).await?;
+            let Ok(Some(now)) = bytes.extract(|b| Partition::decode(b, number)) else { continue };
+            if now.home == self.me || now.moves <= moves {
+                continue;
+            }
+            let mut s = locked(&self.state);
+            let at = s.released.iter().position(|p| p.number == number);
+            let gone = at.map(|i| s.released.swap_remove(i));
+            drop(s);
+            gone.iter().for_each(|p| self.free_segments(p));
+        }
+        Ok(())
+    }
+
+    fn free_segments(&self, p: &Partition) {
+        for (j, base) in p.segments[..p.grown()].iter().enumerate() {
+            let at = GlobalAddr::from_bits(*base).offset();
+            self.space.give_back(p.number, at, segment_bytes(j));
+        }
     }
 
     async fn publish(&self, ep: &Endpoint, p: &Partition) -> Result<()> {
@@ -153,77 +178,138 @@ impl HomeService {
         ep.write(Partition::record(p.number), buf).await.map(|_| ())
     }
 
-    /// Cuts up to `count` cells, and smaller ones of what is left at the end of a segment. It fills a segment before it goes on to the
-    /// next partition, so that partitions grow evenly and a small pool does not open them all. An empty answer: full.
-    async fn cells(&self, ep: &Endpoint, lines: u8, count: u16) -> Result<Vec<TableId>> {
+    /// Cuts up to `count` cells for an index, and smaller ones of what is left at the end of a
+    /// segment. An empty answer: full.
+    async fn cells(
+        &self,
+        ep: &Endpoint,
+        index: u32,
+        lines: u8,
+        count: u16,
+    ) -> Result<Vec<TableId>> {
         let mut out = Vec::new();
-        let (n, first) = {
-            let s = locked(&self.state);
-            (s.partitions.len(), s.cursor)
-        };
-        // (A node that has joined late may be the home of nothing.)
-        for step in 0..n {
-            let i = (first + step) % n;
+        let (mut tried, mut may_look) = (Vec::new(), true);
+        while of_size(&out, lines) < usize::from(count) {
             let wanted = usize::from(count) - of_size(&out, lines);
-            match self.cut_from(ep, i, lines, wanted, &mut out).await {
-                Ok(()) => {}
+            let Some(at) = self.pick(ep, index, lines, &tried, &mut may_look).await? else { break };
+            match self.cut_from(ep, at, index, lines, wanted, &mut out).await {
+                Ok(Cut::Some) => {}
+                Ok(Cut::None) => tried.push(at),
+                Ok(Cut::Full) if may_look => tried.push(at),
+                Ok(Cut::Full) => break,
                 // What is published already is granted; the error shows again on the next call.
                 Err(_) if !out.is_empty() => return Ok(out),
                 Err(e) => return Err(e),
-            }
-            let mut s = locked(&self.state);
-            let done = of_size(&out, lines) == usize::from(count);
-            let more = done && !s.partitions[i].is_exhausted();
-            s.cursor = if more { i } else { (i + 1) % n };
-            if done {
-                break;
             }
         }
         Ok(out)
     }
 
+    /// The partition to cut cells of an index from, by its number: one of its own that has lines
+    /// left, else a new or a larger one.
+    async fn pick(
+        &self,
+        ep: &Endpoint,
+        index: u32,
+        lines: u8,
+        tried: &[u16],
+        may_look: &mut bool,
+    ) -> Result<Option<u16>> {
+        let place = |s: &State| choose(&s.partitions, index, lines, tried);
+        let (choice, many) = {
+            let mut s = locked(&self.state);
+            let choice = place(&s);
+            s.opened += u32::from(matches!(choice, Choice::Opens(_)));
+            (choice, s.opened >= LOOK_EVERY)
+        };
+        let needs = matches!(choice, Choice::None) || many || !tried.is_empty();
+        if matches!(choice, Choice::Has(_)) || !needs || !std::mem::take(may_look) {
+            return Ok(choice.number());
+        }
+        locked(&self.state).opened = 0;
+        self.forget_dropped(ep).await?;
+        Ok(place(&locked(&self.state)).number())
+    }
+
+    /// Partitions of indexes that exist no more are free: nobody looks for their tables but
+    /// operations that began before the drop, and those find the table of another leaf, or none.
+    async fn forget_dropped(&self, ep: &Endpoint) -> Result<()> {
+        let owned = |p: &&Partition| !matches!(p.index, NO_INDEX | ANY_INDEX);
+        let owned: Vec<_> = locked(&self.state).partitions.iter().filter(owned).cloned().collect();
+        if owned.is_empty() {
+            return Ok(());
+        }
+        let there = live_indexes(ep).await?;
+        let mut zeroed = 0;
+        for mut p in owned.into_iter().filter(|p| !there.contains(&p.index)) {
+            if zeroed >= FORGET_BYTES {
+                break;
+            }
+            // The directory first: lines above its mark are nobody's.
+            let used = p.lines;
+            (p.lines, p.index) = (0, NO_INDEX);
+            self.publish(ep, &p).await?;
+            for j in 0..p.grown() {
+                let lines = used.saturating_sub(segment_start(j)) * LINE;
+                let bytes = lines.min(segment_bytes(j));
+                zero(ep, GlobalAddr::from_bits(p.segments[j]), bytes).await?;
+                zeroed += bytes;
+            }
+            let mut s = locked(&self.state);
+            if let Some(at) = s.partitions.iter_mut().find(|q| q.number == p.number) {
+                *at = p;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts cells of a partition, which becomes this index's if it was nobody's.
     async fn cut_from(
         &self,
         ep: &Endpoint,
-        i: usize,
+        number: u16,
+        index: u32,
         lines: u8,
         wanted: usize,
         out: &mut Vec<TableId>,
-    ) -> Result<()> {
-        let mut p = locked(&self.state).partitions[i].clone();
+    ) -> Result<Cut> {
+        let (found, free) = {
+            let s = locked(&self.state);
+            let free = s.partitions.iter().filter(|p| p.index == NO_INDEX).count();
+            (s.partitions.iter().find(|p| p.number == number).cloned(), free)
+        };
+        let Some(mut p) = found else { return Ok(Cut::None) };
+        if p.index != index {
+            // The last free one is for everybody, and so is one that has another index's cells.
+            p.index = if p.index == NO_INDEX && free > 1 { index } else { ANY_INDEX };
+        }
         let mut cells = p.cut(lines, wanted);
         if cells.is_empty() {
             let grown = p.grown();
             if grown == SEGMENTS {
-                return Ok(());
+                return Ok(Cut::None);
             }
-            let Some(at) = self.space.take(ep, segment_bytes(grown)).await? else {
-                return Ok(());
+            let Some(at) = self.room(ep, number, segment_bytes(grown)).await? else {
+                // There is no smaller segment than a first one.
+                return Ok(if grown == 0 { Cut::Full } else { Cut::None });
             };
             let base = GlobalAddr::new(self.me.node, at).bits();
             // The segment stays with the partition even if the record cannot be written now.
-            locked(&self.state).partitions[i].segments[grown] = base;
+            if let Some(p) = locked(&self.state).partitions.iter_mut().find(|p| p.number == number)
+            {
+                p.segments[grown] = base;
+            }
             p.segments[grown] = base;
             cells = p.cut(lines, wanted);
         }
         // The directory knows a cell before anybody gets it.
         self.publish(ep, &p).await?;
-        locked(&self.state).partitions[i] = p;
-        out.append(&mut cells);
-        Ok(())
-    }
-
-    /// A stretch of this compute node's table memory: up to `bytes`, at least `least`. Whole lines, so that segments stay
-    /// aligned. `None`: no such room.
-    fn stretch(&self, bytes: u64, least: u64) -> Option<(u64, u64)> {
-        let Space::Region(rest) = &self.space else { return None };
-        let mut rest = locked(rest);
-        let left = (rest.1 - rest.0) & !63;
-        let granted = bytes.checked_next_multiple_of(64)?.min(left);
-        if granted == 0 || granted < least {
-            return None;
+        if let Some(at) = locked(&self.state).partitions.iter_mut().find(|p| p.number == number) {
+            *at = p;
         }
-        cut(&mut rest, granted).map(|at| (at, granted))
+        let cut = if cells.is_empty() { Cut::None } else { Cut::Some };
+        out.append(&mut cells);
+        Ok(cut)
     }
 
     async fn answer(&self, ep: &Endpoint, request: &[u8]) -> Result<Vec<u8>> {
@@ -231,17 +317,18 @@ impl HomeService {
         let (lines, count) = (f.u8()?, f.u16()?);
         if (lines, count) == STRETCH {
             // 0 is no stretch's offset: full.
-            let (at, bytes) = self.stretch(f.u64()?, f.u64()?).unwrap_or((0, 0));
+            let (at, bytes) = self.space.stretch(f.u64()?, f.u64()?).unwrap_or((0, 0));
             return Ok([at.to_le_bytes(), bytes.to_le_bytes()].concat());
         }
         if (lines, count) == ADOPT {
-            let (number, moves, lines) = (f.u16()?, f.u32()?, f.u64()?);
+            let (number, moves, lines, index) = (f.u16()?, f.u32()?, f.u64()?, f.u32()?);
             if number >= PARTITIONS || lines > segment_start(SEGMENTS) {
                 return Err(Error::invalid(format!(
                     "there is no partition {number} of {lines} lines"
                 )));
             }
-            return Ok(vec![u8::from(self.adopt(ep, number, moves, lines).await?)]);
+            let wanted = Partition { moves, lines, index, ..Partition::new(number, self.me) };
+            return Ok(vec![u8::from(self.adopt(ep, wanted).await?)]);
         }
         if (lines, count) == RELEASE {
             let mut numbers = Vec::new();
@@ -259,7 +346,7 @@ impl HomeService {
                 "{count} cells of {lines} lines: a call grants 1 to {MAX_CELLS} cells of 1 to 4 lines"
             )));
         }
-        let cells = self.cells(ep, lines, count).await?;
+        let cells = self.cells(ep, f.u32()?, lines, count).await?;
         Ok(cells.iter().flat_map(|t| t.bits().to_le_bytes()).collect())
     }
 }
@@ -271,8 +358,13 @@ impl RpcHandler for HomeService {
 }
 
 impl Partition {
-    fn is_exhausted(&self) -> bool {
-        self.lines == segment_start(self.grown())
+    /// Whether a cell can be cut from the segments that are there.
+    fn has(&self, lines: u8) -> bool {
+        let (end, first) = (segment_start(self.grown()), self.lines);
+        let here = segment_start(segment_of(first) + 1);
+        let fits = first + u64::from(lines) <= here;
+        let first = if fits { first } else { here };
+        first + u64::from(lines) <= end
     }
 
     /// Cuts cells from the segments that are there; a cell never straddles two. What is too short for one at the end of a segment is
@@ -301,6 +393,60 @@ impl Partition {
     }
 }
 
+/// What a look at one partition has yielded.
+enum Cut {
+    Some,
+    /// Nothing: it cannot grow.
+    None,
+    /// Nothing, and no other one can grow either.
+    Full,
+}
+
+/// Where cells for an index come from.
+enum Choice {
+    /// A partition that has lines left.
+    Has(u16),
+    /// One that nobody has, or one that has to grow.
+    Opens(u16),
+    None,
+}
+
+impl Choice {
+    fn number(&self) -> Option<u16> {
+        match self {
+            Self::Has(p) | Self::Opens(p) => Some(*p),
+            Self::None => None,
+        }
+    }
+}
+
+/// A partition belongs to one index, so that all of it is free again when the index is gone; an
+/// index opens more of them, so that they can move to several homes, as long as it has few of what
+/// is left. The last free one of a home is for all who come later.
+fn choose(partitions: &[Partition], index: u32, lines: u8, tried: &[u16]) -> Choice {
+    let all = || partitions.iter().filter(|p| !tried.contains(&p.number));
+    let of = |owner: u32| all().filter(move |p| p.index == owner);
+    let smallest =
+        |owner: u32| of(owner).filter(|p| p.grown() < SEGMENTS).min_by_key(|p| p.grown());
+    if let Some(p) = of(index).find(|p| p.has(lines)) {
+        return Choice::Has(p.number);
+    }
+    let (own, free) = (of(index).count(), of(NO_INDEX).count());
+    let opens = free > 1 && own * OPEN_ONE_OF < free;
+    if let Some(p) = of(NO_INDEX).next().filter(|_| opens) {
+        return Choice::Opens(p.number);
+    }
+    if let Some(p) = smallest(index) {
+        return Choice::Opens(p.number);
+    }
+    if let Some(p) = of(ANY_INDEX).find(|p| p.has(lines)) {
+        return Choice::Has(p.number);
+    }
+    let last = of(NO_INDEX).next().or_else(|| smallest(ANY_INDEX));
+    let last = last.or_else(|| all().filter(|p| p.grown() < SEGMENTS).min_by_key(|p| p.grown()));
+    last.map_or(Choice::None, |p| Choice::Opens(p.number))
+}
+
 fn of_size(cells: &[TableId], lines: u8) -> usize {
     cells.iter().filter(|t| t.lines() == lines).count()
 }
@@ -309,11 +455,13 @@ fn of_size(cells: &[TableId], lines: u8) -> usize {
 pub(crate) async fn ask_cells(
     ep: &Endpoint,
     home: NodeId,
+    index: u32,
     lines: u8,
     count: u16,
 ) -> Result<Vec<TableId>> {
     let mut request = vec![lines];
     request.extend(count.to_le_bytes());
+    request.extend(index.to_le_bytes());
     let reply = call_within(ep, LONGEST_CALL_NS, home, CELL_SERVICE, &request).await?;
     let mut f = Fields(&reply);
     let mut out = Vec::new();
@@ -334,19 +482,18 @@ fn header(what: (u8, u16)) -> Vec<u8> {
     request
 }
 
-/// Makes a node the home of a partition of which `lines` lines were granted; false: it has no room.
+/// Makes a node the next home of a partition, as its record describes it; false: it has no room.
 pub(crate) async fn ask_adopt(
     ep: &Endpoint,
     longest_ns: u64,
     home: NodeId,
-    number: u16,
-    moves: u32,
-    lines: u64,
+    p: &Partition,
 ) -> Result<bool> {
     let mut request = header(ADOPT);
-    request.extend(number.to_le_bytes());
-    request.extend(moves.to_le_bytes());
-    request.extend(lines.to_le_bytes());
+    request.extend(p.number.to_le_bytes());
+    request.extend((p.moves + 1).to_le_bytes());
+    request.extend(p.lines.to_le_bytes());
+    request.extend(p.index.to_le_bytes());
     let reply = call_within(ep, longest_ns, home, CELL_SERVICE, &request).await?;
     Ok(Fields(&reply).u8()? == 1)
 }

@@ -29,6 +29,8 @@ pub(crate) struct Keeping {
     carried_out: u64,
     /// Asked for before this reading of the own clock, the lease is due for renewal.
     renew_at: u64,
+    /// Whether every table has been found to have a home: see [`PoolNode::keep_with_share`].
+    pub(crate) has_share: bool,
 }
 
 /// A worker thread's sign of life. While one stands still, the node's lease is not renewed. Dropped, it is deregistered.
@@ -198,6 +200,8 @@ impl PoolNode {
         if !newer {
             return;
         }
+        // Who had no cell to give may have some now.
+        self.tables.reopen();
         for dead in state.dead().into_iter().filter(|m| m.node != self.cn) {
             self.fabric.abandon(self.cn, dead);
         }

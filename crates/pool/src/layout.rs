@@ -40,6 +40,11 @@ pub(crate) fn first_node(offset: u64) -> GlobalAddr {
     GlobalAddr::new(NodeId::memory(0), offset)
 }
 
+/// A compute node's region: words in which waiters for its locks say that they wait.
+pub(crate) const WAIT_WORDS: u64 = 64;
+/// How many.
+pub(crate) const WAIT_WORDS_COUNT: u64 = 64;
+
 /// First byte of a compute node's region that tables may use.
 pub(crate) const fn compute_base() -> u64 {
     1024
@@ -202,11 +207,29 @@ pub(crate) struct Partition {
     pub(crate) lines: u64,
     /// Segments, packed addresses; 0 is not there yet.
     pub(crate) segments: [u64; SEGMENTS],
+    /// Whose cells it has: an index's number, [`NO_INDEX`] or [`ANY_INDEX`].
+    pub(crate) index: u32,
 }
+
+/// A partition of which no cell is granted.
+pub(crate) const NO_INDEX: u32 = 0;
+/// Owner of cells that belong to no index of the catalog, and of partitions with cells of several
+/// indexes.
+pub const ANY_INDEX: u32 = u32::MAX;
 
 impl Partition {
     pub(crate) fn new(number: u16, home: Member) -> Self {
-        Self { number, home, moves: 0, lines: 0, segments: [0; SEGMENTS] }
+        Self { number, home, moves: 0, lines: 0, segments: [0; SEGMENTS], index: NO_INDEX }
+    }
+
+    /// The same without cells, if its index is none of these.
+    #[must_use]
+    pub(crate) fn emptied_unless(self, there: &[u32]) -> Self {
+        match self.index {
+            NO_INDEX | ANY_INDEX => self,
+            index if there.contains(&index) => self,
+            _ => Self { lines: 0, index: NO_INDEX, ..self },
+        }
     }
 
     /// Where its record is.
@@ -229,6 +252,7 @@ impl Partition {
             dst.copy_from_slice(&s.to_le_bytes());
         }
         out[MOVES_AT..MOVES_AT + 4].copy_from_slice(&self.moves.to_le_bytes());
+        out[MOVES_AT + 4..MOVES_AT + 8].copy_from_slice(&self.index.to_le_bytes());
         seal(&mut out);
         out
     }
@@ -243,9 +267,14 @@ impl Partition {
         };
         let (node, incarnation, lines) = fields().unwrap_or_default();
         let home = Member { node: NodeId::from_bits(node), incarnation };
-        let moves = bytes.get(MOVES_AT..).map_or(Ok(0), |b| Fields(b).u32()).unwrap_or_default();
+        let mut f = Fields(bytes.get(MOVES_AT..).unwrap_or_default());
+        // Moves and index are one word: whose cells a torn record lists is the old answer or the
+        // new one, and cells are granted under the new one only. A partition whose lines were
+        // granted and that has no index is everybody's.
+        let (moves, index) = (f.u32().unwrap_or_default(), f.u32().unwrap_or_default());
+        let index = if index == NO_INDEX && lines > 0 { ANY_INDEX } else { index };
         let lines = lines.min(segment_start(SEGMENTS));
-        Self { number, home, moves, lines, segments: [0; SEGMENTS] }
+        Self { number, home, moves, lines, segments: [0; SEGMENTS], index }
     }
 
     /// `Ok(None)` while nobody has written it; `Err(())` for a torn or foreign image.
@@ -265,8 +294,8 @@ impl Partition {
             for s in &mut segments {
                 *s = f.u64()?;
             }
-            let moves = f.u32()?;
-            Ok(Self { number, home, moves, lines, segments })
+            let (moves, index) = (f.u32()?, f.u32()?);
+            Ok(Self { number, home, moves, lines, segments, index })
         };
         let p = fields().map_err(|_| ())?;
         if p.number != number || p.lines > segment_start(p.grown()) {

@@ -47,7 +47,7 @@ impl PoolNode {
                 let layout = self.shape.holds(at, bytes.max(1));
                 layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes))
             }
-            Piece::Cell(t) => self.tables.put(t),
+            Piece::Cell(index, t) => self.tables.put(index, t),
         };
         if !fits {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -150,9 +150,7 @@ impl PoolNode {
         arenas.iter().for_each(|a| a.take_free(1, &mut out));
         let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
         spaces.iter().for_each(|s| s.take_free(1, 0, &mut out));
-        for lines in 1..=4 {
-            self.tables.take_free(lines, 1, &mut out);
-        }
+        self.tables.take_free(None, 1, &mut out);
         self.pend(&out);
         out
     }
@@ -163,9 +161,11 @@ impl PoolNode {
         match wanted {
             Wanted::Objects(key) => self.arena(key).take_free(2, &mut free),
             Wanted::Space(index, least) => self.space(index).take_free(2, least, &mut free),
-            Wanted::Cells(lines) => self.tables.take_free(lines, 2, &mut free),
+            Wanted::Cells(index, lines) => {
+                self.tables.take_free(Some((index, lines)), 2, &mut free);
+            }
         }
-        if free.is_empty() && !matches!(wanted, Wanted::Cells(_)) {
+        if free.is_empty() && !matches!(wanted, Wanted::Cells(..)) {
             // Space of one chunk that lies with several nodes: with one it is a chunk again, which may become anything.
             let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
             spaces.iter().for_each(|s| s.take_free(1, 0, &mut free));
@@ -232,7 +232,7 @@ impl PoolNode {
         let (item, bytes) = match piece {
             Piece::Object(key, g) => (Retired::Object(key, g), u64::from(key.object_bytes)),
             Piece::Space(index, at, bytes) => (Retired::Space(index, at, bytes), bytes),
-            Piece::Cell(t) => (Retired::Table(t), u64::from(t.lines()) * 64),
+            Piece::Cell(index, t) => (Retired::Table(index, t), u64::from(t.lines()) * 64),
             // What was never granted is not retired.
             Piece::Fresh(..) => return self.put_piece(piece),
         };
@@ -240,10 +240,10 @@ impl PoolNode {
     }
 
     /// Takes table cells that earlier lives have left, if there are any of this size.
-    pub(crate) async fn take_left_cells(&self, ep: &Endpoint, lines: u8) -> Result<()> {
+    pub(crate) async fn take_left_cells(&self, ep: &Endpoint, index: u32, lines: u8) -> Result<()> {
         let _moving = self.moving();
         let first = self.shape.memory[0].node;
-        let cells = ask_deposited(ep, first, Wanted::Cells(lines)).await?;
+        let cells = ask_deposited(ep, first, Wanted::Cells(index, lines)).await?;
         cells.into_iter().for_each(|c| self.put_piece(c));
         Ok(())
     }
@@ -254,7 +254,7 @@ impl Wanted {
         match (self, piece) {
             (Self::Objects(key), Piece::Object(of, _)) => key == *of,
             (Self::Objects(_) | Self::Space(..), Piece::Space(..)) => true,
-            (Self::Cells(lines), Piece::Cell(t)) => t.lines() == lines,
+            (Self::Cells(index, lines), Piece::Cell(of, t)) => index == *of && t.lines() == lines,
             _ => false,
         }
     }

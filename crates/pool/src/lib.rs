@@ -42,6 +42,8 @@ mod pieces;
 mod ranges;
 mod reclaim;
 mod rehome;
+mod segments;
+mod shares;
 mod stock;
 mod usage;
 mod view;
@@ -63,7 +65,7 @@ pub use crate::ids::{
     TableId, TableSide, block_class_bytes,
 };
 pub use crate::keeper::Pulse;
-pub use crate::layout::{ChunkRecord, ChunkUse};
+pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
 pub use crate::node::PoolNode;
 pub use crate::notes::{Span, Told};

@@ -17,7 +17,7 @@ use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
 use crate::keeper::Keeping;
-use crate::layout::Shape;
+use crate::layout::{Shape, WAIT_WORDS, WAIT_WORDS_COUNT};
 use crate::notes::{Notes, Span};
 use crate::pieces::Wanted;
 use crate::reclaim::{Quarantine, Retired};
@@ -598,27 +598,36 @@ impl PoolNode {
 
     // ---- tables -----------------------------------------------------------------------------------------------------
 
-    /// A new table cell of 1 to 4 lines, with its address. A fresh one is all zero; a reused one is as it was left.
+    /// A new table cell of 1 to 4 lines for an index. A fresh one is all zero; a reused one is as
+    /// it was left.
     ///
     /// # Errors
     /// `Full` when no node of the side (compute nodes: nor any memory node) has room, `InvalidArgument` for other sizes; those of
     /// the fabric.
-    pub async fn alloc_table(&self, ep: &Endpoint, lines: u8, side: TableSide) -> Result<TableId> {
+    pub async fn alloc_table(
+        &self,
+        ep: &Endpoint,
+        index: u32,
+        lines: u8,
+        side: TableSide,
+    ) -> Result<TableId> {
         ep.check_memory()?;
         if (1..=4).contains(&lines)
-            && self.tables.is_dry(lines, side)
+            && self.tables.is_dry((index, lines), side)
             && self.cells_asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_FOR_CELLS)
         {
             // Without them, homes give new ones.
-            let _ = self.take_left_cells(ep, lines).await;
-            if self.tables.is_dry(lines, side) && self.tables.is_used_up(lines, side) {
+            let _ = self.take_left_cells(ep, index, lines).await;
+            if self.tables.is_dry((index, lines), side)
+                && self.tables.is_used_up((index, lines), side)
+            {
                 // Before memory nodes give chunks for tables.
-                Box::pin(self.borrow(ep, Wanted::Cells(lines))).await;
+                Box::pin(self.borrow(ep, Wanted::Cells(index, lines))).await;
             }
         }
         let mut homeless = Vec::new();
         let found = loop {
-            let t = match self.tables.alloc(ep, &self.view, lines, side).await {
+            let t = match self.tables.alloc(ep, &self.view, (index, lines), side).await {
                 Ok(t) => t,
                 Err(e) => break Err(e),
             };
@@ -634,7 +643,7 @@ impl PoolNode {
                 }
             }
         };
-        homeless.into_iter().for_each(|t| self.give_back_table(t));
+        homeless.into_iter().for_each(|t| self.give_back_table(index, t));
         if let Ok(t) = &found {
             self.notes.add(|| Span::table(*t));
         }
@@ -642,18 +651,27 @@ impl PoolNode {
     }
 
     /// Returns a cell that nobody else can ever have reached. Its lock word is 0.
-    pub fn give_back_table(&self, t: TableId) {
+    pub fn give_back_table(&self, index: u32, t: TableId) {
         self.notes.add(|| Span::table(t));
-        if !self.tables.put(t) {
+        if !self.tables.put(index, t) {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Returns a cell that nobody can reach from now on: reusable, for cells of as many lines, when every operation that runs now
     /// has ended. Its lock word is 0 by then.
-    pub fn retire_table(&self, t: TableId) {
+    pub fn retire_table(&self, index: u32, t: TableId) {
         self.notes.add(|| Span::table(t));
-        self.quarantine.push(Retired::Table(t), u64::from(t.lines()) * 64);
+        self.quarantine.push(Retired::Table(index, t), u64::from(t.lines()) * 64);
+    }
+
+    /// A word at the home of a cell, which is at `at`, in which waiters for its lock may say so:
+    /// many cells share one, and anybody may write anything there. Only compute nodes have such
+    /// words.
+    pub fn wait_word(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
+        let home = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
+        let slot = t.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        Some(GlobalAddr::new(home, WAIT_WORDS + slot % WAIT_WORDS_COUNT * 8))
     }
 
     /// Where a cell is, if this node knows. Atomic loads only.

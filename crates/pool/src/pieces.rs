@@ -27,8 +27,8 @@ pub(crate) enum Piece {
     Fresh(ArenaKey, GlobalAddr, u64),
     /// Space for blocks of an index.
     Space(u32, GlobalAddr, u64),
-    /// A table cell.
-    Cell(TableId),
+    /// A table cell of an index.
+    Cell(u32, TableId),
 }
 
 /// What a node is asked to give.
@@ -38,8 +38,8 @@ pub(crate) enum Wanted {
     Objects(ArenaKey),
     /// Space for blocks of an index, in one piece of so many bytes at least.
     Space(u32, u64),
-    /// Table cells of so many lines.
-    Cells(u8),
+    /// Table cells of an index, of so many lines.
+    Cells(u32, u8),
 }
 
 fn header(out: &mut Vec<u8>, tag: u8, key: ArenaKey) {
@@ -59,7 +59,7 @@ impl Piece {
         match *self {
             Self::Object(key, g) => Span::object(g.addr, u64::from(key.object_bytes)),
             Self::Fresh(_, at, bytes) | Self::Space(_, at, bytes) => Span::Bytes(at.bits(), bytes),
-            Self::Cell(t) => Span::table(t),
+            Self::Cell(_, t) => Span::table(t),
         }
     }
 
@@ -68,7 +68,7 @@ impl Piece {
         match self {
             Self::Object(_, g) => g.addr.node().index(),
             Self::Fresh(_, at, _) | Self::Space(_, at, _) => at.node().index(),
-            Self::Cell(_) => 0,
+            Self::Cell(..) => 0,
         }
     }
 
@@ -87,8 +87,8 @@ impl Piece {
                 header(out, SPACE | flag, no_key(index));
                 (at.bits(), bytes)
             }
-            Self::Cell(t) => {
-                header(out, CELL | flag, no_key(0));
+            Self::Cell(index, t) => {
+                header(out, CELL | flag, no_key(index));
                 (t.bits(), 0)
             }
         };
@@ -105,7 +105,7 @@ impl Piece {
             OBJECT => Self::Object(key, Grant { addr: at, life: second.min(0xffff) as u16 }),
             FRESH => Self::Fresh(key, at, second),
             SPACE => Self::Space(index, at, second),
-            CELL => Self::Cell(TableId::from_bits(first)),
+            CELL => Self::Cell(index, TableId::from_bits(first)),
             other => {
                 return Err(Error::corrupt(format!("there is no free memory of kind {other}")));
             }
@@ -140,8 +140,8 @@ impl Wanted {
                 header(&mut out, SPACE, no_key(index));
                 least
             }
-            Self::Cells(lines) => {
-                header(&mut out, CELL, no_key(0));
+            Self::Cells(index, lines) => {
+                header(&mut out, CELL, no_key(index));
                 u64::from(lines)
             }
         };
@@ -155,7 +155,7 @@ impl Wanted {
         match tag {
             OBJECT => Ok(Self::Objects(ArenaKey { index, kind, object_bytes })),
             SPACE => Ok(Self::Space(index, least)),
-            CELL if (1..=4).contains(&least) => Ok(Self::Cells(least as u8)),
+            CELL if (1..=4).contains(&least) => Ok(Self::Cells(index, least as u8)),
             other => Err(Error::invalid(format!("no free memory is of kind {other}"))),
         }
     }
@@ -175,14 +175,14 @@ mod tests {
             (Piece::Object(key, Grant { addr: at, life: 9 }), false),
             (Piece::Fresh(key, at, 14080), false),
             (Piece::Space(7, at, 640), true),
-            (Piece::Cell(TableId::new(5, 2, 77)), true),
+            (Piece::Cell(7, TableId::new(5, 2, 77)), true),
         ];
         let mut bytes = Vec::new();
         encode(all, &mut bytes);
         assert_eq!(bytes.len(), all.len() * PIECE_BYTES);
         assert_eq!(decode(Fields(&bytes)).expect("whole"), all);
         assert!(decode(Fields(&bytes[1..])).is_err());
-        for w in [Wanted::Objects(key), Wanted::Space(4, 2048), Wanted::Cells(3)] {
+        for w in [Wanted::Objects(key), Wanted::Space(4, 2048), Wanted::Cells(7, 3)] {
             assert_eq!(Wanted::decode(&mut Fields(&w.encode())).expect("whole"), w);
         }
     }

@@ -37,7 +37,7 @@ const DUE_BYTES: u64 = 4 << 20;
 pub(crate) enum Retired {
     Object(ArenaKey, Grant),
     Block(u32, BlockPtr),
-    Table(TableId),
+    Table(u32, TableId),
     /// Space for blocks of an index that lay on nobody's list: address, bytes.
     Space(u32, GlobalAddr, u64),
 }
@@ -47,7 +47,7 @@ impl Retired {
         match *self {
             Self::Object(key, g) => Span::object(g.addr, u64::from(key.object_bytes)),
             Self::Block(_, b) => Span::block(b),
-            Self::Table(t) => Span::table(t),
+            Self::Table(_, t) => Span::table(t),
             Self::Space(_, at, bytes) => Span::Bytes(at.bits(), bytes),
         }
     }
@@ -64,7 +64,7 @@ impl Retired {
                 let bytes = if bytes > chunk_bytes { whole } else { bytes };
                 Some(Piece::Space(index, b.addr(), bytes))
             }
-            Self::Table(t) => Some(Piece::Cell(t)),
+            Self::Table(index, t) => Some(Piece::Cell(index, t)),
             Self::Space(index, at, bytes) => Some(Piece::Space(index, at, bytes)),
         }
     }
@@ -286,9 +286,9 @@ impl PoolNode {
                     out.blocks += 1;
                     self.give_back_block(index, b);
                 }
-                Retired::Table(t) => {
+                Retired::Table(index, t) => {
                     out.tables += 1;
-                    self.give_back_table(t);
+                    self.give_back_table(index, t);
                 }
             }
         }

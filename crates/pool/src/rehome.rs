@@ -6,18 +6,18 @@
 
 use std::collections::BTreeMap;
 
-use dmtree_fabric::{Endpoint, ErrorKind, Member, Move, NodeId, Result, Standing};
+use dmtree_fabric::{Endpoint, ErrorKind, Member, Move, NodeId, Result, Role};
 
-use crate::homes::{ask_adopt, ask_release, ask_settle, first_home};
-use crate::ids::{COMPUTE_PARTITIONS, PARTITIONS};
+use crate::catalog::live_indexes;
+use crate::homes::{ask_adopt, ask_release, ask_settle};
+use crate::ids::PARTITIONS;
 use crate::keeper::not_now;
 use crate::layout::{DIRECTORY, DIRECTORY_BYTES, Partition, first_node};
 use crate::node::PoolNode;
+use crate::shares::{UNOPENED_SHARE, is_over};
 
 /// Partitions of one READ of the directory.
 const STEP: u16 = 64;
-/// Partitions that nobody has opened and whose first home is gone: a node that joins takes so many.
-const UNOPENED_SHARE: usize = 8;
 
 /// A directory record, as far as it can be read.
 #[derive(Clone, Debug)]
@@ -32,9 +32,12 @@ impl PoolNode {
         self.settle_homes(ep).await?;
         let gone = |home: Member| home == dead;
         let seen = self.directory(ep).await?;
+        // Behind the directory: what it names and the catalog does not was dropped.
+        let indexes = live_indexes(ep).await?;
         let mut load = self.load(&seen);
         for s in seen.iter().filter(|s| gone(s.partition.home)) {
-            self.give_home(ep, &s.partition, None, &mut load).await?;
+            let p = s.partition.clone().emptied_unless(&indexes);
+            self.give_home(ep, &p, None, &mut load).await?;
         }
         let stuck = seen.iter().find(|s| s.torn && !gone(s.partition.home));
         match stuck {
@@ -48,6 +51,7 @@ impl PoolNode {
     pub(crate) async fn carry_out(&self, ep: &Endpoint, p: &Move) -> Result<()> {
         self.settle_homes(ep).await?;
         let seen = self.directory(ep).await?;
+        let indexes = live_indexes(ep).await?;
         let mut load = self.load(&seen);
         let to = p.to.filter(|to| self.living().contains(to));
         for number in &p.partitions {
@@ -55,17 +59,33 @@ impl PoolNode {
             let fresh = Seen { partition: Partition::new(*number, self.view.me), torn: false };
             let s = found.cloned().unwrap_or(fresh);
             let home = s.partition.home;
+            let lives = self.living().contains(&home);
+            let answers = lives || home.node.role() == Role::Memory;
             // A home that has died meanwhile is the business of its death.
-            if found.is_some() && (!self.living().contains(&home) || Some(home) == to) {
+            let dies = !answers && !is_over(&self.view.state(), home);
+            if found.is_some() && (dies || Some(home) == to) {
                 continue;
             }
-            if found.is_some() {
-                ask_release(ep, self.call_ns(), home.node, &[*number]).await?;
-                *load.entry(home).or_default() += usize::from(PARTITIONS);
+            if found.is_some() && answers {
+                match ask_release(ep, self.call_ns(), home.node, &[*number]).await {
+                    // What a lost memory node served stays there.
+                    Err(e) if !lives && e.kind() == ErrorKind::Unreachable => continue,
+                    released => released?,
+                }
+                if lives {
+                    *load.entry(home).or_default() += usize::from(PARTITIONS);
+                }
             }
             let again = self.directory_at(ep, *number).await?;
-            let lines = again.map_or(s.partition.lines, |p| p.lines.max(s.partition.lines));
-            let partition = Partition { lines, ..s.partition };
+            let partition = match again {
+                Some(again) if again.index == s.partition.index => {
+                    let lines = again.lines.max(s.partition.lines);
+                    Partition { lines, ..s.partition }.emptied_unless(&indexes)
+                }
+                // Its home has used it for another index meanwhile.
+                Some(again) => again,
+                None => s.partition,
+            };
             self.give_home(ep, &partition, to, &mut load).await?;
         }
         Ok(())
@@ -107,17 +127,6 @@ impl PoolNode {
         }
         self.plan(ep, wanted, Some(self.view.me)).await?;
         Ok(false)
-    }
-
-    /// Partitions that were never opened and whose first home is not its home any more.
-    fn orphans(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
-        let (c, m) = (self.shape.compute_nodes, self.shape.memory.len() as u16);
-        let state = self.view.state();
-        let gone = move |p: &u16| {
-            let first = Member { node: first_home(*p, c, m), incarnation: 1 };
-            state.standing(first).is_some_and(|s| s == Standing::Gone)
-        };
-        (0..COMPUTE_PARTITIONS).filter(|p| !opened.contains(p)).filter(gone)
     }
 
     /// Asks that others become the homes of this node's partitions; true when it has none.
@@ -170,15 +179,18 @@ impl PoolNode {
         let compute = to.into_iter().chain(order.into_iter().map(|(_, m)| m));
         for home in compute {
             self.renew(ep).await?;
-            if ask_adopt(ep, self.call_ns(), home.node, p.number, p.moves + 1, p.lines).await? {
+            if ask_adopt(ep, self.call_ns(), home.node, p).await? {
                 *load.entry(home).or_default() += 1;
                 return Ok(());
             }
         }
         let memory = self.shape.memory.iter().map(|l| l.node);
-        let memory: Vec<NodeId> = memory.filter(|n| self.view.check_presence(*n).is_ok()).collect();
+        let mut memory: Vec<NodeId> =
+            memory.filter(|n| self.view.check_presence(*n).is_ok()).collect();
+        // The memory node that serves it already comes first: it has the memory.
+        memory.sort_by_key(|m| *m != p.home.node);
         for home in memory {
-            if ask_adopt(ep, self.call_ns(), home, p.number, p.moves + 1, p.lines).await? {
+            if ask_adopt(ep, self.call_ns(), home, p).await? {
                 return Ok(());
             }
         }

@@ -1,5 +1,6 @@
 //! Table cells on the client's side: a small stock per home and size, and the directory as far as this node knows it.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -19,21 +20,24 @@ use crate::wire::locked;
 
 /// Most cells asked for at a time.
 const BATCH: u64 = 32;
+/// A home that had none is asked again after so many wishes.
+const ASK_AGAIN: u16 = 1024;
 
 /// Cells of one size on one home.
 #[derive(Debug, Default)]
 struct Stock {
     cells: Vec<TableId>,
-    /// The home had none; homes never get room back.
-    full: bool,
+    /// The home had none: so many wishes go elsewhere before it is asked again.
+    full: u16,
 }
 
 #[derive(Debug)]
 struct Home {
     node: NodeId,
     refill: Turnstile,
-    /// By lines - 1.
-    stocks: Mutex<[Stock; 4]>,
+    /// By index, and lines - 1: cells go back to the index that had them, whose partitions they are
+    /// of.
+    stocks: Mutex<BTreeMap<(u32, usize), Stock>>,
 }
 
 #[derive(Debug)]
@@ -86,7 +90,7 @@ impl Tables {
         &self,
         ep: &Endpoint,
         view: &View,
-        lines: u8,
+        (index, lines): (u32, u8),
         side: TableSide,
     ) -> Result<TableId> {
         if !(1..=4).contains(&lines) {
@@ -94,11 +98,11 @@ impl Tables {
         }
         let mut trouble = None;
         if side == TableSide::Compute
-            && let Some(t) = self.compute.alloc(ep, view, lines, &mut trouble).await?
+            && let Some(t) = self.compute.alloc(ep, view, (index, lines), &mut trouble).await?
         {
             return Ok(t);
         }
-        if let Some(t) = self.memory.alloc(ep, view, lines, &mut trouble).await? {
+        if let Some(t) = self.memory.alloc(ep, view, (index, lines), &mut trouble).await? {
             return Ok(t);
         }
         Err(trouble.unwrap_or_else(|| {
@@ -134,49 +138,53 @@ impl Tables {
     }
 
     /// Takes a cell back; false when no such cell can exist.
-    pub(crate) fn put(&self, t: TableId) -> bool {
+    pub(crate) fn put(&self, index: u32, t: TableId) -> bool {
         let Some(home) = self.home(t) else { return false };
-        locked(&home.stocks)[usize::from(t.lines()) - 1].cells.push(t);
+        locked(&home.stocks).entry(size_of(index, t)).or_default().cells.push(t);
         true
     }
 
     pub(crate) fn stocked(&self) -> u64 {
         let homes = self.compute.homes.iter().chain(&self.memory.homes);
-        homes.map(|h| locked(&h.stocks).iter().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
+        homes.map(|h| locked(&h.stocks).values().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
     }
 
-    /// Takes out one part in `parts` of the cells of a size in stock, rounded up.
-    pub(crate) fn take_free(&self, lines: u8, parts: usize, out: &mut Vec<Piece>) {
+    /// Takes out one part in `parts` of the cells in stock, rounded up: those of an index and so many lines, or all.
+    pub(crate) fn take_free(&self, only: Option<(u32, u8)>, parts: usize, out: &mut Vec<Piece>) {
+        let only = only.map(|(index, lines)| (index, usize::from(lines) - 1));
         for h in self.compute.homes.iter().chain(&self.memory.homes) {
-            let cells = &mut locked(&h.stocks)[usize::from(lines) - 1].cells;
-            let count = cells.len().div_ceil(parts);
-            out.extend(cells.drain(..count).map(Piece::Cell));
+            let mut stocks = locked(&h.stocks);
+            for (size, stock) in stocks.iter_mut().filter(|(s, _)| only.is_none_or(|o| o == **s)) {
+                let count = stock.cells.len().div_ceil(parts);
+                out.extend(stock.cells.drain(..count).map(|t| Piece::Cell(size.0, t)));
+            }
         }
     }
 
-    /// Whether the next cells of this size on a side have to be asked for.
-    pub(crate) fn is_dry(&self, lines: u8, side: TableSide) -> bool {
+    /// Whether the next cells of an index, of so many lines, on a side have to be asked for.
+    pub(crate) fn is_dry(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
+        let size = (index, usize::from(lines) - 1);
         let homes = match side {
             TableSide::Compute => &self.compute.homes,
             TableSide::Memory => &self.memory.homes,
         };
-        homes.iter().all(|h| locked(&h.stocks)[usize::from(lines) - 1].cells.is_empty())
+        homes.iter().all(|h| locked(&h.stocks).get(&size).is_none_or(|s| s.cells.is_empty()))
     }
 
-    /// Whether no home of a side gives new cells of this size.
-    pub(crate) fn is_used_up(&self, lines: u8, side: TableSide) -> bool {
+    /// Whether no home of a side gives new cells of an index, of so many lines.
+    pub(crate) fn is_used_up(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
         let homes = match side {
             TableSide::Compute => &self.compute.homes,
             TableSide::Memory => &self.memory.homes,
         };
-        homes.iter().all(|h| h.is_full(usize::from(lines) - 1))
+        homes.iter().all(|h| h.is_full((index, usize::from(lines) - 1)))
     }
 
     /// Cells in stock.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
         for h in self.compute.homes.iter().chain(&self.memory.homes) {
             let stocks = locked(&h.stocks);
-            out.extend(stocks.iter().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
+            out.extend(stocks.values().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
         }
     }
 
@@ -241,6 +249,13 @@ impl Tables {
         Ok(GlobalAddr::from_bits(p.segments[segment]).plus(offset))
     }
 
+    /// Homes that had no cell are asked again.
+    pub(crate) fn reopen(&self) {
+        for h in self.compute.homes.iter().chain(&self.memory.homes) {
+            locked(&h.stocks).values_mut().for_each(|s| s.full = 0);
+        }
+    }
+
     /// Forgets where the tables are for which `gone` says so, given their partition and home.
     pub(crate) fn forget(&self, gone: impl Fn(u16, NodeId) -> bool) {
         for (number, known) in (0..PARTITIONS).zip(self.directory.chunks_exact(SEGMENTS)) {
@@ -252,18 +267,22 @@ impl Tables {
     }
 }
 
+fn size_of(index: u32, t: TableId) -> (u32, usize) {
+    (index, usize::from(t.lines()) - 1)
+}
+
 impl Side {
     /// A cell of the next home in turn that has one. `None`: all are full, or `trouble` says why they cannot be asked.
     async fn alloc(
         &self,
         ep: &Endpoint,
         view: &View,
-        lines: u8,
+        (index, lines): (u32, u8),
         trouble: &mut Option<Error>,
     ) -> Result<Option<TableId>> {
-        let size = usize::from(lines) - 1;
+        let size = (index, usize::from(lines) - 1);
         let n = self.homes.len();
-        let first = self.cursors[size].fetch_add(1, Ordering::Relaxed);
+        let first = self.cursors[size.1].fetch_add(1, Ordering::Relaxed);
         for home in (0..n).map(|k| &self.homes[(first.wrapping_add(k)) % n]) {
             if let Err(e) = view.check_presence(home.node) {
                 trouble.get_or_insert(e);
@@ -272,7 +291,7 @@ impl Side {
             if let Some(t) = home.pop(size) {
                 return Ok(Some(t));
             }
-            if home.is_full(size) || !view.is_worth_asking(home.node) {
+            if !view.is_worth_asking(home.node) || home.is_full(size) {
                 continue;
             }
             let why = WaitReason { what: "table cells", at: u64::from(home.node.bits()) };
@@ -283,15 +302,15 @@ impl Side {
             if home.is_full(size) {
                 continue;
             }
-            match ask_cells(ep, home.node, lines, self.batch).await {
+            match ask_cells(ep, home.node, index, lines, self.batch).await {
                 Ok(cells) => {
                     let mut stocks = locked(&home.stocks);
-                    // Chunks of memory nodes come back, regions of compute nodes do not.
-                    stocks[size].full = cells.is_empty() && home.node.role() == Role::Compute;
+                    let none = cells.is_empty() && home.node.role() == Role::Compute;
+                    stocks.entry(size).or_default().full = if none { ASK_AGAIN } else { 0 };
                     for t in cells.into_iter().rev() {
-                        stocks[usize::from(t.lines()) - 1].cells.push(t);
+                        stocks.entry(size_of(index, t)).or_default().cells.push(t);
                     }
-                    let taken = stocks[size].cells.pop();
+                    let taken = stocks.get_mut(&size).and_then(|s| s.cells.pop());
                     if taken.is_some() {
                         return Ok(taken);
                     }
@@ -304,11 +323,14 @@ impl Side {
 }
 
 impl Home {
-    fn pop(&self, size: usize) -> Option<TableId> {
-        locked(&self.stocks)[size].cells.pop()
+    fn pop(&self, size: (u32, usize)) -> Option<TableId> {
+        locked(&self.stocks).get_mut(&size)?.cells.pop()
     }
 
-    fn is_full(&self, size: usize) -> bool {
-        locked(&self.stocks)[size].full
+    fn is_full(&self, size: (u32, usize)) -> bool {
+        let mut stocks = locked(&self.stocks);
+        let Some(stock) = stocks.get_mut(&size) else { return false };
+        stock.full = stock.full.saturating_sub(1);
+        stock.full > 0
     }
 }

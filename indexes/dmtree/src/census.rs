@@ -443,7 +443,7 @@ impl DmTree {
             }
             Mark::CensusCell.hit();
             going.found.cells += 1;
-            pool.retire_table(t);
+            pool.retire_table(self.node.root.index, t);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ mod batch;
 mod census;
 mod client;
 mod defects;
+mod fair;
 pub mod format;
 mod get;
 mod index;

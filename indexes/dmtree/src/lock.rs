@@ -66,6 +66,7 @@ impl DmTree {
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
         drop(resting);
         self.ep.point().await;
+        let mut met = self.let_others_in(route).await?;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = self.next_tag();
         // Where an earlier try with this tag may have succeeded.
@@ -82,6 +83,7 @@ impl DmTree {
             match tried {
                 (at, Ok(Tried::Got(table))) => {
                     self.hold(tag, Lockable::Leaf(*route));
+                    self.node.rivals.took(route.table.bits());
                     let turn = LeafTurn::Table(turn);
                     return Ok(Some(Locked { route: *route, at, tag, table, turn, image: None }));
                 }
@@ -94,6 +96,7 @@ impl DmTree {
                 }
                 (at, Ok(Tried::Busy(was))) => {
                     doubt = None;
+                    self.meet(route, at, was, &mut met, backoff.steps()).await?;
                     if self.node.is_abandoned(was)
                         && !Box::pin(self.mend_leaf(route, at, was)).await?
                     {

@@ -60,6 +60,31 @@ impl DmTree {
         self.recover(route, at, tag).await.map(|()| true)
     }
 
+    /// The cell of a leaf's table holds something else, and nobody has its lock. A WRITE of a table
+    /// may execute long after its operation, when the cell is another leaf's: its partition has
+    /// moved away from that memory, or its index was dropped. The table is built anew, if under the
+    /// lock the leaf still names it.
+    pub(crate) async fn mend_table(&self, route: &Route) -> Result<()> {
+        if !self.node.has_tables() {
+            return Ok(());
+        }
+        let at = match self.node.pool.resolve(&self.ep, route.table).await {
+            Err(e) if is_away(&e) => return Ok(()),
+            at => at?,
+        };
+        let tag = self.next_tag();
+        let Some((tag, body)) = self.take_over(route, at, 0, tag).await? else { return Ok(()) };
+        let own = |t: &Table| t.leaf == route.leaf && t.ver.life == route.life;
+        let h = self.rough_header(route.leaf).await?;
+        let same = h.table == route.table && h.ver.life == route.life && h.slots == route.capacity;
+        let alive = same && h.level == 0 && h.into.is_null();
+        if !alive || matches!(&body, View::Whole(t) if own(t)) {
+            return self.give_lock_back(at, tag).await;
+        }
+        Mark::TableForeign.hit();
+        self.recover(route, at, tag).await
+    }
+
     /// Makes somebody's lock ours; `None` when it is not his any more.
     pub(crate) async fn take_over(
         &self,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
 use dmtree_parts::cache::{MAX_LEVELS, NodeCache};
 use dmtree_parts::combine::Combiner;
+use dmtree_parts::rivals::Rivals;
 use dmtree_parts::turns::{Rank, TurnTable};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
@@ -78,6 +79,8 @@ pub struct DmNode {
     pub(crate) root: Root,
     pub(crate) cache: NodeCache,
     pub(crate) leaf_turns: Arc<TurnTable>,
+    /// How far this node is ahead of others at the locks of leaves.
+    pub(crate) rivals: Rivals,
     pub(crate) inner_turns: Arc<TurnTable>,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
@@ -136,6 +139,7 @@ impl DmNode {
             root,
             cache: NodeCache::new(cx.cache_bytes),
             leaf_turns: TurnTable::new(TURNS),
+            rivals: Rivals::new(TURNS),
             inner_turns: TurnTable::ranked(Rank(MAX_LEVELS as u8), INNER_TURNS),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),

@@ -298,3 +298,40 @@ fn a_dead_leaf_whose_sibling_has_no_record_is_unlinked_later() {
         assert_eq!(hits(Mark::Unlinked), unlinked + 1);
     });
 }
+
+/// The WRITE of a table that its operation did not wait for may come when the cell is another
+/// leaf's. Nobody is locked out by it.
+#[test]
+fn a_table_that_a_late_write_has_overwritten_is_built_anew() {
+    let _one = one_at_a_time();
+    for torn in [false, true] {
+        let scene = scene(small(), (0..100).map(key));
+        alone(&scene, |mut c| async move {
+            let pin = c.pin();
+            let route = route_to(&c, &key(50)).await;
+            let l = c.lock_route(&route).await.expect("works").expect("alive");
+            let at = l.at.plus(BODY_AT as u64);
+            c.unlock(l).await.expect("works");
+            drop(pin);
+            let overwrite = async |c: &DmTree| {
+                let other = GlobalAddr::from_bits(route.leaf.bits() + (1 << 20));
+                let mut table = Table::new(other, Ver { life: 9, range: 0 }, 0, route.capacity);
+                let mut body = c.table_body(&mut table, route.table).await.expect("room");
+                if torn {
+                    body[20] ^= 1;
+                }
+                c.ep.write(at, body).await.expect("there");
+            };
+            let before = hits(Mark::TableForeign);
+            overwrite(&c).await;
+            c.write(&key(50), Write::Put(b"another")).await.expect("room");
+            assert_eq!(hits(Mark::TableForeign), before + 1, "a writer, torn: {torn}");
+            overwrite(&c).await;
+            let mut out = Vec::new();
+            assert!(!c.get(b"k000050 absent", &mut out).await.expect("works"));
+            assert!(c.get(&key(50), &mut out).await.expect("works") && out == b"another");
+            c.write(&key(50), Write::Put(b"a third")).await.expect("room");
+            all_chores(&mut c).await;
+        });
+    }
+}

@@ -141,7 +141,12 @@ impl DmTree {
         }
         self.pass();
         backoff.step().await?;
-        Ok(self.walk_route(key, &fresh).await?.unwrap_or(fresh))
+        let walked = self.walk_route(key, &fresh).await?.unwrap_or(fresh);
+        if walked == *stale {
+            // The leaf itself says so: what is in its table's cell is not its table.
+            Box::pin(self.mend_table(&walked)).await?;
+        }
+        Ok(walked)
     }
 
     /// From a node of the right level to the one that covers `key`; `None` when the key lies to the left.

@@ -78,8 +78,10 @@ impl DmTree {
                 return Ok(NewLeaf { grant, table, table_at, capacity });
             }
         };
-        let table =
-            node.pool.alloc_table(&self.ep, crate::format::table::lines(capacity), side).await;
+        let table = node
+            .pool
+            .alloc_table(&self.ep, node.root.index, crate::format::table::lines(capacity), side)
+            .await;
         let resolved = match table {
             Ok(t) => node.pool.resolve(&self.ep, t).await.map(|at| (t, at)),
             Err(e) => Err(e),
@@ -100,7 +102,7 @@ impl DmTree {
         }
         self.node.pool.give_back(self.node.leaf_arena(s.capacity), grant);
         if self.node.has_tables() {
-            self.node.pool.give_back_table(s.table);
+            self.node.pool.give_back_table(self.node.root.index, s.table);
         }
     }
 

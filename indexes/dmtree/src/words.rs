@@ -374,7 +374,7 @@ impl DmTree {
     /// A cell that nobody can reach from now on, where leaves have any.
     pub(crate) fn retire_table(&self, table: TableId) {
         if self.node.has_tables() {
-            self.node.pool.retire_table(table);
+            self.node.pool.retire_table(self.node.root.index, table);
         }
     }
 }

@@ -151,7 +151,7 @@ impl DmTree {
         lease: &mut Option<Lease>,
     ) -> Result<Written> {
         loop {
-            let l = self.lock_leaf(key).await?;
+            let l = self.lock_leaf(key).await.map_err(untouched)?;
             if let Some(written) = self.write_locked(l, key, hash, w, lease).await? {
                 return Ok(written);
             }
@@ -436,5 +436,14 @@ impl DmTree {
         } else if !block.is_null() {
             self.node.pool.retire_block(self.node.root.index, block);
         }
+    }
+}
+
+/// The error of an operation that has not got its lock. What it may have repaired on the way, or locked, is no effect of its own; it
+/// can be made again by the next life of its node.
+fn untouched(e: dmtree_fabric::Error) -> dmtree_fabric::Error {
+    match e.kind() {
+        dmtree_fabric::ErrorKind::Fenced => e.without_effect(),
+        _ => e,
     }
 }

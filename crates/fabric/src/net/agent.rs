@@ -10,6 +10,7 @@ use super::admin::unexpected;
 use super::io::Stream;
 use super::membership::Remote;
 use super::registrar::{Registrar, ready};
+use super::start::again_until;
 use super::wire::{Answer, Ask};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
@@ -22,11 +23,12 @@ const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 /// Shortest and longest pause between two steps, ns.
 const SHORTEST_NS: Nanos = 1_000_000;
 const LONGEST_NS: Nanos = 50_000_000;
+/// Longest time for the first step, ns.
+const BEGINS_WITHIN_NS: Nanos = 30_000_000_000;
 
-/// Joins, and starts the thread. It ends with the node.
-pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
-    let mut acting = Acting::new(shared.clone());
-    ready(Box::pin(acting.step()))?;
+/// Joins, says that the node is ready, and starts the thread. It ends with the node.
+pub(super) fn start(shared: &Arc<Shared>, on_chip_bytes: u32) -> Result<()> {
+    let acting = ready(Box::pin(begin(shared, on_chip_bytes, None)))?;
     let named = std::thread::Builder::new().name("dmtree agent".into());
     named
         .spawn(move || acting.run())
@@ -36,17 +38,28 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
 
 /// The same without a thread, to the end of the node.
 pub(super) async fn act(shared: &Arc<Shared>, ep: &Endpoint) -> Result<()> {
-    let mut acting = Acting::new(shared.clone());
-    acting.step().await?;
-    match shared.ask_soon(&Ask::Ready { me: shared.me, on_chip_bytes: 0 }).await? {
-        Answer::Done => {}
-        other => return Err(unexpected(&other)),
-    }
+    let mut acting = begin(shared, 0, Some(ep)).await?;
     while !shared.closing.load(Ordering::SeqCst) {
         let is_quiet = acting.step().await.unwrap_or(true);
         ep.sleep(acting.pause_ns(is_quiet)).await;
     }
     Ok(())
+}
+
+/// A memory node that gave up at the first answer that does not come would leave the pool waiting for it: its number is taken.
+async fn begin(
+    shared: &Arc<Shared>,
+    on_chip_bytes: u32,
+    clock: Option<&Endpoint>,
+) -> Result<Acting> {
+    let mut acting = Acting::new(shared.clone());
+    let until = shared.now() + BEGINS_WITHIN_NS;
+    again_until(&*shared.net, until, clock, async || acting.step().await).await?;
+    let ask = Ask::Ready { me: shared.me, on_chip_bytes };
+    match again_until(&*shared.net, until, clock, async || shared.ask_soon(&ask).await).await? {
+        Answer::Done => Ok(acting),
+        other => Err(unexpected(&other)),
+    }
 }
 
 struct Acting {

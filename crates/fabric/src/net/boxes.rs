@@ -6,7 +6,7 @@ use super::io::Stream;
 use crate::error::{Error, Result};
 
 /// Memory that an empty box keeps.
-const KEPT: usize = 256 << 10;
+const KEPT: usize = 8 << 10;
 
 /// Bytes that wait to be sent.
 #[derive(Debug, Default)]

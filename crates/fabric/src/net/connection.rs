@@ -212,7 +212,7 @@ impl Connection {
         };
         if n == 0 {
             // Frames that came are executed, and their outcomes sent.
-            self.leave(turn.ends);
+            self.leave(turn);
             return Ok(false);
         }
         let bytes = &turn.scratch[..n];
@@ -232,11 +232,11 @@ impl Connection {
     }
 
     /// Nothing that the peer sends is dealt with any more.
-    fn leave(&mut self, ends: &execute::Ends) {
+    fn leave(&mut self, turn: &Turn<'_>) {
         if let Phase::Link(linked) = &self.phase {
-            ends.leave(&linked.session);
+            turn.ends.leave(&linked.session);
         }
-        self.phase = Phase::Leaving;
+        (self.phase, self.since) = (Phase::Leaving, turn.now);
         self.input.clear();
     }
 

@@ -14,6 +14,9 @@ use crate::transport::Nanos;
 /// A connection is made within this time, ns, or not at all.
 pub(super) const OPENS_WITHIN_NS: Nanos = 2_000_000_000;
 
+/// A connection, and the clock of the host when it was granted.
+pub(super) type Granted = (Box<dyn Stream>, Nanos);
+
 /// Why there is no connection.
 pub(super) struct NotOpened {
     pub(super) why: Error,
@@ -67,10 +70,7 @@ impl Opening {
     }
 
     /// Goes on. In the end there is a stream, and the clock of the host when it granted the connection.
-    pub(super) fn drive(
-        &mut self,
-        now: Nanos,
-    ) -> Poll<Result<(Box<dyn Stream>, Nanos), NotOpened>> {
+    pub(super) fn drive(&mut self, now: Nanos) -> Poll<Result<Granted, NotOpened>> {
         let said = match self.step() {
             Ok(said) => said,
             Err(e) => return Poll::Ready(Err(e)),
@@ -137,7 +137,7 @@ pub(super) struct Question {
 }
 
 enum Way {
-    Opening(Opening),
+    Opening(Box<Opening>),
     Asking(Line),
     Over,
 }
@@ -156,7 +156,7 @@ impl Question {
     ) -> Result<Self> {
         let way = match line {
             Some(line) => Way::Asking(line),
-            None => Way::Opening(Opening::begin(net, to)?),
+            None => Way::Opening(Box::new(Opening::begin(net, to)?)),
         };
         let body = wire::encode(ask)?;
         let mut framed = (body.len() as u32).to_le_bytes().to_vec();

@@ -207,6 +207,11 @@ impl Link {
         }
     }
 
+    /// The executor has gone, and its buffers with it: what READs and atomics find goes nowhere.
+    pub(super) fn disown(&mut self) {
+        self.pending.iter_mut().for_each(|p| p.gets.clear());
+    }
+
     /// The socket to wait for, and for what, while anything is waited for.
     pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
         match &self.way {

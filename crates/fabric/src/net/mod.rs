@@ -5,8 +5,11 @@
 //! same pool. The first memory node also keeps the roster (who is where) and the membership. There is no other service; processes may
 //! start in any order, and wait for each other as long as they are told to. Addresses are all that is configured.
 //!
-//! *Error means over.* A list is sent as one frame per host; a thread of the host executes the frames of a link in their order. When
-//! a connection breaks, its frames are over when the host says so, when it is gone, or when their use-by time has passed (`link.rs`).
+//! One thread of a process serves all its connections (`server.rs`, `connection.rs`, `sessions.rs`); what peers may take is limited
+//! (`limits.rs`). Sockets and the clock are behind a seam (`io.rs`): the system's (`sockets.rs`), or simulated ([`virt`]).
+//!
+//! *Error means over.* A list is sent as one frame per host, which executes the frames of a link in their order. When a connection
+//! breaks, its frames are over when the host says so, when it is gone, or when their use-by time has passed (`link.rs`).
 //!
 //! *Fencing.* A host that revokes a member's access destroys its ends of the member's queue pairs, ends its links, and returns when
 //! none of their frames is being executed.
@@ -51,7 +54,7 @@ mod wire;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
@@ -127,6 +130,8 @@ pub(crate) struct Shared {
     admins: Mutex<BTreeMap<Member, Arc<Admin>>>,
     sessions: sessions::Sessions,
     calls: Mutex<Option<Sender<Call>>>,
+    /// Where they come out, where no thread answers them.
+    inbox: Mutex<Option<Receiver<Call>>>,
     next_link: AtomicU64,
     listens: String,
     closing: AtomicBool,
@@ -187,12 +192,9 @@ impl NetFabric {
         let on_chip_bytes = self.0.shared.rdma.as_ref().map_or(0, Rdma::on_chip_bytes);
         // From now on it is there for every death.
         if !self.0.shared.acts.swap(true, Ordering::SeqCst) {
-            agent::start(&self.0.shared)?;
+            agent::start(&self.0.shared, on_chip_bytes)?;
         }
-        match self.0.shared.ask(&Ask::Ready { me: self.me(), on_chip_bytes })? {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
+        Ok(())
     }
 
     /// Is a memory node that can be used, and acts for the membership; to the end of the node, or for ever.
@@ -201,6 +203,14 @@ impl NetFabric {
     /// As [`NetFabric::ready`].
     pub async fn act(&self, ep: &crate::endpoint::Endpoint) -> Result<()> {
         agent::act(&self.0.shared, ep).await
+    }
+
+    /// Answers remote calls where no thread does; to the end of the node.
+    pub async fn answer(&self, ep: &crate::endpoint::Endpoint) {
+        let inbox = locked(&self.0.shared.inbox).take();
+        if let Some(inbox) = inbox {
+            service::serve_on(&self.0.shared, ep, &inbox).await;
+        }
     }
 
     /// A client thread's way to memory.

@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 use super::Shared;
 use super::frames;
@@ -58,9 +59,8 @@ impl Reply {
     }
 }
 
-/// Starts the thread; calls go through the sender until it is dropped.
-pub(super) fn start(shared: &Arc<Shared>) -> Result<Sender<Call>> {
-    let (calls, inbox) = channel();
+/// Starts the thread; it answers until the sender of the calls is dropped.
+pub(super) fn start(shared: &Arc<Shared>, inbox: Receiver<Call>) -> Result<()> {
     let (started, news) = channel();
     let shared = shared.clone();
     let run = move || match NetTransport::new(shared.clone()) {
@@ -73,31 +73,49 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<Sender<Call>> {
     let named = std::thread::Builder::new().name("dmtree services".into());
     let gone = |e: &dyn std::fmt::Display| Error::new(ErrorKind::Busy, format!("no thread: {e}"));
     named.spawn(run).map_err(|e| gone(&e))?;
-    news.recv().map_err(|e| gone(&e))??;
-    Ok(calls)
+    news.recv().map_err(|e| gone(&e))?
 }
 
-fn serve(shared: &Arc<Shared>, transport: Rc<NetTransport>, inbox: &Receiver<Call>) {
+fn serve(shared: &Shared, transport: Rc<NetTransport>, inbox: &Receiver<Call>) {
     let transport: Rc<dyn Transport> = Rc::new(WithoutCalls(transport));
     let core = Core::new(transport.clone(), 0);
     let slot = core.add_slot();
     while let Ok(call) = inbox.recv() {
-        shared.sessions.calls_bytes.fetch_sub(call.request.len(), Ordering::Relaxed);
-        if call.reply.is_moot() {
-            continue;
-        }
-        let result = answer(shared, &core, &transport, slot, &call);
+        let ep = Endpoint::new(core.clone(), transport.clone(), slot);
+        // What an answer fails with goes to the caller.
+        let _ = core.block_on(slot, async {
+            deal_with(shared, &ep, call).await;
+            Ok(())
+        });
+    }
+}
+
+/// The same without a thread, until the sender of the calls is dropped.
+pub(super) async fn serve_on(shared: &Shared, ep: &Endpoint, inbox: &Receiver<Call>) {
+    let next = || {
+        std::future::poll_fn(|cx| match inbox.try_recv() {
+            Ok(call) => Poll::Ready(Some(call)),
+            Err(TryRecvError::Disconnected) => Poll::Ready(None),
+            Err(TryRecvError::Empty) => {
+                shared.net.wake_soon(cx.waker());
+                Poll::Pending
+            }
+        })
+    };
+    while let Some(call) = next().await {
+        deal_with(shared, ep, call).await;
+    }
+}
+
+async fn deal_with(shared: &Shared, ep: &Endpoint, call: Call) {
+    shared.sessions.calls_bytes.fetch_sub(call.request.len(), Ordering::Relaxed);
+    if !call.reply.is_moot() {
+        let result = answer(shared, ep, &call).await;
         call.reply.send(shared, result);
     }
 }
 
-fn answer(
-    shared: &Shared,
-    core: &Rc<Core>,
-    transport: &Rc<dyn Transport>,
-    slot: u32,
-    call: &Call,
-) -> Result<Vec<u8>> {
+async fn answer(shared: &Shared, ep: &Endpoint, call: &Call) -> Result<Vec<u8>> {
     if shared.now() > call.use_by {
         return Err(Error::new(
             ErrorKind::Unreachable,
@@ -106,8 +124,7 @@ fn answer(
     }
     shared.check_issuer(call.from)?;
     let handler = shared.host.rpc.handler(shared.me.node, call.service)?;
-    let ep = Endpoint::new(core.clone(), transport.clone(), slot);
-    let reply = core.block_on(slot, handler.call(&ep, call.from.node, &call.request))?;
+    let reply = handler.call(ep, call.from.node, &call.request).await?;
     if reply.len() > MAX_RPC_BYTES {
         return Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len())));
     }

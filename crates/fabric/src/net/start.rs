@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -257,15 +258,18 @@ impl Start<'_> {
             admins: Mutex::<BTreeMap<_, _>>::default(),
             sessions: Sessions::default(),
             calls: Mutex::default(),
+            inbox: Mutex::default(),
             next_link: AtomicU64::new(1),
             listens: self.listens,
             closing: AtomicBool::new(false),
             acts: AtomicBool::new(false),
             log: Mutex::default(),
         });
-        if net.has_threads() {
-            let calls = service::start(&shared)?;
-            *locked(&shared.calls) = Some(calls);
+        let (calls, inbox) = channel();
+        *locked(&shared.calls) = Some(calls);
+        match net.has_threads() {
+            true => service::start(&shared, inbox)?,
+            false => *locked(&shared.inbox) = Some(inbox),
         }
         let server = Mutex::new(net.serve(Server::new(&shared, self.listener)?)?);
         shared.note(me, MemberChange::Joined);
@@ -274,7 +278,7 @@ impl Start<'_> {
 }
 
 /// Asks again until it works, or fails for good, or the time is over.
-async fn again_until<T>(
+pub(super) async fn again_until<T>(
     net: &dyn Net,
     until: Nanos,
     clock: Option<&Endpoint>,

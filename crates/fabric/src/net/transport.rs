@@ -331,6 +331,7 @@ impl Drop for NetTransport {
     /// What was posted is executed, as far as that can be waited for: an unlock must not be lost with its executor.
     fn drop(&mut self) {
         let (shared, links) = (&self.shared, self.links.get_mut());
+        links.values_mut().for_each(Link::disown);
         if !shared.net.has_threads() {
             return;
         }

@@ -96,7 +96,7 @@ fn a_lost_memory_node_costs_what_it_held_and_nothing_else() {
         let g = on(&ea, na.alloc(&ea, &arena, near)).expect("room elsewhere");
         assert_eq!(g.addr.node(), mn0.node());
     }
-    let t = on(&ea, na.alloc_table(&ea, 1, TableSide::Memory)).expect("room elsewhere");
+    let t = on(&ea, na.alloc_table(&ea, ANY_INDEX, 1, TableSide::Memory)).expect("room elsewhere");
     assert_eq!(on(&ea, na.resolve(&ea, t)).expect("a home").node(), mn0.node());
     let _hung = hang(&b);
     within("the death of a compute node ends", || is_over(&na, &nb).then_some(()));

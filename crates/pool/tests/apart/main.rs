@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use dmtree_fabric::net::{Carrier, Equipment};
 use dmtree_fabric::{Change, Endpoint, ErrorKind, NodeId, Result, Terms};
 use dmtree_pool::{
-    ArenaKey, Cluster, IndexState, MemoryNode, Opening, Place, PoolNode, PoolOptions, TableId,
-    TableSide, open_charter,
+    ANY_INDEX, ArenaKey, Cluster, IndexState, MemoryNode, Opening, Place, PoolNode, PoolOptions,
+    TableId, TableSide, open_charter,
 };
 
 const SHORT: Terms =
@@ -52,7 +52,7 @@ fn node(c: &Cluster) -> (Arc<PoolNode>, Endpoint) {
 
 /// A table cell on a compute node, not used by anybody else.
 fn cell(node: &PoolNode, ep: &Endpoint) -> (TableId, NodeId) {
-    let t = on(ep, node.alloc_table(ep, 1, TableSide::Compute)).expect("room");
+    let t = on(ep, node.alloc_table(ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
     (t, on(ep, node.resolve(ep, t)).expect("a home").node())
 }
 
@@ -148,8 +148,53 @@ fn memory_nodes_grant_cells_though_they_hold_no_lease() {
     let mn0 = found(1);
     let a = Cluster::join(&place(&mn0)).expect("joins");
     let (node, ep) = node(&a);
-    let t = on(&ep, node.alloc_table(&ep, 1, TableSide::Memory)).expect("room");
+    let t = on(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Memory)).expect("room");
     assert_eq!(on(&ep, node.resolve(&ep, t)).expect("a home").node(), mn0.node());
+}
+
+/// Whoever is alone serves its tables itself, whatever lives came before: none goes to a memory
+/// node.
+#[test]
+fn who_comes_after_others_have_gone_serves_its_own_tables() {
+    let mn0 = found(1);
+    for life in 0..7 {
+        let a = Cluster::join(&place(&mn0)).expect("joins");
+        let (node, ep) = node(&a);
+        for i in 0..40 {
+            let (t, home) = cell(&node, &ep);
+            assert_eq!(home, node.cn(), "cell {i} of life {life}: {t:?}");
+        }
+    }
+}
+
+/// Partitions that found no room but on a memory node go to a compute node that joins later.
+#[test]
+fn who_joins_takes_tables_from_memory_nodes() {
+    let options = PoolOptions { compute_bytes_per_node: 20 << 10, ..options(1) };
+    let equipment = Equipment::default();
+    let mn0 = MemoryNode::found("127.0.0.1:0", &options, SHORT, Carrier::Frames, &equipment);
+    let mn0 = mn0.expect("a free port");
+    let (a, b) = (Cluster::join(&place(&mn0)).expect("a"), Cluster::join(&place(&mn0)).expect("b"));
+    let ((na, ea), cnb) = (node(&a), node(&b).0.cn());
+    within("both know each other", || Some(cell(&na, &ea)).filter(|(_, home)| *home == cnb));
+    // Until both are full.
+    let mut of_b = Vec::new();
+    loop {
+        match cell(&na, &ea) {
+            (t, home) if home == cnb => of_b.push(t),
+            (_, home) if home == mn0.node() => break,
+            _ => {}
+        }
+    }
+    drop(b);
+    let homes = |wanted: &dyn Fn(NodeId) -> bool| {
+        let home = |t: &TableId| on(&ea, na.resolve(&ea, *t)).ok().map(|at| at.node());
+        within("new homes", || of_b.iter().all(|t| home(t).is_some_and(wanted)).then_some(()));
+    };
+    homes(&|n| n == mn0.node());
+    let c = Cluster::join(&place(&mn0)).expect("joins");
+    let cnc = node(&c).0.cn();
+    homes(&|n| n == cnc);
 }
 
 /// A creator that is killed leaves its name in state `Creating`; the next that wants the name gets it, and of several that want

@@ -13,7 +13,7 @@ use dmtree_fabric::{
     Capabilities, Core, Endpoint, ErrorKind, Fabric, NodeId, Role, SeededRandom, Standing, Terms,
     Worker,
 };
-use dmtree_pool::{Cluster, PoolNode, PoolOptions, TableId, TableSide};
+use dmtree_pool::{ANY_INDEX, Cluster, PoolNode, PoolOptions, TableId, TableSide};
 
 const TERMS: Terms = Terms { lease_ns: 20_000_000, acknowledge_ns: 80_000_000, drift_one_in: 16 };
 const PAUSE_NS: u64 = 300_000;
@@ -136,8 +136,9 @@ fn tables(scene: &Scene, per_node: usize) -> Vec<TableId> {
         let (node, ep) = (scene.node(cn), scene.endpoint(cn));
         for i in 0..per_node {
             let lines = 1 + (i % 3) as u8;
-            let t =
-                scene.core.block_on(ep.slot(), node.alloc_table(&ep, lines, TableSide::Compute));
+            let t = scene
+                .core
+                .block_on(ep.slot(), node.alloc_table(&ep, ANY_INDEX, lines, TableSide::Compute));
             out.push(t.expect("room"));
         }
     }
@@ -196,7 +197,8 @@ fn a_dead_node_is_fenced_and_its_tables_find_new_homes() {
             let other = scene.endpoint(2);
             assert_eq!(check_homes(&c, &other, &all, &[NodeId::compute(1)]).await, homes);
             for _ in 0..40 {
-                let t = a.alloc_table(&watch, 1, TableSide::Compute).await.expect("room");
+                let t =
+                    a.alloc_table(&watch, ANY_INDEX, 1, TableSide::Compute).await.expect("room");
                 let at = a.resolve(&watch, t).await.expect("a home");
                 assert!(at.node() != NodeId::compute(1) && at.node().role() == Role::Compute);
             }
@@ -217,9 +219,12 @@ fn nobody_waits_long_for_a_node_that_hangs() {
         for _ in 0..40 {
             watch.renew_deadline();
             let began = watch.now();
-            let t = a.alloc_table(&watch, 1, TableSide::Compute).await.expect("another home");
+            let t = a
+                .alloc_table(&watch, ANY_INDEX, 1, TableSide::Compute)
+                .await
+                .expect("another home");
             assert!(watch.now() < began + 100_000_000);
-            a.retire_table(t);
+            a.retire_table(ANY_INDEX, t);
         }
         watch.renew_deadline();
         let began = watch.now();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::common::{LARGE, LEAF, knobbed, pool, run, small};
 use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, OpCounts, OpKind, OpOutcome, Result};
-use dmtree_pool::{ArenaKey, Cluster, Grant, PoolNode, PoolOptions, TableSide};
+use dmtree_pool::{ANY_INDEX, ArenaKey, Cluster, Grant, PoolNode, PoolOptions, TableSide};
 
 fn reuse(node: &PoolNode, ep: &Endpoint, old: Grant, tries: usize) -> bool {
     let arena = node.arena(LARGE);
@@ -85,8 +85,8 @@ fn reclaiming_is_due_after_enough() {
     assert!(!node.reclaim_due());
     for _ in 0..64 {
         assert!(!node.reclaim_due());
-        let t = run(&ep, node.alloc_table(&ep, 1, TableSide::Compute)).expect("room");
-        node.retire_table(t);
+        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
+        node.retire_table(ANY_INDEX, t);
     }
     assert!(node.reclaim_due());
     let before = node.usage();

@@ -6,7 +6,8 @@ use super::common::{LARGE, LEAF, endpoint, pool, run, small};
 use dmtree_fabric::net::{Carrier, Equipment};
 use dmtree_fabric::{Endpoint, ErrorKind, Terms};
 use dmtree_pool::{
-    ArenaKey, BlockPtr, Cluster, Grant, MemoryNode, Place, PoolNode, PoolOptions, TableSide,
+    ANY_INDEX, ArenaKey, BlockPtr, Cluster, Grant, MemoryNode, Place, PoolNode, PoolOptions,
+    TableSide,
 };
 
 fn fill_objects(node: &PoolNode, ep: &Endpoint, key: ArenaKey) -> Vec<Grant> {
@@ -110,8 +111,9 @@ fn what_a_life_held_comes_back_when_it_leaves() {
         }
         let b = run(&ep, node.alloc_block(&ep, 1, 700, None)).expect("room for a block");
         assert!(kept.insert(b.addr()), "granted twice: {b:?}");
-        let t = run(&ep, node.alloc_table(&ep, 2, TableSide::Compute)).expect("room for a table");
-        node.give_back_table(t);
+        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, TableSide::Compute))
+            .expect("room for a table");
+        node.give_back_table(ANY_INDEX, t);
         let usage = run(&ep, node.usage_all(&ep)).expect("readable");
         if life == 8 {
             used = usage.memory[0].used_chunks;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::common::{INNER, LARGE, LEAF, knobbed, pool, run, small};
 use dmtree_fabric::{Endpoint, ErrorKind, NodeId};
 use dmtree_pool::{
-    Arena, BlockPtr, ChunkUse, Cluster, Grant, PoolNode, PoolOptions, TableId, TableSide,
+    ANY_INDEX, Arena, BlockPtr, ChunkUse, Cluster, Grant, PoolNode, PoolOptions, TableId, TableSide,
 };
 use proptest::prelude::*;
 
@@ -120,7 +120,7 @@ impl World {
                 Err(e) => full(e),
             },
             Step::Table { lines } => {
-                match run(ep, node.alloc_table(ep, lines, TableSide::Compute)) {
+                match run(ep, node.alloc_table(ep, ANY_INDEX, lines, TableSide::Compute)) {
                     Ok(t) => {
                         let at = run(ep, node.resolve(ep, t)).expect("granted");
                         assert_eq!(node.resolve_cached(t), Some(at));
@@ -148,7 +148,11 @@ impl World {
                     Item::Table(t) => {
                         let at = run(ep, node.resolve(ep, t)).expect("granted");
                         self.model.returned(at.bits());
-                        if retire { node.retire_table(t) } else { node.give_back_table(t) }
+                        if retire {
+                            node.retire_table(ANY_INDEX, t)
+                        } else {
+                            node.give_back_table(ANY_INDEX, t)
+                        }
                     }
                 }
             }
@@ -273,7 +277,7 @@ fn garbage_given_back_is_counted_and_left_alone() {
         let addr = dmtree_fabric::GlobalAddr::from_bits(bits);
         node.give_back(&arena, Grant { addr, life: 1 });
         node.give_back_block(1, BlockPtr::from_bits(bits));
-        node.give_back_table(TableId::from_bits(bits));
+        node.give_back_table(ANY_INDEX, TableId::from_bits(bits));
     }
     node.give_back(&arena, Grant { addr: real.addr.plus(8), life: 1 });
     node.give_back(&arena, Grant { life: 0, ..real });

@@ -6,5 +6,6 @@ mod budget;
 mod concurrent;
 mod digest;
 mod dropped_leader;
+mod fair;
 mod sim;
 mod tables;

@@ -31,6 +31,9 @@ use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 use sockets::{Universe, Virtual};
 use world::Pid;
 
+/// Bytes of buffers of all clients.
+const SLAB_BYTES: u64 = 64 << 20;
+
 /// The clients of a process.
 type Clients = Rc<RefCell<Vec<(Pid, Weak<NetTransport>)>>>;
 
@@ -55,7 +58,7 @@ impl Network {
     pub fn new(seed: u64) -> Self {
         let universe = Universe::new(seed);
         let root = Rc::new(Root { universe: universe.clone(), clients: Clients::default() });
-        let core = Core::new(root.clone(), 0);
+        let core = Core::new(root.clone(), SLAB_BYTES);
         core.seed(seed);
         Self { universe, root, core }
     }
@@ -81,9 +84,9 @@ impl Network {
         Process { network: self.clone(), pid, machine }
     }
 
-    /// An endpoint that only knows the time.
-    pub fn clock(&self) -> Endpoint {
-        Endpoint::new(self.core.clone(), self.root.clone(), self.core.add_slot())
+    /// An endpoint of a slot of the executor that only knows the time.
+    pub fn clock(&self, slot: u32) -> Endpoint {
+        Endpoint::new(self.core.clone(), self.root.clone(), slot)
     }
 
     /// Nothing passes between two machines for so long.
@@ -99,6 +102,12 @@ impl Network {
     /// One segment in this many is late, up to 0.3 s; 0: none.
     pub fn set_late(&self, one_in: u64) {
         self.universe.world().late_one_in = one_in;
+    }
+
+    /// From now on, a path that is cut refuses connections in the name of the host: for a test that sees whether its judge notices
+    /// what comes of that.
+    pub fn set_lies(&self) {
+        self.universe.world().lies = true;
     }
 
     /// All faults end.
@@ -151,16 +160,14 @@ impl Process {
         NetFabric::join_on(self.net(), how, |_| Ok(region_bytes), Some(clock)).await
     }
 
-    /// A client of a node of this process.
+    /// A client of a node of this process, on a slot of the executor.
     ///
     /// # Errors
     /// As [`crate::Fabric::attach`].
-    pub fn client(&self, of: &NetFabric) -> Result<Endpoint> {
+    pub fn client(&self, of: &NetFabric, slot: u32) -> Result<Endpoint> {
         let transport = Rc::new(of.transport()?);
         self.network.root.clients.borrow_mut().push((self.pid, Rc::downgrade(&transport)));
-        let core = self.network.core.clone();
-        let slot = core.add_slot();
-        Ok(Endpoint::new(core, transport, slot))
+        Ok(Endpoint::new(self.network.core.clone(), transport, slot))
     }
 
     /// It stands still for so long.

@@ -100,6 +100,8 @@ pub(super) struct World {
     dirty: BTreeSet<Pid>,
     /// Pairs of machines, and until when nothing passes between them.
     cuts: BTreeMap<(Machine, Machine), Nanos>,
+    /// A path that is cut refuses connections in the name of the host, which no network may do.
+    pub(super) lies: bool,
     /// Machines without power, and until when.
     dark: BTreeMap<Machine, Nanos>,
     /// One segment in this many is late; 0: none.
@@ -121,6 +123,7 @@ impl World {
             next_port: 20_000,
             dirty: BTreeSet::new(),
             cuts: BTreeMap::new(),
+            lies: false,
             dark: BTreeMap::new(),
             late_one_in: 0,
         }
@@ -236,6 +239,9 @@ impl World {
         }
         let id = open[self.below(open.len() as u64) as usize];
         let peer = self.ends.get(&id).and_then(|e| e.peer);
+        if self.below(2) == 0 {
+            return self.sever(id, is_half);
+        }
         self.fail(id, ErrorKind::ConnectionReset);
         match (is_half, peer) {
             (false, Some(peer)) => self.fail(peer, ErrorKind::ConnectionReset),
@@ -246,6 +252,18 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// An end is told that its connection is gone, and what it has sent is on its way still.
+    fn sever(&mut self, id: u64, is_half: bool) {
+        if !is_half {
+            self.send(id, Segment::Reset);
+        }
+        if let Some(e) = self.ends.get_mut(&id) {
+            e.condition = Condition::Failed(ErrorKind::ConnectionReset);
+            let pid = e.pid;
+            self.touch_if_alive(pid);
         }
     }
 
@@ -321,6 +339,10 @@ impl World {
     fn arrive(&mut self, from: u64) {
         let Some(e) = self.ends.get(&from) else { return };
         let blocked = self.blocked_until(e.machine, e.peer_machine);
+        let dials = matches!(e.out.front(), Some((_, Segment::Syn(_))));
+        if blocked > self.now && self.lies && dials {
+            return self.fail(from, ErrorKind::ConnectionRefused);
+        }
         if blocked > self.now {
             let jitter = self.below(50 * MS);
             return self.plan(blocked + jitter, Event::Arrive(from));
@@ -365,7 +387,7 @@ impl World {
         let Some(e) = self.ends.get_mut(&peer) else { return false };
         let (pid, condition) = (e.pid, e.condition);
         match segment {
-            Segment::Bytes(_) | Segment::End if condition == Condition::Closed => {
+            Segment::Bytes(_) | Segment::End if condition != Condition::Open => {
                 self.fail(from, ErrorKind::ConnectionReset);
                 return false;
             }
@@ -579,6 +601,8 @@ impl World {
         match condition {
             Condition::Open if unread => self.reset(id),
             Condition::Open => self.send(id, Segment::End),
+            // What was sent before it failed may arrive.
+            Condition::Failed(_) if !self.ends.get(&id).is_none_or(|e| e.out.is_empty()) => {}
             Condition::Connecting | Condition::Failed(_) | Condition::Closed => self.forget(id),
         }
     }

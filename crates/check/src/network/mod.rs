@@ -1,0 +1,317 @@
+//! Checked runs of the real network code on a simulated network (`dmtree_fabric::net::virt`), each a function of its seed.
+//!
+//! A pool of one or two memory nodes; compute processes that live for a while, are killed, stopped, cut off, and come back; paths that
+//! are cut, connections that break on one side or both, late bytes. Every client writes a word of its own and words that all share.
+//! After the faults every process must work again within a time, and nothing may be left behind.
+
+mod agent;
+mod judge;
+mod lives;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dmtree_fabric::net::virt::{Network, Process};
+use dmtree_fabric::net::{Carrier, Charter, NetFabric};
+use dmtree_fabric::{Endpoint, Fabric, Nanos, NodeId, SeededRandom, Terms, Worker};
+
+use crate::rng::Rng;
+use crate::verdict::panic_text;
+use judge::{Calls, OwnWord, Shared};
+
+const MS: Nanos = 1_000_000;
+/// Where the first memory node listens.
+const FIRST: &str = "10.0.0.0:7000";
+const PORT: u16 = 7000;
+const REGION: u64 = 1 << 14;
+/// Everything works again, and has ended, this long after the last fault, ns.
+const HEALS_WITHIN: Nanos = 60_000 * MS;
+/// Words that all write.
+const SHARED_WORDS: u64 = 3;
+/// Ends of connections that may be left between memory nodes.
+const ENDS_LEFT: usize = 8;
+
+/// How a run went.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Operations that ended well.
+    pub operations: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Lives of compute processes.
+    pub lives: u64,
+    /// What must not be.
+    pub violations: Vec<String>,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Anything happens.
+    Faults,
+    /// Nothing does any more: all must work.
+    Healed,
+    /// Everybody goes.
+    Leaving,
+    /// It has taken too long.
+    GivenUp,
+}
+
+/// What the coroutines of a run share.
+struct Stage {
+    network: Network,
+    random: RefCell<Rng>,
+    phase: Cell<Phase>,
+    outcome: RefCell<Outcome>,
+    own: RefCell<Vec<OwnWord>>,
+    shared: RefCell<Shared>,
+    calls: Arc<Mutex<Calls>>,
+    /// Compute processes that live now.
+    living: RefCell<Vec<Option<Process>>>,
+    /// Compute processes that have worked since the faults ended.
+    has_worked: RefCell<Vec<bool>>,
+    memory: RefCell<Vec<(Process, Option<NetFabric>)>>,
+    seats: u16,
+    slots: RefCell<Vec<u32>>,
+}
+
+impl Stage {
+    fn below(&self, n: u64) -> u64 {
+        self.random.borrow_mut().below(n)
+    }
+
+    fn violation(&self, what: String) {
+        let mut outcome = self.outcome.borrow_mut();
+        if outcome.violations.len() < 8 {
+            let at = self.network.now() / MS;
+            outcome.violations.push(format!("{what} (at {at} ms)"));
+        }
+    }
+
+    fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        self.phase.set(phase);
+        self.slots.borrow().iter().for_each(|slot| self.network.core().wake(*slot));
+    }
+
+    /// Where the word of a compute process's own client is.
+    fn own_word(seat: u16) -> u64 {
+        64 + 8 * u64::from(seat)
+    }
+
+    fn shared_word(word: u64) -> u64 {
+        1024 + 8 * word
+    }
+}
+
+/// Runs a seed; a panic is a violation.
+pub fn run(seed: u64) -> Outcome {
+    let ran = std::panic::catch_unwind(|| play(seed, false));
+    ran.unwrap_or_else(|panic| Outcome {
+        violations: vec![format!("a panic: {}", panic_text(&*panic))],
+        ..Outcome::default()
+    })
+}
+
+/// With `lies` the network says what no network may: [`Network::set_lies`].
+fn play(seed: u64, lies: bool) -> Outcome {
+    let mut random = Rng::new(seed);
+    let network = Network::new(random.next_u64());
+    if lies {
+        network.set_lies();
+    }
+    let (seats, memory_nodes) = (1 + random.below(3) as u16, 1 + random.below(2) as u16);
+    let stage = Rc::new(Stage {
+        network: network.clone(),
+        phase: Cell::new(Phase::Faults),
+        outcome: RefCell::default(),
+        own: RefCell::new(vec![OwnWord::new(); usize::from(seats)]),
+        shared: RefCell::new(Shared::new()),
+        calls: Arc::default(),
+        living: RefCell::new(vec![None; usize::from(seats)]),
+        has_worked: RefCell::new(vec![false; usize::from(seats)]),
+        memory: RefCell::default(),
+        seats,
+        slots: RefCell::default(),
+        random: RefCell::new(random),
+    });
+    let mut worker = Worker::new(network.core().clone());
+    let slot = || {
+        let slot = network.core().add_slot();
+        stage.slots.borrow_mut().push(slot);
+        slot
+    };
+    let first = network.start(0);
+    let spare = stage.below(2) as u16;
+    let charter = Charter {
+        memory_nodes,
+        compute_nodes: seats + spare,
+        carrier: Carrier::Frames,
+        terms: Vec::new(),
+    };
+    let terms = Terms { acknowledge_ns: 3_000 * MS, ..Terms::default() };
+    let founded = match first.found(PORT, REGION, charter, terms) {
+        Ok(founded) => founded,
+        Err(e) => {
+            stage.violation(format!("the pool is not founded: {e}"));
+            return stage.outcome.take();
+        }
+    };
+    let service = Arc::new(lives::Count(stage.calls.clone()));
+    if let Err(e) = founded.serve(founded.me().node, lives::COUNT, service) {
+        stage.violation(format!("the first memory node has no services: {e}"));
+    }
+    stage.memory.borrow_mut().push((first.clone(), Some(founded)));
+    let (agent, services) = (slot(), slot());
+    worker.spawn(agent, lives::first_memory_node(stage.clone(), agent));
+    worker.spawn(services, lives::services(stage.clone(), services));
+    for m in 1..memory_nodes {
+        let slot = slot();
+        worker.spawn(slot, lives::memory_node(stage.clone(), m, slot));
+    }
+    for seat in 0..seats {
+        let (agent, client) = (slot(), slot());
+        let seat = Rc::new(lives::Seat::new(stage.clone(), seat));
+        worker.spawn(agent, seat.clone().live(agent));
+        worker.spawn(client, seat.work(client));
+    }
+    let director = slot();
+    worker.spawn(director, direct(stage.clone(), director));
+    if let Err(e) = worker.run(&mut SeededRandom::new(seed)) {
+        stage.violation(format!("no process can go on: {e}"));
+    }
+    drop(worker);
+    if let Err(e) = stage.shared.borrow().check() {
+        stage.violation(e);
+    }
+    if let Some(e) = stage.calls().wrong.take() {
+        stage.violation(e);
+    }
+    stage.memory.borrow_mut().clear();
+    stage.outcome.take()
+}
+
+/// Makes faults, ends them, and sees to it that everything ends.
+async fn direct(stage: Rc<Stage>, slot: u32) {
+    let clock = &stage.network.clock(slot);
+    let until = clock.now() + (3_000 + stage.below(9_000)) * MS;
+    if stage.below(2) == 0 {
+        stage.network.set_late(20 + stage.below(400));
+    }
+    while clock.now() < until {
+        clock.sleep(stage.below(600) * MS + 1).await;
+        fault(&stage);
+    }
+    stage.network.heal();
+    stage.set_phase(Phase::Healed);
+    let until = clock.now() + HEALS_WITHIN;
+    while stage.has_worked.borrow().iter().any(|w| !w) && clock.now() < until {
+        clock.sleep(20 * MS).await;
+    }
+    for (seat, _) in stage.has_worked.borrow().iter().enumerate().filter(|(_, w)| !**w) {
+        stage.violation(format!("process {seat} does not work after the faults"));
+    }
+    stage.set_phase(Phase::Leaving);
+    let until = clock.now() + HEALS_WITHIN;
+    let is_over = || {
+        let left = stage.living.borrow().iter().flatten().count();
+        left == 0 && stage.network.ends() <= ENDS_LEFT
+    };
+    while !is_over() && clock.now() < until {
+        clock.sleep(20 * MS).await;
+        stage.network.heal();
+    }
+    if !is_over() {
+        let ends = stage.network.ends();
+        stage.violation(format!("{ends} ends of connections are left when all have gone"));
+    }
+    stage.set_phase(Phase::GivenUp);
+    for (process, _) in stage.memory.borrow().iter() {
+        process.kill(None);
+    }
+}
+
+fn fault(stage: &Stage) {
+    let network = &stage.network;
+    let some_ns = |most: u64| 1 + stage.below(most) * MS;
+    let living: Vec<Process> = stage.living.borrow().iter().flatten().cloned().collect();
+    let machine = |stage: &Stage| stage.below(4) as u16;
+    match stage.below(12) {
+        0..=2 => {
+            for _ in 0..=stage.below(4) {
+                network.break_one(stage.below(2) == 0);
+            }
+        }
+        3 | 4 => {
+            let (a, b) = (machine(stage), 4 + stage.below(u64::from(stage.seats)) as u16);
+            network.cut(a, b, some_ns(3_000));
+        }
+        5 => network.cut(machine(stage), machine(stage), some_ns(3_000)),
+        6 => {
+            for process in stage.memory.borrow().iter().map(|(p, _)| p) {
+                if stage.below(2) == 0 {
+                    process.pause(some_ns(2_500));
+                }
+            }
+        }
+        7 => living.iter().for_each(|p| p.pause(some_ns(3_000))),
+        8 | 9 if !living.is_empty() => {
+            let process = &living[stage.below(living.len() as u64) as usize];
+            match stage.below(3) {
+                0 => process.pause(some_ns(4_000)),
+                1 => process.kill(Some(some_ns(4_000))),
+                _ => process.kill(None),
+            }
+        }
+        10 => living.iter().for_each(|p| p.kill(None)),
+        _ => {}
+    }
+}
+
+/// The node that holds a word.
+fn home() -> NodeId {
+    NodeId::memory(0)
+}
+
+/// Pauses.
+async fn rest(ep: &Endpoint, ns: Nanos) {
+    ep.sleep(ns.max(1)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A network that refuses connections to a process which lives has its clients believe that nothing of theirs executes there
+    /// any more: their writes come late, and the judge must say so.
+    #[test]
+    fn writes_that_come_late_are_noticed() {
+        let late = |outcome: Outcome| {
+            let words = ["the word of process", "shared word"];
+            outcome.violations.iter().any(|v| words.iter().any(|w| v.starts_with(w)))
+        };
+        assert!((0..2000).any(|seed| late(play(seed, true))), "no seed of 2000 has a late write");
+    }
+
+    #[test]
+    fn seeds_pass_and_repeat_themselves() {
+        let seeds: u64 =
+            std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+        let mut operations = 0;
+        for seed in 0..seeds {
+            let outcome = run(seed);
+            assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
+            operations += outcome.operations;
+            if seed == 0 {
+                let again = run(seed);
+                let of = |o: &Outcome| (o.operations, o.failed, o.lives);
+                assert_eq!(of(&again), of(&outcome), "the same seed is the same run");
+            }
+        }
+        assert!(operations > 20 * seeds, "{operations} operations");
+    }
+}

@@ -1,0 +1,160 @@
+//! Compute nodes that want one lock get it about as often as each other, wherever its table is
+//! homed.
+#![expect(clippy::disallowed_methods, reason = "threads of two nodes in real time")]
+
+use std::io::{BufRead, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use dmtree_check::bed::Bed;
+use dmtree_engine::{DmTree, Options};
+use dmtree_fabric::Terms;
+use dmtree_fabric::net::{Carrier, Equipment};
+use dmtree_parts::{Outcome, Write};
+use dmtree_pool::{Cluster, MemoryNode, Place, PoolOptions};
+
+/// Counters, all of one leaf.
+const COUNTERS: u64 = 16;
+fn key(n: u64) -> Vec<u8> {
+    format!("counter {n:02}").into_bytes()
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("a counter"))
+}
+
+/// Adds to counters by compare-and-set from threads of all nodes that are here, until it is over:
+/// how often each succeeded.
+fn additions(bed: &Bed<DmTree>, threads: u64, is_over: impl Fn(u64) -> bool + Sync) -> Vec<u64> {
+    let nodes = bed.nodes.len();
+    let done: Vec<_> = (0..nodes).map(|_| AtomicU64::new(0)).collect();
+    let sum = || done.iter().map(|d| d.load(Ordering::Relaxed)).sum::<u64>();
+    std::thread::scope(|s| {
+        for t in 0..threads * nodes as u64 {
+            let (bed, done, sum, is_over) = (bed.clone(), &done, &sum, &is_over);
+            s.spawn(move || {
+                let cn = t as usize % nodes;
+                let mut c = bed.client(cn).expect("attach");
+                for i in t.. {
+                    let k = key(i * 7 % COUNTERS);
+                    let was = c.get(&k).expect("get").expect("there");
+                    let new = (number(&was) + 1).to_le_bytes();
+                    let w = Write::CompareAndSet { expected: &was, new: Some(&new) };
+                    if c.write(&k, w).expect("works") == Outcome::Done {
+                        done[cn].fetch_add(1, Ordering::Relaxed);
+                    }
+                    if is_over(sum()) {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    done.into_iter().map(AtomicU64::into_inner).collect()
+}
+
+fn make_counters(bed: &Bed<DmTree>) {
+    let mut c = bed.client(0).expect("attach");
+    for n in 0..COUNTERS {
+        c.write(&key(n), Write::Insert(&0u64.to_le_bytes())).expect("room");
+    }
+}
+
+/// What all counters have come to.
+fn total(bed: &Bed<DmTree>) -> u64 {
+    let mut c = bed.client(0).expect("attach");
+    (0..COUNTERS).map(|n| number(&c.get(&key(n)).expect("get").expect("there"))).sum()
+}
+
+/// Nobody has less than a quarter of its share.
+#[expect(clippy::disallowed_macros, reason = "what was measured")]
+fn judge(done: &[u64]) {
+    println!("additions by node: {done:?}");
+    let all: u64 = done.iter().sum();
+    let least = done.iter().min().expect("nodes");
+    assert!(least * 4 * done.len() as u64 >= all, "{done:?}: less than a quarter of a share");
+}
+
+fn options() -> Options {
+    Options { timeout_ms: 60_000, ..Options::default() }
+}
+
+#[test]
+fn two_nodes_add_to_counters_about_as_often() {
+    let pool =
+        PoolOptions { compute_nodes: 2, memory_bytes_per_node: 16 << 20, ..PoolOptions::default() };
+    let cluster = Cluster::over_tcp(&pool).expect("nodes");
+    let bed: Bed<DmTree> = Bed::on(cluster, 8 << 20, &options()).expect("an index");
+    make_counters(&bed);
+    let done = additions(&bed, 16, |sum| sum >= 3_000);
+    assert_eq!(total(&bed), done.iter().sum::<u64>(), "every success has added one");
+    judge(&done);
+}
+
+/// Says to the process of a test where the pool's first memory node listens.
+const FIRST: &str = "DMTREE_FAIR_FIRST";
+/// Threads of a process.
+const THREADS: u64 = 32;
+/// How long they add.
+const ADDS_FOR: Duration = Duration::from_secs(3);
+
+fn cluster(first: &str) -> Cluster {
+    let (within, equipment) = (Duration::from_secs(10), Equipment::default());
+    let (listen, wanted, carrier) = ("127.0.0.1:0", None, None);
+    Cluster::join(&Place { first, listen, wanted, within, carrier, equipment: &equipment })
+        .expect("joins")
+}
+
+/// Another process: adds when it is told to, and says how often it has succeeded. Does nothing by
+/// itself.
+#[test]
+#[expect(clippy::disallowed_macros, reason = "what the test that has started it reads")]
+fn a_process_that_adds() {
+    let Ok(first) = std::env::var(FIRST) else { return };
+    let bed: Bed<DmTree> = Bed::find(cluster(&first), 8 << 20, "test").expect("the index");
+    println!("there");
+    std::io::stdin().read_line(&mut String::new()).expect("told to begin");
+    let began = Instant::now();
+    let done = additions(&bed, THREADS, |_| began.elapsed() > ADDS_FOR);
+    println!("added {}", done[0]);
+}
+
+fn process(first: &str) -> (Child, impl FnMut(&str) -> String + use<>) {
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "fair::a_process_that_adds", "--nocapture"])
+        .env(FIRST, first)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this program");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let line = move |word: &str| {
+        let found = lines.by_ref().map_while(Result::ok).find(|l| l.contains(word));
+        found.unwrap_or_else(|| panic!("it has ended before it said {word:?}"))
+    };
+    (child, line)
+}
+
+/// One of them is the home of the table, and takes its lock without a way to go.
+#[test]
+fn two_processes_add_to_counters_about_as_often() {
+    let pool =
+        PoolOptions { compute_nodes: 2, memory_bytes_per_node: 16 << 20, ..PoolOptions::default() };
+    let terms = Terms { lease_ns: 20_000_000_000, ..Terms::default() };
+    let equipment = Equipment::default();
+    let mn = MemoryNode::found("127.0.0.1:0", &pool, terms, Carrier::Frames, &equipment)
+        .expect("a free port");
+    let first = mn.listens().to_owned();
+    let bed: Bed<DmTree> = Bed::on(cluster(&first), 8 << 20, &options()).expect("an index");
+    make_counters(&bed);
+    let (mut other, mut line) = process(&first);
+    line("there");
+    writeln!(other.stdin.take().expect("piped"), "go").expect("it reads");
+    let began = Instant::now();
+    let here = additions(&bed, THREADS, |_| began.elapsed() > ADDS_FOR)[0];
+    let there = line("added").rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    assert!(other.wait().expect("a child").success());
+    assert_eq!(total(&bed), here + there, "every success has added one");
+    judge(&[here, there]);
+}
