@@ -300,15 +300,16 @@ async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
     Ok(())
 }
 
-/// Tables that are made before a compute node serves any would go to memory nodes, and stay there.
-/// So who is alone waits for its share: the deaths of former members may have to come to their ends
-/// first.
+/// Tables that are made while no compute node serves any go to memory nodes, and stay there. So a
+/// newcomer waits until it serves tables itself or another compute node answers: the deaths of
+/// former members may have to come to their ends first.
 async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
     let until = ep.now() + SHARE_WITHIN_LEASES * node.lease_ns();
-    while !node.has_share() && !node.has_peers() && ep.now() < until {
+    while ep.now() < until && !(node.serves_tables() || node.has_answering_peer(ep).await) {
         ep.renew_deadline();
         ep.sleep(1_000_000).await;
     }
+    ep.renew_deadline();
     Ok(())
 }
 
