@@ -152,7 +152,7 @@ mod tests {
             ("unknown system", Layer { systems: Some(vec!["x".into()]), ..none.clone() }),
             ("need about", Layer { keys: Some(1 << 40), ..none.clone() }),
             // The bytes of a default cache overflowed.
-            ("need about", Layer { keys: Some(u64::MAX), ..none.clone() }),
+            ("are more than", Layer { keys: Some(u64::MAX), ..none.clone() }),
             ("--nominal", Layer { nominal: Some(1), ..none.clone() }),
             ("do not fit", Layer { memory_bytes: Some(crate::bytes::Bytes(1 << 20)), ..none }),
         ] {
