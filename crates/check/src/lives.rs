@@ -11,9 +11,12 @@ pub(crate) const SPAN_NS: u64 = 40_000_000;
 /// Lives of a case in which they are many, all nodes together.
 const MANY_LIVES: u64 = 200;
 
+/// Draws some faults of one kind.
+type Drawer = fn(&mut Draw, Scene) -> Vec<Fault>;
+
 /// Those of a seed; one at least.
 pub(crate) fn draw(seed: u64, scene: Scene) -> Vec<Fault> {
-    let draws: [(u64, u64, fn(&mut Draw, Scene) -> Vec<Fault>); 7] = [
+    let draws: [(u64, u64, Drawer); 7] = [
         (0x6f75_7461_6765, 3, outages),
         (0x0074_7572_6e73, 3, turns),
         (0x0073_7469_6c6c, 5, standstill),
