@@ -8,13 +8,13 @@ use std::time::Duration;
 use dmtree_fabric::net::virt::Process;
 use dmtree_fabric::net::{Equipment, Joining, NetFabric};
 use dmtree_fabric::{
-    Effect, Endpoint, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId,
-    Standing,
+    Effect, Endpoint, ErrorKind, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler,
+    ServiceId, Standing,
 };
 
 use super::agent::Agent;
 use super::judge::Calls;
-use super::{FIRST, MS, Phase, REGION, SHARED_WORDS, Stage, home, rest};
+use super::{FIRST, MS, Phase, REGION, SHARED_WORDS, Stage, rest};
 
 /// The first memory node acts for the membership to the end of the run.
 pub(super) async fn first_memory_node(stage: Rc<Stage>, slot: u32) {
@@ -204,16 +204,24 @@ impl Seat {
 
     async fn operate(&self, ep: &Endpoint, life: &Life) {
         let stage = &self.stage;
-        let began = ep.now();
+        let (began, stood) = (ep.now(), life.process.stood_still());
         let is_healed = stage.phase.get() == Phase::Healed;
-        let done = match stage.below(5) {
-            4 => self.call(ep).await,
-            0 => self.write_own(ep).await,
-            1 => self.read_own(ep).await,
-            2 => self.read_shared(ep).await.map(|_| ()),
-            _ => self.swap_shared(ep).await,
+        let done = match stage.below(6) {
+            0 => Some(self.write_own(ep).await),
+            1 => Some(self.read_own(ep).await),
+            2 => Some(self.read_shared(ep).await.map(|_| ())),
+            3 => Some(self.swap_shared(ep).await),
+            4 => Some(self.call(ep).await),
+            _ => self.reach_a_peer(ep).await,
         };
-        let took = ep.now() - began;
+        let took = (ep.now() - began).saturating_sub(life.process.stood_still() - stood);
+        let Some(done) = done else {
+            // A peer: it may be another life by now, or none.
+            if took > 5_000 * MS {
+                stage.violation(format!("a verb of process {} took {took} ns", self.number));
+            }
+            return;
+        };
         let mut outcome = stage.outcome.borrow_mut();
         match &done {
             Ok(()) => outcome.operations += 1,
@@ -223,15 +231,30 @@ impl Seat {
         if took > 11_000 * MS && !life.is_over.get() {
             stage.violation(format!("an operation of process {} took {took} ns", self.number));
         }
+        if let Err(e) = &done
+            && is_healed
+            && e.kind() == ErrorKind::Unreachable
+            && e.to_string().contains("is lost")
+            && !stage.is_one_lost.get()
+        {
+            stage.violation(format!("process {} hears that {e}", self.number));
+        }
         if done.is_ok() && is_healed {
             stage.has_worked.borrow_mut()[usize::from(self.number)] = true;
         }
     }
 
+    /// A verb to another compute process, whatever comes of it.
+    async fn reach_a_peer(&self, ep: &Endpoint) -> Option<Result<()>> {
+        let peer = NodeId::compute(self.stage.below(u64::from(self.stage.seats)) as u16);
+        let _ = ep.faa(GlobalAddr::new(peer, 64), 1).await;
+        None
+    }
+
     async fn write_own(&self, ep: &Endpoint) -> Result<()> {
-        let (seat, at) = (usize::from(self.number), Stage::own_word(self.number));
+        let (seat, at) = (usize::from(self.number), self.stage.own_word(self.number));
         let value = self.stage.own.borrow_mut()[seat].begin();
-        let done = ep.write_word(GlobalAddr::new(home(), at), value).await;
+        let done = ep.write_word(at, value).await;
         let word = &mut self.stage.own.borrow_mut()[seat];
         match &done {
             Ok(()) => word.written(value),
@@ -245,7 +268,7 @@ impl Seat {
         let number = self.stage.calls().number();
         let mut reply = Vec::new();
         ep.renew_deadline();
-        let done = ep.rpc(home(), COUNT, &number.to_le_bytes(), &mut reply).await;
+        let done = ep.rpc(NodeId::memory(0), COUNT, &number.to_le_bytes(), &mut reply).await;
         match &done {
             Ok(()) => self.stage.calls().answered(number),
             Err(e) if e.effect() == Effect::None => self.stage.calls().refused(number),
@@ -255,8 +278,7 @@ impl Seat {
     }
 
     async fn read_own(&self, ep: &Endpoint) -> Result<()> {
-        let at = GlobalAddr::new(home(), Stage::own_word(self.number));
-        let value = ep.read(at, 8).await?.word(0);
+        let value = ep.read(self.stage.own_word(self.number), 8).await?.word(0);
         let found = self.stage.own.borrow_mut()[usize::from(self.number)].found(value);
         if let Err(e) = found {
             self.stage.violation(format!("the word of process {}: {e}", self.number));
@@ -267,7 +289,7 @@ impl Seat {
     async fn read_shared(&self, ep: &Endpoint) -> Result<(u64, u64)> {
         let word = self.stage.below(SHARED_WORDS);
         let call = ep.now();
-        let value = ep.read(GlobalAddr::new(home(), Stage::shared_word(word)), 8).await?.word(0);
+        let value = ep.read(Stage::shared_word(word), 8).await?.word(0);
         self.stage.shared.borrow_mut().found(word, call, ep.now(), value);
         Ok((word, value))
     }
@@ -276,7 +298,7 @@ impl Seat {
         let (word, old) = self.read_shared(ep).await?;
         let new = self.stage.shared.borrow_mut().value();
         let call = ep.now();
-        let at = GlobalAddr::new(home(), Stage::shared_word(word));
+        let at = Stage::shared_word(word);
         // A process that is killed meanwhile has a write of unknown outcome, too.
         let mut open = Open { seat: self, word, call, old, new, is_open: true };
         let done = ep.cas(at, old, new).await;

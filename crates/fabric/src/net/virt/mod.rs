@@ -99,6 +99,12 @@ impl Network {
         self.universe.world().break_one(is_half);
     }
 
+    /// The connections from one machine to another break at their beginnings, and what was sent is on its way still; if `is_half`,
+    /// the other ends do not hear of it.
+    pub fn break_between(&self, from: u16, to: u16, is_half: bool) {
+        self.universe.world().break_between(from, to, is_half);
+    }
+
     /// One segment in this many is late, up to 0.3 s; 0: none.
     pub fn set_late(&self, one_in: u64) {
         self.universe.world().late_one_in = one_in;
@@ -187,6 +193,11 @@ impl Process {
     /// Whether it has not ended.
     pub fn is_alive(&self) -> bool {
         self.network.universe.world().is_alive(self.pid)
+    }
+
+    /// How long it has stood still, or will have, ns.
+    pub fn stood_still(&self) -> Nanos {
+        self.network.universe.world().stood_still(self.pid)
     }
 
     /// Its machine.

@@ -73,6 +73,8 @@ enum Event {
 struct Process {
     machine: Machine,
     paused_until: Nanos,
+    /// How long it has stood still, or will have.
+    stood_still: Nanos,
     /// Things that have asked to be polled when something comes.
     wakers: Vec<Waker>,
 }
@@ -153,7 +155,8 @@ impl World {
     pub(super) fn start(&mut self, machine: Machine) -> Pid {
         let pid = self.next_pid;
         self.next_pid += 1;
-        self.processes.insert(pid, Process { machine, paused_until: 0, wakers: Vec::new() });
+        self.processes
+            .insert(pid, Process { machine, paused_until: 0, stood_still: 0, wakers: Vec::new() });
         self.plan(self.now + TICK_NS, Event::Tick(pid));
         pid
     }
@@ -179,9 +182,14 @@ impl World {
     pub(super) fn pause(&mut self, pid: Pid, ns: Nanos) {
         let until = self.now + ns;
         if let Some(p) = self.processes.get_mut(&pid) {
+            p.stood_still += until.saturating_sub(p.paused_until.max(self.now));
             p.paused_until = p.paused_until.max(until);
         }
         self.plan(until, Event::Tick(pid));
+    }
+
+    pub(super) fn stood_still(&self, pid: Pid) -> Nanos {
+        self.processes.get(&pid).map_or(0, |p| p.stood_still)
     }
 
     /// It ends. Its machine tells all that it was connected with, unless it loses power, for so long.
@@ -253,6 +261,13 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// The connections from one machine to another break at their beginnings, and what was sent is on its way still.
+    pub(super) fn break_between(&mut self, from: Machine, to: Machine, is_half: bool) {
+        let its = |e: &End| (e.machine, e.peer_machine, e.condition) == (from, to, Condition::Open);
+        let all: Vec<u64> = self.ends.iter().filter(|(_, e)| its(e)).map(|(i, _)| *i).collect();
+        all.into_iter().for_each(|id| self.sever(id, is_half));
     }
 
     /// An end is told that its connection is gone, and what it has sent is on its way still.
@@ -344,7 +359,7 @@ impl World {
             return self.fail(from, ErrorKind::ConnectionRefused);
         }
         if blocked > self.now {
-            let jitter = self.below(50 * MS);
+            let jitter = self.below(AGAIN_NS);
             return self.plan(blocked + jitter, Event::Arrive(from));
         }
         loop {
