@@ -47,8 +47,8 @@ pub(crate) struct Cast<'a, I: RangeIndex> {
     /// A slot for the maintenance of each.
     pub tenders: Vec<u32>,
     pub nodes: RefCell<Vec<Arc<I::Node>>>,
-    /// The agents of the memory nodes, each with a way to wait; none where compute nodes have to do without.
-    pub agents: Vec<(RefCell<MemoryAgent>, Endpoint)>,
+    /// The memory nodes that have agents, each with a way to wait; none where compute nodes have to do without.
+    pub agents: Vec<(Member, Endpoint)>,
     pub director: Endpoint,
     pub settler: Endpoint,
 }
@@ -160,17 +160,17 @@ impl<I: RangeIndex> Cast<'_, I> {
             let work = move || self.keep(cn, *slot);
             worker.spawn(*slot, Guarded::new(self.shared, Who::Keeper(cn), work));
         }
-        for (mn, (agent, ep)) in self.agents.iter().enumerate() {
-            let work = move || self.act(mn, agent, ep);
+        for (me, ep) in &self.agents {
+            let work = move || self.act(*me, ep);
             worker.spawn(ep.slot(), Guarded::new(self.shared, Who::Agent, work));
         }
     }
 
     /// The agent of a memory node; that of the first has the membership judge, too.
-    async fn act(&self, mn: usize, agent: &RefCell<MemoryAgent>, ep: &Endpoint) {
-        let (shared, server) = (self.shared, &self.shared.server);
-        let me = NodeId::memory(mn as u16);
-        let revoke = |dead: Member| shared.fabric.fence(me, dead.node, dead.incarnation);
+    async fn act(&self, me: Member, ep: &Endpoint) {
+        let (shared, server, mn) = (self.shared, &self.shared.server, me.node.index());
+        let mut agent = MemoryAgent::new(me);
+        let revoke = |dead: Member| shared.fabric.fence(me.node, dead.node, dead.incarnation);
         while !shared.stage.is_lost(mn) {
             let mut quiet = true;
             if !shared.stage.is_still(mn) {
@@ -179,7 +179,6 @@ impl<I: RangeIndex> Cast<'_, I> {
                     self.find_the_lost();
                 }
                 // What fails now is tried again.
-                let mut agent = agent.borrow_mut();
                 quiet = agent.step(&**server, &revoke, ep.now()).await.unwrap_or(true);
             }
             let steps = if quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };

@@ -102,7 +102,7 @@ pub enum Fault {
         end: Ending,
         /// How many come back; the others do not.
         back: u16,
-        /// How long nobody is there, ns.
+        /// How long no compute node is there, ns.
         for_ns: u64,
     },
     /// A compute node ends and comes back, again and again.

@@ -11,18 +11,21 @@ pub(crate) const SPAN_NS: u64 = 40_000_000;
 /// Lives of a case in which they are many, all nodes together.
 const MANY_LIVES: u64 = 200;
 
+/// Draws some faults of one kind.
+type Drawer = fn(&mut Draw, Scene) -> Vec<Fault>;
+
 /// Those of a seed; one at least.
 pub(crate) fn draw(seed: u64, scene: Scene) -> Vec<Fault> {
-    let draws: [(u64, u64, fn(&mut Draw, Scene) -> Vec<Fault>); 7] = [
+    let draws: [(u64, u64, Drawer); 7] = [
         (0x6f75_7461_6765, 3, outages),
-        (0x7475_726e_73, 3, turns),
-        (0x7374_696c_6c, 5, standstill),
-        (0x7374_616c_6c, 5, stall),
+        (0x0074_7572_6e73, 3, turns),
+        (0x0073_7469_6c6c, 5, standstill),
+        (0x0073_7461_6c6c, 5, stall),
         (0x6a75_6d70, 8, jump),
         (0x6c6f_7374, 8, loss),
-        (0x6372_6173_68, 8, one_crash),
+        (0x0063_7261_7368, 8, one_crash),
     ];
-    let of = |tag: u64| Draw::new(seed ^ tag << 8 ^ 0x6c69_7665_73);
+    let of = |tag: u64| Draw::new(seed ^ tag << 8 ^ 0x006c_6976_6573);
     let mut out = Vec::new();
     for (tag, one_in, some) in draws {
         let mut d = of(tag);

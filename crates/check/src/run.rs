@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, Hazards, Order, SimFabric};
 use dmtree_fabric::{
-    Core, Endpoint, Error, Fabric, Member, Membership, MemoryAgent, NodeId, Policy, Result, Terms,
-    Worker,
+    Core, Endpoint, Error, Fabric, Member, Membership, NodeId, Policy, Result, Terms, Worker,
 };
 use dmtree_parts::{Fill, RangeIndex};
 
@@ -185,7 +184,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
             let node = NodeId::memory(mn);
             let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
             let ep = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
-            (RefCell::new(MemoryAgent::new(me)), ep)
+            (me, ep)
         })
         .collect();
     let director = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));

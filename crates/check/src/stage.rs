@@ -124,7 +124,7 @@ impl<'a> Stage<'a> {
         self.waiting.borrow_mut().clear();
         self.due.borrow_mut().retain(|(_, due)| !matches!(due, Due::Begin(_)));
         if self.case.rejoins() {
-            // Whoever stands still goes on together.
+            // What stands still goes on together.
             self.heal();
             self.server.go_on();
             let found = self.still.iter().filter(|still| still.get() < u64::MAX);

@@ -65,7 +65,7 @@ impl Events {
                     (0..SLOTS).map(Who::Driver).chain([Who::Memory(0), Who::Memory(1)]);
                 self.pause(cluster, &everything.collect::<Vec<_>>());
             }
-            // Nobody is there for a while.
+            // No driver is there for a while.
             _ => (0..SLOTS).for_each(|slot| self.kill(cluster, slot, away * 2)),
         }
     }
