@@ -1,7 +1,7 @@
 #![no_main]
 //! Profiles of the simulated fabric: what parses is written as it can be read.
 
-use dmtree_bench::simulated::Profile;
+use dmtree_fabric::sim::Profile;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

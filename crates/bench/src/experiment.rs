@@ -79,6 +79,33 @@ impl Experiment {
 mod tests {
     use super::*;
     use crate::config::{Origin, resolve};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Built-in experiments with a part cut out and another put in.
+        #[test]
+        fn texts_that_were_changed_are_resolved_or_refused(
+            which in any::<prop::sample::Index>(),
+            at in any::<prop::sample::Index>(),
+            gone in 0usize..12,
+            put in prop_oneof![
+                "-?[0-9]{1,20}",
+                "[0-9]e[0-9]{1,3}",
+                "[\\PC\n]{0,12}",
+                Just("nan".to_owned()),
+                Just("inf".to_owned()),
+                Just("18446744073709551615".to_owned()),
+            ],
+        ) {
+            let text = which.get(BUILTIN).1.as_bytes();
+            let at = at.index(text.len());
+            let end = (at + gone).min(text.len());
+            let text = [&text[..at], put.as_bytes(), &text[end..]].concat();
+            if let Ok(e) = Experiment::parse("x", "x.toml", &String::from_utf8_lossy(&text)) {
+                let _ = resolve("x", &e.layer, &Layer::default());
+            }
+        }
+    }
 
     #[test]
     fn the_built_in_ones_are_sound() {
@@ -124,6 +151,8 @@ mod tests {
             ("unknown fabric", Layer { fabric: Some("ether".into()), ..none.clone() }),
             ("unknown system", Layer { systems: Some(vec!["x".into()]), ..none.clone() }),
             ("need about", Layer { keys: Some(1 << 40), ..none.clone() }),
+            // The bytes of a default cache overflowed.
+            ("need about", Layer { keys: Some(u64::MAX), ..none.clone() }),
             ("--nominal", Layer { nominal: Some(1), ..none.clone() }),
             ("do not fit", Layer { memory_bytes: Some(crate::bytes::Bytes(1 << 20)), ..none }),
         ] {

@@ -15,6 +15,11 @@ pub const LEAST_CACHE: u64 = 64 << 10;
 /// The smallest scaled table chunk, bytes.
 pub const LEAST_TABLE_CHUNK: u64 = 4 << 10;
 
+/// The next multiple. Settings may be of any size: what no machine has is refused later, and must not overflow here.
+fn rounded_up(bytes: u64, to: u64) -> u64 {
+    bytes.checked_next_multiple_of(to).unwrap_or(u64::MAX - u64::MAX % to)
+}
+
 /// Bytes for 1e9 keys, scaled to `keys`, but at least `least`.
 pub fn scaled(at_billion: Bytes, keys: u64, least: u64) -> u64 {
     ((at_billion.0 as f64 * (keys as f64 / 1e9)) as u64).max(least)
@@ -70,7 +75,7 @@ pub fn slots_of_page(page: u64, key: u64, value: u64) -> u64 {
 /// A cache budget that holds all inner nodes and copies of tables.
 pub fn default_cache(keys: u64, form: &KeyForm) -> Bytes {
     let per_key = 8 + (longest_key(form) + 96) / 8;
-    Bytes((keys.saturating_mul(per_key) + 16 * MIB).next_multiple_of(MIB))
+    Bytes(rounded_up(keys.saturating_mul(per_key).saturating_add(16 * MIB), MIB))
 }
 
 /// Number of inserts that a cell has room for, with `per_key` bytes per key.
@@ -80,8 +85,9 @@ pub fn insert_room(c: &Config, w: &Workload, per_key: u64) -> u64 {
         return 0;
     }
     let share = f64::from(mix.weight(OpKind::Insert)) / mix.total() as f64;
-    let by_ops = c.ops.map(|ops| (ops as f64 * share * 1.1) as u64 + 10_000);
-    let by_time = c.duration.or(c.budget).map(|s| (s * 1.5e6 * share) as u64 + 20_000);
+    let by_ops = c.ops.map(|ops| ((ops as f64 * share * 1.1) as u64).saturating_add(10_000));
+    let by_time =
+        c.duration.or(c.budget).map(|s| ((s * 1.5e6 * share) as u64).saturating_add(20_000));
     let room = by_ops.or(by_time).unwrap_or(c.keys);
     let third_free = available() / 3;
     room.min(40_000_000).min((third_free / per_key.max(1)).max(20_000))
@@ -97,13 +103,15 @@ pub fn memory_for(c: &Config, keys: u64, per_key: u64) -> u64 {
     // Every compute node holds chunks of its own.
     let held = u64::from(c.cns) * 4 * MIB + 64 * MIB;
     let all = keys.saturating_mul(per_key).saturating_add(held);
-    (all / u64::from(c.mns.max(1))).next_multiple_of(MIB).max(64 * MIB)
+    rounded_up(all / u64::from(c.mns.max(1)), MIB).max(64 * MIB)
 }
 
 /// Bytes of each memory node for a cell: as given, or computed.
 pub fn memory(c: &Config, w: &Workload, per_key: u64) -> u64 {
-    c.memory_bytes
-        .map_or_else(|| memory_for(c, c.keys + insert_room(c, w, per_key), per_key), |b| b.0)
+    c.memory_bytes.map_or_else(
+        || memory_for(c, c.keys.saturating_add(insert_room(c, w, per_key)), per_key),
+        |b| b.0,
+    )
 }
 
 /// Bytes of each memory node for the largest cell.
@@ -120,7 +128,7 @@ pub fn largest(c: &Config) -> u64 {
 /// Bytes of each compute node's region, which stores tables.
 pub fn tables(c: &Config, memory: u64) -> u64 {
     let all = memory.saturating_mul(u64::from(c.mns));
-    (all / 6 / u64::from(c.cns) + 8 * MIB).max(all / 32).next_multiple_of(64)
+    rounded_up((all / 6 / u64::from(c.cns) + 8 * MIB).max(all / 32), 64)
 }
 
 /// Bytes of memory that this machine has available; a default when unknown.
@@ -153,7 +161,7 @@ pub fn check(c: &Config) -> Result<()> {
         return Err(Failure::input(format!(
             "{} keys of {k} bytes with values of {v} need about {} of memory, and this machine has {} left: give fewer --keys or shorter values",
             c.keys,
-            Bytes(need.next_multiple_of(MIB)),
+            Bytes(rounded_up(need, MIB)),
             Bytes(have / MIB * MIB)
         )));
     }

@@ -128,10 +128,10 @@ impl Presence {
     pub fn refusal(self, node: NodeId) -> Error {
         let what = match self {
             Self::Lost => {
-                "is lost: its process has ended, and what it held is gone; use what other memory nodes hold, or start a new pool"
+                "is lost: its process has ended, and what it held is gone; use what other nodes hold, or start a new pool"
             }
             _ => {
-                "is missing: its lease has ended; what it holds cannot be reached until it comes back: is its process up, and the way to it?"
+                "is missing: what it holds cannot be reached until it comes back; is its process up, and the way to it?"
             }
         };
         Error::new(ErrorKind::Unreachable, format!("{node} {what}"))

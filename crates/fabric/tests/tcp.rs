@@ -10,8 +10,8 @@ use std::time::Duration;
 use dmtree_fabric::net::{Access, Carrier, Charter, Equipment, Joining, Key, NetFabric};
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{
-    Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, Member, NodeId, Result, Role,
-    RpcFuture, RpcHandler, ServiceId, Standing, Terms,
+    Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, Member, NodeId, Presence,
+    Result, Role, RpcFuture, RpcHandler, ServiceId, Standing, Terms,
 };
 
 const MN: NodeId = NodeId::memory(0);
@@ -429,4 +429,55 @@ fn the_membership_is_kept_by_the_first_memory_node() {
         Ok(())
     })
     .expect("all answered");
+}
+
+/// Hangs until it is let go.
+struct Hung(Arc<std::sync::atomic::AtomicBool>);
+impl RpcHandler for Hung {
+    fn call<'a>(&'a self, _: &'a Endpoint, _: NodeId, _: &'a [u8]) -> RpcFuture<'a> {
+        while !self.0.load(std::sync::atomic::Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+/// What was in flight to a process that stood still was waited for, for two seconds, however short the lease was.
+#[test]
+fn links_to_the_dead_end_at_once() {
+    let mn0 = found(1);
+    let (cn0, cn1) = (compute(&mn0), compute(&mn0));
+    let goes_on = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let service = ServiceId(0x77);
+    cn1.serve(cn1.me().node, service, Arc::new(Hung(goes_on.clone()))).expect("its own");
+    let (ep, dead) = (endpoint(&cn0), cn1.me());
+    let told = cn0.clone();
+    let teller = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        told.abandon(told.me().node, dead);
+    });
+    let call = on(&ep, ep.rpc(dead.node, service, b"", &mut Vec::new()));
+    let e = call.expect_err("nobody answers");
+    assert_eq!((e.kind(), e.effect()), (ErrorKind::Unreachable, Effect::Unknown), "{e}");
+    assert!(e.to_string().contains("has lost its membership"), "{e}");
+    let e = on(&ep, ep.faa(GlobalAddr::new(dead.node, 64), 1)).expect_err("it is dead");
+    assert!(e.to_string().contains("has lost its membership"), "{e}");
+    goes_on.store(true, std::sync::atomic::Ordering::SeqCst);
+    teller.join().expect("no panic");
+}
+
+#[test]
+fn a_memory_node_that_is_away_gets_nothing() {
+    let mn0 = found(2);
+    let mn1 = join_as(mn0.listens(), Role::Memory, None).expect("the second");
+    mn1.ready().expect("mn0 answers");
+    let cn0 = compute(&mn0);
+    let (ep, there) = (endpoint(&cn0), GlobalAddr::new(mn1.me().node, 64));
+    on(&ep, ep.faa(there, 1)).expect("it is present");
+    cn0.set_presence(cn0.me().node, mn1.me().node, Presence::Missing);
+    let e = on(&ep, ep.faa(there, 1)).expect_err("it is missing");
+    assert!(e.to_string().contains("mn1 is missing"), "{e}");
+    on(&ep, ep.faa(at(64), 1)).expect("others are not");
+    cn0.set_presence(cn0.me().node, mn1.me().node, Presence::Present);
+    assert_eq!(on(&ep, ep.faa(there, 0)).expect("it is back"), 1);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric, PoolId};
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, Terms,
+    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, News, NodeId, Result, Role, Terms,
 };
 
 use crate::charter;
@@ -132,7 +132,14 @@ impl MemoryNode {
 
     /// What has happened to the members of the pool since the last call, a line each. Only the first memory node knows.
     pub fn take_news(&self) -> Vec<String> {
-        self.fabric.take_news().iter().map(ToString::to_string).collect()
+        let line = |news: &News| match news {
+            News::Away(m, ..) => {
+                let mib = self.fabric.region_bytes(m.node).unwrap_or(0) >> 20;
+                format!("{news}; it held what was put in {mib} MiB")
+            }
+            other => other.to_string(),
+        };
+        self.fabric.take_news().iter().map(line).collect()
     }
 
     /// Its fabric.
@@ -293,15 +300,16 @@ async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
     Ok(())
 }
 
-/// Tables that are made before a compute node serves any would go to memory nodes, and stay there.
-/// So who is alone waits for its share: the deaths of former members may have to come to their ends
-/// first.
+/// Tables that are made while no compute node serves any go to memory nodes, and stay there. So a
+/// newcomer waits until it serves tables itself or another compute node answers: the deaths of
+/// former members may have to come to their ends first.
 async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
     let until = ep.now() + SHARE_WITHIN_LEASES * node.lease_ns();
-    while !node.has_share() && !node.has_peers() && ep.now() < until {
+    while ep.now() < until && !(node.serves_tables() || node.has_answering_peer(ep).await) {
         ep.renew_deadline();
         ep.sleep(1_000_000).await;
     }
+    ep.renew_deadline();
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::layout::ChunkUse;
 use crate::marks::Mark;
 use crate::node::Source;
 use crate::notes::Span;
-use crate::pieces::Piece;
+use crate::pieces::{MAX_PIECES, Piece};
 use crate::usage::ArenaUsage;
 use crate::wire::locked;
 
@@ -110,6 +110,19 @@ impl Arena {
             n.fresh.push((at.offset(), at.offset() + bytes));
         }
         true
+    }
+
+    /// Whether more than so many reusable objects of a memory node are here.
+    pub(crate) fn has_surplus(&self, node: usize, most: usize) -> bool {
+        locked(&self.state).nodes.get(node).is_some_and(|n| n.free.len() > most)
+    }
+
+    /// Takes out reusable objects of a memory node, as many as a message holds, until half of `most` are left.
+    pub(crate) fn take_surplus(&self, node: usize, most: usize, out: &mut Vec<Piece>) {
+        let mut s = locked(&self.state);
+        let Some(n) = s.nodes.get_mut(node) else { return };
+        let count = n.free.len().saturating_sub(most / 2).min(MAX_PIECES);
+        out.extend(n.free.drain(..count).map(|g| Piece::Object(self.key, g)));
     }
 
     /// Takes out one part in `parts` of what is free here, rounded up.

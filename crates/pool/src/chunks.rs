@@ -8,6 +8,7 @@ use dmtree_fabric::{
 
 use crate::arena::ArenaKey;
 use crate::deposits::Deposits;
+use crate::keeper::not_now;
 use crate::layout::{ChunkRecord, ChunkUse, NodeLayout};
 use crate::notes::{self, Span};
 use crate::pieces::{self, Piece, Wanted};
@@ -258,7 +259,7 @@ impl ChunkService {
                     *told = (number, locked(&self.deposits).spans(&self.layout));
                 }
                 if told.0 != number {
-                    return Err(Error::invalid("another census has begun meanwhile"));
+                    return Err(not_now("another census has begun meanwhile".to_owned()));
                 }
                 let page = notes::page_of(&told.1, first as usize);
                 if first as usize + notes::PAGE >= told.1.len() {

@@ -84,6 +84,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    #[ignore = "writes the seeds of fuzz/corpus"]
+    fn write_seeds() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
+        for (i, bytes) in seeds().iter().enumerate() {
+            let target = if i == 0 { "charter" } else { "heads" };
+            std::fs::create_dir_all(format!("{corpus}/{target}")).expect("a directory");
+            std::fs::write(format!("{corpus}/{target}/{i}"), bytes).expect("written");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_dealt_with(data in proptest::collection::vec(any::<u8>(), 0..700)) {

@@ -31,6 +31,8 @@ pub(crate) struct Keeping {
     renew_at: u64,
     /// Whether every table has been found to have a home: see [`PoolNode::keep_with_share`].
     pub(crate) has_share: bool,
+    /// Whether this node is the home of tables.
+    pub(crate) serves: bool,
 }
 
 /// A worker thread's sign of life. While one stands still, the node's lease is not renewed. Dropped, it is deregistered.

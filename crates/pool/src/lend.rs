@@ -8,8 +8,9 @@
 
 use std::sync::atomic::Ordering;
 
-use dmtree_fabric::{Effect, Endpoint, NodeId, Result};
+use dmtree_fabric::{Effect, Endpoint, ErrorKind, NodeId, Result};
 
+use crate::arena::Arena;
 use crate::chunks::{ask_deposit, ask_deposited};
 use crate::node::{OnItsWay, PoolNode, Turn};
 use crate::notes::{NOTES_SERVICE, lend_request};
@@ -19,6 +20,8 @@ use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
 
 /// Rounds of questions to one node that has more than a message holds.
 const MAX_ROUNDS: usize = 4;
+/// A node keeps free objects of so many chunks of an arena.
+const KEPT_CHUNKS: u64 = 2;
 /// So often a node that leaves looks whether operations still read what it has retired.
 const MAX_DRAINS: usize = 100;
 /// Pause between two looks, ns.
@@ -58,7 +61,12 @@ impl PoolNode {
     /// Those of the fabric.
     pub(crate) async fn hand_in(&self, ep: &Endpoint) -> Result<()> {
         for _ in 0..MAX_DRAINS {
-            ep.renew_deadline();
+            // What the others ask of this node is done meanwhile, and its lease goes on.
+            if let Err(e) = self.keep(ep).await
+                && e.kind() == ErrorKind::Fenced
+            {
+                return Err(e);
+            }
             // While a node is dying that may still read, nothing comes free: what is free already is handed in all the same.
             let reclaimed = self.reclaim_all(ep).await;
             if reclaimed.is_ok() && self.quarantine.waiting().0 == 0 {
@@ -72,13 +80,53 @@ impl PoolNode {
             if pieces.is_empty() {
                 return Ok(());
             }
+            self.deposit_all(ep, &pieces).await?;
+        }
+    }
+
+    /// Leaves with the memory nodes what this node has free of an arena beyond a few chunks' worth: others would take new chunks.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub(crate) async fn deposit_surplus(&self, ep: &Endpoint) -> Result<()> {
+        let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
+        let most = |a: &Arena| {
+            let of_chunk = self.shape.chunk_bytes / u64::from(a.key().object_bytes.max(64));
+            (KEPT_CHUNKS * of_chunk).max(1) as usize
+        };
+        for arena in arenas {
             for (m, layout) in self.shape.memory.iter().enumerate() {
-                let here: Vec<_> = pieces.iter().filter(|p| p.keeper() == m).copied().collect();
-                for some in here.chunks(MAX_PIECES) {
-                    ep.renew_deadline();
-                    self.deposit(ep, layout.node, some).await?;
+                while arena.has_surplus(m, most(&arena)) {
+                    // A message at a time: should this be cut short, what was not sent is on its list still.
+                    let _moving = self.moving();
+                    let mut pieces = Vec::new();
+                    arena.take_surplus(m, most(&arena), &mut pieces);
+                    self.pend(&pieces);
+                    self.deposit(ep, layout.node, &pieces).await?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Deposits pieces that are on their way already.
+    async fn deposit_all(&self, ep: &Endpoint, pieces: &[Piece]) -> Result<()> {
+        for (m, layout) in self.shape.memory.iter().enumerate() {
+            let here: Vec<_> = pieces.iter().filter(|p| p.keeper() == m).copied().collect();
+            for some in here.chunks(MAX_PIECES) {
+                ep.renew_deadline();
+                self.deposit(ep, layout.node, some).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps pieces listed, in groups of one message each.
+    fn pend(&self, pieces: &[Piece]) {
+        for m in 0..self.shape.memory.len() {
+            let here = pieces.iter().filter(|p| p.keeper() == m).map(Piece::span);
+            let here: Vec<_> = here.collect();
+            here.chunks(MAX_PIECES).for_each(|some| self.notes.pend(some));
         }
     }
 
@@ -86,9 +134,11 @@ impl PoolNode {
         let place = pieces[0].span().place();
         let on_its_way = OnItsWay(ep, &self.notes, place);
         let done = ask_deposit(ep, to, pieces).await;
-        if done.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
+        match done.as_ref().map_err(dmtree_fabric::Error::effect) {
             // The call may be carried out later: they are nobody else's as long as this node lives.
-            std::mem::forget(on_its_way);
+            Err(Effect::Unknown) => std::mem::forget(on_its_way),
+            Err(_) => pieces.iter().for_each(|p| self.put_piece(*p)),
+            Ok(()) => {}
         }
         done
     }
@@ -101,10 +151,7 @@ impl PoolNode {
         let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
         spaces.iter().for_each(|s| s.take_free(1, 0, &mut out));
         self.tables.take_free(None, 1, &mut out);
-        for m in 0..self.shape.memory.len() {
-            let here: Vec<_> = out.iter().filter(|p| p.keeper() == m).map(Piece::span).collect();
-            here.chunks(MAX_PIECES).for_each(|some| self.notes.pend(some));
-        }
+        self.pend(&out);
         out
     }
 

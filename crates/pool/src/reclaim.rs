@@ -219,6 +219,11 @@ impl PoolNode {
         if out.blocks > 0 {
             self.return_idle(ep, 1).await?;
         }
+        drop(turn);
+        if out.objects > 0 {
+            // What it does not take stays here.
+            let _ = self.deposit_surplus(ep).await;
+        }
         Ok(out)
     }
 

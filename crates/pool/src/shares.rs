@@ -10,11 +10,11 @@ use std::cell::Cell;
 
 use dmtree_fabric::{Endpoint, Member, Result, Role, Standing, State};
 
-use crate::homes::first_home;
+use crate::homes::{ask_settle, first_home};
 use crate::ids::COMPUTE_PARTITIONS;
 use crate::node::PoolNode;
 use crate::rehome::Seen;
-use crate::wire::locked;
+use crate::wire::{LONGEST_CALL_NS, locked};
 
 /// How many times faster the steps of a keeper that has just joined come.
 const FASTER: u64 = 8;
@@ -82,6 +82,7 @@ impl PoolNode {
             return Ok(false);
         }
         let seen = self.read_directory(ep, true).await?;
+        locked(&self.keeping).serves = self.serves_in(&seen);
         let (wanted, to) = self.left_behind(&state, &seen);
         let now = (wanted, state.living().collect());
         if now.0.is_empty() || now == looks.asked {
@@ -91,6 +92,27 @@ impl PoolNode {
         self.plan(ep, now.0.clone(), to).await?;
         looks.asked = now;
         Ok(false)
+    }
+
+    /// Whether this node is the home of partitions. In its first life it is that of its share without
+    /// a record.
+    fn serves_in(&self, seen: &[Seen]) -> bool {
+        self.view.me.incarnation <= 1 || seen.iter().any(|s| s.partition.home == self.view.me)
+    }
+
+    /// The same as this node's keeper has found it.
+    pub(crate) fn serves_tables(&self) -> bool {
+        locked(&self.keeping).serves
+    }
+
+    /// Whether another living compute node answers: one that has died lives on until its lease ends.
+    pub(crate) async fn has_answering_peer(&self, ep: &Endpoint) -> bool {
+        for peer in self.living().into_iter().filter(|m| *m != self.view.me) {
+            if ask_settle(ep, LONGEST_CALL_NS, peer.node).await.is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Partitions to move, and where to if it matters.
@@ -105,9 +127,7 @@ impl PoolNode {
         if !left.is_empty() {
             return (left, None);
         }
-        let serves = |s: &Seen| s.partition.home == self.view.me;
-        // In its first life a node is the home of its share without a record.
-        if self.view.me.incarnation <= 1 || seen.iter().any(serves) {
+        if self.serves_in(seen) {
             return (Vec::new(), None);
         }
         let opened: Vec<u16> = seen.iter().map(|s| s.partition.number).collect();

@@ -95,6 +95,19 @@ impl DmTree {
         let scope = self.ep.begin(OpKind::Maintain);
         let begun = self.begun(Chore::Census);
         let kept = self.node.take_census();
+        let root = self.node.root.word;
+        if kept.is_none() {
+            match self.node.pool.has_uncounted_deaths(&self.ep, root).await {
+                Ok(true) => {}
+                // What the dead held has been found already.
+                Ok(false) => {
+                    begun.done();
+                    scope.end(OpOutcome::Other);
+                    return Ok(Work::Some);
+                }
+                Err(e) => return later(e, begun),
+            }
+        }
         let mut going = match kept {
             Some(going) => going,
             None => match self.begin_census().await {
@@ -110,7 +123,6 @@ impl DmTree {
                     break;
                 }
                 Ok(Pace::Over) => {
-                    let root = self.node.root.word;
                     let counted = self.node.pool.note_counted(&self.ep, &going.census, root).await;
                     self.node.pool.end_census(&self.ep, going.census).await;
                     if let Err(e) = counted {

@@ -86,7 +86,9 @@ impl RangeIndex for DmTree {
         writes: &[(&[u8], Write<'_>)],
         outcomes: &mut Vec<Result<Outcome>>,
     ) -> Result<()> {
-        self.write_many_op(writes, outcomes).await
+        self.write_many_op(writes, outcomes).await?;
+        self.write_rest_with_room(writes, outcomes).await;
+        Ok(())
     }
 
     async fn load(

@@ -49,6 +49,21 @@ impl DmTree {
         self.replace(key, w, full).await
     }
 
+    /// Tries those of several writes again that have found the pool full; not where a later one has written the same key.
+    pub(crate) async fn write_rest_with_room(
+        &self,
+        writes: &[(&[u8], Write<'_>)],
+        outcomes: &mut [Result<Outcome>],
+    ) {
+        for (i, outcome) in outcomes.iter_mut().enumerate() {
+            let is_full = outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full);
+            let (key, w) = writes[i];
+            if is_full && writes[i + 1..].iter().all(|(later, _)| *later != key) {
+                *outcome = self.write_with_room(key, w).await;
+            }
+        }
+    }
+
     /// A new value for a key that is there may use memory that is kept for this: the old value's will be free soon.
     async fn replace(&self, key: &[u8], w: Write<'_>, full: Error) -> Result<Outcome> {
         let may = matches!(
@@ -105,7 +120,10 @@ impl DmTree {
             drop(counting);
             pause.step().await?;
         }
+        if was_due {
+            self.reclaim_for_room().await?;
+        }
         // What another node has found can be borrowed.
-        Ok(was_due && (self.reclaim_for_room().await? || was_due))
+        Ok(was_due)
     }
 }

@@ -52,6 +52,8 @@ struct Slot {
     /// Acknowledgements and errors since they were last looked at.
     acknowledged: u64,
     errors: u64,
+    /// Errors among them that do not name the second memory node.
+    others: u64,
     /// The last that it said about errors.
     words: VecDeque<String>,
 }
@@ -284,7 +286,11 @@ impl Cluster {
                         self.used.push(used >> 20);
                     }
                 }
-                None => keep(&mut self.slots[who].words, line),
+                None => {
+                    let slot = &mut self.slots[who];
+                    slot.others += u64::from(line.starts_with("e ") && !line.contains("mn1"));
+                    keep(&mut slot.words, line);
+                }
             }
             return;
         }
@@ -324,10 +330,16 @@ impl Cluster {
     pub fn calm(&mut self) -> Result<()> {
         let until = Instant::now() + CALM_WITHIN;
         loop {
-            self.slots.iter_mut().for_each(|s| (s.acknowledged, s.errors) = (0, 0));
+            let begin = |s: &mut Slot| (s.acknowledged, s.errors, s.others) = (0, 0, 0);
+            self.slots.iter_mut().for_each(begin);
             self.work(Instant::now() + CALM_FOR)?;
+            // What needs a lost memory node fails, and says so; that may be all of a driver's keys.
+            let fails = |s: &Slot| match self.lost {
+                true => s.others > 0 || s.acknowledged + s.errors == 0,
+                false => s.errors > 0 || s.acknowledged == 0,
+            };
             let bad: Vec<String> = { self.slots.iter().enumerate() }
-                .filter(|(_, s)| s.acknowledged == 0 || (s.errors > 0 && !self.lost))
+                .filter(|(_, s)| fails(s))
                 .map(|(slot, s)| {
                     let Slot { acknowledged, errors, words, .. } = s;
                     format!("driver {slot}: {acknowledged} writes, {errors} errors, {words:?}")

@@ -278,8 +278,9 @@ fn fault(stage: &Stage) {
         10 => living.iter().for_each(|p| p.kill(None)),
         11 if stage.memory_nodes > 1 && stage.below(4) == 0 => {
             let second = stage.memory.borrow().get(1).cloned();
-            // One that has not begun is waited for by all.
-            if let Some((process, Some(_))) = second {
+            // The pool waits for one that has not begun: it is open when there were operations.
+            let is_open = stage.outcome.borrow().operations > 0;
+            if let Some((process, Some(_))) = second.filter(|_| is_open) {
                 process.kill(None);
                 stage.is_one_lost.set(true);
             }

@@ -185,7 +185,9 @@ impl Attack<'_> {
             }
             _ => {
                 stream = self.open_link()?;
-                stream.write_all(&reads_of_16_mib()).ok()?;
+                // Without optimization it takes long to read much memory, and leases are short.
+                let bytes = if cfg!(debug_assertions) { 64 << 10 } else { 1 << 20 };
+                stream.write_all(&sixteen_reads(bytes)).ok()?;
             }
         }
         Some(stream)
@@ -193,12 +195,12 @@ impl Attack<'_> {
 }
 
 /// A frame that asks for much of the node's memory.
-fn reads_of_16_mib() -> Vec<u8> {
+fn sixteen_reads(bytes: u32) -> Vec<u8> {
     let mut body = vec![1];
     body.extend(u64::MAX.to_le_bytes());
     for _ in 0..16 {
         body.push(0);
-        body.extend((1u32 << 20).to_le_bytes());
+        body.extend(bytes.to_le_bytes());
         body.extend((1u64 << 20).to_le_bytes());
     }
     [&(body.len() as u32).to_le_bytes()[..], &body].concat()

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{PATIENCE, Process, alone, compute, fabric, memnode, run, shell, within};
+use crate::harness::{
+    PATIENCE, Process, alone, compute, fabric, found, memnode, run, shell, within,
+};
 
 /// Processes that start together on a pool without the index: one makes it, the others open it.
 #[test]
@@ -24,7 +26,8 @@ fn six_processes_start_at_once_on_a_new_pool() {
 #[test]
 fn the_name_of_an_index_outlives_a_killed_creator() {
     let _machine = alone();
-    let (_mn, at) = memnode();
+    // Room for every index.
+    let (_mn, at) = found(&["--memory-bytes", "256MiB", "--chunk-bytes", "1MiB"]);
     let open = |name: &str| Process::start(&["shell", "--connect", &at, "--index", name]);
     let began = Instant::now();
     assert_eq!(open("whole").ask("put k v"), "done");

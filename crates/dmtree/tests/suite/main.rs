@@ -5,3 +5,4 @@ mod blocking;
 mod examples;
 mod keys;
 mod rejoin;
+mod room;

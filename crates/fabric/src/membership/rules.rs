@@ -60,7 +60,7 @@ impl std::fmt::Display for News {
             Self::Died(m, why) => write!(f, "{m} is dead: {why}"),
             Self::Gone(m) => write!(f, "{m} is gone: nothing waits for it"),
             Self::Away(m, presence, why) => {
-                write!(f, "{why}; {}", presence.refusal(m.node))
+                write!(f, "{} ({why})", presence.refusal(m.node))
             }
             Self::Back(m) => write!(f, "{m} is back, with what it held"),
             Self::StoodStill(ns) => write!(

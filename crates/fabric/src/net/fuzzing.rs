@@ -6,6 +6,7 @@ mod peer;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use super::boxes::Inbox;
 use super::carrier::{Carrier, Common};
 use super::frames::{self, Fields};
 use super::handshake::{Client, Host, Side};
@@ -76,11 +77,20 @@ fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Option<S::Said
     None
 }
 
-/// The frames of a link, as the host executes them and as the client reads their outcomes.
+/// The frames of a link as they arrive, as the host executes them, and as the client reads their outcomes.
 pub fn frames(data: &[u8]) {
+    let mut inbox = Inbox::default();
+    for chunk in data.chunks(7) {
+        inbox.extend(chunk);
+        while let Ok(Some(frame)) = inbox.first(64, "a peer") {
+            assert!(frame.len() <= 64);
+            inbox.take_first();
+        }
+    }
     let node = host::Host::new(NodeId::memory(0), 1, Region::new(4096));
     let mut found = Vec::new();
     if frames::execute(&node, data, &mut found).is_ok() {
+        assert_eq!(found.len(), frames::found_bytes(data), "what room was made for");
         // An answer is no longer than what was asked for, 4 KiB of this region for each of its 13 bytes.
         assert!(found.len() <= data.len() * 4096 / 13 + 8, "{} bytes found", found.len());
     }
@@ -155,6 +165,32 @@ fn registrar() -> Registrar {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    #[ignore = "writes the seeds of fuzz/corpus"]
+    fn write_seeds() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
+        let write = |target: &str, name: &str, bytes: &[u8]| {
+            std::fs::create_dir_all(format!("{corpus}/{target}")).expect("a directory");
+            std::fs::write(format!("{corpus}/{target}/{name}"), bytes).expect("written");
+        };
+        write("messages", "questions", &questions());
+        let hello = wire::encode(&Hello::Ask { pool: Some(PoolId(7)), pass: None });
+        write("handshake", "hello", &[&[2, 9], &hello.expect("a hello")[..]].concat());
+        let welcome = wire::encode(&Welcome::Granted { clock: 5 }).expect("a welcome");
+        write("handshake", "welcome", &[&[3, 9], &welcome[..]].concat());
+        let greeting = [&wire::MAGIC[..], &wire::VERSION.to_le_bytes(), &[1], &[7; 32]].concat();
+        write("handshake", "host", &[&[0, 50], &greeting[..]].concat());
+        write("handshake", "client", &[&[1, 50], &greeting[..]].concat());
+        let mut verbs = Vec::new();
+        for (op, len, words) in [(0u8, 64u32, 0usize), (1, 8, 1), (2, 8, 2), (3, 8, 2), (4, 8, 2)] {
+            verbs.push(op);
+            verbs.extend(len.to_le_bytes());
+            verbs.extend((u64::from(NodeId::memory(0).bits()) << 48 | 128).to_le_bytes());
+            verbs.extend(vec![1; words * 8]);
+        }
+        write("frames", "verbs", &verbs);
+    }
 
     #[test]
     fn the_beginning_is_understood() {

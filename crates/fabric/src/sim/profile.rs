@@ -276,6 +276,28 @@ fn distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Built-in profiles with a part cut out and another put in.
+        #[test]
+        fn texts_that_were_changed_are_read_or_refused(
+            which in any::<prop::sample::Index>(),
+            at in any::<prop::sample::Index>(),
+            gone in 0usize..12,
+            put in prop_oneof!["-?[0-9]{1,20}", "[\\PC\n]{0,12}", Just("nan".to_owned())],
+        ) {
+            let names = Profile::names();
+            let profile = Profile::named(names[which.index(names.len())]).expect("built in");
+            let text = profile.to_toml();
+            let at = at.index(text.len());
+            let end = (at + gone).min(text.len());
+            let text = [&text.as_bytes()[..at], put.as_bytes(), &text.as_bytes()[end..]].concat();
+            if let Ok(p) = Profile::parse("x.toml", &String::from_utf8_lossy(&text)) {
+                Profile::parse("again", &p.to_toml()).expect("its own text");
+            }
+        }
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "safe code that takes Miri minutes")]
