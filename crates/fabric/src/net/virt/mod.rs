@@ -110,12 +110,6 @@ impl Network {
         self.universe.world().late_one_in = one_in;
     }
 
-    /// From now on, a path that is cut refuses connections in the name of the host: for a test that sees whether its judge notices
-    /// what comes of that.
-    pub fn set_lies(&self) {
-        self.universe.world().lies = true;
-    }
-
     /// All faults end.
     pub fn heal(&self) {
         self.universe.world().heal();

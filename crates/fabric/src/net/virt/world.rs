@@ -102,8 +102,6 @@ pub(super) struct World {
     dirty: BTreeSet<Pid>,
     /// Pairs of machines, and until when nothing passes between them.
     cuts: BTreeMap<(Machine, Machine), Nanos>,
-    /// A path that is cut refuses connections in the name of the host, which no network may do.
-    pub(super) lies: bool,
     /// Machines without power, and until when.
     dark: BTreeMap<Machine, Nanos>,
     /// One segment in this many is late; 0: none.
@@ -125,7 +123,6 @@ impl World {
             next_port: 20_000,
             dirty: BTreeSet::new(),
             cuts: BTreeMap::new(),
-            lies: false,
             dark: BTreeMap::new(),
             late_one_in: 0,
         }
@@ -354,10 +351,6 @@ impl World {
     fn arrive(&mut self, from: u64) {
         let Some(e) = self.ends.get(&from) else { return };
         let blocked = self.blocked_until(e.machine, e.peer_machine);
-        let dials = matches!(e.out.front(), Some((_, Segment::Syn(_))));
-        if blocked > self.now && self.lies && dials {
-            return self.fail(from, ErrorKind::ConnectionRefused);
-        }
         if blocked > self.now {
             let jitter = self.below(AGAIN_NS);
             return self.plan(blocked + jitter, Event::Arrive(from));
