@@ -330,11 +330,16 @@ impl DmTree {
         put_u64(&mut image_a, g.next_at(), next.bits());
         self.cache_inner(a.addr, &image_a).await?;
         let dead = Grant { addr: b.addr, life: b.ver.life };
+        let is_bottom = a.level == 1;
         self.unlock_inner(a).await?;
         self.unlock_inner(b).await?;
         self.node.pool.retire(&self.node.inner_arena, dead);
         self.retire_fence(&lo_b);
         self.retire_fence(&record_key);
+        if is_bottom {
+            // Leaves that could not merge, being children of two nodes.
+            self.node.push_chore(Chore::Merge(low.clone()));
+        }
         if few {
             self.node.push_chore(Chore::MergeInner(low, level));
         }
