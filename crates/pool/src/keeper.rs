@@ -354,6 +354,8 @@ impl PoolNode {
     pub async fn leave(&self, ep: &Endpoint) -> Result<()> {
         self.membership.propose(self.view.me, Change::Leave, ep.now()).await?;
         self.view.end_lease();
+        // The next step of a keeper asks for the lease, and hears that there is none.
+        locked(&self.keeping).renew_at = 0;
         Ok(())
     }
 
