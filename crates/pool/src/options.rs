@@ -15,6 +15,10 @@ const DEFAULT_CHUNK: u64 = 32 * MIB;
 /// A node holds chunks of several purposes for every index that it uses: many indexes find room beside each other when chunks
 /// are a small part of a region.
 const CHUNKS_OF_A_REGION: u64 = 512;
+/// A region has at least so many chunks where that lets a chunk hold [`LEAST_PIECES`].
+const FEWEST_CHUNKS: u64 = 64;
+/// Lock tables of published designs are one piece of this many bytes.
+const LEAST_PIECES: u64 = 128 * KIB;
 /// More memory nodes than this have no use for one pool yet.
 const MAX_MEMORY_NODES: u16 = 4096;
 
@@ -29,7 +33,8 @@ pub struct PoolOptions {
     pub memory_bytes_per_node: u64,
     /// Bytes of every compute node's region, where fingerprint tables live; 0 chooses 1/32 of all memory, 4 MiB at least.
     pub compute_bytes_per_node: u64,
-    /// Bytes of a chunk, a power of two; `None` chooses 1/512 of a region, 64 KiB to 32 MiB.
+    /// Bytes of a chunk, a power of two; `None` chooses 1/512 of a region, 128 KiB to 32 MiB
+    /// (64 KiB where 128 KiB are more than 1/64 of it).
     pub chunk_bytes: Option<u64>,
     /// Bits of a life number, 1 to 16. Small values wear addresses out quickly, for tests.
     pub life_bits: u8,
@@ -55,9 +60,12 @@ impl PoolOptions {
     /// Bytes of a chunk: as given, or chosen.
     pub fn chosen_chunk_bytes(&self) -> u64 {
         self.chunk_bytes.unwrap_or_else(|| {
-            let share = (self.memory_bytes_per_node / CHUNKS_OF_A_REGION).max(1);
-            let floor = 1u64 << share.ilog2();
-            floor.clamp(MIN_CHUNK, DEFAULT_CHUNK)
+            let part = |chunks: u64| {
+                let share = (self.memory_bytes_per_node / chunks).max(1);
+                1u64 << share.ilog2()
+            };
+            let least = part(FEWEST_CHUNKS).clamp(MIN_CHUNK, LEAST_PIECES);
+            part(CHUNKS_OF_A_REGION).clamp(least, DEFAULT_CHUNK)
         })
     }
 

@@ -36,7 +36,7 @@ dmtree_fabric::marks! {
         LockHeld => "lock: held by another",
         LockStale => "lock: taken on the table of another leaf, given back",
         Split => "split",
-        SplitRightEnd => "split: nothing moves at the right end",
+        SplitRightEnd => "split: nothing moves, as keys ascend",
         SplitPairMoves => "split: the new pair moves to the new leaf",
         SplitPairStays => "split: the new pair stays",
         RelocateTight => "relocate: more slots, the cache is short",

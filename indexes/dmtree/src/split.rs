@@ -300,9 +300,13 @@ impl DmTree {
         let keys = self.sorted_keys(leaf).await?;
         let at = keys.partition_point(|(k, _)| k.as_slice() < key);
         let last = leaf.header(self).hi == crate::format::area::Stored::Infinite;
-        // Keys that ascend at the right end of the tree leave full leaves behind; otherwise half stays. Position `kept` in the
+        // A free slot is the lowest one: slots in the order of their keys were filled by inserts that
+        // ascend, also in a leaf that a neighbour bounds (a range that was emptied fills again).
+        let ascends = last || keys.is_sorted_by(|a, b| a.1 < b.1);
+        // Inserts that ascend leave full leaves behind; otherwise half stays. Position `kept` in the
         // order that includes the new key.
-        let kept = if last && at == keys.len() { keys.len() } else { keys.len().div_ceil(2) };
+        let appends = ascends && at == keys.len();
+        let kept = if appends { keys.len() } else { keys.len().div_ceil(2) };
         let in_order = |i: usize| match i.cmp(&at) {
             std::cmp::Ordering::Less => keys[i].0.as_slice(),
             std::cmp::Ordering::Equal => key,
