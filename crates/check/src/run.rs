@@ -259,6 +259,28 @@ fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &Shared<'_>) {
     }
 }
 
+/// Steps of each membership agent in which a move that was asked for last has to end.
+const SETTLING_STEPS: usize = 200;
+
+/// The agents ended with the clients, perhaps between two steps of a move of tables: they carry it
+/// out, since a census waits for none.
+fn settle<I: RangeIndex>(bed: &Bed<I>, living: &[(usize, Arc<I::Node>)]) -> Result<()> {
+    let nodes = living.iter().map(|(cn, _)| bed.cluster.compute_node(*cn));
+    let nodes = nodes.collect::<Result<Vec<_>>>()?;
+    let is_settled = || nodes.iter().all(|node| node.is_settled());
+    for _ in 0..SETTLING_STEPS {
+        if is_settled() {
+            break;
+        }
+        for node in &nodes {
+            let ep = node.endpoint(0)?;
+            // What fails now is tried again by the next step.
+            let _ = ep.core().block_on(ep.slot(), node.keep(&ep));
+        }
+    }
+    Ok(())
+}
+
 /// When nobody works any more: every key is read once more, a scan agrees, and the structure is whole.
 fn afterwards<I: RangeIndex>(
     bed: &Bed<I>,
@@ -267,6 +289,7 @@ fn afterwards<I: RangeIndex>(
     log: &mut Log,
 ) -> Result<()> {
     let client = |(cn, node): &(usize, Arc<I::Node>)| bed.client_of(*cn, node.clone());
+    settle(bed, living)?;
     for node in living {
         client(node)?.maintain().map_err(|e| e.context("maintenance"))?;
     }
