@@ -58,7 +58,7 @@ pub fn charter(data: &[u8]) {
     }
 }
 
-/// Bytes that make a beginning for [`heads`] and [`charter`].
+/// Bytes that make a beginning for `heads` and `charter`.
 pub fn seeds() -> Vec<Vec<u8>> {
     let layout = NodeLayout::new(NodeId::memory(0), 1 << 26, 1 << 20);
     let home = dmtree_fabric::Member { node: NodeId::compute(3), incarnation: 2 };

@@ -4,7 +4,7 @@
 //! reachable (`mark_live.rs`), and what has to be done to a lost thing before it is free: a lock of the dead on a leaf that went into
 //! another is taken over, whoever does that retires the leaf; what is torn is blanked, because old records may still lead there.
 
-use dmtree_fabric::{Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Step};
+use dmtree_fabric::{Error, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::{Found, Work};
 use dmtree_pool::{ArenaKey, Census, Grant, Held, Lost, Span, TableId, Told};
 
@@ -68,10 +68,17 @@ enum Pace {
 }
 
 impl DmTree {
-    /// A whole census, at once.
-    pub(crate) async fn census_op(&self) -> Result<Found> {
+    /// A whole census, at once; `TimedOut` when it has not ended at `until`, a reading of the
+    /// fabric's clock.
+    pub(crate) async fn census_op(&self, until: Option<Nanos>) -> Result<Found> {
         let mut going = self.begin_census().await?;
         let counted = loop {
+            if until.is_some_and(|until| self.ep.now() >= until) {
+                break Err(Error::new(
+                    ErrorKind::TimedOut,
+                    "the garbage collection that looks for room has not ended in time: try again",
+                ));
+            }
             match self.census_step(&mut going).await {
                 Ok(Pace::On) => {}
                 Ok(Pace::Wait) => self.ep.sleep(PAUSE_NS).await,

@@ -110,7 +110,7 @@ impl RangeIndex for DmTree {
     }
 
     async fn census(&mut self) -> Result<Found> {
-        self.census_op().await
+        self.census_op(None).await
     }
 
     async fn walk(&mut self) -> Result<Shape> {

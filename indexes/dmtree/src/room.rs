@@ -106,14 +106,20 @@ impl DmTree {
         let root = self.node.root.word;
         let mut pause = self.ep.backoff("a census of the dead", root);
         let mut was_due = false;
+        // A collection renews the deadline with each of its steps: the caller waits for one time-out
+        // of an operation at most, whatever holds the collection up.
+        let until = self.ep.now().saturating_add(self.node.o.timeout_ms.saturating_mul(1_000_000));
         while !pool.is_settled() || pool.has_uncounted_deaths(&self.ep, root).await? {
+            if self.ep.now() >= until {
+                return Ok(was_due);
+            }
             was_due = true;
             let counting = Counting::begin(&self.node.counting);
             if pool.is_settled() && counting.is_some() {
-                match self.census_op().await {
+                match self.census_op(Some(until)).await {
                     Ok(_) => break,
                     // Another node has begun one, or a death has: that comes first.
-                    Err(e) if e.kind() == ErrorKind::Busy => {}
+                    Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => {}
                     Err(e) => return Err(e),
                 }
             }
