@@ -261,15 +261,21 @@ fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &Shared<'_>) {
 
 /// Steps of each membership agent in which a move that was asked for last has to end.
 const SETTLING_STEPS: usize = 200;
+/// No lease ends while the structure is judged, ns: no agent runs then.
+const JUDGED_WITHIN_NS: u64 = 3_600_000_000_000;
 
 /// The agents ended with the clients, perhaps between two steps of a move of tables: they carry it
 /// out, since a census waits for none.
 fn settle<I: RangeIndex>(bed: &Bed<I>, living: &[(usize, Arc<I::Node>)]) -> Result<()> {
     let nodes = living.iter().map(|(cn, _)| bed.cluster.compute_node(*cn));
     let nodes = nodes.collect::<Result<Vec<_>>>()?;
+    if let Some(judge) = bed.cluster.judge() {
+        judge.set_terms(Terms { lease_ns: JUDGED_WITHIN_NS, ..Terms::default() });
+    }
     let is_settled = || nodes.iter().all(|node| node.is_settled());
-    for _ in 0..SETTLING_STEPS {
-        if is_settled() {
+    for step in 0..SETTLING_STEPS {
+        // The first step renews all leases.
+        if step > 0 && is_settled() {
             break;
         }
         for node in &nodes {

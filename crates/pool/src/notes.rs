@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};
 
 use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
+    Endpoint, Error, GlobalAddr, Nanos, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
 };
 
 use crate::ids::{BlockPtr, TableId};
+use crate::keeper::not_now;
 use crate::node::PoolNode;
 use crate::pieces::{self, Wanted};
 use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
@@ -98,9 +99,15 @@ impl Span {
     }
 }
 
+/// Time for which an open window refuses another census, after the last sign of its own, ns. The
+/// window of a census that has died without a word is replaced after this time.
+pub(crate) const WINDOW_HELD_NS: u64 = 250_000_000;
+
 #[derive(Debug)]
 struct Window {
     number: u64,
+    /// Until when no other census may take its place, by this node's clock.
+    held_until_ns: Nanos,
     notes: Vec<Span>,
     /// What is being collected, page by page.
     list: Vec<Span>,
@@ -135,13 +142,30 @@ impl Notes {
         }
     }
 
-    fn begin(&self, number: u64) {
+    /// Opens a window, or extends the hold of the one that this census has open.
+    ///
+    /// Windows are opened at all members in the same order, so the first member decides between
+    /// two censuses that begin at once: one of them comes to its end. If the later replaced the
+    /// earlier, nodes that all look for room could stop each other for ever.
+    fn begin(&self, number: u64, now: Nanos) -> Result<()> {
         let mut window = locked(&self.window);
-        // A census that began later has taken this one's place.
-        if window.as_ref().is_none_or(|w| w.number < number) {
-            *window = Some(Window { number, notes: Vec::new(), list: Vec::new() });
-            self.open.store(true, Ordering::SeqCst);
+        let held_until_ns = now.saturating_add(WINDOW_HELD_NS);
+        match window.as_mut() {
+            Some(w) if w.number == number => w.held_until_ns = held_until_ns,
+            Some(w) if w.number > number || w.held_until_ns > now => {
+                return Err(not_now("another census is under way".to_owned()));
+            }
+            _ => {
+                *window =
+                    Some(Window { number, held_until_ns, notes: Vec::new(), list: Vec::new() });
+                self.open.store(true, Ordering::SeqCst);
+            }
         }
+        Ok(())
+    }
+
+    fn is_held(&self, now: Nanos) -> bool {
+        locked(&self.window).as_ref().is_some_and(|w| w.held_until_ns > now)
     }
 
     fn end(&self, number: u64) {
@@ -195,9 +219,14 @@ impl PoolNode {
         self.notes.settle(at);
     }
 
-    /// Opens this node's window.
-    pub(crate) fn open_window(&self, number: u64) {
-        self.notes.begin(number);
+    /// Opens this node's window, or holds it longer.
+    pub(crate) fn open_window(&self, number: u64, now: Nanos) -> Result<()> {
+        self.notes.begin(number, now)
+    }
+
+    /// Whether this node's window is open for a census that has given a sign of itself lately.
+    pub(crate) fn has_window(&self, now: Nanos) -> bool {
+        self.notes.is_held(now)
     }
 
     pub(crate) fn close_window(&self, number: u64) {
@@ -256,7 +285,7 @@ pub(crate) fn page_of(all: &[Span], from: usize) -> Vec<u8> {
 pub(crate) struct NotesService(pub(crate) Weak<PoolNode>);
 
 impl RpcHandler for NotesService {
-    fn call<'a>(&'a self, _ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+    fn call<'a>(&'a self, ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
         Box::pin(async move {
             let node = self.0.upgrade().ok_or_else(|| Error::invalid("the node is gone"))?;
             let mut f = Fields(request);
@@ -268,7 +297,7 @@ impl RpcHandler for NotesService {
             }
             let number = f.u64()?;
             match what {
-                OPEN => node.open_window(number),
+                OPEN => node.open_window(number, ep.now())?,
                 COLLECT => {
                     let what = match f.u8()? {
                         0 => Told::Lists,
@@ -350,6 +379,8 @@ pub(crate) async fn all_pages(
 
 #[cfg(test)]
 mod tests {
+    use dmtree_fabric::ErrorKind;
+
     use super::*;
 
     fn noted(n: &Notes) -> Option<Vec<Span>> {
@@ -364,32 +395,45 @@ mod tests {
     fn a_window_notes_what_crosses_lists_while_it_is_open() {
         let n = Notes::default();
         n.add(|| unreachable!("nothing is made up while no window is open"));
-        n.begin(7);
+        n.begin(7, 0).expect("the first");
         n.add(|| span(64));
-        n.begin(7);
-        n.begin(6);
-        assert_eq!(noted(&n), Some(vec![span(64)]), "its own, and one of an older census");
+        n.begin(7, 0).expect("its own");
+        n.begin(6, 0).expect_err("an older one");
+        assert_eq!(noted(&n), Some(vec![span(64)]));
         n.end(6);
         n.add(|| span(128));
         assert_eq!(noted(&n), Some(vec![span(64), span(128)]));
-        n.begin(8);
-        assert_eq!(noted(&n), Some(Vec::new()), "a later census has begun anew");
         n.end(7);
-        n.add(|| span(192));
-        n.end(8);
         assert_eq!(noted(&n), None);
         n.add(|| unreachable!("closed"));
     }
 
     #[test]
+    fn a_window_refuses_other_censuses_while_its_own_gives_signs() {
+        let n = Notes::default();
+        n.begin(7, 0).expect("the first");
+        n.add(|| span(64));
+        let held = WINDOW_HELD_NS;
+        assert_eq!(n.begin(8, held - 1).map_err(|e| e.kind()), Err(ErrorKind::Busy));
+        n.begin(7, held - 1).expect("a sign");
+        n.begin(8, 2 * held - 2).expect_err("held longer");
+        assert_eq!(noted(&n), Some(vec![span(64)]));
+        n.begin(8, 2 * held).expect("the earlier has died");
+        assert_eq!(noted(&n), Some(Vec::new()), "the later begins anew");
+        n.begin(7, 4 * held).expect_err("its place is taken");
+        n.end(7);
+        assert!(n.is_held(2 * held));
+    }
+
+    #[test]
     fn a_window_that_nobody_closes_closes_itself() {
         let n = Notes::default();
-        n.begin(1);
+        n.begin(1, 0).expect("the first");
         for i in 0..=MAX_NOTES as u64 {
             n.add(|| span(i * 64));
         }
         assert_eq!(noted(&n), None);
-        n.begin(2);
+        n.begin(2, 0).expect("none is open");
         assert_eq!(noted(&n), Some(Vec::new()));
     }
 
@@ -400,7 +444,7 @@ mod tests {
         let (object, table) = (Span::object(at, 64), Span::lines(3, 5, 1));
         n.pend(&[object, table]);
         assert_eq!(n.pending(), [object, table]);
-        n.begin(1);
+        n.begin(1, 0).expect("the first");
         n.settle(at);
         assert!(n.pending().is_empty());
         assert_eq!(noted(&n), Some(vec![object, table]), "on its way to another list");

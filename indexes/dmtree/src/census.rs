@@ -170,6 +170,7 @@ impl DmTree {
     async fn census_step(&self, going: &mut Going) -> Result<Pace> {
         self.ep.renew_deadline();
         let pool = &self.node.pool;
+        pool.hold_census(&self.ep, &mut going.census).await?;
         match &going.phase {
             Phase::Settling | Phase::Ending | Phase::Clearing
                 if !self.is_past(&going.census).await? =>

@@ -149,6 +149,7 @@ impl Smart {
     async fn census_step(&self, going: &mut Going) -> Result<Pace> {
         self.ep.renew_deadline();
         let pool = &self.node.pool;
+        pool.hold_census(&self.ep, &mut going.census).await?;
         match &going.phase {
             Phase::Settling | Phase::Ending | Phase::Clearing
                 if !pool.is_past(&self.ep, &going.census).await? =>
