@@ -16,7 +16,7 @@
 //! A node that joins has no window, and takes only what is handed out later; should it retire something, it is asked, has no window, and
 //! the census fails. So it does when a node dies. Both may be repeated: a census changes nothing before its last step.
 
-use dmtree_fabric::{Endpoint, GlobalAddr, Ground, Member, Nanos, NodeId, Result};
+use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Ground, Member, Nanos, NodeId, Result};
 
 use crate::arena::{ArenaKey, Grant};
 use crate::catalog::counted_word;
@@ -25,10 +25,13 @@ use crate::ids::{LINE, TableId};
 use crate::keeper::not_now;
 use crate::layout::{ANY_INDEX, ChunkUse, EPOCH_WORD, first_node};
 use crate::node::PoolNode;
-use crate::notes::{Span, Told, WINDOW_HELD_NS, ask_close, ask_collect, ask_open};
+use crate::notes::{Span, Told, WINDOW_HELD_NS, ask_close, ask_collect, ask_hold, ask_open};
 use crate::ranges::Ranges;
 use crate::reclaim::Retired;
 use crate::rehome::Seen;
+
+/// How long a census that is wanted by itself waits for another one, ns.
+const AWAITED_NS: u64 = 4 * WINDOW_HELD_NS;
 
 /// Sets of spans.
 #[derive(Clone, Debug, Default)]
@@ -149,6 +152,23 @@ impl PoolNode {
         }
     }
 
+    /// As [`PoolNode::begin_census`], once another census has ended, or has given no sign of itself
+    /// for a while.
+    ///
+    /// # Errors
+    /// As [`PoolNode::begin_census`].
+    pub async fn next_census(&self, ep: &Endpoint, index: u32) -> Result<Census> {
+        let until = ep.now().saturating_add(AWAITED_NS);
+        let mut pause = ep.backoff("another census", first_node(EPOCH_WORD));
+        loop {
+            ep.renew_deadline();
+            match self.begin_census(ep, index).await {
+                Err(e) if e.kind() == ErrorKind::Busy && ep.now() < until => pause.step().await?,
+                begun => return begun,
+            }
+        }
+    }
+
     async fn open_windows(&self, ep: &Endpoint, census: &mut Census, seen: &[Seen]) -> Result<()> {
         for m in &census.members {
             match m.node == self.cn {
@@ -183,8 +203,8 @@ impl PoolNode {
         census.held_at = now;
         // The first member decides between censuses.
         match census.members.first() {
-            Some(m) if m.node == self.cn => self.open_window(census.number, now),
-            Some(m) => ask_open(ep, m.node, census.number).await,
+            Some(m) if m.node == self.cn => self.hold_window(census.number, now),
+            Some(m) => ask_hold(ep, m.node, census.number).await,
             None => Ok(()),
         }
     }

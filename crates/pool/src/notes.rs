@@ -25,6 +25,7 @@ const OPEN: u8 = 1;
 const COLLECT: u8 = 2;
 const CLOSE: u8 = 3;
 const LEND: u8 = 4;
+const HOLD: u8 = 5;
 /// Spans of one reply.
 pub(crate) const PAGE: usize = 3000;
 /// A window that nobody closes is closed after so many notes: its census is dead.
@@ -142,24 +143,28 @@ impl Notes {
         }
     }
 
-    /// Opens a window, or extends the hold of the one that this census has open.
+    /// Opens a window.
     ///
     /// Windows are opened at all members in the same order, so the first member decides between
     /// two censuses that begin at once: one of them comes to its end. If the later replaced the
     /// earlier, nodes that all look for room could stop each other for ever.
     fn begin(&self, number: u64, now: Nanos) -> Result<()> {
         let mut window = locked(&self.window);
+        if window.as_ref().is_some_and(|w| w.number >= number || w.held_until_ns > now) {
+            return Err(not_now("another census is under way".to_owned()));
+        }
         let held_until_ns = now.saturating_add(WINDOW_HELD_NS);
-        match window.as_mut() {
-            Some(w) if w.number == number => w.held_until_ns = held_until_ns,
-            Some(w) if w.number > number || w.held_until_ns > now => {
-                return Err(not_now("another census is under way".to_owned()));
-            }
-            _ => {
-                *window =
-                    Some(Window { number, held_until_ns, notes: Vec::new(), list: Vec::new() });
-                self.open.store(true, Ordering::SeqCst);
-            }
+        *window = Some(Window { number, held_until_ns, notes: Vec::new(), list: Vec::new() });
+        self.open.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The census that has this window goes on. A window that is gone stays gone: its notes are
+    /// lost, and what another census has found meanwhile must not be found again.
+    fn hold(&self, number: u64, now: Nanos) -> Result<()> {
+        match locked(&self.window).as_mut().filter(|w| w.number == number) {
+            Some(w) => w.held_until_ns = now.saturating_add(WINDOW_HELD_NS),
+            None => return Err(not_now("another census has taken its place".to_owned())),
         }
         Ok(())
     }
@@ -219,9 +224,13 @@ impl PoolNode {
         self.notes.settle(at);
     }
 
-    /// Opens this node's window, or holds it longer.
+    /// Opens this node's window.
     pub(crate) fn open_window(&self, number: u64, now: Nanos) -> Result<()> {
         self.notes.begin(number, now)
+    }
+
+    pub(crate) fn hold_window(&self, number: u64, now: Nanos) -> Result<()> {
+        self.notes.hold(number, now)
     }
 
     /// Whether this node's window is open for a census that has given a sign of itself lately.
@@ -298,6 +307,7 @@ impl RpcHandler for NotesService {
             let number = f.u64()?;
             match what {
                 OPEN => node.open_window(number, ep.now())?,
+                HOLD => node.hold_window(number, ep.now())?,
                 COLLECT => {
                     let what = match f.u8()? {
                         0 => Told::Lists,
@@ -330,6 +340,10 @@ async fn ask(ep: &Endpoint, to: NodeId, what: u8, number: u64, rest: &[u8]) -> R
 
 pub(crate) async fn ask_open(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
     ask(ep, to, OPEN, number, &[]).await.map(|_| ())
+}
+
+pub(crate) async fn ask_hold(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
+    ask(ep, to, HOLD, number, &[]).await.map(|_| ())
 }
 
 pub(crate) async fn ask_close(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
@@ -397,7 +411,6 @@ mod tests {
         n.add(|| unreachable!("nothing is made up while no window is open"));
         n.begin(7, 0).expect("the first");
         n.add(|| span(64));
-        n.begin(7, 0).expect("its own");
         n.begin(6, 0).expect_err("an older one");
         assert_eq!(noted(&n), Some(vec![span(64)]));
         n.end(6);
@@ -415,7 +428,7 @@ mod tests {
         n.add(|| span(64));
         let held = WINDOW_HELD_NS;
         assert_eq!(n.begin(8, held - 1).map_err(|e| e.kind()), Err(ErrorKind::Busy));
-        n.begin(7, held - 1).expect("a sign");
+        n.hold(7, held - 1).expect("a sign");
         n.begin(8, 2 * held - 2).expect_err("held longer");
         assert_eq!(noted(&n), Some(vec![span(64)]));
         n.begin(8, 2 * held).expect("the earlier has died");
@@ -423,6 +436,9 @@ mod tests {
         n.begin(7, 4 * held).expect_err("its place is taken");
         n.end(7);
         assert!(n.is_held(2 * held));
+        n.end(8);
+        n.hold(7, 2 * held).expect_err("its notes are lost");
+        assert_eq!(noted(&n), None);
     }
 
     #[test]
