@@ -118,9 +118,8 @@ impl DmTree {
         let patient_until = begun.saturating_add(pool.longest_silence_ns()).min(until);
         loop {
             let waits = self.ep.now() < patient_until && pool.is_any_silent(&self.ep).await;
-            let is_due = waits
-                || !pool.is_settled()
-                || pool.has_uncounted_deaths(&self.ep, root).await?;
+            let is_due =
+                waits || !pool.is_settled() || pool.has_uncounted_deaths(&self.ep, root).await?;
             if !is_due {
                 break;
             }
