@@ -16,7 +16,7 @@
 //! A node that joins has no window, and takes only what is handed out later; should it retire something, it is asked, has no window, and
 //! the census fails. So it does when a node dies. Both may be repeated: a census changes nothing before its last step.
 
-use dmtree_fabric::{Endpoint, GlobalAddr, Ground, Member, NodeId, Result};
+use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Ground, Member, Nanos, NodeId, Result};
 
 use crate::arena::{ArenaKey, Grant};
 use crate::catalog::counted_word;
@@ -25,10 +25,13 @@ use crate::ids::{LINE, TableId};
 use crate::keeper::not_now;
 use crate::layout::{ANY_INDEX, ChunkUse, EPOCH_WORD, first_node};
 use crate::node::PoolNode;
-use crate::notes::{Span, Told, ask_close, ask_collect, ask_open};
+use crate::notes::{Span, Told, WINDOW_HELD_NS, ask_close, ask_collect, ask_hold, ask_open};
 use crate::ranges::Ranges;
 use crate::reclaim::Retired;
 use crate::rehome::Seen;
+
+/// How long a census that is wanted by itself waits for another one, ns.
+const AWAITED_NS: u64 = 4 * WINDOW_HELD_NS;
 
 /// Sets of spans.
 #[derive(Clone, Debug, Default)]
@@ -85,6 +88,8 @@ pub struct Census {
     number: u64,
     /// The barrier that is waited for.
     stamp: u64,
+    /// When the windows were opened, or held longer.
+    held_at: Nanos,
     index: u32,
     /// Those that had come to their ends when it began.
     deaths: u64,
@@ -116,10 +121,13 @@ impl PoolNode {
     /// Steps 1 and 2. The caller runs no operation, here and in [`PoolNode::is_past`].
     ///
     /// # Errors
-    /// `Busy` while a death or a move is under way; those of the fabric.
+    /// `Busy` while a death, a move or another census is under way; those of the fabric.
     pub async fn begin_census(&self, ep: &Endpoint, index: u32) -> Result<Census> {
         if !self.is_settled() {
             return Err(not_now("a death or a move is under way".to_owned()));
+        }
+        if self.has_window(ep.now()) {
+            return Err(not_now("another census is under way".to_owned()));
         }
         // What a memory node that is away holds may be the way to what others hold.
         self.view.check_memory().map_err(|e| not_now(e.to_string()))?;
@@ -130,15 +138,48 @@ impl PoolNode {
             return Err(not_now(format!("{} writes its directory record", s.partition.home)));
         }
         let number = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
-        for m in &members {
+        let (lines, held_at) = (Vec::new(), ep.now());
+        let mut census =
+            Census { number, stamp: 0, held_at, index, deaths, members, runs: before, lines };
+        let begun = self.open_windows(ep, &mut census, &seen).await;
+        match begun {
+            Ok(()) => Ok(census),
+            Err(e) => {
+                // Windows that stay open would refuse others for a while.
+                self.end_census(ep, census).await;
+                Err(e)
+            }
+        }
+    }
+
+    /// As [`PoolNode::begin_census`], once another census has ended, or has given no sign of itself
+    /// for a while.
+    ///
+    /// # Errors
+    /// As [`PoolNode::begin_census`].
+    pub async fn next_census(&self, ep: &Endpoint, index: u32) -> Result<Census> {
+        let until = ep.now().saturating_add(AWAITED_NS);
+        let mut pause = ep.backoff("another census", first_node(EPOCH_WORD));
+        loop {
+            ep.renew_deadline();
+            match self.begin_census(ep, index).await {
+                Err(e) if e.kind() == ErrorKind::Busy && ep.now() < until => pause.step().await?,
+                begun => return begun,
+            }
+        }
+    }
+
+    async fn open_windows(&self, ep: &Endpoint, census: &mut Census, seen: &[Seen]) -> Result<()> {
+        for m in &census.members {
             match m.node == self.cn {
-                true => self.open_window(number),
-                false => ask_open(ep, m.node, number).await?,
+                true => self.open_window(census.number, ep.now())?,
+                false => ask_open(ep, m.node, census.number).await?,
             }
         }
         // A run that was given back before a window was open has not been noted: it is nobody's here.
-        let mut runs = self.runs_of(ep, index).await?;
-        runs.retain(|r| before.contains(r));
+        let index = census.index;
+        let runs = self.runs_of(ep, index).await?;
+        census.runs.retain(|r| runs.contains(r));
         // An index that took a cell before the windows were open is in the catalog by now.
         let alone = self.list_indexes(ep).await?.iter().all(|e| e.id == index);
         let mark = |s: &Seen| (s.partition.number, s.partition.lines);
@@ -146,10 +187,26 @@ impl PoolNode {
             ANY_INDEX => alone,
             owner => owner == index,
         };
-        let lines = seen.iter().filter(counts).map(mark).collect();
-        let mut census = Census { number, stamp: 0, index, deaths, members, runs, lines };
-        self.raise_barrier(ep, &mut census).await?;
-        Ok(census)
+        census.lines = seen.iter().filter(counts).map(mark).collect();
+        self.raise_barrier(ep, census).await
+    }
+
+    /// A sign of a census that goes on: other censuses wait for it. Costs nothing most of the time.
+    ///
+    /// # Errors
+    /// `Busy` when another census has taken its place; those of the fabric.
+    pub async fn hold_census(&self, ep: &Endpoint, census: &mut Census) -> Result<()> {
+        let now = ep.now();
+        if now.saturating_sub(census.held_at) < WINDOW_HELD_NS / 4 {
+            return Ok(());
+        }
+        census.held_at = now;
+        // The first member decides between censuses.
+        match census.members.first() {
+            Some(m) if m.node == self.cn => self.hold_window(census.number, now),
+            Some(m) => ask_hold(ep, m.node, census.number).await,
+            None => Ok(()),
+        }
     }
 
     /// Who runs operations, or may.

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};
 
 use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
+    Endpoint, Error, GlobalAddr, Nanos, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
 };
 
 use crate::ids::{BlockPtr, TableId};
+use crate::keeper::not_now;
 use crate::node::PoolNode;
 use crate::pieces::{self, Wanted};
 use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
@@ -24,6 +25,7 @@ const OPEN: u8 = 1;
 const COLLECT: u8 = 2;
 const CLOSE: u8 = 3;
 const LEND: u8 = 4;
+const HOLD: u8 = 5;
 /// Spans of one reply.
 pub(crate) const PAGE: usize = 3000;
 /// A window that nobody closes is closed after so many notes: its census is dead.
@@ -98,9 +100,15 @@ impl Span {
     }
 }
 
+/// Time for which an open window refuses another census, after the last sign of its own, ns. The
+/// window of a census that has died without a word is replaced after this time.
+pub(crate) const WINDOW_HELD_NS: u64 = 250_000_000;
+
 #[derive(Debug)]
 struct Window {
     number: u64,
+    /// Until when no other census may take its place, by this node's clock.
+    held_until_ns: Nanos,
     notes: Vec<Span>,
     /// What is being collected, page by page.
     list: Vec<Span>,
@@ -135,13 +143,34 @@ impl Notes {
         }
     }
 
-    fn begin(&self, number: u64) {
+    /// Opens a window.
+    ///
+    /// Windows are opened at all members in the same order, so the first member decides between
+    /// two censuses that begin at once: one of them comes to its end. If the later replaced the
+    /// earlier, nodes that all look for room could stop each other for ever.
+    fn begin(&self, number: u64, now: Nanos) -> Result<()> {
         let mut window = locked(&self.window);
-        // A census that began later has taken this one's place.
-        if window.as_ref().is_none_or(|w| w.number < number) {
-            *window = Some(Window { number, notes: Vec::new(), list: Vec::new() });
-            self.open.store(true, Ordering::SeqCst);
+        if window.as_ref().is_some_and(|w| w.number >= number || w.held_until_ns > now) {
+            return Err(not_now("another census is under way".to_owned()));
         }
+        let held_until_ns = now.saturating_add(WINDOW_HELD_NS);
+        *window = Some(Window { number, held_until_ns, notes: Vec::new(), list: Vec::new() });
+        self.open.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The census that has this window goes on. A window that is gone stays gone: its notes are
+    /// lost, and what another census has found meanwhile must not be found again.
+    fn hold(&self, number: u64, now: Nanos) -> Result<()> {
+        match locked(&self.window).as_mut().filter(|w| w.number == number) {
+            Some(w) => w.held_until_ns = now.saturating_add(WINDOW_HELD_NS),
+            None => return Err(not_now("another census has taken its place".to_owned())),
+        }
+        Ok(())
+    }
+
+    fn is_held(&self, now: Nanos) -> bool {
+        locked(&self.window).as_ref().is_some_and(|w| w.held_until_ns > now)
     }
 
     fn end(&self, number: u64) {
@@ -196,8 +225,17 @@ impl PoolNode {
     }
 
     /// Opens this node's window.
-    pub(crate) fn open_window(&self, number: u64) {
-        self.notes.begin(number);
+    pub(crate) fn open_window(&self, number: u64, now: Nanos) -> Result<()> {
+        self.notes.begin(number, now)
+    }
+
+    pub(crate) fn hold_window(&self, number: u64, now: Nanos) -> Result<()> {
+        self.notes.hold(number, now)
+    }
+
+    /// Whether this node's window is open for a census that has given a sign of itself lately.
+    pub(crate) fn has_window(&self, now: Nanos) -> bool {
+        self.notes.is_held(now)
     }
 
     pub(crate) fn close_window(&self, number: u64) {
@@ -256,7 +294,7 @@ pub(crate) fn page_of(all: &[Span], from: usize) -> Vec<u8> {
 pub(crate) struct NotesService(pub(crate) Weak<PoolNode>);
 
 impl RpcHandler for NotesService {
-    fn call<'a>(&'a self, _ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+    fn call<'a>(&'a self, ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
         Box::pin(async move {
             let node = self.0.upgrade().ok_or_else(|| Error::invalid("the node is gone"))?;
             let mut f = Fields(request);
@@ -268,7 +306,8 @@ impl RpcHandler for NotesService {
             }
             let number = f.u64()?;
             match what {
-                OPEN => node.open_window(number),
+                OPEN => node.open_window(number, ep.now())?,
+                HOLD => node.hold_window(number, ep.now())?,
                 COLLECT => {
                     let what = match f.u8()? {
                         0 => Told::Lists,
@@ -301,6 +340,10 @@ async fn ask(ep: &Endpoint, to: NodeId, what: u8, number: u64, rest: &[u8]) -> R
 
 pub(crate) async fn ask_open(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
     ask(ep, to, OPEN, number, &[]).await.map(|_| ())
+}
+
+pub(crate) async fn ask_hold(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
+    ask(ep, to, HOLD, number, &[]).await.map(|_| ())
 }
 
 pub(crate) async fn ask_close(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
@@ -350,6 +393,8 @@ pub(crate) async fn all_pages(
 
 #[cfg(test)]
 mod tests {
+    use dmtree_fabric::ErrorKind;
+
     use super::*;
 
     fn noted(n: &Notes) -> Option<Vec<Span>> {
@@ -364,32 +409,47 @@ mod tests {
     fn a_window_notes_what_crosses_lists_while_it_is_open() {
         let n = Notes::default();
         n.add(|| unreachable!("nothing is made up while no window is open"));
-        n.begin(7);
+        n.begin(7, 0).expect("the first");
         n.add(|| span(64));
-        n.begin(7);
-        n.begin(6);
-        assert_eq!(noted(&n), Some(vec![span(64)]), "its own, and one of an older census");
+        n.begin(6, 0).expect_err("an older one");
+        assert_eq!(noted(&n), Some(vec![span(64)]));
         n.end(6);
         n.add(|| span(128));
         assert_eq!(noted(&n), Some(vec![span(64), span(128)]));
-        n.begin(8);
-        assert_eq!(noted(&n), Some(Vec::new()), "a later census has begun anew");
         n.end(7);
-        n.add(|| span(192));
-        n.end(8);
         assert_eq!(noted(&n), None);
         n.add(|| unreachable!("closed"));
     }
 
     #[test]
+    fn a_window_refuses_other_censuses_while_its_own_gives_signs() {
+        let n = Notes::default();
+        n.begin(7, 0).expect("the first");
+        n.add(|| span(64));
+        let held = WINDOW_HELD_NS;
+        assert_eq!(n.begin(8, held - 1).map_err(|e| e.kind()), Err(ErrorKind::Busy));
+        n.hold(7, held - 1).expect("a sign");
+        n.begin(8, 2 * held - 2).expect_err("held longer");
+        assert_eq!(noted(&n), Some(vec![span(64)]));
+        n.begin(8, 2 * held).expect("the earlier has died");
+        assert_eq!(noted(&n), Some(Vec::new()), "the later begins anew");
+        n.begin(7, 4 * held).expect_err("its place is taken");
+        n.end(7);
+        assert!(n.is_held(2 * held));
+        n.end(8);
+        n.hold(7, 2 * held).expect_err("its notes are lost");
+        assert_eq!(noted(&n), None);
+    }
+
+    #[test]
     fn a_window_that_nobody_closes_closes_itself() {
         let n = Notes::default();
-        n.begin(1);
+        n.begin(1, 0).expect("the first");
         for i in 0..=MAX_NOTES as u64 {
             n.add(|| span(i * 64));
         }
         assert_eq!(noted(&n), None);
-        n.begin(2);
+        n.begin(2, 0).expect("none is open");
         assert_eq!(noted(&n), Some(Vec::new()));
     }
 
@@ -400,7 +460,7 @@ mod tests {
         let (object, table) = (Span::object(at, 64), Span::lines(3, 5, 1));
         n.pend(&[object, table]);
         assert_eq!(n.pending(), [object, table]);
-        n.begin(1);
+        n.begin(1, 0).expect("the first");
         n.settle(at);
         assert!(n.pending().is_empty());
         assert_eq!(noted(&n), Some(vec![object, table]), "on its way to another list");

@@ -43,6 +43,23 @@ pub(crate) struct Going {
     found: Found,
 }
 
+impl Going {
+    fn of(census: Census) -> Self {
+        Self {
+            census,
+            phase: Phase::Settling,
+            live: Held::default(),
+            linked: Held::default(),
+            moved: Vec::new(),
+            unlinks: Vec::new(),
+            lost: Lost::default(),
+            objects: Vec::new(),
+            cells: Vec::new(),
+            found: Found::default(),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Phase {
     /// Operations that ran at the beginning have to end.
@@ -71,7 +88,12 @@ impl DmTree {
     /// A whole census, at once; `TimedOut` when it has not ended at `until`, a reading of the
     /// fabric's clock.
     pub(crate) async fn census_op(&self, until: Option<Nanos>) -> Result<Found> {
-        let mut going = self.begin_census().await?;
+        let (pool, index) = (&self.node.pool, self.node.root.index);
+        let census = match until {
+            Some(_) => pool.begin_census(&self.ep, index).await?,
+            None => pool.next_census(&self.ep, index).await?,
+        };
+        let mut going = Going::of(census);
         let counted = loop {
             if until.is_some_and(|until| self.ep.now() >= until) {
                 break Err(Error::new(
@@ -152,24 +174,14 @@ impl DmTree {
 
     async fn begin_census(&self) -> Result<Going> {
         self.ep.renew_deadline();
-        let census = self.node.pool.begin_census(&self.ep, self.node.root.index).await?;
-        Ok(Going {
-            census,
-            phase: Phase::Settling,
-            live: Held::default(),
-            linked: Held::default(),
-            moved: Vec::new(),
-            unlinks: Vec::new(),
-            lost: Lost::default(),
-            objects: Vec::new(),
-            cells: Vec::new(),
-            found: Found::default(),
-        })
+        let begun = self.node.pool.begin_census(&self.ep, self.node.root.index);
+        begun.await.map(Going::of)
     }
 
     async fn census_step(&self, going: &mut Going) -> Result<Pace> {
         self.ep.renew_deadline();
         let pool = &self.node.pool;
+        pool.hold_census(&self.ep, &mut going.census).await?;
         match &going.phase {
             Phase::Settling | Phase::Ending | Phase::Clearing
                 if !self.is_past(&going.census).await? =>

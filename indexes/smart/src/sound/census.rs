@@ -57,6 +57,19 @@ pub(crate) struct Going {
     found: Found,
 }
 
+impl Going {
+    fn of(census: Census) -> Self {
+        Self {
+            census,
+            phase: Phase::Settling,
+            live: Held::default(),
+            lost: Lost::default(),
+            objects: Vec::new(),
+            found: Found::default(),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Phase {
     /// Waits for operations that ran at the beginning.
@@ -81,7 +94,8 @@ enum Pace {
 impl Smart {
     /// Runs a whole collection.
     pub(crate) async fn census_op(&self) -> Result<Found> {
-        let mut going = self.begin_census().await?;
+        let census = self.node.pool.next_census(&self.ep, self.node.root.index).await?;
+        let mut going = Going::of(census);
         let counted = loop {
             match self.census_step(&mut going).await {
                 Ok(Pace::On) => {}
@@ -135,20 +149,14 @@ impl Smart {
 
     async fn begin_census(&self) -> Result<Going> {
         self.ep.renew_deadline();
-        let census = self.node.pool.begin_census(&self.ep, self.node.root.index).await?;
-        Ok(Going {
-            census,
-            phase: Phase::Settling,
-            live: Held::default(),
-            lost: Lost::default(),
-            objects: Vec::new(),
-            found: Found::default(),
-        })
+        let begun = self.node.pool.begin_census(&self.ep, self.node.root.index);
+        begun.await.map(Going::of)
     }
 
     async fn census_step(&self, going: &mut Going) -> Result<Pace> {
         self.ep.renew_deadline();
         let pool = &self.node.pool;
+        pool.hold_census(&self.ep, &mut going.census).await?;
         match &going.phase {
             Phase::Settling | Phase::Ending | Phase::Clearing
                 if !pool.is_past(&self.ep, &going.census).await? =>
