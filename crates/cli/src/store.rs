@@ -12,6 +12,7 @@ use dmtree_fabric::{ErrorKind, Result as FabricResult, Totals};
 use dmtree_parts::{CacheStats, Outcome, ScanRequest, Shape, Write};
 
 use crate::args_nodes::ToolArgs;
+use crate::output;
 
 /// How long to wait for a pool that is not ready.
 const POOL_WITHIN: Duration = Duration::from_secs(10);
@@ -80,6 +81,9 @@ pub fn open(a: &ToolArgs) -> Result<Box<dyn Store>> {
 fn join(a: &ToolArgs, first: &str) -> Result<Index> {
     let connector = Pool::connect(first).equipment(a.nic.equipment(&a.access)?).wait(POOL_WITHIN);
     let pool = connector.open().map_err(|e| Failure::missing(&e))?;
+    for missing in pool.missing()? {
+        output::note(&format!("note: {missing}"));
+    }
     match pool.open(&a.index) {
         Err(e) if e.kind() == ErrorKind::NotFound => {
             let options = registry::find(LIBRARY)?.fitted(24, 24);

@@ -159,6 +159,15 @@ impl Pool {
         self.0.stats()
     }
 
+    /// The memory nodes that cannot be used, as far as this process knows, a line each; without a round trip.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn missing(&self) -> Result<Vec<String>> {
+        let away = self.0.life().cluster.compute_node(0)?.away();
+        Ok(away.into_iter().map(|(node, presence)| presence.refusal(node).to_string()).collect())
+    }
+
     /// The number of the compute node that this process is in the pool, and the number of its life: it grows when the process has
     /// lost its membership and joined again. Of an embedded pool, its first compute node.
     ///

@@ -364,7 +364,15 @@ impl PoolNode {
     pub async fn has_uncounted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<bool> {
         // No census can be made while a memory node is away.
         let may = self.view.check_memory().is_ok();
-        Ok(may && ep.cas(counted_word(root), 0, 0).await? < self.deaths())
+        Ok(may && self.counted_deaths(ep, root).await? < self.deaths())
+    }
+
+    /// How many deaths the garbage collections of an index have counted, given its root word.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn counted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<u64> {
+        ep.cas(counted_word(root), 0, 0).await
     }
 
     /// The census of an index has come to its end: what those held who were dead when it began has been found.
@@ -378,7 +386,7 @@ impl PoolNode {
         root: GlobalAddr,
     ) -> Result<()> {
         let word = counted_word(root);
-        let mut known = ep.cas(word, 0, 0).await?;
+        let mut known = self.counted_deaths(ep, root).await?;
         while known < census.deaths {
             let was = ep.cas(word, known, census.deaths).await?;
             if was == known {

@@ -12,6 +12,7 @@ use dmtree_fabric::{Effect, Endpoint, ErrorKind, NodeId, Result};
 
 use crate::arena::Arena;
 use crate::chunks::{ask_deposit, ask_deposited};
+use crate::epoch::ask_epoch;
 use crate::node::{OnItsWay, PoolNode, Turn};
 use crate::notes::{NOTES_SERVICE, lend_request};
 use crate::pieces::{self, MAX_PIECES, Piece, Wanted};
@@ -224,6 +225,25 @@ impl PoolNode {
             }
         }
         came
+    }
+
+    /// Whether a living node does not answer. It may have what this node lacks, which comes back when it answers, or is dead.
+    pub async fn is_any_silent(&self, ep: &Endpoint) -> bool {
+        let Ok(members) = self.fabric.members() else { return false };
+        for peer in members.into_iter().filter(|n| *n != self.cn) {
+            if self.view.is_worth_asking(peer)
+                && ask_epoch(ep, peer, 0).await.is_err()
+                && self.view.is_worth_asking(peer)
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A node that has been silent for longer than this, ns, and lives, is cut off from this one: two leases.
+    pub fn longest_silence_ns(&self) -> u64 {
+        self.lease_ns().saturating_mul(2)
     }
 
     /// Takes over what another node has retired: it waits here as if it had been unlinked now.

@@ -205,6 +205,11 @@ impl PoolNode {
             || q.pressure.load(Ordering::Relaxed)
     }
 
+    /// How many items this node has ever released from quarantine: what was retired came free in between when the number has grown.
+    pub fn released(&self) -> u64 {
+        self.quarantine.released()
+    }
+
     /// One round: stamps what was retired, asks every compute node what runs, and frees what nobody can hold any more. Call it
     /// between operations: the caller's own running operation counts too. While another client of this node is at it, it does
     /// nothing.

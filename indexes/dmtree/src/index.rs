@@ -155,7 +155,7 @@ impl DmTree {
             self.ep.write(s.table_at.plus(BODY_AT as u64), body).await?;
         }
 
-        let grant = self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
+        let grant = self.alloc_inner().await?;
         let ver = crate::format::Ver { life: grant.life, range: 0 };
         let mut image = self.ep.buf(g.inner_image() as u32).await?;
         image.fill(0);

@@ -308,7 +308,7 @@ impl DmTree {
             sizes.iter().scan(0, |at, size| Some(std::mem::replace(at, *at + size))).collect();
         let mut grants = Vec::with_capacity(count);
         for _ in 0..count {
-            let grant = self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
+            let grant = self.alloc_inner().await?;
             taken.inners.push(grant);
             grants.push(grant);
         }

@@ -104,6 +104,8 @@ pub struct DmNode {
     census: Mutex<Option<Box<Going>>>,
     /// A client of this node counts what the dead have left, because it needs room.
     pub(crate) counting: AtomicBool,
+    /// How many deaths had been counted when a write of this node looked for room last.
+    pub(crate) counted: AtomicU64,
     /// A leaf has no record in its parent, for want of memory for inner nodes.
     pub(crate) starved: AtomicBool,
     pub(crate) chores_waiting: AtomicU32,
@@ -160,6 +162,7 @@ impl DmNode {
             builds_waiting: AtomicU32::new(0),
             census: Mutex::default(),
             counting: AtomicBool::new(false),
+            counted: AtomicU64::new(0),
             starved: AtomicBool::new(false),
             chores_waiting: AtomicU32::new(0),
             clients: AtomicU32::new(0),

@@ -5,7 +5,7 @@
 //! has the form of a leaf's: image of N', N.next = N' commits, image of N, unlock, then the record of N' one level up.
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
-use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, NodeId, Result, Stage, Step};
 use dmtree_parts::turns::{Rank, Turn};
 use dmtree_pool::Grant;
 
@@ -277,6 +277,13 @@ impl DmTree {
         Ok(())
     }
 
+    /// Memory for an inner node: on the first memory node while it has room. Without that node there is no pool, so that no other memory
+    /// node, when it is lost, cuts off the leaves that lie elsewhere.
+    pub(crate) async fn alloc_inner(&self) -> Result<Grant> {
+        let first = (self.node.pool.memory_nodes() > 1).then_some(NodeId::memory(0));
+        self.node.pool.alloc(&self.ep, &self.node.inner_arena, first).await
+    }
+
     /// Splits a locked, full node; on return it is unlocked, and the new node's record is one level up.
     pub(crate) async fn split_inner(&self, n: LockedInner) -> Result<()> {
         let g = self.node.g;
@@ -286,7 +293,7 @@ impl DmTree {
         let mut blocks = Vec::new();
         let taken = async {
             let fence = self.fence_area(&separator, &mut blocks).await?;
-            let grant = self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
+            let grant = self.alloc_inner().await?;
             Ok::<_, Error>((fence, grant))
         }
         .await;
@@ -446,7 +453,7 @@ impl DmTree {
         }
         let mut blocks = Vec::new();
         let area = self.fence_area(low, &mut blocks).await?;
-        let grant = match self.node.pool.alloc(&self.ep, &self.node.inner_arena, None).await {
+        let grant = match self.alloc_inner().await {
             Ok(grant) => grant,
             Err(e) => {
                 self.forget_blocks(blocks);

@@ -29,6 +29,9 @@ impl DmTree {
     /// A write, which is tried again in a full pool as long as there is room to be found.
     pub(crate) async fn write_with_room(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         self.spare.set(false);
+        let pool = &self.node.pool;
+        // Whichever client frees memory after the write has found the pool full: room is room.
+        let mut released = pool.released();
         let mut full = match self.write_op(key, w).await {
             Err(e) if e.kind() == ErrorKind::Full => e,
             done => return done,
@@ -38,8 +41,9 @@ impl DmTree {
                 false => self.make_free().await,
                 true => self.count_dead().await,
             };
+            let before = std::mem::replace(&mut released, pool.released());
             // A node that does not say what it reads keeps what is freed from being used; that is no error of this write.
-            if found.unwrap_or(false) {
+            if released != before || found.unwrap_or(false) {
                 full = match self.write_op(key, w).await {
                     Err(e) if e.kind() == ErrorKind::Full => e,
                     done => return done,
@@ -100,7 +104,8 @@ impl DmTree {
         }
     }
 
-    /// Finds what those held who have died, or left, since the last census; whether there may be room now.
+    /// Finds what those held who have died, or left, since the last census; whether there may be room now. A node that lives and does
+    /// not answer is waited for: it answers again, or is dead when its lease has ended.
     async fn count_dead(&self) -> Result<bool> {
         let pool = &self.node.pool;
         let root = self.node.root.word;
@@ -108,14 +113,22 @@ impl DmTree {
         let mut was_due = false;
         // A collection renews the deadline with each of its steps: the caller waits for one time-out
         // of an operation at most, whatever holds the collection up.
-        let until = self.ep.now().saturating_add(self.node.o.timeout_ms.saturating_mul(1_000_000));
-        while !pool.is_settled() || pool.has_uncounted_deaths(&self.ep, root).await? {
+        let begun = self.ep.now();
+        let until = begun.saturating_add(self.node.o.timeout_ms.saturating_mul(1_000_000));
+        let patient_until = begun.saturating_add(pool.longest_silence_ns()).min(until);
+        loop {
+            let waits = self.ep.now() < patient_until && pool.is_any_silent(&self.ep).await;
+            let is_due =
+                waits || !pool.is_settled() || pool.has_uncounted_deaths(&self.ep, root).await?;
+            if !is_due {
+                break;
+            }
             if self.ep.now() >= until {
                 return Ok(was_due);
             }
             was_due = true;
             let counting = Counting::begin(&self.node.counting);
-            if pool.is_settled() && counting.is_some() {
+            if !waits && pool.is_settled() && counting.is_some() {
                 match self.census_op(Some(until)).await {
                     Ok(_) => break,
                     // Another node has begun one, or a death has: that comes first.
@@ -129,7 +142,8 @@ impl DmTree {
         if was_due {
             self.reclaim_for_room().await?;
         }
-        // What another node has found can be borrowed.
-        Ok(was_due)
+        // What another node has found can be borrowed, also when it was done before this node has asked.
+        let counted = pool.counted_deaths(&self.ep, root).await?;
+        Ok(self.node.counted.swap(counted, Ordering::Relaxed) != counted || was_due)
     }
 }

@@ -166,7 +166,7 @@ impl DmTree {
     async fn check_parents(&self) -> Result<()> {
         if self.node.starved.load(Ordering::Relaxed) {
             let pool = &self.node.pool;
-            let room = pool.alloc(&self.ep, &self.node.inner_arena, None).await?;
+            let room = self.alloc_inner().await?;
             pool.give_back(&self.node.inner_arena, room);
         }
         Ok(())

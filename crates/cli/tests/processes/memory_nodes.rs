@@ -7,19 +7,22 @@ use crate::harness::{
     within,
 };
 
-/// Keys that three processes have loaded in turn, so that both memory nodes hold leaves of them.
+/// Keys that three processes have loaded in turn: hundreds of leaves, which lie on both memory nodes in turn.
 const KEYS: usize = 6_000;
 /// Every so many-th of them is looked at.
 const STEP: usize = 40;
+/// An error that names a lost memory node comes at once: well before the time-out of an operation, 10 s, also on a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// What an operation that needs a lost memory node ends in: an error that names it, at once.
 fn names_the_lost(answer: &str, took: Duration) {
     assert!(answer.contains("mn1"), "the error must name the lost memory node: {answer}");
-    assert!(took < Duration::from_secs(5), "{took:?} until: {answer}");
+    assert!(took < AT_ONCE, "{took:?} until: {answer}");
 }
 
-/// Two memory nodes and three compute processes with keys on both, the second memory node killed; also the keys whose operations need
-/// the first alone.
+/// Two memory nodes and three compute processes with keys on both, the second memory node killed; also the keys whose leaves lie on
+/// the first. Operations on these do not need the second one, whichever process makes them: the way to a leaf, its table and what
+/// says that an operation runs lie on the first memory node and on compute nodes.
 fn half_lost() -> (Process, String, Vec<Process>, Vec<usize>) {
     let ([first, mut second], at) = two_memory_nodes();
     let mut all: Vec<Process> = (0..3).map(|_| compute(&at)).collect();
@@ -36,8 +39,13 @@ fn half_lost() -> (Process, String, Vec<Process>, Vec<usize>) {
             other => assert!(took < Duration::from_secs(12), "{took:?} until: {other}"),
         }
     }
-    let looked_at = KEYS / STEP;
-    assert!(!healthy.is_empty() && healthy.len() < looked_at, "{} of {looked_at}", healthy.len());
+    let quarter = KEYS / STEP / 4;
+    assert!(
+        (quarter..=3 * quarter).contains(&healthy.len()),
+        "{} of {}",
+        healthy.len(),
+        4 * quarter
+    );
     std::thread::sleep(leases(3));
     (first, at, all, healthy)
 }
@@ -68,28 +76,19 @@ fn a_death_does_not_wait_for_a_lost_memory_node() {
     all[..2].iter_mut().for_each(|p| others_fail(p, &healthy));
 }
 
-/// A process that starts when a memory node has been lost joins, is told what is missing, and works with the rest: what it reaches
-/// without the lost memory node, which is less than what the caches of the others still lead to.
+/// A process that starts when a memory node has been lost joins, is told what is missing, and works with the rest.
 #[test]
 fn a_newcomer_joins_without_a_lost_memory_node() {
     let (_mn, at, mut all, healthy) = half_lost();
     let mut newcomer = shell(&at);
-    let mut found = 0;
     for i in &healthy {
-        let (answer, took) = newcomer.timed(&format!("get k{i:05}"));
-        match answer.as_str() {
-            "w" => {
-                found += 1;
-                assert_eq!(newcomer.ask(&format!("put k{i:05} x")), "done");
-            }
-            _ => names_the_lost(&answer, took),
-        }
+        assert_eq!(newcomer.ask(&format!("get k{i:05}")), "w", "k{i:05} lies on the other one");
     }
-    assert!(found > 0, "nothing of {} keys", healthy.len());
     within(PATIENCE, || {
         let told = newcomer.notes().iter().any(|line| line.contains("mn1"));
         told.then_some(()).ok_or_else(|| format!("not told: {:?}", newcomer.notes()))
     });
+    writes_go_on(&mut newcomer, &healthy);
     others_fail(&mut newcomer, &healthy);
     writes_go_on(&mut all[0], &healthy);
 }
