@@ -66,7 +66,7 @@ impl DmTree {
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
         drop(resting);
         self.ep.point().await;
-        let mut met = self.let_others_in(route).await?;
+        let mut company = self.let_others_in(route).await?;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = self.next_tag();
         // Where an earlier try with this tag may have succeeded.
@@ -83,11 +83,14 @@ impl DmTree {
             match tried {
                 (at, Ok(Tried::Got(table))) => {
                     self.hold(tag, Lockable::Leaf(*route));
-                    self.node.rivals.took(route.table.bits());
+                    self.take_back(&company);
                     let turn = LeafTurn::Table(turn);
                     return Ok(Some(Locked { route: *route, at, tag, table, turn, image: None }));
                 }
-                (_, Ok(Tried::Stale)) => return Ok(None),
+                (_, Ok(Tried::Stale)) => {
+                    self.take_back(&company);
+                    return Ok(None);
+                }
                 (at, Ok(Tried::Unbuilt)) => {
                     doubt = None;
                     if !Box::pin(self.mend_leaf(route, at, 0)).await? {
@@ -96,7 +99,7 @@ impl DmTree {
                 }
                 (at, Ok(Tried::Busy(was))) => {
                     doubt = None;
-                    self.meet(route, at, was, &mut met, backoff.steps()).await?;
+                    self.meet(route, at, (was, tag), &mut company, backoff.steps()).await?;
                     if self.node.is_abandoned(was)
                         && !Box::pin(self.mend_leaf(route, at, was)).await?
                     {
@@ -145,7 +148,7 @@ impl DmTree {
         if !self.node.has_tables() {
             return self.try_lock_by_word(route).await;
         }
-        let Some(turn) = self.node.leaf_turns.try_turn(route.table.bits()) else { return Ok(None) };
+        let Some(turn) = self.try_turn(route) else { return Ok(None) };
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
             Ok(at) => at,
             Err(e) if is_away(&e) => return Ok(None),
@@ -179,11 +182,22 @@ impl DmTree {
         let len = Table::body_len(route.capacity);
         self.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        let (was, body) = self.try_for(lock, (at, 0), at.plus(BODY_AT as u64), len).await?;
+        let body = at.plus(BODY_AT as u64);
+        let (was, body, said) = match self.looks_at(route, at) {
+            None => {
+                let (was, body) = self.try_for(lock, (at, 0), body, len).await?;
+                (was, body, None)
+            }
+            Some(word) => {
+                let (was, body, said) = self.try_and_look(lock, at, (body, len), word).await?;
+                (was, body, Some(said))
+            }
+        };
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
             return Ok(Tried::Busy(was));
         }
+        self.node.rivals.took(route.table.bits(), said);
         // The lock is ours: nobody writes this table now, so a torn one is not a table of this leaf.
         let view = body.extract(|b| Table::view(route.table, route.capacity, b));
         let other = match view {
