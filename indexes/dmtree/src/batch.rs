@@ -6,6 +6,7 @@ use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Values, Write, check_key};
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
+use crate::fair::STAMP_BYTES;
 use crate::format::slot::Place;
 use crate::format::table::{BODY_AT, Table, View};
 use crate::lock::{LeafTurn, Locked};
@@ -234,7 +235,7 @@ impl DmTree {
             let len = Table::body_len(route.capacity) as u32;
             let verb = batch.cas(at, 0, tag.0);
             batch.then().read(at.plus(BODY_AT as u64), len);
-            let look = self.looks_at(route, at).map(|word| batch.read(word, 8));
+            let look = self.looks_at(route, at).map(|at| batch.read(at, STAMP_BYTES));
             tried.push((*i, *route, at, tag, turn, (verb, look)));
         }
         if batch.is_empty() {
@@ -261,8 +262,8 @@ impl DmTree {
                 round.alone.push(i);
                 continue;
             }
-            let said = look.map(|l| results.take_sampled(l).word(0));
-            self.node.rivals.took(route.table.bits(), said);
+            let said = look.map(|l| results.take_sampled(l));
+            self.took(&route, said.as_ref());
             match bytes.extract(|b| Table::view(route.table, route.capacity, b)) {
                 View::Whole(table) if route.matches(&table) => {
                     self.hold(tag, Lockable::Leaf(route));

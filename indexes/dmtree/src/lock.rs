@@ -66,7 +66,7 @@ impl DmTree {
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
         drop(resting);
         self.ep.point().await;
-        let mut company = self.let_others_in(route).await?;
+        let mut met = self.let_others_in(route).await?;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = self.next_tag();
         // Where an earlier try with this tag may have succeeded.
@@ -83,12 +83,12 @@ impl DmTree {
             match tried {
                 (at, Ok(Tried::Got(table))) => {
                     self.hold(tag, Lockable::Leaf(*route));
-                    self.take_back(&company);
+                    self.say_taken(route, at, &turn);
                     let turn = LeafTurn::Table(turn);
                     return Ok(Some(Locked { route: *route, at, tag, table, turn, image: None }));
                 }
-                (_, Ok(Tried::Stale)) => {
-                    self.take_back(&company);
+                (at, Ok(Tried::Stale)) => {
+                    self.say_taken(route, at, &turn);
                     return Ok(None);
                 }
                 (at, Ok(Tried::Unbuilt)) => {
@@ -99,7 +99,7 @@ impl DmTree {
                 }
                 (at, Ok(Tried::Busy(was))) => {
                     doubt = None;
-                    self.meet(route, at, (was, tag), &mut company, backoff.steps()).await?;
+                    self.meet(route, at, was, &mut met, backoff.steps()).await?;
                     if self.node.is_abandoned(was)
                         && !Box::pin(self.mend_leaf(route, at, was)).await?
                     {
@@ -188,8 +188,8 @@ impl DmTree {
                 let (was, body) = self.try_for(lock, (at, 0), body, len).await?;
                 (was, body, None)
             }
-            Some(word) => {
-                let (was, body, said) = self.try_and_look(lock, at, (body, len), word).await?;
+            Some(words) => {
+                let (was, body, said) = self.try_and_look(lock, at, (body, len), words).await?;
                 (was, body, Some(said))
             }
         };
@@ -197,7 +197,7 @@ impl DmTree {
             Mark::LockHeld.hit();
             return Ok(Tried::Busy(was));
         }
-        self.node.rivals.took(route.table.bits(), said);
+        self.took(route, said.as_ref());
         // The lock is ours: nobody writes this table now, so a torn one is not a table of this leaf.
         let view = body.extract(|b| Table::view(route.table, route.capacity, b));
         let other = match view {

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use dmtree_check::bed::Bed;
 use dmtree_engine::{DmTree, Options};
+use dmtree_fabric::net::{Carrier, Equipment};
 use dmtree_fabric::sim::Profile;
 use dmtree_fabric::{Core, Endpoint, Fifo, Terms, Worker};
-use dmtree_fabric::net::{Carrier, Equipment};
 use dmtree_parts::{Outcome, RangeIndex as _, Write};
 use dmtree_pool::{Cluster, MemoryNode, Place, PoolOptions};
 
