@@ -2,7 +2,6 @@
 //! homed.
 #![expect(clippy::disallowed_methods, reason = "threads of two nodes in real time")]
 
-use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use dmtree_check::bed::Bed;
 use dmtree_engine::{DmTree, Options};
+use dmtree_fabric::Terms;
 use dmtree_fabric::net::{Carrier, Equipment};
-use dmtree_fabric::sim::Profile;
-use dmtree_fabric::{Core, Endpoint, Fifo, Terms, Worker};
-use dmtree_parts::{Outcome, RangeIndex as _, Write};
+use dmtree_parts::{Outcome, Write};
 use dmtree_pool::{Cluster, MemoryNode, Place, PoolOptions};
 
 /// Counters, all of one leaf.
@@ -159,54 +157,4 @@ fn two_processes_add_to_counters_about_as_often() {
     assert!(other.wait().expect("a child").success());
     assert_eq!(total(&bed), here + there, "every success has added one");
     judge(&[here, there]);
-}
-
-/// How often each of two nodes has written to its keys of one leaf, all of which its clients want
-/// at once, in `for_ns` of virtual time. The leaf's table is homed at one of them.
-fn shares(profile: &str, clients: [usize; 2], for_ns: u64) -> [u64; 2] {
-    let pool =
-        PoolOptions { compute_nodes: 2, memory_bytes_per_node: 16 << 20, ..PoolOptions::default() };
-    let profile = Profile::named(profile).expect("a profile");
-    let (bed, fabric) =
-        Bed::<DmTree>::simulated(&profile, 1, &pool, 8 << 20, &Options::default()).expect("a bed");
-    make_counters(&bed);
-    fabric.set_timed(true);
-    let attach = |cn: usize| {
-        let node = bed.cluster.compute_node(cn).expect("a node");
-        node.fabric().attach(node.cn()).expect("attach")
-    };
-    let first = attach(0);
-    let core = Core::new(first.clone(), 64 << 20);
-    let mut worker = Worker::new(core.clone());
-    let done = [Cell::new(0u64), Cell::new(0)];
-    for (cn, n) in (0..2).flat_map(|cn| (0..clients[cn]).map(move |n| (cn, n))) {
-        let transport = if cn == 0 { first.clone() } else { attach(cn) };
-        let slot = core.add_slot();
-        let ep = Endpoint::new(core.clone(), transport, slot);
-        let mut client = DmTree::client(ep.clone(), bed.nodes[cn].clone());
-        let (done, own) = (&done[cn], key((cn * 8 + n) as u64));
-        let until = ep.now() + for_ns;
-        worker.spawn(slot, async move {
-            while ep.now() < until {
-                client.write(&own, Write::Put(&done.get().to_le_bytes())).await.expect("works");
-                done.set(done.get() + 1);
-            }
-        });
-    }
-    worker.run(&mut Fifo).expect("every client ends");
-    drop(worker);
-    done.map(Cell::into_inner)
-}
-
-/// Exact: nothing but virtual time decides who is first.
-#[test]
-fn no_node_gets_less_than_a_third_of_a_lock_in_virtual_time() {
-    for profile in ["ideal", "dmtree-artifact-100g", "soft-roce", "efa"] {
-        for clients in [[8, 8], [8, 1], [1, 8], [1, 1]] {
-            let done = shares(profile, clients, 20_000_000);
-            println!("{profile}, {clients:?} clients: {done:?}");
-            let all = done.iter().sum::<u64>();
-            assert!(done.iter().all(|n| n * 3 >= all), "{profile}, {clients:?}: {done:?}");
-        }
-    }
 }
