@@ -7,11 +7,11 @@
 //! the locks. A node that takes the lock writes its next stamp, or takes the stamp back when no
 //! more of its clients wait.
 //!
-//! A node counts its *lead*, the times that it has taken a lock less the times that it has met
-//! other nodes there. While it leads, its tries read the stamps, too, and a try that finds those of
-//! other nodes makes the lock *awaited*: the node leaves the lock free until another node has had
-//! it. That shows in the lock or in the stamps, so nodes that leave a lock to each other never wait
-//! for each other: the last one that has had it waits, and the others see that it has.
+//! A node that has met others at a lock READs the stamps whenever it takes the lock. Those of other
+//! nodes make the lock *awaited*: the node leaves it free until each of them has had it, which
+//! shows in the stamps. So nodes whose clients always wait have the lock in turn, once each. A node
+//! waits for nodes only that have had the lock before its own last take, and not since: nodes never
+//! wait for each other in a circle.
 //!
 //! A node that has met no others for long is *alone* at a lock. It looks at every eighth take in a
 //! row, so that a waiter that is always too late is heard all the same.
@@ -19,15 +19,13 @@
 //! Stamps that do not change are those of waiters that have gone. The node stops waiting for them
 //! after a bounded time, remembers them, and does not wait for the same ones again.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Nobody else is known to want the lock.
-const ALONE: i32 = 0;
-/// A lead of nothing: leads lie around it.
-const EVEN: i32 = 1 << 16;
-/// Leads count up to this in either direction: what was long ago does not matter.
-const MOST: i32 = 8;
-/// After so many looks at which no other node waited a node is alone.
+/// Words for stamps beside a lock. Nodes that share a word hide each other's stamps.
+pub const WORDS: usize = 4;
+/// What the words hold.
+pub type Said = [u64; WORDS];
+/// After so many looks in a row at which no other node waited a node is alone.
 const IN_VAIN: u32 = 16;
 /// A node that is alone looks at every so many takes of one lock in a row.
 const ALONE_LOOKS_EVERY: u32 = 8;
@@ -37,30 +35,22 @@ const TAKES_AT: u32 = 8;
 
 #[derive(Debug, Default)]
 struct Slot {
-    lead: AtomicI32,
-    /// Alone: takes of one lock in a row. Else: looks at which no other node waited, since another
-    /// node was met.
-    count: AtomicU32,
+    /// More looks at which nobody waits until this node is alone; 0 when it is.
+    company: AtomicU32,
+    /// Alone: takes of one lock in a row.
+    row: AtomicU32,
     /// Alone: the lock that was taken last.
     last: AtomicU64,
     /// The stamp of this node; 0 when it does not say that it waits.
     said: AtomicU64,
     /// What this node has said last: takes and announcements.
     number: AtomicU32,
-    /// [`Waiting::takes`] of those to whom the lock is to be left; 0 when there are none.
-    awaited: AtomicU64,
-    /// [`Waiting::stamps`] of those that did not come.
-    given_up: AtomicU64,
-}
-
-/// The nodes that wait for a lock, as one number each. Two that differ mean that something has
-/// happened between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// Which nodes, and how often each has had the lock.
-    takes: u64,
-    /// The same with how often each has said that it waits.
-    pub stamps: u64,
+    /// Whether the lock is to be left to others.
+    is_awaited: AtomicBool,
+    /// Node and takes of those to whom it is to be left, by word; 0 for none.
+    awaited: [AtomicU32; WORDS],
+    /// Node, takes and announcements of those that did not come, by word.
+    given_up: [AtomicU32; WORDS],
 }
 
 /// How a node changes its stamp when it has taken a lock.
@@ -72,11 +62,11 @@ pub struct Next {
     pub now: u64,
 }
 
-/// Leads over other nodes, by a lock's number; several locks may share one. Only the client that
-/// has its node's turn at a lock changes its lead.
+/// What a node knows of others at locks, by a lock's number; several locks may share a slot. Only
+/// the client that has its node's turn at a lock changes its slot.
 #[derive(Debug)]
 pub struct Rivals {
-    /// The node whose leads these are.
+    /// The node whose knowledge this is.
     node: u16,
     slots: Box<[Slot]>,
 }
@@ -85,14 +75,8 @@ fn hash(lock: u64) -> u64 {
     lock.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-/// One of a sum whose parts may come in any order.
-fn part(bits: u64) -> u64 {
-    let x = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
-}
-
 impl Rivals {
-    /// The leads of `node`: `slots` of them, rounded up to a power of two.
+    /// What `node` knows of locks: `slots` slots, rounded up to a power of two.
     pub fn new(node: u16, slots: usize) -> Self {
         let slots = (0..slots.next_power_of_two()).map(|_| Slot::default()).collect();
         Self { node, slots }
@@ -102,107 +86,93 @@ impl Rivals {
         &self.slots[hash(lock) as usize & (self.slots.len() - 1)]
     }
 
-    /// Another node has, or has had, the lock: counted once for each time that it takes it.
+    /// Another node has the lock.
     pub fn met(&self, lock: u64) {
-        let slot = self.slot(lock);
-        let next = match slot.lead.load(Relaxed) {
-            ALONE => EVEN,
-            n => (n - 1).max(EVEN - MOST),
-        };
-        slot.lead.store(next, Relaxed);
-        slot.count.store(0, Relaxed);
-        slot.awaited.store(0, Relaxed);
+        self.slot(lock).company.store(IN_VAIN, Relaxed);
     }
 
     /// Whether a try for a lock shall read the stamps, too.
     #[inline]
     pub fn looks(&self, lock: u64) -> bool {
         let slot = self.slot(lock);
-        match slot.lead.load(Relaxed) {
-            ALONE => {
-                slot.count.load(Relaxed) + 1 >= ALONE_LOOKS_EVERY && slot.last.load(Relaxed) == lock
-            }
-            n => n > EVEN,
-        }
+        slot.company.load(Relaxed) > 0
+            || (slot.row.load(Relaxed) + 1 >= ALONE_LOOKS_EVERY && slot.last.load(Relaxed) == lock)
     }
 
-    /// This node has taken the lock.
+    /// This node has taken the lock. `said`: the stamps, if the try has read them.
     #[inline]
-    pub fn took(&self, lock: u64) {
+    pub fn took(&self, lock: u64, said: Option<&Said>) {
         let slot = self.slot(lock);
-        match slot.lead.load(Relaxed) {
-            ALONE => {
-                let is_same = slot.last.swap(lock, Relaxed) == lock;
-                let n = if is_same { slot.count.load(Relaxed) } else { 0 };
-                slot.count.store(n + 1, Relaxed);
-            }
-            n => slot.lead.store((n + 1).min(EVEN + MOST), Relaxed),
+        if let Some(said) = said {
+            return self.looked(lock, said);
         }
+        let is_same = slot.last.swap(lock, Relaxed) == lock;
+        let row = if is_same { slot.row.load(Relaxed) } else { 0 };
+        slot.row.store(row + 1, Relaxed);
     }
 
-    /// The try that has taken the lock has found these stamps.
     #[cold]
-    pub fn looked(&self, lock: u64, said: impl Iterator<Item = u64>) {
+    fn looked(&self, lock: u64, said: &Said) {
         let slot = self.slot(lock);
-        let is_alone = slot.lead.load(Relaxed) == ALONE;
-        let Some(waiting) = self.waiting(lock, said) else { return self.in_vain(slot, is_alone) };
-        if is_alone {
-            slot.lead.store(EVEN + 1, Relaxed);
+        slot.row.store(0, Relaxed);
+        let waiting = self.waiting(lock, said);
+        let is_awaited = waiting.iter().any(|s| *s != 0);
+        for (place, s) in slot.awaited.iter().zip(waiting) {
+            place.store(s >> TAKES_AT, Relaxed);
         }
-        slot.count.store(0, Relaxed);
-        slot.awaited.store(waiting.takes, Relaxed);
+        slot.is_awaited.store(is_awaited, Relaxed);
+        let company = if is_awaited { IN_VAIN } else { slot.company.load(Relaxed) };
+        slot.company.store(company.saturating_sub(u32::from(!is_awaited)), Relaxed);
     }
 
-    /// No other node waits: this one may go on, and is alone when that is so for long.
-    fn in_vain(&self, slot: &Slot, is_alone: bool) {
-        let n = if is_alone { 0 } else { slot.count.load(Relaxed) + 1 };
-        slot.count.store(n % IN_VAIN, Relaxed);
-        slot.lead.store(if is_alone || n >= IN_VAIN { ALONE } else { EVEN }, Relaxed);
+    /// The other nodes that wait for a lock, and may still come, by word; 0 for none.
+    fn waiting(&self, lock: u64, said: &Said) -> [u32; WORDS] {
+        let slot = self.slot(lock);
+        std::array::from_fn(|i| {
+            let s = said[i];
+            let is_other = s >> 32 == hash(lock) && (s >> NODE_AT) as u16 != self.node;
+            let comes = s as u32 != slot.given_up[i].load(Relaxed);
+            if is_other && comes { s as u32 } else { 0 }
+        })
     }
 
-    /// The other nodes that wait for a lock, and may still come.
-    pub fn waiting(&self, lock: u64, said: impl Iterator<Item = u64>) -> Option<Waiting> {
-        let is_other = |s: &u64| s >> 32 == hash(lock) && (s >> NODE_AT) as u16 != self.node;
-        let none = Waiting { takes: 0, stamps: 0 };
-        let all = said.filter(is_other).fold(none, |w, s| Waiting {
-            takes: w.takes.wrapping_add(part(s >> TAKES_AT)),
-            stamps: w.stamps.wrapping_add(part(s)),
-        });
-        let is_new = all.stamps != self.slot(lock).given_up.load(Relaxed);
-        (all.takes != 0 && is_new).then_some(all)
-    }
-
-    /// Whether the lock is to be left to another node before this one takes it again. A load.
+    /// Whether the lock is to be left to others before this node takes it again. A load.
     #[inline]
     pub fn is_awaited(&self, lock: u64) -> bool {
-        self.slot(lock).awaited.load(Relaxed) != 0
+        self.slot(lock).is_awaited.load(Relaxed)
     }
 
-    /// Whether those that waited for the lock when this node took it still do, and none of them has
-    /// had it.
-    pub fn is_still_awaited(&self, lock: u64, waiting: Waiting) -> bool {
-        self.slot(lock).awaited.load(Relaxed) == waiting.takes
-    }
-
-    /// The lock was left, and no other node says any more that it waits.
-    pub fn left(&self, lock: u64) {
+    /// The stamps, by word, of those that waited for the lock when this node took it, still do, and
+    /// have not had it since; `None` when there are none: the lock need not be left any more.
+    pub fn still_waiting(&self, lock: u64, said: &Said) -> Option<[u32; WORDS]> {
         let slot = self.slot(lock);
-        slot.awaited.store(0, Relaxed);
-        self.in_vain(slot, slot.lead.load(Relaxed) == ALONE);
+        let mut waiting = self.waiting(lock, said);
+        for (s, awaited) in waiting.iter_mut().zip(&slot.awaited) {
+            if *s >> TAKES_AT != awaited.load(Relaxed) {
+                *s = 0;
+            }
+        }
+        waiting.iter().any(|s| *s != 0).then_some(waiting)
     }
 
-    /// The lock was left long enough, and those that say so have not come.
-    pub fn gave_up(&self, lock: u64, waiting: Waiting) {
-        self.slot(lock).given_up.store(waiting.stamps, Relaxed);
-        self.left(lock);
+    /// The lock has been left to others.
+    pub fn left(&self, lock: u64) {
+        self.slot(lock).is_awaited.store(false, Relaxed);
+    }
+
+    /// The lock was left long enough, and these have not come.
+    pub fn gave_up(&self, lock: u64, waiting: [u32; WORDS]) {
+        let slot = self.slot(lock);
+        for (place, s) in slot.given_up.iter().zip(waiting).filter(|(_, s)| *s != 0) {
+            place.store(s, Relaxed);
+        }
     }
 
     /// The stamp with which this node says, once more, that it waits.
     pub fn says(&self, lock: u64) -> u64 {
         let slot = self.slot(lock);
         let number = slot.number.load(Relaxed);
-        let number = (number & !0xff) | (number + 1) & 0xff;
-        self.say(slot, lock, number)
+        self.say(slot, lock, (number & !0xff) | ((number + 1) & 0xff))
     }
 
     fn say(&self, slot: &Slot, lock: u64, number: u32) -> u64 {
@@ -234,36 +204,25 @@ impl Rivals {
 mod tests {
     use super::*;
 
-    fn take(r: &Rivals, lock: u64, said: &[u64]) {
-        let looks = r.looks(lock);
-        r.took(lock);
-        if looks {
-            r.looked(lock, said.iter().copied());
-        }
+    const NONE: Said = [0; WORDS];
+
+    fn said(at: usize, stamp: u64) -> Said {
+        std::array::from_fn(|i| if i == at { stamp } else { 0 })
+    }
+
+    fn take(r: &Rivals, lock: u64, said: &Said) {
+        r.took(lock, r.looks(lock).then_some(said));
     }
 
     #[test]
-    fn a_node_that_leads_looks_until_it_has_looked_in_vain_for_long() {
+    fn a_node_in_company_looks_until_it_has_looked_in_vain_for_long() {
         let r = Rivals::new(1, 4);
-        r.met(1);
         assert!(!r.looks(1));
-        r.took(1);
-        assert!(r.looks(1));
         r.met(1);
-        assert!(!r.looks(1), "one each");
-        (0..100).for_each(|_| r.met(1));
-        (0..MOST).for_each(|_| r.took(1));
-        assert!(!r.looks(1), "it has fallen behind");
-        r.took(1);
-        assert!(r.looks(1), "and not by more than counts");
-        for _ in 1..IN_VAIN {
-            take(&r, 1, &[0]);
-            assert!(!r.looks(1));
-            r.took(1);
-            assert!(r.looks(1));
+        for _ in 0..IN_VAIN {
+            assert!(r.looks(1) && !r.is_awaited(1));
+            take(&r, 1, &NONE);
         }
-        take(&r, 1, &[0]);
-        r.took(1);
         assert!(!r.looks(1), "alone");
     }
 
@@ -273,49 +232,56 @@ mod tests {
         let (r, other) = (Rivals::new(1, 1), Rivals::new(2, 1));
         let mut takes = 0;
         while !r.looks(7) {
-            r.took(7);
+            take(&r, 7, &NONE);
             takes += 1;
         }
         assert_eq!(takes, ALONE_LOOKS_EVERY - 1);
         assert!(!r.looks(8), "in a row");
-        take(&r, 7, &[0]);
+        take(&r, 7, &NONE);
         assert!(!r.looks(7) && !r.is_awaited(7));
-        (1..ALONE_LOOKS_EVERY).for_each(|_| r.took(7));
-        take(&r, 7, &[0, other.says(7)]);
-        assert!(r.is_awaited(7));
-        r.met(7);
-        assert!(!r.is_awaited(7), "it has come");
+        (1..ALONE_LOOKS_EVERY).for_each(|_| take(&r, 7, &NONE));
+        take(&r, 7, &said(2, other.says(7)));
+        assert!(r.is_awaited(7) && r.looks(7));
+        for _ in 0..100 {
+            r.took(7, None);
+            r.took(8, None);
+        }
     }
 
-    /// Its unlock may come before the next look of who has left the lock to it.
+    /// Its unlock may come before the next look of a node that has left the lock to it.
     #[test]
     fn a_stamp_tells_that_its_node_has_had_the_lock() {
-        let (r, other) = (Rivals::new(1, 4), Rivals::new(2, 4));
-        let waiting = |said: u64| r.waiting(7, [0, said].into_iter());
-        let first = other.says(7);
+        let (r, b, c) = (Rivals::new(1, 4), Rivals::new(2, 4), Rivals::new(3, 4));
         r.met(7);
-        r.took(7);
-        take(&r, 7, &[first]);
-        assert!(r.is_still_awaited(7, waiting(first).expect("another node")));
-        let again = other.says(7);
-        assert!(r.is_still_awaited(7, waiting(again).expect("it says so again")));
-        let next = other.next(7, true).expect("it has said that it waits");
-        assert_eq!(next.was, again);
-        assert!(!r.is_still_awaited(7, waiting(next.now).expect("more of its clients wait")));
-        assert_eq!(other.next(7, false), Some(Next { was: next.now, now: 0 }));
-        assert_eq!(other.next(7, false), None, "it says nothing");
-        assert_eq!(waiting(0), None);
+        let mut now = [0, b.says(7), c.says(7), 0];
+        take(&r, 7, &now);
+        assert!(r.is_awaited(7) && r.still_waiting(7, &now).is_some());
+        now[1] = b.says(7);
+        let next = b.next(7, true).expect("it has said that it waits");
+        assert_eq!(next.was, now[1]);
+        now[1] = next.now;
+        assert!(r.still_waiting(7, &now).is_some(), "the other has not had it");
+        now[2] = c.next(7, false).expect("it has said that it waits").now;
+        assert_eq!((now[2], c.next(7, false)), (0, None));
+        assert!(r.still_waiting(7, &now).is_none());
+        r.left(7);
+        assert!(!r.is_awaited(7));
     }
 
     #[test]
     fn stamps_count_when_they_are_of_other_nodes_and_not_given_up() {
         let (r, other) = (Rivals::new(1, 4), Rivals::new(2, 4));
-        let waiting = |said: u64| r.waiting(7, [said].into_iter());
-        assert_eq!(waiting(r.says(7)), None, "its own");
-        assert_eq!(waiting(other.says(8)), None, "another lock's");
-        let said = other.says(7);
-        r.gave_up(7, waiting(said).expect("another node"));
-        assert_eq!(waiting(said), None);
-        assert!(waiting(other.says(7)).is_some(), "it is there after all");
+        let awaits = |stamp: u64| {
+            r.met(7);
+            take(&r, 7, &said(2, stamp));
+            r.is_awaited(7)
+        };
+        assert!(!awaits(r.says(7)), "its own");
+        assert!(!awaits(other.says(8)), "another lock's");
+        let stamp = other.says(7);
+        assert!(awaits(stamp));
+        r.gave_up(7, r.still_waiting(7, &said(2, stamp)).expect("it has not come"));
+        assert!(!awaits(stamp));
+        assert!(awaits(other.says(7)), "it is there after all");
     }
 }

@@ -666,16 +666,13 @@ impl PoolNode {
     }
 
     /// Words at the home of a cell, which is at `at`, in which waiters for its lock may say so: the
-    /// first of [`PoolNode::WAIT_WORDS`]. Many cells share them, and anybody may write anything
+    /// first of four. Many cells share them, and anybody may write anything
     /// there. Only compute nodes have such words.
     pub fn wait_words(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
         let home = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
         let group = (t.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % WAIT_GROUPS;
         Some(GlobalAddr::new(home, WAIT_WORDS + group * WAIT_GROUP_WORDS * 8))
     }
-
-    /// How many words waiters for a lock have.
-    pub const WAIT_WORDS: usize = WAIT_GROUP_WORDS as usize;
 
     /// Where a cell is, if this node knows. Atomic loads only.
     pub fn resolve_cached(&self, t: TableId) -> Option<dmtree_fabric::GlobalAddr> {

@@ -2,9 +2,8 @@
 
 use dmtree_fabric::verb::{cas, chain, read};
 use dmtree_fabric::{GlobalAddr, Nanos, Result, Sampled, Step};
-use dmtree_parts::rivals::Next;
+use dmtree_parts::rivals::{Next, Said, WORDS};
 use dmtree_parts::turns::Turn;
-use dmtree_pool::PoolNode;
 
 use crate::client::{DmTree, HeldLock, Route, is_away};
 use crate::marks::Mark;
@@ -19,22 +18,24 @@ const LEFT_FOR_NS: Nanos = 200_000_000;
 /// Pauses between looks meanwhile, ns: the first, and the longest.
 const LOOKS_AFTER_NS: (Nanos, Nanos) = (2_000, 64_000);
 
-/// All stamps of a lock.
-fn stamps(said: &Sampled) -> impl Iterator<Item = u64> {
-    (0..PoolNode::WAIT_WORDS).map(|i| said.word(i))
+/// How long the stamps of a lock are.
+pub(crate) const STAMP_BYTES: u32 = WORDS as u32 * 8;
+
+fn stamps(said: &Sampled) -> Said {
+    std::array::from_fn(|i| said.word(i))
 }
 
-/// How long they are.
-pub(crate) const STAMP_BYTES: u32 = PoolNode::WAIT_WORDS as u32 * 8;
-
 impl DmTree {
-    /// Before a client tries for a lock: a lock that other nodes wait for is left to them. The tag
-    /// that was met; 0 when none was. Costs a load unless other nodes wait.
-    pub(crate) async fn let_others_in(&self, route: &Route) -> Result<u64> {
-        match self.node.rivals.is_awaited(route.table.bits()) {
-            false => Ok(0),
-            true => Box::pin(self.leave_lock(route)).await,
+    /// Before a client tries for a lock: a lock that other nodes wait for is left to them. Costs a
+    /// load unless other nodes wait.
+    pub(crate) async fn let_others_in(&self, route: &Route) -> Result<()> {
+        let lock = route.table.bits();
+        if !self.node.rivals.is_awaited(lock) {
+            return Ok(());
         }
+        let left = Box::pin(self.leave_lock(route)).await;
+        self.node.rivals.left(lock);
+        left
     }
 
     /// The turn at a lock, when no client of this node has it and no other node waits.
@@ -44,9 +45,8 @@ impl DmTree {
         (!self.node.rivals.is_awaited(lock)).then_some(turn)
     }
 
-    /// Leaves a lock free until another node has had it, until none says any more that it waits, or
-    /// for a bounded time.
-    async fn leave_lock(&self, route: &Route) -> Result<u64> {
+    /// Leaves a lock free until those that wait for it have had it, or for a bounded time.
+    async fn leave_lock(&self, route: &Route) -> Result<()> {
         Mark::LockLeft.hit();
         let (rivals, lock) = (&self.node.rivals, route.table.bits());
         let last = self.ep.now() + LEFT_FOR_NS;
@@ -55,37 +55,29 @@ impl DmTree {
         loop {
             let at = match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(at) => at,
-                Err(e) if is_away(&e) => return Ok(0),
+                Err(e) if is_away(&e) => return Ok(()),
                 Err(e) => return Err(e),
             };
-            let Some(words) = self.node.pool.wait_words(route.table, at) else { return Ok(0) };
+            let Some(words) = self.node.pool.wait_words(route.table, at) else { return Ok(()) };
             self.ep.step(Step::Lock);
             let (was, said) = match self.ep.batch((cas(at, 0, 0), read(words, STAMP_BYTES))).await {
                 Ok(looked) => looked,
-                Err(e) if is_away(&e) => return Ok(0),
+                Err(e) if is_away(&e) => return Ok(()),
                 Err(e) => return Err(e),
             };
-            if self.is_rival(was) {
-                rivals.met(lock);
-                return Ok(was);
+            // No waiter gets what a dead node or an orphan of this one holds before its repair.
+            let is_stuck = self.node.is_abandoned(was) || (was != 0 && !self.is_rival(was));
+            if is_stuck {
+                return Ok(());
             }
-            // What an orphan of this node holds, no waiter gets before this node repairs it.
-            let waiting = rivals.waiting(lock, stamps(&said)).filter(|_| was == 0);
-            let Some(waiting) = waiting else {
-                rivals.left(lock);
-                return Ok(0);
-            };
-            if !rivals.is_still_awaited(lock, waiting) {
-                rivals.met(lock);
-                return Ok(0);
-            }
+            let Some(waiting) = rivals.still_waiting(lock, &stamps(&said)) else { return Ok(()) };
             let now = self.ep.now();
             if before.replace(waiting) != Some(waiting) {
                 until = last.min(now + QUIET_NS);
             }
             if until <= now {
                 rivals.gave_up(lock, waiting);
-                return Ok(0);
+                return Ok(());
             }
             self.ep.check_deadline("leaf lock", route.leaf.bits())?;
             self.pass();
@@ -99,23 +91,20 @@ impl DmTree {
         tag != 0 && (tag >> 48) as u16 != self.ep.node().bits()
     }
 
-    /// A try has found the lock in other hands. Other nodes are counted; a waiter says now and then
+    /// A try has found the lock in other hands. Other nodes are noticed; a waiter says now and then
     /// that it waits.
     pub(crate) async fn meet(
         &self,
         route: &Route,
         at: GlobalAddr,
         was: u64,
-        met: &mut u64,
         tries: u32,
     ) -> Result<()> {
         if !self.is_rival(was) {
             return Ok(());
         }
         let lock = route.table.bits();
-        if std::mem::replace(met, was) != was {
-            self.node.rivals.met(lock);
-        }
+        self.node.rivals.met(lock);
         if tries == 0 || !tries.is_multiple_of(SAYS_EVERY) {
             return Ok(());
         }
@@ -128,7 +117,7 @@ impl DmTree {
 
     fn own_wait_word(&self, route: &Route, at: GlobalAddr) -> Option<GlobalAddr> {
         let words = self.node.pool.wait_words(route.table, at)?;
-        Some(words.plus((self.ep.node().index() % PoolNode::WAIT_WORDS * 8) as u64))
+        Some(words.plus((self.ep.node().index() % WORDS * 8) as u64))
     }
 
     /// A client has the lock that it has waited for: other nodes hear so, and whether more clients
@@ -151,11 +140,7 @@ impl DmTree {
 
     /// A try has taken the lock, and read these stamps.
     pub(crate) fn took(&self, route: &Route, said: Option<&Sampled>) {
-        let lock = route.table.bits();
-        self.node.rivals.took(lock);
-        if let Some(said) = said {
-            self.node.rivals.looked(lock, stamps(said));
-        }
+        self.node.rivals.took(route.table.bits(), said.map(stamps).as_ref());
     }
 
     /// As [`DmTree::try_for`] a leaf's lock, and READs stamps in the same round trip.

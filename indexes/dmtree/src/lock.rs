@@ -66,7 +66,7 @@ impl DmTree {
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
         drop(resting);
         self.ep.point().await;
-        let mut met = self.let_others_in(route).await?;
+        self.let_others_in(route).await?;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = self.next_tag();
         // Where an earlier try with this tag may have succeeded.
@@ -99,7 +99,7 @@ impl DmTree {
                 }
                 (at, Ok(Tried::Busy(was))) => {
                     doubt = None;
-                    self.meet(route, at, was, &mut met, backoff.steps()).await?;
+                    self.meet(route, at, was, backoff.steps()).await?;
                     if self.node.is_abandoned(was)
                         && !Box::pin(self.mend_leaf(route, at, was)).await?
                     {
@@ -148,7 +148,7 @@ impl DmTree {
         if !self.node.has_tables() {
             return self.try_lock_by_word(route).await;
         }
-        let Some(turn) = self.try_turn(route) else { return Ok(None) };
+        let Some(turn) = self.node.leaf_turns.try_turn(route.table.bits()) else { return Ok(None) };
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
             Ok(at) => at,
             Err(e) if is_away(&e) => return Ok(None),
