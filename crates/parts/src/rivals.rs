@@ -13,8 +13,9 @@
 //! waits for nodes only that have had the lock before its own last take, and not since: nodes never
 //! wait for each other in a circle.
 //!
-//! A node that has met no others for long is *alone* at a lock. It looks at every eighth take in a
-//! row, so that a waiter that is always too late is heard all the same.
+//! A node that has met no others for long is *alone* at a lock. While clients of it queue there, it
+//! looks at every eighth take in a row, so that a waiter that is always too late is heard all the
+//! same.
 //!
 //! Stamps that do not change are those of waiters that have gone. The node stops waiting for them
 //! after a bounded time, remembers them, and does not wait for the same ones again.
@@ -91,12 +92,15 @@ impl Rivals {
         self.slot(lock).company.store(IN_VAIN, Relaxed);
     }
 
-    /// Whether a try for a lock shall read the stamps, too.
+    /// Whether a try for a lock shall read the stamps, too. `more`: whether clients of this node
+    /// queue behind.
     #[inline]
-    pub fn looks(&self, lock: u64) -> bool {
+    pub fn looks(&self, lock: u64, more: impl FnOnce() -> bool) -> bool {
         let slot = self.slot(lock);
         slot.company.load(Relaxed) > 0
-            || (slot.row.load(Relaxed) + 1 >= ALONE_LOOKS_EVERY && slot.last.load(Relaxed) == lock)
+            || (slot.row.load(Relaxed) >= ALONE_LOOKS_EVERY - 1
+                && slot.last.load(Relaxed) == lock
+                && more())
     }
 
     /// This node has taken the lock. `said`: the stamps, if the try has read them.
@@ -108,7 +112,7 @@ impl Rivals {
         }
         let is_same = slot.last.swap(lock, Relaxed) == lock;
         let row = if is_same { slot.row.load(Relaxed) } else { 0 };
-        slot.row.store(row + 1, Relaxed);
+        slot.row.store(row.saturating_add(1), Relaxed);
     }
 
     #[cold]
@@ -211,19 +215,19 @@ mod tests {
     }
 
     fn take(r: &Rivals, lock: u64, said: &Said) {
-        r.took(lock, r.looks(lock).then_some(said));
+        r.took(lock, r.looks(lock, || true).then_some(said));
     }
 
     #[test]
     fn a_node_in_company_looks_until_it_has_looked_in_vain_for_long() {
         let r = Rivals::new(1, 4);
-        assert!(!r.looks(1));
+        assert!(!r.looks(1, || true));
         r.met(1);
         for _ in 0..IN_VAIN {
-            assert!(r.looks(1) && !r.is_awaited(1));
+            assert!(r.looks(1, || true) && !r.is_awaited(1));
             take(&r, 1, &NONE);
         }
-        assert!(!r.looks(1), "alone");
+        assert!(!r.looks(1, || true), "alone");
     }
 
     /// A waiter whose tries always come too late is never met.
@@ -231,17 +235,18 @@ mod tests {
     fn a_node_that_is_alone_looks_now_and_then() {
         let (r, other) = (Rivals::new(1, 1), Rivals::new(2, 1));
         let mut takes = 0;
-        while !r.looks(7) {
+        while !r.looks(7, || true) {
             take(&r, 7, &NONE);
             takes += 1;
         }
         assert_eq!(takes, ALONE_LOOKS_EVERY - 1);
-        assert!(!r.looks(8), "in a row");
+        assert!(!r.looks(8, || true), "in a row");
+        assert!(!r.looks(7, || false), "no client of its own waits");
         take(&r, 7, &NONE);
-        assert!(!r.looks(7) && !r.is_awaited(7));
+        assert!(!r.looks(7, || true) && !r.is_awaited(7));
         (1..ALONE_LOOKS_EVERY).for_each(|_| take(&r, 7, &NONE));
         take(&r, 7, &said(2, other.says(7)));
-        assert!(r.is_awaited(7) && r.looks(7));
+        assert!(r.is_awaited(7) && r.looks(7, || true));
         for _ in 0..100 {
             r.took(7, None);
             r.took(8, None);

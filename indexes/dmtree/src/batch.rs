@@ -235,7 +235,7 @@ impl DmTree {
             let len = Table::body_len(route.capacity) as u32;
             let verb = batch.cas(at, 0, tag.0);
             batch.then().read(at.plus(BODY_AT as u64), len);
-            let look = self.looks_at(route, at).map(|at| batch.read(at, STAMP_BYTES));
+            let look = self.looks_at(route, at, &turn).map(|at| batch.read(at, STAMP_BYTES));
             tried.push((*i, *route, at, tag, turn, (verb, look)));
         }
         if batch.is_empty() {

@@ -133,8 +133,13 @@ impl DmTree {
     }
 
     /// The words that a try for a lock reads, too.
-    pub(crate) fn looks_at(&self, route: &Route, at: GlobalAddr) -> Option<GlobalAddr> {
-        let looks = self.node.rivals.looks(route.table.bits());
+    pub(crate) fn looks_at(
+        &self,
+        route: &Route,
+        at: GlobalAddr,
+        turn: &Turn,
+    ) -> Option<GlobalAddr> {
+        let looks = self.node.rivals.looks(route.table.bits(), || turn.is_awaited());
         looks.then(|| self.node.pool.wait_words(route.table, at)).flatten()
     }
 

@@ -73,7 +73,7 @@ impl DmTree {
         let mut doubt = None;
         loop {
             let tried = match self.node.pool.resolve(&self.ep, route.table).await {
-                Ok(at) => (at, self.try_lock(route, at, tag, doubt == Some(at)).await),
+                Ok(at) => (at, self.try_lock((route, &turn), at, tag, doubt == Some(at)).await),
                 Err(e) if is_away(&e) => {
                     Mark::Homeless.hit();
                     (GlobalAddr::NULL, Err(e))
@@ -155,7 +155,7 @@ impl DmTree {
             Err(e) => return Err(e),
         };
         let tag = self.next_tag();
-        match self.try_lock(route, at, tag, false).await {
+        match self.try_lock((route, &turn), at, tag, false).await {
             Ok(Tried::Got(table)) => {
                 self.hold(tag, Lockable::Leaf(*route));
                 let turn = LeafTurn::Table(turn);
@@ -174,7 +174,7 @@ impl DmTree {
     /// `doubt`: an earlier try with this tag may have succeeded.
     async fn try_lock(
         &self,
-        route: &Route,
+        (route, turn): (&Route, &Turn),
         at: GlobalAddr,
         tag: LockTag,
         doubt: bool,
@@ -183,7 +183,7 @@ impl DmTree {
         self.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
         let body = at.plus(BODY_AT as u64);
-        let (was, body, said) = match self.looks_at(route, at) {
+        let (was, body, said) = match self.looks_at(route, at, turn) {
             None => {
                 let (was, body) = self.try_for(lock, (at, 0), body, len).await?;
                 (was, body, None)
