@@ -1,97 +1,206 @@
 //! Fair shares of a remote lock between compute nodes.
 //!
-//! Clients of one node take turns at a lock (`turns.rs`), and each tries for it the moment its turn
-//! comes. The node that has the lock word in its own memory would take the lock again and again
-//! before any other node's try arrives. So a waiter of another node says that it waits: it writes a
-//! *stamp*, a value that is always a new one, to a word beside the locks. The home counts how far
-//! it is ahead of the nodes that it meets at a lock, and while it is ahead and the stamp is a new
-//! one it leaves the lock free until somebody has had it. No lock word says who waits, and nobody
-//! takes a stamp back: that of a waiter that has died does not change any more.
+//! Clients of one node take turns at a lock (`turns.rs`), and the next one tries for it the moment
+//! its turn comes. A node whose tries follow its unlocks faster than tries of other nodes arrive
+//! would take the lock again and again: the home of the lock word on an idle machine, any node on a
+//! busy one. So a node whose clients wait says so: it writes a *stamp* to a word of its own beside
+//! the locks. A node that takes the lock writes its next stamp, or takes the stamp back when no
+//! more of its clients wait.
+//!
+//! A node that has met others at a lock READs the stamps whenever it takes the lock. Those of other
+//! nodes make the lock *awaited*: the node leaves it free until each of them has had it, which
+//! shows in the stamps. So nodes whose clients always wait have the lock in turn, once each. A node
+//! waits for nodes only that have had the lock before its own last take, and not since: nodes never
+//! wait for each other in a circle.
+//!
+//! A node that has met no others for long is *alone* at a lock. While clients of it queue there, it
+//! looks at every eighth take in a row, so that a waiter that is always too late is heard all the
+//! same.
+//!
+//! Stamps that do not change are those of waiters that have gone. The node stops waiting for them
+//! after a bounded time, remembers them, and does not wait for the same ones again.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Nobody else is known to want the lock.
-const ALONE: i32 = 0;
-/// A lead of nothing: leads lie around it.
-const EVEN: i32 = 1 << 16;
-/// Leads count up to this in either direction: what was long ago does not matter.
-const MOST: i32 = 8;
-/// After so many looks at which nobody waited a node is alone.
-const IN_VAIN: u32 = 64;
+/// Words for stamps beside a lock. Nodes that share a word hide each other's stamps.
+pub const WORDS: usize = 4;
+/// What the words hold.
+pub type Said = [u64; WORDS];
+/// After so many looks in a row at which no other node waited a node is alone.
+const IN_VAIN: u32 = 16;
+/// A node that is alone looks at every so many takes of one lock in a row.
+const ALONE_LOOKS_EVERY: u32 = 8;
+/// A stamp is the hash of its lock 32, node 16, the node's takes 8, announcements 8 bits.
+const NODE_AT: u32 = 16;
+const TAKES_AT: u32 = 8;
 
 #[derive(Debug, Default)]
 struct Slot {
-    lead: AtomicI32,
-    /// Looks at which nobody waited, since another node was met.
-    in_vain: AtomicU32,
-    /// The stamp that was seen last.
-    stamp: AtomicU64,
+    /// More looks at which nobody waits until this node is alone; 0 when it is.
+    company: AtomicU32,
+    /// Alone: takes of one lock in a row.
+    row: AtomicU32,
+    /// Alone: the lock that was taken last.
+    last: AtomicU64,
+    /// The stamp of this node; 0 when it does not say that it waits.
+    said: AtomicU64,
+    /// What this node has said last: takes and announcements.
+    number: AtomicU32,
+    /// Whether the lock is to be left to others.
+    is_awaited: AtomicBool,
+    /// Node and takes of those to whom it is to be left, by word; 0 for none.
+    awaited: [AtomicU32; WORDS],
+    /// Node, takes and announcements of those that did not come, by word.
+    given_up: [AtomicU32; WORDS],
 }
 
-/// Leads over other nodes, by a lock's number; several locks may share one. Only who has the turn
-/// at a lock changes its lead.
+/// How a node changes its stamp when it has taken a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// What it has said.
+    pub was: u64,
+    /// What it says; 0 for nothing.
+    pub now: u64,
+}
+
+/// What a node knows of others at locks, by a lock's number; several locks may share a slot. Only
+/// the client that has its node's turn at a lock changes its slot.
 #[derive(Debug)]
-pub struct Rivals(Box<[Slot]>);
+pub struct Rivals {
+    /// The node whose knowledge this is.
+    node: u16,
+    slots: Box<[Slot]>,
+}
 
 fn hash(lock: u64) -> u64 {
     lock.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-/// What a waiter for a lock writes: never the same twice in a row.
-pub fn stamp(lock: u64, client: u16, tries: u32) -> u64 {
-    hash(lock) << 32 | u64::from(client) << 16 | u64::from(tries as u16)
-}
-
 impl Rivals {
-    /// `slots` leads, rounded up to a power of two.
-    pub fn new(slots: usize) -> Self {
-        Self((0..slots.next_power_of_two()).map(|_| Slot::default()).collect())
+    /// What `node` knows of locks: `slots` slots, rounded up to a power of two.
+    pub fn new(node: u16, slots: usize) -> Self {
+        let slots = (0..slots.next_power_of_two()).map(|_| Slot::default()).collect();
+        Self { node, slots }
     }
 
     fn slot(&self, lock: u64) -> &Slot {
-        &self.0[hash(lock) as usize & (self.0.len() - 1)]
+        &self.slots[hash(lock) as usize & (self.slots.len() - 1)]
     }
 
-    /// Another node has the lock: counted once for each time that it takes it.
+    /// Another node has the lock.
     pub fn met(&self, lock: u64) {
-        let slot = self.slot(lock);
-        let next = match slot.lead.load(Ordering::Relaxed) {
-            ALONE => EVEN,
-            n => (n - 1).max(EVEN - MOST),
-        };
-        slot.lead.store(next, Ordering::Relaxed);
-        slot.in_vain.store(0, Ordering::Relaxed);
+        self.slot(lock).company.store(IN_VAIN, Relaxed);
     }
 
-    /// This node has taken the lock. A load while it is alone there.
+    /// Whether a try for a lock shall read the stamps, too. `more`: whether clients of this node
+    /// queue behind.
     #[inline]
-    pub fn took(&self, lock: u64) {
-        let lead = &self.slot(lock).lead;
-        match lead.load(Ordering::Relaxed) {
-            ALONE => {}
-            n => lead.store((n + 1).min(EVEN + MOST), Ordering::Relaxed),
+    pub fn looks(&self, lock: u64, more: impl FnOnce() -> bool) -> bool {
+        let slot = self.slot(lock);
+        slot.company.load(Relaxed) > 0
+            || (slot.row.load(Relaxed) >= ALONE_LOOKS_EVERY - 1
+                && slot.last.load(Relaxed) == lock
+                && more())
+    }
+
+    /// This node has taken the lock. `said`: the stamps, if the try has read them.
+    #[inline]
+    pub fn took(&self, lock: u64, said: Option<&Said>) {
+        let slot = self.slot(lock);
+        if let Some(said) = said {
+            return self.looked(lock, said);
+        }
+        let is_same = slot.last.swap(lock, Relaxed) == lock;
+        let row = if is_same { slot.row.load(Relaxed) } else { 0 };
+        slot.row.store(row.saturating_add(1), Relaxed);
+    }
+
+    #[cold]
+    fn looked(&self, lock: u64, said: &Said) {
+        let slot = self.slot(lock);
+        slot.row.store(0, Relaxed);
+        let waiting = self.waiting(lock, said);
+        let is_awaited = waiting.iter().any(|s| *s != 0);
+        for (place, s) in slot.awaited.iter().zip(waiting) {
+            place.store(s >> TAKES_AT, Relaxed);
+        }
+        slot.is_awaited.store(is_awaited, Relaxed);
+        let company = if is_awaited { IN_VAIN } else { slot.company.load(Relaxed) };
+        slot.company.store(company.saturating_sub(u32::from(!is_awaited)), Relaxed);
+    }
+
+    /// The other nodes that wait for a lock, and may still come, by word; 0 for none.
+    fn waiting(&self, lock: u64, said: &Said) -> [u32; WORDS] {
+        let slot = self.slot(lock);
+        std::array::from_fn(|i| {
+            let s = said[i];
+            let is_other = s >> 32 == hash(lock) && (s >> NODE_AT) as u16 != self.node;
+            let comes = s as u32 != slot.given_up[i].load(Relaxed);
+            if is_other && comes { s as u32 } else { 0 }
+        })
+    }
+
+    /// Whether the lock is to be left to others before this node takes it again. A load.
+    #[inline]
+    pub fn is_awaited(&self, lock: u64) -> bool {
+        self.slot(lock).is_awaited.load(Relaxed)
+    }
+
+    /// The stamps, by word, of those that waited for the lock when this node took it, still do, and
+    /// have not had it since; `None` when there are none: the lock need not be left any more.
+    pub fn still_waiting(&self, lock: u64, said: &Said) -> Option<[u32; WORDS]> {
+        let slot = self.slot(lock);
+        let mut waiting = self.waiting(lock, said);
+        for (s, awaited) in waiting.iter_mut().zip(&slot.awaited) {
+            if *s >> TAKES_AT != awaited.load(Relaxed) {
+                *s = 0;
+            }
+        }
+        waiting.iter().any(|s| *s != 0).then_some(waiting)
+    }
+
+    /// The lock has been left to others.
+    pub fn left(&self, lock: u64) {
+        self.slot(lock).is_awaited.store(false, Relaxed);
+    }
+
+    /// The lock was left long enough, and these have not come.
+    pub fn gave_up(&self, lock: u64, waiting: [u32; WORDS]) {
+        let slot = self.slot(lock);
+        for (place, s) in slot.given_up.iter().zip(waiting).filter(|(_, s)| *s != 0) {
+            place.store(s, Relaxed);
         }
     }
 
-    /// Whether this node is ahead: it looks at the stamp before it tries. A load.
-    #[inline]
-    pub fn is_ahead(&self, lock: u64) -> bool {
-        self.slot(lock).lead.load(Ordering::Relaxed) > EVEN
-    }
-
-    /// Whether a stamp says that somebody waits for this lock who did not when it was looked at
-    /// last.
-    pub fn is_news(&self, lock: u64, stamp: u64) -> bool {
-        stamp >> 32 == hash(lock) && self.slot(lock).stamp.swap(stamp, Ordering::Relaxed) != stamp
-    }
-
-    /// Nobody waits, or who did has not come: this node may go on, and is alone when that is so for
-    /// long.
-    pub fn nobody_came(&self, lock: u64) {
+    /// The stamp with which this node says, once more, that it waits.
+    pub fn says(&self, lock: u64) -> u64 {
         let slot = self.slot(lock);
-        let n = slot.in_vain.load(Ordering::Relaxed) + 1;
-        slot.in_vain.store(n % IN_VAIN, Ordering::Relaxed);
-        slot.lead.store(if n < IN_VAIN { EVEN } else { ALONE }, Ordering::Relaxed);
+        let number = slot.number.load(Relaxed);
+        self.say(slot, lock, (number & !0xff) | ((number + 1) & 0xff))
+    }
+
+    fn say(&self, slot: &Slot, lock: u64, number: u32) -> u64 {
+        let said = hash(lock) << 32 | u64::from(self.node) << NODE_AT | u64::from(number as u16);
+        slot.number.store(number, Relaxed);
+        slot.said.store(said, Relaxed);
+        said
+    }
+
+    /// What becomes of the stamp of a node that has taken the lock. `more`: clients of it wait.
+    #[inline]
+    pub fn next(&self, lock: u64, more: bool) -> Option<Next> {
+        let slot = self.slot(lock);
+        let was = slot.said.load(Relaxed);
+        if was == 0 || was >> 32 != hash(lock) {
+            return None;
+        }
+        let number = slot.number.load(Relaxed).wrapping_add(1 << TAKES_AT);
+        let now = self.say(slot, lock, number);
+        if more {
+            return Some(Next { was, now });
+        }
+        slot.said.store(0, Relaxed);
+        Some(Next { was, now: 0 })
     }
 }
 
@@ -99,37 +208,85 @@ impl Rivals {
 mod tests {
     use super::*;
 
-    #[test]
-    fn who_is_ahead_looks_until_nobody_comes_for_long() {
-        let r = Rivals::new(4);
-        r.took(1);
-        assert!(!r.is_ahead(1), "alone, however often");
-        r.met(1);
-        assert!(!r.is_ahead(1));
-        r.took(1);
-        assert!(r.is_ahead(1));
-        r.met(1);
-        assert!(!r.is_ahead(1), "one each");
-        (0..100).for_each(|_| r.met(1));
-        (0..MOST).for_each(|_| r.took(1));
-        assert!(!r.is_ahead(1), "it has fallen behind");
-        r.took(1);
-        assert!(r.is_ahead(1), "and not by more than counts");
-        for _ in 1..IN_VAIN {
-            r.nobody_came(1);
-            r.took(1);
-            assert!(r.is_ahead(1));
-        }
-        r.nobody_came(1);
-        r.took(1);
-        assert!(!r.is_ahead(1));
+    const NONE: Said = [0; WORDS];
+
+    fn said(at: usize, stamp: u64) -> Said {
+        std::array::from_fn(|i| if i == at { stamp } else { 0 })
+    }
+
+    fn take(r: &Rivals, lock: u64, said: &Said) {
+        r.took(lock, r.looks(lock, || true).then_some(said));
     }
 
     #[test]
-    fn a_stamp_is_news_once_and_of_its_lock() {
-        let r = Rivals::new(4);
-        assert!(!r.is_news(7, 0) && !r.is_news(7, stamp(8, 1, 1)));
-        assert!(r.is_news(7, stamp(7, 1, 1)) && !r.is_news(7, stamp(7, 1, 1)));
-        assert!(r.is_news(7, stamp(7, 1, 2)) && r.is_news(7, stamp(7, 2, 2)));
+    fn a_node_in_company_looks_until_it_has_looked_in_vain_for_long() {
+        let r = Rivals::new(1, 4);
+        assert!(!r.looks(1, || true));
+        r.met(1);
+        for _ in 0..IN_VAIN {
+            assert!(r.looks(1, || true) && !r.is_awaited(1));
+            take(&r, 1, &NONE);
+        }
+        assert!(!r.looks(1, || true), "alone");
+    }
+
+    /// A waiter whose tries always come too late is never met.
+    #[test]
+    fn a_node_that_is_alone_looks_now_and_then() {
+        let (r, other) = (Rivals::new(1, 1), Rivals::new(2, 1));
+        let mut takes = 0;
+        while !r.looks(7, || true) {
+            take(&r, 7, &NONE);
+            takes += 1;
+        }
+        assert_eq!(takes, ALONE_LOOKS_EVERY - 1);
+        assert!(!r.looks(8, || true), "in a row");
+        assert!(!r.looks(7, || false), "no client of its own waits");
+        take(&r, 7, &NONE);
+        assert!(!r.looks(7, || true) && !r.is_awaited(7));
+        (1..ALONE_LOOKS_EVERY).for_each(|_| take(&r, 7, &NONE));
+        take(&r, 7, &said(2, other.says(7)));
+        assert!(r.is_awaited(7) && r.looks(7, || true));
+        for _ in 0..100 {
+            r.took(7, None);
+            r.took(8, None);
+        }
+    }
+
+    /// Its unlock may come before the next look of a node that has left the lock to it.
+    #[test]
+    fn a_stamp_tells_that_its_node_has_had_the_lock() {
+        let (r, b, c) = (Rivals::new(1, 4), Rivals::new(2, 4), Rivals::new(3, 4));
+        r.met(7);
+        let mut now = [0, b.says(7), c.says(7), 0];
+        take(&r, 7, &now);
+        assert!(r.is_awaited(7) && r.still_waiting(7, &now).is_some());
+        now[1] = b.says(7);
+        let next = b.next(7, true).expect("it has said that it waits");
+        assert_eq!(next.was, now[1]);
+        now[1] = next.now;
+        assert!(r.still_waiting(7, &now).is_some(), "the other has not had it");
+        now[2] = c.next(7, false).expect("it has said that it waits").now;
+        assert_eq!((now[2], c.next(7, false)), (0, None));
+        assert!(r.still_waiting(7, &now).is_none());
+        r.left(7);
+        assert!(!r.is_awaited(7));
+    }
+
+    #[test]
+    fn stamps_count_when_they_are_of_other_nodes_and_not_given_up() {
+        let (r, other) = (Rivals::new(1, 4), Rivals::new(2, 4));
+        let awaits = |stamp: u64| {
+            r.met(7);
+            take(&r, 7, &said(2, stamp));
+            r.is_awaited(7)
+        };
+        assert!(!awaits(r.says(7)), "its own");
+        assert!(!awaits(other.says(8)), "another lock's");
+        let stamp = other.says(7);
+        assert!(awaits(stamp));
+        r.gave_up(7, r.still_waiting(7, &said(2, stamp)).expect("it has not come"));
+        assert!(!awaits(stamp));
+        assert!(awaits(other.says(7)), "it is there after all");
     }
 }

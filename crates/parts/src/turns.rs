@@ -92,6 +92,11 @@ pub struct Turn {
 }
 
 impl Turn {
+    /// Whether clients of this node queue behind.
+    pub fn is_awaited(&self) -> bool {
+        self.table.slots[self.index].is_awaited()
+    }
+
     /// How many threads have clients that poll for it behind ([`TurnTable::polled_turn`]).
     pub fn threads_waiting(&self) -> usize {
         self.table.slots[self.index].threads_waiting()

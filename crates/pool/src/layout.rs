@@ -42,8 +42,11 @@ pub(crate) fn first_node(offset: u64) -> GlobalAddr {
 
 /// A compute node's region: words in which waiters for its locks say that they wait.
 pub(crate) const WAIT_WORDS: u64 = 64;
-/// How many.
-pub(crate) const WAIT_WORDS_COUNT: u64 = 64;
+/// So many words belong together: what the waiters of different nodes for one lock say.
+pub(crate) const WAIT_GROUP_WORDS: u64 = 4;
+/// How many groups.
+pub(crate) const WAIT_GROUPS: u64 = 28;
+const _: () = assert!(WAIT_WORDS + WAIT_GROUPS * WAIT_GROUP_WORDS * 8 <= compute_base());
 
 /// First byte of a compute node's region that tables may use.
 pub(crate) const fn compute_base() -> u64 {

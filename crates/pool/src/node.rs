@@ -17,7 +17,7 @@ use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
 use crate::keeper::Keeping;
-use crate::layout::{Shape, WAIT_WORDS, WAIT_WORDS_COUNT};
+use crate::layout::{Shape, WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
 use crate::notes::{Notes, Span};
 use crate::pieces::Wanted;
 use crate::reclaim::{Quarantine, Retired};
@@ -665,13 +665,13 @@ impl PoolNode {
         self.quarantine.push(Retired::Table(index, t), u64::from(t.lines()) * 64);
     }
 
-    /// A word at the home of a cell, which is at `at`, in which waiters for its lock may say so:
-    /// many cells share one, and anybody may write anything there. Only compute nodes have such
-    /// words.
-    pub fn wait_word(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
+    /// Words at the home of a cell, which is at `at`, in which waiters for its lock may say so: the
+    /// first of four. Many cells share them, and anybody may write anything
+    /// there. Only compute nodes have such words.
+    pub fn wait_words(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
         let home = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
-        let slot = t.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        Some(GlobalAddr::new(home, WAIT_WORDS + slot % WAIT_WORDS_COUNT * 8))
+        let group = (t.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % WAIT_GROUPS;
+        Some(GlobalAddr::new(home, WAIT_WORDS + group * WAIT_GROUP_WORDS * 8))
     }
 
     /// Where a cell is, if this node knows. Atomic loads only.

@@ -6,6 +6,7 @@ use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Values, Write, check_key};
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
+use crate::fair::STAMP_BYTES;
 use crate::format::slot::Place;
 use crate::format::table::{BODY_AT, Table, View};
 use crate::lock::{LeafTurn, Locked};
@@ -217,7 +218,7 @@ impl DmTree {
         let mut batch = VerbVec::new();
         let mut tried = Vec::new();
         for (i, route) in round.members.iter().zip(&round.routes) {
-            let Some(turn) = self.node.leaf_turns.try_turn(route.table.bits()) else {
+            let Some(turn) = self.try_turn(route) else {
                 round.alone.push(*i);
                 continue;
             };
@@ -232,9 +233,10 @@ impl DmTree {
             let tag = self.next_tag();
             self.tries.borrow_mut().push(HeldLock { tag, on: Lockable::Leaf(*route) });
             let len = Table::body_len(route.capacity) as u32;
-            batch.cas(at, 0, tag.0);
+            let verb = batch.cas(at, 0, tag.0);
             batch.then().read(at.plus(BODY_AT as u64), len);
-            tried.push((*i, *route, at, tag, turn));
+            let look = self.looks_at(route, at, &turn).map(|at| batch.read(at, STAMP_BYTES));
+            tried.push((*i, *route, at, tag, turn, (verb, look)));
         }
         if batch.is_empty() {
             return Ok(Vec::new());
@@ -244,7 +246,7 @@ impl DmTree {
             Ok(results) => results,
             Err(e) if is_away(&e) => {
                 // Which locks are ours is unknown; whoever meets one of these tags repairs its leaf.
-                for (i, route, _, tag, _) in tried {
+                for (i, route, _, tag, ..) in tried {
                     self.leave_try(HeldLock { tag, on: Lockable::Leaf(route) });
                     round.alone.push(i);
                 }
@@ -253,13 +255,15 @@ impl DmTree {
             Err(e) => return Err(e),
         };
         let mut locked = Vec::with_capacity(tried.len());
-        for (n, (i, route, at, tag, turn)) in tried.into_iter().enumerate() {
-            let bytes = results.take_sampled(2 * n + 1);
+        for (i, route, at, tag, turn, (verb, look)) in tried {
+            let bytes = results.take_sampled(verb + 1);
             self.forget_try(tag);
-            if results.word(2 * n) != 0 {
+            if results.word(verb) != 0 {
                 round.alone.push(i);
                 continue;
             }
+            let said = look.map(|l| results.take_sampled(l));
+            self.took(&route, said.as_ref());
             match bytes.extract(|b| Table::view(route.table, route.capacity, b)) {
                 View::Whole(table) if route.matches(&table) => {
                     self.hold(tag, Lockable::Leaf(route));

@@ -323,15 +323,27 @@ impl DmTree {
         body: GlobalAddr,
         len: usize,
     ) -> Result<(u64, dmtree_fabric::Sampled)> {
+        let (at, was, tag) = (word.0, word.1, h.tag.0);
+        self.try_with(h, async {
+            match self.node.has(Defect::LockBesideRead) {
+                false => self.cas_and_read(at, (was, tag), body, len).await,
+                true => self.ep.batch((cas(at, was, tag), read(body, len as u32))).await,
+            }
+        })
+        .await
+    }
+
+    /// The same for verbs that are posted when the future is polled.
+    pub(crate) async fn try_with<T>(
+        &self,
+        h: HeldLock,
+        verbs: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let in_doubt = self.tries.borrow().iter().any(|t| t.tag == h.tag);
         if !in_doubt {
             self.tries.borrow_mut().push(h);
         }
-        let (at, was, tag) = (word.0, word.1, h.tag.0);
-        let tried = match self.node.has(Defect::LockBesideRead) {
-            false => self.cas_and_read(at, (was, tag), body, len).await,
-            true => self.ep.batch((cas(at, was, tag), read(body, len as u32))).await,
-        };
+        let tried = verbs.await;
         let untouched = |e: &Error| !in_doubt && e.effect() == dmtree_fabric::Effect::None;
         if tried.as_ref().map_or_else(untouched, |_| true) {
             self.forget_try(h.tag);

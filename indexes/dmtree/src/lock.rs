@@ -66,14 +66,14 @@ impl DmTree {
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
         drop(resting);
         self.ep.point().await;
-        let mut met = self.let_others_in(route).await?;
+        self.let_others_in(route).await?;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = self.next_tag();
         // Where an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
             let tried = match self.node.pool.resolve(&self.ep, route.table).await {
-                Ok(at) => (at, self.try_lock(route, at, tag, doubt == Some(at)).await),
+                Ok(at) => (at, self.try_lock((route, &turn), at, tag, doubt == Some(at)).await),
                 Err(e) if is_away(&e) => {
                     Mark::Homeless.hit();
                     (GlobalAddr::NULL, Err(e))
@@ -83,11 +83,14 @@ impl DmTree {
             match tried {
                 (at, Ok(Tried::Got(table))) => {
                     self.hold(tag, Lockable::Leaf(*route));
-                    self.node.rivals.took(route.table.bits());
+                    self.say_taken(route, at, &turn);
                     let turn = LeafTurn::Table(turn);
                     return Ok(Some(Locked { route: *route, at, tag, table, turn, image: None }));
                 }
-                (_, Ok(Tried::Stale)) => return Ok(None),
+                (at, Ok(Tried::Stale)) => {
+                    self.say_taken(route, at, &turn);
+                    return Ok(None);
+                }
                 (at, Ok(Tried::Unbuilt)) => {
                     doubt = None;
                     if !Box::pin(self.mend_leaf(route, at, 0)).await? {
@@ -96,7 +99,7 @@ impl DmTree {
                 }
                 (at, Ok(Tried::Busy(was))) => {
                     doubt = None;
-                    self.meet(route, at, was, &mut met, backoff.steps()).await?;
+                    self.meet(route, at, was, backoff.steps()).await?;
                     if self.node.is_abandoned(was)
                         && !Box::pin(self.mend_leaf(route, at, was)).await?
                     {
@@ -152,7 +155,7 @@ impl DmTree {
             Err(e) => return Err(e),
         };
         let tag = self.next_tag();
-        match self.try_lock(route, at, tag, false).await {
+        match self.try_lock((route, &turn), at, tag, false).await {
             Ok(Tried::Got(table)) => {
                 self.hold(tag, Lockable::Leaf(*route));
                 let turn = LeafTurn::Table(turn);
@@ -171,7 +174,7 @@ impl DmTree {
     /// `doubt`: an earlier try with this tag may have succeeded.
     async fn try_lock(
         &self,
-        route: &Route,
+        (route, turn): (&Route, &Turn),
         at: GlobalAddr,
         tag: LockTag,
         doubt: bool,
@@ -179,11 +182,22 @@ impl DmTree {
         let len = Table::body_len(route.capacity);
         self.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        let (was, body) = self.try_for(lock, (at, 0), at.plus(BODY_AT as u64), len).await?;
+        let body = at.plus(BODY_AT as u64);
+        let (was, body, said) = match self.looks_at(route, at, turn) {
+            None => {
+                let (was, body) = self.try_for(lock, (at, 0), body, len).await?;
+                (was, body, None)
+            }
+            Some(words) => {
+                let (was, body, said) = self.try_and_look(lock, at, (body, len), words).await?;
+                (was, body, Some(said))
+            }
+        };
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
             return Ok(Tried::Busy(was));
         }
+        self.took(route, said.as_ref());
         // The lock is ours: nobody writes this table now, so a torn one is not a table of this leaf.
         let view = body.extract(|b| Table::view(route.table, route.capacity, b));
         let other = match view {

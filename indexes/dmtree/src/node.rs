@@ -141,7 +141,7 @@ impl DmNode {
             root,
             cache: NodeCache::new(cx.cache_bytes),
             leaf_turns: TurnTable::new(TURNS),
-            rivals: Rivals::new(TURNS),
+            rivals: Rivals::new(cx.pool.cn().bits(), TURNS),
             inner_turns: TurnTable::ranked(Rank(MAX_LEVELS as u8), INNER_TURNS),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),

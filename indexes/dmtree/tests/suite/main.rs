@@ -7,5 +7,6 @@ mod concurrent;
 mod digest;
 mod dropped_leader;
 mod fair;
+mod fair_sim;
 mod sim;
 mod tables;
