@@ -1,5 +1,7 @@
 //! Several operations with fewer round trips than one by one. Not atomic: each is linearizable by itself.
 
+use std::collections::VecDeque;
+
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
 use dmtree_parts::hash::{KeyHash, positions};
@@ -75,44 +77,67 @@ impl DmTree {
         outcomes.clear();
         outcomes.resize_with(writes.len(), || Ok(Outcome::Done));
         let scope = self.ep.begin(OpKind::WriteMany);
-        let mut pending: std::collections::VecDeque<usize> = (0..writes.len()).collect();
+        let mut pending: VecDeque<usize> = (0..writes.len()).collect();
         while !pending.is_empty() {
             self.ep.renew_deadline();
             let mut round = Round::default();
-            let mut later = std::collections::VecDeque::new();
-            {
-                let _pin = self.pin();
-                while let Some(i) = pending.pop_front() {
-                    if !self.node.has_tables() {
-                        round.alone.push(i);
-                        continue;
-                    }
-                    let route = self.route(writes[i].0).await?;
-                    let other = round.routes.iter().any(|r: &Route| r.table == route.table)
-                        || round.members.iter().any(|m: &usize| writes[*m].0 == writes[i].0);
-                    if other || round.members.len() == MAX_TOGETHER {
-                        later.push_back(i);
-                        if round.members.len() == MAX_TOGETHER {
-                            break;
-                        }
-                    } else {
-                        round.members.push(i);
-                        round.routes.push(route);
-                    }
+            if let Err(e) = self.write_together(writes, &mut pending, &mut round, outcomes).await {
+                // What the rounds before have come to stays known.
+                for i in round.members.into_iter().chain(round.alone).chain(pending) {
+                    outcomes[i] = Err(e.clone());
                 }
-                later.append(&mut pending);
-                let ran = self.run_round(writes, &mut round, outcomes).await;
-                self.leave_orphans();
-                ran?;
+                break;
             }
             for i in round.alone {
                 let (key, w) = writes[i];
                 outcomes[i] = self.write_one(key, w).await;
             }
-            pending = later;
         }
         scope.end(OpOutcome::Other);
         Ok(())
+    }
+
+    /// Takes writes of different leaves out of `pending`, and makes them. After an error, those of
+    /// the round may have had their effect, and those that are pending have not begun.
+    async fn write_together(
+        &self,
+        writes: &[(&[u8], Write<'_>)],
+        pending: &mut VecDeque<usize>,
+        round: &mut Round,
+        outcomes: &mut [Result<Outcome>],
+    ) -> Result<()> {
+        let mut later = VecDeque::new();
+        let _pin = self.pin();
+        while let Some(i) = pending.pop_front() {
+            if !self.node.has_tables() {
+                round.alone.push(i);
+                continue;
+            }
+            let route = match self.route(writes[i].0).await {
+                Ok(route) => route,
+                Err(e) => {
+                    pending.push_front(i);
+                    pending.append(&mut later);
+                    return Err(e);
+                }
+            };
+            let other = round.routes.iter().any(|r: &Route| r.table == route.table)
+                || round.members.iter().any(|m: &usize| writes[*m].0 == writes[i].0);
+            if other || round.members.len() == MAX_TOGETHER {
+                later.push_back(i);
+                if round.members.len() == MAX_TOGETHER {
+                    break;
+                }
+            } else {
+                round.members.push(i);
+                round.routes.push(route);
+            }
+        }
+        later.append(pending);
+        *pending = later;
+        let ran = self.run_round(writes, round, outcomes).await;
+        self.leave_orphans();
+        ran
     }
 
     async fn write_one(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
