@@ -221,7 +221,7 @@ pub fn handing_over() -> Beside {
 pub fn burying() -> Beside {
     let before = deletes((0..96).filter(|n| n % 8 != 0));
     let play = Play { name: "burying", before, ops: vec![Op::Maintain], ..merging_again().play };
-    let more = (3..8).map(|digit| inserts(0..96, digit)).collect::<Vec<_>>().concat();
+    let more = (3..8).map(|digit| inserts(0..32, digit)).collect::<Vec<_>>().concat();
     let others = concat(&[vec![Op::Reclaim], more]);
     Beside { twin: true, ..Beside::new(play, others) }
 }
