@@ -77,6 +77,9 @@ pub(crate) struct Attempts {
     failed: u32,
 }
 
+/// Tries of an operation without an effect whose connections break while its node is a member.
+const BROKEN_TRIES: u32 = 5;
+
 impl Attempts {
     /// What an operation does after an error. It `reads` when it may be repeated whatever the error says of its effect.
     pub(crate) async fn after(&mut self, at: Standpoint<'_>, e: Error, reads: bool) -> Next {
@@ -99,6 +102,8 @@ impl Attempts {
             Belonging::Member if e.kind() == Unreachable && self.failed == 1 => {
                 return Next::Again;
             }
+            // It may take some tries until it hears.
+            Belonging::Member if e.kind() == Unreachable && self.failed <= BROKEN_TRIES => {}
             Belonging::Member => return Next::Give(e),
             _ if !is_sound => return Next::Give(in_doubt(e)),
             _ => {}
