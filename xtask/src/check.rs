@@ -90,8 +90,8 @@ const BY_TESTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Marks that neither these seeds nor a test reach since leaves merge with either neighbour and a
-/// write in a full pool collects garbage: their branches want tests of their own.
+/// Marks that neither these seeds nor the crash suite reach. Each branch wants a test of its own, or
+/// is dead.
 const UNREACHED: [&str; 2] =
     ["census: a dead leaf that nobody was to unlink", "merge: no neighbours under one parent"];
 

@@ -77,7 +77,8 @@ pub(crate) struct Attempts {
     failed: u32,
 }
 
-/// Tries of an operation without an effect whose connections break while its node is a member.
+/// A read, or an operation without an effect, is tried so often while its connections break and the
+/// node is still a member as far as it knows.
 const BROKEN_TRIES: u32 = 5;
 
 impl Attempts {

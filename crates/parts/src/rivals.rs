@@ -36,7 +36,7 @@ const TAKES_AT: u32 = 8;
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// More looks at which nobody waits until this node is alone; 0 when it is.
+    /// Looks without a waiter after which this node is alone; 0 when it is.
     company: AtomicU32,
     /// Alone: takes of one lock in a row.
     row: AtomicU32,
@@ -67,7 +67,7 @@ pub struct Next {
 /// the client that has its node's turn at a lock changes its slot.
 #[derive(Debug)]
 pub struct Rivals {
-    /// The node whose knowledge this is.
+    /// This node.
     node: u16,
     slots: Box<[Slot]>,
 }

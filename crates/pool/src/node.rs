@@ -666,7 +666,7 @@ impl PoolNode {
     }
 
     /// Words at the home of a cell, which is at `at`, in which waiters for its lock may say so: the
-    /// first of four. Many cells share them, and anybody may write anything
+    /// first of four. Many cells share them, and a reader of stamps trusts none: any member may write
     /// there. Only compute nodes have such words.
     pub fn wait_words(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
         let home = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
