@@ -246,7 +246,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "safe code that takes Miri minutes")]
     fn bytes_on_the_wire() {
         let c = Costs::new(&Profile::named("dmtree-artifact-100g").unwrap());
         let of = |op, len| {
@@ -264,7 +263,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "safe code that takes Miri minutes")]
     fn the_knee_slows_down_to_its_floor() {
         let c = Costs::new(&Profile::named("cx6-200g").unwrap());
         assert_eq!(c.initiate(Opcode::Read, 1150), 9_000);

@@ -300,7 +300,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "safe code that takes Miri minutes")]
     fn the_shipped_ones_are_sound_and_round_trip() {
         for name in Profile::names() {
             let p = Profile::named(name).unwrap();
@@ -314,7 +313,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "safe code that takes Miri minutes")]
     fn bad_fields_are_named_with_file_and_range() {
         let text = Profile::named("ideal").unwrap().to_toml();
         let bad = |from: &str, to: &str| {
@@ -345,7 +343,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "safe code that takes Miri minutes")]
     fn fields_can_be_overridden() {
         let mut p = Profile::named("cx6-100g").unwrap();
         p.set("responder_ns.read", "22").unwrap();

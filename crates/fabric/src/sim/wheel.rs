@@ -173,7 +173,6 @@ mod tests {
 
     /// Against a plain sorted list, with times near, equal, far and in the past.
     #[test]
-    #[cfg_attr(miri, ignore = "safe code that takes Miri minutes")]
     fn events_come_out_in_order() {
         let mut state = 7u64;
         let mut draw = move || {
@@ -220,7 +219,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "safe code that takes Miri minutes")]
     fn nothing_comes_out_before_its_time() {
         let mut wheel = Wheel::new();
         wheel.push(1 << 40, 1u64);
