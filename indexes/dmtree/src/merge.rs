@@ -44,7 +44,7 @@ impl DmTree {
     }
 
     /// False: they are too large together.
-    async fn merge_pair(
+    pub(crate) async fn merge_pair(
         &self,
         key: &[u8],
         (ra, rb): (Route, Route),

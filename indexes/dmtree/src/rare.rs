@@ -299,6 +299,56 @@ fn a_dead_leaf_whose_sibling_has_no_record_is_unlinked_later() {
     });
 }
 
+/// A process that dies takes its list of dead leaves to unlink with it. The garbage collection finds
+/// such a leaf by the left sibling that still names it.
+#[test]
+fn a_dead_leaf_that_no_list_names_is_unlinked_by_a_census() {
+    let _one = one_at_a_time();
+    let scene = scene(small(), (0..100).map(key));
+    alone(&scene, |mut c| async move {
+        let pin = c.pin();
+        let route = route_to(&c, &key(50)).await;
+        let l = c.lock_route(&route).await.expect("works").expect("alive");
+        assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
+        let chore = c.node.pop_chore();
+        assert!(matches!(chore, Some(Chore::Unlink { .. })), "{chore:?}");
+        c.node.pool.kept_no_more(route.leaf);
+        drop(pin);
+        let before = (hits(Mark::CensusUnlink), hits(Mark::Unlinked));
+        c.census().await.expect("works");
+        all_chores(&mut c).await;
+        let after = (hits(Mark::CensusUnlink), hits(Mark::Unlinked));
+        assert_eq!(after, (before.0 + 1, before.1 + 1));
+    });
+}
+
+/// A cached inner node may name two leaves side by side that a split has parted meanwhile. They are not
+/// merged: the leaf between them would not be reached any more.
+#[test]
+fn leaves_that_are_no_neighbours_are_not_merged() {
+    let _one = one_at_a_time();
+    let scene = scene(small(), (0..200).map(key));
+    alone(&scene, |mut c| async move {
+        for n in (0..200).filter(|n| n % 20 != 0) {
+            c.write(&key(n), Write::Delete).await.expect("works");
+        }
+        let pin = c.pin();
+        let parent = c.descend_to(&key(0), 1).await.expect("works").expect("a bottom level");
+        assert!(parent.records().len() > 2, "a leaf lies between two others");
+        let pair = [0, 2].map(|i| crate::route::route_of(&parent.records()[i]));
+        let low = parent.keys().get(2).to_vec();
+        let before = hits(Mark::MergeNoNeighbour);
+        assert!(c.merge_pair(&key(0), pair.into(), low).await.expect("works"));
+        assert_eq!(hits(Mark::MergeNoNeighbour), before + 1);
+        drop(pin);
+        all_chores(&mut c).await;
+        let mut out = Vec::new();
+        for n in (0..200).step_by(20) {
+            assert!(c.get(&key(n), &mut out).await.expect("works"), "{n}");
+        }
+    });
+}
+
 /// The WRITE of a table that its operation did not wait for may come when the cell is another
 /// leaf's. Nobody is locked out by it.
 #[test]

@@ -103,7 +103,7 @@ fn late_verbs_find_defects() {
         growing_and_merged,
     ];
     // The split has committed, and its image is torn; an entry is torn.
-    let half_split = CrashPoint { verb: 10, place: Place::Inside };
+    let half_split = CrashPoint { verb: 11, place: Place::Inside };
     let half_update = CrashPoint { verb: 8, place: Place::Inside };
     let known: [Wanted; 9] = [
         (Defect::UnlockBeforePublish, split_and_merged, None),
