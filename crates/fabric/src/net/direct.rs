@@ -7,10 +7,10 @@ use std::task::Poll;
 
 use super::link::{Ended, Link};
 use super::rdma::{Client, End, Rdma};
-use super::transport::NetTransport;
+use super::transport::{NetTransport, restarted};
 use crate::addr::NodeId;
 use crate::core::Core;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::Member;
 use crate::transport::{Progress, Ticket, WorkRequest};
 
@@ -74,19 +74,18 @@ impl NetTransport {
         if direct.news_seen.replace(news) == news {
             return;
         }
-        let is_former = |link: &Link| {
+        let why_former = |link: &Link| {
             let Member { node, incarnation } = link.to();
-            self.shared.known_life(node).is_some_and(|life| life != incarnation)
-                || self.shared.verdicts.check_presence(node).is_err()
+            let is_over = self.shared.known_life(node).is_some_and(|life| life != incarnation);
+            let presence = self.shared.verdicts.check_presence(node);
+            presence.err().or_else(|| is_over.then(|| restarted(node)))
         };
-        let former: Vec<NodeId> = {
-            let mut links = self.links.borrow_mut();
-            let tied = links.values_mut().filter(|l| l.is_tied() && is_former(l));
-            tied.map(|link| link.to().node).collect()
+        let former: Vec<(NodeId, Error)> = {
+            let links = self.links.borrow();
+            let tied = links.values().filter(|l| l.is_tied());
+            tied.filter_map(|link| Some((link.to().node, why_former(link)?))).collect()
         };
-        for node in former {
-            let why =
-                Error::new(ErrorKind::Unreachable, format!("{node} has restarted: try again"));
+        for (node, why) in former {
             direct.client.disconnect(core, node, &why);
         }
     }

@@ -351,6 +351,6 @@ impl Drop for NetTransport {
 }
 
 #[cold]
-fn restarted(node: NodeId) -> Error {
+pub(super) fn restarted(node: NodeId) -> Error {
     Error::new(ErrorKind::Unreachable, format!("{node} has restarted: try again"))
 }
