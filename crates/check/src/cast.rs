@@ -259,16 +259,11 @@ impl<I: RangeIndex> Cast<'_, I> {
                         continue;
                     }
                     if !shared.stage.may_be_expelled(cn) {
-                        let members: Vec<String> = latest
-                            .members
-                            .iter()
-                            .map(|m| format!("{} {:?}", m.member, m.standing))
-                            .collect();
+                        let members = shared.members();
                         let now = shared.fabric.now();
                         shared.found(Finding::Expelled(format!(
-                            "at {now} ns: {e}; its keeper was last heard of at {heard} ns; {}; \
-                             running: {}",
-                            members.join(", "),
+                            "at {now} ns: {e}; its keeper was last heard of at {heard} ns; \
+                             {members}; running: {}",
                             shared.open().join("; ")
                         )));
                     }
