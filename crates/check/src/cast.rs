@@ -60,7 +60,7 @@ impl<I: RangeIndex> Cast<'_, I> {
         match self.bed.cluster.fabric().attach(NodeId::compute(cn as u16)) {
             Err(e) if e.kind() == ErrorKind::Fenced && shared.stage.may_be_expelled(cn) => {
                 shared.stage.expel(cn);
-                shared.wake(|of| of == Some(cn));
+                shared.out(cn);
                 None
             }
             attached => {
@@ -268,7 +268,7 @@ impl<I: RangeIndex> Cast<'_, I> {
                         )));
                     }
                     shared.stage.expel(cn);
-                    shared.wake(|of| of == Some(cn));
+                    shared.out(cn);
                     return;
                 }
                 _ => ep.sleep(shared.case.lease_ns / STEPS_PER_LEASE).await,
@@ -283,7 +283,7 @@ impl<I: RangeIndex> Cast<'_, I> {
         // When it does not come to its end it is as if the process were killed.
         let _ = pool.depart(ep, shared.case.lease_ns / STEPS_PER_LEASE).await;
         shared.stage.left(cn);
-        shared.wake(|of| of == Some(cn));
+        shared.out(cn);
     }
 
     /// Makes happen what is due.

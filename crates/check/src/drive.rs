@@ -95,6 +95,12 @@ impl<'a> Shared<'a> {
         slots.iter().filter(|(_, cn)| of(*cn)).for_each(|(slot, _)| self.core.wake(*slot));
     }
 
+    /// The life of a node has ended: its clients hear of it, and the director, which waits for what
+    /// was due next before.
+    pub(crate) fn out(&self, cn: usize) {
+        self.wake(|of| of.is_none_or(|of| of == cn));
+    }
+
     /// How many operations run, of a node or of all.
     pub(crate) fn running(&self, cn: Option<usize>) -> u32 {
         let nodes = usize::from(self.case.pool.compute_nodes);
