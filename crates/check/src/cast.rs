@@ -336,10 +336,13 @@ impl<I: RangeIndex> Cast<'_, I> {
         }
     }
 
-    /// Whether a member works indeed: the lease of one that has crashed may not have ended yet.
+    /// Whether a member works indeed, and goes on to: the lease of one that has crashed may not have
+    /// ended yet, and one that leaves would end among those that are judged.
     fn is_up(&self, m: Member) -> bool {
         let (stage, cn) = (&self.shared.stage, m.node.index());
-        stage.condition(cn) == Condition::Up && stage.incarnation(cn) == m.incarnation
+        stage.condition(cn) == Condition::Up
+            && stage.incarnation(cn) == m.incarnation
+            && !stage.is_leaving(cn)
     }
 
     /// Whether a node has heard how far everybody has come.
