@@ -1,4 +1,4 @@
-//! Defects of lives, planted one at a time: seeds of the faults of lives find each.
+//! Defects of lives, planted one at a time: do seeds of the faults of lives find each?
 
 use dmtree_bench::checked::{Setting, case, run};
 use dmtree_bench::registry::find;
@@ -18,6 +18,7 @@ fn first(seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
 
 /// One test: what is planted is on in all of the process.
 #[test]
+#[ignore = "how many seeds each defect takes was not measured"]
 fn seeds_find_what_lives_once_cost_a_pool() {
     let membership = [
         (MembershipDefect::LateForTheFormer, 0..100),
