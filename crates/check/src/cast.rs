@@ -60,7 +60,7 @@ impl<I: RangeIndex> Cast<'_, I> {
         match self.bed.cluster.fabric().attach(NodeId::compute(cn as u16)) {
             Err(e) if e.kind() == ErrorKind::Fenced && shared.stage.may_be_expelled(cn) => {
                 shared.stage.expel(cn);
-                shared.wake(|of| of == Some(cn));
+                shared.out(cn);
                 None
             }
             attached => {
@@ -259,21 +259,16 @@ impl<I: RangeIndex> Cast<'_, I> {
                         continue;
                     }
                     if !shared.stage.may_be_expelled(cn) {
-                        let members: Vec<String> = latest
-                            .members
-                            .iter()
-                            .map(|m| format!("{} {:?}", m.member, m.standing))
-                            .collect();
+                        let members = shared.members();
                         let now = shared.fabric.now();
                         shared.found(Finding::Expelled(format!(
-                            "at {now} ns: {e}; its keeper was last heard of at {heard} ns; {}; \
-                             running: {}",
-                            members.join(", "),
+                            "at {now} ns: {e}; its keeper was last heard of at {heard} ns; \
+                             {members}; running: {}",
                             shared.open().join("; ")
                         )));
                     }
                     shared.stage.expel(cn);
-                    shared.wake(|of| of == Some(cn));
+                    shared.out(cn);
                     return;
                 }
                 _ => ep.sleep(shared.case.lease_ns / STEPS_PER_LEASE).await,
@@ -288,7 +283,7 @@ impl<I: RangeIndex> Cast<'_, I> {
         // When it does not come to its end it is as if the process were killed.
         let _ = pool.depart(ep, shared.case.lease_ns / STEPS_PER_LEASE).await;
         shared.stage.left(cn);
-        shared.wake(|of| of == Some(cn));
+        shared.out(cn);
     }
 
     /// Makes happen what is due.
@@ -341,10 +336,13 @@ impl<I: RangeIndex> Cast<'_, I> {
         }
     }
 
-    /// Whether a member works indeed: the lease of one that has crashed may not have ended yet.
+    /// Whether a member works indeed, and goes on to: the lease of one that has crashed may not have
+    /// ended yet, and one that leaves would end among those that are judged.
     fn is_up(&self, m: Member) -> bool {
         let (stage, cn) = (&self.shared.stage, m.node.index());
-        stage.condition(cn) == Condition::Up && stage.incarnation(cn) == m.incarnation
+        stage.condition(cn) == Condition::Up
+            && stage.incarnation(cn) == m.incarnation
+            && !stage.is_leaving(cn)
     }
 
     /// Whether a node has heard how far everybody has come.

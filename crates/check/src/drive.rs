@@ -95,6 +95,12 @@ impl<'a> Shared<'a> {
         slots.iter().filter(|(_, cn)| of(*cn)).for_each(|(slot, _)| self.core.wake(*slot));
     }
 
+    /// The life of a node has ended: its clients hear of it, and the director, which waits for what
+    /// was due next before.
+    pub(crate) fn out(&self, cn: usize) {
+        self.wake(|of| of.is_none_or(|of| of == cn));
+    }
+
     /// How many operations run, of a node or of all.
     pub(crate) fn running(&self, cn: Option<usize>) -> u32 {
         let nodes = usize::from(self.case.pool.compute_nodes);
@@ -150,6 +156,19 @@ impl<'a> Shared<'a> {
         open.map(said).collect()
     }
 
+    /// The members, and how far each has come.
+    pub(crate) fn members(&self) -> String {
+        let latest = self.server.judge().latest();
+        let computes = latest.members.iter().map(|m| {
+            let by: Vec<_> = m.acknowledged.iter().map(|m| m.node.to_string()).collect();
+            let by = if by.is_empty() { String::new() } else { format!(" by {}", by.join("+")) };
+            format!("{} {:?}{by}", m.member, m.standing)
+        });
+        let memory = latest.memory.iter().map(|m| format!("{} {:?}", m.member, m.presence));
+        let moving = latest.planned.iter().map(|p| format!("a move {:?}", p.standing));
+        computes.chain(memory).chain(moving).collect::<Vec<_>>().join(", ")
+    }
+
     /// Counts a step of a client.
     fn step(&self) {
         let mut b = self.bounds.get();
@@ -158,7 +177,11 @@ impl<'a> Shared<'a> {
         if b.steps > 0 && self.fabric.now() <= b.until_ns {
             return;
         }
-        let open = self.open();
+        let mut open = self.open();
+        if !self.case.faults.is_empty() {
+            open.push(self.members());
+            open.push(self.stage.summary());
+        }
         let phase = self.phase.get();
         self.found(Finding::Hung { phase, open });
     }

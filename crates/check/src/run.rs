@@ -9,7 +9,8 @@ use dmtree_fabric::sim::{Choice, Hazards, Order, SimFabric};
 use dmtree_fabric::{
     Core, Endpoint, Error, Fabric, Member, Membership, NodeId, Policy, Result, Terms, Worker,
 };
-use dmtree_parts::{Fill, RangeIndex};
+use dmtree_parts::{Fill, RangeIndex, Shape};
+use dmtree_pool::{ChunkUse, block_class_bytes};
 
 use crate::bed::Bed;
 use crate::case::Case;
@@ -277,6 +278,10 @@ fn settle<I: RangeIndex>(
     let nodes = nodes.collect::<Result<Vec<_>>>()?;
     if let Some(judge) = bed.cluster.judge() {
         judge.set_terms(Terms { lease_ns: JUDGED_WITHIN_NS, ..Terms::default() });
+        // The agents of memory nodes have ended, too.
+        if let Some(node) = nodes.first() {
+            judge.excuse(node.endpoint(0)?.now());
+        }
     }
     let is_settled = || nodes.iter().all(|node| node.is_settled());
     for step in 0..SETTLING_STEPS {
@@ -336,6 +341,40 @@ fn afterwards<I: RangeIndex>(
     if shape.keys != keys {
         let found = shape.keys;
         return Err(Error::corrupt(format!("the walk finds {found} keys, and gets find {keys}")));
+    }
+    // Where memory is refused, what is handed in may be refused, too.
+    if case.rejoins() && case.hazards.refuse_memory_one_in == 0 {
+        space(bed, living, &shape)?;
+    }
+    Ok(())
+}
+
+/// What is not data is back. Once every node has handed in what it has free, each chunk for blocks
+/// holds a block: with none it is whole, and a whole chunk is nobody's.
+fn space<I: RangeIndex>(
+    bed: &Bed<I>,
+    living: &[(usize, Arc<I::Node>)],
+    shape: &Shape,
+) -> Result<()> {
+    let mut last = None;
+    for (cn, _) in living {
+        let node = bed.cluster.compute_node(*cn)?;
+        let ep = node.endpoint(0)?;
+        let handed_in = ep.core().block_on(ep.slot(), node.hand_in(&ep));
+        handed_in.map_err(|e| e.context("free memory is handed in"))?;
+        last = Some((node, ep));
+    }
+    let Some((node, ep)) = last else { return Ok(()) };
+    let usage = ep.core().block_on(ep.slot(), node.usage_all(&ep))?;
+    let uses = usage.memory.iter().flat_map(|m| &m.by_use);
+    let of_blocks = uses.filter(|u| u.used_for == ChunkUse::Blocks);
+    let chunks: u64 = of_blocks.map(|u| u64::from(u.chunks)).sum();
+    let most = shape.block_bytes / u64::from(block_class_bytes(0));
+    if chunks > most {
+        return Err(Error::corrupt(format!(
+            "{chunks} chunks are in use for blocks; blocks of {} bytes need no more than {most}",
+            shape.block_bytes
+        )));
     }
     Ok(())
 }

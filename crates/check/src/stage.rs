@@ -157,6 +157,17 @@ impl<'a> Stage<'a> {
         self.drops[cn].get()
     }
 
+    /// How each compute node is, in words.
+    pub(crate) fn summary(&self) -> String {
+        let one = |(cn, life): (usize, &Life)| {
+            let (condition, inside) = (life.condition.get(), life.inside.get());
+            let leaves = if life.leaving.get().is_some() { " leaves" } else { "" };
+            let no = life.incarnation.get();
+            format!("cn{cn} (incarnation {no}) {condition:?}{leaves} runs {inside}")
+        };
+        self.lives.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
+    }
+
     /// Nodes whose clients work or will work again.
     pub(crate) fn living(&self) -> impl Iterator<Item = usize> {
         (0..self.lives.len()).filter(|cn| self.condition(*cn) != Condition::Gone)

@@ -18,6 +18,7 @@ pub mod addr;
 pub mod caps;
 mod core;
 mod counters;
+pub mod defects;
 mod endpoint;
 mod error;
 mod exec;
@@ -49,7 +50,8 @@ pub use crate::error::{Effect, Error, ErrorKind, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{
     Change, InProcess, Lease, Member, MemberChange, MemberEvent, MemberState, Membership,
-    MembershipFuture, MemoryAgent, MemoryState, Move, News, Presence, Standing, State, Terms,
+    MembershipDefect, MembershipFuture, MemoryAgent, MemoryState, Move, News, Presence, Standing,
+    State, Terms,
 };
 pub use crate::region::{Pages, Region};
 pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};

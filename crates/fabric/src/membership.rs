@@ -20,6 +20,7 @@
 //! The rules are a value without a lock or a clock (`rules.rs`). The simulator, the membership server and the tests share them.
 
 mod agent;
+mod defects;
 mod in_process;
 mod rules;
 
@@ -34,6 +35,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
 
 pub use agent::MemoryAgent;
+pub use defects::Defect as MembershipDefect;
 pub use in_process::InProcess;
 pub use rules::{News, Terms};
 

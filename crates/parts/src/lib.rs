@@ -9,7 +9,6 @@
 pub mod cache;
 pub mod combine;
 pub mod contract;
-pub mod defects;
 pub mod fill;
 pub mod handover;
 pub mod hash;
@@ -27,4 +26,5 @@ pub use contract::{
     Outcome, PAGE_BYTES, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write,
     check_key, check_value,
 };
+pub use dmtree_fabric::defects;
 pub use fill::Fill;

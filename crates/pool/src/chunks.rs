@@ -7,6 +7,7 @@ use dmtree_fabric::{
 };
 
 use crate::arena::ArenaKey;
+use crate::defects::{Defect, Defects};
 use crate::deposits::Deposits;
 use crate::keeper::not_now;
 use crate::layout::{ChunkRecord, ChunkUse, NodeLayout};
@@ -74,6 +75,7 @@ pub(crate) struct ChunkService {
     deposits: Mutex<Deposits>,
     /// What the census of this number is being told, page by page.
     told: Mutex<(u64, Vec<Span>)>,
+    defects: Defects,
 }
 
 impl ChunkService {
@@ -81,7 +83,7 @@ impl ChunkService {
         let n = layout.chunks as usize;
         let book = Book { chunks: vec![ChunkState::Free; n], dirty: vec![false; n] };
         let (book, deposits, told) = (Mutex::new(book), Mutex::default(), Mutex::default());
-        Self { layout, book, deposits, told }
+        Self { layout, book, deposits, told, defects: Defects::default() }
     }
 
     /// Single chunks come from the front and longer runs from the back, so that they get into each other's way late.
@@ -274,6 +276,10 @@ impl ChunkService {
 
 impl RpcHandler for ChunkService {
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        let comes_back = matches!(request.first(), Some(&FREE | &DEPOSIT));
+        if comes_back && self.defects.has(Defect::NothingComesBack) {
+            return Box::pin(async { Ok(Vec::new()) });
+        }
         Box::pin(self.answer(ep, from, request))
     }
 }

@@ -60,7 +60,7 @@ impl PoolNode {
     ///
     /// # Errors
     /// Those of the fabric.
-    pub(crate) async fn hand_in(&self, ep: &Endpoint) -> Result<()> {
+    pub async fn hand_in(&self, ep: &Endpoint) -> Result<()> {
         for _ in 0..MAX_DRAINS {
             // What the others ask of this node is done meanwhile, and its lease goes on.
             if let Err(e) = self.keep(ep).await

@@ -24,6 +24,7 @@ mod chips;
 mod chunks;
 mod cluster;
 mod creation;
+mod defects;
 mod deposits;
 mod epoch;
 mod extents;
@@ -59,6 +60,7 @@ pub use crate::catalog::{
 pub use crate::census::{Census, Held, Lost};
 pub use crate::cluster::Cluster;
 pub use crate::creation::{Creation, Creator, Opening};
+pub use crate::defects::Defect as PoolDefect;
 pub use crate::epoch::{EpochGuard, EpochHandle, Rest};
 pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::defects::Defects;
 use super::rules::{Book, News, Terms};
 use super::{Change, Lease, Member, Membership, MembershipFuture, State};
 use crate::addr::NodeId;
@@ -9,7 +10,10 @@ use crate::transport::Nanos;
 
 /// Membership for nodes of one process, and what the membership server keeps. Leases end only when somebody calls: the living do, all
 /// the time, and where nobody may live something ticks.
-pub struct InProcess(Mutex<Book>);
+pub struct InProcess {
+    book: Mutex<Book>,
+    defects: Defects,
+}
 
 impl std::fmt::Debug for InProcess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -20,11 +24,19 @@ impl std::fmt::Debug for InProcess {
 impl InProcess {
     /// A membership without members.
     pub fn new(terms: Terms) -> Self {
-        Self(Mutex::new(Book::new(terms)))
+        Self { book: Mutex::new(Book::new(terms)), defects: Defects::default() }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An event, once all has been judged that has come to pass by then.
+    fn hear<T>(&self, now: Nanos, event: impl FnOnce(&mut Book) -> T) -> T {
+        let mut book = self.book();
+        self.defects.before(&mut book, now);
+        book.judge(now);
+        event(&mut book)
     }
 
     /// The newest state.
@@ -40,7 +52,7 @@ impl InProcess {
     /// Judges. Called again and again, many times in a lease: from the first call on, half a lease without one is taken for a time in
     /// which this membership stood still, and ends no lease.
     pub fn tick(&self, now: Nanos) {
-        self.book().tick(now);
+        self.hear(now, |book| book.tick(now));
     }
 
     /// The process of a memory node that is missing has ended.
@@ -72,34 +84,25 @@ impl InProcess {
 impl Membership for InProcess {
     fn join(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Lease> {
         Box::pin(async move {
-            let mut book = self.book();
-            book.judge(now);
-            book.join(me)
+            self.hear(now, |book| {
+                self.defects.admit(book, me)?;
+                let lease = book.join(me);
+                self.defects.joined(book, me);
+                lease
+            })
         })
     }
 
     fn renew(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Lease> {
-        Box::pin(async move {
-            let mut book = self.book();
-            book.judge(now);
-            book.renew(me)
-        })
+        Box::pin(async move { self.hear(now, |book| book.renew(me)) })
     }
 
     fn state(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Arc<State>> {
-        Box::pin(async move {
-            let mut book = self.book();
-            book.judge(now);
-            Ok(book.told(me.node))
-        })
+        Box::pin(async move { Ok(self.hear(now, |book| book.told(me.node))) })
     }
 
     fn propose(&self, me: Member, change: Change, now: Nanos) -> MembershipFuture<'_, ()> {
-        Box::pin(async move {
-            let mut book = self.book();
-            book.judge(now);
-            book.propose(me, change)
-        })
+        Box::pin(async move { self.hear(now, |book| book.propose(me, change)) })
     }
 }
 

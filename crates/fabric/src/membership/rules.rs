@@ -89,9 +89,9 @@ pub(super) struct Book {
     ticks: bool,
     /// States and when each began, oldest first.
     log: Vec<(Nanos, Arc<State>)>,
-    leases: BTreeMap<Member, Nanos>,
+    pub(super) leases: BTreeMap<Member, Nanos>,
     /// When a compute node joined: it owes nothing since before.
-    joined: BTreeMap<Member, Nanos>,
+    pub(super) joined: BTreeMap<Member, Nanos>,
     /// When the present standing or presence of a member began.
     asked: BTreeMap<Member, Nanos>,
     move_asked: Nanos,

@@ -1,5 +1,6 @@
-//! Defects on purpose: steps of a protocol left out, or done too early. Only a checker switches them on, to show that it finds them.
-//! They are no options, are not stored, and are off in every index that is opened.
+//! Defects on purpose: steps of a protocol left out, or done too early. Only a checker switches them
+//! on, to show that it finds them. They are no options, are not stored, and are off in whatever a
+//! program opens.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,8 +40,9 @@ impl<const WORDS: usize> Default for DefectSet<WORDS> {
     }
 }
 
-/// Declares the defects of an index: an enum `Defect`, whose values can be planted in every index that the process opens from then on,
-/// and `Defects`, those of one node.
+/// Declares the defects of an index, or of another part with a protocol: an enum `Defect`, whose
+/// values can be planted in whatever the process opens from then on, and `Defects`, those of one
+/// node.
 #[macro_export]
 macro_rules! defects {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
@@ -51,7 +53,7 @@ macro_rules! defects {
             $($(#[doc = $doc])+ $name),+
         }
 
-        /// Which are on in every index that this process opens from now on.
+        /// Which are on in whatever this process opens from now on.
         static PLANTED: $crate::defects::DefectSet<{ Defect::ALL.len().div_ceil(64) }> =
             $crate::defects::DefectSet::new();
 
@@ -66,7 +68,8 @@ macro_rules! defects {
                 }
             }
 
-            /// Switches defects on in every index that this process opens from now on, and all others off: for checkers.
+            /// Switches defects on in whatever this process opens from now on, and all others
+            /// off: for checkers.
             pub fn plant(on: &[Self]) {
                 PLANTED.set(on.iter().map(|d| *d as usize));
             }
@@ -88,6 +91,7 @@ macro_rules! defects {
                 self.0.has(d as usize)
             }
 
+            #[allow(dead_code, reason = "not every part has tests of single nodes")]
             pub(crate) fn set(&self, on: &[Defect]) {
                 self.0.set(on.iter().map(|d| *d as usize));
             }

@@ -1,0 +1,41 @@
+//! Defects of lives, planted one at a time: do seeds of the faults of lives find each?
+
+use dmtree_bench::checked::{Setting, case, run};
+use dmtree_bench::registry::find;
+use dmtree_check::FaultSet;
+use dmtree_fabric::{Capabilities, MembershipDefect};
+use dmtree_pool::PoolDefect;
+
+/// The first seed that goes wrong, and how.
+fn first(seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
+    let system = find("dmtree").expect("it is registered");
+    seeds.into_iter().find_map(|seed| {
+        let setting = Setting { grants: Capabilities::NONE, faults: FaultSet::Lives };
+        let verdict = run(&case(&system, seed, setting)).expect("a seed's case runs");
+        verdict.finding.map(|f| (seed, f.to_string()))
+    })
+}
+
+/// One test: what is planted is on in all of the process.
+#[test]
+#[ignore = "how many seeds each defect takes was not measured"]
+fn seeds_find_what_lives_once_cost_a_pool() {
+    let membership = [
+        (MembershipDefect::LateForTheFormer, 0..100),
+        (MembershipDefect::NumbersStay, 0..100),
+        (MembershipDefect::DeathWaitsForMemory, 0..100),
+    ];
+    let mut all = Vec::new();
+    for (defect, seeds) in membership {
+        MembershipDefect::plant(&[defect]);
+        all.push((defect.name(), first(seeds)));
+    }
+    MembershipDefect::plant(&[]);
+    PoolDefect::plant(&[PoolDefect::NothingComesBack]);
+    all.push((PoolDefect::NothingComesBack.name(), first(0..100)));
+    PoolDefect::plant(&[]);
+    assert!(all.iter().all(|(_, found)| found.is_some()), "not found: {all:#?}");
+    if std::env::var_os("DMTREE_SHOW").is_some() {
+        panic!("{all:#?}");
+    }
+}
