@@ -29,7 +29,7 @@ const FILES: &[(&str, &str)] = &[
     ("/usr/lib/x86_64-linux-gnu/libclang-14.so.1", "libclang-dev"),
 ];
 
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1200);
 
 /// Why the machine is not available, or `None`.
 fn install() -> Result<Option<String>> {
