@@ -21,6 +21,7 @@
 
 mod agent;
 mod in_process;
+mod policy;
 mod rules;
 
 use std::future::Future;
@@ -35,7 +36,8 @@ use crate::transport::Nanos;
 
 pub use agent::MemoryAgent;
 pub use in_process::InProcess;
-pub use rules::{News, Terms};
+pub use policy::{Mutant, Terms};
+pub use rules::News;
 
 /// What happened to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

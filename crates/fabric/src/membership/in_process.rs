@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::rules::{Book, News, Terms};
+use super::policy::Terms;
+use super::rules::{Book, News};
 use super::{Change, Lease, Member, Membership, MembershipFuture, State};
 use crate::addr::NodeId;
 use crate::transport::Nanos;
@@ -46,6 +47,17 @@ impl InProcess {
     /// The process of a memory node that is missing has ended.
     pub fn lose(&self, member: Member) {
         self.book().lose(member);
+    }
+
+    /// Whether the next life of a member's number may begin; nothing for one that has not joined.
+    pub fn is_number_free(&self, last: Member) -> Option<bool> {
+        let book = self.book();
+        Some(book.terms.is_number_free(book.latest().standing(last)?))
+    }
+
+    /// A memory node that nothing was ever posted to has ended before it was ready: the next life of its number may join.
+    pub fn forget_memory(&self, member: Member) {
+        self.book().forget_memory(member);
     }
 
     /// What has happened since the last call, the last thousand of it.
