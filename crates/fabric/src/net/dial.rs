@@ -51,7 +51,7 @@ impl Opening {
         let To { address, key, hello } = to;
         let side = Client::new(key.clone(), &net.nonce()?, hello, address.to_string())?;
         let stream = net.dial(address).map_err(|e| broken(address, &e))?;
-        let until = net.now() + net.opens_within();
+        let until = net.now() + OPENS_WITHIN_NS;
         Ok(Self {
             stream: Some(stream),
             address: address.to_string(),

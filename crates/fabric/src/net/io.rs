@@ -9,7 +9,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::dial::OPENS_WITHIN_NS;
 use super::handshake::Nonce;
 use super::key::Access;
 use super::server::Server;
@@ -136,11 +135,6 @@ pub(super) trait Net: Send + Sync {
     /// # Errors
     /// Those of the system.
     fn dial(&self, at: &str) -> io::Result<Box<dyn Stream>>;
-
-    /// How long a connection may be in the making, ns.
-    fn opens_within(&self) -> Nanos {
-        OPENS_WITHIN_NS
-    }
 
     /// Something to wait with.
     ///

@@ -52,8 +52,6 @@ pub struct Network {
 pub enum Mutant {
     /// Clients wait inside of dialling until there is a connection, or it is refused.
     DialWaits,
-    /// A connection in the making is never given up.
-    OpensForEver,
 }
 
 /// A process on a simulated network.

@@ -7,12 +7,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker as TaskWaker;
 
-use super::super::dial::OPENS_WITHIN_NS;
 use super::super::handshake::Nonce;
 use super::super::io::{Interest, Listener, Net, Poller, Ready, Socket, Stream, Waker};
 use super::super::key::Access;
 use super::super::server::Server;
-use super::Mutant;
 use super::world::{Pid, World, ip_of};
 use crate::error::{Error, Result};
 use crate::transport::Nanos;
@@ -83,13 +81,6 @@ impl Net for Virtual {
         let mut servers = self.universe.servers.lock().unwrap_or_else(PoisonError::into_inner);
         servers.insert(self.pid, server);
         Ok(None)
-    }
-
-    fn opens_within(&self) -> Nanos {
-        match self.universe.world().mutant {
-            Some(Mutant::OpensForEver) => Nanos::MAX >> 1,
-            _ => OPENS_WITHIN_NS,
-        }
     }
 
     fn has_threads(&self) -> bool {
