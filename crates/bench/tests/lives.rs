@@ -2,16 +2,17 @@
 
 use dmtree_bench::checked::{Setting, case, run};
 use dmtree_bench::registry::find;
-use dmtree_check::FaultSet;
-use dmtree_fabric::{Capabilities, MembershipDefect};
+use dmtree_check::{Case, FaultSet};
+use dmtree_fabric::{Capabilities, Mutant};
 use dmtree_pool::PoolDefect;
 
 /// The first seed that goes wrong, and how.
-fn first(seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
+fn first(mutant: Option<Mutant>, seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
     let system = find("dmtree").expect("it is registered");
     seeds.into_iter().find_map(|seed| {
         let setting = Setting { grants: Capabilities::NONE, faults: FaultSet::Lives };
-        let verdict = run(&case(&system, seed, setting)).expect("a seed's case runs");
+        let case = Case { mutant, ..case(&system, seed, setting) };
+        let verdict = run(&case).expect("a seed's case runs");
         verdict.finding.map(|f| (seed, f.to_string()))
     })
 }
@@ -20,19 +21,11 @@ fn first(seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
 #[test]
 #[ignore = "how many seeds each defect takes was not measured"]
 fn seeds_find_what_lives_once_cost_a_pool() {
-    let membership = [
-        (MembershipDefect::LateForTheFormer, 0..100),
-        (MembershipDefect::NumbersStay, 0..100),
-        (MembershipDefect::DeathWaitsForMemory, 0..100),
-    ];
-    let mut all = Vec::new();
-    for (defect, seeds) in membership {
-        MembershipDefect::plant(&[defect]);
-        all.push((defect.name(), first(seeds)));
-    }
-    MembershipDefect::plant(&[]);
+    let membership = [Mutant::NewcomersOwe, Mutant::NumbersStay, Mutant::AwayOwe];
+    let mut all: Vec<_> =
+        membership.iter().map(|m| (format!("{m:?}"), first(Some(*m), 0..100))).collect();
     PoolDefect::plant(&[PoolDefect::NothingComesBack]);
-    all.push((PoolDefect::NothingComesBack.name(), first(0..100)));
+    all.push((PoolDefect::NothingComesBack.name().to_owned(), first(None, 0..100)));
     PoolDefect::plant(&[]);
     assert!(all.iter().all(|(_, found)| found.is_some()), "not found: {all:#?}");
     if std::env::var_os("DMTREE_SHOW").is_some() {

@@ -1,7 +1,7 @@
 //! Everything a checked run is a function of, drawn from a seed and kept as JSON.
 
 use dmtree_fabric::sim::{Hazards, Order};
-use dmtree_fabric::{Capabilities, Error, Fifo, Policy, Result, SeededRandom, Unfair};
+use dmtree_fabric::{Capabilities, Error, Fifo, Mutant, Policy, Result, SeededRandom, Unfair};
 use dmtree_pool::PoolOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -169,6 +169,9 @@ pub struct Case {
     /// What happens to nodes, clients and links.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
+    /// A rule of the membership that is left out on purpose; no part of a case that is written down.
+    #[serde(skip)]
+    pub mutant: Option<Mutant>,
     /// How long a lease lasts where there are faults, ns.
     #[serde(default = "usual_lease", skip_serializing_if = "is_usual_lease")]
     pub lease_ns: u64,
@@ -217,6 +220,7 @@ impl Case {
         let clients = d.of(&[LEAST_CLIENTS, 4, 6, 9]);
         let mut case = Self {
             version: CASE_VERSION,
+            mutant: None,
             system: system.to_owned(),
             seed,
             order: seed,

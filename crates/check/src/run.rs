@@ -196,6 +196,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     bed.cluster.judge().expect("in this process").set_terms(Terms {
         lease_ns: case.lease_ns,
         acknowledge_ns: ACKNOWLEDGE_NS,
+        mutant: case.mutant,
         ..Terms::default()
     });
     for fault in &case.faults {

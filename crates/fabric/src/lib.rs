@@ -50,8 +50,8 @@ pub use crate::error::{Effect, Error, ErrorKind, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{
     Change, InProcess, Lease, Member, MemberChange, MemberEvent, MemberState, Membership,
-    MembershipDefect, MembershipFuture, MemoryAgent, MemoryState, Move, News, Presence, Standing,
-    State, Terms,
+    MembershipFuture, MemoryAgent, MemoryState, Move, Mutant, News, Presence, Standing, State,
+    Terms,
 };
 pub use crate::region::{Pages, Region};
 pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};

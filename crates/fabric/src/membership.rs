@@ -20,8 +20,8 @@
 //! The rules are a value without a lock or a clock (`rules.rs`). The simulator, the membership server and the tests share them.
 
 mod agent;
-mod defects;
 mod in_process;
+mod policy;
 mod rules;
 
 use std::future::Future;
@@ -35,9 +35,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
 
 pub use agent::MemoryAgent;
-pub use defects::Defect as MembershipDefect;
 pub use in_process::InProcess;
-pub use rules::{News, Terms};
+pub use policy::{Mutant, Terms};
+pub use rules::News;
 
 /// What happened to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,6 +30,12 @@ impl OwnWord {
         value
     }
 
+    /// A value for one who is not its writer any more: it must never be found.
+    pub(super) fn stray(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
     /// It was written.
     pub(super) fn written(&mut self, value: u64) {
         self.may_be = BTreeSet::from([value]);

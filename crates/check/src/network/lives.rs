@@ -2,84 +2,20 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dmtree_fabric::net::virt::Process;
 use dmtree_fabric::net::{Equipment, Joining, NetFabric};
 use dmtree_fabric::{
-    Effect, Endpoint, ErrorKind, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler,
-    ServiceId, Standing,
+    Effect, Endpoint, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, Role, Standing,
 };
 
 use super::agent::Agent;
-use super::judge::Calls;
+use super::hosts::COUNT;
 use super::{FIRST, MS, Phase, REGION, SHARED_WORDS, Stage, rest};
 
-/// The first memory node acts for the membership to the end of the run.
-pub(super) async fn first_memory_node(stage: Rc<Stage>, slot: u32) {
-    let (process, fabric) = stage.memory.borrow()[0].clone();
-    let Some(fabric) = fabric else { return };
-    let acting = process.run(async {
-        let ep = process.client(&fabric, slot)?;
-        fabric.act(&ep).await
-    });
-    if let Some(Err(e)) = acting.await {
-        stage.violation(format!("the first memory node cannot act: {e}"));
-    }
-}
-
-/// It answers calls, to the end of the run.
-pub(super) async fn services(stage: Rc<Stage>, slot: u32) {
-    let (process, fabric) = stage.memory.borrow()[0].clone();
-    let Some(fabric) = fabric else { return };
-    let answering = process.run(async {
-        if let Ok(ep) = process.client(&fabric, slot) {
-            fabric.answer(&ep).await;
-        }
-    });
-    answering.await;
-}
-
-/// The service of the first memory node.
-pub(super) const COUNT: ServiceId = ServiceId(9);
-
-/// Notes which calls are executed.
-pub(super) struct Count(pub(super) Arc<Mutex<Calls>>);
-
-impl RpcHandler for Count {
-    fn call<'a>(&'a self, ep: &'a Endpoint, _: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        let number = request.first_chunk::<8>().map_or(0, |n| u64::from_le_bytes(*n));
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).begin(number);
-        Box::pin(async move {
-            // Some take longer than others wait.
-            rest(ep, if number.is_multiple_of(50) { 400 * MS } else { MS / 10 }).await;
-            Ok(request.to_vec())
-        })
-    }
-}
-
-/// Another memory node.
-pub(super) async fn memory_node(stage: Rc<Stage>, number: u16, slot: u32) {
-    let process = stage.network.start(number);
-    stage.memory.borrow_mut().push((process.clone(), None));
-    let acting = process.run(async {
-        let fabric = join(&stage, &process, Role::Memory, Some(number), slot).await?;
-        let ep = process.client(&fabric, slot)?;
-        if let Some(place) = stage.memory.borrow_mut().get_mut(usize::from(number)) {
-            place.1 = Some(fabric.clone());
-        }
-        fabric.act(&ep).await
-    });
-    if let Some(Err(e)) = acting.await
-        && stage.phase.get() < Phase::Leaving
-    {
-        // It has to be started again by hand, as its first step failed: what waits for it waits in vain.
-        stage.violation(format!("memory node {number} cannot act: {e}"));
-    }
-}
-
-async fn join(
+/// A process joins the pool.
+pub(super) async fn join(
     stage: &Stage,
     process: &Process,
     role: Role,
@@ -92,9 +28,15 @@ async fn join(
     process.join(&how, REGION, &stage.network.clock(slot)).await
 }
 
+/// Longest time that an operation takes: two verbs whose host does not answer, or a call. The deadline of an endpoint, and an attempt.
+const MOST_NS: Nanos = 11_000 * MS;
+/// The same of a verb to a peer.
+const MOST_OF_A_VERB_NS: Nanos = 5_000 * MS;
+
 /// What the coroutines of a life share.
 #[derive(Clone)]
 struct Life {
+    me: Member,
     process: Process,
     fabric: NetFabric,
     /// The former lives' words are this one's.
@@ -102,35 +44,55 @@ struct Life {
     is_over: Rc<Cell<bool>>,
 }
 
-/// A compute node: one process after the other.
+/// Who wants to be a compute node: one process after the other. A number can have two of these. Then one waits while a process of the
+/// other one lives, and that goes on when it has stood still, knowing of nothing.
 pub(super) struct Seat {
     stage: Rc<Stage>,
     number: u16,
+    chair: usize,
     life: RefCell<Option<Life>>,
 }
 
 impl Seat {
     pub(super) fn new(stage: Rc<Stage>, number: u16) -> Self {
-        Self { stage, number, life: RefCell::default() }
+        let chair = {
+            let mut living = stage.living.borrow_mut();
+            living.push(None);
+            living.len() - 1
+        };
+        Self { stage, number, chair, life: RefCell::default() }
+    }
+
+    /// The life that writes the word of this number.
+    fn is_owner(&self, life: &Life) -> bool {
+        self.stage.owners.borrow()[usize::from(self.number)] == life.me.incarnation
     }
 
     fn set_living(&self, process: Option<Process>) {
-        self.stage.living.borrow_mut()[usize::from(self.number)] = process;
+        self.stage.living.borrow_mut()[self.chair] = process;
     }
 
     /// Starts processes, one after the other, and keeps the membership of each.
     pub(super) async fn live(self: Rc<Self>, slot: u32) {
         let clock = self.stage.network.clock(slot);
+        let mut is_fenced = false;
         while self.stage.phase.get() < Phase::Leaving {
-            rest(&clock, self.stage.below(400) * MS).await;
+            let is_away = self.stage.phase.get() == Phase::Faults && self.stage.below(16) == 0;
+            let most = match is_away {
+                true => 12_000,
+                false if is_fenced => 3_000,
+                false => 400,
+            };
+            rest(&clock, self.stage.below(most) * MS).await;
             let process = self.stage.network.start(4 + self.number);
             self.set_living(Some(process.clone()));
             self.stage.outcome.borrow_mut().lives += 1;
             let ended = process.run(self.keep(&process, slot)).await;
+            is_fenced = matches!(&ended, Some(Err(e)) if e.kind() == ErrorKind::Fenced);
             if let Some(Err(e)) = &ended
                 && self.stage.phase.get() == Phase::Healed
                 && !e.is_retryable()
-                && e.kind() != dmtree_fabric::ErrorKind::Fenced
+                && e.kind() != ErrorKind::Fenced
             {
                 self.stage.violation(format!("process {} ends: {e}", self.number));
             }
@@ -150,21 +112,24 @@ impl Seat {
         let mut agent = Agent::new(&fabric);
         let former = agent.join(&ep).await?;
         let life = Life {
+            me: fabric.me(),
             process: process.clone(),
             fabric: fabric.clone(),
             has_inherited: Rc::default(),
             is_over: Rc::default(),
         };
         *self.life.borrow_mut() = Some(life.clone());
-        let until = ep.now() + (100 + stage.below(4_000)) * MS;
-        let is_short = stage.below(3) == 0;
+        let until = ep.now() + (100 + stage.below(if stage.is_long { 500 } else { 4_000 })) * MS;
+        let is_short = stage.is_long || stage.below(3) == 0;
         loop {
             let kept = agent.step(&ep).await;
-            if kept.as_ref().is_err_and(|e| e.kind() == dmtree_fabric::ErrorKind::Fenced) {
+            if kept.as_ref().is_err_and(|e| e.kind() == ErrorKind::Fenced) {
                 return kept;
             }
             let over = |m: Member| agent.standing(m).is_none_or(|s| s >= Standing::Draining);
-            if former.is_none_or(over) {
+            if !life.has_inherited.get() && former.is_none_or(over) {
+                let owner = &mut stage.owners.borrow_mut()[usize::from(self.number)];
+                *owner = (*owner).max(life.me.incarnation);
                 life.has_inherited.set(true);
             }
             let leaves = match stage.phase.get() {
@@ -193,7 +158,8 @@ impl Seat {
                 let ep = life.process.client(&life.fabric, slot)?;
                 while !life.is_over.get() && self.stage.phase.get() < Phase::Leaving {
                     self.operate(&ep, &life).await;
-                    rest(&ep, self.stage.below(20) * MS / 4).await;
+                    let slowly = if self.stage.is_long { 20 } else { 1 };
+                    rest(&ep, slowly * self.stage.below(20) * MS / 4).await;
                 }
                 Ok::<_, dmtree_fabric::Error>(())
             });
@@ -207,17 +173,18 @@ impl Seat {
         let (began, stood) = (ep.now(), life.process.stood_still());
         let is_healed = stage.phase.get() == Phase::Healed;
         let done = match stage.below(6) {
-            0 => Some(self.write_own(ep).await),
-            1 => Some(self.read_own(ep).await),
+            0 => Some(self.write_own(ep, life).await),
+            1 => Some(self.read_own(ep, life).await),
             2 => Some(self.read_shared(ep).await.map(|_| ())),
-            3 => Some(self.swap_shared(ep).await),
-            4 => Some(self.call(ep).await),
+            // In a long run too many of them would have an unknown outcome to be judged.
+            3 if !stage.is_long => Some(self.swap_shared(ep).await),
+            3 | 4 => Some(self.call(ep).await),
             _ => self.reach_a_peer(ep).await,
         };
         let took = (ep.now() - began).saturating_sub(life.process.stood_still() - stood);
         let Some(done) = done else {
             // A peer: it may be another life by now, or none.
-            if took > 5_000 * MS {
+            if took > MOST_OF_A_VERB_NS {
                 stage.violation(format!("a verb of process {} took {took} ns", self.number));
             }
             return;
@@ -228,7 +195,7 @@ impl Seat {
             Err(_) => outcome.failed += 1,
         }
         drop(outcome);
-        if took > 11_000 * MS && !life.is_over.get() {
+        if took > MOST_NS && !life.is_over.get() {
             stage.violation(format!("an operation of process {} took {took} ns", self.number));
         }
         if let Err(e) = &done
@@ -251,10 +218,28 @@ impl Seat {
         None
     }
 
-    async fn write_own(&self, ep: &Endpoint) -> Result<()> {
+    /// Fails when an operation has had an effect that was begun when another life had taken over.
+    fn check_stray(&self, life: &Life, what: &str, is_done: bool) {
+        if is_done {
+            let m = life.me;
+            self.stage
+                .violation(format!("{m} has {what} the word that a later life has taken over"));
+        }
+    }
+
+    async fn write_own(&self, ep: &Endpoint, life: &Life) -> Result<()> {
         let (seat, at) = (usize::from(self.number), self.stage.own_word(self.number));
+        if !self.is_owner(life) {
+            let value = self.stage.own.borrow_mut()[seat].stray();
+            let done = self.stray(ep, at, Some(value)).await;
+            self.check_stray(life, "written", done.is_ok());
+            return done;
+        }
         let value = self.stage.own.borrow_mut()[seat].begin();
         let done = ep.write_word(at, value).await;
+        if !self.is_owner(life) {
+            return done;
+        }
         let word = &mut self.stage.own.borrow_mut()[seat];
         match &done {
             Ok(()) => word.written(value),
@@ -262,6 +247,18 @@ impl Seat {
             Err(_) => {}
         }
         done
+    }
+
+    /// What a life does that has been taken over from. (A memory node that is missing serves it until that one comes back, while no other
+    /// life uses what is there.)
+    async fn stray(&self, ep: &Endpoint, at: GlobalAddr, value: Option<u64>) -> Result<()> {
+        if at.node() != NodeId::memory(0) {
+            return Err(dmtree_fabric::Error::new(ErrorKind::Unreachable, "not tried"));
+        }
+        match value {
+            Some(value) => ep.write_word(at, value).await,
+            None => ep.read(at, 8).await.map(|_| ()),
+        }
     }
 
     async fn call(&self, ep: &Endpoint) -> Result<()> {
@@ -277,8 +274,17 @@ impl Seat {
         done
     }
 
-    async fn read_own(&self, ep: &Endpoint) -> Result<()> {
-        let value = ep.read(self.stage.own_word(self.number), 8).await?.word(0);
+    async fn read_own(&self, ep: &Endpoint, life: &Life) -> Result<()> {
+        let at = self.stage.own_word(self.number);
+        if !self.is_owner(life) {
+            let done = self.stray(ep, at, None).await;
+            self.check_stray(life, "read", done.is_ok());
+            return done;
+        }
+        let value = ep.read(at, 8).await?.word(0);
+        if !self.is_owner(life) {
+            return Ok(());
+        }
         let found = self.stage.own.borrow_mut()[usize::from(self.number)].found(value);
         if let Err(e) = found {
             self.stage.violation(format!("the word of process {}: {e}", self.number));

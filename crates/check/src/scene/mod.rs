@@ -28,7 +28,7 @@ pub mod sweeps;
 pub const PLACES: [Place; 3] = [Place::Before, Place::Inside, Place::After];
 /// How long leases are here.
 pub const TERMS: Terms =
-    Terms { lease_ns: 8_000_000, acknowledge_ns: 60_000_000, drift_one_in: 16 };
+    Terms { lease_ns: 8_000_000, acknowledge_ns: 60_000_000, drift_one_in: 16, mutant: None };
 /// How long keepers pause, ns.
 pub const PAUSE_NS: u64 = 400_000;
 /// No read takes longer, whoever dies, ns.

@@ -11,7 +11,7 @@ use dmtree_fabric::{Change, Member, NodeId, Terms};
 use dmtree_pool::{MemoryNode, PoolOptions};
 
 const SHORT: Terms =
-    Terms { lease_ns: 300_000_000, acknowledge_ns: 3_000_000_000, drift_one_in: 16 };
+    Terms { lease_ns: 300_000_000, acknowledge_ns: 3_000_000_000, drift_one_in: 16, mutant: None };
 
 fn memory_at(listen: &str) -> MemoryNode {
     let options =

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::defects::Defects;
-use super::rules::{Book, News, Terms};
+use super::policy::Terms;
+use super::rules::{Book, News};
 use super::{Change, Lease, Member, Membership, MembershipFuture, State};
 use crate::addr::NodeId;
 use crate::transport::Nanos;
@@ -12,7 +12,6 @@ use crate::transport::Nanos;
 /// the time, and where nobody may live something ticks.
 pub struct InProcess {
     book: Mutex<Book>,
-    defects: Defects,
 }
 
 impl std::fmt::Debug for InProcess {
@@ -24,7 +23,7 @@ impl std::fmt::Debug for InProcess {
 impl InProcess {
     /// A membership without members.
     pub fn new(terms: Terms) -> Self {
-        Self { book: Mutex::new(Book::new(terms)), defects: Defects::default() }
+        Self { book: Mutex::new(Book::new(terms)) }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -34,7 +33,6 @@ impl InProcess {
     /// An event, once all has been judged that has come to pass by then.
     fn hear<T>(&self, now: Nanos, event: impl FnOnce(&mut Book) -> T) -> T {
         let mut book = self.book();
-        self.defects.before(&mut book, now);
         book.judge(now);
         event(&mut book)
     }
@@ -60,6 +58,17 @@ impl InProcess {
         self.book().lose(member);
     }
 
+    /// Whether the next life of a member's number may begin; nothing for one that has not joined.
+    pub fn is_number_free(&self, last: Member) -> Option<bool> {
+        let book = self.book();
+        Some(book.terms.is_number_free(book.latest().standing(last)?))
+    }
+
+    /// A memory node that nothing was ever posted to has ended before it was ready: the next life of its number may join.
+    pub fn forget_memory(&self, member: Member) {
+        self.book().forget_memory(member);
+    }
+
     /// What has happened since the last call, the last thousand of it.
     pub fn take_news(&self) -> Vec<News> {
         self.book().news.drain(..).collect()
@@ -83,14 +92,7 @@ impl InProcess {
 
 impl Membership for InProcess {
     fn join(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Lease> {
-        Box::pin(async move {
-            self.hear(now, |book| {
-                self.defects.admit(book, me)?;
-                let lease = book.join(me);
-                self.defects.joined(book, me);
-                lease
-            })
-        })
+        Box::pin(async move { self.hear(now, |book| book.join(me)) })
     }
 
     fn renew(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Lease> {

@@ -11,27 +11,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use super::policy::Terms;
 use super::{Change, Lease, Member, MemberState, MemoryState, Move, Presence, Standing, State};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
-
-/// How long members may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// A lease that is not renewed ends after this long, ns.
-    pub lease_ns: Nanos,
-    /// What an epoch asks of a member must be acknowledged within this time, ns.
-    pub acknowledge_ns: Nanos,
-    /// Clocks of members run fast or slow by one in this many at most: a holder counts on so much less of its lease.
-    pub drift_one_in: u64,
-}
-
-impl Default for Terms {
-    fn default() -> Self {
-        Self { lease_ns: 1_000_000_000, acknowledge_ns: 10_000_000_000, drift_one_in: 16 }
-    }
-}
 
 /// What happened, for whoever runs the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,9 +73,9 @@ pub(super) struct Book {
     ticks: bool,
     /// States and when each began, oldest first.
     log: Vec<(Nanos, Arc<State>)>,
-    pub(super) leases: BTreeMap<Member, Nanos>,
+    leases: BTreeMap<Member, Nanos>,
     /// When a compute node joined: it owes nothing since before.
-    pub(super) joined: BTreeMap<Member, Nanos>,
+    joined: BTreeMap<Member, Nanos>,
     /// When the present standing or presence of a member began.
     asked: BTreeMap<Member, Nanos>,
     move_asked: Nanos,
@@ -268,7 +252,7 @@ impl Book {
     }
 
     fn is_overdue(&self, asked: Nanos, debtor: Member) -> bool {
-        let since = asked.max(self.joined.get(&debtor).copied().unwrap_or(0));
+        let since = self.terms.owed_since(asked, self.joined.get(&debtor).copied());
         since + self.terms.acknowledge_ns <= self.now
     }
 
@@ -306,7 +290,7 @@ impl Book {
             let latest = self.latest();
             let all_revoke = self.agents > 0 && latest.memory.len() >= self.agents;
             let next = |m: &MemberState| match m.standing {
-                Standing::Revoking if all_revoke && latest.is_revoked_everywhere(m) => {
+                Standing::Revoking if all_revoke && self.terms.is_revoked(&latest, m) => {
                     Some((m.member, Standing::Draining))
                 }
                 Standing::Draining if latest.is_acknowledged(&m.acknowledged) => {
@@ -405,6 +389,14 @@ impl Book {
             }
         }
         Ok(self.lease(me))
+    }
+
+    /// A memory node has ended before it was ready.
+    pub(super) fn forget_memory(&mut self, member: Member) {
+        self.leases.remove(&member);
+        if self.latest().memory.iter().any(|m| m.member == member) {
+            self.change(|s, _| s.memory.retain(|m| m.member != member));
+        }
     }
 
     pub(super) fn renew(&mut self, me: Member) -> Result<Lease> {

@@ -26,7 +26,8 @@ pub struct Charter {
     pub terms: Vec<u8>,
 }
 
-/// A compute node that has registered and does not join within this time, ns, has given its number up.
+/// A compute node that has registered and does not join within this time, ns, has given its number up; so has a memory node that is
+/// not ready within it.
 const JOINS_WITHIN_NS: Nanos = 30_000_000_000;
 
 pub(super) struct Registrar {
@@ -49,6 +50,13 @@ struct Book {
     since: BTreeMap<Member, Nanos>,
     /// Nodes that have registered and could not start.
     withdrawn: BTreeSet<Member>,
+}
+
+impl Book {
+    /// Whether a node had time enough to begin since it registered.
+    fn is_overdue(&self, m: Member, now: Nanos) -> bool {
+        self.since.get(&m).copied().unwrap_or(0) + JOINS_WITHIN_NS < now
+    }
 }
 
 impl Registrar {
@@ -152,9 +160,18 @@ impl Registrar {
         })
     }
 
-    /// Fails for a member that was never given its number.
+    /// Fails for a member that was never given its number, and for a memory node whose number another one has by now.
     fn check_registered(&self, me: Member) -> Result<()> {
         let book = self.book();
+        let is_other = |p: &Place| p.member.incarnation > me.incarnation;
+        if me.node.role() == Role::Memory && book.roster.find(me.node).is_some_and(is_other) {
+            return Err(Error::new(
+                ErrorKind::Fenced,
+                format!(
+                    "{me} was not ready in time, and its number was given away: start it again"
+                ),
+            ));
+        }
         match book.roster.find(me.node).is_some_and(|p| p.member.incarnation >= me.incarnation) {
             true => Ok(()),
             false => Err(Error::invalid(format!("{me} has not registered with this pool"))),
@@ -168,11 +185,15 @@ impl Registrar {
             return Ok(*me);
         }
         let node = match who.role {
-            Role::Memory => self.memory_number(&book, &who)?,
+            Role::Memory => self.memory_number(&book, &who, now)?,
             Role::Compute => self.compute_number(&book, &who, now)?,
         };
-        let incarnation = book.roster.find(node).map_or(1, |p| p.member.incarnation + 1);
-        let me = Member { node, incarnation };
+        let former = book.roster.find(node).map(|p| p.member);
+        let me = Member { node, incarnation: former.map_or(1, |m| m.incarnation + 1) };
+        if let Some(former) = former.filter(|m| m.node.role() == Role::Memory) {
+            // It was never ready: the pool has not opened, and no compute node has posted to it.
+            self.membership.forget_memory(former);
+        }
         // Nobody asks again for a former life of it.
         book.nonces.retain(|_, m| m.node != node);
         book.since.retain(|m, _| m.node != node);
@@ -185,8 +206,12 @@ impl Registrar {
         Ok(me)
     }
 
-    fn memory_number(&self, book: &Book, who: &Introduction) -> Result<NodeId> {
-        let holds = |p: &Place| !book.withdrawn.contains(&p.member);
+    fn memory_number(&self, book: &Book, who: &Introduction, now: Nanos) -> Result<NodeId> {
+        // One that has been ready has held data. The others end between their registration and that.
+        let holds = |p: &Place| {
+            book.ready.contains(&p.member.node)
+                || !(book.withdrawn.contains(&p.member) || book.is_overdue(p.member, now))
+        };
         let taken = |n: &u16| book.roster.find(NodeId::memory(*n)).is_some_and(holds);
         let all = self.charter.memory_nodes;
         if let Some(n) = who.wanted.filter(|n| *n >= all) {
@@ -195,23 +220,15 @@ impl Registrar {
                 all.saturating_sub(1)
             )));
         }
-        if let Some(n) = who.wanted.filter(taken) {
-            return Err(Error::new(
-                ErrorKind::Exists,
-                format!(
-                    "mn{n} is there already, or has been: what a memory node held is lost with it; start a new pool"
-                ),
-            ));
-        }
-        let n = who.wanted.or_else(|| (0..all).find(|n| !taken(n)));
-        n.map(NodeId::memory).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Full,
-                format!(
-                    "the pool has {} memory nodes, and all have been there: start it with more",
-                    self.charter.memory_nodes
-                ),
-            )
+        let numbers = who.wanted.map_or(0..all, |n| n..n + 1);
+        let begins = |n: &u16| !book.ready.contains(&NodeId::memory(*n));
+        let n = numbers.clone().find(|n| !taken(n));
+        n.map(NodeId::memory).ok_or_else(|| match { numbers }.find(begins) {
+            Some(n) => Error::new(
+                ErrorKind::Busy,
+                format!("mn{n} has registered and is not ready yet: wait for it, or for its end"),
+            ),
+            None => gone(who.wanted, all),
         })
     }
 
@@ -261,14 +278,24 @@ impl Registrar {
         if book.withdrawn.contains(&place.member) {
             return true;
         }
-        let state = self.membership.latest();
-        match state.standing(place.member) {
-            Some(standing) => standing != Standing::Living,
-            None => {
-                let since = book.since.get(&place.member).copied().unwrap_or(0);
-                since + JOINS_WITHIN_NS < now
-            }
-        }
+        let free = self.membership.is_number_free(place.member);
+        free.unwrap_or_else(|| book.is_overdue(place.member, now))
+    }
+}
+
+/// Why a memory node gets no number when all that it could have were in use.
+fn gone(wanted: Option<u16>, all: u16) -> Error {
+    match wanted {
+        Some(n) => Error::new(
+            ErrorKind::Exists,
+            format!(
+                "mn{n} is there already, or has been: what a memory node held is lost with it; start a new pool"
+            ),
+        ),
+        None => Error::new(
+            ErrorKind::Full,
+            format!("the pool has {all} memory nodes, and all have been there: start it with more"),
+        ),
     }
 }
 
@@ -361,6 +388,32 @@ mod tests {
         let cn0 = ask(&r, Role::Compute, None, 5, 0).expect("free again");
         r.try_answer(Ask::Join(cn0), HERE, 1).expect("joins");
         assert!(withdraw(cn0).is_err(), "it lives");
+    }
+
+    /// Its number stayed taken, and the pool waited for it for ever.
+    #[test]
+    fn a_memory_node_killed_before_it_is_ready_gives_its_number_up() {
+        for has_joined in [false, true] {
+            let r = registrar(2, 1);
+            let mn1 = ask(&r, Role::Memory, Some(1), 1, 0).expect("room");
+            if has_joined {
+                r.try_answer(Ask::Join(mn1), HERE, 0).expect("it begins");
+            }
+            let early = ask(&r, Role::Memory, Some(1), 2, JOINS_WITHIN_NS).unwrap_err();
+            assert!(early.is_retryable(), "it may still come: {early}");
+            let late = JOINS_WITHIN_NS + 1;
+            let next = ask(&r, Role::Memory, None, 3, late).expect("given up");
+            assert_eq!((next.node, next.incarnation), (mn1.node, 2));
+            // The former one was slow only.
+            for from_former in [Ask::Join(mn1), Ask::Ready { me: mn1, on_chip_bytes: 0 }] {
+                let e = r.try_answer(from_former, HERE, late).map(|_| ()).unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
+            }
+            r.try_answer(Ask::Join(next), HERE, late).expect("it begins");
+            r.try_answer(Ask::Ready { me: next, on_chip_bytes: 0 }, HERE, late).expect("begins");
+            let after = ask(&r, Role::Memory, Some(1), 4, 9 * JOINS_WITHIN_NS).unwrap_err();
+            assert_eq!(after.kind(), ErrorKind::Exists, "it has held data: {after}");
+        }
     }
 
     #[test]

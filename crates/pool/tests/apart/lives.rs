@@ -4,7 +4,8 @@ use super::*;
 use dmtree_fabric::{GlobalAddr, Presence, Standing};
 
 /// Newcomers are judged soon.
-const HASTY: Terms = Terms { lease_ns: 200_000_000, acknowledge_ns: 400_000_000, drift_one_in: 16 };
+const HASTY: Terms =
+    Terms { lease_ns: 200_000_000, acknowledge_ns: 400_000_000, drift_one_in: 16, mutant: None };
 
 fn founded(memory_nodes: u16, compute_nodes: u16) -> MemoryNode {
     let options = PoolOptions { compute_nodes, ..options(memory_nodes) };

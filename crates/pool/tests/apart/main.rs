@@ -15,7 +15,7 @@ use dmtree_pool::{
 };
 
 const SHORT: Terms =
-    Terms { lease_ns: 200_000_000, acknowledge_ns: 2_000_000_000, drift_one_in: 16 };
+    Terms { lease_ns: 200_000_000, acknowledge_ns: 2_000_000_000, drift_one_in: 16, mutant: None };
 
 fn options(memory_nodes: u16) -> PoolOptions {
     let memory_bytes_per_node = 8 << 20;

@@ -15,7 +15,8 @@ use dmtree_fabric::{
 };
 use dmtree_pool::{ANY_INDEX, Cluster, PoolNode, PoolOptions, TableId, TableSide};
 
-const TERMS: Terms = Terms { lease_ns: 20_000_000, acknowledge_ns: 80_000_000, drift_one_in: 16 };
+const TERMS: Terms =
+    Terms { lease_ns: 20_000_000, acknowledge_ns: 80_000_000, drift_one_in: 16, mutant: None };
 const PAUSE_NS: u64 = 300_000;
 
 /// A slot, whether its node lives, and what it does while it does.

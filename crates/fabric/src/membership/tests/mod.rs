@@ -10,7 +10,7 @@ use crate::membership::{MemoryAgent, Presence, Standing};
 const A: Member = Member { node: NodeId::compute(0), incarnation: 1 };
 const B: Member = Member { node: NodeId::compute(1), incarnation: 1 };
 const C: Member = Member { node: NodeId::compute(2), incarnation: 1 };
-const TERMS: Terms = Terms { lease_ns: 100, acknowledge_ns: 300, drift_one_in: 10 };
+const TERMS: Terms = Terms { lease_ns: 100, acknowledge_ns: 300, drift_one_in: 10, mutant: None };
 
 fn now<T>(f: MembershipFuture<'_, T>) -> Result<T> {
     let mut f = pin!(f);

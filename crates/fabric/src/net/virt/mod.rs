@@ -8,6 +8,7 @@ mod sockets;
 mod world;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -30,6 +31,7 @@ use crate::rpc::ServiceId;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 use sockets::{Universe, Virtual};
 use world::Pid;
+pub use world::Sight;
 
 /// Bytes of buffers of all clients.
 const SLAB_BYTES: u64 = 64 << 20;
@@ -43,6 +45,13 @@ pub struct Network {
     universe: Arc<Universe>,
     root: Rc<Root>,
     core: Rc<Core>,
+}
+
+/// A defect on purpose of what lies under the links: only a checker asks for one, to show that its runs find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// Clients wait inside of dialling until there is a connection, or it is refused.
+    DialWaits,
 }
 
 /// A process on a simulated network.
@@ -108,6 +117,16 @@ impl Network {
     /// One segment in this many is late, up to 0.3 s; 0: none.
     pub fn set_late(&self, one_in: u64) {
         self.universe.world().late_one_in = one_in;
+    }
+
+    /// Has a defect from now on.
+    pub fn set_mutant(&self, mutant: Mutant) {
+        self.universe.world().mutant = Some(mutant);
+    }
+
+    /// What has happened here besides the ordinary, and how often.
+    pub fn seen(&self) -> BTreeMap<Sight, u64> {
+        self.universe.world().seen.clone()
     }
 
     /// All faults end.
@@ -271,6 +290,9 @@ impl Root {
                 && server.turn(0)
             {
                 lock(&self.universe.servers).insert(*pid, server);
+            }
+            if self.universe.world().is_dialling(*pid) {
+                continue;
             }
             self.clients.borrow_mut().retain(|(_, client)| client.strong_count() > 0);
             let its = |(of, client): &(Pid, Weak<NetTransport>)| {

@@ -1,0 +1,65 @@
+use super::*;
+
+#[test]
+fn seeds_pass_and_repeat_themselves() {
+    let seeds: u64 = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+    let (mut operations, mut seen) = (0, BTreeMap::new());
+    for seed in 0..seeds {
+        let outcome = run(seed);
+        assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
+        operations += outcome.operations;
+        if seed == 0 {
+            let again = run(seed);
+            let of = |o: &Outcome| (o.operations, o.failed, o.lives);
+            assert_eq!(of(&again), of(&outcome), "the same seed is the same run");
+        }
+        seen.extend(outcome.seen);
+    }
+    assert!(operations > 20 * seeds, "{operations} operations");
+    let all = [
+        Sight::Reset,
+        Sight::HalfOpen,
+        Sight::BlackHole,
+        Sight::Refused,
+        Sight::Doubled,
+        Sight::Orphan,
+        Sight::Late,
+        Sight::Partial,
+        Sight::Paused,
+    ];
+    assert!(all.iter().all(|s| seen.contains_key(s)), "only {seen:?}");
+}
+
+/// The first seed that finds a mutant, and what it finds.
+fn first(mutant: Mutant, mut within: std::ops::Range<u64>) -> (u64, String) {
+    let found = |seed| run_with(seed, Some(mutant)).violations.first().map(|v| (seed, v.clone()));
+    within.find_map(found).expect("some seed finds it")
+}
+
+/// Once a death was under way when no compute node lived, each one that joined died of it at once.
+#[test]
+fn seeds_find_newcomers_that_owe_former_deaths() {
+    let (seed, what) = first(Mutant::Membership(dmtree_fabric::Mutant::NewcomersOwe), 11..32);
+    assert!(what.contains("does not work"), "seed {seed}: {what}");
+}
+
+/// Once the number of a dead node was free only by the work of a living one.
+#[test]
+fn seeds_find_numbers_that_stay_taken() {
+    let (seed, what) = first(Mutant::Membership(dmtree_fabric::Mutant::NumbersStay), 0..16);
+    assert!(what.contains("does not work"), "seed {seed}: {what}");
+}
+
+/// Once a death waited for a memory node that had ended.
+#[test]
+fn seeds_find_deaths_that_wait_for_lost_memory_nodes() {
+    let (seed, what) = first(Mutant::Membership(dmtree_fabric::Mutant::AwayOwe), 0..32);
+    assert!(what.contains("does not work"), "seed {seed}: {what}");
+}
+
+/// Once a client waited inside of connecting for as long as the system does.
+#[test]
+fn seeds_find_clients_that_wait_inside_of_dialling() {
+    let (seed, what) = first(Mutant::Network(virt::Mutant::DialWaits), 0..300);
+    assert!(what.contains("took"), "seed {seed}: {what}");
+}

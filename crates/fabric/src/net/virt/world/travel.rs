@@ -1,0 +1,173 @@
+//! How segments travel, and what each does where it arrives.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+
+use super::*;
+
+impl World {
+    pub(super) fn delay(&mut self) -> Nanos {
+        let late = self.late_one_in > 0 && self.below(self.late_one_in) == 0;
+        if late {
+            self.saw(Sight::Late);
+        }
+        match late {
+            true => MS + self.below(300 * MS),
+            false => 20 * US + self.below(180 * US),
+        }
+    }
+
+    pub(super) fn send(&mut self, from: u64, segment: Segment) {
+        let delay = self.delay();
+        let Some(e) = self.ends.get_mut(&from) else { return };
+        let at = e.out.back().map_or(0, |(at, _)| *at).max(self.now + delay);
+        let is_first = e.out.is_empty();
+        e.out.push_back((at, segment));
+        if is_first {
+            self.plan(at, Event::Arrive(from));
+        }
+    }
+
+    pub(super) fn arrive(&mut self, from: u64) {
+        let Some(e) = self.ends.get(&from) else { return };
+        let blocked = self.blocked_until(e.machine, e.peer_machine);
+        if blocked > self.now {
+            let jitter = self.below(AGAIN_NS);
+            self.saw(Sight::BlackHole);
+            return self.plan(blocked + jitter, Event::Arrive(from));
+        }
+        loop {
+            let Some(e) = self.ends.get_mut(&from) else { return };
+            let Some((at, _)) = e.out.front() else { break };
+            if *at > self.now {
+                let at = *at;
+                return self.plan(at, Event::Arrive(from));
+            }
+            let Some((_, segment)) = e.out.pop_front() else { break };
+            if let Segment::Bytes(bytes) = &segment {
+                e.on_the_way -= bytes.len();
+            }
+            let (pid, peer) = (e.pid, e.peer);
+            self.touch_if_alive(pid);
+            if !self.deliver(from, peer, segment) {
+                return;
+            }
+        }
+        self.drop_if_done(from);
+    }
+
+    pub(super) fn touch_if_alive(&mut self, pid: Pid) {
+        if self.is_alive(pid) {
+            self.touch(pid);
+        }
+    }
+
+    /// Whether what follows may arrive, too.
+    pub(super) fn deliver(&mut self, from: u64, peer: Option<u64>, segment: Segment) -> bool {
+        if let Segment::Syn(at) = segment {
+            return self.connect(from, at);
+        }
+        let known = peer.filter(|p| self.ends.contains_key(p));
+        let Some(peer) = known else {
+            // Nobody there knows of the connection.
+            self.saw(Sight::HalfOpen);
+            self.fail(from, ErrorKind::ConnectionReset);
+            return false;
+        };
+        let Some(e) = self.ends.get_mut(&peer) else { return false };
+        let (pid, condition) = (e.pid, e.condition);
+        match segment {
+            Segment::Bytes(_) | Segment::End if condition != Condition::Open => {
+                self.saw(Sight::HalfOpen);
+                self.fail(from, ErrorKind::ConnectionReset);
+                return false;
+            }
+            Segment::Bytes(bytes) => e.inbox.extend(bytes),
+            Segment::End => e.is_ended = true,
+            Segment::Reset => self.fail(peer, ErrorKind::ConnectionReset),
+            Segment::Syn(_) => {}
+        }
+        self.touch_if_alive(pid);
+        true
+    }
+
+    pub(super) fn connect(&mut self, from: u64, at: String) -> bool {
+        let Some(e) = self.ends.get(&from) else { return false };
+        let (from_machine, pid) = (e.machine, e.pid);
+        let is_given_up = e.condition == Condition::Closed;
+        let host = self.listening.get(&at).map(|l| l.pid);
+        let has_lost = |e: &End| {
+            let its = e.peer.and_then(|p| self.ends.get(&p));
+            Some(e.pid) == host
+                && e.peer_machine == from_machine
+                && e.condition == Condition::Open
+                && its.is_none_or(|its| its.pid == pid && its.condition != Condition::Open)
+        };
+        if self.ends.values().any(has_lost) {
+            self.saw(Sight::Doubled);
+        }
+        let Some(l) = self.listening.get_mut(&at) else {
+            self.saw(Sight::Refused);
+            self.fail(from, ErrorKind::ConnectionRefused);
+            return false;
+        };
+        if l.backlog.len() >= BACKLOG {
+            if let Some(e) = self.ends.get_mut(&from) {
+                e.out.push_front((self.now + AGAIN_NS, Segment::Syn(at)));
+            }
+            self.plan(self.now + AGAIN_NS, Event::Arrive(from));
+            return false;
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        l.backlog.push_back(id);
+        let host = l.pid;
+        let end = End {
+            pid: host,
+            machine: machine_of(&at),
+            peer: (!is_given_up).then_some(from),
+            peer_machine: from_machine,
+            condition: Condition::Open,
+            inbox: VecDeque::new(),
+            is_ended: false,
+            out: VecDeque::new(),
+            on_the_way: 0,
+        };
+        self.ends.insert(id, end);
+        if is_given_up {
+            // It hears so when it sends.
+            self.saw(Sight::Orphan);
+        } else if let Some(e) = self.ends.get_mut(&from) {
+            // (The way back takes no time: what follows on it does.)
+            (e.peer, e.condition) = (Some(id), Condition::Open);
+        }
+        self.touch(host);
+        self.touch_if_alive(pid);
+        true
+    }
+
+    pub(super) fn fail(&mut self, id: u64, kind: ErrorKind) {
+        let Some(e) = self.ends.get_mut(&id) else { return };
+        if e.condition == Condition::Closed {
+            self.ends.remove(&id);
+            return;
+        }
+        e.condition = Condition::Failed(kind);
+        e.out.clear();
+        e.on_the_way = 0;
+        let pid = e.pid;
+        self.touch_if_alive(pid);
+    }
+
+    /// Nobody is told.
+    pub(super) fn forget(&mut self, id: u64) {
+        self.ends.remove(&id);
+    }
+
+    pub(super) fn drop_if_done(&mut self, id: u64) {
+        let is_done = |e: &End| e.condition == Condition::Closed && e.out.is_empty();
+        if self.ends.get(&id).is_some_and(is_done) {
+            self.ends.remove(&id);
+        }
+    }
+}
