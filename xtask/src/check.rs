@@ -10,11 +10,12 @@ use serde_json::Value;
 use crate::root;
 
 /// Seeds of CI: system, node faults, seeds. A single seed reaches a mark that the ranges do not.
-const SEEDS: [(&str, &str, &str); 11] = [
+const SEEDS: [(&str, &str, &str); 12] = [
     ("dmtree", "none", "0..1000"),
     ("dmtree", "crash", "0..400"),
     ("dmtree", "all", "0..400"),
     ("dmtree", "all", "802..803"),
+    ("dmtree", "lives", "0..60"),
     ("sherman", "none", "0..200"),
     ("sherman", "crash", "0..200"),
     ("sherman", "all", "0..200"),
@@ -113,21 +114,33 @@ fn judge(reached: &BTreeMap<String, u64>) -> Result<()> {
     Ok(())
 }
 
-/// Runs the seeds, or as many as fit into three and a half hours.
+/// Seeds of CI of the simulated network.
+const NETWORK_SEEDS: &str = "0..512";
+
+fn checker() -> Command {
+    let mut c = Command::new("cargo");
+    c.args(["run", "--release", "--", "check", "-q"]).current_dir(root());
+    c
+}
+
+/// Runs the seeds, or as many of each range as fit into half an hour.
 pub fn run(long: bool) -> Result<()> {
+    let status = checker().args(["--network", "--seeds", NETWORK_SEEDS]).status()?;
+    if !status.success() {
+        bail!("checked seeds of the simulated network: {status}");
+    }
     let mut reached = BTreeMap::new();
     for (system, faults, seeds) in SEEDS {
         if long && !seeds.starts_with("0..") {
             continue;
         }
-        let mut c = Command::new("cargo");
-        c.args(["run", "--release", "--", "check", "--system", system]);
-        c.args(["--faults", faults, "--json", "-q"]);
+        let mut c = checker();
+        c.args(["--system", system, "--faults", faults, "--json"]);
         match long {
             true => c.args(["--minutes", "30"]),
             false => c.args(["--seeds", seeds]),
         };
-        let out = c.current_dir(root()).stderr(std::process::Stdio::inherit()).output()?;
+        let out = c.stderr(std::process::Stdio::inherit()).output()?;
         let text = String::from_utf8_lossy(&out.stdout);
         if !out.status.success() {
             bail!("checked seeds of {system}, faults {faults}: {}\n{text}", out.status);

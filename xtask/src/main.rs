@@ -33,7 +33,7 @@ const VERBS: &[(&str, &str)] = &[
     ),
     (
         "check [--long]",
-        "checked seeds without faults, with crashes, with all faults: those of CI, or for three hours; marks that none of them reaches",
+        "checked seeds without faults, with crashes, with all faults: those of CI, or half an hour of each range; marks that none of them reaches",
     ),
     (
         "soak [--minutes N] [--seed S]",
