@@ -202,13 +202,25 @@ impl<I: RangeIndex> Cast<'_, I> {
                 let node = self.bed.cluster.compute_node(seat.cn);
                 let Some(pool) = self.must("the node", node) else { return };
                 match liveness_now {
-                    true => liveness(&mut client, shared, seat.number).await,
+                    true => {
+                        self.memory_is_back(&pool, client.endpoint()).await;
+                        liveness(&mut client, shared, seat.number).await;
+                    }
                     false => safety(&mut client, shared, (seat.number, &*pool), &seat.next).await,
                 }
                 seat.index.replace(Some((shared.stage.incarnation(seat.cn), client)));
             };
             let who = Who::Client(seat.number, seat.cn);
             worker.spawn(seat.slot, Guarded::new(shared, who, work));
+        }
+    }
+
+    /// A memory node that stood still renews its lease before clients count on it; the phase's end
+    /// is the deadline.
+    async fn memory_is_back(&self, pool: &PoolNode, ep: &Endpoint) {
+        let stage = &self.shared.stage;
+        while pool.away().iter().any(|(mn, _)| !stage.is_lost(mn.index())) {
+            ep.sleep(LOOK_NS).await;
         }
     }
 

@@ -23,6 +23,7 @@ pub mod rng;
 pub mod run;
 pub mod scene;
 mod server;
+mod settle;
 pub mod shrink;
 mod stage;
 pub mod trace;

@@ -20,6 +20,7 @@ use crate::fault::{Fault, Happened};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
 use crate::server::Server;
+use crate::settle::settle;
 use crate::verdict::{Finding, Judged, Verdict, panic_text};
 
 /// Buffers of all clients together.
@@ -261,47 +262,6 @@ fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &Shared<'_>) {
     }
 }
 
-/// Steps of each membership agent in which a move that was asked for last has to end.
-const SETTLING_STEPS: u32 = 200;
-/// Within so many steps a lease has ended: each agent renews its own before.
-const STEPS_THAT_RENEW: u32 = 6;
-/// No lease ends while the structure is judged, ns: no agent runs then.
-const JUDGED_WITHIN_NS: u64 = 3_600_000_000_000;
-
-/// The agents ended with the clients, perhaps between two steps of a move of tables: they carry it
-/// out, since a census waits for none.
-fn settle<I: RangeIndex>(
-    bed: &Bed<I>,
-    case: &Case,
-    living: &[(usize, Arc<I::Node>)],
-) -> Result<()> {
-    let nodes = living.iter().map(|(cn, _)| bed.cluster.compute_node(*cn));
-    let nodes = nodes.collect::<Result<Vec<_>>>()?;
-    if let Some(judge) = bed.cluster.judge() {
-        judge.set_terms(Terms { lease_ns: JUDGED_WITHIN_NS, ..Terms::default() });
-        // The agents of memory nodes have ended, too.
-        if let Some(node) = nodes.first() {
-            judge.excuse(node.endpoint(0)?.now());
-        }
-    }
-    let is_settled = || nodes.iter().all(|node| node.is_settled());
-    for step in 0..SETTLING_STEPS {
-        if step > STEPS_THAT_RENEW && is_settled() {
-            break;
-        }
-        for node in &nodes {
-            let ep = node.endpoint(0)?;
-            let pause = case.lease_ns / u64::from(STEPS_THAT_RENEW) / nodes.len() as u64;
-            // What fails now is tried again by the next step.
-            let _ = ep.core().block_on(ep.slot(), async {
-                ep.sleep(pause).await;
-                node.keep(&ep).await
-            });
-        }
-    }
-    Ok(())
-}
-
 /// When nobody works any more: every key is read once more, a scan agrees, and the structure is whole.
 fn afterwards<I: RangeIndex>(
     bed: &Bed<I>,
@@ -310,7 +270,8 @@ fn afterwards<I: RangeIndex>(
     log: &mut Log,
 ) -> Result<()> {
     let client = |(cn, node): &(usize, Arc<I::Node>)| bed.client_of(*cn, node.clone());
-    settle(bed, case, living)?;
+    let nodes = living.iter().map(|(cn, _)| bed.cluster.compute_node(*cn));
+    settle(&bed.cluster, case, nodes.collect::<Result<_>>()?)?;
     for node in living {
         client(node)?.maintain().map_err(|e| e.context("maintenance"))?;
     }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::task::Poll;
 
 use dmtree_fabric::sim::{Profile, SimFabric};
 use dmtree_fabric::verb::{VerbVec, cas, fenced, read, write, write_word};
@@ -263,6 +264,36 @@ fn a_stall_is_reported_with_its_reason() {
     worker.spawn(slot, std::future::pending());
     let stalled = worker.run(&mut Fifo).unwrap_err();
     assert!(stalled.to_string().starts_with("no client can make progress"), "{stalled}");
+}
+
+/// A node that has died may leave verbs in flight: who looks at its memory afterwards waits all the same.
+#[test]
+fn time_that_stands_still_passes_beside_verbs_in_flight() {
+    let f = fabric(&artifact(), 1, 2);
+    let client = |cn| {
+        let t = f.attach(NodeId::compute(cn)).unwrap();
+        let core = Core::new(t.clone(), 1 << 20);
+        let slot = core.add_slot();
+        (core.clone(), slot, Endpoint::new(core, t, slot))
+    };
+    let (core, slot, ep) = client(0);
+    let posted = core.block_on(slot, async {
+        let mut read = std::pin::pin!(ep.read(at(64), 8));
+        Ok(std::future::poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx).is_pending())).await)
+    });
+    assert!(posted.unwrap(), "a read takes time");
+    let (other, slot, ep) = client(1);
+    let pause = || {
+        other.block_on(slot, async {
+            ep.sleep(1000).await;
+            Ok(())
+        })
+    };
+    assert!(pause().unwrap_err().to_string().starts_with("no client can make progress"));
+    f.set_timed(false);
+    let before = ep.now();
+    pause().unwrap();
+    assert_eq!(ep.now() - before, 1000);
 }
 
 fn hash_of(seed: u64) -> u64 {
