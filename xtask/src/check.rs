@@ -15,7 +15,7 @@ const SEEDS: [(&str, &str, &str); 12] = [
     ("dmtree", "crash", "0..400"),
     ("dmtree", "all", "0..400"),
     ("dmtree", "all", "802..803"),
-    ("dmtree", "lives", "0..60"),
+    ("dmtree", "restarts", "0..60"),
     ("sherman", "none", "0..200"),
     ("sherman", "crash", "0..200"),
     ("sherman", "all", "0..200"),
@@ -57,7 +57,7 @@ const BY_TESTS: &[(&str, &str)] = &[
     ),
     (
         "recovery: a dead leaf is buried when its heir is gone, too",
-        "rare: a_dead_leaf_is_buried_when_its_fence_is_gone",
+        "rare: a_dead_leaf_is_closed_when_its_fence_is_gone",
     ),
     ("relocate: the record is still missing", "rare: a_leaf_without_a_record_does_not_move"),
     ("relocate: unlinking is tried again", "rare: a_dead_leaf_whose_sibling_has_no_record"),
@@ -69,7 +69,7 @@ const BY_TESTS: &[(&str, &str)] = &[
     ("recovery: a dead leaf is buried", "crash: merge"),
     (
         "recovery: a dead node's lock on a buried leaf is given back",
-        "regressions: a_buried_leaf_is_retired_once",
+        "regressions: a_closed_leaf_is_retired_once",
     ),
     ("recovery: a half merge is finished", "crash: merge"),
     ("recovery: a half merge of inner nodes is finished", "crash: drops::moves_and_merges_dropped"),
@@ -135,7 +135,7 @@ pub fn run(long: bool) -> Result<()> {
             continue;
         }
         let mut c = checker();
-        c.args(["--system", system, "--faults", faults, "--json"]);
+        c.args(["--system", system, "--node-faults", faults, "--json"]);
         match long {
             true => c.args(["--minutes", "30"]),
             false => c.args(["--seeds", seeds]),

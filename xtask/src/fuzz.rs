@@ -19,7 +19,7 @@ const TARGETS: [(&str, Option<&str>); 9] = [
     ("frames", None),
     ("messages", None),
     ("heads", None),
-    ("charter", None),
+    ("pool_config", None),
     ("config", Some("crates/bench/experiments")),
     ("profile", Some("crates/fabric/profiles")),
     ("dump", None),

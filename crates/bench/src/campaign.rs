@@ -74,10 +74,10 @@ pub struct Tally {
     /// Real time, s.
     pub seconds: f64,
     /// How often each fabric fault was drawn with each value.
-    pub hazards: BTreeMap<String, BTreeMap<String, u64>>,
+    pub fabric_faults: BTreeMap<String, BTreeMap<String, u64>>,
     /// How often each node fault happened: in how many seeds, and in how many of them inside an
     /// operation.
-    pub faults: BTreeMap<String, FaultCount>,
+    pub node_faults: BTreeMap<String, FaultCount>,
     /// Seeds with faults.
     pub with_faults: u64,
     /// Seeds in which a fault happened inside an operation.
@@ -97,22 +97,22 @@ impl Tally {
         self.seeds += 1;
         self.operations += verdict.operations;
         self.virtual_ns += verdict.virtual_ns;
-        let hazards = serde_json::to_value(case.hazards).unwrap_or_default();
+        let fabric_faults = serde_json::to_value(case.fabric_faults).unwrap_or_default();
         let schedule = serde_json::to_value(case.schedule).unwrap_or_default();
-        let drawn = hazards.as_object().into_iter().flatten();
+        let drawn = fabric_faults.as_object().into_iter().flatten();
         for (name, value) in drawn.map(|(n, v)| (n.as_str(), v)).chain([("schedule", &schedule)]) {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            *self.hazards.entry(name.to_owned()).or_default().entry(text).or_default() += 1;
+            *self.fabric_faults.entry(name.to_owned()).or_default().entry(text).or_default() += 1;
         }
-        for fault in &case.faults {
-            self.faults.entry(fault.kind().to_owned()).or_default().drawn += 1;
+        for fault in &case.node_faults {
+            self.node_faults.entry(fault.kind().to_owned()).or_default().drawn += 1;
         }
         for h in &verdict.happened {
-            let count = self.faults.entry(h.fault.kind().to_owned()).or_default();
+            let count = self.node_faults.entry(h.fault.kind().to_owned()).or_default();
             count.happened += 1;
             count.inside += u64::from(h.inside > 0);
         }
-        self.with_faults += u64::from(!case.faults.is_empty());
+        self.with_faults += u64::from(!case.node_faults.is_empty());
         self.inside += u64::from(verdict.happened.iter().any(|h| h.inside > 0));
         self.excused += verdict.excused;
         self.available.gets += verdict.available.gets;

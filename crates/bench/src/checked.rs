@@ -1,6 +1,6 @@
 //! Checked runs of the systems of the registry.
 
-use dmtree_check::FaultSet;
+use dmtree_check::NodeFaultSet;
 use dmtree_check::case::{Case, Draw, Drawn};
 use dmtree_check::verdict::Verdict;
 use dmtree_engine::{DmNode, Options};
@@ -83,21 +83,24 @@ pub struct Setting {
     /// The grants of the fabric.
     pub grants: Capabilities,
     /// The node faults.
-    pub faults: FaultSet,
+    pub node_faults: NodeFaultSet,
 }
 
 impl Setting {
     /// The setting for a system: only systems that recover from crashes get node faults.
     #[must_use]
     pub fn of(self, system: &System) -> Self {
-        Self { faults: if system.recovers { self.faults } else { FaultSet::None }, ..self }
+        Self {
+            node_faults: if system.recovers { self.node_faults } else { NodeFaultSet::None },
+            ..self
+        }
     }
 }
 
 /// The case of a system and a seed.
 pub fn case(system: &System, seed: u64, setting: Setting) -> Case {
-    let Setting { grants, faults } = setting.of(system);
-    Case::of_seed(system.name, seed, (grants, faults), &|d| system.draw(d))
+    let Setting { grants, node_faults } = setting.of(system);
+    Case::of_seed(system.name, seed, (grants, node_faults), &|d| system.draw(d))
 }
 
 /// The small case of a system and a seed; it has few enough orders to try all.

@@ -6,7 +6,7 @@ use crate::config::{Config, FillBy};
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
 use crate::published::Table;
-use crate::registry::{FABRICS, VERBS, carrier, find};
+use crate::registry::{FABRICS, VERBS, data_path, find};
 use crate::sizing;
 
 /// Most clients that one thread simulates.
@@ -30,7 +30,7 @@ impl Config {
                 FABRICS.join(", ")
             ));
         }
-        if self.nodes.is_some() && carrier(&self.fabric).is_none() {
+        if self.nodes.is_some() && data_path(&self.fabric).is_none() {
             return refuse(
                 "a running pool is on fabric tcp or verbs: give --fabric tcp, or --fabric verbs, too"
                     .to_owned(),

@@ -1,8 +1,8 @@
 //! Runs the conformance suite on compute nodes of two processes.
 
-use dmtree_check::away::{Ask, Away, Pipe, serve};
-use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{Part, parts};
+use dmtree_check::remote_client::{Ask, Pipe, RemoteClient, serve};
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_parts::RangeIndex;
 use dmtree_pool::Cluster;
 use serde_json::Value;
@@ -52,7 +52,7 @@ pub(crate) fn small(options: &Value) -> Value {
 pub fn conform<I: RangeIndex>(
     system: &str,
     options: &Value,
-    (cluster, other): (&Cluster, &Away),
+    (cluster, other): (&Cluster, &RemoteClient),
     e: Extent,
 ) -> Result<()> {
     let options: I::Options = serde_json::from_value(options.clone())
@@ -67,7 +67,7 @@ pub fn conform<I: RangeIndex>(
 fn run_part<I: RangeIndex>(
     system: &str,
     options: &I::Options,
-    (cluster, other): (&Cluster, &Away),
+    (cluster, other): (&Cluster, &RemoteClient),
     (name, part): Part<I>,
 ) -> Result<()> {
     let pool = cluster.compute_node(0)?;
@@ -81,17 +81,18 @@ fn run_part<I: RangeIndex>(
         Ok(())
     };
     drop_index()?;
-    let bed = Bed::<I>::named(cluster.clone(), CACHE_BYTES, options, (&index, system))?;
+    let test_cluster =
+        TestCluster::<I>::named(cluster.clone(), CACHE_BYTES, options, (&index, system))?;
     other.open(system, &index).map_err(|e| e.context("the other process"))?;
-    let bed = bed.with(other.clone());
-    let ran = std::thread::scope(|s| s.spawn(|| part(&bed)).join());
+    let test_cluster = test_cluster.with(other.clone());
+    let ran = std::thread::scope(|s| s.spawn(|| part(&test_cluster)).join());
     if let Err(panic) = ran {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("see above");
         return Err(Failure::violation(text));
     }
     other.close()?;
-    drop(bed);
+    drop(test_cluster);
     drop_index()
 }
 
@@ -119,9 +120,9 @@ pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
 /// # Errors
 /// The first process has ended in the middle of a request.
 pub fn serve_index<I: RangeIndex>(cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
-    let opened = Bed::<I>::find(cluster.clone(), CACHE_BYTES, index);
-    match opened.and_then(|bed| Ok((bed.client(0)?, bed))) {
-        Ok((mut client, _bed)) => {
+    let opened = TestCluster::<I>::find(cluster.clone(), CACHE_BYTES, index);
+    match opened.and_then(|test_cluster| Ok((test_cluster.client(0)?, test_cluster))) {
+        Ok((mut client, _test_cluster)) => {
             pipe.done(Ok(()))?;
             Ok(serve(&mut client, pipe)?)
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use dmtree_fabric::sim::{How, Profile, SimFabric};
-use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, NodeId, Standing, Terms, Worker};
+use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, NodeId, Standing, Worker};
 use dmtree_parts::{Fill, NodeContext, RangeIndex, Root, Write};
 use dmtree_pool::{Cluster, PoolOptions};
 use dmtree_workload::Seed;
@@ -111,7 +111,7 @@ pub struct Bucket {
 
 /// An event of the recovery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct TimelineEvent {
     /// The event.
     pub what: String,
     /// Its time, ns of virtual time after the start of the clients.
@@ -130,7 +130,7 @@ pub struct Outcome {
     /// Operations of the dead node.
     pub dead: Vec<Bucket>,
     /// Stages of the recovery.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<TimelineEvent>,
     /// Throughput of the survivors before the crash, millions of operations per second.
     pub before_mops: f64,
     /// Their throughput after the recovery.
@@ -186,7 +186,7 @@ struct Board {
     errors: Cell<u64>,
     samples: RefCell<Vec<String>>,
     last: RefCell<BTreeMap<u64, Last>>,
-    moments: RefCell<Vec<Moment>>,
+    moments: RefCell<Vec<TimelineEvent>>,
     /// Number of clients that still run.
     running: Cell<u64>,
 }
@@ -225,7 +225,7 @@ impl Board {
 
     fn moment(&self, what: &str, now: u64) {
         let at_ns = self.since(now);
-        self.moments.borrow_mut().push(Moment { what: what.to_owned(), at_ns });
+        self.moments.borrow_mut().push(TimelineEvent { what: what.to_owned(), at_ns });
     }
 }
 
@@ -292,7 +292,7 @@ async fn watch(ep: Endpoint, pool: Arc<dmtree_pool::PoolNode>, incarnation: u32,
             let what = match now {
                 Some(Standing::Revoking) => "its lease has ended: its access is being revoked",
                 Some(Standing::Draining) => "revoked everywhere: its locks may be taken over",
-                Some(Standing::Rehoming) => "its tables are used no more",
+                Some(Standing::Reassigning) => "its tables are used no more",
                 Some(Standing::Gone) => "its tables have new homes",
                 _ => "",
             };
@@ -325,10 +325,10 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
     }
     let cluster = Cluster::format(Arc::new(fabric.clone()), &pool)?;
     let lease_ns = s.lease_us * 1000;
-    cluster.judge().expect("in this process").set_terms(Terms {
+    cluster.judge().expect("in this process").set_lease_parameters(LeaseParameters {
         lease_ns,
         acknowledge_ns: 10 * lease_ns,
-        ..Terms::default()
+        ..LeaseParameters::default()
     });
     let first = cluster.compute_node(0)?;
     let ep = first.endpoint(1 << 30)?;
@@ -452,11 +452,11 @@ fn live<I: RangeIndex>(
         let (slot, pool) = (core.add_slot(), cluster.compute_node(usize::from(cn))?);
         let ep = Endpoint::new(core.clone(), fabric.attach(node)?, slot);
         let pause = s.lease_us * 1000 / 16;
-        let keeper = async move {
+        let membership_agent = async move {
             // A fenced node has no membership to keep.
             let _ = pool.keep_on(&ep, pause, || b.running.get() == 0).await;
         };
-        worker.spawn(slot, Mortal { board: b, node, inner: Some(Box::pin(keeper)) });
+        worker.spawn(slot, Mortal { board: b, node, inner: Some(Box::pin(membership_agent)) });
         if node == b.victim {
             victims.push(slot);
         }
@@ -535,7 +535,8 @@ fn summary(b: Board, keys_checked: u64, keys_wrong: u64, taken_effect: u64) -> O
     let back = each.iter().skip(least).position(|m| *m >= 0.95 * before_mops);
     if let Some(back) = back {
         let at_ns = (first + least + back) as u64 * s.bucket_us * 1000;
-        moments.push(Moment { what: "the survivors are as fast as before".to_owned(), at_ns });
+        moments
+            .push(TimelineEvent { what: "the survivors are as fast as before".to_owned(), at_ns });
     }
     moments.sort_by_key(|m| m.at_ns);
     let (longest_read_ns, longest_update_ns) = b.longest.get();

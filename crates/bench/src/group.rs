@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dmtree_fabric::Snapshot;
-use dmtree_fabric::net::Equipment;
+use dmtree_fabric::net::NicConfig;
 use dmtree_parts::RangeIndex;
 use dmtree_workload::{Distribution, Plan, Workload};
 
@@ -21,7 +21,7 @@ use crate::opened::{Crew, Opened, PoolSpec};
 use crate::oracle::Oracle;
 use crate::peak::Peak;
 use crate::prepare::{load, walk, warm_up};
-use crate::registry::{System, carrier};
+use crate::registry::{System, data_path};
 use crate::results::MemoryFigures;
 use crate::simulated::{FabricSpec, SimFigures};
 use crate::sizing;
@@ -143,14 +143,14 @@ impl Host<'_> {
 /// # Errors
 /// A profile that cannot be read.
 pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<PoolSpec> {
-    let fabric = match (&c.profile, carrier(&c.fabric), &c.nodes) {
+    let fabric = match (&c.profile, data_path(&c.fabric), &c.nodes) {
         (Some(p), _, _) => FabricSpec::Sim { profile: Box::new(p.profile()?), seed: c.seed },
         (_, None, _) => FabricSpec::Local,
-        (_, Some(carrier), None) => FabricSpec::Apart { carrier, equipment: c.equipment() },
-        (_, carrier, Some(first)) => {
-            let mut equipment = c.equipment();
-            equipment.access = access(c.key_file.as_deref(), c.insecure)?;
-            FabricSpec::Joined { first: first.clone(), carrier, equipment }
+        (_, Some(data_path), None) => FabricSpec::Apart { data_path, nic_config: c.nic_config() },
+        (_, data_path, Some(first)) => {
+            let mut nic_config = c.nic_config();
+            nic_config.access = access(c.key_file.as_deref(), c.insecure)?;
+            FabricSpec::Joined { first: first.clone(), data_path, nic_config }
         }
     };
     Ok(PoolSpec {
@@ -166,8 +166,8 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
 
 impl Config {
     /// The NIC configuration of this process.
-    pub fn equipment(&self) -> Equipment {
-        Equipment::of(self.device.clone(), self.gid_index)
+    pub fn nic_config(&self) -> NicConfig {
+        NicConfig::of(self.device.clone(), self.gid_index)
     }
 }
 
@@ -261,7 +261,7 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
         let cache = |cn| opened.cache_stats(cn);
         let mut figures = memory::figures(&shape, &g.system.options, &clients, cache);
         figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.all_ops);
-        let all_here = carrier(&c.fabric).is_none();
+        let all_here = data_path(&c.fabric).is_none();
         figures.peak_bytes = if all_here { peak.bytes() } else { None };
         m.memory = Some(figures);
         (host.measured)(g, cell, m);

@@ -135,12 +135,12 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
     };
     let (profile, seed) = match &spec.fabric {
         FabricSpec::Local => return Ok((Cluster::embedded(&options)?, None)),
-        FabricSpec::Apart { carrier, equipment } => {
-            return Ok((Cluster::over(&options, *carrier, equipment)?, None));
+        FabricSpec::Apart { data_path, nic_config } => {
+            return Ok((Cluster::over(&options, *data_path, nic_config)?, None));
         }
-        FabricSpec::Joined { first, carrier, equipment } => {
-            let (listen, wanted, within) = (equipment.access.any_port(), None, POOL_WITHIN);
-            let place = Place { first, listen, wanted, within, carrier: *carrier, equipment };
+        FabricSpec::Joined { first, data_path, nic_config } => {
+            let (listen, wanted, within) = (nic_config.access.any_port(), None, POOL_WITHIN);
+            let place = Place { first, listen, wanted, within, data_path: *data_path, nic_config };
             let joined = Cluster::join_as(&place, spec.cns).map_err(|e| Failure::missing(&e))?;
             for (node, presence) in joined.compute_node(0)?.away() {
                 let _ = writeln!(std::io::stderr(), "note: {}", presence.refusal(node));

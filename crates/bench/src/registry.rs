@@ -1,12 +1,12 @@
 //! The registry of systems that can be measured and used.
 
-use dmtree_check::away::{Away, Pipe};
 use dmtree_check::case::{Case, Draw, Drawn};
 use dmtree_check::exhaustive::{Depth, Explored};
+use dmtree_check::remote_client::{Pipe, RemoteClient};
 use dmtree_check::verdict::Verdict;
 use dmtree_engine::{DmTree, Options, Tables};
 use dmtree_fabric::mark::Reached;
-use dmtree_fabric::net::Carrier;
+use dmtree_fabric::net::DataPath;
 use dmtree_fptree::{FpTree, Options as FpOptions};
 use dmtree_parts::{OpSet, RangeIndex};
 use dmtree_pool::Cluster;
@@ -36,8 +36,8 @@ pub const VERBS: &str = "verbs";
 pub const FABRICS: [&str; 4] = [LOCAL, SIM, TCP, VERBS];
 
 /// The data path of a fabric with several processes; `None` for the fabrics of one process.
-pub fn carrier(fabric: &str) -> Option<Carrier> {
-    [Carrier::Frames, Carrier::Rdma].into_iter().find(|c| c.name() == fabric)
+pub fn data_path(fabric: &str) -> Option<DataPath> {
+    [DataPath::Frames, DataPath::Rdma].into_iter().find(|c| c.name() == fabric)
 }
 
 /// Systems that experiments may name before they are built. Names that the registry has are built.
@@ -80,7 +80,7 @@ pub struct System {
 type Room = fn(&Value, u64, u64) -> Option<u64>;
 
 /// Runs the conformance suite of an index with some options.
-type Conform = fn(&str, &Value, (&Cluster, &Away), Extent) -> Result<()>;
+type Conform = fn(&str, &Value, (&Cluster, &RemoteClient), Extent) -> Result<()>;
 
 /// The functions of an index type.
 #[derive(Clone, Copy, Debug)]
@@ -213,7 +213,7 @@ impl System {
     ///
     /// # Errors
     /// A result that does not conform.
-    pub fn conform(&self, cluster: &Cluster, other: &Away, extent: Extent) -> Result<()> {
+    pub fn conform(&self, cluster: &Cluster, other: &RemoteClient, extent: Extent) -> Result<()> {
         let extent = Extent { together: extent.together && !self.published, ..extent };
         (self.does.conform)(self.name, &conform::small(&self.options), (cluster, other), extent)
     }

@@ -35,7 +35,7 @@ pub fn note(c: &Config) -> String {
     match &c.profile {
         Some(p) => format!("{SIM_NOTE}; profile {}", p.title()),
         None if c.fabric == TCP => TCP_NOTE.to_owned(),
-        None if c.fabric == VERBS => match c.equipment().describe() {
+        None if c.fabric == VERBS => match c.nic_config().describe() {
             Ok(nic) => format!("{VERBS_NOTE}: {nic}"),
             Err(_) => VERBS_NOTE.to_owned(),
         },

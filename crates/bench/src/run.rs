@@ -162,7 +162,7 @@ pub fn preflight(r: &Resolved) -> Result<()> {
         }
     }
     if r.config.fabric == VERBS {
-        r.config.equipment().describe()?;
+        r.config.nic_config().describe()?;
     }
     let mut done = Vec::new();
     for (system, cell) in cells(r)? {
@@ -183,7 +183,7 @@ pub fn preflight(r: &Resolved) -> Result<()> {
 }
 
 fn here(fabric: &str) -> String {
-    if registry::carrier(fabric).is_some() { LOCAL.to_owned() } else { fabric.to_owned() }
+    if registry::data_path(fabric).is_some() { LOCAL.to_owned() } else { fabric.to_owned() }
 }
 
 /// The sum of a cell over all its rounds so far.

@@ -2,7 +2,7 @@
 //! a simulated cell.
 
 use dmtree_fabric::Role;
-use dmtree_fabric::net::{Carrier, Equipment};
+use dmtree_fabric::net::{DataPath, NicConfig};
 use serde::{Deserialize, Serialize};
 
 pub use dmtree_fabric::sim::{Confidence, NodeUsage, Profile, SimFabric, Usage};
@@ -28,16 +28,16 @@ pub enum FabricSpec {
         /// Address of the first memory node.
         first: String,
         /// The required data path, if any.
-        carrier: Option<Carrier>,
+        data_path: Option<DataPath>,
         /// The NIC configuration of this process, if it needs one.
-        equipment: Equipment,
+        nic_config: NicConfig,
     },
     /// Nodes with separate connections, all started in this process.
     Apart {
         /// The data path.
-        carrier: Carrier,
+        data_path: DataPath,
         /// The NIC configuration of this process, if it needs one.
-        equipment: Equipment,
+        nic_config: NicConfig,
     },
 }
 

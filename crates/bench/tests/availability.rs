@@ -3,15 +3,15 @@
 
 use dmtree_bench::checked::{Setting, case, run};
 use dmtree_bench::registry::find;
-use dmtree_check::{FaultSet, Verdict};
-use dmtree_engine::Defect;
+use dmtree_check::{NodeFaultSet, Verdict};
+use dmtree_engine::Mutant;
 use dmtree_fabric::Capabilities;
 
 /// Seeds that are searched for a finding of the mutant.
 const MUTANT_SEEDS: u64 = 200;
 
 fn seed(seed: u64) -> Verdict {
-    let setting = Setting { grants: Capabilities::NONE, faults: FaultSet::Crash };
+    let setting = Setting { grants: Capabilities::NONE, node_faults: NodeFaultSet::Crash };
     run(&case(&find("dmtree").expect("registered"), seed, setting)).expect("a seed's case runs")
 }
 
@@ -22,9 +22,9 @@ fn an_index_that_stops_for_a_death_is_found() {
     let judged = |of: fn(&Verdict) -> u64| verdicts.iter().map(of).sum::<u64>();
     let (gets, writes) = (judged(|v| v.available.gets), judged(|v| v.available.writes));
     assert!(gets > 50 && writes > 10, "{gets} gets and {writes} writes are judged");
-    Defect::plant(&[Defect::StopForDeath]);
+    Mutant::enable(&[Mutant::StopForDeath]);
     let found = (0..MUTANT_SEEDS).find_map(|n| seed(n).finding.filter(|f| f.kind() == "slow"));
-    Defect::plant(&[]);
+    Mutant::enable(&[]);
     // Few writes are judged, because one beside another write of its leaf is not: of seeds 0..800
     // none shows the mutant with a write.
     let found = found.expect("an operation that waits for a death is too slow").to_string();

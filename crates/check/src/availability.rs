@@ -14,12 +14,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dmtree_fabric::sim::Hazards;
+use dmtree_fabric::sim::FabricFaults;
 use dmtree_fabric::{GlobalAddr, InProcess, Member, NodeId, Standing};
 use dmtree_parts::{KeyPlace, RangeIndex};
 
 use crate::case::Case;
-use crate::fault::Fault;
+use crate::fault::NodeFault;
 use crate::log::Call;
 use crate::plan;
 use crate::verdict::Judged;
@@ -78,7 +78,7 @@ pub(crate) struct Availability {
 }
 
 /// Longest time that a verb takes under some hazards, ns.
-fn longest(h: &Hazards) -> u64 {
+fn longest(h: &FabricFaults) -> u64 {
     let held = if h.stall_one_in > 0 { 100 } else { 1 };
     3 * h.delay_ns * held + 2 * h.stretch_ns + h.atomic_gap_ns
 }
@@ -86,14 +86,17 @@ fn longest(h: &Hazards) -> u64 {
 impl Availability {
     /// Of a case; `judge` says whose death has come to its end.
     pub(crate) fn new(case: &Case, judge: Option<Arc<InProcess>>) -> Self {
-        let plain = |f: &Fault| {
-            matches!(f, Fault::Crash { .. } | Fault::Freeze { .. } | Fault::Drift { .. })
+        let plain = |f: &NodeFault| {
+            matches!(
+                f,
+                NodeFault::Crash { .. } | NodeFault::Freeze { .. } | NodeFault::Drift { .. }
+            )
         };
-        let verb_ns = longest(&case.hazards);
+        let verb_ns = longest(&case.fabric_faults);
         let bound_ns = VERBS * verb_ns + 100_000;
         // What may take as long as a lease by itself says nothing.
-        let tells = case.faults.iter().all(plain) && bound_ns < case.lease_ns / 2;
-        let bound_ns = if tells && !case.faults.is_empty() { bound_ns } else { 0 };
+        let tells = case.node_faults.iter().all(plain) && bound_ns < case.lease_ns / 2;
+        let bound_ns = if tells && !case.node_faults.is_empty() { bound_ns } else { 0 };
         let (open, last, outages, judged) = Default::default();
         let numbers = case.numbers();
         Self { open, last, outages, judge, numbers, bound_ns, verb_ns, judged }
@@ -242,7 +245,7 @@ impl Availability {
             // A get asks for no lock.
             let locked = o.writes && !out.keys.as_ref().is_some_and(all_apart);
             let began = out.leaves.as_ref().is_none_or(its);
-            node == own || at.home == Some(node) || began || locked
+            node == own || at.owner == Some(node) || began || locked
         };
         self.outages.borrow().iter().any(touches)
     }

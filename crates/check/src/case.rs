@@ -1,13 +1,13 @@
 //! Everything a checked run is a function of, drawn from a seed and kept as JSON.
 
-use dmtree_fabric::sim::{Hazards, Order};
+use dmtree_fabric::sim::{FabricFaults, Order};
 use dmtree_fabric::{Capabilities, Error, Fifo, Mutant, Policy, Result, SeededRandom, Unfair};
 use dmtree_pool::PoolOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::fault::{End, Fault, FaultSet, Scene};
-use crate::lives::SPAN_NS;
+use crate::fault::{End, NodeFault, NodeFaultSet, Scenario};
+use crate::restarts::SPAN_NS;
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
@@ -93,7 +93,7 @@ pub struct PoolShape {
     /// Bytes of each memory node.
     pub memory_bytes: u64,
     /// Bits of a life number.
-    pub life_bits: u8,
+    pub generation_bits: u8,
     /// Cache budget of each compute node.
     pub cache_bytes: u64,
 }
@@ -105,7 +105,7 @@ impl PoolShape {
             compute_nodes: self.compute_nodes,
             memory_nodes: self.memory_nodes,
             memory_bytes_per_node: self.memory_bytes,
-            life_bits: self.life_bits,
+            generation_bits: self.generation_bits,
             ..PoolOptions::default()
         }
     }
@@ -137,7 +137,7 @@ pub struct Case {
     /// The policy.
     pub schedule: Schedule,
     /// What the fabric does.
-    pub hazards: Hazards,
+    pub fabric_faults: FabricFaults,
     /// What the fabric grants.
     pub grants: Capabilities,
     /// Creation options of the index.
@@ -147,7 +147,7 @@ pub struct Case {
     /// Clients, spread over the compute nodes in turn.
     pub clients: u32,
     /// Further clients, who remove neighbours one after the other, put them back, and so on: leaves empty, merge, and fill again.
-    pub gardeners: u32,
+    pub churn_clients: u32,
     /// Operations per client.
     pub ops: u32,
     /// Keys that operations go to; all absent at first.
@@ -168,7 +168,7 @@ pub struct Case {
     pub liveness: bool,
     /// What happens to nodes, clients and links.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub faults: Vec<Fault>,
+    pub node_faults: Vec<NodeFault>,
     /// A rule of the membership that is left out on purpose; no part of a case that is written down.
     #[serde(skip)]
     pub mutant: Option<Mutant>,
@@ -205,7 +205,7 @@ impl Case {
     pub fn of_seed(
         system: &str,
         seed: u64,
-        (grants, faults): (Capabilities, FaultSet),
+        (grants, node_faults): (Capabilities, NodeFaultSet),
         index: &dyn Fn(&mut Draw) -> Drawn,
     ) -> Self {
         let mut d = Draw::new(seed);
@@ -232,18 +232,18 @@ impl Case {
                 Schedule::Priorities(1),
                 Schedule::Priorities(3),
             ]),
-            hazards: Hazards::of_seed(seed),
+            fabric_faults: FabricFaults::of_seed(seed),
             grants,
             options: drawn.options,
             pool: PoolShape {
                 compute_nodes: d.of(&[2, 3]),
                 memory_nodes: d.of(&[1, 2]),
                 memory_bytes: 32 << 20,
-                life_bits: d.of(&[PoolOptions::default().life_bits, 2]),
+                generation_bits: d.of(&[PoolOptions::default().generation_bits, 2]),
                 cache_bytes: d.of(&[4 << 20, 3 * least]),
             },
             clients,
-            gardeners: d.of(&[0, 1, 1, 2]),
+            churn_clients: d.of(&[0, 1, 1, 2]),
             ops: d.of(&[100, 120]).max(LEAST_OPERATIONS.div_ceil(clients)),
             keys: d.of(&[6, 24, MOST_KEYS]),
             neighbours: d.of(&[0, 3, 7, 15]),
@@ -253,13 +253,13 @@ impl Case {
             scan_one_in: d.of(&[0, 20, 60]),
             wave_ops: d.of(&[0, 0, 40]),
             liveness: true,
-            faults: Vec::new(),
+            node_faults: Vec::new(),
             lease_ns: USUAL_LEASE_NS,
             pace_ns: 0,
             kept: None,
             choices: None,
         };
-        if faults != FaultSet::None {
+        if node_faults != NodeFaultSet::None {
             let mut d = Draw::new(seed ^ 0x6c65_6173_6573);
             if let Schedule::Priorities(_) = case.schedule {
                 // Time hardly passes under priorities, and leases never end.
@@ -267,10 +267,10 @@ impl Case {
             }
             case.pool.compute_nodes = d.of(&[2, 3, 4]);
             case.lease_ns = d.of(&[USUAL_LEASE_NS, 5 * USUAL_LEASE_NS]);
-            if faults == FaultSet::Lives {
+            if node_faults == NodeFaultSet::Restarts {
                 case.spread_out(&mut d);
             }
-            case.faults = Fault::draw(faults, seed, case.scene());
+            case.node_faults = NodeFault::draw(node_faults, seed, case.scenario());
         }
         case
     }
@@ -279,7 +279,7 @@ impl Case {
     fn spread_out(&mut self, d: &mut Draw) {
         self.ops = d.of(&[20, 30, 50]);
         self.neighbours = self.neighbours.min(d.of(&[3, 7]));
-        self.gardeners = self.gardeners.min(1);
+        self.churn_clients = self.churn_clients.min(1);
         self.pace_ns = 2 * SPAN_NS / u64::from(self.ops);
     }
 
@@ -298,12 +298,12 @@ impl Case {
     ) -> Self {
         let mut d = Draw::new(seed ^ 0x7469_6e79);
         let (clients, ops) = d.of(&[(2, 1), (2, 1), (2, 2), (3, 1)]);
-        let whole = Self::of_seed(system, seed, (grants, FaultSet::None), index);
+        let whole = Self::of_seed(system, seed, (grants, NodeFaultSet::None), index);
         Self {
             schedule: Schedule::Fifo,
-            hazards: Hazards::NONE,
+            fabric_faults: FabricFaults::NONE,
             clients,
-            gardeners: 0,
+            churn_clients: 0,
             ops,
             keys: d.of(&[1, 2]),
             neighbours: d.of(&[1, 31, 63]),
@@ -317,8 +317,8 @@ impl Case {
     }
 
     /// What faults can happen to.
-    pub fn scene(&self) -> Scene {
-        Scene {
+    pub fn scenario(&self) -> Scenario {
+        Scenario {
             compute_nodes: self.pool.compute_nodes,
             memory_nodes: self.pool.memory_nodes,
             lease_ns: self.lease_ns,
@@ -328,20 +328,20 @@ impl Case {
     /// Nodes that a fault names must be there.
     fn check_faults(&self) -> Result<()> {
         let (c, m) = (self.pool.compute_nodes, self.pool.memory_nodes);
-        for fault in &self.faults {
+        for fault in &self.node_faults {
             let fits = match *fault {
-                Fault::Crash { cn, .. }
-                | Fault::Freeze { cn, .. }
-                | Fault::Drift { cn, .. }
-                | Fault::News { cn, .. }
-                | Fault::Drop { cn, .. } => cn < c,
-                Fault::Cut { cn, to: End::Compute(to), .. } => cn < c && to < c,
-                Fault::Cut { cn, to: End::Memory(to), .. } => cn < c && to < m,
-                Fault::LoseMemory { mn, cn, .. } => cn < c && mn < m,
-                Fault::Outage { back, .. } => (1..=c).contains(&back),
-                Fault::Turns { cn, .. } => cn < c,
-                Fault::Stall { mn, .. } => mn < m,
-                Fault::Standstill { .. } | Fault::Jump { .. } => true,
+                NodeFault::Crash { cn, .. }
+                | NodeFault::Freeze { cn, .. }
+                | NodeFault::Drift { cn, .. }
+                | NodeFault::News { cn, .. }
+                | NodeFault::Drop { cn, .. } => cn < c,
+                NodeFault::Cut { cn, to: End::Compute(to), .. } => cn < c && to < c,
+                NodeFault::Cut { cn, to: End::Memory(to), .. } => cn < c && to < m,
+                NodeFault::LoseMemory { mn, cn, .. } => cn < c && mn < m,
+                NodeFault::Outage { back, .. } => (1..=c).contains(&back),
+                NodeFault::Turns { cn, .. } => cn < c,
+                NodeFault::Stall { mn, .. } => mn < m,
+                NodeFault::Standstill { .. } | NodeFault::Jump { .. } => true,
             };
             if !fits {
                 return Err(Error::invalid(format!("faults: no such node: {fault:?}")));
@@ -397,7 +397,7 @@ impl Case {
             Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}")))
         };
         range("clients", self.clients.into(), 1, 1000)?;
-        range("gardeners", self.gardeners.into(), 0, 1000)?;
+        range("churn_clients", self.churn_clients.into(), 0, 1000)?;
         range("ops", self.ops.into(), 0, 1 << 20)?;
         range("keys", self.keys.into(), 1, MOST_NUMBERS)?;
         range("keys with neighbours", self.numbers(), 1, MOST_NUMBERS)?;
@@ -417,7 +417,7 @@ impl Case {
 
     /// How many clients, gardeners included.
     pub fn total(&self) -> u32 {
-        self.clients.saturating_add(self.gardeners)
+        self.clients.saturating_add(self.churn_clients)
     }
 
     /// How many neighbours gardeners tend.
@@ -482,7 +482,7 @@ mod tests {
             least_cache_bytes: 1 << 10,
             value_bytes: None,
         };
-        Case::of_seed("x", seed, (Capabilities::NONE, FaultSet::None), &index)
+        Case::of_seed("x", seed, (Capabilities::NONE, NodeFaultSet::None), &index)
     }
 
     #[test]

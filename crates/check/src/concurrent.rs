@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dmtree_fabric::{Core, Endpoint, Fifo, Policy, Worker};
 use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
 
-use crate::bed::Bed;
 use crate::history::{Event, History, Op, Swap, ValueId};
 use crate::rng::Rng;
+use crate::test_cluster::TestCluster;
 
 /// How much concurrency, on how few keys.
 #[derive(Clone, Copy, Debug)]
@@ -186,22 +186,26 @@ async fn scan<I: RangeIndex>(
 
 /// Clients of one thread as coroutines, spread over all compute nodes, in the order a policy picks; meaningful with the
 /// suspending knob of the fabric.
-pub fn coroutines<I: RangeIndex>(bed: &Bed<I>, s: Stress, policy: &mut dyn Policy) -> History {
+pub fn coroutines<I: RangeIndex>(
+    test_cluster: &TestCluster<I>,
+    s: Stress,
+    policy: &mut dyn Policy,
+) -> History {
     let clock = Clock::default();
     let all = RefCell::new(History::default());
     let attach = |cn: usize| {
-        let node = bed.cluster.compute_node(cn).expect("a node");
+        let node = test_cluster.cluster.compute_node(cn).expect("a node");
         node.fabric().attach(node.cn()).expect("attach")
     };
     let first = attach(0);
     let core = Core::new(first.clone(), 64 << 20);
     let mut worker = Worker::new(core.clone());
     for number in 0..s.coroutines {
-        let cn = number % bed.nodes.len();
+        let cn = number % test_cluster.nodes.len();
         let transport = if cn == 0 { first.clone() } else { attach(cn) };
         let slot = core.add_slot();
         let ep = Endpoint::new(core.clone(), transport, slot);
-        let index = I::client(ep, bed.nodes[cn].clone());
+        let index = I::client(ep, test_cluster.nodes[cn].clone());
         let (clock, all) = (&clock, &all);
         worker.spawn(slot, async move {
             let history = client(index, s, number as u64, clock).await;
@@ -214,13 +218,14 @@ pub fn coroutines<I: RangeIndex>(bed: &Bed<I>, s: Stress, policy: &mut dyn Polic
 }
 
 /// Real threads over all compute nodes, with coroutines on each.
-pub fn threads<I: RangeIndex>(bed: &Bed<I>, s: Stress) -> History {
+pub fn threads<I: RangeIndex>(test_cluster: &TestCluster<I>, s: Stress) -> History {
     let clock = Clock::default();
     let mut all = History::default();
     std::thread::scope(|scope| {
         let clock = &clock;
-        let handles: Vec<_> =
-            (0..s.threads).map(|t| scope.spawn(move || one_thread(bed, s, t, clock))).collect();
+        let handles: Vec<_> = (0..s.threads)
+            .map(|t| scope.spawn(move || one_thread(test_cluster, s, t, clock)))
+            .collect();
         for handle in handles {
             all.append(handle.join().expect("no client panics"));
         }
@@ -228,8 +233,14 @@ pub fn threads<I: RangeIndex>(bed: &Bed<I>, s: Stress) -> History {
     all
 }
 
-fn one_thread<I: RangeIndex>(bed: &Bed<I>, s: Stress, t: usize, clock: &Clock) -> History {
-    let (core, clients) = bed.coroutines(t % bed.nodes.len(), s.coroutines).expect("attach");
+fn one_thread<I: RangeIndex>(
+    test_cluster: &TestCluster<I>,
+    s: Stress,
+    t: usize,
+    clock: &Clock,
+) -> History {
+    let (core, clients) =
+        test_cluster.coroutines(t % test_cluster.nodes.len(), s.coroutines).expect("attach");
     let all = RefCell::new(History::default());
     let mut worker = Worker::new(core);
     for (i, (slot, index)) in clients.into_iter().enumerate() {

@@ -9,8 +9,8 @@ use dmtree_fabric::ErrorKind;
 use dmtree_parts::fill::distance;
 use dmtree_parts::{Fill, Outcome, Page, RangeIndex, Resume, ScanRequest, Write};
 
-use crate::bed::{Bed, Client};
 use crate::rng::Rng;
+use crate::test_cluster::{Client, TestCluster};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -103,14 +103,26 @@ fn expect<T: PartialEq + std::fmt::Debug>(what: &str, step: u64, found: T, wante
 
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and batches among them; maintenance
 /// now and then; at the end the structure is walked.
-pub fn model<I: RangeIndex>(bed: &Bed<I>, seed: u64, keys: Keys, space: u64, steps: u64) {
-    run_model(bed, seed, keys, scaled(space), scaled(steps));
+pub fn model<I: RangeIndex>(
+    test_cluster: &TestCluster<I>,
+    seed: u64,
+    keys: Keys,
+    space: u64,
+    steps: u64,
+) {
+    run_model(test_cluster, seed, keys, scaled(space), scaled(steps));
 }
 
-fn run_model<I: RangeIndex>(bed: &Bed<I>, seed: u64, keys: Keys, space: u64, steps: u64) {
+fn run_model<I: RangeIndex>(
+    test_cluster: &TestCluster<I>,
+    seed: u64,
+    keys: Keys,
+    space: u64,
+    steps: u64,
+) {
     let mut rng = Rng::new(seed);
     let mut clients: Vec<Client<I>> =
-        (0..bed.places()).map(|cn| bed.client(cn).expect("attach")).collect();
+        (0..test_cluster.places()).map(|cn| test_cluster.client(cn).expect("attach")).collect();
     let mut model = Model::new();
     for step in 0..steps {
         let cn = rng.below(clients.len() as u64) as usize;
@@ -305,8 +317,8 @@ fn check_write_many<I: RangeIndex>(
 }
 
 /// The empty index, the first key, every outcome of every operation.
-pub fn basics<I: RangeIndex>(bed: &Bed<I>) {
-    let c = &mut bed.client(0).expect("attach");
+pub fn basics<I: RangeIndex>(test_cluster: &TestCluster<I>) {
+    let c = &mut test_cluster.client(0).expect("attach");
     let all =
         ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 10 };
     assert_eq!(c.get(b"k").expect("get"), None);
@@ -332,8 +344,8 @@ pub fn basics<I: RangeIndex>(bed: &Bed<I>) {
 }
 
 /// As [`basics`], for an index with keys of 24 bytes and values of 8: what it lacks is refused, and changes nothing.
-pub fn basics_of_fixed_lengths<I: RangeIndex>(bed: &Bed<I>) {
-    let c = &mut bed.client(0).expect("attach");
+pub fn basics_of_fixed_lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
+    let c = &mut test_cluster.client(0).expect("attach");
     let all =
         ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 10 };
     // Both ends of the key space are keys.
@@ -380,8 +392,8 @@ pub fn basics_of_fixed_lengths<I: RangeIndex>(bed: &Bed<I>) {
 }
 
 /// Keys of every length, values of many lengths up to the limit, rewritten with other lengths.
-pub fn lengths<I: RangeIndex>(bed: &Bed<I>) {
-    let c = &mut bed.client(0).expect("attach");
+pub fn lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
+    let c = &mut test_cluster.client(0).expect("attach");
     let mut model = Model::new();
     for round in 0..3u64 {
         let step = if round == 0 { 1 } else { 7 };
@@ -422,9 +434,14 @@ pub fn lengths<I: RangeIndex>(bed: &Bed<I>) {
 }
 
 /// Fills with ascending or descending keys, empties, and fills again: first splits, merges, reuse.
-pub fn fill_and_empty<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64, descending: bool) {
+pub fn fill_and_empty<I: RangeIndex>(
+    test_cluster: &TestCluster<I>,
+    keys: Keys,
+    n: u64,
+    descending: bool,
+) {
     let n = scaled(n);
-    let c = &mut bed.client(0).expect("attach");
+    let c = &mut test_cluster.client(0).expect("attach");
     let mut structure = Vec::new();
     for round in 0..3u64 {
         for i in 0..n {
@@ -459,12 +476,12 @@ pub fn fill_and_empty<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64, descendin
 }
 
 /// Bulk load, sorted and unsorted, into an empty index and into one with keys; then everything else works on it.
-pub fn load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
-    run_load(bed, keys, scaled(n));
+pub fn load<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
+    run_load(test_cluster, keys, scaled(n));
 }
 
-fn run_load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
-    let c = &mut bed.client(0).expect("attach");
+fn run_load<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
+    let c = &mut test_cluster.client(0).expect("attach");
     let mut model = Model::new();
     let pair = |i: u64| (keys.key(i), i.to_le_bytes().to_vec());
     let mut pairs: Vec<_> = (0..n).map(pair).collect();
@@ -478,7 +495,7 @@ fn run_load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
     c.load(more.into_iter().collect(), true, 0.7).expect("load into an index with keys");
     let unsorted = vec![pair(1), pair(1)];
     assert!(c.load(unsorted, true, 0.7).is_err(), "sorted means ascending strictly");
-    let mut other = bed.client(bed.places() - 1).expect("attach");
+    let mut other = test_cluster.client(test_cluster.places() - 1).expect("attach");
     for (k, v) in &model {
         assert_eq!(other.get(k).expect("get").as_ref(), Some(v));
     }
@@ -492,7 +509,7 @@ fn run_load<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
 
 /// A bulk load that is asked for it leaves leaves (and inner nodes) as full as inserts in random order do: Kolmogorov's distance
 /// of the two histograms is below 1 %. Both beds are empty and alike; `n` is some 10^5, so that chance stays below that.
-pub fn random_fill<I: RangeIndex>(inserted: &Bed<I>, loaded: &Bed<I>, n: u64) {
+pub fn random_fill<I: RangeIndex>(inserted: &TestCluster<I>, loaded: &TestCluster<I>, n: u64) {
     let pair = |i: u64| (Keys::Hashed24.key(i), i.to_le_bytes().to_vec());
     let c = &mut inserted.client(0).expect("attach");
     for (k, v) in (0..n).map(pair) {
@@ -518,18 +535,18 @@ pub fn random_fill<I: RangeIndex>(inserted: &Bed<I>, loaded: &Bed<I>, n: u64) {
 
 /// Clients on all compute nodes write at once: keys of their own, neighbours of the others', and some that all of them write. What
 /// each wrote last and nobody else touched is there; of what all wrote the last of somebody's.
-pub fn at_once<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
-    run_at_once(bed, keys, scaled(n));
+pub fn at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
+    run_at_once(test_cluster, keys, scaled(n));
 }
 
-fn run_at_once<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
-    let places = bed.places() as u64;
+fn run_at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
+    let places = test_cluster.places() as u64;
     let value = |place: u64, i: u64| (place << 32 | i).to_le_bytes();
     let (own, common) = (|place: u64, i: u64| keys.key(i * places + place), n / 10);
     std::thread::scope(|s| {
         for place in 0..places {
             s.spawn(move || {
-                let c = &mut bed.client(place as usize).expect("attach");
+                let c = &mut test_cluster.client(place as usize).expect("attach");
                 for i in 0..n {
                     c.write(&own(place, i), Write::Put(&value(place, i))).expect("put");
                     let shared = keys.key(places * n + i % common.max(1));
@@ -540,7 +557,7 @@ fn run_at_once<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
             });
         }
     });
-    let c = &mut bed.client(0).expect("attach");
+    let c = &mut test_cluster.client(0).expect("attach");
     for place in 0..places {
         for i in 0..n {
             let found = c.get(&own(place, i)).expect("get");
@@ -559,23 +576,29 @@ fn run_at_once<I: RangeIndex>(bed: &Bed<I>, keys: Keys, n: u64) {
 
 /// A part of the suite: its name, and what it does with a bed of its own, whose index has keys of 24 bytes and values of 8 if it has
 /// one length only.
-pub type Part<I> = (&'static str, Box<dyn Fn(&Bed<I>) + Sync>);
+pub type Part<I> = (&'static str, Box<dyn Fn(&TestCluster<I>) + Sync>);
 
 /// The suite in a few parts, for beds that are dear. `steps` operations in the longest; several clients at once only if `together`.
 pub fn parts<I: RangeIndex>(seed: u64, steps: u64, together: bool) -> Vec<Part<I>> {
     let few = steps / 10;
-    let (basics, keys): (fn(&Bed<I>), _) = match I::OPS.any_length {
+    let (basics, keys): (fn(&TestCluster<I>), _) = match I::OPS.any_length {
         true => (basics, Keys::AnyLength),
         false => (basics_of_fixed_lengths, Keys::Hashed24),
     };
     let neighbours = if I::OPS.any_length { Keys::LongPrefix } else { Keys::Hashed24 };
     let mut parts: Vec<Part<I>> = vec![
         ("basics", Box::new(basics)),
-        ("model", Box::new(move |bed| run_model(bed, seed, keys, few.max(50), steps))),
-        ("load", Box::new(move |bed| run_load(bed, keys, few))),
+        (
+            "model",
+            Box::new(move |test_cluster| run_model(test_cluster, seed, keys, few.max(50), steps)),
+        ),
+        ("load", Box::new(move |test_cluster| run_load(test_cluster, keys, few))),
     ];
     if together {
-        parts.push(("at once", Box::new(move |bed| run_at_once(bed, neighbours, few))));
+        parts.push((
+            "at once",
+            Box::new(move |test_cluster| run_at_once(test_cluster, neighbours, few)),
+        ));
     }
     parts
 }

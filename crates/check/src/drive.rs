@@ -178,7 +178,7 @@ impl<'a> Shared<'a> {
             return;
         }
         let mut open = self.open();
-        if !self.case.faults.is_empty() {
+        if !self.case.node_faults.is_empty() {
             open.push(self.members());
             open.push(self.stage.summary());
         }
@@ -205,28 +205,28 @@ pub(crate) enum Who {
     /// That of a client, by its number, on a compute node. The phase lasts until all of them have ended.
     Client(u32, usize),
     /// That of a compute node's keeper.
-    Keeper(usize),
+    MembershipAgent(usize),
     /// That of a memory node's agent.
     Agent,
     /// The last maintenance of a compute node, which the phase waits for.
     Tidier(usize),
     /// That of the test, which makes things happen.
-    Director,
+    FaultScheduler,
     /// That of the test, which waits for what must come to pass before the phase ends.
-    Settler,
+    FaultActor,
 }
 
 impl Who {
     fn cn(self) -> Option<usize> {
         match self {
-            Self::Client(_, cn) | Self::Keeper(cn) | Self::Tidier(cn) => Some(cn),
-            Self::Agent | Self::Director | Self::Settler => None,
+            Self::Client(_, cn) | Self::MembershipAgent(cn) | Self::Tidier(cn) => Some(cn),
+            Self::Agent | Self::FaultScheduler | Self::FaultActor => None,
         }
     }
 
     /// Whether the phase lasts until it ends.
     fn counts(self) -> bool {
-        matches!(self, Self::Client(..) | Self::Settler | Self::Tidier(_))
+        matches!(self, Self::Client(..) | Self::FaultActor | Self::Tidier(_))
     }
 }
 
@@ -270,7 +270,7 @@ impl Future for Guarded<'_> {
             None | Some(Condition::Up) => {}
             Some(Condition::Frozen) => return Poll::Pending,
             Some(Condition::Gone) => return this.quit(),
-            Some(Condition::Away) => {
+            Some(Condition::RemoteClient) => {
                 this.let_go();
                 return Poll::Pending;
             }
@@ -279,7 +279,7 @@ impl Future for Guarded<'_> {
         let work = this.work.get_or_insert_with(|| make());
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
         this.shared.look();
-        let away = |cn| this.shared.stage.condition(cn) == Condition::Away;
+        let away = |cn| this.shared.stage.condition(cn) == Condition::RemoteClient;
         match polled {
             // It has ended with the life of its node, and begins anew with the next one.
             Ok(Poll::Ready(())) if this.who.cn().is_some_and(away) => {
@@ -414,7 +414,7 @@ pub(crate) fn doer(shared: &Shared<'_>, cn: usize, ep: &Endpoint) -> Doer {
 
 /// Whether a fault lets an operation fail like this.
 pub(crate) fn excused(shared: &Shared<'_>, by: &Doer, e: &Error) -> bool {
-    let scarce = shared.case.hazards.refuse_memory_one_in > 0 && e.kind() == ErrorKind::Full;
+    let scarce = shared.case.fabric_faults.refuse_memory_one_in > 0 && e.kind() == ErrorKind::Full;
     let yes = scarce || shared.stage.excuses(by, e);
     shared.excused.set(shared.excused.get() + u64::from(yes));
     yes

@@ -10,7 +10,7 @@ use crate::case::Draw;
 /// What a run draws.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FaultSet {
+pub enum NodeFaultSet {
     /// Nothing happens.
     #[default]
     None,
@@ -19,17 +19,17 @@ pub enum FaultSet {
     /// Everything that can happen to nodes one by one.
     All,
     /// Nodes end and come back, again and again, all at once too; everything stands still; memory nodes are lost; clocks jump.
-    Lives,
+    Restarts,
 }
 
-impl FaultSet {
+impl NodeFaultSet {
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Crash => "crash",
             Self::All => "all",
-            Self::Lives => "lives",
+            Self::Restarts => "restarts",
         }
     }
 }
@@ -37,7 +37,7 @@ impl FaultSet {
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Fault {
+pub enum NodeFault {
     /// A compute node crashes at a verb.
     Crash {
         /// Its number.
@@ -180,7 +180,7 @@ pub enum End {
 
 /// What there is in a case that faults can happen to.
 #[derive(Clone, Copy, Debug)]
-pub struct Scene {
+pub struct Scenario {
     /// Compute nodes.
     pub compute_nodes: u16,
     /// Memory nodes.
@@ -192,7 +192,7 @@ pub struct Scene {
 /// Longest time that an operation is let wait without a fault of its own, ns: what a death takes to be noticed and dealt with.
 pub const LONGEST_OUTAGE_NS: u64 = 2_000_000_000;
 
-impl Fault {
+impl NodeFault {
     /// Its kind, in a word or two.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -220,11 +220,11 @@ impl Fault {
         matches!(
             self,
             Self::Freeze { .. } | Self::Cut { .. } | Self::LoseMemory { .. } | Self::Drop { .. }
-        ) || self.is_of_lives()
+        ) || self.is_of_restarts()
     }
 
-    /// Whether only [`FaultSet::Lives`] draws it: a node that has lost its membership comes back in such a case.
-    pub fn is_of_lives(&self) -> bool {
+    /// Whether only [`NodeFaultSet::Restarts`] draws it: a node that has lost its membership comes back in such a case.
+    pub fn is_of_restarts(&self) -> bool {
         matches!(
             self,
             Self::Outage { .. }
@@ -236,17 +236,17 @@ impl Fault {
     }
 
     /// Those of a seed.
-    pub fn draw(set: FaultSet, seed: u64, scene: Scene) -> Vec<Self> {
+    pub fn draw(set: NodeFaultSet, seed: u64, scenario: Scenario) -> Vec<Self> {
         let mut d = Draw::new(seed ^ 0x6661_756c_7473);
         match set {
-            FaultSet::None => Vec::new(),
-            FaultSet::Crash => crashes(&mut d, scene),
-            FaultSet::All => {
-                let mut out = all(&mut d, scene);
-                drops(&mut Draw::new(seed ^ 0x6472_6f70_7073), scene, &mut out);
+            NodeFaultSet::None => Vec::new(),
+            NodeFaultSet::Crash => crashes(&mut d, scenario),
+            NodeFaultSet::All => {
+                let mut out = all(&mut d, scenario);
+                drops(&mut Draw::new(seed ^ 0x6472_6f70_7073), scenario, &mut out);
                 out
             }
-            FaultSet::Lives => crate::lives::draw(seed, scene),
+            NodeFaultSet::Restarts => crate::restarts::draw(seed, scenario),
         }
     }
 }
@@ -257,8 +257,8 @@ pub(crate) fn verb(d: &mut Draw) -> u64 {
     1 + d.below(most)
 }
 
-pub(crate) fn crash(d: &mut Draw, cn: u16) -> Fault {
-    Fault::Crash {
+pub(crate) fn crash(d: &mut Draw, cn: u16) -> NodeFault {
+    NodeFault::Crash {
         cn,
         verb: verb(d),
         place: d.of(&[Place::Before, Place::Inside, Place::After]),
@@ -268,57 +268,60 @@ pub(crate) fn crash(d: &mut Draw, cn: u16) -> Fault {
 }
 
 /// One or two nodes, never all.
-fn crashes(d: &mut Draw, scene: Scene) -> Vec<Fault> {
-    let first = d.below(scene.compute_nodes.into()) as u16;
+fn crashes(d: &mut Draw, scenario: Scenario) -> Vec<NodeFault> {
+    let first = d.below(scenario.compute_nodes.into()) as u16;
     let mut out = vec![crash(d, first)];
-    if scene.compute_nodes > 2 && d.below(3) == 0 {
-        let other = 1 + d.below(u64::from(scene.compute_nodes) - 1) as u16;
-        out.push(crash(d, (first + other) % scene.compute_nodes));
+    if scenario.compute_nodes > 2 && d.below(3) == 0 {
+        let other = 1 + d.below(u64::from(scenario.compute_nodes) - 1) as u16;
+        out.push(crash(d, (first + other) % scenario.compute_nodes));
     }
     out
 }
 
-fn all(d: &mut Draw, scene: Scene) -> Vec<Fault> {
+fn all(d: &mut Draw, scenario: Scenario) -> Vec<NodeFault> {
     let mut out = Vec::new();
-    let cn = |d: &mut Draw| d.below(scene.compute_nodes.into()) as u16;
+    let cn = |d: &mut Draw| d.below(scenario.compute_nodes.into()) as u16;
     if d.below(2) == 0 {
-        out = crashes(d, scene);
+        out = crashes(d, scenario);
     }
     if d.below(3) == 0 {
         let ppm = d.of(&[-40_000, -1_000, 1_000, 40_000]);
-        out.push(Fault::Drift { cn: cn(d), ppm });
+        out.push(NodeFault::Drift { cn: cn(d), ppm });
     }
     if d.below(3) == 0 {
         // Shorter than a lease: whoever joins waits for the news of it.
         let late_ns = d.of(&[1_000_000, 5_000_000, 12_000_000]);
-        out.push(Fault::News { cn: cn(d), late_ns });
+        out.push(NodeFault::News { cn: cn(d), late_ns });
     }
     if d.below(4) == 0 {
         let for_ns = d.of(&[100_000, 5_000_000, 100_000_000, 1_000_000_000]);
-        out.push(Fault::Freeze { cn: cn(d), verb: verb(d), for_ns });
+        out.push(NodeFault::Freeze { cn: cn(d), verb: verb(d), for_ns });
     }
     if d.below(4) == 0 {
         let near = cn(d);
-        let other =
-            (near + 1 + d.below(u64::from(scene.compute_nodes) - 1) as u16) % scene.compute_nodes;
-        let mn = End::Memory(d.below(scene.memory_nodes.into()) as u16);
+        let other = (near + 1 + d.below(u64::from(scenario.compute_nodes) - 1) as u16)
+            % scenario.compute_nodes;
+        let mn = End::Memory(d.below(scenario.memory_nodes.into()) as u16);
         let to = d.of(&[End::Compute(other), End::Compute(other), mn]);
         let (at_ns, for_ns) = (d.below(2_000_000), d.of(&[200_000, 10_000_000, 500_000_000]));
-        out.push(Fault::Cut { cn: near, to, at_ns, for_ns });
+        out.push(NodeFault::Cut { cn: near, to, at_ns, for_ns });
     }
-    if scene.memory_nodes > 1 && d.below(10) == 0 {
+    if scenario.memory_nodes > 1 && d.below(10) == 0 {
         // The first holds the catalog.
-        let mn = 1 + d.below(u64::from(scene.memory_nodes) - 1) as u16;
-        out.push(Fault::LoseMemory { mn, cn: cn(d), verb: verb(d) });
+        let mn = 1 + d.below(u64::from(scenario.memory_nodes) - 1) as u16;
+        out.push(NodeFault::LoseMemory { mn, cn: cn(d), verb: verb(d) });
     }
     out
 }
 
 /// In a third of the seeds, up to three times.
-fn drops(d: &mut Draw, scene: Scene, out: &mut Vec<Fault>) {
+fn drops(d: &mut Draw, scenario: Scenario, out: &mut Vec<NodeFault>) {
     let times = if d.below(3) == 0 { 1 + d.below(3) } else { 0 };
     for _ in 0..times {
-        out.push(Fault::Drop { cn: d.below(scene.compute_nodes.into()) as u16, verb: verb(d) });
+        out.push(NodeFault::Drop {
+            cn: d.below(scenario.compute_nodes.into()) as u16,
+            verb: verb(d),
+        });
     }
 }
 
@@ -326,7 +329,7 @@ fn drops(d: &mut Draw, scene: Scene, out: &mut Vec<Fault>) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Happened {
     /// Which of the case's faults.
-    pub fault: Fault,
+    pub fault: NodeFault,
     /// When, ns of virtual time.
     pub at_ns: u64,
     /// Operations that it interrupted: of the node's clients, or running when a link or memory node went.
@@ -338,31 +341,31 @@ impl Happened {
     pub fn excuses(&self, cn: u16, e: &Error) -> bool {
         use dmtree_fabric::ErrorKind as K;
         match self.fault {
-            Fault::Crash { .. } | Fault::Drift { .. } | Fault::News { .. } => false,
-            Fault::Outage { .. } | Fault::Turns { .. } | Fault::Jump { .. } => false,
+            NodeFault::Crash { .. } | NodeFault::Drift { .. } | NodeFault::News { .. } => false,
+            NodeFault::Outage { .. } | NodeFault::Turns { .. } | NodeFault::Jump { .. } => false,
             // The membership does not answer, or verbs do not.
-            Fault::Standstill { .. } | Fault::Stall { .. } => matches!(
+            NodeFault::Standstill { .. } | NodeFault::Stall { .. } => matches!(
                 e.kind(),
                 K::Fenced | K::TimedOut | K::Contended | K::Unreachable | K::Busy
             ),
             // Nothing works without the membership, and every operation says so.
-            Fault::LoseMemory { mn: 0, .. } => {
+            NodeFault::LoseMemory { mn: 0, .. } => {
                 matches!(
                     e.kind(),
                     K::Fenced | K::TimedOut | K::Contended | K::Unreachable | K::Busy
                 )
             }
             // Carried by one that was dropped.
-            Fault::Drop { cn: at, .. } => at == cn && e.kind() == K::Busy,
-            Fault::Freeze { cn: frozen, .. } => {
+            NodeFault::Drop { cn: at, .. } => at == cn && e.kind() == K::Busy,
+            NodeFault::Freeze { cn: frozen, .. } => {
                 frozen == cn && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended)
             }
-            Fault::Cut { cn: near, to, .. } => {
+            NodeFault::Cut { cn: near, to, .. } => {
                 let end = near == cn || to == End::Compute(cn);
                 end && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended | K::Unreachable)
             }
             // The error says so; whether a verb of the operation went there the stage knows.
-            Fault::LoseMemory { mn, .. } => {
+            NodeFault::LoseMemory { mn, .. } => {
                 e.kind() == K::Unreachable && e.to_string().contains(&format!("mn{mn}"))
             }
         }
@@ -373,9 +376,9 @@ impl Happened {
     /// Whether a compute node may have lost its membership by it. A standstill of the membership costs no node its own.
     pub fn expels(&self, cn: u16) -> bool {
         match self.fault {
-            Fault::Freeze { cn: frozen, .. } => frozen == cn,
-            Fault::Cut { cn: near, to, .. } => near == cn || to == End::Compute(cn),
-            Fault::Standstill { memory, .. } => !memory,
+            NodeFault::Freeze { cn: frozen, .. } => frozen == cn,
+            NodeFault::Cut { cn: near, to, .. } => near == cn || to == End::Compute(cn),
+            NodeFault::Standstill { memory, .. } => !memory,
             _ => false,
         }
     }
@@ -387,14 +390,14 @@ mod tests {
 
     #[test]
     fn faults_are_a_function_of_the_seed_and_leave_a_node() {
-        let scene = Scene { compute_nodes: 3, memory_nodes: 2, lease_ns: 20_000_000 };
+        let scenario = Scenario { compute_nodes: 3, memory_nodes: 2, lease_ns: 20_000_000 };
         for seed in 0..500 {
-            assert!(Fault::draw(FaultSet::None, seed, scene).is_empty());
-            for set in [FaultSet::Crash, FaultSet::All] {
-                let drawn = Fault::draw(set, seed, scene);
-                assert_eq!(drawn, Fault::draw(set, seed, scene));
-                let crashed = drawn.iter().filter(|f| matches!(f, Fault::Crash { .. })).count();
-                assert!(crashed < 3 && (set == FaultSet::All || crashed > 0), "{drawn:?}");
+            assert!(NodeFault::draw(NodeFaultSet::None, seed, scenario).is_empty());
+            for set in [NodeFaultSet::Crash, NodeFaultSet::All] {
+                let drawn = NodeFault::draw(set, seed, scenario);
+                assert_eq!(drawn, NodeFault::draw(set, seed, scenario));
+                let crashed = drawn.iter().filter(|f| matches!(f, NodeFault::Crash { .. })).count();
+                assert!(crashed < 3 && (set == NodeFaultSet::All || crashed > 0), "{drawn:?}");
             }
         }
     }

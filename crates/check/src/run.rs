@@ -5,22 +5,23 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use dmtree_fabric::sim::{Choice, Hazards, Order, SimFabric};
+use dmtree_fabric::sim::{Choice, FabricFaults, Order, SimFabric};
 use dmtree_fabric::{
-    Core, Endpoint, Error, Fabric, Member, Membership, NodeId, Policy, Result, Terms, Worker,
+    Core, Endpoint, Error, Fabric, LeaseParameters, Member, Membership, NodeId, Policy, Result,
+    Worker,
 };
 use dmtree_parts::{Fill, RangeIndex, Shape};
 use dmtree_pool::{ChunkUse, block_class_bytes};
 
-use crate::bed::Bed;
+use crate::actors::{Actors, Seat};
 use crate::case::Case;
-use crate::cast::{Cast, Seat};
 use crate::drive::{Bounds, Guarded, Shared, Who};
-use crate::fault::{Fault, Happened};
+use crate::fault::{Happened, NodeFault};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
 use crate::server::Server;
 use crate::settle::settle;
+use crate::test_cluster::TestCluster;
 use crate::verdict::{Finding, Judged, Verdict, panic_text};
 
 /// Buffers of all clients together.
@@ -54,19 +55,25 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
     case.check()?;
     let options: I::Options = serde_json::from_value(case.options.clone())
         .map_err(|e| Error::invalid(format!("options of {}: {e}", case.system)))?;
-    let fabric = SimFabric::adversarial(case.hazards, case.grants, case.order)?;
+    let fabric = SimFabric::adversarial(case.fabric_faults, case.grants, case.order)?;
     let server = Arc::new(Server::new());
     if case.rejoins() {
         server.judge().set_agents(case.pool.memory_nodes);
     }
     let way = (server.judge().clone(), server.clone() as Arc<dyn Membership>);
-    let bed =
-        Bed::<I>::served(&fabric, &case.pool.options(), case.pool.cache_bytes, &options, way)?;
+    let test_cluster = TestCluster::<I>::served(
+        &fabric,
+        &case.pool.options(),
+        case.pool.cache_bytes,
+        &options,
+        way,
+    )?;
     fabric.sanitize();
-    load(&bed, case)?;
+    load(&test_cluster, case)?;
     let mut choices = Vec::new();
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        let phased = Phased { bed: &bed, fabric: &fabric, server: &server, case, order };
+        let phased =
+            Phased { test_cluster: &test_cluster, fabric: &fabric, server: &server, case, order };
         phases(&phased, &mut choices)
     }));
     let (finding, log, happened, (excused, available)) = match caught {
@@ -89,14 +96,14 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
 }
 
 /// The keys that are there at first.
-fn load<I: RangeIndex>(bed: &Bed<I>, case: &Case) -> Result<()> {
+fn load<I: RangeIndex>(test_cluster: &TestCluster<I>, case: &Case) -> Result<()> {
     let there = (0..case.numbers()).filter(|n| !case.is_written(*n));
     let pair =
         |n| (plan::key(case.key_form, n), plan::value(still(n), plan::length(case, still(n))));
     let pairs: Vec<_> = there.map(pair).collect();
     if !pairs.is_empty() {
         let fill = Fill::Even(f64::from(case.fill_percent) / 100.0);
-        bed.client(0)?.load(pairs, true, fill)?;
+        test_cluster.client(0)?.load(pairs, true, fill)?;
     }
     Ok(())
 }
@@ -114,7 +121,7 @@ struct Finished<I: RangeIndex> {
 
 /// What the phases are made of.
 struct Phased<'a, I: RangeIndex> {
-    bed: &'a Bed<I>,
+    test_cluster: &'a TestCluster<I>,
     fabric: &'a SimFabric,
     server: &'a Arc<Server>,
     case: &'a Case,
@@ -122,7 +129,7 @@ struct Phased<'a, I: RangeIndex> {
 }
 
 fn phases<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result<Finished<I>> {
-    let Phased { bed, fabric, case, order, .. } = *p;
+    let Phased { test_cluster, fabric, case, order, .. } = *p;
     fabric.set_timed(true);
     fabric.set_order(order);
     let finished = clients(p, choices);
@@ -137,15 +144,16 @@ fn phases<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result
         };
         return Ok(done);
     }
-    let lost = |h: &Happened| matches!(h.fault, Fault::LoseMemory { .. });
+    let lost = |h: &Happened| matches!(h.fault, NodeFault::LoseMemory { .. });
     let whole = !done.happened.iter().any(lost);
     let mut broken = None;
     if whole {
         let (living, log) = (&done.living, &mut done.log);
-        broken = match catch_unwind(AssertUnwindSafe(|| afterwards(bed, case, living, log))) {
-            Ok(done) => done.err().map(|e| Finding::Structure(e.to_string())),
-            Err(payload) => Some(Finding::Panic { client: None, what: panic_text(&*payload) }),
-        };
+        broken =
+            match catch_unwind(AssertUnwindSafe(|| afterwards(test_cluster, case, living, log))) {
+                Ok(done) => done.err().map(|e| Finding::Structure(e.to_string())),
+                Err(payload) => Some(Finding::Panic { client: None, what: panic_text(&*payload) }),
+            };
     }
     let wrong = done.log.check().err().map(Finding::History);
     let touched = fabric.reports().into_iter().next().map(Finding::Access);
@@ -155,10 +163,10 @@ fn phases<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result
 
 /// All clients on one executor, first with hazards and faults and then without.
 fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result<Finished<I>> {
-    let Phased { bed, fabric, server, case, order } = *p;
+    let Phased { test_cluster, fabric, server, case, order } = *p;
     let neutral = fabric.attach(NodeId::memory(0))?;
     let core = Core::new(neutral.clone(), SLAB_BYTES);
-    let until_ns = if case.faults.is_empty() { SAFETY.until_ns } else { FAULTS_NS };
+    let until_ns = if case.node_faults.is_empty() { SAFETY.until_ns } else { FAULTS_NS };
     let bounds = match order {
         Order::Listed { .. } => LISTED,
         _ => Bounds { until_ns, ..SAFETY },
@@ -171,15 +179,15 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     };
     let mut seats = Vec::new();
     for number in 0..case.total() {
-        let cn = number as usize % bed.nodes.len();
+        let cn = number as usize % test_cluster.nodes.len();
         let slot = slot_of(Some(cn));
         if !case.numbers_of(number).is_empty() {
             let (next, index) = (Cell::new(0), RefCell::new(None));
             seats.push(Seat { number, cn, slot, next, index });
         }
     }
-    let keepers = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
-    let tenders = (0..bed.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
+    let membership_agents = (0..test_cluster.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
+    let maintenance_actors = (0..test_cluster.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
     let memory = if case.rejoins() { case.pool.memory_nodes } else { 0 };
     let agents = (0..memory)
         .map(|mn| {
@@ -189,22 +197,34 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
             (me, ep)
         })
         .collect();
-    let director = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
-    let settler = Endpoint::new(core.clone(), neutral, slot_of(None));
-    let nodes = RefCell::new(bed.nodes.clone());
-    let cast =
-        Cast { bed, shared: &shared, seats, keepers, tenders, nodes, agents, director, settler };
-    bed.cluster.judge().expect("in this process").set_terms(Terms {
+    let fault_scheduler = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
+    let fault_actor = Endpoint::new(core.clone(), neutral, slot_of(None));
+    let nodes = RefCell::new(test_cluster.nodes.clone());
+    let actors = Actors {
+        test_cluster,
+        shared: &shared,
+        seats,
+        membership_agents,
+        maintenance_actors,
+        nodes,
+        agents,
+        fault_scheduler,
+        fault_actor,
+    };
+    test_cluster.cluster.judge().expect("in this process").set_lease_parameters(LeaseParameters {
         lease_ns: case.lease_ns,
         acknowledge_ns: ACKNOWLEDGE_NS,
         mutant: case.mutant,
-        ..Terms::default()
+        ..LeaseParameters::default()
     });
-    for fault in &case.faults {
+    for fault in &case.node_faults {
         match *fault {
-            Fault::Drift { cn, ppm } => bed.cluster.compute_node(cn.into())?.set_clock_drift(ppm),
-            Fault::News { cn, late_ns } => {
-                bed.cluster
+            NodeFault::Drift { cn, ppm } => {
+                test_cluster.cluster.compute_node(cn.into())?.set_clock_drift(ppm)
+            }
+            NodeFault::News { cn, late_ns } => {
+                test_cluster
+                    .cluster
                     .judge()
                     .expect("in this process")
                     .delay_news(NodeId::compute(cn), late_ns);
@@ -215,36 +235,36 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     let mut policy = case.schedule.policy(case.order);
     let mut worker = Worker::new(core);
     shared.stage.begin()?;
-    cast.phase(&mut worker, false);
+    actors.phase(&mut worker, false);
     work(&mut worker, &mut *policy, &shared);
     *choices = fabric.choices();
     fabric.set_order(&Order::Drawn);
     shared.stage.calm();
     if case.liveness && !shared.is_over() && !shared.stage.is_headless() {
-        fabric.set_hazards(Hazards::NONE);
+        fabric.set_fabric_faults(FabricFaults::NONE);
         shared.phase.set("liveness");
         // While the last verbs of the other phase came to their ends nobody kept anything.
-        bed.cluster.judge().expect("in this process").excuse(fabric.now());
+        test_cluster.cluster.judge().expect("in this process").excuse(fabric.now());
         let lasts = if shared.stage.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };
         shared.bounds.set(Bounds { until_ns: fabric.now() + lasts, ..SAFETY });
-        cast.phase(&mut worker, true);
-        if !case.faults.is_empty() {
-            let work = || cast.settled();
-            worker.spawn(cast.settler.slot(), Guarded::new(&shared, Who::Settler, work));
+        actors.phase(&mut worker, true);
+        if !case.node_faults.is_empty() {
+            let work = || actors.settled();
+            worker.spawn(actors.fault_actor.slot(), Guarded::new(&shared, Who::FaultActor, work));
         }
         work(&mut worker, &mut *policy, &shared);
-        if !case.faults.is_empty() && !shared.is_over() && !shared.stage.has_lost() {
+        if !case.node_faults.is_empty() && !shared.is_over() && !shared.stage.has_lost() {
             shared.phase.set("maintenance");
             shared.stage.heal();
-            bed.cluster.judge().expect("in this process").excuse(fabric.now());
+            test_cluster.cluster.judge().expect("in this process").excuse(fabric.now());
             shared.bounds.set(Bounds { until_ns: fabric.now() + LIVENESS_NS, ..SAFETY });
-            cast.tidy(&mut worker);
+            actors.tidy(&mut worker);
             work(&mut worker, &mut *policy, &shared);
         }
     }
     drop(worker);
-    let nodes = cast.nodes.take();
-    drop(cast);
+    let nodes = actors.nodes.take();
+    drop(actors);
     let finding = shared.take();
     Ok(Finished {
         finding,
@@ -264,14 +284,14 @@ fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &Shared<'_>) {
 
 /// When nobody works any more: every key is read once more, a scan agrees, and the structure is whole.
 fn afterwards<I: RangeIndex>(
-    bed: &Bed<I>,
+    test_cluster: &TestCluster<I>,
     case: &Case,
     living: &[(usize, Arc<I::Node>)],
     log: &mut Log,
 ) -> Result<()> {
-    let client = |(cn, node): &(usize, Arc<I::Node>)| bed.client_of(*cn, node.clone());
-    let nodes = living.iter().map(|(cn, _)| bed.cluster.compute_node(*cn));
-    settle(&bed.cluster, case, nodes.collect::<Result<_>>()?)?;
+    let client = |(cn, node): &(usize, Arc<I::Node>)| test_cluster.client_of(*cn, node.clone());
+    let nodes = living.iter().map(|(cn, _)| test_cluster.cluster.compute_node(*cn));
+    settle(&test_cluster.cluster, case, nodes.collect::<Result<_>>()?)?;
     for node in living {
         client(node)?.maintain().map_err(|e| e.context("maintenance"))?;
     }
@@ -289,14 +309,17 @@ fn afterwards<I: RangeIndex>(
         log.ret(record, 0, answer);
     }
     // What dead nodes held, and what dropped operations had taken, is found; then everything has one holder.
-    let found = c.census().map_err(|e| e.context("a census"))?;
-    let again = c.census().map_err(|e| e.context("a second census"))?;
+    let found = c.gc().map_err(|e| e.context("a census"))?;
+    let again = c.gc().map_err(|e| e.context("a second census"))?;
     if found.doubly > 0 || !again.is_nothing() {
         return Err(Error::corrupt(format!(
             "lost or doubly owned memory: {found:?}, then {again:?}"
         )));
     }
-    if case.faults.is_empty() && case.hazards.refuse_memory_one_in == 0 && !found.is_nothing() {
+    if case.node_faults.is_empty()
+        && case.fabric_faults.refuse_memory_one_in == 0
+        && !found.is_nothing()
+    {
         return Err(Error::corrupt(format!("memory is lost though nothing happened: {found:?}")));
     }
     let shape = c.walk()?;
@@ -305,8 +328,8 @@ fn afterwards<I: RangeIndex>(
         return Err(Error::corrupt(format!("the walk finds {found} keys, and gets find {keys}")));
     }
     // Where memory is refused, what is handed in may be refused, too.
-    if case.rejoins() && case.hazards.refuse_memory_one_in == 0 {
-        space(bed, living, &shape)?;
+    if case.rejoins() && case.fabric_faults.refuse_memory_one_in == 0 {
+        space(test_cluster, living, &shape)?;
     }
     Ok(())
 }
@@ -314,13 +337,13 @@ fn afterwards<I: RangeIndex>(
 /// What is not data is back. Once every node has handed in what it has free, each chunk for blocks
 /// holds a block: with none it is whole, and a whole chunk is nobody's.
 fn space<I: RangeIndex>(
-    bed: &Bed<I>,
+    test_cluster: &TestCluster<I>,
     living: &[(usize, Arc<I::Node>)],
     shape: &Shape,
 ) -> Result<()> {
     let mut last = None;
     for (cn, _) in living {
-        let node = bed.cluster.compute_node(*cn)?;
+        let node = test_cluster.cluster.compute_node(*cn)?;
         let ep = node.endpoint(0)?;
         let handed_in = ep.core().block_on(ep.slot(), node.hand_in(&ep));
         handed_in.map_err(|e| e.context("free memory is handed in"))?;

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmtree_fabric::{
-    Change, Error, ErrorKind, InProcess, Lease, Member, Membership, MembershipFuture, Nanos,
-    Result, State, Terms,
+    Change, Error, ErrorKind, InProcess, Lease, LeaseParameters, Member, Membership,
+    MembershipFuture, Nanos, Result, State,
 };
 
 /// How the server is.
@@ -27,7 +27,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new() -> Self {
-        let judge = Arc::new(InProcess::new(Terms::default()));
+        let judge = Arc::new(InProcess::new(LeaseParameters::default()));
         Self { judge, condition: Mutex::default() }
     }
 

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use dmtree_fabric::{
-    InProcess, Member, MemberState, Membership, NodeId, Result, Role, Standing, State, Terms,
+    InProcess, LeaseParameters, Member, MemberState, Membership, NodeId, Result, Role, Standing,
+    State,
 };
 use dmtree_pool::{Cluster, PoolNode};
 
@@ -25,9 +26,12 @@ pub(crate) fn settle(cluster: &Cluster, case: &Case, living: Vec<Arc<PoolNode>>)
     let all = Settling { case, living, first };
     if let Some(judge) = cluster.judge() {
         judge.excuse(all.now()?);
-        all.bury(judge)?;
+        all.close(judge)?;
         all.take_back_numbers(&judge.latest())?;
-        judge.set_terms(Terms { lease_ns: JUDGED_WITHIN_NS, ..Terms::default() });
+        judge.set_lease_parameters(LeaseParameters {
+            lease_ns: JUDGED_WITHIN_NS,
+            ..LeaseParameters::default()
+        });
         judge.excuse(all.now()?);
     }
     for step in 0..SETTLING_STEPS {
@@ -65,7 +69,7 @@ impl Settling<'_> {
     }
 
     /// A node that crashed or left late may not be gone yet.
-    fn bury(&self, judge: &InProcess) -> Result<()> {
+    fn close(&self, judge: &InProcess) -> Result<()> {
         let is_over = |m: &MemberState| {
             m.member.node.role() == Role::Compute
                 && m.standing != Standing::Gone

@@ -1,10 +1,10 @@
 //! Making a case that goes wrong smaller, greedily: fewer hazards, clients, operations and keys, as long as it goes wrong in the same
 //! way.
 
-use dmtree_fabric::sim::Hazards;
+use dmtree_fabric::sim::FabricFaults;
 
 use crate::case::Case;
-use crate::fault::Fault;
+use crate::fault::NodeFault;
 use crate::verdict::Verdict;
 
 /// Orders in which a smaller case is tried before it is given up: what is left out moves everything behind it.
@@ -45,12 +45,12 @@ pub fn shrink(
     if !s.kind.is_empty() {
         loop {
             let before = s.best.clone();
-            s.faults();
+            s.node_faults();
             s.phases();
             s.clients();
             s.operations();
             s.keys();
-            s.hazards();
+            s.fabric_faults();
             if s.best == before || !(s.more)() {
                 break;
             }
@@ -83,17 +83,17 @@ impl Shrinker<'_> {
     }
 
     /// Leaves out what happens, one by one; nodes that come back stay away.
-    fn faults(&mut self) {
-        for i in (0..self.best.faults.len()).rev() {
-            let mut faults = self.best.faults.clone();
-            faults.remove(i);
-            self.try_case(&Case { faults, ..self.best.clone() });
+    fn node_faults(&mut self) {
+        for i in (0..self.best.node_faults.len()).rev() {
+            let mut node_faults = self.best.node_faults.clone();
+            node_faults.remove(i);
+            self.try_case(&Case { node_faults, ..self.best.clone() });
         }
-        for i in 0..self.best.faults.len() {
-            let mut faults = self.best.faults.clone();
-            if let Some(Fault::Crash { back_ns, .. }) = faults.get_mut(i) {
+        for i in 0..self.best.node_faults.len() {
+            let mut node_faults = self.best.node_faults.clone();
+            if let Some(NodeFault::Crash { back_ns, .. }) = node_faults.get_mut(i) {
                 *back_ns = None;
-                self.try_case(&Case { faults, ..self.best.clone() });
+                self.try_case(&Case { node_faults, ..self.best.clone() });
             }
         }
     }
@@ -176,9 +176,9 @@ impl Shrinker<'_> {
         }
     }
 
-    fn hazards(&mut self) {
-        let none = Hazards::NONE;
-        let off: [fn(&mut Hazards, Hazards); 10] = [
+    fn fabric_faults(&mut self) {
+        let none = FabricFaults::NONE;
+        let off: [fn(&mut FabricFaults, FabricFaults); 10] = [
             |h, none| h.call_lost_one_in = none.call_lost_one_in,
             |h, none| h.refuse_memory_one_in = none.refuse_memory_one_in,
             |h, none| h.stretch_ns = none.stretch_ns,
@@ -191,9 +191,9 @@ impl Shrinker<'_> {
             |h, none| h.delay_ns = none.delay_ns,
         ];
         for off in off {
-            let mut hazards = self.best.hazards;
-            off(&mut hazards, none);
-            self.try_case(&Case { hazards, ..self.best.clone() });
+            let mut fabric_faults = self.best.fabric_faults;
+            off(&mut fabric_faults, none);
+            self.try_case(&Case { fabric_faults, ..self.best.clone() });
         }
     }
 }
@@ -214,7 +214,8 @@ mod tests {
             least_cache_bytes: 1,
             value_bytes: None,
         };
-        let case = Case::of_seed("x", seed, (Capabilities::NONE, crate::FaultSet::None), &index);
+        let case =
+            Case::of_seed("x", seed, (Capabilities::NONE, crate::NodeFaultSet::None), &index);
         Case { scan_one_in: 0, neighbours: 3, ..case }
     }
 
@@ -229,7 +230,7 @@ mod tests {
             });
             putters += u32::from(puts);
         }
-        let wrong = putters >= 2 && case.hazards.atomic_gap_ns > 0;
+        let wrong = putters >= 2 && case.fabric_faults.atomic_gap_ns > 0;
         let finding = wrong
             .then(|| Finding::History(Wrong::Answer { record: 0, why: "pretended".to_owned() }));
         let log = Log::new(1, 1);
@@ -258,8 +259,11 @@ mod tests {
             let s = shrink(case, verdict, &mut |c| Some(pretend(c)), &mut || true);
             assert_eq!(s.case.operations(), 2, "{:?}", s.case);
             assert!(s.case.keys == 1 && s.case.neighbours == 0 && !s.case.liveness, "{:?}", s.case);
-            let left = Hazards { atomic_gap_ns: s.case.hazards.atomic_gap_ns, ..Hazards::NONE };
-            assert_eq!(s.case.hazards, left);
+            let left = FabricFaults {
+                atomic_gap_ns: s.case.fabric_faults.atomic_gap_ns,
+                ..FabricFaults::NONE
+            };
+            assert_eq!(s.case.fabric_faults, left);
             assert!(s.verdict.finding.is_some());
         }
         assert!(shrunk > 10, "{shrunk}");

@@ -7,7 +7,7 @@ use dmtree_fabric::sim::{CrashPoint, SimFabric};
 use dmtree_fabric::{Endpoint, Fabric, NodeId, Result};
 
 use crate::case::Case;
-use crate::fault::{End, Ending, Fault, Happened};
+use crate::fault::{End, Ending, Happened, NodeFault};
 use crate::server::Server;
 
 /// How a compute node is.
@@ -18,7 +18,7 @@ pub(crate) enum Condition {
     /// It stands still until it is thawed.
     Frozen,
     /// It has crashed and will come back.
-    Away,
+    RemoteClient,
     /// It has crashed, or lost its membership, for good.
     Gone,
 }
@@ -34,7 +34,7 @@ pub(crate) enum Due {
     Heal(usize),
 }
 
-struct Life {
+struct Incarnation {
     condition: Cell<Condition>,
     /// Which incarnation works.
     incarnation: Cell<u32>,
@@ -49,7 +49,7 @@ pub(crate) struct Stage<'a> {
     case: &'a Case,
     fabric: SimFabric,
     server: Arc<Server>,
-    lives: Vec<Life>,
+    lives: Vec<Incarnation>,
     /// How often the lives of a fault have ended, by the number of the fault.
     turns: Vec<Cell<u32>>,
     /// The first memory node is lost: nothing works any more.
@@ -70,7 +70,7 @@ pub(crate) struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     pub(crate) fn new(case: &'a Case, fabric: SimFabric, server: Arc<Server>) -> Self {
-        let life = |cn| Life {
+        let incarnation = |cn| Incarnation {
             condition: Cell::new(Condition::Up),
             incarnation: Cell::new(fabric.incarnation(NodeId::compute(cn)).unwrap_or(0)),
             leaving: Cell::default(),
@@ -79,11 +79,11 @@ impl<'a> Stage<'a> {
         Self {
             case,
             server,
-            turns: vec![Cell::new(0); case.faults.len()],
+            turns: vec![Cell::new(0); case.node_faults.len()],
             headless: Cell::new(false),
             still: vec![Cell::new(0); usize::from(case.pool.memory_nodes)],
             calm: Cell::new(false),
-            lives: (0..case.pool.compute_nodes).map(life).collect(),
+            lives: (0..case.pool.compute_nodes).map(incarnation).collect(),
             crashes: Cell::new(fabric.crashes()),
             waiting: RefCell::default(),
             due: RefCell::default(),
@@ -95,24 +95,24 @@ impl<'a> Stage<'a> {
 
     /// Sets everything up that is to happen.
     pub(crate) fn begin(&self) -> Result<()> {
-        for (i, fault) in self.case.faults.iter().enumerate() {
+        for (i, fault) in self.case.node_faults.iter().enumerate() {
             match *fault {
-                Fault::Crash { cn, verb, place, how, .. } => {
+                NodeFault::Crash { cn, verb, place, how, .. } => {
                     let point = CrashPoint { verb, place };
                     self.fabric.crash_at(NodeId::compute(cn), point, how)?;
                 }
-                Fault::Freeze { .. } | Fault::LoseMemory { .. } | Fault::Drop { .. } => {
-                    self.waiting.borrow_mut().push(i)
-                }
-                Fault::Cut { at_ns, .. }
-                | Fault::Outage { at_ns, .. }
-                | Fault::Turns { at_ns, .. }
-                | Fault::Standstill { at_ns, .. }
-                | Fault::Stall { at_ns, .. }
-                | Fault::Jump { at_ns, .. } => {
+                NodeFault::Freeze { .. }
+                | NodeFault::LoseMemory { .. }
+                | NodeFault::Drop { .. } => self.waiting.borrow_mut().push(i),
+                NodeFault::Cut { at_ns, .. }
+                | NodeFault::Outage { at_ns, .. }
+                | NodeFault::Turns { at_ns, .. }
+                | NodeFault::Standstill { at_ns, .. }
+                | NodeFault::Stall { at_ns, .. }
+                | NodeFault::Jump { at_ns, .. } => {
                     self.plan(self.fabric.now() + at_ns, Due::Begin(i));
                 }
-                Fault::Drift { .. } | Fault::News { .. } => self.note(*fault, 0),
+                NodeFault::Drift { .. } | NodeFault::News { .. } => self.note(*fault, 0),
             }
         }
         Ok(())
@@ -131,7 +131,7 @@ impl<'a> Stage<'a> {
             found.for_each(|still| still.set(0));
             self.due.borrow_mut().retain(|(_, due)| !matches!(due, Due::Thaw(_)));
             let frozen = self.lives.iter().filter(|l| l.condition.get() == Condition::Frozen);
-            frozen.for_each(|life| life.condition.set(Condition::Up));
+            frozen.for_each(|incarnation| incarnation.condition.set(Condition::Up));
         }
         self.calm.set(true);
     }
@@ -159,10 +159,10 @@ impl<'a> Stage<'a> {
 
     /// How each compute node is, in words.
     pub(crate) fn summary(&self) -> String {
-        let one = |(cn, life): (usize, &Life)| {
-            let (condition, inside) = (life.condition.get(), life.inside.get());
-            let leaves = if life.leaving.get().is_some() { " leaves" } else { "" };
-            let no = life.incarnation.get();
+        let one = |(cn, incarnation): (usize, &Incarnation)| {
+            let (condition, inside) = (incarnation.condition.get(), incarnation.inside.get());
+            let leaves = if incarnation.leaving.get().is_some() { " leaves" } else { "" };
+            let no = incarnation.incarnation.get();
             format!("cn{cn} (incarnation {no}) {condition:?}{leaves} runs {inside}")
         };
         self.lives.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
@@ -183,32 +183,32 @@ impl<'a> Stage<'a> {
 
     /// A life ends, and the next begins so long after, if any does.
     fn end(&self, cn: usize, ending: Ending, back_ns: Option<u64>) {
-        let life = &self.lives[cn];
-        life.leaving.set(None);
+        let incarnation = &self.lives[cn];
+        incarnation.leaving.set(None);
         let _ = self.fabric.crash(node(cn), ending.how());
         self.crashes.set(self.fabric.crashes());
         self.due.borrow_mut().retain(|(_, due)| *due != Due::Restart(cn));
         match back_ns.filter(|_| !self.headless.get()) {
             Some(after) => {
-                life.condition.set(Condition::Away);
+                incarnation.condition.set(Condition::RemoteClient);
                 self.plan(self.fabric.now() + after, Due::Restart(cn));
             }
-            None => life.condition.set(Condition::Gone),
+            None => incarnation.condition.set(Condition::Gone),
         }
     }
 
     /// The same, in good order where the node can; true when that has begun.
     fn ask_to_end(&self, cn: usize, ending: Ending, back_ns: Option<u64>) -> bool {
-        let life = &self.lives[cn];
-        match (life.condition.get(), ending) {
-            (Condition::Up, Ending::Leaves) => life.leaving.set(Some(back_ns)),
+        let incarnation = &self.lives[cn];
+        match (incarnation.condition.get(), ending) {
+            (Condition::Up, Ending::Leaves) => incarnation.leaving.set(Some(back_ns)),
             (Condition::Up | Condition::Frozen, _) => self.end(cn, ending, back_ns),
-            (Condition::Away, _) => {
+            (Condition::RemoteClient, _) => {
                 // It stays away as long as the others.
                 self.due.borrow_mut().retain(|(_, due)| *due != Due::Restart(cn));
                 match back_ns {
                     Some(after) => self.plan(self.fabric.now() + after, Due::Restart(cn)),
-                    None => life.condition.set(Condition::Gone),
+                    None => incarnation.condition.set(Condition::Gone),
                 }
             }
             (Condition::Gone, _) => return false,
@@ -265,8 +265,8 @@ impl<'a> Stage<'a> {
     fn lose_the_first(&self) {
         self.headless.set(true);
         self.server.lose();
-        let away = self.lives.iter().filter(|l| l.condition.get() == Condition::Away);
-        away.for_each(|life| life.condition.set(Condition::Gone));
+        let away = self.lives.iter().filter(|l| l.condition.get() == Condition::RemoteClient);
+        away.for_each(|incarnation| incarnation.condition.set(Condition::Gone));
     }
 
     fn plan(&self, at: u64, due: Due) {
@@ -301,19 +301,23 @@ impl<'a> Stage<'a> {
     }
 
     fn notice_crashes(&self, running: &dyn Fn(Option<usize>) -> u32, out: &mut Vec<usize>) {
-        for (cn, life) in self.lives.iter().enumerate() {
-            let up = matches!(life.condition.get(), Condition::Up | Condition::Frozen);
+        for (cn, incarnation) in self.lives.iter().enumerate() {
+            let up = matches!(incarnation.condition.get(), Condition::Up | Condition::Frozen);
             if !up || !self.fabric.is_down(node(cn)) {
                 continue;
             }
-            let its = |f: &&Fault| matches!(f, Fault::Crash { cn: c, .. } if usize::from(*c) == cn);
-            let Some(fault) = self.case.faults.iter().find(its) else { continue };
+            let its = |f: &&NodeFault| matches!(f, NodeFault::Crash { cn: c, .. } if usize::from(*c) == cn);
+            let Some(fault) = self.case.node_faults.iter().find(its) else { continue };
             self.note(*fault, running(Some(cn)));
             let back = match fault {
-                Fault::Crash { back_ns, .. } => *back_ns,
+                NodeFault::Crash { back_ns, .. } => *back_ns,
                 _ => None,
             };
-            life.condition.set(if back.is_some() { Condition::Away } else { Condition::Gone });
+            incarnation.condition.set(if back.is_some() {
+                Condition::RemoteClient
+            } else {
+                Condition::Gone
+            });
             if let Some(after) = back {
                 self.plan(self.fabric.now() + after, Due::Restart(cn));
             }
@@ -322,27 +326,27 @@ impl<'a> Stage<'a> {
     }
 
     fn notice_verbs(&self, running: &dyn Fn(Option<usize>) -> u32, out: &mut Vec<usize>) {
-        let reached = |i: &usize| match self.case.faults[*i] {
-            Fault::Freeze { cn, verb, .. }
-            | Fault::LoseMemory { cn, verb, .. }
-            | Fault::Drop { cn, verb } => self.fabric.issued(NodeId::compute(cn)) >= verb,
+        let reached = |i: &usize| match self.case.node_faults[*i] {
+            NodeFault::Freeze { cn, verb, .. }
+            | NodeFault::LoseMemory { cn, verb, .. }
+            | NodeFault::Drop { cn, verb } => self.fabric.issued(NodeId::compute(cn)) >= verb,
             _ => true,
         };
         let due: Vec<usize> = self.waiting.borrow().iter().copied().filter(reached).collect();
         self.waiting.borrow_mut().retain(|i| !due.contains(i));
         for i in due {
-            match self.case.faults[i] {
-                Fault::Freeze { cn, for_ns, .. } => {
+            match self.case.node_faults[i] {
+                NodeFault::Freeze { cn, for_ns, .. } => {
                     let cn = usize::from(cn);
                     if self.condition(cn) == Condition::Up {
-                        self.note(self.case.faults[i], running(Some(cn)));
+                        self.note(self.case.node_faults[i], running(Some(cn)));
                         self.lives[cn].condition.set(Condition::Frozen);
                         self.plan(self.fabric.now() + for_ns, Due::Thaw(cn));
                         out.push(cn);
                     }
                 }
-                Fault::LoseMemory { mn, .. } => {
-                    self.note(self.case.faults[i], running(None));
+                NodeFault::LoseMemory { mn, .. } => {
+                    self.note(self.case.node_faults[i], running(None));
                     let _ = self.fabric.lose_memory_node(NodeId::memory(mn));
                     self.crashes.set(self.fabric.crashes());
                     self.still[usize::from(mn)].set(u64::MAX);
@@ -351,9 +355,9 @@ impl<'a> Stage<'a> {
                         out.extend(0..self.lives.len());
                     }
                 }
-                Fault::Drop { cn, .. } => {
+                NodeFault::Drop { cn, .. } => {
                     let cn = usize::from(cn);
-                    self.note(self.case.faults[i], running(Some(cn)));
+                    self.note(self.case.node_faults[i], running(Some(cn)));
                     self.drops[cn].set(self.drops[cn].get() + 1);
                     out.push(cn);
                 }
@@ -363,7 +367,7 @@ impl<'a> Stage<'a> {
     }
 
     /// A fault has happened.
-    pub(crate) fn note(&self, fault: Fault, inside: u32) {
+    pub(crate) fn note(&self, fault: NodeFault, inside: u32) {
         let at_ns = self.fabric.now();
         self.happened.borrow_mut().push(Happened { fault, at_ns, inside });
     }
@@ -388,9 +392,9 @@ impl<'a> Stage<'a> {
 
     /// A fault begins; the nodes to which it happens.
     fn begin_fault(&self, i: usize, running: &dyn Fn(Option<usize>) -> u32) -> Vec<usize> {
-        let (fault, now) = (self.case.faults[i], self.fabric.now());
+        let (fault, now) = (self.case.node_faults[i], self.fabric.now());
         let inside = match fault {
-            Fault::Cut { cn, .. } | Fault::Turns { cn, .. } => running(Some(cn.into())),
+            NodeFault::Cut { cn, .. } | NodeFault::Turns { cn, .. } => running(Some(cn.into())),
             _ => running(None),
         };
         self.note(fault, inside);
@@ -399,12 +403,12 @@ impl<'a> Stage<'a> {
             self.plan(now + for_ns, Due::Heal(i));
         };
         match fault {
-            Fault::Cut { for_ns, .. } => still(for_ns),
-            Fault::Stall { mn, for_ns, .. } => {
+            NodeFault::Cut { for_ns, .. } => still(for_ns),
+            NodeFault::Stall { mn, for_ns, .. } => {
                 still(for_ns);
                 self.stand_still(mn.into(), now + for_ns);
             }
-            Fault::Standstill { for_ns, memory, .. } => {
+            NodeFault::Standstill { for_ns, memory, .. } => {
                 if memory {
                     still(for_ns);
                     (0..self.still.len()).for_each(|mn| self.stand_still(mn, now + for_ns));
@@ -417,7 +421,7 @@ impl<'a> Stage<'a> {
                 }
                 return frozen;
             }
-            Fault::Outage { end, back, for_ns, .. } => {
+            NodeFault::Outage { end, back, for_ns, .. } => {
                 let there: Vec<usize> = self.living().collect();
                 let ended = there.iter().enumerate().filter(|(n, cn)| {
                     // One after the other, the last one first.
@@ -427,7 +431,7 @@ impl<'a> Stage<'a> {
                 });
                 return ended.map(|(_, cn)| *cn).collect();
             }
-            Fault::Turns { cn, times, ends, away_ns, up_ns, .. } => {
+            NodeFault::Turns { cn, times, ends, away_ns, up_ns, .. } => {
                 let (cn, turn) = (usize::from(cn), &self.turns[i]);
                 let end = ends[turn.get() as usize % ends.len()];
                 let ended = self.condition(cn) == Condition::Up && !self.is_leaving(cn);
@@ -440,7 +444,7 @@ impl<'a> Stage<'a> {
                 }
                 return if ended { vec![cn] } else { Vec::new() };
             }
-            Fault::Jump { by_ns, .. } => self.server.jump(by_ns),
+            NodeFault::Jump { by_ns, .. } => self.server.jump(by_ns),
             _ => {}
         }
         Vec::new()
@@ -449,10 +453,10 @@ impl<'a> Stage<'a> {
     /// The links that a fault cuts.
     fn each_link(&self, i: usize, f: impl Fn(NodeId, NodeId)) {
         let all = |mn: u16| (0..self.lives.len()).for_each(|cn| f(node(cn), NodeId::memory(mn)));
-        match self.case.faults[i] {
-            Fault::Cut { cn, to, .. } => f(NodeId::compute(cn), end(to)),
-            Fault::Stall { mn, .. } => all(mn),
-            Fault::Standstill { memory: true, .. } => {
+        match self.case.node_faults[i] {
+            NodeFault::Cut { cn, to, .. } => f(NodeId::compute(cn), end(to)),
+            NodeFault::Stall { mn, .. } => all(mn),
+            NodeFault::Standstill { memory: true, .. } => {
                 (0..self.case.pool.memory_nodes).for_each(all);
             }
             _ => {}
@@ -467,16 +471,16 @@ impl<'a> Stage<'a> {
 
     /// Whether memory has been lost.
     pub(crate) fn has_lost(&self) -> bool {
-        self.happened.borrow().iter().any(|h| matches!(h.fault, Fault::LoseMemory { .. }))
+        self.happened.borrow().iter().any(|h| matches!(h.fault, NodeFault::LoseMemory { .. }))
     }
 
     /// Whether something that has happened lets an operation fail like this.
     pub(crate) fn excuses(&self, by: &Doer, e: &dmtree_fabric::Error) -> bool {
         let excuses = |h: &Happened| match h.fault {
             // Afterwards everything works again.
-            f if f.is_of_lives() && self.calm.get() => false,
-            Fault::LoseMemory { mn: 0, .. } => h.excuses(by.cn as u16, e),
-            Fault::LoseMemory { mn, .. } => h.excuses(by.cn as u16, e) && self.went_to(mn, by),
+            f if f.is_of_restarts() && self.calm.get() => false,
+            NodeFault::LoseMemory { mn: 0, .. } => h.excuses(by.cn as u16, e),
+            NodeFault::LoseMemory { mn, .. } => h.excuses(by.cn as u16, e) && self.went_to(mn, by),
             _ => h.excuses(by.cn as u16, e),
         };
         self.happened.borrow().iter().any(excuses)

@@ -20,7 +20,7 @@ pub fn trace(case: &Case, verdict: &Verdict) -> String {
         (0..case.total()).filter(|c| !case.numbers_of(*c).is_empty()).count(),
         case.pool.compute_nodes,
         case.pool.memory_nodes,
-        hazards(case)
+        fabric_faults(case)
     );
     let records = verdict.log.records();
     let shown: Vec<&Record> = records.iter().filter(|r| concerns(finding, r)).collect();
@@ -42,9 +42,9 @@ pub fn trace(case: &Case, verdict: &Verdict) -> String {
 }
 
 /// The hazards that are on.
-fn hazards(case: &Case) -> String {
-    let value = serde_json::to_value(case.hazards).unwrap_or_default();
-    let none = serde_json::to_value(dmtree_fabric::sim::Hazards::NONE).unwrap_or_default();
+fn fabric_faults(case: &Case) -> String {
+    let value = serde_json::to_value(case.fabric_faults).unwrap_or_default();
+    let none = serde_json::to_value(dmtree_fabric::sim::FabricFaults::NONE).unwrap_or_default();
     let on = value.as_object().into_iter().flatten().filter(|(name, v)| none[name.as_str()] != **v);
     let on: Vec<String> = on.map(|(name, v)| format!("{name}={v}")).collect();
     if on.is_empty() { "none".to_owned() } else { on.join(" ") }

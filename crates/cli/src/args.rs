@@ -365,7 +365,7 @@ pub enum Faults {
     /// Crashes, hung and frozen nodes, dropped operations, cut links, lost memory nodes.
     All,
     /// Many lives: nodes end and come back, also all at once; standstills, lost memory nodes, clock jumps.
-    Lives,
+    Restarts,
 }
 
 /// Seeds from the first to before the second.
@@ -401,7 +401,7 @@ pub struct CheckArgs {
     pub minutes: Option<f64>,
     /// What happens to nodes.
     #[arg(long, value_enum, default_value = "none")]
-    pub faults: Faults,
+    pub node_faults: Faults,
     /// What the fabric promises beyond its contract: line_atomic, write_ascending, cas_fail_is_readonly,
     /// whole_write.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
@@ -419,7 +419,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", default_value_t = 20_000, requires = "exhaustive")]
     pub orders: u64,
     /// Run the network code of every process on a simulated network.
-    #[arg(long, conflicts_with_all = ["system", "faults", "grant", "replay", "exhaustive", "check_history"])]
+    #[arg(long, conflicts_with_all = ["system", "node_faults", "grant", "replay", "exhaustive", "check_history"])]
     pub network: bool,
     /// Threads, each with a seed of its own; the cores by default.
     #[arg(long, value_name = "N")]

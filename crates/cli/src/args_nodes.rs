@@ -6,10 +6,10 @@ use clap::Args;
 use dmtree_bench::access::access;
 use dmtree_bench::bytes::Bytes;
 use dmtree_bench::opened::PoolSpec;
-use dmtree_bench::registry::{TCP, VERBS, carrier};
+use dmtree_bench::registry::{TCP, VERBS, data_path};
 use dmtree_bench::simulated::FabricSpec;
 use dmtree_bench::{Failure, Result};
-use dmtree_fabric::net::{Access, Carrier, Equipment};
+use dmtree_fabric::net::{Access, DataPath, NicConfig};
 
 use crate::args::parsed;
 use crate::output;
@@ -63,16 +63,16 @@ pub struct NicArgs {
 
 impl NicArgs {
     /// As the fabric wants it.
-    pub fn equipment(&self, access: &AccessArgs) -> Result<Equipment> {
-        let mut equipment = Equipment::of(self.device.clone(), self.gid_index);
-        equipment.access = access.access()?;
-        Ok(equipment)
+    pub fn nic_config(&self, access: &AccessArgs) -> Result<NicConfig> {
+        let mut nic_config = NicConfig::of(self.device.clone(), self.gid_index);
+        nic_config.access = access.access()?;
+        Ok(nic_config)
     }
 }
 
 /// What a fabric's name says of what carries verbs between processes.
-pub fn carried(fabric: &str) -> Result<Carrier> {
-    carrier(fabric).ok_or_else(|| {
+pub fn carried(fabric: &str) -> Result<DataPath> {
+    data_path(fabric).ok_or_else(|| {
         Failure::input(format!("processes are not on fabric {fabric:?}: give {TCP} or {VERBS}"))
     })
 }
@@ -112,8 +112,8 @@ impl ToolArgs {
             Some(first) => PoolSpec {
                 fabric: FabricSpec::Joined {
                     first: first.clone(),
-                    carrier: None,
-                    equipment: self.nic.equipment(&self.access)?,
+                    data_path: None,
+                    nic_config: self.nic.nic_config(&self.access)?,
                 },
                 index: stays.then(|| self.index.clone()),
                 ..small

@@ -10,7 +10,7 @@ use dmtree_bench::campaign::{Campaign, Tally, smallest};
 use dmtree_bench::checked::{self, Setting, granted, grants};
 use dmtree_bench::registry::{find, select};
 use dmtree_bench::{Failure, Result, clock};
-use dmtree_check::FaultSet;
+use dmtree_check::NodeFaultSet;
 use dmtree_check::case::Case;
 use dmtree_check::file;
 use dmtree_check::trace::{regression_test, trace};
@@ -71,7 +71,7 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
     };
     let spared: Vec<&str> =
         campaign.systems.iter().filter(|s| !s.recovers).map(|s| s.name).collect();
-    if campaign.setting.faults != FaultSet::None && !spared.is_empty() {
+    if campaign.setting.node_faults != NodeFaultSet::None && !spared.is_empty() {
         output::note(&format!(
             "{}: run without faults; published without recovery from crashes",
             spared.join(", ")
@@ -108,13 +108,13 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
 
 /// What surrounds the seeds.
 fn setting(args: &CheckArgs) -> Result<Setting> {
-    let faults = match args.faults {
-        Faults::None => FaultSet::None,
-        Faults::Crash => FaultSet::Crash,
-        Faults::All => FaultSet::All,
-        Faults::Lives => FaultSet::Lives,
+    let node_faults = match args.node_faults {
+        Faults::None => NodeFaultSet::None,
+        Faults::Crash => NodeFaultSet::Crash,
+        Faults::All => NodeFaultSet::All,
+        Faults::Restarts => NodeFaultSet::Restarts,
     };
-    Ok(Setting { grants: grants(&args.grant)?, faults })
+    Ok(Setting { grants: grants(&args.grant)?, node_faults })
 }
 
 fn verdict(violations: usize) -> Result<()> {
@@ -154,13 +154,13 @@ fn text(t: &Tally) -> String {
         t.rate(),
         t.virtual_ns as f64 / 1e9
     );
-    for (name, values) in &t.hazards {
+    for (name, values) in &t.fabric_faults {
         let mut values: Vec<(&String, &u64)> = values.iter().collect();
         values.sort_by_key(|(value, _)| (value.parse::<u64>().unwrap_or(0), (*value).clone()));
         let list: Vec<String> = values.iter().map(|(v, n)| format!("{v}: {n}")).collect();
         out.push_str(&format!("  {name:16} {}\n", list.join(", ")));
     }
-    out.push_str(&faults(t));
+    out.push_str(&node_faults(t));
     out.push_str(&marks(t));
     for v in t.violations.iter().take(MOST_NAMED) {
         out.push_str(&format!(
@@ -181,7 +181,7 @@ fn text(t: &Tally) -> String {
 }
 
 /// How often which fault was drawn, and happened.
-fn faults(t: &Tally) -> String {
+fn node_faults(t: &Tally) -> String {
     if t.with_faults == 0 {
         return String::new();
     }
@@ -193,7 +193,7 @@ fn faults(t: &Tally) -> String {
         "operations beside a fault that did not touch their leaf: {} gets and {} writes, judged by their bound\n",
         t.available.gets, t.available.writes
     ));
-    for (kind, n) in &t.faults {
+    for (kind, n) in &t.node_faults {
         out.push_str(&format!(
             "  {kind:20} drawn {}, happened {}, inside an operation {}\n",
             n.drawn, n.happened, n.inside
@@ -282,14 +282,14 @@ fn command(args: &CheckArgs, case: &Case) -> String {
     let grants = granted(&case.grants);
     let grant =
         if grants.is_empty() { String::new() } else { format!(" --grant {}", grants.join(",")) };
-    let faults = match args.faults {
+    let node_faults = match args.node_faults {
         Faults::None => "",
-        Faults::Crash => " --faults crash",
-        Faults::All => " --faults all",
-        Faults::Lives => " --faults lives",
+        Faults::Crash => " --node-faults crash",
+        Faults::All => " --node-faults all",
+        Faults::Restarts => " --node-faults lives",
     };
     format!(
-        "dmtree check --system {}{grant}{faults} --replay {}:{:08x}",
+        "dmtree check --system {}{grant}{node_faults} --replay {}:{:08x}",
         case.system,
         case.seed,
         case.fingerprint()
@@ -380,7 +380,7 @@ fn seed_case(args: &CheckArgs, seed: &str, fingerprint: &str) -> Result<Case> {
     let have = format!("{:08x}", case.fingerprint());
     if !fingerprint.is_empty() && fingerprint != have {
         return Err(Failure::input(format!(
-            "seed {seed} of {} is another case here ({have}, not {fingerprint}): it was drawn by another version, or with another --grant or --faults",
+            "seed {seed} of {} is another case here ({have}, not {fingerprint}): it was drawn by another version, or with another --grant or --node-faults",
             system.name
         )));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dmtree_bench::conform::{Extent, second};
 use dmtree_bench::{Failure, Result, registry};
-use dmtree_check::away::{Away, Pipe};
+use dmtree_check::remote_client::{Pipe, RemoteClient};
 use dmtree_pool::{Cluster, Place};
 
 use crate::args_nodes::{ConformArgs, carried};
@@ -105,10 +105,10 @@ fn memory_node(a: &ConformArgs) -> Result<Memory> {
 }
 
 fn join(a: &ConformArgs, first: &str) -> Result<Cluster> {
-    let carrier = a.fabric.as_deref().map(carried).transpose()?;
-    let equipment = &a.nic.equipment(&a.access)?;
-    let (listen, wanted, within) = (equipment.access.any_port(), None, WITHIN);
-    let joined = Cluster::join(&Place { first, listen, wanted, within, carrier, equipment });
+    let data_path = a.fabric.as_deref().map(carried).transpose()?;
+    let nic_config = &a.nic.nic_config(&a.access)?;
+    let (listen, wanted, within) = (nic_config.access.any_port(), None, WITHIN);
+    let joined = Cluster::join(&Place { first, listen, wanted, within, data_path, nic_config });
     joined.map_err(|e| Failure::missing(&e))
 }
 
@@ -119,7 +119,7 @@ fn drive(a: &ConformArgs, at: &str) -> Result<()> {
     let mut args = vec!["conform", "--second", "--nodes", at];
     args.extend(nic.iter().map(String::as_str));
     let (mut process, to, from) = Process::start(&args)?;
-    let other = Away::new(Pipe::new(to, from));
+    let other = RemoteClient::new(Pipe::new(to, from));
     let fabric = cluster.fabric().name();
     for system in systems {
         let extent = Extent { seed: a.seed, steps: a.steps, together: true };

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use dmtree_bench::bytes::Bytes;
 use dmtree_bench::{Failure, Result};
-use dmtree_fabric::Terms;
-use dmtree_fabric::net::{Carrier, Equipment};
+use dmtree_fabric::LeaseParameters;
+use dmtree_fabric::net::{DataPath, NicConfig};
 use dmtree_pool::{MemoryNode, Place, PoolOptions};
 
 use crate::args_nodes::{MemnodeArgs, carried};
@@ -18,21 +18,21 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Serves until the process is told to stop.
 pub fn run(a: &MemnodeArgs) -> Result<()> {
     let stop = stop_flag()?;
-    let carrier = a.fabric.as_deref().map(carried).transpose()?;
-    let mut equipment = a.nic.equipment(&a.access)?;
-    equipment.huge_pages = !a.ordinary_pages;
+    let data_path = a.fabric.as_deref().map(carried).transpose()?;
+    let mut nic_config = a.nic.nic_config(&a.access)?;
+    nic_config.huge_pages = !a.ordinary_pages;
     let limit = |Bytes(n): Bytes| u32::try_from(n).unwrap_or(u32::MAX);
-    equipment.on_chip_bytes = a.on_chip_bytes.map(limit);
-    let equipment = &equipment;
-    let default = equipment.access.any_port().replace(":0", ":7000");
+    nic_config.on_chip_bytes = a.on_chip_bytes.map(limit);
+    let nic_config = &nic_config;
+    let default = nic_config.access.any_port().replace(":0", ":7000");
     let listen = a.listen.as_deref().unwrap_or(&default);
     let node = match &a.join {
-        None => found(a, listen, carrier.unwrap_or_default(), equipment),
+        None => found(a, listen, data_path.unwrap_or_default(), nic_config),
         Some(first) => {
             output::note(&format!("joining the pool of {first}"));
             let wanted = a.index;
             let within = Duration::from_secs(a.wait);
-            let place = Place { first, listen, wanted, within, carrier, equipment };
+            let place = Place { first, listen, wanted, within, data_path, nic_config };
             MemoryNode::join(&place, a.memory_bytes.0)
         }
     };
@@ -55,7 +55,7 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
         output::line(&format!(
             "compute nodes: dmtree shell --connect {0}, or dmtree bench quick --fabric {1} --nodes {0}",
             node.listens(),
-            fabric.carrier()
+            fabric.data_path()
         ));
     }
     while !stop.load(Ordering::SeqCst) {
@@ -68,8 +68,8 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
 fn found(
     a: &MemnodeArgs,
     listen: &str,
-    carrier: Carrier,
-    equipment: &Equipment,
+    data_path: DataPath,
+    nic_config: &NicConfig,
 ) -> dmtree_fabric::Result<MemoryNode> {
     let options = PoolOptions {
         memory_nodes: a.memory_nodes,
@@ -79,6 +79,7 @@ fn found(
         chunk_bytes: a.chunk_bytes.map(|Bytes(n)| n),
         ..PoolOptions::default()
     };
-    let terms = Terms { lease_ns: a.lease_ms * 1_000_000, ..Terms::default() };
-    MemoryNode::found(listen, &options, terms, carrier, equipment)
+    let lease_parameters =
+        LeaseParameters { lease_ns: a.lease_ms * 1_000_000, ..LeaseParameters::default() };
+    MemoryNode::found(listen, &options, lease_parameters, data_path, nic_config)
 }

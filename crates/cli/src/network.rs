@@ -22,7 +22,7 @@ struct Sum {
     seeds: u64,
     operations: u64,
     failed: u64,
-    lives: u64,
+    restarts: u64,
     /// Seeds and what was wrong there.
     wrong: Vec<(u64, Vec<String>)>,
 }
@@ -32,7 +32,7 @@ impl Sum {
         self.seeds += 1;
         self.operations += outcome.operations;
         self.failed += outcome.failed;
-        self.lives += outcome.lives;
+        self.restarts += outcome.restarts;
         if !outcome.violations.is_empty() {
             self.wrong.push((seed, outcome.violations));
         }
@@ -73,7 +73,7 @@ pub fn run(args: &CheckArgs, stop: &AtomicBool) -> Result<()> {
             seed + 1
         ));
     }
-    output::line(&format!("lives {} failed operations {}", sum.lives, sum.failed));
+    output::line(&format!("lives {} failed operations {}", sum.restarts, sum.failed));
     let violations = sum.wrong.len();
     output::line(&format!(
         "seeds {} operations {} violations {violations}",

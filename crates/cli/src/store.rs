@@ -79,7 +79,7 @@ pub fn open(a: &ToolArgs) -> Result<Box<dyn Store>> {
 
 /// Joins, and opens the index with the options that it has, or makes it.
 fn join(a: &ToolArgs, first: &str) -> Result<Index> {
-    let connector = Pool::connect(first).equipment(a.nic.equipment(&a.access)?).wait(POOL_WITHIN);
+    let connector = Pool::connect(first).nic_config(a.nic.nic_config(&a.access)?).wait(POOL_WITHIN);
     let pool = connector.open().map_err(|e| Failure::missing(&e))?;
     for missing in pool.missing()? {
         output::note(&format!("note: {missing}"));

@@ -77,7 +77,7 @@ fn a_seed_of_another_configuration_is_refused() {
     assert_eq!(v["case"]["seed"], 3);
     assert_eq!(ok(&["--replay", "3"]), ok(&["--replay", "3"]), "the same seed, the same trace");
     refused(&["--replay", "3:00000000"], &["another case", "00000000", "--grant"]);
-    let drawn = v["case"]["faults"].as_array().map_or(0, Vec::len);
+    let drawn = v["case"]["node_faults"].as_array().map_or(0, Vec::len);
     assert_eq!(drawn, 0);
     let plain = out.lines().count();
     assert!(plain > 0);
@@ -111,7 +111,7 @@ fn histories_are_written_checked_and_refused() {
 
 #[test]
 fn bad_input_is_status_2() {
-    refused(&["--faults", "x"], &["crash", "all"]);
+    refused(&["--node-faults", "x"], &["crash", "all"]);
     refused(&["--seeds", "9..9"], &["0..200"]);
     refused(&["--seeds", "x"], &["0..200"]);
     refused(&["--system", "x"], &["unknown system", "dmtree-published"]);

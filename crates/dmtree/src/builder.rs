@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dmtree_fabric::net::{Access, Equipment, Key};
+use dmtree_fabric::net::{Access, Key, NicConfig};
 use dmtree_fabric::{Error, Result};
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
@@ -111,7 +111,7 @@ pub struct Connector {
     cache: Result<u64>,
     wanted: Option<u16>,
     within: Duration,
-    equipment: Equipment,
+    nic_config: NicConfig,
 }
 
 impl Connector {
@@ -123,7 +123,7 @@ impl Connector {
             cache: Ok(DEFAULT_CACHE_BYTES),
             wanted: None,
             within: DEFAULT_WAIT,
-            equipment: Equipment::default(),
+            nic_config: NicConfig::default(),
         }
     }
 
@@ -169,21 +169,21 @@ impl Connector {
     /// The RDMA device, which is needed when the pool's verbs go over RDMA (`dmtree memnode --fabric verbs`); the first one with an
     /// active port by default. The program must be built with the feature `verbs` then.
     pub fn device(mut self, name: &str) -> Self {
-        self.equipment.device = Some(name.to_string());
+        self.nic_config.device = Some(name.to_string());
         self
     }
 
     /// Index into the table of addresses of the device's port; chosen by kind by default.
     pub fn gid_index(mut self, index: u8) -> Self {
-        self.equipment.gid_index = Some(index);
+        self.nic_config.gid_index = Some(index);
         self
     }
 
     /// The NIC and the key together, as programs have them that also use the layers below.
     #[doc(hidden)]
-    pub fn equipment(mut self, equipment: Equipment) -> Self {
-        self.access = Ok(equipment.access.clone());
-        self.equipment = equipment;
+    pub fn nic_config(mut self, nic_config: NicConfig) -> Self {
+        self.access = Ok(nic_config.access.clone());
+        self.nic_config = nic_config;
         self
     }
 
@@ -204,14 +204,14 @@ impl Connector {
     /// say what is missing.
     pub fn open(self) -> Result<Pool> {
         let cache_bytes = self.cache?;
-        let mut equipment = self.equipment;
-        equipment.access = self.access?;
+        let mut nic_config = self.nic_config;
+        nic_config.access = self.access?;
         let way = Way {
             first: self.first,
-            listen: self.listen.unwrap_or_else(|| equipment.access.any_port().to_owned()),
+            listen: self.listen.unwrap_or_else(|| nic_config.access.any_port().to_owned()),
             wanted: self.wanted,
             within: self.within,
-            equipment,
+            nic_config,
         };
         Pool::connected(Cluster::join(&way.place(way.within))?, cache_bytes, way)
     }
@@ -224,7 +224,7 @@ pub(crate) struct Way {
     listen: String,
     wanted: Option<u16>,
     within: Duration,
-    equipment: Equipment,
+    nic_config: NicConfig,
 }
 
 impl Way {
@@ -234,8 +234,8 @@ impl Way {
             listen: &self.listen,
             wanted: self.wanted,
             within,
-            carrier: None,
-            equipment: &self.equipment,
+            data_path: None,
+            nic_config: &self.nic_config,
         }
     }
 

@@ -9,7 +9,7 @@ use dmtree_parts::{NodeContext, RangeIndex, Root};
 use dmtree_pool::IndexEntry;
 
 use crate::async_client::{Door, Mailbox};
-use crate::life::Life;
+use crate::incarnation::Incarnation;
 use crate::pool::locked;
 use crate::tally::{Tally, TallySum};
 
@@ -33,20 +33,25 @@ pub(crate) struct OpenIndex {
 
 /// The compute nodes of one life, as the index uses them.
 pub(crate) struct Nodes {
-    pub(crate) life: Arc<Life>,
+    pub(crate) incarnation: Arc<Incarnation>,
     /// One for every compute node.
     pub(crate) trees: Vec<Arc<DmNode>>,
 }
 
 impl Nodes {
-    fn new(life: &Arc<Life>, options: &Options, root: Root, cache_bytes: u64) -> Result<Self> {
-        let cluster = &life.cluster;
+    fn new(
+        incarnation: &Arc<Incarnation>,
+        options: &Options,
+        root: Root,
+        cache_bytes: u64,
+    ) -> Result<Self> {
+        let cluster = &incarnation.cluster;
         let tree = |i| {
             let cx = NodeContext { pool: cluster.compute_node(i)?, cache_bytes };
             DmTree::node(&cx, options, root)
         };
         let trees = (0..cluster.compute_nodes()).map(tree).collect::<Result<_>>()?;
-        Ok(Self { life: life.clone(), trees })
+        Ok(Self { incarnation: incarnation.clone(), trees })
     }
 }
 
@@ -61,11 +66,11 @@ impl OpenIndex {
     pub(crate) fn new(
         entry: &IndexEntry,
         options: Options,
-        life: &Arc<Life>,
+        incarnation: &Arc<Incarnation>,
         cache_bytes: u64,
     ) -> Result<Self> {
         let root = Root { index: entry.id, word: entry.root_word };
-        let nodes = Nodes::new(life, &options, root, cache_bytes)?;
+        let nodes = Nodes::new(incarnation, &options, root, cache_bytes)?;
         Ok(Self {
             id: entry.id,
             name: entry.name.clone(),
@@ -87,8 +92,12 @@ impl OpenIndex {
     }
 
     /// What sessions will be made of in another life.
-    pub(crate) fn prepare(&self, life: &Arc<Life>, cache_bytes: u64) -> Result<Nodes> {
-        Nodes::new(life, &self.options, self.root, cache_bytes)
+    pub(crate) fn prepare(
+        &self,
+        incarnation: &Arc<Incarnation>,
+        cache_bytes: u64,
+    ) -> Result<Nodes> {
+        Nodes::new(incarnation, &self.options, self.root, cache_bytes)
     }
 
     /// New sessions are made of this from now on.

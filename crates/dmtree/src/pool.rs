@@ -11,8 +11,8 @@ use dmtree_parts::naming::{self, Wish};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
 
 use crate::builder::{Connector, PoolBuilder, Way};
+use crate::incarnation::{Attempts, Incarnation, Incarnations, Next, Standpoint};
 use crate::index::Index;
-use crate::life::{Attempts, Life, Lives, Next, Standpoint};
 use crate::open::OpenIndex;
 use crate::stats::PoolStats;
 
@@ -40,7 +40,7 @@ pub(crate) struct PoolInner {
     /// Indexes that this process has opened, by name.
     pub(crate) opened: Mutex<BTreeMap<String, Arc<OpenIndex>>>,
     /// Taken under the lock of `opened`, if both are.
-    pub(crate) lives: Mutex<Lives>,
+    pub(crate) incarnations: Mutex<Incarnations>,
     /// The number of the present life.
     pub(crate) number: AtomicU64,
     /// Held while an index is made, opened or dropped.
@@ -49,7 +49,7 @@ pub(crate) struct PoolInner {
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let c = &self.0.life().cluster;
+        let c = &self.0.incarnation().cluster;
         write!(f, "Pool({} memory nodes, {} compute nodes)", c.memory_nodes(), c.compute_nodes())
     }
 }
@@ -72,7 +72,7 @@ impl Pool {
 
     pub(crate) fn connected(cluster: Cluster, cache_bytes: u64, how: Way) -> Result<Self> {
         let pool = PoolInner::new(cluster, cache_bytes, Some(how));
-        pool.watch(&pool.life())?;
+        pool.watch(&pool.incarnation())?;
         Ok(Self(pool))
     }
 
@@ -164,7 +164,7 @@ impl Pool {
     /// # Errors
     /// None in practice.
     pub fn missing(&self) -> Result<Vec<String>> {
-        let away = self.0.life().cluster.compute_node(0)?.away();
+        let away = self.0.incarnation().cluster.compute_node(0)?.away();
         Ok(away.into_iter().map(|(node, presence)| presence.refusal(node).to_string()).collect())
     }
 
@@ -174,7 +174,7 @@ impl Pool {
     /// # Errors
     /// None in practice.
     pub fn incarnation(&self) -> Result<(usize, u32)> {
-        let member = self.0.life().cluster.compute_node(0)?.member();
+        let member = self.0.incarnation().cluster.compute_node(0)?.member();
         Ok((member.node.index(), member.incarnation))
     }
 
@@ -200,7 +200,7 @@ impl PoolInner {
             how,
             cache_bytes,
             opened: Mutex::default(),
-            lives: Mutex::new(Lives::new(cluster)),
+            incarnations: Mutex::new(Incarnations::new(cluster)),
             number: AtomicU64::new(1),
             naming: Mutex::default(),
         })
@@ -208,7 +208,7 @@ impl PoolInner {
 
     fn open_entry(&self, entry: &IndexEntry) -> Result<OpenIndex> {
         check_system(entry)?;
-        OpenIndex::new(entry, stored_options(entry)?, &self.life(), self.cache_bytes)
+        OpenIndex::new(entry, stored_options(entry)?, &self.incarnation(), self.cache_bytes)
     }
 
     pub(crate) fn stats(self: &Arc<Self>) -> Result<PoolStats> {
@@ -222,9 +222,9 @@ impl PoolInner {
         repeats: bool,
         mut call: impl FnMut(&Admin) -> Result<T>,
     ) -> Result<T> {
-        let mut admin = Admin::new(self.life())?;
+        let mut admin = Admin::new(self.incarnation())?;
         if admin.is_outlived(self)? {
-            admin = Admin::new(self.life())?;
+            admin = Admin::new(self.incarnation())?;
         }
         let mut attempts = Attempts::default();
         loop {
@@ -235,7 +235,7 @@ impl PoolInner {
             match admin.after(self, &mut attempts, e, repeats)? {
                 Next::Give(e) => return Err(e),
                 Next::Again => {}
-                Next::Newer => admin = Admin::new(self.life())?,
+                Next::Newer => admin = Admin::new(self.incarnation())?,
             }
             attempts.limit(&admin.ep);
             admin.ep.renew_deadline();
@@ -245,20 +245,20 @@ impl PoolInner {
 
 /// An administrative call: an endpoint of the first compute node.
 struct Admin {
-    life: Arc<Life>,
+    incarnation: Arc<Incarnation>,
     node: Arc<PoolNode>,
     ep: Endpoint,
 }
 
 impl Admin {
-    fn new(life: Arc<Life>) -> Result<Self> {
-        let node = life.cluster.compute_node(0)?;
+    fn new(incarnation: Arc<Incarnation>) -> Result<Self> {
+        let node = incarnation.cluster.compute_node(0)?;
         let ep = node.endpoint(ADMIN_SLAB_BYTES)?;
-        Ok(Self { life, node, ep })
+        Ok(Self { incarnation, node, ep })
     }
 
     fn standpoint<'a>(&'a self, pool: &'a Arc<PoolInner>) -> Standpoint<'a> {
-        Standpoint { pool, life: &self.life, node: &self.node, ep: &self.ep }
+        Standpoint { pool, incarnation: &self.incarnation, node: &self.node, ep: &self.ep }
     }
 
     fn is_outlived(&self, pool: &Arc<PoolInner>) -> Result<bool> {

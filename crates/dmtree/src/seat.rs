@@ -8,7 +8,7 @@ use dmtree_fabric::{Core, Endpoint, Error, Result, Transport};
 use dmtree_parts::RangeIndex;
 use dmtree_pool::PoolNode;
 
-use crate::life::{Attempts, Life, Next, Standpoint};
+use crate::incarnation::{Attempts, Incarnation, Next, Standpoint};
 use crate::open::{Nodes, OpenIndex};
 use crate::pool::PoolInner;
 use crate::session::SLAB_BYTES;
@@ -20,7 +20,7 @@ pub(crate) struct Seat {
     pub(crate) tree: DmTree,
     pub(crate) tally: Arc<Tally>,
     pub(crate) open: Arc<OpenIndex>,
-    pub(crate) life: Arc<Life>,
+    pub(crate) incarnation: Arc<Incarnation>,
     node: Arc<PoolNode>,
 }
 
@@ -28,7 +28,7 @@ impl Seat {
     /// With an executor of its own.
     pub(crate) fn new(open: &Arc<OpenIndex>, compute_node: usize) -> Result<Self> {
         let nodes = open.nodes();
-        let node = nodes.life.cluster.compute_node(compute_node)?;
+        let node = nodes.incarnation.cluster.compute_node(compute_node)?;
         let ep = node.endpoint(SLAB_BYTES)?;
         Ok(Self::at(open, &nodes, (node, compute_node), ep))
     }
@@ -36,7 +36,7 @@ impl Seat {
     /// Several on one executor.
     pub(crate) fn crew(open: &Arc<OpenIndex>, seats: usize) -> Result<(Rc<Core>, Vec<Self>)> {
         let (nodes, compute_node) = (open.nodes(), open.next_node());
-        let node = nodes.life.cluster.compute_node(compute_node)?;
+        let node = nodes.incarnation.cluster.compute_node(compute_node)?;
         let transport: Rc<dyn Transport> = node.fabric().attach(node.cn())?;
         let core = Core::new(transport.clone(), SLAB_BYTES);
         let seat = || {
@@ -59,13 +59,18 @@ impl Seat {
             tree: DmTree::client(ep, nodes.trees[compute_node].clone()),
             tally: open.enlist(),
             open: open.clone(),
-            life: nodes.life.clone(),
+            incarnation: nodes.incarnation.clone(),
             node,
         }
     }
 
     fn standpoint<'s>(&'s self, pool: &'s Arc<PoolInner>) -> Standpoint<'s> {
-        Standpoint { pool, life: &self.life, node: &self.node, ep: self.tree.endpoint() }
+        Standpoint {
+            pool,
+            incarnation: &self.incarnation,
+            node: &self.node,
+            ep: self.tree.endpoint(),
+        }
     }
 
     fn timeout_ns(&self) -> u64 {

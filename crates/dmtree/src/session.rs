@@ -10,8 +10,8 @@ use dmtree_parts::{
 
 use crate::batch::{Batch, Repeats};
 use crate::bounds::KeyRange;
+use crate::incarnation::{Attempts, Next};
 use crate::index::LoadOrder;
-use crate::life::{Attempts, Next};
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
 use crate::scan::{Cursor, PageSource, Scan};

@@ -134,9 +134,9 @@ impl Endpoint {
         self.post(verb::read(at, len), true)
     }
 
-    /// READ of memory that somebody may have given back ([`verb::read_doubtful`]): one round trip.
-    pub fn read_doubtful(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
-        self.post(verb::read_doubtful(at, len), true)
+    /// READ of memory that somebody may have given back ([`verb::read_unvalidated`]): one round trip.
+    pub fn read_unvalidated(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
+        self.post(verb::read_unvalidated(at, len), true)
     }
 
     /// WRITE of a buffer: one round trip.

@@ -18,7 +18,6 @@ pub mod addr;
 pub mod caps;
 mod core;
 mod counters;
-pub mod defects;
 mod endpoint;
 mod error;
 mod exec;
@@ -26,6 +25,7 @@ mod host;
 pub mod local;
 pub mod mark;
 mod membership;
+pub mod mutants;
 mod near;
 pub mod net;
 mod region;
@@ -49,9 +49,9 @@ pub use crate::endpoint::{Backoff, DEFAULT_TIMEOUT_NS, Endpoint, OpScope, Post, 
 pub use crate::error::{Effect, Error, ErrorKind, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{
-    Change, InProcess, Lease, Member, MemberChange, MemberEvent, MemberState, Membership,
-    MembershipFuture, MemoryAgent, MemoryState, Move, Mutant, News, Presence, Standing, State,
-    Terms,
+    Change, InProcess, Lease, LeaseParameters, Member, MemberChange, MemberEvent, MemberState,
+    Membership, MembershipFuture, MemoryAgent, MemoryState, Move, Mutant, News, Presence, Standing,
+    State,
 };
 pub use crate::region::{Pages, Region};
 pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};
@@ -59,5 +59,5 @@ pub use crate::sampled::{Sampled, Verified};
 pub use crate::scope::{OpKind, OpOutcome, Stage, Step};
 pub use crate::slab::{Buf, MAX_BUF_BYTES, Slab};
 pub use crate::transport::{
-    Fabric, Ground, Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest,
+    Fabric, Idle, Nanos, Opcode, Progress, ShadowState, Ticket, Transport, WorkRequest,
 };

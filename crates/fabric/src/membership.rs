@@ -36,7 +36,7 @@ use crate::transport::Nanos;
 
 pub use agent::MemoryAgent;
 pub use in_process::InProcess;
-pub use policy::{Mutant, Terms};
+pub use policy::{LeaseParameters, Mutant};
 pub use rules::News;
 
 /// What happened to a node.
@@ -88,7 +88,7 @@ pub enum Standing {
     /// No verb of it executes any more; the living stop using what is homed there.
     Draining,
     /// Nobody uses what is homed there; new homes are being found.
-    Rehoming,
+    Reassigning,
     /// Nothing is left to be done. A node that left in good order ends here, too.
     Gone,
 }
@@ -160,7 +160,7 @@ pub struct Move {
     pub partitions: Vec<u16>,
     /// The new home; nobody in particular when it is `None`.
     pub to: Option<Member>,
-    /// `Draining` or `Rehoming`.
+    /// `Draining` or `Reassigning`.
     pub standing: Standing,
     /// The epoch in which it came there.
     pub since: u64,
@@ -204,14 +204,14 @@ impl State {
     }
 
     /// The latest life of a compute node that has joined.
-    pub fn latest_life(&self, node: NodeId) -> Option<Member> {
+    pub fn latest_incarnation(&self, node: NodeId) -> Option<Member> {
         self.members.iter().rev().map(|m| m.member).find(|m| m.node == node)
     }
 
     /// The life of a node whose number ends in these 16 bits, as a lock word says it. A number from which the latest life is further
     /// than half of all numbers away is that of a life which is not known yet.
-    pub fn life_of(&self, node: NodeId, incarnation: u16) -> Option<Member> {
-        let latest = self.latest_life(node)?;
+    pub fn incarnation_of(&self, node: NodeId, incarnation: u16) -> Option<Member> {
+        let latest = self.latest_incarnation(node)?;
         let behind = u32::from((latest.incarnation as u16).wrapping_sub(incarnation));
         let known = behind <= u32::from(u16::MAX / 2) && behind < latest.incarnation;
         known.then(|| Member { incarnation: latest.incarnation - behind, ..latest })
@@ -293,7 +293,7 @@ pub enum Change {
     /// The sender wants to find the homes of a member that is rehoming.
     Claim(Member),
     /// The claimant has given new homes to all of it.
-    Rehomed(Member),
+    Reassigned(Member),
     /// Partitions shall move.
     Plan(Vec<u16>, Option<Member>),
     /// The sender has stopped using the partitions that are to move.

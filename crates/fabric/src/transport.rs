@@ -54,7 +54,7 @@ pub struct WorkRequest {
     /// The next request of the list belongs to the same chain: same queue pair, ordered as the contract says.
     pub chained: bool,
     /// A READ of memory that may be anybody's by now, and whose poster knows that.
-    pub doubtful: bool,
+    pub unvalidated: bool,
     /// Bytes.
     pub len: u32,
     /// Remote address.
@@ -72,7 +72,7 @@ pub struct WorkRequest {
 
 /// What a range of memory is, as far as whoever hands it out knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ground {
+pub enum ShadowState {
     /// Anybody may do anything.
     Plain,
     /// Handed out with undefined contents: to be written before it is read.
@@ -201,7 +201,7 @@ pub trait Fabric: Send + Sync {
     fn incarnation(&self, node: NodeId) -> Option<u32>;
     /// Who hands memory out, or takes it back, says what a range is from now on. Fabrics that check accesses listen, unless the
     /// memory's node has fenced the teller: memory that a node held when it lost its membership is others' by now.
-    fn tell(&self, _by: Member, _at: GlobalAddr, _bytes: u64, _now: Ground) {}
+    fn tell(&self, _by: Member, _at: GlobalAddr, _bytes: u64, _now: ShadowState) {}
     /// Membership events from number `since` on.
     fn events(&self, since: u64) -> Vec<MemberEvent>;
 }

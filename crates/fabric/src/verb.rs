@@ -29,7 +29,7 @@ use crate::transport::{Opcode, WorkRequest};
 pub struct Read {
     at: GlobalAddr,
     len: u32,
-    doubtful: bool,
+    unvalidated: bool,
 }
 
 /// WRITE of a buffer; gives it back for reuse.
@@ -71,12 +71,12 @@ pub struct Chain<L>(L);
 
 /// READ of `len` bytes.
 pub const fn read(at: GlobalAddr, len: u32) -> Read {
-    Read { at, len, doubtful: false }
+    Read { at, len, unvalidated: false }
 }
 /// READ of memory that somebody may have given back: who posts it believes nothing that the bytes do not prove themselves, and does
 /// not mind whose they are. The same verb to a NIC; to a fabric that checks accesses, no finding.
-pub const fn read_doubtful(at: GlobalAddr, len: u32) -> Read {
-    Read { at, len, doubtful: true }
+pub const fn read_unvalidated(at: GlobalAddr, len: u32) -> Read {
+    Read { at, len, unvalidated: true }
 }
 /// WRITE of a whole buffer.
 pub const fn write(at: GlobalAddr, buf: Buf) -> Write {
@@ -117,7 +117,7 @@ pub struct Stager<'a> {
     chained: bool,
     words_used: u32,
     fenced: bool,
-    doubtful: bool,
+    unvalidated: bool,
 }
 
 impl std::fmt::Debug for Stager<'_> {
@@ -136,12 +136,12 @@ impl<'a> Stager<'a> {
         if atomics > 0 {
             posting.words = Some(slab.alloc(atomics * 8));
         }
-        Self { posting, slab, chained, words_used: 0, fenced: false, doubtful: false }
+        Self { posting, slab, chained, words_used: 0, fenced: false, unvalidated: false }
     }
 
     fn push(&mut self, op: Opcode, at: GlobalAddr, len: u32, words: (u64, u64), local: Local) {
         let fenced = std::mem::take(&mut self.fenced);
-        let doubtful = std::mem::take(&mut self.doubtful);
+        let unvalidated = std::mem::take(&mut self.unvalidated);
         let (a, b) = words;
         let (local, chunk) = local;
         let chained = self.chained;
@@ -149,7 +149,7 @@ impl<'a> Stager<'a> {
             op,
             fenced,
             chained,
-            doubtful,
+            unvalidated,
             len,
             at,
             a,
@@ -252,7 +252,7 @@ impl List for Read {
         0
     }
     fn stage(&mut self, s: &mut Stager<'_>) {
-        s.doubtful = self.doubtful;
+        s.unvalidated = self.unvalidated;
         s.push_read(self.at, self.len);
     }
     fn collect(self, c: &mut Collector<'_>) -> Sampled {

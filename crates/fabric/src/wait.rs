@@ -1,4 +1,4 @@
-//! Waits between the clients of one compute node: a fair turn ([`Turnstile`]) and a place to wait for news ([`WaitQueue`]).
+//! Waits between the clients of one compute node: a fair turn ([`FifoMutex`]) and a place to wait for news ([`WaitQueue`]).
 //!
 //! They wake clients of this compute node only; whoever waits for a remote holder backs off instead. A mutex is held for a few
 //! instructions and never over an await. Every wait has a deadline and a reason.
@@ -72,7 +72,7 @@ impl Waiter {
 
 /// A fair lock between clients of one compute node: first come, first served; the turn is handed over, never raced for.
 #[derive(Debug, Default)]
-pub struct Turnstile {
+pub struct FifoMutex {
     inner: Mutex<TurnState>,
 }
 
@@ -103,7 +103,7 @@ impl TurnState {
 }
 
 /// A client of a thread that queues, until it is dropped.
-struct Queueing<'t>(&'t Turnstile, usize);
+struct Queueing<'t>(&'t FifoMutex, usize);
 
 impl Drop for Queueing<'_> {
     fn drop(&mut self) {
@@ -111,16 +111,16 @@ impl Drop for Queueing<'_> {
     }
 }
 
-/// A place in the queue of a [`Turnstile`]. Dropped after the grant, it passes the turn on.
+/// A place in the queue of a [`FifoMutex`]. Dropped after the grant, it passes the turn on.
 #[derive(Debug)]
 pub struct Place<'t> {
-    turnstile: &'t Turnstile,
+    fifo_mutex: &'t FifoMutex,
     waiter: Arc<Waiter>,
     done: bool,
 }
 
 impl Place<'_> {
-    /// Ready once the turn has come; from then the caller holds it and must [`Turnstile::release`] it.
+    /// Ready once the turn has come; from then the caller holds it and must [`FifoMutex::release`] it.
     pub fn poll(&mut self, waker: &Waker) -> Poll<()> {
         let polled = self.waiter.poll(waker);
         self.done |= polled.is_ready();
@@ -131,12 +131,12 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         if !self.done && self.waiter.leave() {
-            self.turnstile.release();
+            self.fifo_mutex.release();
         }
     }
 }
 
-impl Turnstile {
+impl FifoMutex {
     /// A free one.
     pub fn new() -> Self {
         Self::default()
@@ -156,7 +156,7 @@ impl Turnstile {
         }
         let waiter = Waiter::new();
         inner.queue.push_back(waiter.clone());
-        Some(Place { turnstile: self, waiter, done: false })
+        Some(Place { fifo_mutex: self, waiter, done: false })
     }
 
     /// Passes the turn to the oldest client that still waits; whether there was one.
@@ -194,10 +194,10 @@ impl Turnstile {
         }
     }
 
-    /// The same for a turn that threads poll: [`Turnstile::threads_waiting`] counts them.
+    /// The same for a turn that threads poll: [`FifoMutex::threads_waiting`] counts them.
     ///
     /// # Errors
-    /// As [`Turnstile::acquire`].
+    /// As [`FifoMutex::acquire`].
     pub async fn acquire_polled(&self, ep: &Endpoint, why: WaitReason) -> Result<()> {
         match self.enter() {
             None => Ok(()),
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn turns_are_handed_over_in_order() {
-        let t = Turnstile::new();
+        let t = FifoMutex::new();
         let (count, w) = waker();
         assert!(t.enter().is_none());
         let mut first = t.enter().expect("held");
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_dropped_waiter_passes_its_turn_on() {
-        let t = Turnstile::new();
+        let t = FifoMutex::new();
         let (_, w) = waker();
         assert!(t.enter().is_none());
         let mut first = t.enter().expect("held");

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::sim::{
-    CrashPoint, Hazards, How, LONGEST_ZOMBIE_NS, Place, RETRANSMISSION_NS, SimFabric,
+    CrashPoint, FabricFaults, How, LONGEST_ZOMBIE_NS, Place, RETRANSMISSION_NS, SimFabric,
 };
 use dmtree_fabric::verb::{faa, write, write_word};
 use dmtree_fabric::{
@@ -43,11 +43,11 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64, grants: Capabilities) -> Self {
-        Self::with(Hazards::of_seed(seed), seed, grants)
+        Self::with(FabricFaults::of_seed(seed), seed, grants)
     }
 
-    fn with(hazards: Hazards, seed: u64, grants: Capabilities) -> Self {
-        let fabric = SimFabric::adversarial(hazards, grants, seed).unwrap();
+    fn with(fabric_faults: FabricFaults, seed: u64, grants: Capabilities) -> Self {
+        let fabric = SimFabric::adversarial(fabric_faults, grants, seed).unwrap();
         fabric.add_node(MN, 1 << 20).unwrap();
         fabric.add_node(NodeId::memory(1), 1 << 20).unwrap();
         for node in [A, B] {
@@ -272,7 +272,7 @@ fn nothing_executes_after_a_fence() {
 #[test]
 fn a_crashed_node_as_a_target() {
     for (seed, how) in [(1, How::Process), (2, How::Machine), (3, How::Hung)] {
-        let bench = Bench::with(Hazards::NONE, seed, Capabilities::NONE);
+        let bench = Bench::with(FabricFaults::NONE, seed, Capabilities::NONE);
         let (watch, fabric) = (bench.client(B), bench.fabric.clone());
         bench.run(|_| std::future::pending::<()>(), &watch, async {
             let cell = GlobalAddr::new(A, 128);
@@ -312,7 +312,7 @@ fn a_crashed_node_as_a_target() {
 /// Old clients of a node that has restarted are as dead as before; new ones work; a fence of the first life leaves the second alone.
 #[test]
 fn a_restarted_node_is_another_one() {
-    let bench = Bench::with(Hazards::NONE, 5, Capabilities::NONE);
+    let bench = Bench::with(FabricFaults::NONE, 5, Capabilities::NONE);
     let (watch, fabric) = (bench.client(B), bench.fabric.clone());
     let posted = Rc::new(Cell::new(0));
     let seen = posted.clone();

@@ -319,29 +319,29 @@ fn waits_leave_no_timers_behind_and_end_at_the_deadline() {
     let f = fabric(Knobs::default());
     let transport = f.attach(CN).expect("a member");
     let core = Core::new(transport.clone(), 0);
-    let turnstile = dmtree_fabric::wait::Turnstile::new();
+    let fifo_mutex = dmtree_fabric::wait::FifoMutex::new();
     let why = dmtree_fabric::WaitReason { what: "a turn", at: 7 };
     let mut worker = Worker::new(core.clone());
     for number in 0..3 {
         let slot = core.add_slot();
         let ep = Endpoint::new(core.clone(), transport.clone(), slot);
-        let turnstile = &turnstile;
+        let fifo_mutex = &fifo_mutex;
         worker.spawn(slot, async move {
             for _ in 0..2_000 {
                 let scope = ep.begin(OpKind::Put);
-                turnstile.acquire(&ep, why).await.expect("the turn comes");
+                fifo_mutex.acquire(&ep, why).await.expect("the turn comes");
                 ep.yield_now().await;
-                turnstile.release();
+                fifo_mutex.release();
                 scope.end(OpOutcome::Hit);
             }
             if number == 0 {
-                turnstile.acquire(&ep, why).await.expect("the turn comes");
+                fifo_mutex.acquire(&ep, why).await.expect("the turn comes");
                 ep.set_timeout(3_000_000);
                 let scope = ep.begin(OpKind::Put);
-                let e = turnstile.acquire(&ep, why).await.expect_err("nobody releases");
+                let e = fifo_mutex.acquire(&ep, why).await.expect_err("nobody releases");
                 assert_eq!(e.kind(), ErrorKind::TimedOut);
                 scope.end(OpOutcome::Failed);
-                turnstile.release();
+                fifo_mutex.release();
             }
         });
     }

@@ -1,13 +1,13 @@
 //! Every interleaving of the wait kernels, explored by loom: `RUSTFLAGS="--cfg loom" cargo test --release --test loom_wait`.
 #![cfg(loom)]
 
-use dmtree_fabric::wait::{Turnstile, WaitQueue};
+use dmtree_fabric::wait::{FifoMutex, WaitQueue};
 use loom::future::block_on;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use std::future::poll_fn;
 
-fn acquire(t: &Turnstile) {
+fn acquire(t: &FifoMutex) {
     if let Some(mut place) = t.enter() {
         block_on(poll_fn(|cx| place.poll(cx.waker())));
     }
@@ -16,8 +16,8 @@ fn acquire(t: &Turnstile) {
 #[test]
 fn a_turn_is_exclusive_and_always_comes() {
     loom::model(|| {
-        let shared = Arc::new((Turnstile::new(), AtomicUsize::new(0)));
-        let work = |s: &(Turnstile, AtomicUsize)| {
+        let shared = Arc::new((FifoMutex::new(), AtomicUsize::new(0)));
+        let work = |s: &(FifoMutex, AtomicUsize)| {
             acquire(&s.0);
             assert_eq!(s.1.fetch_add(1, Ordering::SeqCst), 0, "alone");
             s.1.fetch_sub(1, Ordering::SeqCst);
@@ -34,7 +34,7 @@ fn a_turn_is_exclusive_and_always_comes() {
 #[test]
 fn a_waiter_that_gives_up_loses_no_turn() {
     loom::model(|| {
-        let t = Arc::new(Turnstile::new());
+        let t = Arc::new(FifoMutex::new());
         assert!(t.try_acquire());
         let quitter = t.clone();
         let thread = loom::thread::spawn(move || drop(quitter.enter()));

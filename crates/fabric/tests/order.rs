@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use dmtree_fabric::sim::{Hazards, Order, SimFabric, next_choices};
+use dmtree_fabric::sim::{FabricFaults, Order, SimFabric, next_choices};
 use dmtree_fabric::{Capabilities, Core, Endpoint, Fabric, Fifo, GlobalAddr, NodeId, Worker};
 
 fn at(offset: u64) -> GlobalAddr {
@@ -11,7 +11,7 @@ fn at(offset: u64) -> GlobalAddr {
 }
 
 fn fabric(order: &Order) -> (SimFabric, Vec<Endpoint>) {
-    let f = SimFabric::adversarial(Hazards::NONE, Capabilities::NONE, 1).unwrap();
+    let f = SimFabric::adversarial(FabricFaults::NONE, Capabilities::NONE, 1).unwrap();
     f.add_node(NodeId::memory(0), 1 << 16).unwrap();
     f.add_node(NodeId::compute(0), 1 << 16).unwrap();
     f.set_timed(true);

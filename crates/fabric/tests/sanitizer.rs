@@ -1,8 +1,8 @@
 //! The sanitizer of the adversarial fabric: each of its reports fires, and what is legal does not make it.
 
-use dmtree_fabric::sim::{Hazards, SimFabric};
+use dmtree_fabric::sim::{FabricFaults, SimFabric};
 use dmtree_fabric::{
-    Capabilities, Core, Endpoint, Fabric, GlobalAddr, Ground, Member, NodeId, Worker,
+    Capabilities, Core, Endpoint, Fabric, GlobalAddr, Member, NodeId, ShadowState, Worker,
 };
 use std::future::Future;
 
@@ -14,7 +14,8 @@ fn at(offset: u64) -> GlobalAddr {
 
 /// What is reported of what a client does.
 fn reports<F: Future<Output = ()>>(work: impl FnOnce(SimFabric, Endpoint) -> F) -> Vec<String> {
-    let f = SimFabric::adversarial(Hazards::of_seed(3), Capabilities::NONE, 3).expect("a fabric");
+    let f =
+        SimFabric::adversarial(FabricFaults::of_seed(3), Capabilities::NONE, 3).expect("a fabric");
     f.add_node(NodeId::memory(0), 1 << 16).expect("new");
     f.add_node(NodeId::compute(0), 1 << 12).expect("new");
     f.add_node(NodeId::compute(1), 1 << 12).expect("new");
@@ -44,7 +45,7 @@ fn outside_and_unaligned() {
 #[test]
 fn what_was_never_written() {
     let found = reports(|f, ep| async move {
-        f.tell(ME, at(1024), 128, Ground::Undefined);
+        f.tell(ME, at(1024), 128, ShadowState::Undefined);
         ep.write_word(at(1024), 7).await.expect("written");
         ep.read(at(1024), 128).await.expect("defined, as far as it is anything");
         ep.read(at(1152), 8).await.expect("nobody said anything of it");
@@ -57,14 +58,14 @@ fn what_was_never_written() {
 #[test]
 fn freed_memory() {
     let found = reports(|f, ep| async move {
-        f.tell(ME, at(1024), 64, Ground::Freed);
-        f.tell(ME, at(2048), 64, Ground::FreedTyped);
+        f.tell(ME, at(1024), 64, ShadowState::Freed);
+        f.tell(ME, at(2048), 64, ShadowState::FreedTyped);
         ep.read(at(2048), 64).await.expect("legal");
         ep.cas(at(2048), 0, 0).await.expect("legal");
-        ep.read_doubtful(at(1024), 8).await.expect("who posts it expects anything");
+        ep.read_unvalidated(at(1024), 8).await.expect("who posts it expects anything");
         ep.read(at(1024), 8).await.expect("reported");
         ep.write_word(at(2048), 1).await.expect("reported");
-        f.tell(ME, at(1024), 64, Ground::Plain);
+        f.tell(ME, at(1024), 64, ShadowState::Plain);
         ep.read(at(1024), 64).await.expect("somebody else's now");
     });
     assert_eq!(found.len(), 2, "{found:?}");
@@ -76,9 +77,9 @@ fn freed_memory() {
 fn who_is_fenced_is_not_listened_to() {
     let found = reports(|f, ep| async move {
         let other = Member { node: NodeId::compute(1), incarnation: 1 };
-        f.tell(other, at(2048), 64, Ground::Freed);
+        f.tell(other, at(2048), 64, ShadowState::Freed);
         f.fence(NodeId::memory(0), other.node, 1).expect("a host");
-        f.tell(other, at(1024), 64, Ground::Freed);
+        f.tell(other, at(1024), 64, ShadowState::Freed);
         ep.read(at(1024), 8).await.expect("not theirs to say");
         ep.read(at(2048), 8).await.expect("reported: said before");
     });
@@ -87,7 +88,7 @@ fn who_is_fenced_is_not_listened_to() {
 
 #[test]
 fn nothing_is_watched_unless_asked() {
-    let f = SimFabric::adversarial(Hazards::NONE, Capabilities::NONE, 1).expect("a fabric");
-    f.tell(ME, at(1024), 64, Ground::Freed);
+    let f = SimFabric::adversarial(FabricFaults::NONE, Capabilities::NONE, 1).expect("a fabric");
+    f.tell(ME, at(1024), 64, ShadowState::Freed);
     assert!(f.reports().is_empty());
 }

@@ -7,27 +7,33 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dmtree_fabric::net::{Access, Carrier, Charter, Equipment, Joining, Key, NetFabric};
+use dmtree_fabric::net::{Access, DataPath, Joining, Key, NetFabric, NicConfig, PoolConfig};
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{
-    Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, Member, NodeId, Presence,
-    Result, Role, RpcFuture, RpcHandler, ServiceId, Standing, Terms,
+    Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, NodeId,
+    Presence, Result, Role, RpcFuture, RpcHandler, ServiceId, Standing,
 };
 
 const MN: NodeId = NodeId::memory(0);
 const SOON: Duration = Duration::from_millis(300);
 
 /// What carries verbs.
-fn carrier() -> Carrier {
+fn data_path() -> DataPath {
     let over_rdma = std::env::var("DMTREE_TEST_FABRIC").is_ok_and(|f| f == "verbs");
-    if over_rdma { Carrier::Rdma } else { Carrier::Frames }
+    if over_rdma { DataPath::Rdma } else { DataPath::Frames }
 }
 
 fn found_at(listen: &str, memory_nodes: u16) -> NetFabric {
-    let (carrier, terms) = (carrier(), b"terms".to_vec());
-    let charter = Charter { memory_nodes, compute_nodes: 4, carrier, terms };
-    NetFabric::found(listen, 1 << 16, charter, Terms::default(), &Equipment::default())
-        .expect("a free port")
+    let (data_path, lease_parameters) = (data_path(), b"lease_parameters".to_vec());
+    let pool_config = PoolConfig { memory_nodes, compute_nodes: 4, data_path, lease_parameters };
+    NetFabric::found(
+        listen,
+        1 << 16,
+        pool_config,
+        LeaseParameters::default(),
+        &NicConfig::default(),
+    )
+    .expect("a free port")
 }
 
 fn found(memory_nodes: u16) -> NetFabric {
@@ -37,9 +43,9 @@ fn found(memory_nodes: u16) -> NetFabric {
 }
 
 /// What a process brings that knows a key.
-fn keyed(text: &str) -> Equipment {
+fn keyed(text: &str) -> NicConfig {
     let access = Access::with(Key::of(&text.repeat(32)).expect("long enough"));
-    Equipment::with(access)
+    NicConfig::with(access)
 }
 
 fn join_as(first: &str, role: Role, wanted: Option<u16>) -> Result<NetFabric> {
@@ -47,25 +53,25 @@ fn join_as(first: &str, role: Role, wanted: Option<u16>) -> Result<NetFabric> {
 }
 
 fn join_on(
-    carrier: Option<Carrier>,
+    data_path: Option<DataPath>,
     first: &str,
     role: Role,
     wanted: Option<u16>,
 ) -> Result<NetFabric> {
-    join_with(&Equipment::default(), carrier, first, role, wanted)
+    join_with(&NicConfig::default(), data_path, first, role, wanted)
 }
 
 fn join_with(
-    equipment: &Equipment,
-    carrier: Option<Carrier>,
+    nic_config: &NicConfig,
+    data_path: Option<DataPath>,
     first: &str,
     role: Role,
     wanted: Option<u16>,
 ) -> Result<NetFabric> {
     let listen = "127.0.0.1:0";
-    let how = Joining { first, listen, role, wanted, within: SOON, carrier, equipment };
-    NetFabric::join(&how, |charter| {
-        assert_eq!(charter, b"terms");
+    let how = Joining { first, listen, role, wanted, within: SOON, data_path, nic_config };
+    NetFabric::join(&how, |pool_config| {
+        assert_eq!(pool_config, b"lease_parameters");
         Ok(1 << 14)
     })
 }
@@ -200,7 +206,7 @@ fn fencing_ends_a_members_access_at_once() {
 /// A compute node that is started again under its number has other memory: who has heard of it does not reach the old one any more,
 /// though that is there still.
 #[test]
-fn verbs_go_to_the_life_of_a_node_that_is_known() {
+fn verbs_go_to_the_incarnation_of_a_node_that_is_known() {
     let mn0 = found(1);
     let (cn0, cn1) = (compute(&mn0), compute(&mn0));
     let (ep, Member { node, incarnation }) = (&endpoint(&cn0), cn1.me());
@@ -315,12 +321,12 @@ fn strangers_and_other_versions_are_told_apart() {
 #[test]
 fn a_pool_on_another_fabric_is_told_apart() {
     let mn0 = found(1);
-    let (here, other) = match carrier() {
-        Carrier::Frames => (Carrier::Frames, Carrier::Rdma),
-        Carrier::Rdma => (Carrier::Rdma, Carrier::Frames),
+    let (here, other) = match data_path() {
+        DataPath::Frames => (DataPath::Frames, DataPath::Rdma),
+        DataPath::Rdma => (DataPath::Rdma, DataPath::Frames),
     };
     let joined = join_on(Some(here), mn0.listens(), Role::Compute, None);
-    assert_eq!(joined.expect("fits").carrier(), here);
+    assert_eq!(joined.expect("fits").data_path(), here);
     let e = join_on(Some(other), mn0.listens(), Role::Compute, None).expect_err("another fabric");
     assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
     let words = format!("is on fabric {here}, not on {other}: give --fabric {here}");
@@ -355,25 +361,26 @@ fn clients_of_several_nodes_share_an_executor_and_its_clock() {
 /// A pool with a key answers nothing to a process without it, or with another, and goes on; so does the process that asked.
 #[test]
 fn only_processes_with_the_key_of_the_pool_belong_to_it() {
-    let (carrier, terms) = (carrier(), b"terms".to_vec());
-    let charter = Charter { memory_nodes: 1, compute_nodes: 4, carrier, terms };
+    let (data_path, lease_parameters) = (data_path(), b"lease_parameters".to_vec());
+    let pool_config = PoolConfig { memory_nodes: 1, compute_nodes: 4, data_path, lease_parameters };
     let of_a = keyed("a");
-    let mn0 = NetFabric::found("127.0.0.1:0", 1 << 16, charter, Terms::default(), &of_a);
+    let mn0 =
+        NetFabric::found("127.0.0.1:0", 1 << 16, pool_config, LeaseParameters::default(), &of_a);
     let mn0 = mn0.expect("a free port");
     mn0.ready().expect("itself");
-    let join = |e: &Equipment| join_with(e, None, mn0.listens(), Role::Compute, None);
+    let join = |e: &NicConfig| join_with(e, None, mn0.listens(), Role::Compute, None);
     let (cn0, cn1) = (join(&of_a).expect("the same key"), join(&of_a).expect("the same key"));
     let (ep, word) = (&endpoint(&cn0), GlobalAddr::new(cn1.me().node, 64));
     let both = async { Ok((ep.faa(at(64), 1).await?, ep.faa(word, 1).await?)) };
     assert_eq!(on(ep, both).expect("links prove it, too"), (0, 0));
     on(ep, async { cn0.membership().join(cn0.me(), 0).await }).expect("so do questions");
     cn0.fence(MN, cn1.me().node, 0).expect("and those to other hosts");
-    for (stranger, words) in [(keyed("b"), "another key"), (Equipment::default(), "asks for a key")]
+    for (stranger, words) in [(keyed("b"), "another key"), (NicConfig::default(), "asks for a key")]
     {
         let e = join(&stranger).expect_err("a stranger");
         assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
         assert!(e.to_string().contains(words), "{e}");
-        let e = NetFabric::charter(mn0.listens(), &stranger, SOON).expect_err("a stranger");
+        let e = NetFabric::pool_config(mn0.listens(), &stranger, SOON).expect_err("a stranger");
         assert!(e.to_string().contains(words), "{e}");
     }
     let open = found(1);
@@ -384,17 +391,21 @@ fn only_processes_with_the_key_of_the_pool_belong_to_it() {
 
 #[test]
 fn without_a_key_nobody_listens_to_other_machines() {
-    let listen = |e: &Equipment| {
-        let charter =
-            Charter { memory_nodes: 1, compute_nodes: 1, carrier: carrier(), terms: vec![] };
-        NetFabric::found("0.0.0.0:0", 1 << 14, charter, Terms::default(), e)
+    let listen = |e: &NicConfig| {
+        let pool_config = PoolConfig {
+            memory_nodes: 1,
+            compute_nodes: 1,
+            data_path: data_path(),
+            lease_parameters: vec![],
+        };
+        NetFabric::found("0.0.0.0:0", 1 << 14, pool_config, LeaseParameters::default(), e)
     };
-    let e = listen(&Equipment::default()).expect_err("open to everybody");
+    let e = listen(&NicConfig::default()).expect_err("open to everybody");
     let words = ["--key-file", "--insecure", "127.0.0.1"];
     assert!(words.iter().all(|w| e.to_string().contains(w)), "{e}");
     listen(&keyed("a")).expect("with a key");
     let access = Access { insecure: true, ..Access::default() };
-    listen(&Equipment::with(access)).expect("on purpose");
+    listen(&NicConfig::with(access)).expect("on purpose");
 }
 
 #[test]

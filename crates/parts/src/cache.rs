@@ -27,7 +27,7 @@ pub struct Record {
     /// Where it is.
     pub child: GlobalAddr,
     /// Its life: grows each time the address is used anew.
-    pub life: u16,
+    pub generation: u16,
     /// Its table's id (leaves), 0 otherwise.
     pub table: u64,
     /// Its slots.
@@ -42,8 +42,8 @@ pub struct Record {
 
 impl Record {
     /// A record; the cache places its mirror.
-    pub fn new(child: GlobalAddr, life: u16, table: u64, capacity: u16, fence: u32) -> Self {
-        Self { child, life, table, capacity, fence, version: 0, mirror_at: 0 }
+    pub fn new(child: GlobalAddr, generation: u16, table: u64, capacity: u16, fence: u32) -> Self {
+        Self { child, generation, table, capacity, fence, version: 0, mirror_at: 0 }
     }
 
     /// The same with a version.
@@ -54,7 +54,8 @@ impl Record {
 
     /// Whether both name the same child in the same life and version.
     pub fn same_child(&self, other: &Self) -> bool {
-        (self.child, self.life, self.version) == (other.child, other.life, other.version)
+        (self.child, self.generation, self.version)
+            == (other.child, other.generation, other.version)
     }
 }
 
@@ -70,7 +71,7 @@ pub struct CachedNode {
     used: AtomicBool,
     gone: AtomicBool,
     /// Its life.
-    pub life: u16,
+    pub generation: u16,
     mirror_words: u32,
     /// Where it is.
     pub addr: GlobalAddr,
@@ -324,7 +325,7 @@ pub struct NodeParts<'a> {
     /// Its address.
     pub addr: GlobalAddr,
     /// Its life.
-    pub life: u16,
+    pub generation: u16,
     /// Its lower fence.
     pub lo: &'a [u8],
     /// Its upper fence.
@@ -418,7 +419,7 @@ impl NodeCache {
         }
         let node = Arc::new(CachedNode {
             addr: parts.addr,
-            life: parts.life,
+            generation: parts.generation,
             stamp: self.next_stamp.fetch_add(1, Relaxed),
             lo: parts.lo.into(),
             keys: KeyArray::new(parts.keys.iter().chain(parts.hi)),
@@ -619,7 +620,7 @@ mod tests {
         let (lo, hi) = (lo.to_be_bytes(), hi.to_be_bytes());
         let keys = KeyArray::new(keys.iter().map(|k| &k[..]));
         let addr = GlobalAddr::from_bits(64);
-        cache.insert(1, NodeParts { addr, life: 1, lo: &lo, hi: Some(&hi), keys, records })
+        cache.insert(1, NodeParts { addr, generation: 1, lo: &lo, hi: Some(&hi), keys, records })
     }
 
     fn child(cache: &NodeCache, key: u32) -> Option<u64> {

@@ -365,7 +365,7 @@ pub struct KeyPlace {
     /// The leaf.
     pub leaf: GlobalAddr,
     /// The compute node whose memory has the leaf's lock, if one has.
-    pub home: Option<NodeId>,
+    pub owner: Option<NodeId>,
 }
 
 /// A range index: `Self` is the client of one slot, made by [`RangeIndex::client`].
@@ -463,7 +463,7 @@ pub trait RangeIndex: Sized + 'static {
     ///
     /// # Errors
     /// `Busy` when somebody joins or dies meanwhile: begin again.
-    async fn census(&mut self) -> Result<Found> {
+    async fn gc(&mut self) -> Result<Found> {
         Ok(Found::default())
     }
 

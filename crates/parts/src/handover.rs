@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{Endpoint, Result, WaitReason};
 
 /// The compute node has the remote lock, whoever has the turn.
@@ -13,7 +13,7 @@ const HANDED: u32 = 1 << 31;
 
 #[derive(Debug, Default)]
 struct Local {
-    turn: Turnstile,
+    turn: FifoMutex,
     /// How often the lock was handed over since it was taken; and [`HANDED`]. Written by whoever has the turn.
     state: AtomicU32,
     /// What the remote lock holds while it is handed over.

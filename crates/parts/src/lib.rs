@@ -26,5 +26,5 @@ pub use contract::{
     Outcome, PAGE_BYTES, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write,
     check_key, check_value,
 };
-pub use dmtree_fabric::defects;
+pub use dmtree_fabric::mutants;
 pub use fill::Fill;

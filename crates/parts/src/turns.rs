@@ -4,14 +4,14 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{DetachedHook, Endpoint, Result, WaitReason};
 
 /// A fixed number of turnstiles; a lock's number picks one. Two locks may share one: that costs waiting, never correctness, as
 /// long as whoever waits for a turn while holding another waits for one of a higher rank. (Ranks share none.)
 #[derive(Debug)]
 pub struct TurnTable {
-    slots: Box<[Turnstile]>,
+    slots: Box<[FifoMutex]>,
     /// Turnstiles of one rank: a power of two.
     of_rank: usize,
 }
@@ -30,7 +30,7 @@ impl TurnTable {
     pub fn ranked(highest: Rank, slots: usize) -> Arc<Self> {
         let of_rank = slots.next_power_of_two();
         let all = (usize::from(highest.0) + 1) * of_rank;
-        Arc::new(Self { slots: (0..all).map(|_| Turnstile::new()).collect(), of_rank })
+        Arc::new(Self { slots: (0..all).map(|_| FifoMutex::new()).collect(), of_rank })
     }
 
     /// A rank above the highest counts as the highest.
@@ -141,7 +141,7 @@ mod tests {
 
     /// A client that held the lock of an inner node waited for that of its parent, which had the same turnstile: for itself.
     #[test]
-    fn locks_of_different_ranks_never_share_a_turnstile() {
+    fn locks_of_different_ranks_never_share_a_fifo_mutex() {
         let turns = TurnTable::ranked(Rank(2), 1);
         let node = turns.try_turn_of(Rank(1), 7).expect("nobody has it");
         assert!(turns.try_turn_of(Rank(1), 8).is_none(), "one of a rank");

@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dmtree_fabric::net::{Carrier, Charter, Equipment, Joining, NetFabric, PoolId};
+use dmtree_fabric::net::{DataPath, Joining, NetFabric, NicConfig, PoolConfig, PoolId};
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, News, NodeId, Result, Role, Terms,
+    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, LeaseParameters, News, NodeId, Result,
+    Role,
 };
 
-use crate::charter;
 use crate::cluster::{Cluster, serve_memory, start_node, write_heads};
 use crate::layout::{NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape};
 use crate::node::PoolNode;
 use crate::options::PoolOptions;
+use crate::pool_config;
 use crate::wire::locked;
 
 /// Steps of a keeper in a lease, and while a death or a move is under way: others wait for every one of its steps.
@@ -30,7 +31,7 @@ const SHARE_WITHIN_LEASES: u64 = 2;
 /// Longest time for joining, once registered.
 const JOINS_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of buffers of a keeper.
-const KEEPER_SLAB_BYTES: u64 = 4 << 20;
+const MEMBERSHIP_AGENT_SLAB_BYTES: u64 = 4 << 20;
 
 /// A memory node's process: its region is served until this is dropped, and is lost then.
 #[derive(Debug)]
@@ -50,15 +51,15 @@ pub struct Place<'a> {
     /// How long it waits for a pool that is not ready.
     pub within: Duration,
     /// What must carry the pool's verbs, if it matters.
-    pub carrier: Option<Carrier>,
+    pub data_path: Option<DataPath>,
     /// Its NIC, which it needs in a pool over RDMA.
-    pub equipment: &'a Equipment,
+    pub nic_config: &'a NicConfig,
 }
 
 impl Place<'_> {
     fn joining(&self, role: Role) -> Joining<'_> {
-        let Place { first, listen, wanted, within, carrier, equipment } = *self;
-        Joining { first, listen, role, wanted, within, carrier, equipment }
+        let Place { first, listen, wanted, within, data_path, nic_config } = *self;
+        Joining { first, listen, role, wanted, within, data_path, nic_config }
     }
 }
 
@@ -66,8 +67,12 @@ impl Place<'_> {
 ///
 /// # Errors
 /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
-pub fn open_charter(first: &str, equipment: &Equipment, within: Duration) -> Result<PoolOptions> {
-    charter::decode(&NetFabric::charter(first, equipment, within)?.0)
+pub fn open_pool_config(
+    first: &str,
+    nic_config: &NicConfig,
+    within: Duration,
+) -> Result<PoolOptions> {
+    pool_config::decode(&NetFabric::pool_config(first, nic_config, within)?.0)
 }
 
 impl MemoryNode {
@@ -78,19 +83,25 @@ impl MemoryNode {
     pub fn found(
         listen: &str,
         options: &PoolOptions,
-        terms: Terms,
-        carrier: Carrier,
-        equipment: &Equipment,
+        lease_parameters: LeaseParameters,
+        data_path: DataPath,
+        nic_config: &NicConfig,
     ) -> Result<Self> {
         options.validate()?;
-        let terms_of_pool = Charter {
+        let lease_parameters_of_pool = PoolConfig {
             memory_nodes: options.memory_nodes,
             compute_nodes: options.compute_nodes,
-            carrier,
-            terms: charter::encode(options),
+            data_path,
+            lease_parameters: pool_config::encode(options),
         };
         let bytes = options.memory_bytes_per_node;
-        let fabric = NetFabric::found(listen, bytes, terms_of_pool, terms, equipment)?;
+        let fabric = NetFabric::found(
+            listen,
+            bytes,
+            lease_parameters_of_pool,
+            lease_parameters,
+            nic_config,
+        )?;
         Self::serve(fabric, bytes, options)
     }
 
@@ -100,8 +111,11 @@ impl MemoryNode {
     /// Those of [`NetFabric::join`]; `InvalidArgument` when the region is too small for the pool's chunks.
     pub fn join(place: &Place<'_>, bytes: u64) -> Result<Self> {
         let mut options = PoolOptions::default();
-        let fabric = NetFabric::join(&place.joining(Role::Memory), |terms| {
-            options = PoolOptions { memory_bytes_per_node: bytes, ..charter::decode(terms)? };
+        let fabric = NetFabric::join(&place.joining(Role::Memory), |lease_parameters| {
+            options = PoolOptions {
+                memory_bytes_per_node: bytes,
+                ..pool_config::decode(lease_parameters)?
+            };
             options.validate()?;
             Ok(bytes)
         })?;
@@ -179,20 +193,25 @@ impl Cluster {
     /// # Errors
     /// Those of [`MemoryNode::found`] and [`Cluster::join`].
     pub fn over_tcp(options: &PoolOptions) -> Result<Self> {
-        Self::over(options, Carrier::Frames, &Equipment::default())
+        Self::over(options, DataPath::Frames, &NicConfig::default())
     }
 
-    /// The same, with verbs carried as `carrier` says.
+    /// The same, with verbs carried as `data_path` says.
     ///
     /// # Errors
     /// As [`Cluster::over_tcp`].
-    pub fn over(options: &PoolOptions, carrier: Carrier, equipment: &Equipment) -> Result<Self> {
+    pub fn over(
+        options: &PoolOptions,
+        data_path: DataPath,
+        nic_config: &NicConfig,
+    ) -> Result<Self> {
         let listen = "127.0.0.1:0";
-        let first = MemoryNode::found(listen, options, Terms::default(), carrier, equipment)?;
+        let first =
+            MemoryNode::found(listen, options, LeaseParameters::default(), data_path, nic_config)?;
         let address = first.listens().to_string();
         let (first_at, wanted, within) = (address.as_str(), None, JOINS_WITHIN);
-        let carrier = Some(carrier);
-        let place = Place { first: first_at, listen, wanted, within, carrier, equipment };
+        let data_path = Some(data_path);
+        let place = Place { first: first_at, listen, wanted, within, data_path, nic_config };
         let mut memory = vec![first];
         for _ in 1..options.memory_nodes {
             memory.push(MemoryNode::join(&place, options.memory_bytes_per_node)?);
@@ -207,14 +226,14 @@ impl Cluster {
         same: Option<PoolId>,
     ) -> Result<Self> {
         let mut pool = same;
-        let (mut nodes, mut keepers) = (Vec::new(), Vec::new());
+        let (mut nodes, mut membership_agents) = (Vec::new(), Vec::new());
         let mut options = PoolOptions::default();
         for i in 0..compute_nodes {
             let wanted = place.wanted.map(|n| n.saturating_add(i));
             let place = Place { wanted, ..place.clone() };
-            let (node, keeper) = join_one(&place, &mut pool, &mut options)?;
+            let (node, membership_agent) = join_one(&place, &mut pool, &mut options)?;
             nodes.push(node);
-            keepers.push(keeper);
+            membership_agents.push(membership_agent);
         }
         // Whoever came first has heard of the others before anybody begins.
         let all = usize::from(compute_nodes);
@@ -228,7 +247,7 @@ impl Cluster {
                 Ok(())
             })?;
         }
-        Self::apart(options, pool, nodes, keepers, memory)
+        Self::apart(options, pool, nodes, membership_agents, memory)
     }
 }
 
@@ -237,9 +256,9 @@ fn join_one(
     place: &Place<'_>,
     pool: &mut Option<PoolId>,
     options: &mut PoolOptions,
-) -> Result<(Arc<PoolNode>, Keeper)> {
-    let fabric = NetFabric::join(&place.joining(Role::Compute), |terms| {
-        *options = charter::decode(terms)?;
+) -> Result<(Arc<PoolNode>, MembershipAgent)> {
+    let fabric = NetFabric::join(&place.joining(Role::Compute), |lease_parameters| {
+        *options = pool_config::decode(lease_parameters)?;
         Ok(options.chosen_compute_bytes())
     })?;
     if *pool.get_or_insert(fabric.pool()) != fabric.pool() {
@@ -256,18 +275,18 @@ fn join_one(
     let net = fabric.clone();
     let fabric: Arc<dyn Fabric> = Arc::new(fabric);
     let node = start_node(&fabric, me.node, &shape, options, &membership)?;
-    let keeper = Keeper::start(&node, net)?;
+    let membership_agent = MembershipAgent::start(&node, net)?;
     let ep = node.endpoint(0)?;
     ep.core().block_on(ep.slot(), check_heads(&ep, &node))?;
     ep.core().block_on(ep.slot(), await_share(&node, &ep))?;
-    Ok((node, keeper))
+    Ok((node, membership_agent))
 }
 
 fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>> {
-    let roster = fabric.roster();
+    let node_directory = fabric.node_directory();
     let layout = |m: u16| {
         let node = NodeId::memory(m);
-        let place = roster.find(node).ok_or_else(|| {
+        let place = node_directory.find(node).ok_or_else(|| {
             Error::corrupt(format!(
                 "{node} is not in the roster of a pool that says it is complete"
             ))
@@ -314,12 +333,12 @@ async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
 }
 
 /// The thread that keeps a compute node's membership. Dropped, the node leaves in good order.
-pub(crate) struct Keeper {
+pub(crate) struct MembershipAgent {
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Keeper {
+impl MembershipAgent {
     /// Returns when the node has joined.
     fn start(node: &Arc<PoolNode>, net: NetFabric) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -329,18 +348,18 @@ impl Keeper {
         let thread = named
             .spawn(move || keep(&node, &net, &seen, &joined))
             .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the keeper: {e}")))?;
-        let keeper = Self { stop, thread: Mutex::new(Some(thread)) };
+        let membership_agent = Self { stop, thread: Mutex::new(Some(thread)) };
         news.recv_timeout(JOINS_WITHIN).unwrap_or_else(|_| {
             Err(Error::new(
                 ErrorKind::TimedOut,
                 "the membership of the pool has not answered for 10 s: is the first memory node up?",
             ))
         })?;
-        Ok(keeper)
+        Ok(membership_agent)
     }
 }
 
-impl Drop for Keeper {
+impl Drop for MembershipAgent {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = locked(&self.thread).take() {
@@ -355,7 +374,7 @@ impl Drop for Keeper {
 }
 
 fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncSender<Result<()>>) {
-    let ep = match node.endpoint(KEEPER_SLAB_BYTES) {
+    let ep = match node.endpoint(MEMBERSHIP_AGENT_SLAB_BYTES) {
         Ok(ep) => ep,
         Err(e) => return drop(joined.send(Err(e))),
     };

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
-use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{GlobalAddr, NodeId};
 
 use crate::chunks::RunRequest;
+use crate::gc_log::Span;
 use crate::layout::ChunkUse;
 use crate::marks::Mark;
 use crate::node::Source;
-use crate::notes::Span;
 use crate::pieces::{MAX_PIECES, Piece};
 use crate::usage::ArenaUsage;
 use crate::wire::locked;
@@ -33,7 +33,7 @@ pub struct Grant {
     /// Where it is.
     pub addr: GlobalAddr,
     /// Which life of that address: at least 1, and larger than any granted there before.
-    pub life: u16,
+    pub generation: u16,
 }
 
 #[derive(Debug, Default)]
@@ -57,9 +57,9 @@ struct State {
 pub struct Arena {
     key: ArenaKey,
     chunk_bytes: u64,
-    max_life: u16,
+    max_generation: u16,
     state: Mutex<State>,
-    refill: Turnstile,
+    refill: FifoMutex,
     cursor: AtomicUsize,
 }
 
@@ -68,16 +68,16 @@ impl Arena {
         key: ArenaKey,
         nodes: usize,
         chunk_bytes: u64,
-        max_life: u16,
+        max_generation: u16,
         start: usize,
     ) -> Self {
         let nodes = (0..nodes).map(|_| PerNode::default()).collect();
         Self {
             key,
             chunk_bytes,
-            max_life,
+            max_generation,
             state: Mutex::new(State { nodes, turn: 0, chunks: 0, worn_out: 0 }),
-            refill: Turnstile::new(),
+            refill: FifoMutex::new(),
             cursor: AtomicUsize::new(start),
         }
     }
@@ -94,7 +94,7 @@ impl Arena {
     /// Takes an object back whose life is used up. Worn-out ones are set aside.
     pub(crate) fn put(&self, g: Grant) {
         let mut s = locked(&self.state);
-        if g.life >= self.max_life {
+        if g.generation >= self.max_generation {
             Mark::WornOut.hit();
             s.worn_out += 1;
         } else if let Some(n) = s.nodes.get_mut(g.addr.node().index()) {
@@ -150,8 +150,8 @@ impl Arena {
     }
 
     /// Whether an object with this last life can be granted again.
-    pub(crate) fn has_lives_left(&self, life: u16) -> bool {
-        life < self.max_life
+    pub(crate) fn has_lives_left(&self, generation: u16) -> bool {
+        generation < self.max_generation
     }
 
     /// What it holds here.
@@ -172,7 +172,7 @@ impl PerNode {
     fn take(&mut self, node: usize, object: u64) -> Option<Grant> {
         if let Some(g) = self.free.pop_front() {
             Mark::Reused.hit();
-            return Some(Grant { addr: g.addr, life: g.life + 1 });
+            return Some(Grant { addr: g.addr, generation: g.generation + 1 });
         }
         let (at, end) = self.fresh.last_mut()?;
         let addr = GlobalAddr::new(NodeId::memory(node as u16), *at);
@@ -180,7 +180,7 @@ impl PerNode {
         if *at + object > *end {
             self.fresh.pop();
         }
-        Some(Grant { addr, life: 1 })
+        Some(Grant { addr, generation: 1 })
     }
 }
 
@@ -213,7 +213,7 @@ impl Source for Arena {
         RunRequest { used_for: ChunkUse::Arena, kind, index, object_bytes, count: 1, least: 0 }
     }
 
-    fn refill(&self) -> &Turnstile {
+    fn refill(&self) -> &FifoMutex {
         &self.refill
     }
 

@@ -4,15 +4,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
-use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{GlobalAddr, NodeId};
 
 use crate::chunks::RunRequest;
 use crate::extents::Extents;
+use crate::gc_log::Span;
 use crate::ids::{BlockPtr, block_class_bytes};
 use crate::layout::{ChunkUse, NodeLayout};
 use crate::node::Source;
-use crate::notes::Span;
 use crate::pieces::Piece;
 use crate::wire::locked;
 
@@ -37,7 +37,7 @@ pub(crate) struct BlockSpace {
     /// Where chunk 0 of each memory node begins.
     chunk0s: Box<[u64]>,
     state: Mutex<State>,
-    refill: Turnstile,
+    refill: FifoMutex,
     cursor: AtomicUsize,
 }
 
@@ -54,7 +54,7 @@ impl BlockSpace {
             chunk_bytes,
             chunk0s: layouts.iter().map(|l| l.chunk0).collect(),
             state: Mutex::new(State { nodes, turn: start }),
-            refill: Turnstile::new(),
+            refill: FifoMutex::new(),
             cursor: AtomicUsize::new(start),
         }
     }
@@ -229,7 +229,7 @@ impl Source for BlockWish<'_> {
         }
     }
 
-    fn refill(&self) -> &Turnstile {
+    fn refill(&self) -> &FifoMutex {
         &self.space.refill
     }
 

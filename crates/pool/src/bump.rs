@@ -4,13 +4,13 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result, WaitReason};
 
 use crate::chunks::RunRequest;
-use crate::homes::ask_stretch;
 use crate::layout::ChunkUse;
 use crate::node::{PoolNode, Source, Turn};
+use crate::owners::ask_stretch;
 use crate::wire::locked;
 
 /// The rest of what was granted last.
@@ -37,7 +37,7 @@ pub struct Bump {
     kind: u8,
     chunk_bytes: u64,
     rest: Mutex<Rest>,
-    refill: Turnstile,
+    refill: FifoMutex,
     cursor: AtomicUsize,
 }
 
@@ -67,7 +67,7 @@ impl Source for Wish<'_> {
         RunRequest { used_for: ChunkUse::Arena, kind, index, object_bytes: 8, count: 1, least: 0 }
     }
 
-    fn refill(&self) -> &Turnstile {
+    fn refill(&self) -> &FifoMutex {
         &self.from.refill
     }
 
@@ -81,7 +81,7 @@ impl Source for Wish<'_> {
 pub struct Stripes {
     stretch_bytes: u64,
     rest: Mutex<Rest>,
-    refill: Turnstile,
+    refill: FifoMutex,
     cursor: AtomicUsize,
     /// No compute node has room; none ever gets any back.
     full: AtomicBool,
@@ -95,7 +95,7 @@ impl PoolNode {
             kind,
             chunk_bytes: self.shape.chunk_bytes,
             rest: Mutex::default(),
-            refill: Turnstile::new(),
+            refill: FifoMutex::new(),
             cursor: AtomicUsize::new(self.cn.index()),
         }
     }
@@ -149,7 +149,7 @@ impl PoolNode {
         Stripes {
             stretch_bytes: stretch_bytes.max(64),
             rest: Mutex::default(),
-            refill: Turnstile::new(),
+            refill: FifoMutex::new(),
             cursor: AtomicUsize::new(self.cn.index()),
             full: AtomicBool::new(false),
         }
@@ -181,11 +181,11 @@ impl PoolNode {
         let nodes = usize::from(self.shape.compute_nodes);
         let first = from.cursor.load(Ordering::Relaxed);
         for n in (0..nodes).map(|k| (first + k) % nodes) {
-            let home = NodeId::compute(n as u16);
-            if !self.view.is_worth_asking(home) {
+            let owner = NodeId::compute(n as u16);
+            if !self.view.is_worth_asking(owner) {
                 continue;
             }
-            let stretch = ask_stretch(ep, home, from.stretch_bytes.max(bytes), bytes).await?;
+            let stretch = ask_stretch(ep, owner, from.stretch_bytes.max(bytes), bytes).await?;
             if stretch.is_some() {
                 from.cursor.store(n + 1, Ordering::Relaxed);
                 locked(&from.rest).0 = stretch;

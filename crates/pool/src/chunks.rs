@@ -7,11 +7,11 @@ use dmtree_fabric::{
 };
 
 use crate::arena::ArenaKey;
-use crate::defects::{Defect, Defects};
 use crate::deposits::Deposits;
-use crate::keeper::not_now;
+use crate::gc_log::{self, Span};
 use crate::layout::{ChunkRecord, ChunkUse, NodeLayout};
-use crate::notes::{self, Span};
+use crate::membership_agent::not_now;
+use crate::mutants::{Mutant, Mutants};
 use crate::pieces::{self, Piece, Wanted};
 use crate::wire::{Fields, locked};
 
@@ -75,7 +75,7 @@ pub(crate) struct ChunkService {
     deposits: Mutex<Deposits>,
     /// What the census of this number is being told, page by page.
     told: Mutex<(u64, Vec<Span>)>,
-    defects: Defects,
+    mutants: Mutants,
 }
 
 impl ChunkService {
@@ -83,7 +83,7 @@ impl ChunkService {
         let n = layout.chunks as usize;
         let book = Book { chunks: vec![ChunkState::Free; n], dirty: vec![false; n] };
         let (book, deposits, told) = (Mutex::new(book), Mutex::default(), Mutex::default());
-        Self { layout, book, deposits, told, defects: Defects::default() }
+        Self { layout, book, deposits, told, mutants: Mutants::default() }
     }
 
     /// Single chunks come from the front and longer runs from the back, so that they get into each other's way late.
@@ -263,8 +263,8 @@ impl ChunkService {
                 if told.0 != number {
                     return Err(not_now("another census has begun meanwhile".to_owned()));
                 }
-                let page = notes::page_of(&told.1, first as usize);
-                if first as usize + notes::PAGE >= told.1.len() {
+                let page = gc_log::page_of(&told.1, first as usize);
+                if first as usize + gc_log::PAGE >= told.1.len() {
                     told.1 = Vec::new();
                 }
                 Ok(page)
@@ -277,7 +277,7 @@ impl ChunkService {
 impl RpcHandler for ChunkService {
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
         let comes_back = matches!(request.first(), Some(&FREE | &DEPOSIT));
-        if comes_back && self.defects.has(Defect::NothingComesBack) {
+        if comes_back && self.mutants.has(Mutant::NothingComesBack) {
             return Box::pin(async { Ok(Vec::new()) });
         }
         Box::pin(self.answer(ep, from, request))
@@ -355,7 +355,7 @@ pub(crate) async fn ask_deposited(ep: &Endpoint, of: NodeId, w: Wanted) -> Resul
 
 /// What has been left with a memory node, for a census.
 pub(crate) async fn ask_list(ep: &Endpoint, of: NodeId, number: u64) -> Result<Vec<Span>> {
-    notes::all_pages(of, async |first: u32| {
+    gc_log::all_pages(of, async |first: u32| {
         let mut request = vec![LIST];
         request.extend(number.to_le_bytes());
         request.extend(first.to_le_bytes());

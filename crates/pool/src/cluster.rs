@@ -5,19 +5,19 @@ use std::sync::{Arc, RwLock};
 use dmtree_fabric::local::LocalFabric;
 use dmtree_fabric::net::PoolId;
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, InProcess, Member, Membership, NodeId, Result,
-    Terms,
+    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, InProcess, LeaseParameters, Member, Membership,
+    NodeId, Result,
 };
 
-use crate::apart::{Keeper, MemoryNode};
+use crate::apart::{MembershipAgent, MemoryNode};
 use crate::catalog::{CATALOG_SERVICE, CatalogService};
 use crate::chunks::{CHUNK_SERVICE, ChunkService};
 use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
-use crate::homes::{CELL_SERVICE, HomeService};
+use crate::gc_log::{GC_LOG_SERVICE, GcLogService};
 use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape, first_node};
 use crate::node::PoolNode;
-use crate::notes::{NOTES_SERVICE, NotesService};
 use crate::options::PoolOptions;
+use crate::owners::{CELL_SERVICE, OwnerService};
 use crate::segments::Space;
 
 /// A pool: one whose nodes all live in this process, or one that this process belongs to as a compute node. Clone it freely; all
@@ -38,7 +38,7 @@ struct Inner {
     /// Those of this process.
     nodes: RwLock<Vec<Arc<PoolNode>>>,
     /// Keep the membership of nodes that belong to a pool of several processes. They say good-bye before the memory nodes go.
-    _keepers: Vec<Keeper>,
+    _membership_agents: Vec<MembershipAgent>,
     /// Memory nodes that are apart, in this process all the same.
     _memory: Vec<MemoryNode>,
 }
@@ -71,7 +71,7 @@ impl Cluster {
     /// # Errors
     /// Those of [`PoolOptions::validate`] and of the fabric; `NotFound` when it lacks a node.
     pub fn format(fabric: Arc<dyn Fabric>, options: &PoolOptions) -> Result<Self> {
-        let judge = Arc::new(InProcess::new(Terms::default()));
+        let judge = Arc::new(InProcess::new(LeaseParameters::default()));
         Self::format_before(fabric, options, judge.clone(), judge)
     }
 
@@ -110,7 +110,7 @@ impl Cluster {
             membership,
             judge: Some(judge),
             nodes: RwLock::new(nodes),
-            _keepers: Vec::new(),
+            _membership_agents: Vec::new(),
             _memory: Vec::new(),
         })))
     }
@@ -120,7 +120,7 @@ impl Cluster {
         options: PoolOptions,
         pool: Option<PoolId>,
         nodes: Vec<Arc<PoolNode>>,
-        keepers: Vec<Keeper>,
+        membership_agents: Vec<MembershipAgent>,
         memory: Vec<MemoryNode>,
     ) -> Result<Self> {
         let first = nodes.first().ok_or_else(|| Error::invalid("a pool without compute nodes"))?;
@@ -135,7 +135,7 @@ impl Cluster {
             membership,
             judge: None,
             nodes: RwLock::new(nodes),
-            _keepers: keepers,
+            _membership_agents: membership_agents,
             _memory: memory,
         })))
     }
@@ -214,9 +214,9 @@ pub(crate) fn serve_memory(
     let chunks = Arc::new(ChunkService::new(*layout));
     let space = Space::chunks(chunks.clone(), layout.chunk_bytes);
     let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
-    let homes = HomeService::new(me, options.compute_nodes, options.memory_nodes, space);
+    let owners = OwnerService::new(me, options.compute_nodes, options.memory_nodes, space);
     fabric.serve(node, CHUNK_SERVICE, chunks)?;
-    fabric.serve(node, CELL_SERVICE, Arc::new(homes))?;
+    fabric.serve(node, CELL_SERVICE, Arc::new(owners))?;
     if node == NodeId::memory(0) {
         fabric.serve(node, CATALOG_SERVICE, Arc::new(CatalogService::default()))?;
     }
@@ -233,16 +233,16 @@ pub(crate) fn start_node(
 ) -> Result<Arc<PoolNode>> {
     let me = Member { node: cn, incarnation: fabric.incarnation(cn).unwrap_or(0) };
     let space = Space::region(shape.compute_bytes);
-    let homes = match me.incarnation {
-        0 | 1 => HomeService::new(me, options.compute_nodes, options.memory_nodes, space),
-        _ => HomeService::empty(me, space),
+    let owners = match me.incarnation {
+        0 | 1 => OwnerService::new(me, options.compute_nodes, options.memory_nodes, space),
+        _ => OwnerService::empty(me, space),
     };
-    fabric.serve(cn, CELL_SERVICE, Arc::new(homes))?;
+    fabric.serve(cn, CELL_SERVICE, Arc::new(owners))?;
     let epochs = Epochs::new();
     fabric.serve(cn, EPOCH_SERVICE, Arc::new(EpochService(epochs.clone())))?;
     let membership = membership.clone();
     let node = Arc::new(PoolNode::new(fabric.clone(), cn, shape.clone(), epochs, membership));
-    fabric.serve(cn, NOTES_SERVICE, Arc::new(NotesService(Arc::downgrade(&node))))?;
+    fabric.serve(cn, GC_LOG_SERVICE, Arc::new(GcLogService(Arc::downgrade(&node))))?;
     Ok(node)
 }
 

@@ -7,9 +7,9 @@ use dmtree_fabric::GlobalAddr;
 
 use crate::arena::{ArenaKey, Grant};
 use crate::extents::Extents;
+use crate::gc_log::Span;
 use crate::ids::TableId;
 use crate::layout::NodeLayout;
-use crate::notes::Span;
 use crate::pieces::{MAX_PIECES, Piece, Wanted};
 
 #[derive(Debug, Default)]
@@ -142,7 +142,7 @@ mod tests {
         let (mut d, l) = (Deposits::default(), layout());
         let key = ArenaKey { index: 1, kind: 2, object_bytes: 1024 };
         let other = ArenaKey { index: 2, ..key };
-        let object = Piece::Object(key, Grant { addr: at(0, 0), life: 7 });
+        let object = Piece::Object(key, Grant { addr: at(0, 0), generation: 7 });
         let fresh = Piece::Fresh(key, at(0, 4096), CHUNK - 4096);
         assert!(d.put(object, &l) && d.put(fresh, &l));
         assert_eq!(d.spans(&l), [object.span(), fresh.span()]);

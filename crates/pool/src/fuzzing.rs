@@ -4,8 +4,8 @@
 use dmtree_fabric::NodeId;
 
 use crate::catalog::look_at_slot;
-use crate::charter;
 use crate::layout::{ChunkRecord, NodeLayout, Partition};
+use crate::pool_config;
 use crate::wire::seal;
 
 /// Records of a region's head: bytes as they are, and with a checksum that fits.
@@ -45,37 +45,37 @@ fn records(data: &[u8]) {
 }
 
 /// The options of a pool, as its first memory node tells them.
-pub fn charter(data: &[u8]) {
+pub fn pool_config(data: &[u8]) {
     let mut sealed = data.to_vec();
     if sealed.len() >= 4 {
         seal(&mut sealed);
     }
     for bytes in [data, &sealed] {
-        if let Ok(options) = charter::decode(bytes) {
+        if let Ok(options) = pool_config::decode(bytes) {
             options.validate().expect("what is accepted is valid");
             let _ = (options.chosen_compute_bytes(), options.chosen_chunk_bytes());
         }
     }
 }
 
-/// Bytes that make a beginning for `heads` and `charter`.
+/// Bytes that make a beginning for `heads` and `pool_config`.
 pub fn seeds() -> Vec<Vec<u8>> {
     let layout = NodeLayout::new(NodeId::memory(0), 1 << 26, 1 << 20);
-    let home = dmtree_fabric::Member { node: NodeId::compute(3), incarnation: 2 };
+    let owner = dmtree_fabric::Member { node: NodeId::compute(3), incarnation: 2 };
     let record = ChunkRecord {
         used_for: crate::ChunkUse::Arena,
         kind: 1,
         index: 2,
         object_bytes: 64,
-        owner: home.node,
+        owner: owner.node,
         incarnation: 2,
         run: 1,
     };
     vec![
-        charter::encode(&crate::PoolOptions::default()),
+        pool_config::encode(&crate::PoolOptions::default()),
         layout.encode().to_vec(),
         ChunkRecord::encode(Some(&record)).to_vec(),
-        Partition::new(1, home).encode().to_vec(),
+        Partition::new(1, owner).encode().to_vec(),
     ]
 }
 
@@ -89,7 +89,7 @@ mod tests {
     fn write_seeds() {
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
         for (i, bytes) in seeds().iter().enumerate() {
-            let target = if i == 0 { "charter" } else { "heads" };
+            let target = if i == 0 { "pool_config" } else { "heads" };
             std::fs::create_dir_all(format!("{corpus}/{target}")).expect("a directory");
             std::fs::write(format!("{corpus}/{target}/{i}"), bytes).expect("written");
         }
@@ -99,7 +99,7 @@ mod tests {
         #[test]
         fn any_bytes_are_dealt_with(data in proptest::collection::vec(any::<u8>(), 0..700)) {
             heads(&data);
-            charter(&data);
+            pool_config(&data);
         }
 
         #[test]
@@ -113,7 +113,7 @@ mod tests {
                 data[at] = byte;
             }
             heads(&data);
-            charter(&data);
+            pool_config(&data);
         }
     }
 }

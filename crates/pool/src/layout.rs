@@ -203,7 +203,7 @@ impl ChunkRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Partition {
     pub(crate) number: u16,
-    pub(crate) home: Member,
+    pub(crate) owner: Member,
     /// How often the home has changed.
     pub(crate) moves: u32,
     /// Lines handed out: all cells lie below.
@@ -221,8 +221,8 @@ pub(crate) const NO_INDEX: u32 = 0;
 pub const ANY_INDEX: u32 = u32::MAX;
 
 impl Partition {
-    pub(crate) fn new(number: u16, home: Member) -> Self {
-        Self { number, home, moves: 0, lines: 0, segments: [0; SEGMENTS], index: NO_INDEX }
+    pub(crate) fn new(number: u16, owner: Member) -> Self {
+        Self { number, owner, moves: 0, lines: 0, segments: [0; SEGMENTS], index: NO_INDEX }
     }
 
     /// The same without cells, if its index is none of these.
@@ -248,8 +248,8 @@ impl Partition {
     pub(crate) fn encode(&self) -> [u8; DIRECTORY_BYTES as usize] {
         let mut out = [0; DIRECTORY_BYTES as usize];
         out[0..2].copy_from_slice(&(self.number + 1).to_le_bytes());
-        out[2..4].copy_from_slice(&self.home.node.bits().to_le_bytes());
-        out[4..8].copy_from_slice(&self.home.incarnation.to_le_bytes());
+        out[2..4].copy_from_slice(&self.owner.node.bits().to_le_bytes());
+        out[4..8].copy_from_slice(&self.owner.incarnation.to_le_bytes());
         out[8..16].copy_from_slice(&self.lines.to_le_bytes());
         for (dst, s) in out[16..16 + SEGMENTS * 8].chunks_exact_mut(8).zip(&self.segments) {
             dst.copy_from_slice(&s.to_le_bytes());
@@ -269,7 +269,7 @@ impl Partition {
             Ok((f.u16()?, f.u32()?, f.u64()?))
         };
         let (node, incarnation, lines) = fields().unwrap_or_default();
-        let home = Member { node: NodeId::from_bits(node), incarnation };
+        let owner = Member { node: NodeId::from_bits(node), incarnation };
         let mut f = Fields(bytes.get(MOVES_AT..).unwrap_or_default());
         // Moves and index are one word: whose cells a torn record lists is the old answer or the
         // new one, and cells are granted under the new one only. A partition whose lines were
@@ -277,7 +277,7 @@ impl Partition {
         let (moves, index) = (f.u32().unwrap_or_default(), f.u32().unwrap_or_default());
         let index = if index == NO_INDEX && lines > 0 { ANY_INDEX } else { index };
         let lines = lines.min(segment_start(SEGMENTS));
-        Self { number, home, moves, lines, segments: [0; SEGMENTS], index }
+        Self { number, owner, moves, lines, segments: [0; SEGMENTS], index }
     }
 
     /// `Ok(None)` while nobody has written it; `Err(())` for a torn or foreign image.
@@ -291,14 +291,14 @@ impl Partition {
         let mut f = Fields(bytes);
         let mut fields = || -> Result<Self> {
             let number = f.u16()?.wrapping_sub(1);
-            let home = Member { node: NodeId::from_bits(f.u16()?), incarnation: f.u32()? };
+            let owner = Member { node: NodeId::from_bits(f.u16()?), incarnation: f.u32()? };
             let lines = f.u64()?;
             let mut segments = [0; SEGMENTS];
             for s in &mut segments {
                 *s = f.u64()?;
             }
             let (moves, index) = (f.u32()?, f.u32()?);
-            Ok(Self { number, home, moves, lines, segments, index })
+            Ok(Self { number, owner, moves, lines, segments, index })
         };
         let p = fields().map_err(|_| ())?;
         if p.number != number || p.lines > segment_start(p.grown()) {
@@ -312,7 +312,7 @@ impl Partition {
         let Some(region) = region_bytes else { return false };
         self.segments[..self.grown()].iter().enumerate().all(|(j, s)| {
             let at = GlobalAddr::from_bits(*s);
-            at.node() == self.home.node
+            at.node() == self.owner.node
                 && at.space() == 0
                 && at.offset().is_multiple_of(LINE)
                 && at.offset() >= LINE
@@ -328,7 +328,7 @@ pub(crate) struct Shape {
     pub(crate) compute_nodes: u16,
     pub(crate) compute_bytes: u64,
     pub(crate) chunk_bytes: u64,
-    pub(crate) max_life: u16,
+    pub(crate) max_generation: u16,
 }
 
 impl Shape {
@@ -339,7 +339,7 @@ impl Shape {
             compute_nodes: options.compute_nodes,
             compute_bytes: options.chosen_compute_bytes(),
             chunk_bytes: options.chosen_chunk_bytes(),
-            max_life: ((1u32 << options.life_bits) - 1) as u16,
+            max_generation: ((1u32 << options.generation_bits) - 1) as u16,
         }
     }
 

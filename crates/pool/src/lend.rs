@@ -13,8 +13,8 @@ use dmtree_fabric::{Effect, Endpoint, ErrorKind, NodeId, Result};
 use crate::arena::Arena;
 use crate::chunks::{ask_deposit, ask_deposited};
 use crate::epoch::ask_epoch;
+use crate::gc_log::{GC_LOG_SERVICE, lend_request};
 use crate::node::{OnItsWay, PoolNode, Turn};
-use crate::notes::{NOTES_SERVICE, lend_request};
 use crate::pieces::{self, MAX_PIECES, Piece, Wanted};
 use crate::reclaim::Retired;
 use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
@@ -31,7 +31,7 @@ const DRAIN_PAUSE_NS: u64 = 5_000_000;
 impl PoolNode {
     /// Takes a free piece that nobody else has on a list.
     pub(crate) fn put_piece(&self, piece: Piece) {
-        self.notes.add(|| piece.span());
+        self.gc_log.add(|| piece.span());
         let fits = match piece {
             Piece::Object(key, g) => {
                 let inside = self.shape.holds(g.addr, u64::from(key.object_bytes)).is_some();
@@ -70,7 +70,7 @@ impl PoolNode {
             }
             // While a node is dying that may still read, nothing comes free: what is free already is handed in all the same.
             let reclaimed = self.reclaim_all(ep).await;
-            if reclaimed.is_ok() && self.quarantine.waiting().0 == 0 {
+            if reclaimed.is_ok() && self.limbo_list.waiting().0 == 0 {
                 break;
             }
             ep.sleep(DRAIN_PAUSE_NS).await;
@@ -113,7 +113,8 @@ impl PoolNode {
     /// Deposits pieces that are on their way already.
     async fn deposit_all(&self, ep: &Endpoint, pieces: &[Piece]) -> Result<()> {
         for (m, layout) in self.shape.memory.iter().enumerate() {
-            let here: Vec<_> = pieces.iter().filter(|p| p.keeper() == m).copied().collect();
+            let here: Vec<_> =
+                pieces.iter().filter(|p| p.membership_agent() == m).copied().collect();
             for some in here.chunks(MAX_PIECES) {
                 ep.renew_deadline();
                 self.deposit(ep, layout.node, some).await?;
@@ -125,15 +126,15 @@ impl PoolNode {
     /// Keeps pieces listed, in groups of one message each.
     fn pend(&self, pieces: &[Piece]) {
         for m in 0..self.shape.memory.len() {
-            let here = pieces.iter().filter(|p| p.keeper() == m).map(Piece::span);
+            let here = pieces.iter().filter(|p| p.membership_agent() == m).map(Piece::span);
             let here: Vec<_> = here.collect();
-            here.chunks(MAX_PIECES).for_each(|some| self.notes.pend(some));
+            here.chunks(MAX_PIECES).for_each(|some| self.gc_log.pend(some));
         }
     }
 
     async fn deposit(&self, ep: &Endpoint, to: NodeId, pieces: &[Piece]) -> Result<()> {
         let place = pieces[0].span().place();
-        let on_its_way = OnItsWay(ep, &self.notes, place);
+        let on_its_way = OnItsWay(ep, &self.gc_log, place);
         let done = ask_deposit(ep, to, pieces).await;
         match done.as_ref().map_err(dmtree_fabric::Error::effect) {
             // The call may be carried out later: they are nobody else's as long as this node lives.
@@ -175,15 +176,15 @@ impl PoolNode {
         for piece in free.drain(free.len().min(MAX_PIECES)..) {
             self.put_piece(piece);
         }
-        free.iter().for_each(|p| self.notes.add(|| p.span()));
+        free.iter().for_each(|p| self.gc_log.add(|| p.span()));
         let mut out: Vec<_> = free.into_iter().map(|p| (p, false)).collect();
         // A round of reclamation stamps items by their number.
-        if let Some(_turn) = Turn::try_acquire(&self.quarantine.turn) {
+        if let Some(_turn) = Turn::try_acquire(&self.limbo_list.turn) {
             let chunk = self.shape.chunk_bytes;
             let piece = |r: &Retired| r.as_piece(chunk).filter(|p| wanted.is_met_by(p));
             let most = MAX_PIECES - out.len();
-            for (item, _) in self.quarantine.take_out(most, |r| piece(r).is_some()) {
-                self.notes.add(|| item.span());
+            for (item, _) in self.limbo_list.take_out(most, |r| piece(r).is_some()) {
+                self.gc_log.add(|| item.span());
                 out.extend(piece(&item).map(|p| (p, true)));
             }
         }
@@ -200,7 +201,7 @@ impl PoolNode {
             for _ in 0..MAX_ROUNDS {
                 let moving = self.moving();
                 let request = lend_request(wanted);
-                let asked = call_within(ep, LONGEST_CALL_NS, peer, NOTES_SERVICE, &request);
+                let asked = call_within(ep, LONGEST_CALL_NS, peer, GC_LOG_SERVICE, &request);
                 // A peer that does not answer gives nothing.
                 let Ok(lent) = asked.await.and_then(|reply| pieces::decode(Fields(&reply))) else {
                     break;
@@ -248,7 +249,7 @@ impl PoolNode {
 
     /// Takes over what another node has retired: it waits here as if it had been unlinked now.
     fn retire_piece(&self, piece: Piece) {
-        self.notes.add(|| piece.span());
+        self.gc_log.add(|| piece.span());
         let (item, bytes) = match piece {
             Piece::Object(key, g) => (Retired::Object(key, g), u64::from(key.object_bytes)),
             Piece::Space(index, at, bytes) => (Retired::Space(index, at, bytes), bytes),
@@ -256,7 +257,7 @@ impl PoolNode {
             // What was never granted is not retired.
             Piece::Fresh(..) => return self.put_piece(piece),
         };
-        self.quarantine.push(item, bytes);
+        self.limbo_list.push(item, bytes);
     }
 
     /// Takes table cells that earlier lives have left, if there are any of this size.

@@ -18,31 +18,31 @@ mod belonging;
 mod blocks;
 mod bump;
 mod catalog;
-mod census;
-mod charter;
 mod chips;
 mod chunks;
 mod cluster;
 mod creation;
-mod defects;
 mod deposits;
 mod epoch;
 mod extents;
 #[doc(hidden)]
 pub mod fuzzing;
-mod homes;
+mod gc;
+mod gc_log;
 mod ids;
-mod keeper;
 mod layout;
 mod lend;
 mod marks;
+mod membership_agent;
+mod mutants;
 mod node;
-mod notes;
 mod options;
+mod owners;
 mod pieces;
+mod pool_config;
 mod ranges;
+mod reassign;
 mod reclaim;
-mod rehome;
 mod segments;
 mod shares;
 mod stock;
@@ -50,27 +50,27 @@ mod usage;
 mod view;
 mod wire;
 
-pub use crate::apart::{MemoryNode, Place, open_charter};
+pub use crate::apart::{MemoryNode, Place, open_pool_config};
 pub use crate::arena::{Arena, ArenaKey, Grant};
 pub use crate::belonging::Belonging;
 pub use crate::bump::{Bump, Stripes};
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
 };
-pub use crate::census::{Census, Held, Lost};
 pub use crate::cluster::Cluster;
 pub use crate::creation::{Creation, Creator, Opening};
-pub use crate::defects::Defect as PoolDefect;
 pub use crate::epoch::{EpochGuard, EpochHandle, Rest};
+pub use crate::gc::{Gc, Held, Lost};
+pub use crate::gc_log::{Span, Told};
 pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
     TableId, TableSide, block_class_bytes,
 };
-pub use crate::keeper::Pulse;
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
+pub use crate::membership_agent::Heartbeat;
+pub use crate::mutants::Mutant as PoolMutant;
 pub use crate::node::PoolNode;
-pub use crate::notes::{Span, Told};
 pub use crate::options::PoolOptions;
 pub use crate::ranges::Ranges;
 pub use crate::reclaim::Reclaimed;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Ground, Member, Membership, NodeId,
-    Result, Role, Standing, WaitReason,
+    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Member, Membership, NodeId, Result, Role,
+    ShadowState, Standing, WaitReason,
 };
 
 use crate::arena::{Arena, ArenaKey, Grant};
@@ -15,12 +15,12 @@ use crate::blocks::{BlockSpace, BlockWish};
 use crate::chunks::{Granted, RunRequest, ask_run, return_run};
 use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
+use crate::gc_log::{GcLog, Span};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
-use crate::keeper::Keeping;
 use crate::layout::{Shape, WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
-use crate::notes::{Notes, Span};
+use crate::membership_agent::Keeping;
 use crate::pieces::Wanted;
-use crate::reclaim::{Quarantine, Retired};
+use crate::reclaim::{LimboList, Retired};
 use crate::stock::Tables;
 use crate::usage::NodeUsage;
 use crate::view::View;
@@ -36,21 +36,21 @@ pub(crate) trait Source {
     /// The run to ask for.
     fn request(&self) -> RunRequest;
     /// Held by the one client that asks.
-    fn refill(&self) -> &Turnstile;
+    fn refill(&self) -> &FifoMutex;
     /// The memory node to ask next, for turns.
     fn cursor(&self) -> &AtomicUsize;
 }
 
 /// Passes a turn on when dropped, also with a dropped future.
-pub(crate) struct Turn<'t>(&'t Turnstile);
+pub(crate) struct Turn<'t>(&'t FifoMutex);
 
 impl<'t> Turn<'t> {
-    pub(crate) async fn acquire(t: &'t Turnstile, ep: &Endpoint, why: WaitReason) -> Result<Self> {
+    pub(crate) async fn acquire(t: &'t FifoMutex, ep: &Endpoint, why: WaitReason) -> Result<Self> {
         t.acquire(ep, why).await?;
         Ok(Self(t))
     }
 
-    pub(crate) fn try_acquire(t: &'t Turnstile) -> Option<Self> {
+    pub(crate) fn try_acquire(t: &'t FifoMutex) -> Option<Self> {
         // Lazily: a turn that was made and dropped would release what another client holds.
         t.try_acquire().then(|| Self(t))
     }
@@ -63,14 +63,14 @@ impl Drop for Turn<'_> {
 }
 
 /// What is on its way to a memory node counts as listed until nothing of the call executes any more, whoever drops it.
-pub(crate) struct OnItsWay<'a>(pub(crate) &'a Endpoint, pub(crate) &'a Arc<Notes>, pub(crate) u64);
+pub(crate) struct OnItsWay<'a>(pub(crate) &'a Endpoint, pub(crate) &'a Arc<GcLog>, pub(crate) u64);
 
 impl Drop for OnItsWay<'_> {
     fn drop(&mut self) {
-        let (notes, at) = (self.1.clone(), self.2);
+        let (gc_log, at) = (self.1.clone(), self.2);
         match self.0.is_quiet() {
-            true => notes.settle_place(at),
-            false => self.0.when_quiet(move || notes.settle_place(at)),
+            true => gc_log.settle_place(at),
+            false => self.0.when_quiet(move || gc_log.settle_place(at)),
         }
     }
 }
@@ -104,8 +104,8 @@ pub struct PoolNode {
     pub(crate) membership: Arc<dyn Membership>,
     pub(crate) keeping: Mutex<Keeping>,
     pub(crate) epochs: Arc<Epochs>,
-    pub(crate) quarantine: Quarantine,
-    pub(crate) notes: Arc<Notes>,
+    pub(crate) limbo_list: LimboList,
+    pub(crate) gc_log: Arc<GcLog>,
     /// Indexes that this life is creating.
     pub(crate) creating: Arc<Tickets>,
     /// Things given back or retired that cannot have been granted: counted, and left alone.
@@ -117,7 +117,7 @@ pub struct PoolNode {
 }
 
 /// Cells without a home that are tried in vain before a request for one fails.
-const MAX_HOMELESS: usize = 512;
+const MAX_UNOWNED: usize = 512;
 /// Answers in vain with memory that earlier lives have left: other clients take it as soon as it is here.
 const MAX_RETURNED: usize = 8;
 /// One time in so many that the stock of cells is dry, cells that earlier lives have left are asked for.
@@ -154,8 +154,8 @@ impl PoolNode {
             membership,
             keeping: Mutex::default(),
             epochs,
-            quarantine: Quarantine::default(),
-            notes: Arc::default(),
+            limbo_list: LimboList::default(),
+            gc_log: Arc::default(),
             creating: Arc::default(),
             refused: AtomicUsize::new(0),
             cells_asked: AtomicUsize::new(0),
@@ -216,8 +216,8 @@ impl PoolNode {
     /// Whether a node, in the life whose number ends in these 16 bits, is dead and nothing of it executes anywhere any more: its
     /// locks may be taken over.
     pub fn is_revoked(&self, node: NodeId, incarnation: u16) -> bool {
-        let life = self.view.state().life_of(node, incarnation);
-        life.is_some_and(|m| self.view.is_revoked(m))
+        let generation = self.view.state().incarnation_of(node, incarnation);
+        generation.is_some_and(|m| self.view.is_revoked(m))
     }
 
     /// Whether a node, in the life whose number ends in these 16 bits, has lost its lease. What it has in flight may still execute:
@@ -225,8 +225,8 @@ impl PoolNode {
     #[doc(hidden)]
     pub fn is_suspected(&self, node: NodeId, incarnation: u16) -> bool {
         let state = self.view.state();
-        let life = state.life_of(node, incarnation);
-        life.is_some_and(|m| state.standing(m) != Some(Standing::Living))
+        let generation = state.incarnation_of(node, incarnation);
+        generation.is_some_and(|m| state.standing(m) != Some(Standing::Living))
     }
 
     /// Whether a node answers, as far as the membership knows.
@@ -247,9 +247,9 @@ impl PoolNode {
         let key = ArenaKey { object_bytes, ..key };
         let mut arenas = locked(&self.arenas);
         let arena = arenas.entry(key).or_insert_with(|| {
-            let (chunk, max_life) = (self.shape.chunk_bytes, self.shape.max_life);
+            let (chunk, max_generation) = (self.shape.chunk_bytes, self.shape.max_generation);
             let start = self.cn.index() + usize::from(key.kind);
-            Arc::new(Arena::new(key, self.shape.memory.len(), chunk, max_life, start))
+            Arc::new(Arena::new(key, self.shape.memory.len(), chunk, max_generation, start))
         });
         arena.clone()
     }
@@ -269,14 +269,14 @@ impl PoolNode {
         }
         ep.check_memory()?;
         let g = self.obtain(ep, arena, near).await?;
-        self.notes.add(|| Span::object(g.addr, bytes));
-        self.tell(g.addr, bytes, Ground::Plain);
+        self.gc_log.add(|| Span::object(g.addr, bytes));
+        self.tell(g.addr, bytes, ShadowState::Plain);
         Ok(g)
     }
 
     /// Returns an object that nobody else can ever have reached: reusable at once, in its next life.
     pub fn give_back(&self, arena: &Arena, g: Grant) {
-        if g.life == 0 {
+        if g.generation == 0 {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -290,8 +290,8 @@ impl PoolNode {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.notes.add(|| Span::object(g.addr, bytes));
-        self.tell(g.addr, bytes, Ground::FreedTyped);
+        self.gc_log.add(|| Span::object(g.addr, bytes));
+        self.tell(g.addr, bytes, ShadowState::FreedTyped);
         arena.put(g);
     }
 
@@ -299,8 +299,8 @@ impl PoolNode {
     /// ended. The caller has awaited the verb that unlinked it. Any node may retire any node's objects.
     pub fn retire(&self, arena: &Arena, g: Grant) {
         let bytes = u64::from(arena.key().object_bytes);
-        self.notes.add(|| Span::object(g.addr, bytes));
-        self.quarantine.push(Retired::Object(arena.key(), g), bytes);
+        self.gc_log.add(|| Span::object(g.addr, bytes));
+        self.limbo_list.push(Retired::Object(arena.key(), g), bytes);
     }
 
     // ---- blocks -----------------------------------------------------------------------------------------------------
@@ -347,42 +347,42 @@ impl PoolNode {
         let space = self.space(index);
         let wish = BlockWish { space: &space, class, layouts: &self.shape.memory, spare };
         let b = self.obtain(ep, &wish, near).await?;
-        self.notes.add(|| Span::block(b));
-        self.tell(b.addr(), u64::from(b.capacity()), Ground::Undefined);
+        self.gc_log.add(|| Span::block(b));
+        self.tell(b.addr(), u64::from(b.capacity()), ShadowState::Undefined);
         Ok(b)
     }
 
     /// Returns a block that nobody else can ever have reached: reusable at once.
     pub fn give_back_block(&self, index: u32, b: BlockPtr) {
-        self.notes.add(|| Span::block(b));
+        self.gc_log.add(|| Span::block(b));
         let layout = b
             .plausible()
             .and_then(|b| self.shape.holds(b.addr(), u64::from(b.capacity())))
             .filter(|layout| self.space(index).put(b, layout));
         match layout {
-            Some(_) => self.tell(b.addr(), u64::from(b.capacity()), Ground::Freed),
+            Some(_) => self.tell(b.addr(), u64::from(b.capacity()), ShadowState::Freed),
             None => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
     }
 
     /// Returns a block that nobody can reach from now on: reusable when every operation that runs now has ended.
     pub fn retire_block(&self, index: u32, b: BlockPtr) {
-        self.notes.add(|| Span::block(b));
-        self.quarantine.push(Retired::Block(index, b), u64::from(b.capacity()));
+        self.gc_log.add(|| Span::block(b));
+        self.limbo_list.push(Retired::Block(index, b), u64::from(b.capacity()));
     }
 
     /// Takes space for blocks that lay on nobody's list.
     pub(crate) fn take_space(&self, index: u32, at: GlobalAddr, bytes: u64) {
-        self.notes.add(|| Span::Bytes(at.bits(), bytes));
+        self.gc_log.add(|| Span::Bytes(at.bits(), bytes));
         let layout = self.shape.holds(at, bytes);
         match layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes)) {
-            true => self.tell(at, bytes, Ground::Freed),
+            true => self.tell(at, bytes, ShadowState::Freed),
             false => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
     }
 
     /// What a range of memory is from now on, to fabrics that check accesses.
-    pub(crate) fn tell(&self, at: GlobalAddr, bytes: u64, now: Ground) {
+    pub(crate) fn tell(&self, at: GlobalAddr, bytes: u64, now: ShadowState) {
         self.fabric.tell(self.view.me, at, bytes, now);
     }
 
@@ -421,7 +421,7 @@ impl PoolNode {
             return Ok(item);
         }
         // All full: what waits in quarantine or lies idle here may still help. Boxed, being rare and large.
-        self.quarantine.press();
+        self.limbo_list.press();
         let freed = Box::pin(self.reclaim_all(ep)).await;
         if let Some(item) = self.take(source, None) {
             return Ok(item);
@@ -522,9 +522,9 @@ impl PoolNode {
                 self.found_full[node].store(0, Ordering::Relaxed);
                 let bytes = u64::from(source.request().count) * self.shape.chunk_bytes;
                 let run = GlobalAddr::new(self.shape.memory[node].node, offset);
-                self.tell(run, bytes, Ground::Plain);
+                self.tell(run, bytes, ShadowState::Plain);
                 // It may have been deposited when a census began.
-                self.notes.add(|| Span::Bytes(run.bits(), bytes));
+                self.gc_log.add(|| Span::Bytes(run.bits(), bytes));
                 Ok(Refill::Item(source.add(node, offset)))
             }
             Granted::Pieces(pieces) => {
@@ -558,10 +558,10 @@ impl PoolNode {
         let place = |node: usize, offset| GlobalAddr::new(self.shape.memory[node].node, offset);
         let first = |node, offset, count| {
             let bytes = u64::from(count) * self.shape.chunk_bytes;
-            self.notes.pend(&[Span::Bytes(place(node, offset).bits(), bytes)]);
+            self.gc_log.pend(&[Span::Bytes(place(node, offset).bits(), bytes)]);
         };
         for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep, first)) {
-            let on_its_way = OnItsWay(ep, &self.notes, place(node, offset).bits());
+            let on_its_way = OnItsWay(ep, &self.gc_log, place(node, offset).bits());
             let returned = return_run(ep, self.shape.memory[node].node, offset, count).await;
             if returned.as_ref().is_err_and(|e| e.effect() == dmtree_fabric::Effect::Unknown) {
                 // The call may be carried out later: the chunk is nobody else's as long as this node lives.
@@ -583,7 +583,7 @@ impl PoolNode {
             1 => "no free chunk".to_owned(),
             n => format!("no {n} free chunks in a row"),
         };
-        let waiting = match self.quarantine.waiting().1 {
+        let waiting = match self.limbo_list.waiting().1 {
             0 => String::new(),
             n => format!("; {n} bytes wait for running operations to end"),
         };
@@ -625,7 +625,7 @@ impl PoolNode {
                 Box::pin(self.borrow(ep, Wanted::Cells(index, lines))).await;
             }
         }
-        let mut homeless = Vec::new();
+        let mut unowned = Vec::new();
         let found = loop {
             let t = match self.tables.alloc(ep, &self.view, (index, lines), side).await {
                 Ok(t) => t,
@@ -634,25 +634,25 @@ impl PoolNode {
             match self.resolve(ep, t).await {
                 Ok(_) => break Ok(t),
                 // Its home is dead: another cell will do.
-                Err(e) if e.kind() == ErrorKind::Unreachable && homeless.len() < MAX_HOMELESS => {
-                    homeless.push(t);
+                Err(e) if e.kind() == ErrorKind::Unreachable && unowned.len() < MAX_UNOWNED => {
+                    unowned.push(t);
                 }
                 Err(e) => {
-                    homeless.push(t);
+                    unowned.push(t);
                     break Err(e);
                 }
             }
         };
-        homeless.into_iter().for_each(|t| self.give_back_table(index, t));
+        unowned.into_iter().for_each(|t| self.give_back_table(index, t));
         if let Ok(t) = &found {
-            self.notes.add(|| Span::table(*t));
+            self.gc_log.add(|| Span::table(*t));
         }
         found
     }
 
     /// Returns a cell that nobody else can ever have reached. Its lock word is 0.
     pub fn give_back_table(&self, index: u32, t: TableId) {
-        self.notes.add(|| Span::table(t));
+        self.gc_log.add(|| Span::table(t));
         if !self.tables.put(index, t) {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -661,17 +661,17 @@ impl PoolNode {
     /// Returns a cell that nobody can reach from now on: reusable, for cells of as many lines, when every operation that runs now
     /// has ended. Its lock word is 0 by then.
     pub fn retire_table(&self, index: u32, t: TableId) {
-        self.notes.add(|| Span::table(t));
-        self.quarantine.push(Retired::Table(index, t), u64::from(t.lines()) * 64);
+        self.gc_log.add(|| Span::table(t));
+        self.limbo_list.push(Retired::Table(index, t), u64::from(t.lines()) * 64);
     }
 
     /// Words at the home of a cell, which is at `at`, in which waiters for its lock may say so: the
     /// first of four. Many cells share them, and a reader of stamps trusts none: any member may write
     /// there. Only compute nodes have such words.
     pub fn wait_words(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
-        let home = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
+        let owner = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
         let group = (t.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % WAIT_GROUPS;
-        Some(GlobalAddr::new(home, WAIT_WORDS + group * WAIT_GROUP_WORDS * 8))
+        Some(GlobalAddr::new(owner, WAIT_WORDS + group * WAIT_GROUP_WORDS * 8))
     }
 
     /// Where a cell is, if this node knows. Atomic loads only.
@@ -696,7 +696,7 @@ impl PoolNode {
     pub fn usage(&self) -> NodeUsage {
         let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
         let blocks: Vec<_> = locked(&self.blocks).values().cloned().collect();
-        let (retired, retired_bytes) = self.quarantine.waiting();
+        let (retired, retired_bytes) = self.limbo_list.waiting();
         NodeUsage {
             node: self.cn,
             clients: self.epochs.clients(),

@@ -37,7 +37,7 @@ pub struct PoolOptions {
     /// (64 KiB where 128 KiB are more than 1/64 of it).
     pub chunk_bytes: Option<u64>,
     /// Bits of a life number, 1 to 16. Small values wear addresses out quickly, for tests.
-    pub life_bits: u8,
+    pub generation_bits: u8,
     /// Test knobs of the in-process fabric.
     pub knobs: Knobs,
 }
@@ -50,7 +50,7 @@ impl Default for PoolOptions {
             memory_bytes_per_node: 256 * MIB,
             compute_bytes_per_node: 0,
             chunk_bytes: None,
-            life_bits: 16,
+            generation_bits: 16,
             knobs: Knobs::default(),
         }
     }
@@ -96,8 +96,8 @@ impl PoolOptions {
                 self.compute_nodes
             ));
         }
-        if !(1..=16).contains(&self.life_bits) {
-            return refuse(format!("life_bits is {}; choose 1 to 16", self.life_bits));
+        if !(1..=16).contains(&self.generation_bits) {
+            return refuse(format!("generation_bits is {}; choose 1 to 16", self.generation_bits));
         }
         let chunk = self.chosen_chunk_bytes();
         if !chunk.is_power_of_two() || !(MIN_CHUNK..=1 << 30).contains(&chunk) {
@@ -152,8 +152,8 @@ mod tests {
             PoolOptions { memory_nodes: u16::MAX, ..ok.clone() },
             PoolOptions { compute_nodes: 0, ..ok.clone() },
             PoolOptions { compute_nodes: 1025, ..ok.clone() },
-            PoolOptions { life_bits: 0, ..ok.clone() },
-            PoolOptions { life_bits: 17, ..ok.clone() },
+            PoolOptions { generation_bits: 0, ..ok.clone() },
+            PoolOptions { generation_bits: 17, ..ok.clone() },
             PoolOptions { chunk_bytes: Some(100_000), ..ok.clone() },
             PoolOptions { chunk_bytes: Some(4096), ..ok.clone() },
             PoolOptions { memory_bytes_per_node: 0, ..ok.clone() },

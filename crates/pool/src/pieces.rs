@@ -3,8 +3,8 @@
 use dmtree_fabric::{Error, GlobalAddr, MAX_RPC_BYTES, Result};
 
 use crate::arena::{ArenaKey, Grant};
+use crate::gc_log::Span;
 use crate::ids::TableId;
-use crate::notes::Span;
 use crate::wire::Fields;
 
 /// Bytes of an encoded piece.
@@ -64,7 +64,7 @@ impl Piece {
     }
 
     /// Which memory node keeps it while no compute node has it.
-    pub(crate) fn keeper(&self) -> usize {
+    pub(crate) fn membership_agent(&self) -> usize {
         match self {
             Self::Object(_, g) => g.addr.node().index(),
             Self::Fresh(_, at, _) | Self::Space(_, at, _) => at.node().index(),
@@ -77,7 +77,7 @@ impl Piece {
         let (first, second) = match *self {
             Self::Object(key, g) => {
                 header(out, OBJECT | flag, key);
-                (g.addr.bits(), u64::from(g.life))
+                (g.addr.bits(), u64::from(g.generation))
             }
             Self::Fresh(key, at, bytes) => {
                 header(out, FRESH | flag, key);
@@ -102,7 +102,7 @@ impl Piece {
         let key = ArenaKey { index, kind, object_bytes };
         let at = GlobalAddr::from_bits(first);
         let piece = match tag & !RETIRED {
-            OBJECT => Self::Object(key, Grant { addr: at, life: second.min(0xffff) as u16 }),
+            OBJECT => Self::Object(key, Grant { addr: at, generation: second.min(0xffff) as u16 }),
             FRESH => Self::Fresh(key, at, second),
             SPACE => Self::Space(index, at, second),
             CELL => Self::Cell(index, TableId::from_bits(first)),
@@ -172,7 +172,7 @@ mod tests {
         let key = ArenaKey { index: 7, kind: 2, object_bytes: 1408 };
         let at = GlobalAddr::new(NodeId::memory(3), 64 << 20);
         let all = [
-            (Piece::Object(key, Grant { addr: at, life: 9 }), false),
+            (Piece::Object(key, Grant { addr: at, generation: 9 }), false),
             (Piece::Fresh(key, at, 14080), false),
             (Piece::Space(7, at, 640), true),
             (Piece::Cell(7, TableId::new(5, 2, 77)), true),

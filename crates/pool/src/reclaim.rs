@@ -15,15 +15,15 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{Endpoint, GlobalAddr, Member, Result, WaitReason};
 
 use crate::arena::{ArenaKey, Grant};
 use crate::epoch::ask_epoch;
+use crate::gc_log::{GcLog, Span};
 use crate::ids::{BlockPtr, TableId};
 use crate::layout::{EPOCH_WORD, first_node};
 use crate::node::{PoolNode, Turn};
-use crate::notes::{Notes, Span};
 use crate::pieces::Piece;
 use crate::wire::locked;
 
@@ -77,7 +77,7 @@ struct Stamped {
 }
 
 #[derive(Debug, Default)]
-struct Wards {
+struct LimboEntries {
     /// Not stamped yet, in the order of retirement.
     fresh: Vec<(Retired, u64)>,
     stamped: VecDeque<Stamped>,
@@ -85,37 +85,37 @@ struct Wards {
 
 /// One node's retired memory.
 #[derive(Debug, Default)]
-pub(crate) struct Quarantine {
-    wards: Mutex<Wards>,
+pub(crate) struct LimboList {
+    limbo_entries: Mutex<LimboEntries>,
     fresh: AtomicU64,
     fresh_bytes: AtomicU64,
     /// Items ever released.
     released: AtomicU64,
     /// Somebody found the pool full since the last round.
     pressure: AtomicBool,
-    pub(crate) turn: Turnstile,
+    pub(crate) turn: FifoMutex,
 }
 
-impl Quarantine {
+impl LimboList {
     /// Takes out what waits here, for another node. The caller has the turn: a round stamps by number.
     pub(crate) fn take_out(
         &self,
         most: usize,
         which: impl Fn(&Retired) -> bool,
     ) -> Vec<(Retired, u64)> {
-        let mut wards = locked(&self.wards);
+        let mut limbo_entries = locked(&self.limbo_entries);
         let mut left = most;
         let mut wanted = |(item, _): &mut (Retired, u64)| {
             let take = left > 0 && which(item);
             left -= usize::from(take);
             take
         };
-        let fresh: Vec<_> = wards.fresh.extract_if(.., &mut wanted).collect();
+        let fresh: Vec<_> = limbo_entries.fresh.extract_if(.., &mut wanted).collect();
         let mut out = Vec::new();
-        for s in &mut wards.stamped {
+        for s in &mut limbo_entries.stamped {
             out.extend(s.items.extract_if(.., &mut wanted));
         }
-        wards.stamped.retain(|s| !s.items.is_empty());
+        limbo_entries.stamped.retain(|s| !s.items.is_empty());
         self.fresh.fetch_sub(fresh.len() as u64, Ordering::Relaxed);
         self.fresh_bytes.fetch_sub(fresh.iter().map(|(_, b)| b).sum(), Ordering::Relaxed);
         out.extend(fresh);
@@ -123,8 +123,8 @@ impl Quarantine {
     }
 
     pub(crate) fn push(&self, item: Retired, bytes: u64) {
-        let mut wards = locked(&self.wards);
-        wards.fresh.push((item, bytes));
+        let mut limbo_entries = locked(&self.limbo_entries);
+        limbo_entries.fresh.push((item, bytes));
         self.fresh.fetch_add(1, Ordering::Relaxed);
         self.fresh_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -136,42 +136,42 @@ impl Quarantine {
 
     /// What waits here.
     pub(crate) fn spans(&self) -> Vec<Span> {
-        let wards = locked(&self.wards);
-        let stamped = wards.stamped.iter().flat_map(|s| &s.items);
-        wards.fresh.iter().chain(stamped).map(|(item, _)| item.span()).collect()
+        let limbo_entries = locked(&self.limbo_entries);
+        let stamped = limbo_entries.stamped.iter().flat_map(|s| &s.items);
+        limbo_entries.fresh.iter().chain(stamped).map(|(item, _)| item.span()).collect()
     }
 
     /// Items and bytes that wait.
     pub(crate) fn waiting(&self) -> (u64, u64) {
-        let wards = locked(&self.wards);
-        let stamped = wards.stamped.iter().flat_map(|s| &s.items);
-        let all = wards.fresh.iter().chain(stamped);
+        let limbo_entries = locked(&self.limbo_entries);
+        let stamped = limbo_entries.stamped.iter().flat_map(|s| &s.items);
+        let all = limbo_entries.fresh.iter().chain(stamped);
         all.fold((0, 0), |(n, bytes), (_, b)| (n + 1, bytes + b))
     }
 
     fn fresh_now(&self) -> usize {
-        locked(&self.wards).fresh.len()
+        locked(&self.limbo_entries).fresh.len()
     }
 
     fn newest_stamp(&self) -> Option<u64> {
-        locked(&self.wards).stamped.back().map(|s| s.stamp)
+        locked(&self.limbo_entries).stamped.back().map(|s| s.stamp)
     }
 
     fn stamp(&self, count: usize, stamp: u64) {
-        let mut wards = locked(&self.wards);
-        let items: Vec<_> = wards.fresh.drain(..count).collect();
+        let mut limbo_entries = locked(&self.limbo_entries);
+        let items: Vec<_> = limbo_entries.fresh.drain(..count).collect();
         let bytes = items.iter().map(|(_, b)| b).sum();
         self.fresh.fetch_sub(count as u64, Ordering::Relaxed);
         self.fresh_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        wards.stamped.push_back(Stamped { stamp, items });
+        limbo_entries.stamped.push_back(Stamped { stamp, items });
     }
 
     /// Everything stamped `oldest` or earlier; noted before it is here no more.
-    fn release(&self, oldest: u64, notes: &Notes) -> Vec<(Retired, u64)> {
-        let mut wards = locked(&self.wards);
-        let n = wards.stamped.iter().take_while(|s| s.stamp <= oldest).count();
-        let out: Vec<_> = wards.stamped.drain(..n).flat_map(|s| s.items).collect();
-        out.iter().for_each(|(item, _)| notes.add(|| item.span()));
+    fn release(&self, oldest: u64, gc_log: &GcLog) -> Vec<(Retired, u64)> {
+        let mut limbo_entries = locked(&self.limbo_entries);
+        let n = limbo_entries.stamped.iter().take_while(|s| s.stamp <= oldest).count();
+        let out: Vec<_> = limbo_entries.stamped.drain(..n).flat_map(|s| s.items).collect();
+        out.iter().for_each(|(item, _)| gc_log.add(|| item.span()));
         self.released.fetch_add(out.len() as u64, Ordering::Relaxed);
         out
     }
@@ -199,7 +199,7 @@ pub struct Reclaimed {
 impl PoolNode {
     /// Whether a round of reclamation is worth its verbs now. Cheap: two loads.
     pub fn reclaim_due(&self) -> bool {
-        let q = &self.quarantine;
+        let q = &self.limbo_list;
         q.fresh.load(Ordering::Relaxed) >= DUE_ITEMS
             || q.fresh_bytes.load(Ordering::Relaxed) >= DUE_BYTES
             || q.pressure.load(Ordering::Relaxed)
@@ -207,7 +207,7 @@ impl PoolNode {
 
     /// How many items this node has ever released from quarantine: what was retired came free in between when the number has grown.
     pub fn released(&self) -> u64 {
-        self.quarantine.released()
+        self.limbo_list.released()
     }
 
     /// One round: stamps what was retired, asks every compute node what runs, and frees what nobody can hold any more. Call it
@@ -217,7 +217,7 @@ impl PoolNode {
     /// # Errors
     /// Those of the fabric: a member that does not answer keeps everything in quarantine until it answers or is fenced.
     pub async fn reclaim(&self, ep: &Endpoint) -> Result<Reclaimed> {
-        let Some(turn) = Turn::try_acquire(&self.quarantine.turn) else {
+        let Some(turn) = Turn::try_acquire(&self.limbo_list.turn) else {
             return Ok(Reclaimed::default());
         };
         let out = self.round(ep, &turn).await?;
@@ -235,7 +235,7 @@ impl PoolNode {
     /// The same for a full pool: waits for its turn, and keeps no idle chunk.
     pub(crate) async fn reclaim_all(&self, ep: &Endpoint) -> Result<()> {
         let why = WaitReason { what: "another client's reclamation", at: 0 };
-        let turn = Turn::acquire(&self.quarantine.turn, ep, why).await?;
+        let turn = Turn::acquire(&self.limbo_list.turn, ep, why).await?;
         let round = self.round(ep, &turn).await;
         drop(turn);
         self.return_idle(ep, 0).await?;
@@ -249,11 +249,11 @@ impl PoolNode {
     /// `TimedOut` at the deadline; those of the fabric.
     pub async fn reclaim_for_room(&self, ep: &Endpoint) -> Result<bool> {
         let mut pause = ep.backoff("operations that hold retired memory", GlobalAddr::NULL);
-        let before = self.quarantine.released();
+        let before = self.limbo_list.released();
         loop {
-            let waits = self.quarantine.waiting().0 > 0;
+            let waits = self.limbo_list.waiting().0 > 0;
             self.reclaim_all(ep).await?;
-            if self.quarantine.released() != before {
+            if self.limbo_list.released() != before {
                 return Ok(true);
             }
             if !waits {
@@ -264,7 +264,7 @@ impl PoolNode {
     }
 
     async fn round(&self, ep: &Endpoint, _turn: &Turn<'_>) -> Result<Reclaimed> {
-        let q = &self.quarantine;
+        let q = &self.limbo_list;
         q.pressure.store(false, Ordering::Relaxed);
         let fresh = q.fresh_now();
         if fresh > 0 {
@@ -276,7 +276,7 @@ impl PoolNode {
         let Some(newest) = q.newest_stamp() else { return Ok(Reclaimed::default()) };
         let oldest = self.oldest_running(ep, newest).await?;
         let mut out = Reclaimed::default();
-        for (item, bytes) in q.release(oldest, &self.notes) {
+        for (item, bytes) in q.release(oldest, &self.gc_log) {
             out.bytes += bytes;
             match item {
                 Retired::Object(key, g) => {

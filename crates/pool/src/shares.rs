@@ -10,10 +10,10 @@ use std::cell::Cell;
 
 use dmtree_fabric::{Endpoint, Member, Result, Role, Standing, State};
 
-use crate::homes::{ask_settle, first_home};
 use crate::ids::COMPUTE_PARTITIONS;
 use crate::node::PoolNode;
-use crate::rehome::Seen;
+use crate::owners::{ask_settle, first_owner};
+use crate::reassign::Seen;
 use crate::wire::{LONGEST_CALL_NS, locked};
 
 /// How many times faster the steps of a keeper that has just joined come.
@@ -36,8 +36,8 @@ pub(crate) struct Looks {
 
 /// Whether a compute node's life is over and its death has come to its end, so that nobody else
 /// will give its partitions a home.
-pub(crate) fn is_over(state: &State, home: Member) -> bool {
-    home.node.role() == Role::Compute && state.standing(home) == Some(Standing::Gone)
+pub(crate) fn is_over(state: &State, owner: Member) -> bool {
+    owner.node.role() == Role::Compute && state.standing(owner) == Some(Standing::Gone)
 }
 
 impl PoolNode {
@@ -97,7 +97,7 @@ impl PoolNode {
     /// Whether this node is the home of partitions. In its first life it is that of its share without
     /// a record.
     fn serves_in(&self, seen: &[Seen]) -> bool {
-        self.view.me.incarnation <= 1 || seen.iter().any(|s| s.partition.home == self.view.me)
+        self.view.me.incarnation <= 1 || seen.iter().any(|s| s.partition.owner == self.view.me)
     }
 
     /// The same as this node's keeper has found it.
@@ -117,12 +117,12 @@ impl PoolNode {
 
     /// Partitions to move, and where to if it matters.
     fn left_behind(&self, state: &State, seen: &[Seen]) -> (Vec<u16>, Option<Member>) {
-        let is_left = |home: Member| match home.node.role() {
+        let is_left = |owner: Member| match owner.node.role() {
             Role::Memory => true,
-            Role::Compute => is_over(state, home),
+            Role::Compute => is_over(state, owner),
         };
         let compute = |s: &&Seen| s.partition.number < COMPUTE_PARTITIONS && !s.torn;
-        let left = seen.iter().filter(compute).filter(|s| is_left(s.partition.home));
+        let left = seen.iter().filter(compute).filter(|s| is_left(s.partition.owner));
         let left: Vec<u16> = left.map(|s| s.partition.number).take(AT_ONCE).collect();
         if !left.is_empty() {
             return (left, None);
@@ -131,15 +131,15 @@ impl PoolNode {
             return (Vec::new(), None);
         }
         let opened: Vec<u16> = seen.iter().map(|s| s.partition.number).collect();
-        (self.orphans(&opened).take(UNOPENED_SHARE).collect(), Some(self.view.me))
+        (self.abandoned_locks(&opened).take(UNOPENED_SHARE).collect(), Some(self.view.me))
     }
 
     /// Partitions that were never opened and whose first home is not its home any more.
-    pub(crate) fn orphans(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
+    pub(crate) fn abandoned_locks(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
         let (c, m) = (self.shape.compute_nodes, self.shape.memory.len() as u16);
         let state = self.view.state();
         let gone = move |p: &u16| {
-            let first = Member { node: first_home(*p, c, m), incarnation: 1 };
+            let first = Member { node: first_owner(*p, c, m), incarnation: 1 };
             state.standing(first).is_some_and(|s| s == Standing::Gone)
         };
         (0..COMPUTE_PARTITIONS).filter(|p| !opened.contains(p)).filter(gone)

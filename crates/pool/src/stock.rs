@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{
     Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, WaitReason,
 };
 
-use crate::homes::{MAX_CELLS, ask_cells, first_home, homeless, homes_of};
+use crate::gc_log::Span;
 use crate::ids::{PARTITIONS, SEGMENTS, TableId, TableSide};
 use crate::layout::{DIRECTORY_BYTES, Partition, Shape};
 use crate::node::Turn;
-use crate::notes::Span;
+use crate::owners::{MAX_CELLS, ask_cells, first_owner, owners_of, unowned};
 use crate::pieces::Piece;
 use crate::view::{View, may_use};
 use crate::wire::locked;
@@ -32,9 +32,9 @@ struct Stock {
 }
 
 #[derive(Debug)]
-struct Home {
+struct Owner {
     node: NodeId,
-    refill: Turnstile,
+    refill: FifoMutex,
     /// By index, and lines - 1: cells go back to the index that had them, whose partitions they are
     /// of.
     stocks: Mutex<BTreeMap<(u32, usize), Stock>>,
@@ -42,7 +42,7 @@ struct Home {
 
 #[derive(Debug)]
 struct Side {
-    homes: Vec<Home>,
+    owners: Vec<Owner>,
     /// Turns are kept by size: cells of each size spread by themselves.
     cursors: [AtomicUsize; 4],
     batch: u16,
@@ -62,17 +62,20 @@ impl Tables {
     pub(crate) fn new(cn: NodeId, shape: &Shape) -> Self {
         let (c, m) = (shape.compute_nodes, shape.memory.len() as u16);
         let side = |role: Role, bytes: u64| {
-            let n = homes_of(role, c, m);
-            let home = |i: u16| match role {
+            let n = owners_of(role, c, m);
+            let owner = |i: u16| match role {
                 Role::Compute => NodeId::compute(i),
                 Role::Memory => NodeId::memory(i),
             };
-            let home =
-                |i: u16| Home { node: home(i), refill: Turnstile::new(), stocks: Mutex::default() };
+            let owner = |i: u16| Owner {
+                node: owner(i),
+                refill: FifoMutex::new(),
+                stocks: Mutex::default(),
+            };
             // Stocks of all nodes together hold a small part of a home.
             let batch = (bytes / 64 / 256 / u64::from(c)).clamp(1, BATCH);
             Side {
-                homes: (0..n).map(home).collect(),
+                owners: (0..n).map(owner).collect(),
                 cursors: std::array::from_fn(|_| AtomicUsize::new(cn.index())),
                 batch: batch.min(u64::from(MAX_CELLS)) as u16,
             }
@@ -107,7 +110,7 @@ impl Tables {
         }
         Err(trouble.unwrap_or_else(|| {
             let names = |s: &Side| {
-                let names: Vec<_> = s.homes.iter().take(8).map(|h| h.node.to_string()).collect();
+                let names: Vec<_> = s.owners.iter().take(8).map(|h| h.node.to_string()).collect();
                 names.join(", ")
             };
             let compute = match side {
@@ -126,33 +129,33 @@ impl Tables {
         }))
     }
 
-    fn home(&self, t: TableId) -> Option<&Home> {
+    fn owner(&self, t: TableId) -> Option<&Owner> {
         let (partition, ..) = t.place()?;
         // Where the cell is now, if known: what was moved is not stocked under its old home.
         let node = match self.resolve_cached(t) {
             Some(at) => at.node(),
-            None => first_home(partition, self.shape.0, self.shape.1),
+            None => first_owner(partition, self.shape.0, self.shape.1),
         };
         let side = if node.role() == Role::Compute { &self.compute } else { &self.memory };
-        side.homes.get(node.index())
+        side.owners.get(node.index())
     }
 
     /// Takes a cell back; false when no such cell can exist.
     pub(crate) fn put(&self, index: u32, t: TableId) -> bool {
-        let Some(home) = self.home(t) else { return false };
-        locked(&home.stocks).entry(size_of(index, t)).or_default().cells.push(t);
+        let Some(owner) = self.owner(t) else { return false };
+        locked(&owner.stocks).entry(size_of(index, t)).or_default().cells.push(t);
         true
     }
 
     pub(crate) fn stocked(&self) -> u64 {
-        let homes = self.compute.homes.iter().chain(&self.memory.homes);
-        homes.map(|h| locked(&h.stocks).values().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
+        let owners = self.compute.owners.iter().chain(&self.memory.owners);
+        owners.map(|h| locked(&h.stocks).values().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
     }
 
     /// Takes out one part in `parts` of the cells in stock, rounded up: those of an index and so many lines, or all.
     pub(crate) fn take_free(&self, only: Option<(u32, u8)>, parts: usize, out: &mut Vec<Piece>) {
         let only = only.map(|(index, lines)| (index, usize::from(lines) - 1));
-        for h in self.compute.homes.iter().chain(&self.memory.homes) {
+        for h in self.compute.owners.iter().chain(&self.memory.owners) {
             let mut stocks = locked(&h.stocks);
             for (size, stock) in stocks.iter_mut().filter(|(s, _)| only.is_none_or(|o| o == **s)) {
                 let count = stock.cells.len().div_ceil(parts);
@@ -164,25 +167,25 @@ impl Tables {
     /// Whether the next cells of an index, of so many lines, on a side have to be asked for.
     pub(crate) fn is_dry(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
         let size = (index, usize::from(lines) - 1);
-        let homes = match side {
-            TableSide::Compute => &self.compute.homes,
-            TableSide::Memory => &self.memory.homes,
+        let owners = match side {
+            TableSide::Compute => &self.compute.owners,
+            TableSide::Memory => &self.memory.owners,
         };
-        homes.iter().all(|h| locked(&h.stocks).get(&size).is_none_or(|s| s.cells.is_empty()))
+        owners.iter().all(|h| locked(&h.stocks).get(&size).is_none_or(|s| s.cells.is_empty()))
     }
 
     /// Whether no home of a side gives new cells of an index, of so many lines.
     pub(crate) fn is_used_up(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
-        let homes = match side {
-            TableSide::Compute => &self.compute.homes,
-            TableSide::Memory => &self.memory.homes,
+        let owners = match side {
+            TableSide::Compute => &self.compute.owners,
+            TableSide::Memory => &self.memory.owners,
         };
-        homes.iter().all(|h| h.is_full((index, usize::from(lines) - 1)))
+        owners.iter().all(|h| h.is_full((index, usize::from(lines) - 1)))
     }
 
     /// Cells in stock.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
-        for h in self.compute.homes.iter().chain(&self.memory.homes) {
+        for h in self.compute.owners.iter().chain(&self.memory.owners) {
             let stocks = locked(&h.stocks);
             out.extend(stocks.values().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
         }
@@ -214,9 +217,9 @@ impl Tables {
             match bytes.extract(|b| Partition::decode(b, number)) {
                 Ok(p) => break p,
                 Err(()) => {
-                    let home = bytes.extract(|b| Partition::remains(b, number)).home;
-                    if pause.steps() > 3 && !may_use(&view.state(), number, home) {
-                        return Err(homeless(number, home));
+                    let owner = bytes.extract(|b| Partition::remains(b, number)).owner;
+                    if pause.steps() > 3 && !may_use(&view.state(), number, owner) {
+                        return Err(unowned(number, owner));
                     }
                     // Its home is writing it, or has died doing so.
                     pause.step().await?;
@@ -225,16 +228,16 @@ impl Tables {
         };
         let p = p.filter(|p| t.first_line() + u64::from(t.lines()) <= p.lines).ok_or_else(none)?;
         // A home that has restarted knows nothing of it: its directory entry is about to change.
-        let current = fabric.incarnation(p.home.node) == Some(p.home.incarnation);
-        let fits = || p.inside(fabric.region_bytes(p.home.node));
+        let current = fabric.incarnation(p.owner.node) == Some(p.owner.incarnation);
+        let fits = || p.inside(fabric.region_bytes(p.owner.node));
         if current && !fits() {
             return Err(Error::corrupt(format!(
                 "the directory places partition {number} outside the region of {}",
-                p.home.node
+                p.owner.node
             )));
         }
         let usable = view.with_state(|state| {
-            let usable = current && may_use(state, number, p.home);
+            let usable = current && may_use(state, number, p.owner);
             let known = &self.directory[usize::from(number) * SEGMENTS..][..SEGMENTS];
             for (known, base) in known.iter().zip(&p.segments) {
                 if usable && *base != 0 {
@@ -244,14 +247,14 @@ impl Tables {
             usable
         });
         if !usable {
-            return Err(homeless(number, p.home));
+            return Err(unowned(number, p.owner));
         }
         Ok(GlobalAddr::from_bits(p.segments[segment]).plus(offset))
     }
 
     /// Homes that had no cell are asked again.
     pub(crate) fn reopen(&self) {
-        for h in self.compute.homes.iter().chain(&self.memory.homes) {
+        for h in self.compute.owners.iter().chain(&self.memory.owners) {
             locked(&h.stocks).values_mut().for_each(|s| s.full = 0);
         }
     }
@@ -259,8 +262,8 @@ impl Tables {
     /// Forgets where the tables are for which `gone` says so, given their partition and home.
     pub(crate) fn forget(&self, gone: impl Fn(u16, NodeId) -> bool) {
         for (number, known) in (0..PARTITIONS).zip(self.directory.chunks_exact(SEGMENTS)) {
-            let home = known.iter().map(|k| k.load(Ordering::Relaxed)).find(|b| *b != 0);
-            if home.is_some_and(|base| gone(number, GlobalAddr::from_bits(base).node())) {
+            let owner = known.iter().map(|k| k.load(Ordering::Relaxed)).find(|b| *b != 0);
+            if owner.is_some_and(|base| gone(number, GlobalAddr::from_bits(base).node())) {
                 known.iter().for_each(|k| k.store(0, Ordering::SeqCst));
             }
         }
@@ -281,31 +284,31 @@ impl Side {
         trouble: &mut Option<Error>,
     ) -> Result<Option<TableId>> {
         let size = (index, usize::from(lines) - 1);
-        let n = self.homes.len();
+        let n = self.owners.len();
         let first = self.cursors[size.1].fetch_add(1, Ordering::Relaxed);
-        for home in (0..n).map(|k| &self.homes[(first.wrapping_add(k)) % n]) {
-            if let Err(e) = view.check_presence(home.node) {
+        for owner in (0..n).map(|k| &self.owners[(first.wrapping_add(k)) % n]) {
+            if let Err(e) = view.check_presence(owner.node) {
                 trouble.get_or_insert(e);
                 continue;
             }
-            if let Some(t) = home.pop(size) {
+            if let Some(t) = owner.pop(size) {
                 return Ok(Some(t));
             }
-            if !view.is_worth_asking(home.node) || home.is_full(size) {
+            if !view.is_worth_asking(owner.node) || owner.is_full(size) {
                 continue;
             }
-            let why = WaitReason { what: "table cells", at: u64::from(home.node.bits()) };
-            let _turn = Turn::acquire(&home.refill, ep, why).await?;
-            if let Some(t) = home.pop(size) {
+            let why = WaitReason { what: "table cells", at: u64::from(owner.node.bits()) };
+            let _turn = Turn::acquire(&owner.refill, ep, why).await?;
+            if let Some(t) = owner.pop(size) {
                 return Ok(Some(t));
             }
-            if home.is_full(size) {
+            if owner.is_full(size) {
                 continue;
             }
-            match ask_cells(ep, home.node, index, lines, self.batch).await {
+            match ask_cells(ep, owner.node, index, lines, self.batch).await {
                 Ok(cells) => {
-                    let mut stocks = locked(&home.stocks);
-                    let none = cells.is_empty() && home.node.role() == Role::Compute;
+                    let mut stocks = locked(&owner.stocks);
+                    let none = cells.is_empty() && owner.node.role() == Role::Compute;
                     stocks.entry(size).or_default().full = if none { ASK_AGAIN } else { 0 };
                     for t in cells.into_iter().rev() {
                         stocks.entry(size_of(index, t)).or_default().cells.push(t);
@@ -322,7 +325,7 @@ impl Side {
     }
 }
 
-impl Home {
+impl Owner {
     fn pop(&self, size: (u32, usize)) -> Option<TableId> {
         locked(&self.stocks).get_mut(&size)?.cells.pop()
     }

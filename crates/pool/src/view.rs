@@ -164,8 +164,8 @@ impl View {
 }
 
 /// Whether tables of a partition may be used where the directory says they are.
-pub(crate) fn may_use(state: &State, partition: u16, home: Member) -> bool {
-    let dead = state.standing(home).is_some_and(|s| s != Standing::Living);
+pub(crate) fn may_use(state: &State, partition: u16, owner: Member) -> bool {
+    let dead = state.standing(owner).is_some_and(|s| s != Standing::Living);
     let moving = state.planned.as_ref().is_some_and(|p| p.partitions.contains(&partition));
     !dead && !moving
 }

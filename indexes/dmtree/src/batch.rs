@@ -52,7 +52,7 @@ impl DmTree {
                     taken += 1;
                     let place = Place { leaf: route.leaf, slot };
                     let probe = self.judge(place, &bytes, key, hash, &mut value).await?;
-                    done = matches!(probe, Some(Probe::Hit { ver, .. }) if ver.life == route.life);
+                    done = matches!(probe, Some(Probe::Hit { ver, .. }) if ver.generation == route.generation);
                 }
                 if done || self.get_pinned(key, hash, &mut value).await? {
                     out.set(n * 64 + i, &value);
@@ -136,14 +136,14 @@ impl DmTree {
         later.append(pending);
         *pending = later;
         let ran = self.run_round(writes, round, outcomes).await;
-        self.leave_orphans();
+        self.leave_abandoned_locks();
         ran
     }
 
     async fn write_one(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         let _pin = self.pin();
         let written = self.write_one_pinned(key, w).await;
-        self.leave_orphans();
+        self.leave_abandoned_locks();
         written
     }
 

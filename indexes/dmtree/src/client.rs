@@ -8,7 +8,6 @@ use dmtree_fabric::verb::{cas, read};
 use dmtree_fabric::{Endpoint, Error, GlobalAddr, OpOutcome, Result, Stage, Step, Verified};
 use dmtree_pool::{BlockPtr, EpochHandle, TableId};
 
-use crate::defects::Defect;
 use crate::format::area::Stored;
 use crate::format::block;
 use crate::format::leaf::{FenceArea, Header, check_header, check_slots};
@@ -16,6 +15,7 @@ use crate::format::slot::{self, Place, Slot, State};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 use crate::node::DmNode;
 use crate::unlock::UnlockHook;
 
@@ -87,11 +87,11 @@ pub(crate) struct Locks {
 
 /// Whether what a pointer names is held for whoever reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
+pub(crate) enum Validation {
     /// It was reachable, or locked, in this operation.
     Held,
     /// What names it may be dead for long: the bytes may be anybody's.
-    Doubtful,
+    Unvalidated,
 }
 
 /// An operation runs: what it may reach is not reused before it ends, and the locks that it has then are orphans.
@@ -104,7 +104,7 @@ impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         let c = self.0;
         if c.ep.is_quiet() {
-            c.leave_orphans();
+            c.leave_abandoned_locks();
             c.epoch.borrow().leave();
             return;
         }
@@ -114,7 +114,7 @@ impl Drop for Pinned<'_> {
         let epoch = c.epoch.replace(Rc::new(c.node.pool.register()));
         let node = c.node.clone();
         c.ep.when_quiet(move || {
-            locks.into_iter().for_each(|h| node.orphan(h));
+            locks.into_iter().for_each(|h| node.abandoned_lock(h));
             epoch.leave();
         });
     }
@@ -124,7 +124,7 @@ impl Drop for Pinned<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub leaf: GlobalAddr,
-    pub life: u16,
+    pub generation: u16,
     pub table: TableId,
     pub capacity: usize,
     /// Tag of the upper fence that the parent implies.
@@ -134,7 +134,10 @@ pub(crate) struct Route {
 impl Route {
     /// Whether a table is that of this leaf, in this life, with this range.
     pub fn matches(&self, t: &Table) -> bool {
-        !t.dead && t.leaf == self.leaf && t.ver.life == self.life && t.fence == self.fence
+        !t.dead
+            && t.leaf == self.leaf
+            && t.ver.generation == self.generation
+            && t.fence == self.fence
     }
 }
 
@@ -188,7 +191,7 @@ impl DmTree {
     }
 
     pub(crate) fn pin(&self) -> Pinned<'_> {
-        match self.node.has(Defect::NoEpoch) {
+        match self.node.has(Mutant::NoEpoch) {
             false => self.epoch.borrow().enter(),
             true => self.epoch.borrow().leave(),
         }
@@ -199,7 +202,7 @@ impl DmTree {
     /// The operation holds this lock from now on.
     pub(crate) fn hold(&self, tag: LockTag, on: Lockable) {
         self.held.borrow_mut().push(HeldLock { tag, on });
-        if self.node.has(Defect::MoveWhileLocked) {
+        if self.node.has(Mutant::MoveWhileLocked) {
             self.epoch.borrow().pass();
         }
     }
@@ -213,11 +216,11 @@ impl DmTree {
     }
 
     /// It could not give this lock back, and does nothing under it any more.
-    pub(crate) fn leave_orphan(&self, tag: LockTag) {
+    pub(crate) fn leave_abandoned_lock(&self, tag: LockTag) {
         let mut held = self.held.borrow_mut();
         if let Some(i) = held.iter().rposition(|h| h.tag == tag) {
             let h = held.swap_remove(i);
-            self.node.orphan(h);
+            self.node.abandoned_lock(h);
         }
     }
 
@@ -232,7 +235,7 @@ impl DmTree {
     #[inline]
     pub(crate) fn check_lease(&self) -> Result<()> {
         match self.node.pool.check_lease(&self.ep) {
-            Err(_) if self.node.has(Defect::NoLease) => Ok(()),
+            Err(_) if self.node.has(Mutant::NoLease) => Ok(()),
             checked => checked,
         }
     }
@@ -241,7 +244,7 @@ impl DmTree {
     #[inline]
     pub(crate) fn check_lease_untouched(&self) -> Result<()> {
         match self.node.pool.check_lease_untouched(&self.ep) {
-            Err(_) if self.node.has(Defect::NoLease) => Ok(()),
+            Err(_) if self.node.has(Mutant::NoLease) => Ok(()),
             checked => checked,
         }
     }
@@ -254,7 +257,7 @@ impl DmTree {
 
     /// An operation has come to its end. Locks that it could not give back, because a verb under them failed, are orphans now: no
     /// verb of theirs executes any more, and whoever meets one repairs what it covers.
-    pub(crate) fn leave_orphans(&self) {
+    pub(crate) fn leave_abandoned_locks(&self) {
         self.leave_since(&Locks::default());
     }
 
@@ -262,11 +265,11 @@ impl DmTree {
     pub(crate) fn leave_since(&self, before: &Locks) {
         if self.held.borrow().len() > before.held {
             let left = self.held.borrow_mut().split_off(before.held);
-            left.into_iter().for_each(|h| self.node.orphan(h));
+            left.into_iter().for_each(|h| self.node.abandoned_lock(h));
         }
         if self.tries.borrow().len() > before.tries {
             let left = self.tries.borrow_mut().split_off(before.tries);
-            left.into_iter().for_each(|h| self.node.orphan(h));
+            left.into_iter().for_each(|h| self.node.abandoned_lock(h));
         }
     }
 
@@ -325,7 +328,7 @@ impl DmTree {
     ) -> Result<(u64, dmtree_fabric::Sampled)> {
         let (at, was, tag) = (word.0, word.1, h.tag.0);
         self.try_with(h, async {
-            match self.node.has(Defect::LockBesideRead) {
+            match self.node.has(Mutant::LockBesideRead) {
                 false => self.cas_and_read(at, (was, tag), body, len).await,
                 true => self.ep.batch((cas(at, was, tag), read(body, len as u32))).await,
             }
@@ -359,7 +362,7 @@ impl DmTree {
     /// A try has failed in a way that leaves it open whether the lock was taken, and the operation goes on without it.
     pub(crate) fn leave_try(&self, h: HeldLock) {
         self.forget_try(h.tag);
-        self.node.orphan(h);
+        self.node.abandoned_lock(h);
     }
 
     /// `[CAS lock 0->0, READ table]`: when the lock was free at the CAS, the table is exact at that instant or at a later one
@@ -375,7 +378,7 @@ impl DmTree {
         loop {
             let len = Table::body_len(capacity);
             self.ep.step(Step::Table);
-            let got = match self.node.has(Defect::ConfirmWithoutCas) {
+            let got = match self.node.has(Mutant::ConfirmWithoutCas) {
                 false => self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await,
                 true => self
                     .ep
@@ -385,13 +388,13 @@ impl DmTree {
             };
             let (was, bytes) = match got {
                 Ok(got) => got,
-                Err(e) if is_away(&e) && !self.node.has(Defect::HomeIsNeeded) => {
-                    Mark::HomeAway.hit();
+                Err(e) if is_away(&e) && !self.node.has(Mutant::OwnerIsNeeded) => {
+                    Mark::OwnerAway.hit();
                     return Ok(Confirmed::Odd);
                 }
                 Err(e) => return Err(e),
             };
-            if was != 0 && !self.node.has(Defect::ConfirmWhileLocked) {
+            if was != 0 && !self.node.has(Mutant::ConfirmWhileLocked) {
                 return Ok(Confirmed::Locked);
             }
             match bytes.extract(|b| Table::view(table, capacity, b)) {
@@ -424,7 +427,7 @@ impl DmTree {
                 continue;
             }
             let whole = bytes.check(|b| {
-                let mixed = self.node.has(Defect::LeafMixed);
+                let mixed = self.node.has(Mutant::LeafMixed);
                 let header = check_slots(g, addr, b, (capacity, mixed), |_, _| ());
                 header.filter(|h| h.slots == capacity).map(|_| ()).ok_or(())
             });
@@ -449,7 +452,7 @@ impl DmTree {
             Box::pin(self.help_leaf(leaf)).await?;
         }
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
-            Box::pin(self.look_around(leaf)).await?;
+            Box::pin(self.diagnose_stall(leaf)).await?;
         }
         self.pass();
         backoff.step().await
@@ -457,13 +460,13 @@ impl DmTree {
 
     /// The bytes of a fence; `None` is the right end.
     pub(crate) async fn fence_bytes(&self, stored: Stored<'_>) -> Result<Option<Vec<u8>>> {
-        self.fence_in(stored, Trust::Held).await
+        self.fence_in(stored, Validation::Held).await
     }
 
     pub(crate) async fn fence_in(
         &self,
         stored: Stored<'_>,
-        trust: Trust,
+        trust: Validation,
     ) -> Result<Option<Vec<u8>>> {
         match stored {
             Stored::Inline(bytes) => Ok(Some(bytes.to_vec())),
@@ -488,13 +491,13 @@ impl DmTree {
         at: BlockPtr,
         f: impl FnOnce(&[u8], &[u8]),
     ) -> Result<bool> {
-        self.block_in(at, Trust::Held, f).await
+        self.block_in(at, Validation::Held, f).await
     }
 
     async fn block_in(
         &self,
         at: BlockPtr,
-        trust: Trust,
+        trust: Validation,
         f: impl FnOnce(&[u8], &[u8]),
     ) -> Result<bool> {
         if at.is_null() {
@@ -502,8 +505,8 @@ impl DmTree {
         }
         self.ep.step(Step::Entry);
         let bytes = match trust {
-            Trust::Held => self.ep.read(at.addr(), at.capacity()).await?,
-            Trust::Doubtful => self.ep.read_doubtful(at.addr(), at.capacity()).await?,
+            Validation::Held => self.ep.read(at.addr(), at.capacity()).await?,
+            Validation::Unvalidated => self.ep.read_unvalidated(at.addr(), at.capacity()).await?,
         };
         let whole = bytes.extract(|b| block::check(at, b).map(|(k, v)| f(k, v)).is_some());
         if !whole {

@@ -12,9 +12,9 @@ use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_pool::BlockPtr;
 
 use crate::client::{Confirmed, DmTree, LeafCopy, Route};
-use crate::defects::Defect;
 use crate::format::u64_at;
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 use crate::probe::{Pair, Probe, pair_of};
 use crate::route::Candidates;
 use crate::write::Present;
@@ -50,8 +50,8 @@ impl DmTree {
     pub(crate) async fn get_op(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         check_key(key)?;
         let hash = KeyHash::of(key);
-        if self.node.has_orphans() {
-            self.settle_some().await;
+        if self.node.has_abandoned_locks() {
+            self.recover_some_locks().await;
         }
         let scope = self.ep.begin(OpKind::Get);
         out.clear();
@@ -97,7 +97,7 @@ impl DmTree {
                 lease.begin(&self.ep).await?;
                 drop(resting);
                 self.ep.point().await;
-                if !self.node.has(Defect::DelegateLate) {
+                if !self.node.has(Mutant::DelegateLate) {
                     lease.seal(out);
                 }
                 Some(lease)
@@ -107,7 +107,7 @@ impl DmTree {
         let result = self.get_alone(key, hash, out).await;
         if let Some(mut lease) = lease {
             self.ep.point().await;
-            if self.node.has(Defect::DelegateLate) {
+            if self.node.has(Mutant::DelegateLate) {
                 lease.seal(&mut Vec::new());
             }
             finish_read(lease, &result, out);
@@ -118,7 +118,7 @@ impl DmTree {
 
     /// Only with its defect.
     pub(crate) async fn stop_for_death(&self) {
-        while self.node.has(Defect::StopForDeath) && !self.node.pool.is_settled() {
+        while self.node.has(Mutant::StopForDeath) && !self.node.pool.is_settled() {
             self.ep.sleep(100_000).await;
         }
     }
@@ -189,7 +189,9 @@ impl DmTree {
     ) -> Result<Answer> {
         for slot in slots {
             let probe = self.probe(route.leaf, usize::from(*slot), key, hash, out).await?;
-            if probe.ver().life != route.life && !self.node.has(Defect::MirrorOtherLife) {
+            if probe.ver().generation != route.generation
+                && !self.node.has(Mutant::MirrorOtherGeneration)
+            {
                 return Ok(Answer::Stale);
             }
             if matches!(probe, Probe::Hit { .. }) {
@@ -240,7 +242,7 @@ impl DmTree {
         }
         for slot in candidates.as_slice() {
             let probe = self.probe(route.leaf, usize::from(*slot), key, hash, out).await?;
-            if matches!(probe, Probe::Hit { .. }) && probe.ver().life == route.life {
+            if matches!(probe, Probe::Hit { .. }) && probe.ver().generation == route.generation {
                 return Ok(Answer::Found);
             }
             // The same version throughout: the key was not moved, so if the table named it, it was deleted since.
@@ -261,7 +263,7 @@ impl DmTree {
         (out, learn): (&mut Vec<u8>, Learn),
     ) -> Result<Answer> {
         let mut leaf = self.read_leaf(route.leaf, route.capacity).await?;
-        if leaf.header(self).ver.life != route.life {
+        if leaf.header(self).ver.generation != route.generation {
             return Ok(Answer::Stale);
         }
         let mut backoff = self.ep.backoff("a structure change", route.leaf);
@@ -298,7 +300,7 @@ impl DmTree {
             }
             hops += 1;
             if hops > FREE_HOPS {
-                self.stroll(&mut backoff, &leaf).await?;
+                self.paced_walk(&mut backoff, &leaf).await?;
             }
             leaf = self.read_leaf(on, leaf.capacity).await?;
         }
@@ -330,8 +332,8 @@ impl DmTree {
                 fps[i] = KeyHash::of(k).fingerprint();
             }
         }
-        let life = leaf.header(self).ver.life;
-        self.fill_mirror(key, &Route { leaf: leaf.addr, life, ..*route }, &fps);
+        let generation = leaf.header(self).ver.generation;
+        self.fill_mirror(key, &Route { leaf: leaf.addr, generation, ..*route }, &fps);
     }
 
     async fn search_leaf(

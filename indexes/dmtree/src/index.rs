@@ -109,8 +109,8 @@ impl RangeIndex for DmTree {
         Self::sweep(self).await
     }
 
-    async fn census(&mut self) -> Result<Found> {
-        self.census_op(None).await
+    async fn gc(&mut self) -> Result<Found> {
+        self.gc_op(None).await
     }
 
     async fn walk(&mut self) -> Result<Shape> {
@@ -156,7 +156,7 @@ impl DmTree {
         }
 
         let grant = self.alloc_inner().await?;
-        let ver = crate::format::Ver { life: grant.life, range: 0 };
+        let ver = crate::format::Ver { generation: grant.generation, range: 0 };
         let mut image = self.ep.buf(g.inner_image() as u32).await?;
         image.fill(0);
         let none = dmtree_pool::TableId::from_bits(0);

@@ -5,46 +5,46 @@
 #![forbid(unsafe_code)]
 
 mod batch;
-mod census;
 mod client;
-mod defects;
 mod fair;
 pub mod format;
+mod gc;
 mod get;
 mod index;
 mod load;
 mod lock;
-mod lookaround;
 mod maintain;
-mod mark_live;
+mod mark;
 mod marks;
-mod mend;
-mod mend_dead;
-mod mend_inner;
 mod merge;
+mod mutants;
 mod node;
 mod options;
 mod parent;
 mod probe;
 #[cfg(test)]
 mod rare;
+mod recover_inner;
+mod recover_leaf;
+mod recover_lock;
+mod recover_tombstone;
 mod relocate;
 mod room;
-mod rough;
 mod route;
 mod scan;
-mod settle;
 mod split;
+mod stall_diagnosis;
 mod sweep;
 mod unlock;
+mod unvalidated;
 mod walk;
 mod words;
-mod words_mend;
+mod words_recover;
 mod words_write;
 mod write;
 
 pub use client::DmTree;
-pub use defects::Defect;
 pub use marks::Mark;
+pub use mutants::Mutant;
 pub use node::DmNode;
 pub use options::{Options, Tables};

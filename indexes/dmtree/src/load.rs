@@ -14,13 +14,13 @@ use dmtree_parts::{Loaded, Outcome, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant, TableId};
 
 use crate::client::DmTree;
-use crate::defects::Defect;
 use crate::format::inner::{Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header};
 use crate::format::slot::Place;
 use crate::format::table::{BODY_AT, Table};
 use crate::format::{Ver, put_u64};
 use crate::lock::Locked;
+use crate::mutants::Mutant;
 use crate::parent::LockedInner;
 use crate::split::{NewLeaf, separator};
 
@@ -44,7 +44,7 @@ impl DmTree {
         })?;
         let scope = self.ep.begin(OpKind::Load);
         let loaded = self.load_sorted(&mut all, fill).await;
-        self.leave_orphans();
+        self.leave_abandoned_locks();
         let loaded = loaded?;
         scope.end(OpOutcome::Other);
         Ok(loaded)
@@ -125,7 +125,7 @@ impl DmTree {
         // R0.next says where the commit leads to, for whoever finishes the load of a dead client; L.into commits.
         let g = self.node.g;
         self.check_lease()?;
-        if self.node.has(Defect::LoadCommitEarly) {
+        if self.node.has(Mutant::LoadCommitEarly) {
             self.commit_into(l.route.leaf, first_leaf).await?;
         }
         self.ep.write_word(r0.addr.plus(g.next_at() as u64), root.bits()).await?;
@@ -137,19 +137,19 @@ impl DmTree {
         self.commit_into(r0.addr, root).await?;
         // Whoever met the old node meanwhile has swung the root himself, and it may have grown since.
         self.ep.cas(self.node.root.word, r0.addr.bits(), root.bits()).await?;
-        let dead_inner = Grant { addr: r0.addr, life: r0.ver.life };
+        let dead_inner = Grant { addr: r0.addr, generation: r0.ver.generation };
         self.node.cache.clear();
         self.unlock_inner(r0).await?;
         let dead = l.route;
         let pool = &self.node.pool;
-        let buried = self.bury_table(l).await?;
+        let closed = self.close_table(l).await?;
         pool.retire(&self.node.inner_arena, dead_inner);
-        if !buried {
+        if !closed {
             return Ok(taken.leaves.len() as u64);
         }
         pool.retire(
             self.node.leaf_arena(dead.capacity),
-            Grant { addr: dead.leaf, life: dead.life },
+            Grant { addr: dead.leaf, generation: dead.generation },
         );
         self.retire_table(dead.table);
         Ok(taken.leaves.len() as u64)
@@ -319,7 +319,7 @@ impl DmTree {
             let range = firsts[i]..firsts[i] + sizes[i];
             let mut blocks = Vec::new();
             let image = async {
-                let ver = Ver { life: grants[i].life, range: 0 };
+                let ver = Ver { generation: grants[i].generation, range: 0 };
                 let addr = grants[i].addr;
                 let mut image = self.ep.buf(g.inner_image() as u32).await?;
                 image.fill(0);
@@ -356,7 +356,7 @@ impl DmTree {
             .iter()
             .map(|grant| Child {
                 addr: grant.addr,
-                life: grant.life,
+                generation: grant.generation,
                 table: TableId::from_bits(0),
                 slots: g.fanout,
             })

@@ -10,9 +10,9 @@ use dmtree_parts::handover::LocalTurn;
 use dmtree_parts::turns::Turn;
 
 use crate::client::{DmTree, HeldLock, LeafCopy, Lockable, Route, is_away};
-use crate::defects::Defect;
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 
 /// Longest pause between two tries for a leaf's lock. It is held for two or three round trips, and one client of each compute
 /// node tries: longer pauses leave it idle between two holders.
@@ -75,7 +75,7 @@ impl DmTree {
             let tried = match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(at) => (at, self.try_lock((route, &turn), at, tag, doubt == Some(at)).await),
                 Err(e) if is_away(&e) => {
-                    Mark::Homeless.hit();
+                    Mark::Unowned.hit();
                     (GlobalAddr::NULL, Err(e))
                 }
                 Err(e) => return Err(e),
@@ -93,7 +93,7 @@ impl DmTree {
                 }
                 (at, Ok(Tried::Unbuilt)) => {
                     doubt = None;
-                    if !Box::pin(self.mend_leaf(route, at, 0)).await? {
+                    if !Box::pin(self.recover_leaf(route, at, 0)).await? {
                         return Ok(None);
                     }
                 }
@@ -101,7 +101,7 @@ impl DmTree {
                     doubt = None;
                     self.meet(route, at, was, backoff.steps()).await?;
                     if self.node.is_abandoned(was)
-                        && !Box::pin(self.mend_leaf(route, at, was)).await?
+                        && !Box::pin(self.recover_leaf(route, at, was)).await?
                     {
                         return Ok(None);
                     }
@@ -114,7 +114,7 @@ impl DmTree {
                 (_, Err(e)) => return Err(e),
             }
             self.retried.set(true);
-            self.settle_while_waiting().await;
+            self.recover_locks_while_waiting().await;
             self.pass();
             self.pause(&mut backoff, route, doubt.is_some()).await?;
             if doubt.is_none() {
@@ -135,7 +135,7 @@ impl DmTree {
     ) -> Result<()> {
         let steps = backoff.steps();
         if steps > 0 && steps.is_multiple_of(LONG_WAIT) {
-            Box::pin(self.look_around(route.leaf)).await?;
+            Box::pin(self.diagnose_stall(route.leaf)).await?;
         }
         if away || steps > LONG_WAIT {
             self.ep.sleep(LONG_PAUSE_NS).await;
@@ -202,7 +202,7 @@ impl DmTree {
         let view = body.extract(|b| Table::view(route.table, route.capacity, b));
         let other = match view {
             View::Whole(table) if route.matches(&table) => return Ok(Tried::Got(table)),
-            View::Whole(table) if self.node.has(Defect::LockAnyTable) => {
+            View::Whole(table) if self.node.has(Mutant::LockAnyTable) => {
                 return Ok(Tried::Got(table));
             }
             View::Unbuilt => Tried::Unbuilt,
@@ -250,7 +250,7 @@ impl DmTree {
         l.table.body(l.route.table, &mut body);
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
         let hook = self.leaf_hook.watch(lock, Some(turn));
-        if self.node.has(Defect::UnlockBesideTable) {
+        if self.node.has(Mutant::UnlockBesideTable) {
             self.ep.detach(write(l.at.plus(BODY_AT as u64), body), None);
             self.ep.detach(cas(l.at, l.tag.0, 0), hook);
             self.let_go(l.tag);
@@ -276,7 +276,7 @@ impl DmTree {
     pub(crate) fn unlocked(&self, tag: LockTag, done: Result<()>) -> Result<()> {
         match done {
             Err(e) if is_away(&e) => {
-                self.leave_orphan(tag);
+                self.leave_abandoned_lock(tag);
                 Ok(())
             }
             Err(e) => Err(e),

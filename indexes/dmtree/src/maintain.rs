@@ -52,7 +52,7 @@ impl DmTree {
         self.begin_sweep();
         match self.node.pop_chore() {
             // It waits for every operation to end: it is none itself.
-            Some(Chore::Census) => return Box::pin(self.census_chore()).await,
+            Some(Chore::Gc) => return Box::pin(self.gc_chore()).await,
             Some(chore) => return self.do_one(chore).await,
             None => {}
         }
@@ -90,7 +90,7 @@ impl DmTree {
                 _ => {}
             }
         }
-        self.leave_orphans();
+        self.leave_abandoned_locks();
         drop(pin);
         if outcome.is_ok() {
             scope.end(OpOutcome::Other);
@@ -109,7 +109,7 @@ impl DmTree {
         let begun = again.clone().map(|chore| self.begun(chore));
         let did = self.do_chore(chore).await;
         begun.into_iter().for_each(|chore| chore.done());
-        self.leave_orphans();
+        self.leave_abandoned_locks();
         drop(pin);
         match did {
             Err(e) if is_away(&e) => {
@@ -136,14 +136,14 @@ impl DmTree {
             Chore::Sweep(from) => {
                 match Box::pin(self.sweep_node(&from, true)).await? {
                     Some(next) => self.node.push_chore(Chore::Sweep(next)),
-                    None if self.node.pool.is_first() => self.node.push_chore(Chore::Census),
+                    None if self.node.pool.is_first() => self.node.push_chore(Chore::Gc),
                     None => {}
                 }
                 Ok(())
             }
-            Chore::Census => Ok(()),
+            Chore::Gc => Ok(()),
             Chore::Look(route) => Box::pin(self.sweep_leaf(&route)).await.map(|_| ()),
-            Chore::Settle(h) => Box::pin(self.settle(h)).await,
+            Chore::RecoverLock(h) => Box::pin(self.recover_lock(h)).await,
             Chore::Merge(key) => Box::pin(self.merge_leaf(&key)).await,
             Chore::MergeInner(key, level) => Box::pin(self.merge_inner(&key, level)).await,
             Chore::Publish(key) => {
@@ -156,7 +156,7 @@ impl DmTree {
                 let low = self.fence_bytes(copy.header(self).lo).await?.unwrap_or_default();
                 let child = crate::format::inner::Child {
                     addr: found.leaf,
-                    life: found.life,
+                    generation: found.generation,
                     table: found.table,
                     slots: found.capacity,
                 };
@@ -173,7 +173,7 @@ impl DmTree {
             Chore::PublishInner(low, level, child) => {
                 let Some(n) = self.lock_inner(level, &low).await? else { return Ok(()) };
                 // It stays locked while its record is added: it cannot be merged away meanwhile.
-                let there = n.addr == child.addr && n.ver.life == child.life;
+                let there = n.addr == child.addr && n.ver.generation == child.generation;
                 let done = match there {
                     true => Box::pin(self.insert_record(level + 1, &low, &child)).await,
                     false => Ok(()),
@@ -185,10 +185,10 @@ impl DmTree {
                 }
                 done
             }
-            Chore::Unlink { lo, leaf, life, capacity, table } => {
-                let dead = Grant { addr: leaf, life };
+            Chore::Unlink { lo, leaf, generation, capacity, table } => {
+                let dead = Grant { addr: leaf, generation };
                 if !self.unlink(&lo, dead, capacity, table).await? {
-                    self.node.push_chore(Chore::Unlink { lo, leaf, life, capacity, table });
+                    self.node.push_chore(Chore::Unlink { lo, leaf, generation, capacity, table });
                 }
                 Ok(())
             }

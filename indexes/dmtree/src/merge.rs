@@ -10,7 +10,6 @@ use dmtree_parts::hash::fence_tag;
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, LeafCopy, Route};
-use crate::defects::Defect;
 use crate::format::MAX_RANGE;
 use crate::format::area::{Mode, Stored, get_key};
 use crate::format::inner::{free_word, put_record};
@@ -19,6 +18,7 @@ use crate::format::put_u64;
 use crate::format::slot::State;
 use crate::lock::Locked;
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 use crate::node::Chore;
 use crate::parent::LockedInner;
 use crate::route::route_of;
@@ -119,14 +119,14 @@ impl DmTree {
         for (from, slot) in copy_b.live(self) {
             let to = a.table.free_slot().expect("both are small");
             let mut entry = self.ep.buf(g.leaf_image(copy_a.capacity) as u32).await?;
-            let live = self.node.has(Defect::MergeLive);
+            let live = self.node.has(Mutant::MergeLive);
             let state = if live { State::Live } else { State::Staged };
             put_slot(&g, copy_a.addr, &mut entry, to, &slot, state, ver);
             let range = g.slot_at(to)..g.slot_at(to) + g.entry();
             entry.copy_within(range, 0);
             entry.truncate(g.entry() as u32);
             let at = copy_a.addr.plus(g.slot_at(to) as u64);
-            match self.node.has(Defect::MergeCommitEarly) {
+            match self.node.has(Mutant::MergeCommitEarly) {
                 false => _ = staged.write(at, entry),
                 true => self.ep.detach(write_verb(at, entry), None),
             }
@@ -161,15 +161,17 @@ impl DmTree {
             into: GlobalAddr::NULL,
         };
         put_header(&g, copy_a.addr, &mut image, &parts);
-        if self.node.has(Defect::MergeNextEarly) {
+        if self.node.has(Mutant::MergeNextEarly) {
             let next = copy_a.addr.plus(g.next_at() as u64);
             self.ep.write_word(next, header_b.next.bits()).await?;
         }
-        if self.node.has(Defect::RetireMergedEarly) {
+        if self.node.has(Mutant::RetireMergedEarly) {
             let arena = self.node.leaf_arena(b.route.capacity);
-            self.node.pool.give_back(arena, Grant { addr: b.route.leaf, life: b.route.life });
+            self.node
+                .pool
+                .give_back(arena, Grant { addr: b.route.leaf, generation: b.route.generation });
         }
-        if self.node.has(Defect::MergeImageEarly) {
+        if self.node.has(Mutant::MergeImageEarly) {
             let early = image.to_vec();
             let mut copy = self.ep.buf(early.len() as u32).await?;
             copy.copy_from_slice(&early);
@@ -177,11 +179,11 @@ impl DmTree {
         }
         self.commit_into(copy_b.addr, copy_a.addr).await?; // m2
         self.ep.write(copy_a.addr, image).await?; // m3
-        if !self.node.has(Defect::MergeNoBlank) {
+        if !self.node.has(Mutant::MergeNoBlank) {
             self.blank(copy_b, &b.table, copy_a.addr).await?; // m4
         }
         let next = copy_a.addr.plus(g.next_at() as u64);
-        match self.node.has(Defect::MergeNextDetached) {
+        match self.node.has(Mutant::MergeNextDetached) {
             false => self.ep.write_word(next, header_b.next.bits()).await?, // m5
             true => self.ep.detach(write_word(next, header_b.next.bits()), None),
         }
@@ -197,12 +199,12 @@ impl DmTree {
         self.fill_mirror(&low_a, &route_a, a.table.fps());
         let dead = b.route;
         self.unlock_with_table(a).await?; // m7
-        if !self.bury_table(b).await? {
+        if !self.close_table(b).await? {
             return Ok(());
         }
         let arena = self.node.leaf_arena(dead.capacity);
-        if !self.node.has(Defect::RetireMergedEarly) {
-            self.node.pool.retire(arena, Grant { addr: dead.leaf, life: dead.life });
+        if !self.node.has(Mutant::RetireMergedEarly) {
+            self.node.pool.retire(arena, Grant { addr: dead.leaf, generation: dead.generation });
         }
         self.retire_table(dead.table);
         self.retire_fence(&FenceArea::lo_of(&g, &copy_b.bytes));
@@ -238,10 +240,10 @@ impl DmTree {
             return self.unlock_inner(parent).await.map(|()| false);
         };
         let (ca, cb) = (parent.records[ia].child, parent.records[ia + 1].child);
-        let Some(a) = self.try_lock_inner(ca.addr, ca.life, level).await? else {
+        let Some(a) = self.try_lock_inner(ca.addr, ca.generation, level).await? else {
             return self.unlock_inner(parent).await.map(|()| true);
         };
-        let b = match self.try_lock_inner(cb.addr, cb.life, level).await? {
+        let b = match self.try_lock_inner(cb.addr, cb.generation, level).await? {
             Some(b) => b,
             None => {
                 self.unlock_inner(a).await?;
@@ -295,7 +297,7 @@ impl DmTree {
         put_header(&g, b.addr, &mut image_b, &parts(&b, ver_b, &lo_b, &hi, next, a.addr));
         // A's records stay where they are: a WRITE that dies half way must not lose one.
         let mut all: Vec<Option<&crate::parent::Held>> = vec![None; g.fanout];
-        let moves = self.node.has(Defect::InnerMergeMoves);
+        let moves = self.node.has(Mutant::InnerMergeMoves);
         a.records
             .iter()
             .enumerate()
@@ -317,7 +319,7 @@ impl DmTree {
         self.ep.step(Step::Structure);
         self.check_lease()?;
         self.ep.write_word(into, a.addr.bits()).await?;
-        if self.node.has(Defect::InnerMergeBlankEarly) {
+        if self.node.has(Mutant::InnerMergeBlankEarly) {
             self.write_around_lock(b.addr, &image_b).await?;
         }
         self.write_around_lock(a.addr, &image_a).await?;
@@ -329,7 +331,7 @@ impl DmTree {
         self.remove_record(parent, index).await?;
         put_u64(&mut image_a, g.next_at(), next.bits());
         self.cache_inner(a.addr, &image_a).await?;
-        let dead = Grant { addr: b.addr, life: b.ver.life };
+        let dead = Grant { addr: b.addr, generation: b.ver.generation };
         let is_bottom = a.level == 1;
         self.unlock_inner(a).await?;
         self.unlock_inner(b).await?;

@@ -12,12 +12,12 @@ use dmtree_parts::turns::{Rank, TurnTable};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
-use crate::census::Going;
 use crate::client::{HeldLock, Lockable, Route};
-use crate::defects::{Defect, Defects};
 use crate::format::Geometry;
 use crate::format::inner::Child;
 use crate::format::table::LockTag;
+use crate::gc::GcRun;
+use crate::mutants::{Mutant, Mutants};
 use crate::options::{Options, Tables};
 use crate::words::Words;
 
@@ -47,24 +47,24 @@ pub(crate) enum Chore {
     /// The parent level lacks the record of the leaf that covers this key.
     Publish(Vec<u8>),
     /// This dead leaf is still linked by its left sibling; its lower fence finds that one.
-    Unlink { lo: Vec<u8>, leaf: GlobalAddr, life: u16, capacity: usize, table: TableId },
+    Unlink { lo: Vec<u8>, leaf: GlobalAddr, generation: u16, capacity: usize, table: TableId },
     /// This inner node (by a key it covers, and its level) has few records left.
     MergeInner(Vec<u8>, u8),
     /// The level above lacks the record of this inner node, which begins at this key on this level.
     PublishInner(Vec<u8>, u8, Child),
     /// An operation has failed while it held this lock: what it covers is to be repaired.
-    Settle(HeldLock),
+    RecoverLock(HeldLock),
     /// A sweep could not tell whether this leaf has a table.
     Look(Route),
     /// What the dead held is to be found, when the sweep of one node for all has ended.
-    Census,
+    Gc,
     /// The sweep after a death goes on at this key.
     Sweep(Vec<u8>),
 }
 
 /// A lock that a failed or dropped operation of this node has left.
 #[derive(Clone, Copy, Debug)]
-struct Orphan {
+struct AbandonedLock {
     on: Lockable,
     /// Whoever has the lock word has answered since the last look.
     answers: bool,
@@ -91,17 +91,17 @@ pub struct DmNode {
     /// Counts the tags of changes of whole leaves.
     pub(crate) changes: AtomicU32,
     /// By tag, and by word where a tag is one for many words.
-    orphans: Mutex<BTreeMap<(u64, u64), Orphan>>,
+    abandoned_locks: Mutex<BTreeMap<(u64, u64), AbandonedLock>>,
     /// When an operation shall look after the orphans next, ns of the fabric's clock; `u64::MAX` while there are none.
-    settle_at: AtomicU64,
-    defects: Defects,
+    recover_lock_at: AtomicU64,
+    mutants: Mutants,
     /// Deaths after which this node has swept.
     swept: AtomicU64,
     chores: Mutex<VecDeque<Chore>>,
     /// Leaves whose tables readers have found unbuilt, by table.
     builds: Mutex<BTreeMap<u64, Route>>,
     /// A census under way, between two calls of maintenance.
-    census: Mutex<Option<Box<Going>>>,
+    gc: Mutex<Option<Box<GcRun>>>,
     /// A client of this node counts what the dead have left, because it needs room.
     pub(crate) counting: AtomicBool,
     /// How many deaths had been counted when a write of this node looked for room last.
@@ -153,14 +153,14 @@ impl DmNode {
                 .collect(),
             words: OnceLock::new(),
             changes: AtomicU32::new(0),
-            orphans: Mutex::default(),
-            settle_at: AtomicU64::new(u64::MAX),
-            defects: Defects::default(),
+            abandoned_locks: Mutex::default(),
+            recover_lock_at: AtomicU64::new(u64::MAX),
+            mutants: Mutants::default(),
             swept: AtomicU64::new(0),
             chores: Mutex::default(),
             builds: Mutex::default(),
             builds_waiting: AtomicU32::new(0),
-            census: Mutex::default(),
+            gc: Mutex::default(),
             counting: AtomicBool::new(false),
             counted: AtomicU64::new(0),
             starved: AtomicBool::new(false),
@@ -205,8 +205,8 @@ impl DmNode {
         }
         let node = NodeId::from_bits((tag >> 48) as u16);
         if node == self.pool.cn() {
-            let orphans = self.orphans.lock().expect("no panic under this lock");
-            if orphans.contains_key(&(tag, 0)) {
+            let abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
+            if abandoned_locks.contains_key(&(tag, 0)) {
                 return true;
             }
         }
@@ -218,38 +218,38 @@ impl DmNode {
         if tag == 0 {
             return false;
         }
-        let orphans = self.orphans.lock().expect("no panic under this lock");
-        let own = orphans.contains_key(&(tag, word.bits()));
-        drop(orphans);
+        let abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
+        let own = abandoned_locks.contains_key(&(tag, word.bits()));
+        drop(abandoned_locks);
         own || self.is_gone(tag)
     }
 
     /// Whether this node has left a lock word with this tag to be settled.
-    pub(crate) fn is_orphan_at(&self, tag: u64, word: GlobalAddr) -> bool {
-        let orphans = self.orphans.lock().expect("no panic under this lock");
-        orphans.contains_key(&(tag, word.bits()))
+    pub(crate) fn is_abandoned_lock_at(&self, tag: u64, word: GlobalAddr) -> bool {
+        let abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
+        abandoned_locks.contains_key(&(tag, word.bits()))
     }
 
     fn is_gone(&self, tag: u64) -> bool {
-        if self.has(Defect::NoTakeOver) {
+        if self.has(Mutant::NoTakeOver) {
             return false;
         }
         let node = NodeId::from_bits((tag >> 48) as u16);
         let incarnation = (tag >> 32) as u16;
         self.pool.is_revoked(node, incarnation)
-            || (self.has(Defect::TakeOverEarly) && self.pool.is_suspected(node, incarnation))
+            || (self.has(Mutant::TakeOverEarly) && self.pool.is_suspected(node, incarnation))
     }
 
     /// For checkers of checkers: makes every client of this node wrong from now on.
     #[doc(hidden)]
-    pub fn set_defects(&self, on: &[Defect]) {
-        self.defects.set(on);
+    pub fn set_mutants(&self, on: &[Mutant]) {
+        self.mutants.set(on);
     }
 
     /// Whether a defect is on: a load and a branch.
     #[inline]
-    pub(crate) fn has(&self, d: Defect) -> bool {
-        self.defects.has(d)
+    pub(crate) fn has(&self, d: Mutant) -> bool {
+        self.mutants.has(d)
     }
 
     /// Whether deaths have come to their ends since this was asked last.
@@ -258,16 +258,16 @@ impl DmNode {
         self.swept.fetch_max(deaths, Ordering::Relaxed) < deaths
     }
 
-    pub(crate) fn orphan(&self, h: HeldLock) {
-        if self.has(Defect::NoOrphans) {
+    pub(crate) fn abandoned_lock(&self, h: HeldLock) {
+        if self.has(Mutant::NoAbandonedLocks) {
             return;
         }
-        self.orphans
+        self.abandoned_locks
             .lock()
             .expect("no panic under this lock")
-            .insert(h.key(), Orphan { on: h.on, answers: false });
-        self.settle_at.store(0, Ordering::Relaxed);
-        self.push_chore(Chore::Settle(h));
+            .insert(h.key(), AbandonedLock { on: h.on, answers: false });
+        self.recover_lock_at.store(0, Ordering::Relaxed);
+        self.push_chore(Chore::RecoverLock(h));
     }
 
     /// Somebody has taken the lock of an orphan over, or it is gone.
@@ -277,61 +277,62 @@ impl DmNode {
 
     /// The same for a lock word of a memory node.
     pub(crate) fn adopted_at(&self, tag: LockTag, word: GlobalAddr) {
-        let mut orphans = self.orphans.lock().expect("no panic under this lock");
-        orphans.remove(&(tag.0, word.bits()));
-        if orphans.is_empty() {
-            self.settle_at.store(u64::MAX, Ordering::Relaxed);
+        let mut abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
+        abandoned_locks.remove(&(tag.0, word.bits()));
+        if abandoned_locks.is_empty() {
+            self.recover_lock_at.store(u64::MAX, Ordering::Relaxed);
         }
     }
 
     /// Whether this node has orphans at all: a load.
     #[inline]
-    pub(crate) fn has_orphans(&self) -> bool {
-        self.settle_at.load(Ordering::Relaxed) != u64::MAX
+    pub(crate) fn has_abandoned_locks(&self) -> bool {
+        self.recover_lock_at.load(Ordering::Relaxed) != u64::MAX
     }
 
     /// Whether an orphan is to be looked after now: a load.
-    pub(crate) fn is_settle_due(&self, now: u64) -> bool {
-        self.settle_at.load(Ordering::Relaxed) <= now
+    pub(crate) fn is_lock_recovery_due(&self, now: u64) -> bool {
+        self.recover_lock_at.load(Ordering::Relaxed) <= now
     }
 
     /// An orphan, of those that `may` be touched, to look after now, and whether who has its lock has answered since the last look;
     /// the next one not before `again`.
-    pub(crate) fn due_orphan(
+    pub(crate) fn due_abandoned_lock(
         &self,
         now: u64,
         again: u64,
         may: impl Fn(&Lockable) -> bool,
     ) -> Option<(HeldLock, bool)> {
-        let at = self.settle_at.load(Ordering::Relaxed);
+        let at = self.recover_lock_at.load(Ordering::Relaxed);
         if at > now {
             return None;
         }
-        let orphans = self.orphans.lock().expect("no panic under this lock");
-        self.settle_at.store(if orphans.is_empty() { u64::MAX } else { again }, Ordering::Relaxed);
-        let first = (now % orphans.len().max(1) as u64) as usize;
-        let mut from = orphans.iter().skip(first).chain(orphans.iter().take(first));
-        let ((tag, _), orphan) = from.find(|(_, o)| may(&o.on))?;
-        Some((HeldLock { tag: LockTag(*tag), on: orphan.on }, orphan.answers))
+        let abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
+        self.recover_lock_at
+            .store(if abandoned_locks.is_empty() { u64::MAX } else { again }, Ordering::Relaxed);
+        let first = (now % abandoned_locks.len().max(1) as u64) as usize;
+        let mut from = abandoned_locks.iter().skip(first).chain(abandoned_locks.iter().take(first));
+        let ((tag, _), abandoned_lock) = from.find(|(_, o)| may(&o.on))?;
+        Some((HeldLock { tag: LockTag(*tag), on: abandoned_lock.on }, abandoned_lock.answers))
     }
 
     /// Who has the lock word of an orphan has answered just now: the next operation may look after it.
     pub(crate) fn answers(&self, key: (u64, u64), now: bool) {
-        let mut orphans = self.orphans.lock().expect("no panic under this lock");
-        if let Some(orphan) = orphans.get_mut(&key) {
-            orphan.answers = now;
+        let mut abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
+        if let Some(abandoned_lock) = abandoned_locks.get_mut(&key) {
+            abandoned_lock.answers = now;
             if now {
-                self.settle_at.store(0, Ordering::Relaxed);
+                self.recover_lock_at.store(0, Ordering::Relaxed);
             }
         }
     }
 
-    pub(crate) fn take_census(&self) -> Option<Box<Going>> {
-        self.census.lock().expect("no panic under this lock").take()
+    pub(crate) fn take_gc(&self) -> Option<Box<GcRun>> {
+        self.gc.lock().expect("no panic under this lock").take()
     }
 
-    pub(crate) fn keep_census(&self, going: Box<Going>) {
-        *self.census.lock().expect("no panic under this lock") = Some(going);
+    pub(crate) fn keep_gc(&self, gc_run: Box<GcRun>) {
+        *self.gc.lock().expect("no panic under this lock") = Some(gc_run);
     }
 
     pub(crate) fn push_chore(&self, chore: Chore) {
@@ -344,7 +345,7 @@ impl DmNode {
         let mut chores = self.chores.lock().expect("no panic under this lock");
         let wanted = matches!(
             chore,
-            Chore::Unlink { .. } | Chore::Settle(_) | Chore::Look(_) | Chore::Sweep(_)
+            Chore::Unlink { .. } | Chore::RecoverLock(_) | Chore::Look(_) | Chore::Sweep(_)
         );
         if wanted || (chores.len() < MAX_CHORES && !chores.contains(&chore)) {
             chores.push_back(chore);

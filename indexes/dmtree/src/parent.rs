@@ -10,13 +10,13 @@ use dmtree_parts::turns::{Rank, Turn};
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, HeldLock, Lockable};
-use crate::defects::Defect;
 use crate::format::inner::{self, Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
 use crate::format::{Ver, put_u64};
 use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 use crate::node::Chore;
 
 /// A locked inner node, its image as read under the lock, and its records with whole keys, sorted.
@@ -52,9 +52,9 @@ impl DmTree {
                     None => return Ok(None),
                 },
             };
-            let (mut addr, mut life) = (start.addr, Some(start.life));
+            let (mut addr, mut generation) = (start.addr, Some(start.generation));
             loop {
-                let Some(locked) = self.lock_inner_at(addr, life, level).await? else {
+                let Some(locked) = self.lock_inner_at(addr, generation, level).await? else {
                     self.node.cache.invalidate(level, &start);
                     backoff.step().await?;
                     continue 'again;
@@ -71,7 +71,7 @@ impl DmTree {
                 }
                 Mark::InnerLockRight.hit();
                 let header = check_header(&self.node.g, addr, &locked.bytes).expect("accepted");
-                (addr, life) = (header.next, None);
+                (addr, generation) = (header.next, None);
                 self.unlock_inner(locked).await?;
                 if addr.is_null() {
                     self.node.cache.invalidate(level, &start);
@@ -85,7 +85,7 @@ impl DmTree {
     pub(crate) async fn lock_inner_at(
         &self,
         addr: GlobalAddr,
-        life: Option<u16>,
+        generation: Option<u16>,
         level: u8,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
@@ -104,22 +104,22 @@ impl DmTree {
             Mark::InnerLockHeld.hit();
             self.retried.set(true);
             if self.node.is_abandoned(was) {
-                Box::pin(self.mend_inner(addr, was)).await?;
+                Box::pin(self.recover_inner(addr, was)).await?;
             }
-            if self.node.is_settle_due(self.ep.now()) {
+            if self.node.is_lock_recovery_due(self.ep.now()) {
                 // What it repairs may need this very turn.
                 drop(turn);
-                self.settle_while_waiting().await;
+                self.recover_locks_while_waiting().await;
                 turn = self.inner_turn(addr, level).await?;
             }
             self.pass();
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
-                Box::pin(self.look_around_inner(addr)).await?;
+                Box::pin(self.diagnose_stall_inner(addr)).await?;
             }
             backoff.step().await?;
         };
         self.hold(tag, Lockable::Inner(addr));
-        self.open_inner(addr, life, level, tag, turn, bytes).await
+        self.open_inner(addr, generation, level, tag, turn, bytes).await
     }
 
     async fn inner_turn(&self, addr: GlobalAddr, level: u8) -> Result<Turn> {
@@ -139,7 +139,7 @@ impl DmTree {
     async fn open_inner(
         &self,
         addr: GlobalAddr,
-        life: Option<u16>,
+        generation: Option<u16>,
         level: u8,
         tag: LockTag,
         turn: Turn,
@@ -149,8 +149,9 @@ impl DmTree {
         self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
         let checked = bytes.check(|b| {
             let (h, _) = inner::check(g, addr, b).ok_or(())?;
-            let right =
-                h.level == level && life.is_none_or(|l| l == h.ver.life) && h.into.is_null();
+            let right = h.level == level
+                && generation.is_none_or(|l| l == h.ver.generation)
+                && h.into.is_null();
             if right { Ok(h.ver) } else { Err(()) }
         });
         let Ok((ver, bytes)) = checked else {
@@ -206,8 +207,8 @@ impl DmTree {
                 return self.unlock_inner(n).await;
             }
             if level > 1 {
-                let h = self.rough_header(child.addr).await?;
-                if h.ver.life != child.life || !h.into.is_null() {
+                let h = self.unvalidated_header(child.addr).await?;
+                if h.ver.generation != child.generation || !h.into.is_null() {
                     Mark::PublishDead.hit();
                     return self.unlock_inner(n).await;
                 }
@@ -247,7 +248,7 @@ impl DmTree {
         let unlock = cas(lock, n.tag.0, 0);
         self.ep.step(Step::Structure);
         self.check_lease()?;
-        if self.node.has(Defect::RecordBesideUnlock) {
+        if self.node.has(Mutant::RecordBesideUnlock) {
             self.ep.detach(write_verb(n.addr.plus(at as u64), record), None);
             self.ep.cas(lock, n.tag.0, 0).await?;
         } else {
@@ -343,13 +344,13 @@ impl DmTree {
         let lower_bytes = lower.to_vec();
         self.ep.step(Step::Structure);
         self.check_lease()?;
-        match self.node.has(Defect::InnerBeforeSibling) {
+        match self.node.has(Mutant::InnerBeforeSibling) {
             false => _ = self.ep.write(grant.addr, upper).await?,
             true => self.ep.detach(write_verb(grant.addr, upper), None),
         }
-        let Grant { addr, life } = grant;
+        let Grant { addr, generation } = grant;
         let table = dmtree_pool::TableId::from_bits(0);
-        let child = Child { addr, life, table, slots: g.fanout };
+        let child = Child { addr, generation, table, slots: g.fanout };
         // The node is unlocked before the record of the new one is there: who is dropped in between leaves that to maintenance.
         let publish = self.begun(Chore::PublishInner(separator.clone(), n.level, child));
         self.write_inner(&n, lower, grant.addr).await?;
@@ -382,7 +383,7 @@ impl DmTree {
         let tail_at = lock_at + 8;
         let mut tail = self.ep.buf((g.inner_image() - tail_at) as u32).await?;
         tail.copy_from_slice(&image[tail_at..]);
-        if self.node.has(Defect::InnerImageBeforeNext) {
+        if self.node.has(Mutant::InnerImageBeforeNext) {
             // As a copy that has the old word lands: the image first, and then the word.
             let was = check_header(g, n.addr, &n.bytes).map_or(GlobalAddr::NULL, |h| h.next);
             put_u64(&mut head, g.next_at(), was.bits());
@@ -414,7 +415,7 @@ impl DmTree {
         records: &[Held],
     ) -> Result<Buf> {
         let g = self.node.g;
-        let ver = Ver { life: grant.life, range: 0 };
+        let ver = Ver { generation: grant.generation, range: 0 };
         let mut image = self.ep.buf(g.inner_image() as u32).await?;
         image.fill(0);
         let parts = HeaderParts {
@@ -464,7 +465,7 @@ impl DmTree {
         self.write_blocks(&mut blocks).await?;
         let bottom = FenceArea::inline(&g, &[]).expect("nothing fits anywhere");
         let table = dmtree_pool::TableId::from_bits(0);
-        let left = Child { addr: old, life: copy.node.life, table, slots: g.fanout };
+        let left = Child { addr: old, generation: copy.node.generation, table, slots: g.fanout };
         let records = [
             Held { key: Vec::new(), area: bottom.clone(), index: 0, child: left },
             Held { key: low.to_vec(), area, index: 1, child: *child },
@@ -473,12 +474,12 @@ impl DmTree {
         let image = self.inner_image(&grant, level, fences, GlobalAddr::NULL, &records).await?;
         let bytes = image.to_vec();
         self.ep.step(Step::Structure);
-        match self.node.has(Defect::RootBeside) {
+        match self.node.has(Mutant::RootBeside) {
             false => _ = self.ep.write(grant.addr, image).await?,
             true => self.ep.detach(write_verb(grant.addr, image), None),
         }
         let mut was = self.ep.cas(self.node.root.word, old.bits(), grant.addr.bits()).await?;
-        if was != old.bits() && self.node.has(Defect::RootOverwritten) {
+        if was != old.bits() && self.node.has(Mutant::RootOverwritten) {
             was = self
                 .ep
                 .cas(self.node.root.word, was, grant.addr.bits())
@@ -504,7 +505,7 @@ impl DmTree {
     pub(crate) async fn try_lock_inner(
         &self,
         addr: GlobalAddr,
-        life: u16,
+        generation: u16,
         level: u8,
     ) -> Result<Option<LockedInner>> {
         let Some(turn) = self.node.inner_turns.try_turn_of(Rank(level), addr.bits()) else {
@@ -521,7 +522,7 @@ impl DmTree {
             return Ok(None);
         }
         self.hold(tag, Lockable::Inner(addr));
-        self.open_inner(addr, Some(life), level, tag, turn, bytes).await
+        self.open_inner(addr, Some(generation), level, tag, turn, bytes).await
     }
 
     /// Writes an image around the lock word, which is touched by atomics only.

@@ -5,11 +5,11 @@ use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
 use crate::client::{DmTree, HELP_AFTER};
-use crate::defects::Defect;
 use crate::format::area::{self, Mode, Stored};
 use crate::format::slot::{self, Place, Slot, State};
 use crate::format::{Ver, block};
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 
 /// What a slot shows when one looks for a key in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl DmTree {
         self.ep.stage_cost(Stage::EntryCheck, 1);
         let g = &self.node.g;
         let crc = (bytes.word(0) >> 32) as u32;
-        let blind = self.node.has(Defect::EntryUnchecked);
+        let blind = self.node.has(Mutant::EntryUnchecked);
         let glance = bytes.extract(|b| match slot::check_unless(blind, g, place, b) {
             None => Glance::Torn,
             Some(s) => glance(&s, key, hash, out),

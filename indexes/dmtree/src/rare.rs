@@ -5,7 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dmtree_check::scene::{Play, Scene, key};
+use dmtree_check::scenario::{Scenario, Script, key};
 use dmtree_fabric::{Buf, Fifo, GlobalAddr};
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::{Fill, RangeIndex, Work, Write};
@@ -43,14 +43,14 @@ fn long_key(n: u64) -> Vec<u8> {
 }
 
 /// A cluster with so many keys in it.
-fn scene(options: Options, keys: impl Iterator<Item = Vec<u8>>) -> Scene<DmTree> {
+fn scenario(options: Options, keys: impl Iterator<Item = Vec<u8>>) -> Scenario<DmTree> {
     dmtree_fabric::mark::set_on(true);
-    let play = Play { cache_bytes: SMALL_CACHE, ..Play::new("rare", options) };
-    let scene: Scene<DmTree> = Scene::new(&play, false, 1);
+    let script = Script { cache_bytes: SMALL_CACHE, ..Script::new("rare", options) };
+    let scenario: Scenario<DmTree> = Scenario::new(&script, false, 1);
     let mut pairs = keys.map(|k| (k, b"a value".to_vec()));
-    let mut c = scene.client(0);
-    scene.now(c.load(&mut pairs, true, Fill::Even(0.5))).expect("room");
-    scene
+    let mut c = scenario.client(0);
+    scenario.now(c.load(&mut pairs, true, Fill::Even(0.5))).expect("room");
+    scenario
 }
 
 fn small() -> Options {
@@ -58,11 +58,11 @@ fn small() -> Options {
 }
 
 /// Does this in virtual time on the first node; then everything is as it should be.
-fn alone<F: Future<Output = ()>>(scene: &Scene<DmTree>, f: impl FnOnce(DmTree) -> F) {
-    scene.run(&mut Fifo, f(scene.client(0)));
-    assert_eq!(scene.trouble(), None);
-    let mut c = scene.client(0);
-    scene.now(c.walk()).expect("a sound tree");
+fn alone<F: Future<Output = ()>>(scenario: &Scenario<DmTree>, f: impl FnOnce(DmTree) -> F) {
+    scenario.run(&mut Fifo, f(scenario.client(0)));
+    assert_eq!(scenario.trouble(), None);
+    let mut c = scenario.client(0);
+    scenario.now(c.walk()).expect("a sound tree");
 }
 
 async fn all_chores(c: &mut DmTree) {
@@ -101,14 +101,14 @@ async fn replace(c: &DmTree, at: GlobalAddr, bytes: &[u8]) -> Vec<u8> {
 
 /// While something is wrong in memory another node's client reads a key: it looks again and again, and finds it once that is right.
 fn reads_again(
-    scene: &Scene<DmTree>,
+    scenario: &Scenario<DmTree>,
     (key, value): (Vec<u8>, Vec<u8>),
     mark: Mark,
     wrong: impl AsyncFnOnce(&DmTree) -> (GlobalAddr, Vec<u8>),
 ) {
     let (go, done) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
     let (went, did, wanted) = (go.clone(), done.clone(), key.clone());
-    scene.worker(1, |mut c| async move {
+    scenario.worker(1, |mut c| async move {
         while !go.get() {
             c.ep.sleep(1_000).await;
         }
@@ -117,7 +117,7 @@ fn reads_again(
         assert_eq!(out, value);
         done.set(true);
     });
-    alone(scene, |c| async move {
+    alone(scenario, |c| async move {
         let before = hits(mark);
         let _pin = c.pin();
         let (at, right) = wrong(&c).await;
@@ -137,11 +137,11 @@ fn reads_again(
 #[test]
 fn a_block_that_holds_something_else_is_read_again() {
     let _one = one_at_a_time();
-    let scene = scene(small(), (0..40).map(key));
+    let scenario = scenario(small(), (0..40).map(key));
     let (k, v) = (key(7), vec![7; 300]);
-    let mut c = scene.client(0);
-    scene.now(c.write(&k, Write::Put(&v))).expect("room");
-    reads_again(&scene, (k.clone(), v), Mark::BlockGone, async move |c: &DmTree| {
+    let mut c = scenario.client(0);
+    scenario.now(c.write(&k, Write::Put(&v))).expect("room");
+    reads_again(&scenario, (k.clone(), v), Mark::BlockGone, async move |c: &DmTree| {
         let route = route_to(c, &k).await;
         let leaf = c.read_leaf(route.leaf, route.capacity).await.expect("there");
         let at = leaf.live(c).find_map(|(_, s)| match pair_of(&s) {
@@ -158,9 +158,9 @@ fn a_block_that_holds_something_else_is_read_again() {
 #[test]
 fn a_node_without_its_first_record_is_read_again() {
     let _one = one_at_a_time();
-    let scene = scene(small(), (0..400).map(key));
+    let scenario = scenario(small(), (0..400).map(key));
     let wanted = (key(3), b"a value".to_vec());
-    reads_again(&scene, wanted, Mark::InnerHeadless, async |c: &DmTree| {
+    reads_again(&scenario, wanted, Mark::InnerHeadless, async |c: &DmTree| {
         let parent = locked(c, 1, &key(3)).await;
         let (addr, ver, index) = (parent.addr, parent.ver, parent.records[0].index);
         c.unlock_inner(parent).await.expect("works");
@@ -174,8 +174,8 @@ fn a_node_without_its_first_record_is_read_again() {
 #[test]
 fn an_inner_node_that_was_merged_away_gets_no_record() {
     let _one = one_at_a_time();
-    let scene = scene(small(), (0..4_000).map(key));
-    alone(&scene, |mut c| async move {
+    let scenario = scenario(small(), (0..4_000).map(key));
+    alone(&scenario, |mut c| async move {
         let top = locked(&c, 2, &key(2_000)).await;
         let below: Vec<(Vec<u8>, Child)> =
             top.records.iter().map(|r| (r.key.clone(), r.child)).collect();
@@ -186,8 +186,8 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
         all_chores(&mut c).await;
         let mut gone = Vec::new();
         for (low, child) in below {
-            let h = c.rough_header(child.addr).await.expect("there");
-            if h.ver.life != child.life || !h.into.is_null() {
+            let h = c.unvalidated_header(child.addr).await.expect("there");
+            if h.ver.generation != child.generation || !h.into.is_null() {
                 gone.push((low, child));
             }
         }
@@ -204,23 +204,23 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
 /// A dead leaf and its heir have one lower fence. When the heir is merged away, the fence's block goes, and may hold anything by the time
 /// somebody finds that the leaf was never buried.
 #[test]
-fn a_dead_leaf_is_buried_when_its_fence_is_gone() {
+fn a_dead_leaf_is_closed_when_its_fence_is_gone() {
     let _one = one_at_a_time();
     for other_key in [false, true] {
         let options = Options { key_inline_bytes: 24, ..small() };
-        let scene = scene(options, (0..100).map(long_key));
-        alone(&scene, |mut c| async move {
+        let scenario = scenario(options, (0..100).map(long_key));
+        alone(&scenario, |mut c| async move {
             let pin = c.pin();
             let route = route_to(&c, &long_key(50)).await;
             let l = c.lock_route(&route).await.expect("works").expect("alive");
             let (at, fence) = (l.at, l.table.fence);
             assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
             // As if whoever moved it had died before the burial.
-            let ver = Ver { life: route.life, range: 0 };
+            let ver = Ver { generation: route.generation, range: 0 };
             let mut table = Table::new(route.leaf, ver, fence, route.capacity);
             let body = c.table_body(&mut table, route.table).await.expect("room");
             c.ep.write(at.plus(BODY_AT as u64), body).await.expect("there");
-            let h = c.rough_header(route.leaf).await.expect("there");
+            let h = c.unvalidated_header(route.leaf).await.expect("there");
             let Some(Stored::Block(b)) = get_key(&h.lo.bytes, h.lo.mode) else {
                 panic!("a long fence is in a block");
             };
@@ -229,9 +229,9 @@ fn a_dead_leaf_is_buried_when_its_fence_is_gone() {
                 block::fill(b, &mut bytes, &long_key(77), &[]);
             }
             let fence = replace(&c, b.addr(), &bytes).await;
-            let before = hits(Mark::MendDeadLate);
+            let before = hits(Mark::RecoverDeadLate);
             assert!(!c.finish_dead(&route, &h, at, 0).await.expect("works"));
-            assert_eq!(hits(Mark::MendDeadLate), before + 1, "another key: {other_key}");
+            assert_eq!(hits(Mark::RecoverDeadLate), before + 1, "another key: {other_key}");
             assert!(matches!(c.ep.cas(at, 0, 0).await, Ok(0)), "unlocked");
             replace(&c, b.addr(), &fence).await;
             drop(pin);
@@ -244,8 +244,8 @@ fn a_dead_leaf_is_buried_when_its_fence_is_gone() {
 #[test]
 fn a_leaf_without_a_record_does_not_move() {
     let _one = one_at_a_time();
-    let scene = scene(small(), (0..100).map(key));
-    alone(&scene, |mut c| async move {
+    let scenario = scenario(small(), (0..100).map(key));
+    alone(&scenario, |mut c| async move {
         let pin = c.pin();
         let route = route_to(&c, &key(50)).await;
         let (low, child) = lose_record(&c, &key(50)).await;
@@ -267,8 +267,8 @@ fn a_leaf_without_a_record_does_not_move() {
 #[test]
 fn a_dead_leaf_whose_sibling_has_no_record_is_unlinked_later() {
     let _one = one_at_a_time();
-    let scene = scene(small(), (0..100).map(key));
-    alone(&scene, |mut c| async move {
+    let scenario = scenario(small(), (0..100).map(key));
+    alone(&scenario, |mut c| async move {
         let pin = c.pin();
         let route = route_to(&c, &key(50)).await;
         let l = c.lock_route(&route).await.expect("works").expect("alive");
@@ -284,8 +284,8 @@ fn a_dead_leaf_whose_sibling_has_no_record_is_unlinked_later() {
         let fence = std::mem::replace(&mut table.fence, fence_tag(Some(&lo)));
         let body = c.table_body(&mut table, before.table).await.expect("room");
         c.ep.write(at, body).await.expect("there");
-        let Route { leaf, life, table: id, capacity, .. } = route;
-        c.node.push_chore(Chore::Unlink { lo, leaf, life, capacity, table: id });
+        let Route { leaf, generation, table: id, capacity, .. } = route;
+        c.node.push_chore(Chore::Unlink { lo, leaf, generation, capacity, table: id });
         drop(pin);
         let (again, unlinked) = (hits(Mark::UnlinkAgain), hits(Mark::Unlinked));
         c.maintain().await.expect("works");
@@ -302,10 +302,10 @@ fn a_dead_leaf_whose_sibling_has_no_record_is_unlinked_later() {
 /// A process that dies takes its list of dead leaves to unlink with it. The garbage collection finds
 /// such a leaf by the left sibling that still names it.
 #[test]
-fn a_dead_leaf_that_no_list_names_is_unlinked_by_a_census() {
+fn a_dead_leaf_that_no_list_names_is_unlinked_by_a_gc() {
     let _one = one_at_a_time();
-    let scene = scene(small(), (0..100).map(key));
-    alone(&scene, |mut c| async move {
+    let scenario = scenario(small(), (0..100).map(key));
+    alone(&scenario, |mut c| async move {
         let pin = c.pin();
         let route = route_to(&c, &key(50)).await;
         let l = c.lock_route(&route).await.expect("works").expect("alive");
@@ -314,10 +314,10 @@ fn a_dead_leaf_that_no_list_names_is_unlinked_by_a_census() {
         assert!(matches!(chore, Some(Chore::Unlink { .. })), "{chore:?}");
         c.node.pool.kept_no_more(route.leaf);
         drop(pin);
-        let before = (hits(Mark::CensusUnlink), hits(Mark::Unlinked));
-        c.census().await.expect("works");
+        let before = (hits(Mark::GcUnlink), hits(Mark::Unlinked));
+        c.gc().await.expect("works");
         all_chores(&mut c).await;
-        let after = (hits(Mark::CensusUnlink), hits(Mark::Unlinked));
+        let after = (hits(Mark::GcUnlink), hits(Mark::Unlinked));
         assert_eq!(after, (before.0 + 1, before.1 + 1));
     });
 }
@@ -327,8 +327,8 @@ fn a_dead_leaf_that_no_list_names_is_unlinked_by_a_census() {
 #[test]
 fn leaves_that_are_no_neighbours_are_not_merged() {
     let _one = one_at_a_time();
-    let scene = scene(small(), (0..200).map(key));
-    alone(&scene, |mut c| async move {
+    let scenario = scenario(small(), (0..200).map(key));
+    alone(&scenario, |mut c| async move {
         for n in (0..200).filter(|n| n % 20 != 0) {
             c.write(&key(n), Write::Delete).await.expect("works");
         }
@@ -355,8 +355,8 @@ fn leaves_that_are_no_neighbours_are_not_merged() {
 fn a_table_that_a_late_write_has_overwritten_is_built_anew() {
     let _one = one_at_a_time();
     for torn in [false, true] {
-        let scene = scene(small(), (0..100).map(key));
-        alone(&scene, |mut c| async move {
+        let scenario = scenario(small(), (0..100).map(key));
+        alone(&scenario, |mut c| async move {
             let pin = c.pin();
             let route = route_to(&c, &key(50)).await;
             let l = c.lock_route(&route).await.expect("works").expect("alive");
@@ -365,7 +365,8 @@ fn a_table_that_a_late_write_has_overwritten_is_built_anew() {
             drop(pin);
             let overwrite = async |c: &DmTree| {
                 let other = GlobalAddr::from_bits(route.leaf.bits() + (1 << 20));
-                let mut table = Table::new(other, Ver { life: 9, range: 0 }, 0, route.capacity);
+                let mut table =
+                    Table::new(other, Ver { generation: 9, range: 0 }, 0, route.capacity);
                 let mut body = c.table_body(&mut table, route.table).await.expect("room");
                 if torn {
                     body[20] ^= 1;

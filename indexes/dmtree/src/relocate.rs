@@ -9,7 +9,6 @@ use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
 use dmtree_pool::{Grant, TableId};
 
 use crate::client::{DmTree, LeafCopy, Route, is_away};
-use crate::defects::Defect;
 use crate::format::Ver;
 use crate::format::inner::{free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
@@ -18,6 +17,7 @@ use crate::format::slot::State;
 use crate::format::table::{BODY_AT, LockTag, Table};
 use crate::lock::Locked;
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 use crate::node::Chore;
 use crate::parent::LockedInner;
 use crate::split::NewLeaf;
@@ -66,28 +66,28 @@ impl DmTree {
             }
             Err(e) => return Err(e),
         };
-        if self.node.has(Defect::BlankBeforeInto) {
+        if self.node.has(Mutant::BlankBeforeInto) {
             self.blank(&leaf, &l.table, GlobalAddr::NULL).await?;
         }
         self.commit_into(leaf.addr, s.grant.addr).await?;
-        if !self.node.has(Defect::NoBlank) {
+        if !self.node.has(Mutant::NoBlank) {
             self.blank(&leaf, &l.table, s.grant.addr).await?;
         }
         self.replace_record(parent, at, &s).await?;
         self.fill_mirror(&low, &s.route(table.fence), table.fps());
         let route = l.route;
-        if !self.bury_table(l).await? {
+        if !self.close_table(l).await? {
             return Ok(None);
         }
         let chore = Chore::Unlink {
             lo: low,
             leaf: route.leaf,
-            life: route.life,
+            generation: route.generation,
             capacity: route.capacity,
             table: route.table,
         };
-        if self.node.has(Defect::RetireRelocatedEarly) {
-            let dead = Grant { addr: route.leaf, life: route.life };
+        if self.node.has(Mutant::RetireRelocatedEarly) {
+            let dead = Grant { addr: route.leaf, generation: route.generation };
             self.node.pool.retire(self.node.leaf_arena(route.capacity), dead);
             self.retire_table(route.table);
             return Ok(None);
@@ -142,7 +142,7 @@ impl DmTree {
         let body = self.table_body(&mut table, s.table).await?;
         let table_at = s.table_at.plus(BODY_AT as u64);
         self.ep.step(Step::Structure);
-        if self.node.has(Defect::RelocateBeforeSibling) {
+        if self.node.has(Mutant::RelocateBeforeSibling) {
             self.ep.detach(write_verb(addr, image), None);
             self.ep.write(table_at, body).await?;
             return Ok(table);
@@ -214,9 +214,9 @@ impl DmTree {
     /// Marks the table of a dead leaf and unlocks it. Awaited: its cell is retired next, and a WRITE that is still under way then
     /// could land in the hands of the next owner.
     /// False when somebody else will retire the leaf.
-    pub(crate) async fn bury_table(&self, l: Locked) -> Result<bool> {
+    pub(crate) async fn close_table(&self, l: Locked) -> Result<bool> {
         if !self.node.has_tables() {
-            return self.bury_word(l.at, l.tag).await;
+            return self.close_word(l.at, l.tag).await;
         }
         let mut table = l.table.clone();
         table.dead = true;
@@ -224,17 +224,17 @@ impl DmTree {
         let body = self.table_body(&mut table, l.route.table).await?;
         let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
         self.ep.step(Step::Structure);
-        if self.node.has(Defect::BuryDetached) {
+        if self.node.has(Mutant::CloseDetached) {
             self.ep.detach(list, None);
             self.let_go(l.tag);
             return Ok(true);
         }
-        let buried = self.ep.chain(list).await.map(|_| ());
+        let closed = self.ep.chain(list).await.map(|_| ());
         drop(l.turn);
-        if buried.as_ref().is_err_and(is_away) {
-            self.bury_again(l.tag, &l.route, l.at).await?;
+        if closed.as_ref().is_err_and(is_away) {
+            self.close_again(l.tag, &l.route, l.at).await?;
         } else {
-            buried?;
+            closed?;
         }
         self.let_go(l.tag);
         Ok(true)
@@ -242,7 +242,7 @@ impl DmTree {
 
     /// The home did not answer: whether it has buried the table is unknown. When it is dead its cells are gone, and zero at the next
     /// home, where nobody finds this leaf alive; else the burial is repeated.
-    async fn bury_again(&self, tag: LockTag, route: &Route, at: GlobalAddr) -> Result<()> {
+    async fn close_again(&self, tag: LockTag, route: &Route, at: GlobalAddr) -> Result<()> {
         let mut backoff = self.ep.backoff("the home of a dead table", at);
         loop {
             match self.node.pool.resolve(&self.ep, route.table).await {
@@ -250,8 +250,12 @@ impl DmTree {
                 Err(e) if !is_away(&e) => return Err(e),
                 _ => return Ok(()),
             }
-            let mut table =
-                Table::new(route.leaf, Ver { life: route.life, range: 0 }, 0, route.capacity);
+            let mut table = Table::new(
+                route.leaf,
+                Ver { generation: route.generation, range: 0 },
+                0,
+                route.capacity,
+            );
             table.dead = true;
             let was = match self.ep.cas(at, tag.0, tag.0).await {
                 Ok(was) => was,
@@ -283,7 +287,7 @@ impl DmTree {
         table: TableId,
     ) -> Result<bool> {
         let leaf = self.read_leaf(dead.addr, capacity).await?;
-        if leaf.header(self).ver.life != dead.life || leaf.header(self).into.is_null() {
+        if leaf.header(self).ver.generation != dead.generation || leaf.header(self).into.is_null() {
             return Err(dmtree_fabric::Error::corrupt(format!("leaf {} is not dead", dead.addr)));
         }
         if !lo.is_empty() {
@@ -300,10 +304,10 @@ impl DmTree {
             let hi = self.fence_bytes(copy.header(self).hi).await?;
             let reaches = hi.is_none_or(|hi| &hi[..] >= lo);
             let next = copy.header(self).next;
-            let (heir, through) = self.live_heir(next, dead.addr, capacity).await?;
-            if heir != next {
+            let (successor, through) = self.live_successor(next, dead.addr, capacity).await?;
+            if successor != next {
                 let at = route.leaf.plus(self.node.g.next_at() as u64);
-                self.ep.write_word(at, heir.bits()).await?;
+                self.ep.write_word(at, successor.bits()).await?;
             }
             self.unlock(left).await?;
             if !through && !reaches {
@@ -320,7 +324,7 @@ impl DmTree {
 
     /// The live leaf that a chain of dead ones leads to, and whether the chain passes through `dead`. Leaves of one chain may be
     /// unlinked in any order: whoever comes first lets the left sibling name the live end.
-    async fn live_heir(
+    async fn live_successor(
         &self,
         first: GlobalAddr,
         dead: GlobalAddr,

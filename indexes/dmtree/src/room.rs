@@ -129,7 +129,7 @@ impl DmTree {
             was_due = true;
             let counting = Counting::begin(&self.node.counting);
             if !waits && pool.is_settled() && counting.is_some() {
-                match self.census_op(Some(until)).await {
+                match self.gc_op(Some(until)).await {
                     Ok(_) => break,
                     // Another node has begun one, or a death has: that comes first.
                     Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => {}

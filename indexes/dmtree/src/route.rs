@@ -23,13 +23,13 @@ pub(crate) struct InnerCopy {
 }
 
 /// A walk over more leaves than this may go round in circles.
-const STROLL: u32 = 16;
+const PACED_WALK: u32 = 16;
 
 /// What reading an inner node can show.
 pub(crate) enum InnerRead {
     Whole(InnerCopy),
     /// Another life: whoever named this address was stale.
-    OtherLife,
+    OtherGeneration,
     /// The node is gone; this one took over its range.
     Dead(GlobalAddr),
 }
@@ -59,7 +59,7 @@ impl Candidates {
 pub(crate) fn route_of(r: &Record) -> Route {
     Route {
         leaf: r.child,
-        life: r.life,
+        generation: r.generation,
         table: dmtree_pool::TableId::from_bits(r.table),
         capacity: usize::from(r.capacity),
         fence: r.fence,
@@ -90,12 +90,12 @@ impl DmTree {
     /// What an operation on a key needs, as far as the cache knows.
     pub(crate) fn known_place(&self, key: &[u8]) -> Option<KeyPlace> {
         let route = self.node.cache.peek(1, key, |node, i| route_of(&node.records()[i]))?;
-        let home = match self.node.has_tables() {
+        let owner = match self.node.has_tables() {
             true => Some(self.node.pool.resolve_cached(route.table)?.node()),
             false => None,
         };
-        let home = home.filter(|n| n.role() == Role::Compute);
-        Some(KeyPlace { leaf: route.leaf, home })
+        let owner = owner.filter(|n| n.role() == Role::Compute);
+        Some(KeyPlace { leaf: route.leaf, owner })
     }
 
     /// The route of a key.
@@ -114,13 +114,13 @@ impl DmTree {
         Mark::RouteStale.hit();
         let cached = self.node.cache.lookup(1, key, |node, _| node.clone());
         if let Some(old) = cached {
-            match self.read_inner(old.addr, Some(old.life), Some(1)).await? {
+            match self.read_inner(old.addr, Some(old.generation), Some(1)).await? {
                 InnerRead::Whole(copy) => {
                     if let Some(node) = self.hop_right(copy, key).await? {
                         return Ok(route_in(&node, key));
                     }
                 }
-                InnerRead::OtherLife | InnerRead::Dead(_) => {}
+                InnerRead::OtherGeneration | InnerRead::Dead(_) => {}
             }
             self.node.cache.invalidate(1, &old);
         }
@@ -144,7 +144,7 @@ impl DmTree {
         let walked = self.walk_route(key, &fresh).await?.unwrap_or(fresh);
         if walked == *stale {
             // The leaf itself says so: what is in its table's cell is not its table.
-            Box::pin(self.mend_table(&walked)).await?;
+            Box::pin(self.recover_table(&walked)).await?;
         }
         Ok(walked)
     }
@@ -176,25 +176,25 @@ impl DmTree {
                         Mark::InnerDead.hit();
                         at = into;
                     }
-                    InnerRead::OtherLife => return Ok(None),
+                    InnerRead::OtherGeneration => return Ok(None),
                 }
-                self.wait_for_heir(&mut backoff, at).await?;
+                self.wait_for_successor(&mut backoff, at).await?;
             };
         }
     }
 
     /// Before a look at the heir of a dead inner node. Until the heir's image is written it leads back to the dead one; when that lasts,
     /// who wrote it may be dead, and who looks repairs the heir. Meanwhile tables may move: the repair may have to wait for that.
-    async fn wait_for_heir(
+    async fn wait_for_successor(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
-        heir: GlobalAddr,
+        successor: GlobalAddr,
     ) -> Result<()> {
         if backoff.steps() >= HELP_AFTER {
-            Box::pin(self.help_inner(heir)).await?;
+            Box::pin(self.help_inner(successor)).await?;
         }
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
-            Box::pin(self.look_around_inner(heir)).await?;
+            Box::pin(self.diagnose_stall_inner(successor)).await?;
         }
         self.pass();
         backoff.step().await
@@ -223,25 +223,25 @@ impl DmTree {
                     break;
                 }
             }
-            let (mut at, mut life, mut expect) = match &parent {
+            let (mut at, mut generation, mut expect) = match &parent {
                 Some((n, i, above)) => {
                     let r = &n.records()[*i];
-                    (r.child, Some(r.life), Some(above - 1))
+                    (r.child, Some(r.generation), Some(above - 1))
                 }
                 None => (self.read_root().await?, None, None),
             };
             loop {
-                let copy = match self.read_inner(at, life, expect).await? {
+                let copy = match self.read_inner(at, generation, expect).await? {
                     InnerRead::Whole(copy) => copy,
                     InnerRead::Dead(into) => {
                         Mark::InnerDead.hit();
-                        (at, life) = (into, None);
+                        (at, generation) = (into, None);
                         self.drop_parent(&parent);
-                        self.wait_for_heir(&mut backoff, into).await?;
+                        self.wait_for_successor(&mut backoff, into).await?;
                         continue;
                     }
-                    InnerRead::OtherLife => {
-                        Mark::InnerOtherLife.hit();
+                    InnerRead::OtherGeneration => {
+                        Mark::InnerOtherGeneration.hit();
                         self.drop_parent(&parent);
                         self.retried.set(true);
                         self.pass();
@@ -269,7 +269,7 @@ impl DmTree {
                     ))
                 })?;
                 let r = &node.records()[i];
-                (at, life, expect) = (r.child, Some(r.life), Some(at_level - 1));
+                (at, generation, expect) = (r.child, Some(r.generation), Some(at_level - 1));
                 parent = Some((node, i, at_level));
             }
         }
@@ -299,7 +299,7 @@ impl DmTree {
     pub(crate) async fn read_inner(
         &self,
         addr: GlobalAddr,
-        life: Option<u16>,
+        generation: Option<u16>,
         level: Option<u8>,
     ) -> Result<InnerRead> {
         let g = &self.node.g;
@@ -310,9 +310,9 @@ impl DmTree {
             self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
             let early = bytes.extract(|b| {
                 let h = crate::format::leaf::check_header(g, addr, b)?;
-                let other =
-                    life.is_some_and(|l| l != h.ver.life) || level.is_some_and(|l| l != h.level);
-                Some(if other { Some(InnerRead::OtherLife) } else { None })
+                let other = generation.is_some_and(|l| l != h.ver.generation)
+                    || level.is_some_and(|l| l != h.level);
+                Some(if other { Some(InnerRead::OtherGeneration) } else { None })
             });
             if let Some(Some(other)) = early {
                 return Ok(other);
@@ -328,7 +328,7 @@ impl DmTree {
                 Box::pin(self.help_inner(addr)).await?;
             }
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
-                Box::pin(self.look_around_inner(addr)).await?;
+                Box::pin(self.diagnose_stall_inner(addr)).await?;
             }
             self.pass();
             backoff.step().await?;
@@ -388,13 +388,19 @@ impl DmTree {
             .enumerate()
             .map(|(i, (_, r))| {
                 let c = &r.child;
-                Record::new(c.addr, c.life, c.table.bits(), c.slots as u16, tag(i))
+                Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, tag(i))
             })
             .collect();
         self.ep.stage_cost(Stage::CacheFill, 1);
         self.ep.point().await;
-        let parts =
-            NodeParts { addr, life: header.ver.life, lo: &lo, hi: hi.as_deref(), keys, records };
+        let parts = NodeParts {
+            addr,
+            generation: header.ver.generation,
+            lo: &lo,
+            hi: hi.as_deref(),
+            keys,
+            records,
+        };
         let node = self.node.cache.insert(header.level, parts);
         Ok(Some(InnerRead::Whole(InnerCopy { node, level: header.level, next: header.next })))
     }
@@ -406,7 +412,8 @@ impl DmTree {
         }
         self.node.cache.lookup(1, key, |node, i| {
             let r = &node.records()[i];
-            if (r.child, r.life) == (route.leaf, route.life) && usize::from(r.capacity) == fps.len()
+            if (r.child, r.generation) == (route.leaf, route.generation)
+                && usize::from(r.capacity) == fps.len()
             {
                 self.node.cache.fill_mirror(node, i, fps);
             }
@@ -420,7 +427,9 @@ impl DmTree {
         }
         self.node.cache.lookup(1, key, |node, i| {
             let r = &node.records()[i];
-            if (r.child, r.life) == (route.leaf, route.life) && slot < usize::from(r.capacity) {
+            if (r.child, r.generation) == (route.leaf, route.generation)
+                && slot < usize::from(r.capacity)
+            {
                 self.node.cache.note_fingerprint(node, i, slot, fp);
             }
         });
@@ -430,14 +439,14 @@ impl DmTree {
     /// parent): headers tell everything. `None` when the walk shows that the route is stale in another way.
     pub(crate) async fn walk_route(&self, key: &[u8], from: &Route) -> Result<Option<Route>> {
         let mut leaf = self.read_leaf(from.leaf, from.capacity).await?;
-        if leaf.header(self).ver.life != from.life {
+        if leaf.header(self).ver.generation != from.generation {
             return Ok(None);
         }
         Mark::RouteWalk.hit();
         let mut backoff = self.ep.backoff("the end of a walk", leaf.addr);
         loop {
             let h = leaf.header(self);
-            let (life, table, next) = (h.ver.life, h.table, h.next);
+            let (generation, table, next) = (h.ver.generation, h.table, h.next);
             let into = h.into;
             // (The fences of a dead leaf are its heirs', which may have been merged away with their blocks.)
             if into.is_null() {
@@ -445,7 +454,7 @@ impl DmTree {
                 if hi.as_deref().is_none_or(|hi| key < hi) {
                     let fence = fence_tag(hi.as_deref());
                     let capacity = leaf.capacity;
-                    return Ok(Some(Route { leaf: leaf.addr, life, table, capacity, fence }));
+                    return Ok(Some(Route { leaf: leaf.addr, generation, table, capacity, fence }));
                 }
             }
             let on = if into.is_null() { next } else { into };
@@ -455,19 +464,19 @@ impl DmTree {
             if !into.is_null() {
                 Mark::RouteWalkInto.hit();
             }
-            self.stroll(&mut backoff, &leaf).await?;
+            self.paced_walk(&mut backoff, &leaf).await?;
             leaf = self.read_leaf(on, leaf.capacity).await?;
         }
     }
 
     /// Between two leaves of a walk. A merge that has committed and not ended sends a walker back and forth between the two leaves:
     /// when it goes on for long its owner may be dead, and the walker repairs what it meets.
-    pub(crate) async fn stroll(
+    pub(crate) async fn paced_walk(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
         leaf: &LeafCopy,
     ) -> Result<()> {
-        self.wait_for_leaf(backoff, leaf.addr, STROLL).await
+        self.wait_for_leaf(backoff, leaf.addr, PACED_WALK).await
     }
 
     /// The bottom node that covers the largest keys below `key` (below the right end when `None`): it begins below `key` and
@@ -478,14 +487,14 @@ impl DmTree {
         }
         let mut backoff = self.ep.backoff("a path to the key", self.node.root.word);
         'restart: loop {
-            let (mut at, mut life, mut expect) = (self.read_root().await?, None, None);
+            let (mut at, mut generation, mut expect) = (self.read_root().await?, None, None);
             loop {
-                match self.read_inner(at, life, expect).await? {
+                match self.read_inner(at, generation, expect).await? {
                     InnerRead::Dead(into) => {
-                        (at, life) = (into, None);
-                        self.wait_for_heir(&mut backoff, into).await?;
+                        (at, generation) = (into, None);
+                        self.wait_for_successor(&mut backoff, into).await?;
                     }
-                    InnerRead::OtherLife => {
+                    InnerRead::OtherGeneration => {
                         self.pass();
                         backoff.step().await?;
                         continue 'restart;
@@ -498,7 +507,7 @@ impl DmTree {
                             (Some(hi), Some(key)) => key <= hi,
                         };
                         if !reaches && !copy.next.is_null() {
-                            (at, life, expect) = (copy.next, None, Some(copy.level));
+                            (at, generation, expect) = (copy.next, None, Some(copy.level));
                             continue;
                         }
                         if copy.level == 1 {
@@ -509,7 +518,8 @@ impl DmTree {
                             continue 'restart;
                         };
                         let r = &node.records()[i];
-                        (at, life, expect) = (r.child, Some(r.life), Some(copy.level - 1));
+                        (at, generation, expect) =
+                            (r.child, Some(r.generation), Some(copy.level - 1));
                     }
                 }
                 self.ep.check_deadline("a path to the key", at.bits())?;

@@ -15,11 +15,11 @@ use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, check_key};
 use dmtree_pool::BlockPtr;
 
 use crate::client::{DmTree, Route, is_away};
-use crate::defects::Defect;
 use crate::format::leaf::{check_header, check_slots};
 use crate::format::slot::State;
 use crate::format::table::{BODY_AT, Table, View};
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 use crate::probe::{Pair, block_pair, pair_of};
 use crate::route::route_of;
 
@@ -211,7 +211,7 @@ impl DmTree {
             Some(leaf) => leaf,
             // A record that is older than this operation may name a leaf whose heir is gone already: `into` carries no life.
             None if self.fresh_route(key).await?.leaf != route.leaf => return Ok(None),
-            None => match self.read_heir(route).await? {
+            None => match self.read_successor(route).await? {
                 Some(leaf) => leaf,
                 None => return Ok(None),
             },
@@ -239,9 +239,9 @@ impl DmTree {
     }
 
     /// The leaf that a dead one went into, as long as the record names the dead one.
-    async fn read_heir(&self, route: &Route) -> Result<Option<ScanLeaf>> {
+    async fn read_successor(&self, route: &Route) -> Result<Option<ScanLeaf>> {
         let mut copy = self.read_leaf(route.leaf, route.capacity).await?;
-        if copy.header(self).ver.life != route.life {
+        if copy.header(self).ver.generation != route.generation {
             return Ok(None);
         }
         loop {
@@ -308,7 +308,7 @@ impl DmTree {
                     let len = Table::body_len(route.capacity) as u32;
                     batch.then().read(at.plus(BODY_AT as u64), len);
                 }
-                Err(e) if is_away(&e) => Mark::HomeAway.hit(),
+                Err(e) if is_away(&e) => Mark::OwnerAway.hit(),
                 Err(e) => return Err(e),
             }
         }
@@ -318,7 +318,7 @@ impl DmTree {
             false => match self.ep.batch(batch).await {
                 Ok(tables) => tables,
                 Err(e) if is_away(&e) => {
-                    Mark::HomeAway.hit();
+                    Mark::OwnerAway.hit();
                     asked.fill(None);
                     VerbVec::new()
                 }
@@ -378,7 +378,7 @@ impl DmTree {
         let mut backoff = self.ep.backoff("leaf being written", route.leaf);
         loop {
             let copy = self.read_leaf(route.leaf, route.capacity).await?;
-            if copy.header(self).ver.life != route.life {
+            if copy.header(self).ver.generation != route.generation {
                 return Ok(None);
             }
             match self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await? {
@@ -403,15 +403,18 @@ impl DmTree {
         self.ep.stage_cost(Stage::NodeImage, slots as u32);
         let checked = bytes.check(|b| {
             let h = check_header(g, route.leaf, b).ok_or(Seen::Torn)?;
-            if h.ver.life != route.life || h.slots != route.capacity || !h.into.is_null() {
+            if h.ver.generation != route.generation
+                || h.slots != route.capacity
+                || !h.into.is_null()
+            {
                 return Err(Seen::Stale);
             }
             // A part is the whole only for the version that the table vouches for.
-            let any = self.node.has(Defect::ScanOtherVersion);
+            let any = self.node.has(Mutant::ScanOtherVersion);
             if ver.is_some_and(|v| v != h.ver) && slots < route.capacity && !any {
                 return Err(Seen::Torn);
             }
-            let mixed = self.node.has(Defect::LeafMixed);
+            let mixed = self.node.has(Mutant::LeafMixed);
             let whole = check_slots(g, route.leaf, b, (slots, mixed), |_, _| ());
             whole.map(|_| ()).ok_or(Seen::Torn)
         });
@@ -431,7 +434,7 @@ impl DmTree {
         let g = &self.node.g;
         let mut items = Vec::with_capacity(slots);
         let mut blocks = Vec::new();
-        let mixed = self.node.has(Defect::LeafMixed);
+        let mixed = self.node.has(Mutant::LeafMixed);
         let header = check_slots(g, addr, bytes, (slots, mixed), |_, s| {
             if s.state != State::Live {
                 return;

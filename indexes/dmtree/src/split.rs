@@ -18,7 +18,6 @@ use dmtree_parts::{MAX_KEY_BYTES, Outcome};
 use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
 
 use crate::client::{DmTree, LeafCopy, Route, is_away};
-use crate::defects::Defect;
 use crate::format::inner::Child;
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::slot::{Place, Slot, State};
@@ -26,6 +25,7 @@ use crate::format::table::{BODY_AT, Table};
 use crate::format::{MAX_RANGE, Ver};
 use crate::lock::Locked;
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 use crate::node::Chore;
 use crate::node::DmNode;
 use crate::options::Tables;
@@ -47,15 +47,15 @@ pub(crate) struct NewLeaf {
 
 impl NewLeaf {
     pub fn ver(&self) -> Ver {
-        Ver { life: self.grant.life, range: 0 }
+        Ver { generation: self.grant.generation, range: 0 }
     }
     pub fn child(&self) -> Child {
-        let Grant { addr, life } = self.grant;
-        Child { addr, life, table: self.table, slots: self.capacity }
+        let Grant { addr, generation } = self.grant;
+        Child { addr, generation, table: self.table, slots: self.capacity }
     }
     pub fn route(&self, fence: u32) -> Route {
-        let Grant { addr, life } = self.grant;
-        Route { leaf: addr, life, table: self.table, capacity: self.capacity, fence }
+        let Grant { addr, generation } = self.grant;
+        Route { leaf: addr, generation, table: self.table, capacity: self.capacity, fence }
     }
 }
 
@@ -97,8 +97,8 @@ impl DmTree {
 
     pub(crate) fn forget_leaf(&self, s: &NewLeaf) {
         let mut grant = s.grant;
-        if self.node.has(Defect::NoNewLife) && grant.life > 1 {
-            grant.life -= 1;
+        if self.node.has(Mutant::NoNewGeneration) && grant.generation > 1 {
+            grant.generation -= 1;
         }
         self.node.pool.give_back(self.node.leaf_arena(s.capacity), grant);
         if self.node.has_tables() {
@@ -181,11 +181,11 @@ impl DmTree {
         images: Images,
     ) -> Result<()> {
         let (s_table, l_table) = (images.s_table.clone(), images.l_table.clone());
-        if self.node.has(Defect::PublishBeforeImage) {
+        if self.node.has(Mutant::PublishBeforeImage) {
             self.publish(low, &s.child()).await?;
         }
         self.commit_split(&l, &s, images).await?;
-        if self.node.has(Defect::UnlockBeforePublish) {
+        if self.node.has(Mutant::UnlockBeforePublish) {
             l.table = l_table;
             l.route.fence = l.table.fence;
             self.unlock_with_table(l).await?;
@@ -233,12 +233,12 @@ impl DmTree {
             let table_at = s.table_at.plus(BODY_AT as u64);
             self.ep.step(Step::Structure);
             self.check_lease()?;
-            if self.node.has(Defect::SplitBeforeSibling) {
+            if self.node.has(Mutant::SplitBeforeSibling) {
                 self.ep.detach(write_verb(s.grant.addr, image), None);
                 self.ep.write(table_at, body).await?;
                 return Ok((s, images));
             }
-            if self.node.has(Defect::SplitBeforeTable) {
+            if self.node.has(Mutant::SplitBeforeTable) {
                 self.ep.detach(write_verb(table_at, body), None);
                 self.ep.write(s.grant.addr, image).await?;
                 return Ok((s, images));
@@ -247,13 +247,13 @@ impl DmTree {
             match self.ep.batch(both).await {
                 Ok(_) => return Ok((s, images)),
                 Err(e) => {
-                    let home_is_away =
+                    let owner_is_away =
                         self.ep.cas(s.table_at, 0, 0).await.is_err_and(|e| is_away(&e));
-                    if !home_is_away || tries == MAX_SIBLINGS {
+                    if !owner_is_away || tries == MAX_SIBLINGS {
                         return Err(e);
                     }
                     tries += 1;
-                    Mark::SplitHomeAway.hit();
+                    Mark::SplitOwnerAway.hit();
                     self.forget_leaf(&s);
                     let index = self.node.root.index;
                     taken.iter().for_each(|at| self.node.pool.give_back_block(index, *at));
@@ -438,13 +438,13 @@ impl DmTree {
         let next = write_verb(addr.plus(g.next_at() as u64), next);
         let image = write_verb(addr, l_image);
         match pending {
-            None if self.node.has(Defect::ImageBeforeNext) => {
+            None if self.node.has(Mutant::ImageBeforeNext) => {
                 self.ep.chain((image, next)).await.map(|_| ())
             }
             None => self.ep.chain((next, image)).await.map(|_| ()),
             Some((slot, entry)) => {
                 let entry = write_verb(addr.plus(g.slot_at(slot) as u64), entry);
-                if self.node.has(Defect::PairBeforeImage) {
+                if self.node.has(Mutant::PairBeforeImage) {
                     return self.ep.chain((next, entry, image)).await.map(|_| ());
                 }
                 self.ep.chain((next, image, entry)).await.map(|_| ())

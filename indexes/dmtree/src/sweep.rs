@@ -9,8 +9,8 @@ use dmtree_pool::TableId;
 use crate::client::{DmTree, Route, is_away};
 use crate::format::inner::Child;
 use crate::marks::Mark;
-use crate::mend::Looked;
 use crate::node::Chore;
+use crate::recover_leaf::Looked;
 use crate::route::{InnerRead, route_of};
 
 impl DmTree {
@@ -29,7 +29,7 @@ impl DmTree {
                 Err(e) => break Err(e),
             }
         };
-        self.leave_orphans();
+        self.leave_abandoned_locks();
         swept
     }
 
@@ -54,7 +54,7 @@ impl DmTree {
         }
         let node = self.descend(from, 1).await?;
         // The cached node may be old: its leaves are those of now.
-        let node = match self.read_inner(node.addr, Some(node.life), Some(1)).await? {
+        let node = match self.read_inner(node.addr, Some(node.generation), Some(1)).await? {
             InnerRead::Whole(copy) => copy.node,
             _ => {
                 self.node.cache.invalidate(1, &node);
@@ -85,8 +85,8 @@ impl DmTree {
         if !self.node.has_tables() {
             return self.node.pool.is_first();
         }
-        let home = self.node.pool.resolve(&self.ep, route.table).await;
-        home.is_ok_and(|at| self.sweeps_for(at.node()))
+        let owner = self.node.pool.resolve(&self.ep, route.table).await;
+        owner.is_ok_and(|at| self.sweeps_for(at.node()))
     }
 
     /// One leaf: its lock and its table. What cannot be told now is looked at again by maintenance. False when the leaf is lost.
@@ -95,7 +95,7 @@ impl DmTree {
             Ok(Looked::Done) => return Ok(true),
             Ok(Looked::Open) => {}
             // The leaf is lost, or something else that its repair needs is away.
-            Err(e) if is_away(&e) => match self.rough_header(route.leaf).await {
+            Err(e) if is_away(&e) => match self.unvalidated_header(route.leaf).await {
                 Err(e) if is_away(&e) => return Ok(false),
                 _ => {}
             },
@@ -108,9 +108,9 @@ impl DmTree {
 
     /// Whether this node looks at the leaves whose tables are homed at a node: at its own, and one node for all of them at those
     /// of the memory nodes. (When that one dies its death begins another sweep, of another one.)
-    fn sweeps_for(&self, home: NodeId) -> bool {
-        match home.role() {
-            Role::Compute => home == self.ep.node(),
+    fn sweeps_for(&self, owner: NodeId) -> bool {
+        match owner.role() {
+            Role::Compute => owner == self.ep.node(),
             Role::Memory => self.node.pool.is_first(),
         }
     }
@@ -119,11 +119,11 @@ impl DmTree {
     pub(crate) async fn sweep_root(&self) -> Result<()> {
         loop {
             let root = self.read_root().await?;
-            let h = self.rough_header(root).await?;
+            let h = self.unvalidated_header(root).await?;
             if h.into.is_null() || h.into == root {
                 return Ok(());
             }
-            Mark::MendRoot.hit();
+            Mark::RecoverRoot.hit();
             self.ep.cas(self.node.root.word, root.bits(), h.into.bits()).await?;
             self.ep.check_deadline("the root", root.bits())?;
         }
@@ -131,22 +131,22 @@ impl DmTree {
 
     pub(crate) async fn top_level(&self) -> Result<u8> {
         let root = self.read_root().await?;
-        Ok(self.rough_header(root).await?.level)
+        Ok(self.unvalidated_header(root).await?.level)
     }
 
     /// The node of a level that covers a key: its lock, and the record of its right sibling.
     async fn sweep_inner(&self, key: &[u8], level: u8) -> Result<()> {
         let Some(node) = self.descend_to(key, level).await? else { return Ok(()) };
         self.help_inner(node.addr).await?;
-        let h = self.rough_header(node.addr).await?;
-        if !h.into.is_null() || h.ver.life != node.life {
+        let h = self.unvalidated_header(node.addr).await?;
+        if !h.into.is_null() || h.ver.generation != node.generation {
             self.node.cache.invalidate(level, &node);
             return Ok(());
         }
         if h.next.is_null() {
             return Ok(());
         }
-        let n = self.rough_header(h.next).await?;
+        let n = self.unvalidated_header(h.next).await?;
         let Some(low) = self.fence_key(&n.lo).await? else { return Ok(()) };
         // A bulk load that has not ended names its root here, which is no sibling.
         if n.level != level || !n.into.is_null() || !n.whole || n.lo == h.lo {
@@ -158,10 +158,10 @@ impl DmTree {
         if named {
             return Ok(());
         }
-        Mark::MendPublish.hit();
+        Mark::RecoverPublish.hit();
         let child = Child {
             addr: h.next,
-            life: n.ver.life,
+            generation: n.ver.generation,
             table: TableId::from_bits(0),
             slots: self.node.g.fanout,
         };
@@ -176,7 +176,7 @@ impl DmTree {
 
     /// The right sibling of a leaf has a record: otherwise the parent level goes on at another key than the leaf ends.
     async fn sweep_right(&self, leaf: GlobalAddr, high: Option<&[u8]>) -> Result<()> {
-        let h = self.rough_header(leaf).await?;
+        let h = self.unvalidated_header(leaf).await?;
         if !h.whole || !h.into.is_null() || h.next.is_null() {
             return Ok(());
         }

@@ -74,7 +74,7 @@ impl DetachedHook for UnlockHook {
             u.locks[place as usize]
         };
         if result.is_err() {
-            self.node.orphan(lock);
+            self.node.abandoned_lock(lock);
         }
     }
 }

@@ -35,8 +35,12 @@ impl DmTree {
         };
         shape.levels = u32::from(top.level);
         let table = dmtree_pool::TableId::from_bits(0);
-        let child =
-            inner::Child { addr: root, life: top.node.life, table, slots: self.node.g.fanout };
+        let child = inner::Child {
+            addr: root,
+            generation: top.node.generation,
+            table,
+            slots: self.node.g.fanout,
+        };
         let mut named = vec![Named { low: Vec::new(), child }];
         for level in (1..=top.level).rev() {
             named = self.walk_level(level, &named, &mut shape, &mut seen).await?;
@@ -71,7 +75,7 @@ impl DmTree {
             let checked = bytes.check(|b| inner::check(g, addr, b).map(|_| ()).ok_or(()));
             let Ok(((), bytes)) = checked else { return Err(broken("a torn inner node", addr)) };
             let (h, records) = inner::check(g, addr, &bytes).expect("accepted");
-            if h.level != level || h.ver.life != n.child.life || !h.into.is_null() {
+            if h.level != level || h.ver.generation != n.child.generation || !h.into.is_null() {
                 return Err(broken(
                     "a record names a node of another level or life, or a dead one",
                     addr,
@@ -142,7 +146,7 @@ impl DmTree {
             }
             let leaf = self.read_leaf(addr, n.child.slots).await?;
             let h = leaf.header(self);
-            let right = h.ver.life == n.child.life
+            let right = h.ver.generation == n.child.generation
                 && h.table == n.child.table
                 && h.slots == n.child.slots
                 && h.into.is_null();

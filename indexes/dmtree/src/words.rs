@@ -79,7 +79,7 @@ impl DmTree {
         let (node, words) = (Arc::downgrade(&self.node), at.clone());
         let stranded = move |number, tag| {
             if let (Some(node), Some(word)) = (node.upgrade(), words.numbered(number)) {
-                node.orphan(HeldLock { tag: LockTag(tag), on: Lockable::Word(word) });
+                node.abandoned_lock(HeldLock { tag: LockTag(tag), on: Lockable::Word(word) });
             }
         };
         let local = LocalLocks::telling(at.count(), LONGEST_CHAIN, Some(Box::new(stranded)));
@@ -108,7 +108,7 @@ impl DmTree {
         for _ in 0..=CHANGES {
             let change = u64::from(self.node.changes.fetch_add(1, Ordering::Relaxed)) & CHANGES;
             let tag = LockTag(own | CHANGING | change << TURN_BITS | turn);
-            if !self.node.is_orphan_at(tag.0, word) {
+            if !self.node.is_abandoned_lock_at(tag.0, word) {
                 return Ok(tag);
             }
         }
@@ -191,9 +191,9 @@ impl DmTree {
             };
             self.retried.set(true);
             if self.node.is_abandoned_at(was, word.at) {
-                Box::pin(self.mend_word(word.at, was)).await?;
+                Box::pin(self.recover_word(word.at, was)).await?;
             }
-            self.settle_while_waiting().await;
+            self.recover_locks_while_waiting().await;
             self.pass();
             // A change that is stuck is that of the leaf it names.
             let leaf = match LockTag(was).is_changing() {
@@ -214,7 +214,7 @@ impl DmTree {
     ) -> Result<Option<Locked>> {
         let turn = LeafTurn::Word(turn);
         let opened = self.read_locked(route).await;
-        let table = Table::new(route.leaf, crate::format::Ver { life: 0, range: 0 }, 0, 0);
+        let table = Table::new(route.leaf, crate::format::Ver { generation: 0, range: 0 }, 0, 0);
         let mut l = Locked { route: *route, at, tag, table, turn, image: None };
         match opened {
             Ok(Some((image, table))) => {
@@ -267,7 +267,9 @@ impl DmTree {
         bytes.extract(|b| {
             // Alive in this life under its lock: nobody else changes it, and nothing else is there.
             let h = check_header(g, route.leaf, b).filter(|h| {
-                let same = h.ver.life == route.life && h.slots == route.capacity && h.level == 0;
+                let same = h.ver.generation == route.generation
+                    && h.slots == route.capacity
+                    && h.level == 0;
                 same && h.into.is_null() && !h.dead
             });
             let Some(h) = h else { return Seen::Stale };
@@ -324,7 +326,7 @@ impl DmTree {
 
     /// The WRITE of a new leaf. Where another one was, its header goes first: a mix of the two must not pass for the old one.
     pub(crate) fn add_new_leaf(&self, batch: &mut VerbVec, grant: Grant, image: Buf) {
-        if grant.life > 1 {
+        if grant.generation > 1 {
             batch.write_word(grant.addr, 0);
             batch.then().write(grant.addr, image);
         } else {
@@ -364,7 +366,7 @@ impl DmTree {
 
     /// Unlocks a leaf that is dead, awaited. False when that is not certain: then it leaves an orphan that names the leaf, and whoever
     /// settles that retires it.
-    pub(crate) async fn bury_word(&self, at: GlobalAddr, tag: LockTag) -> Result<bool> {
+    pub(crate) async fn close_word(&self, at: GlobalAddr, tag: LockTag) -> Result<bool> {
         self.ep.step(Step::Structure);
         let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
         let certain = done.is_ok();

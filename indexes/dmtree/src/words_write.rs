@@ -10,10 +10,10 @@ use dmtree_parts::{Outcome, Write};
 use dmtree_pool::BlockPtr;
 
 use crate::client::DmTree;
-use crate::defects::Defect;
 use crate::format::slot::{self, Place};
 use crate::get::Found;
 use crate::lock::{LeafTurn, Locked};
+use crate::mutants::Mutant;
 use crate::node::Chore;
 use crate::write::{Present, Written, refused, worn_out};
 
@@ -133,7 +133,7 @@ impl DmTree {
         let mut entry = self.ep.buf(g.entry() as u32).await?;
         let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
         let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
-        let shadow = match replaces.filter(|_| !whole && !self.node.has(Defect::NoShadow)) {
+        let shadow = match replaces.filter(|_| !whole && !self.node.has(Mutant::NoShadow)) {
             Some(crc) => Some(self.shadow(place, crc, &entry).await?),
             None => None,
         };
@@ -169,7 +169,7 @@ impl DmTree {
             self.ep.batch(list).await?;
             return self.unlock_word(at, tag, turn).await;
         }
-        if self.node.has(Defect::WordBesideEntry) {
+        if self.node.has(Mutant::WordBesideEntry) {
             self.ep.detach(dmtree_fabric::verb::cas(at, tag.0, 0), None);
             self.ep.batch(list).await?;
             self.let_go(tag);

@@ -15,10 +15,10 @@ use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
 
 use crate::client::DmTree;
-use crate::defects::Defect;
 use crate::format::slot::{self, Place};
 use crate::lock::Locked;
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 use crate::node::Chore;
 use crate::probe::Probe;
 use crate::route::Candidates;
@@ -71,8 +71,8 @@ impl DmTree {
             Write::Delete => (OpKind::Delete, None),
             Write::CompareAndSet { .. } => (OpKind::CompareAndSet, None),
         };
-        if self.node.has_orphans() {
-            self.settle_some().await;
+        if self.node.has_abandoned_locks() {
+            self.recover_some_locks().await;
         }
         let scope = self.ep.begin(kind);
         let written = match intent.filter(|_| self.node.o.combining) {
@@ -139,7 +139,7 @@ impl DmTree {
         self.stop_for_death().await;
         let _pin = self.pin();
         let written = self.write_pinned(key, hash, w, lease).await;
-        self.leave_orphans();
+        self.leave_abandoned_locks();
         written
     }
 
@@ -266,7 +266,7 @@ impl DmTree {
         lease: &mut Option<Lease>,
     ) -> Result<Written> {
         let mut combined = Vec::new();
-        let late = self.node.has(Defect::CombineLate);
+        let late = self.node.has(Mutant::CombineLate);
         let own = if late { &mut None } else { &mut *lease };
         let value = Self::final_value(pair.2, own, &mut combined);
         let place = Place { leaf: l.route.leaf, slot: p.slot };
@@ -325,7 +325,7 @@ impl DmTree {
         if let Err(e) = self.check_lease_untouched() {
             return self.fail_locked(l, e).await;
         }
-        if self.node.has(Defect::DeleteTableFirst) {
+        if self.node.has(Mutant::DeleteTableFirst) {
             let mut table = l.table.clone();
             table.set(p.slot, 0);
             let body = self.table_body(&mut table, l.route.table).await?;
@@ -335,7 +335,7 @@ impl DmTree {
                 .await?;
         }
         self.ep.step(Step::Entry);
-        if self.node.has(Defect::DeleteEarly) {
+        if self.node.has(Mutant::DeleteEarly) {
             self.ep.detach(dmtree_fabric::verb::write_word(at, free), None);
         } else if let Err(e) = self.ep.write_word(at, free).await {
             return self.fail_locked(l, e).await;
@@ -365,7 +365,7 @@ impl DmTree {
         let mut entry = self.ep.buf(g.entry() as u32).await?;
         let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
         let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
-        let shadow = match replaces.filter(|_| !whole && !self.node.has(Defect::NoShadow)) {
+        let shadow = match replaces.filter(|_| !whole && !self.node.has(Mutant::NoShadow)) {
             Some(crc) => Some(self.shadow(place, crc, &entry).await?),
             None => None,
         };
@@ -374,18 +374,18 @@ impl DmTree {
         let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
         self.ep.step(Step::Entry);
         let (block, shadow, entry) = match (block, shadow) {
-            (None, None) if self.node.has(Defect::AcknowledgeEarly) => {
+            (None, None) if self.node.has(Mutant::AcknowledgeEarly) => {
                 self.ep.detach(write_verb(at, entry), None);
                 return Ok(());
             }
-            (None, Some(s)) if self.node.has(Defect::ShadowBehindEntry) => {
+            (None, Some(s)) if self.node.has(Mutant::ShadowBehindEntry) => {
                 return self
                     .ep
                     .chain((write_verb(at, entry), write_verb(shadow_at, s)))
                     .await
                     .map(|_| ());
             }
-            (Some((b, buf)), _) if self.node.has(Defect::EntryBesideBlock) => {
+            (Some((b, buf)), _) if self.node.has(Mutant::EntryBesideBlock) => {
                 self.ep.detach(write_verb(b.addr(), buf), None);
                 return self.ep.write(at, entry).await.map(|_| ());
             }
@@ -431,7 +431,7 @@ impl DmTree {
     }
 
     pub(crate) fn retire_block(&self, block: BlockPtr) {
-        if !block.is_null() && self.node.has(Defect::BlockFreedAtOnce) {
+        if !block.is_null() && self.node.has(Mutant::BlockFreedAtOnce) {
             self.node.pool.give_back_block(self.node.root.index, block);
         } else if !block.is_null() {
             self.node.pool.retire_block(self.node.root.index, block);

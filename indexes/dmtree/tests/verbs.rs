@@ -3,9 +3,9 @@
 
 use std::ops::Bound;
 
-use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
 use dmtree_check::rng::Rng;
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{DmTree, Options, Tables};
 use dmtree_fabric::Snapshot;
 use dmtree_parts::{Page, ScanRequest, Write};
@@ -56,8 +56,8 @@ fn one_clients_counts_equal_those_on_local() {
     for tables in [Tables::Compute, Tables::Memory] {
         let o = Options { tables, ..Options::default() };
         let local = Cluster::embedded(&pool()).expect("a pool");
-        let local = Bed::<DmTree>::on(local, 16 << 20, &o).expect("an index");
-        let verbs = Bed::<DmTree>::on_verbs(&pool(), 16 << 20, &o).expect("an index");
+        let local = TestCluster::<DmTree>::on(local, 16 << 20, &o).expect("an index");
+        let verbs = TestCluster::<DmTree>::on_verbs(&pool(), 16 << 20, &o).expect("an index");
         let here = counts_of(local.client(0).expect("attach"));
         let there = counts_of(verbs.client(0).expect("attach"));
         for (a, b) in here.ops.iter().zip(&there.ops) {

@@ -270,15 +270,16 @@ impl FpTree {
             })
             .collect();
         let keys = KeyArray::new((0..count).map(|i| n.key(i)));
-        let parts = NodeParts { addr, life: 0, lo: n.min(), hi: upper(n.max()), keys, records };
+        let parts =
+            NodeParts { addr, generation: 0, lo: n.min(), hi: upper(n.max()), keys, records };
         self.node.cache.insert(BOTTOM, parts)
     }
 
     /// Keeps a mirror of a table that was READ from its owner, if such tables are mirrored and its
     /// record is cached.
     pub(crate) fn fill_mirror(&self, key: &[u8], r: &Route, t: &Table) {
-        let home = r.table.node();
-        if !self.node.o.mirrors || home.role() == Role::Memory || home == self.ep.node() {
+        let owner = r.table.node();
+        if !self.node.o.mirrors || owner.role() == Role::Memory || owner == self.ep.node() {
             return;
         }
         self.node.cache.lookup(BOTTOM, key, |node, i| {

@@ -241,7 +241,8 @@ impl Sherman {
         let records = children.map(|c| Record::new(c, 0, 0, 0, 0)).collect();
         let keys = std::iter::once(n.h.low).chain((0..n.h.records).map(|i| n.key(i)));
         let keys = KeyArray::new(keys.collect::<Vec<_>>().into_iter());
-        let parts = NodeParts { addr, life: 0, lo: n.h.low, hi: upper(n.h.high), keys, records };
+        let parts =
+            NodeParts { addr, generation: 0, lo: n.h.low, hi: upper(n.h.high), keys, records };
         self.node.cache.insert(BOTTOM, parts)
     }
 }

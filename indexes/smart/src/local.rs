@@ -20,7 +20,7 @@
 use std::sync::Mutex;
 use std::sync::{Arc, MutexGuard};
 
-use dmtree_fabric::wait::Turnstile;
+use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{Endpoint, Result, Stage, WaitReason};
 use dmtree_parts::hash::KeyHash;
 
@@ -62,7 +62,7 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Slot {
     state: Mutex<Entry>,
-    turns: [Turnstile; 2],
+    turns: [FifoMutex; 2],
 }
 
 /// The table of one compute node.
@@ -145,10 +145,10 @@ impl LocalTable {
         let mut waiting = Waiting { slot, side, gone: true };
         ep.point().await;
         let why = WaitReason { what: "turn at a key", at: hash.0 };
-        let turnstile = &slot.turns[side as usize];
-        let at_once = turnstile.try_acquire();
+        let fifo_mutex = &slot.turns[side as usize];
+        let at_once = fifo_mutex.try_acquire();
         if !at_once {
-            turnstile.acquire_polled(ep, why).await?;
+            fifo_mutex.acquire_polled(ep, why).await?;
         }
         waiting.gone = false;
         let turn = Turn { table: self.clone(), slot: number, side, released: false };
@@ -156,7 +156,7 @@ impl LocalTable {
             // As published every thread polls the ticket that its clients wait for, and a served
             // client continues when its thread comes to it. The queue stalls meanwhile.
             ep.stage_cost(Stage::LocalQueue, 1);
-            ep.stage_cost(Stage::PolledLine, turnstile.threads_waiting() as u32);
+            ep.stage_cost(Stage::PolledLine, fifo_mutex.threads_waiting() as u32);
             ep.sleep(0).await;
         }
         let mut state = slot.lock();

@@ -40,7 +40,7 @@ pub enum Who {
 #[derive(Default)]
 struct Slot {
     process: Option<Process>,
-    life: u32,
+    incarnation: u32,
     /// When the next life begins.
     starts: Option<Instant>,
     /// It was told to leave at this time, and comes back so long after it has.
@@ -117,12 +117,12 @@ impl Cluster {
         let after = (self.model.highest(keys(slot)) + 1_000).to_string();
         let [index, threads, each] = [slot as u32, THREADS, KEYS].map(|n| n.to_string());
         let s = &mut self.slots[slot];
-        s.life += 1;
-        let seed = (slot as u64 * 1_000_000 + u64::from(s.life)).to_string();
+        s.incarnation += 1;
+        let seed = (slot as u64 * 1_000_000 + u64::from(s.incarnation)).to_string();
         let work =
             ["drive", "work", "--connect", &self.at, "--slot", &index, "--threads", &threads];
         let more = ["--keys", &each, "--after", &after, "--seed", &seed];
-        let who = (slot, s.life);
+        let who = (slot, s.incarnation);
         s.process =
             Some(Process::start((&self.binary, &[&work[..], &more].concat()), who, &self.to)?);
         (s.starts, s.leaving, s.killed, s.streams) = (None, None, false, 2);
@@ -265,12 +265,12 @@ impl Cluster {
     }
 
     fn hear(&mut self, said: Said) {
-        let Said { who, life, line, is_note } = said;
+        let Said { who, incarnation, line, is_note } = said;
         if who >= SLOTS {
             keep(&mut self.words, format!("mn{}: {}", who - SLOTS, line.unwrap_or_default()));
             return;
         }
-        if self.slots[who].life != life {
+        if self.slots[who].incarnation != incarnation {
             return;
         }
         let Some(line) = line else { return self.stream_ended(who) };

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 #[derive(Debug)]
 pub struct Said {
     pub who: usize,
-    pub life: u32,
+    pub incarnation: u32,
     pub line: Option<String>,
     /// On standard error.
     pub is_note: bool,
@@ -33,7 +33,7 @@ impl Process {
     /// Starts the binary; what it says goes to `to` as said by `who` in this life.
     pub fn start(
         (binary, args): (&str, &[&str]),
-        (who, life): (usize, u32),
+        (who, incarnation): (usize, u32),
         to: &Sender<Said>,
     ) -> Result<Self> {
         let mut child = Command::new(binary)
@@ -50,9 +50,9 @@ impl Process {
             let (to, stream) = (to.clone(), stream.context("a pipe")?);
             std::thread::spawn(move || {
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
-                    let _ = to.send(Said { who, life, line: Some(line), is_note });
+                    let _ = to.send(Said { who, incarnation, line: Some(line), is_note });
                 }
-                let _ = to.send(Said { who, life, line: None, is_note });
+                let _ = to.send(Said { who, incarnation, line: None, is_note });
             });
         }
         let input = child.stdin.take();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dmtree_bench::campaign::Campaign;
 use dmtree_bench::checked::{self, Setting, replay, run};
 use dmtree_bench::registry::{select, systems};
-use dmtree_check::FaultSet;
+use dmtree_check::NodeFaultSet;
 use dmtree_check::case::Case;
 
 fn campaign(threads: usize) -> Campaign {
@@ -24,24 +24,24 @@ fn all_seeds_are_run_on_any_number_of_threads() {
     let [one, two] = [1, 2].map(|threads| campaign(threads).run(&mut |_| {}).unwrap());
     assert_eq!((one.seeds, one.violations.len()), (6, 0), "{:?}", one.violations);
     assert!(one.operations >= 6 * 200);
-    assert_eq!((one.line(), &one.hazards), (two.line(), &two.hazards));
+    assert_eq!((one.line(), &one.fabric_faults), (two.line(), &two.fabric_faults));
     assert!(one.marks["lock: held by another"] > 0, "{:?}", one.marks);
-    assert_eq!(one.hazards["words"].values().sum::<u64>(), 6);
+    assert_eq!(one.fabric_faults["words"].values().sum::<u64>(), 6);
 }
 
 /// Most seeds must have a fault in the middle of an operation.
 #[test]
 fn faults_happen_inside_operations() {
-    for faults in [FaultSet::Crash, FaultSet::All] {
+    for node_faults in [NodeFaultSet::Crash, NodeFaultSet::All] {
         let systems = select(&["dmtree".to_owned()]).unwrap();
-        let setting = Setting { faults, ..Setting::default() };
+        let setting = Setting { node_faults, ..Setting::default() };
         let t = Campaign { systems, seeds: 0..6, setting, ..campaign(2) };
         let t = t.run(&mut |_| {}).unwrap();
-        assert!(t.inside * 2 >= t.seeds, "{faults:?}: {} of {}", t.inside, t.seeds);
+        assert!(t.inside * 2 >= t.seeds, "{node_faults:?}: {} of {}", t.inside, t.seeds);
     }
     let systems = select(&["fptree".to_owned()]).unwrap();
-    let setting = Setting { faults: FaultSet::Crash, ..Setting::default() };
-    assert_eq!(checked::case(&systems[0], 1, setting).faults, []);
+    let setting = Setting { node_faults: NodeFaultSet::Crash, ..Setting::default() };
+    assert_eq!(checked::case(&systems[0], 1, setting).node_faults, []);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use dmtree_bench::checked::{Setting, case, grants};
 use dmtree_bench::registry::{System, find};
-use dmtree_check::FaultSet;
+use dmtree_check::NodeFaultSet;
 use dmtree_check::case::Case;
 
 /// The grants that matter here.
@@ -68,7 +68,7 @@ fn two_level_versions_are_found_wrong_even_on_kind_hardware() {
 /// Each published defect by itself, with the others repaired: the seed that shows it, even on
 /// hardware that tears no line and lets bytes land in order. DESIGN.md has the seeds.
 #[test]
-fn each_published_defect_is_found_by_itself() {
+fn each_published_mutant_is_found_by_itself() {
     let (eager, retry) = (("lazy_splits", false), ("retry_torn", true));
     let wrong =
         |system, options: &[_], seeds| first_wrong_with(system, options, &KIND_HARDWARE, seeds);
@@ -113,7 +113,7 @@ fn crowd(system: &System, seed: u64, setting: Setting) -> Case {
     case.pool.memory_nodes = 1;
     Case {
         clients: 9,
-        gardeners: 0,
+        churn_clients: 0,
         neighbours: 0,
         keys: 1,
         ops: 150,
@@ -137,10 +137,10 @@ fn locked_reads_are_sound() {
 /// chunk that was given back in between was in no log: it was taken for lost, and had two owners
 /// after its memory node granted it again.
 #[test]
-fn a_chunk_given_back_before_a_census_was_heard_of_is_nobodys() {
+fn a_chunk_given_back_before_a_gc_was_heard_of_is_nobodys() {
     let system = find("sherman").expect("a system");
     for seed in [102_330, 102_875] {
-        let setting = Setting { faults: FaultSet::All, ..Setting::default() };
+        let setting = Setting { node_faults: NodeFaultSet::All, ..Setting::default() };
         let verdict = system.check(&case(&system, seed, setting)).expect("a case");
         assert_eq!(verdict.finding, None, "seed {seed}");
     }
@@ -153,7 +153,7 @@ fn a_dead_holder_keeps_the_published_lock() {
     // `fg` is not marked as recovering, and would not get crashes.
     let mut system = find("fg").expect("a system");
     system.recovers = true;
-    let setting = Setting { faults: FaultSet::Crash, ..Setting::default() };
+    let setting = Setting { node_faults: NodeFaultSet::Crash, ..Setting::default() };
     let found = (0..40).find_map(|seed| {
         let finding = system.check(&case(&system, seed, setting)).expect("a case").finding?;
         Some((seed, finding.kind().to_owned()))

@@ -73,10 +73,10 @@ impl Agent {
                 Standing::Draining if open => {
                     self.propose(ep, Change::Acknowledge(m.member, m.standing)).await?;
                 }
-                Standing::Rehoming if m.claimant == Some(self.me) => {
-                    self.propose(ep, Change::Rehomed(m.member)).await?;
+                Standing::Reassigning if m.claimant == Some(self.me) => {
+                    self.propose(ep, Change::Reassigned(m.member)).await?;
                 }
-                Standing::Rehoming => self.propose(ep, Change::Claim(m.member)).await?,
+                Standing::Reassigning => self.propose(ep, Change::Claim(m.member)).await?,
                 _ => {}
             }
         }

@@ -7,7 +7,7 @@ use dmtree_fabric::net::virt::Process;
 use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId};
 
 use super::judge::Calls;
-use super::lives::join;
+use super::restarts::join;
 use super::{MS, Phase, Stage, rest};
 
 /// The first memory node acts for the membership to the end of the run.

@@ -13,7 +13,7 @@
 mod agent;
 mod hosts;
 mod judge;
-mod lives;
+mod restarts;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,8 +21,10 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dmtree_fabric::net::virt::{self, Network, Process, Sight};
-use dmtree_fabric::net::{Carrier, Charter, NetFabric};
-use dmtree_fabric::{Endpoint, Fabric, GlobalAddr, Nanos, NodeId, SeededRandom, Terms, Worker};
+use dmtree_fabric::net::{DataPath, NetFabric, PoolConfig};
+use dmtree_fabric::{
+    Endpoint, Fabric, GlobalAddr, LeaseParameters, Nanos, NodeId, SeededRandom, Worker,
+};
 
 use crate::rng::Rng;
 use crate::verdict::panic_text;
@@ -52,7 +54,7 @@ pub struct Outcome {
     /// Operations that failed.
     pub failed: u64,
     /// Lives of compute processes.
-    pub lives: u64,
+    pub restarts: u64,
     /// What the network did besides the ordinary, and how often.
     pub seen: BTreeMap<Sight, u64>,
     /// What must not be.
@@ -132,8 +134,8 @@ impl Stage {
 
     /// Where the word of a compute process's own client is.
     fn own_word(&self, seat: u16) -> GlobalAddr {
-        let home = NodeId::memory(seat % self.memory_nodes);
-        GlobalAddr::new(home, 64 + 8 * u64::from(seat))
+        let owner = NodeId::memory(seat % self.memory_nodes);
+        GlobalAddr::new(owner, 64 + 8 * u64::from(seat))
     }
 
     /// Where a word is that all write.
@@ -149,14 +151,14 @@ pub fn run(seed: u64) -> Outcome {
 
 /// The same with a defect on purpose.
 pub fn run_with(seed: u64, mutant: Option<Mutant>) -> Outcome {
-    let ran = std::panic::catch_unwind(|| play(seed, mutant));
+    let ran = std::panic::catch_unwind(|| script(seed, mutant));
     ran.unwrap_or_else(|panic| Outcome {
         violations: vec![format!("a panic: {}", panic_text(&*panic))],
         ..Outcome::default()
     })
 }
 
-fn play(seed: u64, mutant: Option<Mutant>) -> Outcome {
+fn script(seed: u64, mutant: Option<Mutant>) -> Outcome {
     let mut random = Rng::new(seed);
     let network = Network::new(random.next_u64());
     let (seats, memory_nodes) = (1 + random.below(3) as u16, 1 + random.below(2) as u16);
@@ -187,19 +189,20 @@ fn play(seed: u64, mutant: Option<Mutant>) -> Outcome {
     };
     let first = network.start(0);
     let spare = stage.below(2) as u16;
-    let charter = Charter {
+    let pool_config = PoolConfig {
         memory_nodes,
         compute_nodes: seats + spare,
-        carrier: Carrier::Frames,
-        terms: Vec::new(),
+        data_path: DataPath::Frames,
+        lease_parameters: Vec::new(),
     };
-    let mut terms = Terms { acknowledge_ns: 3_000 * MS, ..Terms::default() };
+    let mut lease_parameters =
+        LeaseParameters { acknowledge_ns: 3_000 * MS, ..LeaseParameters::default() };
     match mutant {
-        Some(Mutant::Membership(of)) => terms.mutant = Some(of),
+        Some(Mutant::Membership(of)) => lease_parameters.mutant = Some(of),
         Some(Mutant::Network(of)) => network.set_mutant(of),
         None => {}
     }
-    let founded = match first.found(PORT, REGION, charter, terms) {
+    let founded = match first.found(PORT, REGION, pool_config, lease_parameters) {
         Ok(founded) => founded,
         Err(e) => {
             stage.violation(format!("the pool is not founded: {e}"));
@@ -223,12 +226,12 @@ fn play(seed: u64, mutant: Option<Mutant>) -> Outcome {
     let rivals: Vec<u16> = (0..seats).filter(|_| stage.below(3) == 0).collect();
     for seat in (0..seats).chain(rivals) {
         let (agent, client) = (slot(), slot());
-        let seat = Rc::new(lives::Seat::new(stage.clone(), seat));
+        let seat = Rc::new(restarts::Seat::new(stage.clone(), seat));
         worker.spawn(agent, seat.clone().live(agent));
         worker.spawn(client, seat.work(client));
     }
-    let director = slot();
-    worker.spawn(director, direct(stage.clone(), director));
+    let fault_scheduler = slot();
+    worker.spawn(fault_scheduler, direct(stage.clone(), fault_scheduler));
     if let Err(e) = worker.run(&mut SeededRandom::new(seed)) {
         stage.violation(format!("no process can go on: {e}"));
     }

@@ -10,7 +10,7 @@ fn seeds_pass_and_repeat_themselves() {
         operations += outcome.operations;
         if seed == 0 {
             let again = run(seed);
-            let of = |o: &Outcome| (o.operations, o.failed, o.lives);
+            let of = |o: &Outcome| (o.operations, o.failed, o.restarts);
             assert_eq!(of(&again), of(&outcome), "the same seed is the same run");
         }
         seen.extend(outcome.seen);
@@ -22,7 +22,7 @@ fn seeds_pass_and_repeat_themselves() {
         Sight::BlackHole,
         Sight::Refused,
         Sight::Doubled,
-        Sight::Orphan,
+        Sight::AbandonedLock,
         Sight::Late,
         Sight::Partial,
         Sight::Paused,

@@ -48,10 +48,10 @@ pub fn within<T>(limit: Duration, mut ask: impl FnMut() -> Result<T, String>) ->
 }
 
 /// Scenes that mostly wait, all at once.
-pub fn together(scenes: &[(&str, fn())]) {
+pub fn together(scenarios: &[(&str, fn())]) {
     let caught = std::thread::scope(|scope| {
         let started: Vec<_> =
-            scenes.iter().map(|(name, scene)| (*name, scope.spawn(scene))).collect();
+            scenarios.iter().map(|(name, scenario)| (*name, scope.spawn(scenario))).collect();
         started.into_iter().map(|(name, t)| (name, t.join())).collect::<Vec<_>>()
     });
     let text = |e: Box<dyn std::any::Any + Send>| match e.downcast::<String>() {

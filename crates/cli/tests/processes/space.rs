@@ -40,7 +40,7 @@ fn is_killed(at: &str, put: &str) {
 
 /// What a life held is there for the next when it has left, or is dead.
 #[test]
-fn what_a_life_held_comes_back() {
+fn what_a_incarnation_held_comes_back() {
     together(&[
         ("they leave", || lives(false, leaves)),
         ("they leave, one stays", || lives(true, leaves)),

@@ -6,17 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dmtree::{AsyncOptions, Batch, Effect, ErrorKind, Index, Options, Outcome, Pool};
-use dmtree_fabric::net::{Carrier, Equipment};
-use dmtree_fabric::{Change, Member, NodeId, Terms};
+use dmtree_fabric::net::{DataPath, NicConfig};
+use dmtree_fabric::{Change, LeaseParameters, Member, NodeId};
 use dmtree_pool::{MemoryNode, PoolOptions};
 
-const SHORT: Terms =
-    Terms { lease_ns: 300_000_000, acknowledge_ns: 3_000_000_000, drift_one_in: 16, mutant: None };
+const SHORT: LeaseParameters = LeaseParameters {
+    lease_ns: 300_000_000,
+    acknowledge_ns: 3_000_000_000,
+    drift_one_in: 16,
+    mutant: None,
+};
 
 fn memory_at(listen: &str) -> MemoryNode {
     let options =
         PoolOptions { compute_nodes: 8, memory_bytes_per_node: 64 << 20, ..PoolOptions::default() };
-    MemoryNode::found(listen, &options, SHORT, Carrier::Frames, &Equipment::default())
+    MemoryNode::found(listen, &options, SHORT, DataPath::Frames, &NicConfig::default())
         .expect("a free port")
 }
 
@@ -158,7 +162,7 @@ fn an_index_that_was_removed_meanwhile_is_closed() {
 }
 
 #[test]
-fn requests_of_async_clients_are_answered_by_the_next_life() {
+fn requests_of_async_clients_are_answered_by_the_next_incarnation() {
     let first = memory_at("127.0.0.1:0");
     let (a, here, _b, there) = two(&first);
     let options = AsyncOptions::new().workers(2).coroutines(8);
@@ -271,7 +275,7 @@ fn another_pool_at_the_same_address_is_not_joined() {
 
 /// The threads of a life end with it.
 #[test]
-fn an_old_life_leaves_no_threads() {
+fn an_old_incarnation_leaves_no_threads() {
     let threads = || std::fs::read_dir("/proc/self/task").expect("Linux").count();
     let first = memory_at("127.0.0.1:0");
     let (a, here, b, there) = two(&first);

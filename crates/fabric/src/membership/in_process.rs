@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::policy::Terms;
+use super::policy::LeaseParameters;
 use super::rules::{Book, News};
 use super::{Change, Lease, Member, Membership, MembershipFuture, State};
 use crate::addr::NodeId;
@@ -22,8 +22,8 @@ impl std::fmt::Debug for InProcess {
 
 impl InProcess {
     /// A membership without members.
-    pub fn new(terms: Terms) -> Self {
-        Self { book: Mutex::new(Book::new(terms)) }
+    pub fn new(lease_parameters: LeaseParameters) -> Self {
+        Self { book: Mutex::new(Book::new(lease_parameters)) }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -61,7 +61,7 @@ impl InProcess {
     /// Whether the next life of a member's number may begin; nothing for one that has not joined.
     pub fn is_number_free(&self, last: Member) -> Option<bool> {
         let book = self.book();
-        Some(book.terms.is_number_free(book.latest().standing(last)?))
+        Some(book.lease_parameters.is_number_free(book.latest().standing(last)?))
     }
 
     /// A memory node that nothing was ever posted to has ended before it was ready: the next life of its number may join.
@@ -85,8 +85,8 @@ impl InProcess {
     }
 
     /// Other terms from now on; leases that were granted stay as they are.
-    pub fn set_terms(&self, terms: Terms) {
-        self.book().terms = terms;
+    pub fn set_lease_parameters(&self, lease_parameters: LeaseParameters) {
+        self.book().lease_parameters = lease_parameters;
     }
 }
 

@@ -5,7 +5,7 @@ use crate::transport::Nanos;
 
 /// How long members may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct LeaseParameters {
     /// A lease that is not renewed ends after this long, ns.
     pub lease_ns: Nanos,
     /// What an epoch asks of a member must be acknowledged within this time, ns.
@@ -16,7 +16,7 @@ pub struct Terms {
     pub mutant: Option<Mutant>,
 }
 
-impl Default for Terms {
+impl Default for LeaseParameters {
     fn default() -> Self {
         Self {
             lease_ns: 1_000_000_000,
@@ -38,7 +38,7 @@ pub enum Mutant {
     AwayOwe,
 }
 
-impl Terms {
+impl LeaseParameters {
     /// Since when a member owes what was asked for at `asked`.
     pub(super) fn owed_since(&self, asked: Nanos, joined: Option<Nanos>) -> Nanos {
         match self.mutant {

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::policy::Terms;
+use super::policy::LeaseParameters;
 use super::{Change, Lease, Member, MemberState, MemoryState, Move, Presence, Standing, State};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, ErrorKind, Result};
@@ -64,7 +64,7 @@ const MOST_PARTITIONS: usize = 4096;
 /// What the membership knows.
 #[derive(Clone, Debug)]
 pub(super) struct Book {
-    pub(super) terms: Terms,
+    pub(super) lease_parameters: LeaseParameters,
     /// How many memory nodes revoke the access of the dead themselves; 0: whoever coordinates a death has them do it, and says so.
     pub(super) agents: usize,
     /// The latest reading of the clock that any event has brought.
@@ -87,9 +87,9 @@ pub(super) struct Book {
 }
 
 impl Book {
-    pub(super) fn new(terms: Terms) -> Self {
+    pub(super) fn new(lease_parameters: LeaseParameters) -> Self {
         Self {
-            terms,
+            lease_parameters,
             agents: 0,
             now: 0,
             ticks: false,
@@ -200,7 +200,7 @@ impl Book {
     pub(super) fn judge(&mut self, now: Nanos) {
         let now = self.now.max(now);
         // Half a lease: a member that renews after a quarter of it is in time even after such a gap.
-        if self.ticks && now - self.now > self.terms.lease_ns / 2 {
+        if self.ticks && now - self.now > self.lease_parameters.lease_ns / 2 {
             self.stood_still(now - self.now);
         }
         self.now = now;
@@ -245,15 +245,15 @@ impl Book {
     /// Everything begins anew for the living.
     pub(super) fn excuse(&mut self, now: Nanos) {
         self.now = self.now.max(now);
-        let (now, until) = (self.now, self.now + self.terms.lease_ns);
+        let (now, until) = (self.now, self.now + self.lease_parameters.lease_ns);
         self.leases.values_mut().for_each(|at| *at = until);
         self.asked.values_mut().for_each(|at| *at = now);
         self.move_asked = now;
     }
 
     fn is_overdue(&self, asked: Nanos, debtor: Member) -> bool {
-        let since = self.terms.owed_since(asked, self.joined.get(&debtor).copied());
-        since + self.terms.acknowledge_ns <= self.now
+        let since = self.lease_parameters.owed_since(asked, self.joined.get(&debtor).copied());
+        since + self.lease_parameters.acknowledge_ns <= self.now
     }
 
     /// Whether a living member owes an acknowledgement for too long.
@@ -290,11 +290,13 @@ impl Book {
             let latest = self.latest();
             let all_revoke = self.agents > 0 && latest.memory.len() >= self.agents;
             let next = |m: &MemberState| match m.standing {
-                Standing::Revoking if all_revoke && self.terms.is_revoked(&latest, m) => {
+                Standing::Revoking
+                    if all_revoke && self.lease_parameters.is_revoked(&latest, m) =>
+                {
                     Some((m.member, Standing::Draining))
                 }
                 Standing::Draining if latest.is_acknowledged(&m.acknowledged) => {
-                    Some((m.member, Standing::Rehoming))
+                    Some((m.member, Standing::Reassigning))
                 }
                 _ => None,
             };
@@ -307,7 +309,7 @@ impl Book {
         if latest.planned.as_ref().filter(ready).is_some() {
             self.change(|s, epoch| {
                 if let Some(p) = &mut s.planned {
-                    (p.standing, p.since) = (Standing::Rehoming, epoch);
+                    (p.standing, p.since) = (Standing::Reassigning, epoch);
                 }
             });
         }
@@ -316,9 +318,12 @@ impl Book {
     // ---- members ----------------------------------------------------------------------------------------------------
 
     fn lease(&mut self, me: Member) -> Lease {
-        self.leases.insert(me, self.now + self.terms.lease_ns);
-        let for_ns = self.terms.lease_ns;
-        Lease { for_ns: for_ns - for_ns / self.terms.drift_one_in, epoch: self.latest().epoch }
+        self.leases.insert(me, self.now + self.lease_parameters.lease_ns);
+        let for_ns = self.lease_parameters.lease_ns;
+        Lease {
+            for_ns: for_ns - for_ns / self.lease_parameters.drift_one_in,
+            epoch: self.latest().epoch,
+        }
     }
 
     pub(super) fn join(&mut self, me: Member) -> Result<Lease> {
@@ -481,8 +486,9 @@ impl Book {
         };
         // One claimant at a time: two who read the directory together would give one table two homes.
         let other = |c: Option<Member>| c.is_some_and(|c| c != me) && !free(c);
-        let rehoming = latest.members.iter().filter(|m| m.standing == Standing::Rehoming);
-        let claimed = rehoming.map(|m| m.claimant).chain(latest.planned.iter().map(|p| p.claimant));
+        let reassigning = latest.members.iter().filter(|m| m.standing == Standing::Reassigning);
+        let claimed =
+            reassigning.map(|m| m.claimant).chain(latest.planned.iter().map(|p| p.claimant));
         let taken = { claimed }.any(other);
         match change {
             Change::Acknowledge(m, standing) => self.acknowledge(&latest, me, m, standing),
@@ -501,12 +507,12 @@ impl Book {
                 }
             }
             Change::Claim(m) => {
-                if !taken && at(m).is_some_and(|(s, c)| s == Standing::Rehoming && free(c)) {
+                if !taken && at(m).is_some_and(|(s, c)| s == Standing::Reassigning && free(c)) {
                     self.edit(m, |m| m.claimant = Some(me));
                 }
             }
-            Change::Rehomed(m) => {
-                if at(m).is_some_and(|(s, c)| s == Standing::Rehoming && c == Some(me)) {
+            Change::Reassigned(m) => {
+                if at(m).is_some_and(|(s, c)| s == Standing::Reassigning && c == Some(me)) {
                     self.enter(m, Standing::Gone);
                 }
             }
@@ -525,7 +531,7 @@ impl Book {
                 }
             }
             Change::ClaimMove => {
-                let open = |p: &Move| p.standing == Standing::Rehoming && free(p.claimant);
+                let open = |p: &Move| p.standing == Standing::Reassigning && free(p.claimant);
                 if !taken && latest.planned.as_ref().is_some_and(open) {
                     self.edit_move(|p| p.claimant = Some(me));
                 }

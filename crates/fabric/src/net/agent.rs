@@ -9,7 +9,7 @@ use super::Shared;
 use super::admin::unexpected;
 use super::io::Stream;
 use super::membership::Remote;
-use super::registrar::{Registrar, ready};
+use super::membership_server::{MembershipServer, ready};
 use super::start::again_until;
 use super::wire::{Answer, Ask};
 use crate::endpoint::Endpoint;
@@ -73,8 +73,8 @@ struct Acting {
 
 impl Acting {
     fn new(shared: Arc<Shared>) -> Self {
-        let membership: Arc<dyn Membership> = match &shared.registrar {
-            Some(registrar) => registrar.membership.clone(),
+        let membership: Arc<dyn Membership> = match &shared.membership_server {
+            Some(membership_server) => membership_server.membership.clone(),
             None => Arc::new(Remote::new(shared.clone())),
         };
         Self {
@@ -102,9 +102,9 @@ impl Acting {
     /// Whether no death is under way.
     async fn step(&mut self) -> Result<bool> {
         let shared = self.shared.clone();
-        if let Some(registrar) = &shared.registrar {
-            registrar.membership.tick(shared.now());
-            self.probe(registrar);
+        if let Some(membership_server) = &shared.membership_server {
+            membership_server.membership.tick(shared.now());
+            self.probe(membership_server);
         }
         let revoke = |dead| {
             shared.revoke(dead);
@@ -114,32 +114,32 @@ impl Acting {
     }
 
     /// Asks the hosts of memory nodes that are missing whether their processes have ended.
-    fn probe(&mut self, registrar: &Registrar) {
+    fn probe(&mut self, membership_server: &MembershipServer) {
         let now = self.shared.now();
         self.probes.retain_mut(|(member, stream)| match stream.is_connected() {
             Ok(is_made) => !is_made,
             Err(e) => {
                 if e.kind() == std::io::ErrorKind::ConnectionRefused {
-                    registrar.membership.lose(*member);
+                    membership_server.membership.lose(*member);
                 }
                 false
             }
         });
-        let state = registrar.membership.latest();
+        let state = membership_server.membership.latest();
         if now < self.probe_at || state.away().next().is_none() {
             return;
         }
         self.probe_at = now + self.agent.lease_ns();
         // What has not answered since the last time is asked again.
         self.probes.clear();
-        let roster = registrar.roster();
+        let node_directory = membership_server.node_directory();
         for m in state.away().filter(|m| m.presence == Presence::Missing) {
-            let at = roster.find(m.member.node).map(|p| p.address.as_str());
+            let at = node_directory.find(m.member.node).map(|p| p.address.as_str());
             match at.map(|at| self.shared.net.dial(at)) {
                 Some(Ok(stream)) => self.probes.push((m.member, stream)),
                 // A host of this machine may say so at once.
                 Some(Err(e)) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
-                    registrar.membership.lose(m.member);
+                    membership_server.membership.lose(m.member);
                 }
                 _ => {}
             }

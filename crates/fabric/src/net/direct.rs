@@ -22,7 +22,7 @@ pub(super) struct Direct {
     client: Client,
     /// The own host's end of the queue pair to itself.
     own_end: RefCell<Option<End>>,
-    /// As [`super::Shared::lives_news`] when the links were looked at last.
+    /// As [`super::Shared::incarnations_news`] when the links were looked at last.
     news_seen: Cell<u64>,
     polls: Cell<u32>,
 }
@@ -61,22 +61,23 @@ impl Direct {
 impl NetTransport {
     pub(super) fn poll_direct(&self, core: &Core, direct: &Direct) -> Progress {
         // Before doorbells are rung.
-        self.leave_former_lives(core, direct);
+        self.leave_former_incarnations(core, direct);
         let progress = direct.client.poll(core);
         let moved = self.poll_links(core, direct.is_time_to_look());
-        let mended = self.mend(core, direct);
-        if moved || mended { Progress::Made } else { progress }
+        let recovered = self.recover(core, direct);
+        if moved || recovered { Progress::Made } else { progress }
     }
 
     /// Connections to former lives of nodes that have come back end: what they reach is nobody's any more.
-    fn leave_former_lives(&self, core: &Core, direct: &Direct) {
-        let news = self.shared.lives_news.load(Ordering::Acquire);
+    fn leave_former_incarnations(&self, core: &Core, direct: &Direct) {
+        let news = self.shared.incarnations_news.load(Ordering::Acquire);
         if direct.news_seen.replace(news) == news {
             return;
         }
         let why_former = |link: &Link| {
             let Member { node, incarnation } = link.to();
-            let is_over = self.shared.known_life(node).is_some_and(|life| life != incarnation);
+            let is_over =
+                self.shared.known_incarnation(node).is_some_and(|latest| latest != incarnation);
             let presence = self.shared.verdicts.check_presence(node);
             presence.err().or_else(|| is_over.then(|| restarted(node)))
         };
@@ -91,7 +92,7 @@ impl NetTransport {
     }
 
     /// Asks for the connections that verbs wait for, and has the other ends of those that broke closed.
-    fn mend(&self, core: &Core, direct: &Direct) -> bool {
+    fn recover(&self, core: &Core, direct: &Direct) -> bool {
         let (client, me) = (&direct.client, self.shared.me);
         let mut any = false;
         while let Some(node) = client.next_broken() {

@@ -43,7 +43,7 @@ pub(super) fn not_over_rdma(shared: &Shared) -> Error {
         ErrorKind::Incompatible,
         format!(
             "{} got an offer of RDMA in a pool on fabric {}: connect again",
-            shared.me.node, shared.common.carrier
+            shared.me.node, shared.common.data_path
         ),
     )
 }

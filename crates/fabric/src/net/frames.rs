@@ -164,7 +164,7 @@ pub(super) fn execute(host: &Host, verbs: &[u8], out: &mut Vec<u8>) -> Result<()
             op,
             fenced: false,
             chained: false,
-            doubtful: false,
+            unvalidated: false,
             len,
             at,
             a: 0,

@@ -7,17 +7,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use super::boxes::Inbox;
-use super::carrier::{Carrier, Common};
+use super::data_path::{Common, DataPath};
 use super::frames::{self, Fields};
 use super::handshake::{Client, Host, Side};
 use super::key::Key;
-use super::registrar::{Charter, Registrar};
+use super::membership_server::{MembershipServer, PoolConfig};
+use super::node_directory::Place;
 use super::roles::{self, Badges};
-use super::roster::Place;
 use super::wire::{self, Answer, Ask, Failure, Hello, PoolId, Welcome};
 use crate::addr::NodeId;
 use crate::host;
-use crate::membership::{InProcess, Member, Terms};
+use crate::membership::{InProcess, LeaseParameters, Member};
 use crate::region::Region;
 
 pub use peer::{Registered, begin_a_link, begin_to_ask, register};
@@ -104,7 +104,7 @@ pub fn messages(data: &[u8]) {
     let _ = wire::decode::<Welcome>(data, "a peer");
     let _ = wire::decode::<Answer>(data, "a peer");
     let _ = wire::decode::<Failure>(data, "a peer").map(crate::Error::from);
-    let registrar = registrar();
+    let membership_server = membership_server();
     let mut rest = data;
     let mut now = 0;
     while let [n, tail @ ..] = rest {
@@ -113,7 +113,7 @@ pub fn messages(data: &[u8]) {
         now += 100_000_000;
         if let Ok(ask) = wire::decode::<Ask>(ask, "a peer") {
             let _ = roles::check(&ask, Some(Member { node: NodeId::compute(0), incarnation: 1 }));
-            let answer = registrar.answer(ask, HERE, now);
+            let answer = membership_server.answer(ask, HERE, now);
             let body = wire::encode(&answer).expect("an answer can be sent");
             wire::decode::<Answer>(&body, "mn0").expect("and read");
         }
@@ -128,7 +128,7 @@ pub fn questions() -> Vec<u8> {
         Ask::Register(wire::Introduction { role, wanted, listens, region_bytes: 4096, nonce })
     };
     let asks = [
-        Ask::Charter,
+        Ask::PoolConfig,
         who(crate::Role::Memory, Some(1), 1),
         Ask::Ready { me: Member { node: NodeId::memory(1), incarnation: 1 }, on_chip_bytes: 9 },
         who(crate::Role::Compute, None, 2),
@@ -136,7 +136,7 @@ pub fn questions() -> Vec<u8> {
         Ask::Renew(me),
         Ask::State { me, known: 0 },
         Ask::Propose(me, crate::Change::Leave),
-        Ask::Roster,
+        Ask::NodeDirectory,
         Ask::Members,
         Ask::Withdraw(me),
         Ask::Fence(me),
@@ -149,12 +149,12 @@ pub fn questions() -> Vec<u8> {
     out
 }
 
-fn registrar() -> Registrar {
-    let (carrier, terms) = (Carrier::Frames, Vec::new());
-    let charter = Charter { memory_nodes: 2, compute_nodes: 3, carrier, terms };
-    let common = Common { carrier, mtu: 0 };
-    let membership = Arc::new(InProcess::new(Terms::default()));
-    let r = Registrar::new(PoolId(7), charter, common, Badges::of([1; 32]), membership);
+fn membership_server() -> MembershipServer {
+    let (data_path, lease_parameters) = (DataPath::Frames, Vec::new());
+    let pool_config = PoolConfig { memory_nodes: 2, compute_nodes: 3, data_path, lease_parameters };
+    let common = Common { data_path, mtu: 0 };
+    let membership = Arc::new(InProcess::new(LeaseParameters::default()));
+    let r = MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);
     let member = Member { node: NodeId::memory(0), incarnation: 1 };
     r.enter(Place { member, address: String::new(), region_bytes: 1 << 20, on_chip_bytes: 0 });
     r.ready(member, 0);

@@ -15,12 +15,12 @@ use super::io::{Net, Stream};
 use super::key::Key;
 use super::sockets::System;
 use super::wire::Hello;
-use super::{Carrier, Charter, Equipment, Joining, NetFabric, frames};
+use super::{DataPath, Joining, NetFabric, NicConfig, PoolConfig, frames};
 use crate::addr::{GlobalAddr, NodeId, Role};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::membership::Terms;
+use crate::membership::LeaseParameters;
 use crate::rpc::{RpcFuture, RpcHandler, ServiceId};
 use crate::transport::Fabric;
 
@@ -32,19 +32,20 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn found(region_bytes: u64) -> NetFabric {
-    let (carrier, terms) = (Carrier::Frames, Vec::new());
-    let charter = Charter { memory_nodes: 1, compute_nodes: 4, carrier, terms };
-    let (terms, equipment) = (Terms::default(), Equipment::default());
-    let mn0 = NetFabric::found("127.0.0.1:0", region_bytes, charter, terms, &equipment);
+    let (data_path, lease_parameters) = (DataPath::Frames, Vec::new());
+    let pool_config = PoolConfig { memory_nodes: 1, compute_nodes: 4, data_path, lease_parameters };
+    let (lease_parameters, nic_config) = (LeaseParameters::default(), NicConfig::default());
+    let mn0 =
+        NetFabric::found("127.0.0.1:0", region_bytes, pool_config, lease_parameters, &nic_config);
     let mn0 = mn0.expect("a free port");
     mn0.ready().expect("itself");
     mn0
 }
 
 fn join(first: &str) -> NetFabric {
-    let equipment = &Equipment::default();
+    let nic_config = &NicConfig::default();
     let (listen, role, within) = ("127.0.0.1:0", Role::Compute, Duration::from_secs(2));
-    let how = Joining { first, listen, role, wanted: None, within, carrier: None, equipment };
+    let how = Joining { first, listen, role, wanted: None, within, data_path: None, nic_config };
     NetFabric::join(&how, |_| Ok(1 << 14)).expect("joins")
 }
 

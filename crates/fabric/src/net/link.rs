@@ -122,10 +122,10 @@ impl Link {
             trouble: None,
         };
         if shared.place(node).is_none() && shared.is_time_to_refresh() {
-            link.way = Way::Finding(Box::new(shared.first.begin_to_ask(&Ask::Roster)?));
+            link.way = Way::Finding(Box::new(shared.first.begin_to_ask(&Ask::NodeDirectory)?));
         } else {
             (link.to, link.address) = shared.reach_known(node)?;
-            shared.verdicts.check_life(link.to)?;
+            shared.verdicts.check_incarnation(link.to)?;
             link.dial(shared)?;
         }
         Ok(link)
@@ -320,9 +320,9 @@ impl Link {
         shared: &Shared,
         answer: Result<(Answer, super::dial::Line)>,
     ) -> Result<()> {
-        shared.take_roster(shared.first.end(answer)?)?;
+        shared.take_node_directory(shared.first.end(answer)?)?;
         (self.to, self.address) = shared.reach_known(self.to.node)?;
-        shared.verdicts.check_life(self.to)?;
+        shared.verdicts.check_incarnation(self.to)?;
         self.dial(shared)
     }
 

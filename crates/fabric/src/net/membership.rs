@@ -29,7 +29,7 @@ impl Remote {
         // Whoever is in it must be found.
         let strange = |m: Member| self.shared.place(m.node).is_none_or(|p| p.member < m);
         if newer.living().any(strange) {
-            self.shared.take_roster(self.shared.ask_soon(&Ask::Roster).await?)?;
+            self.shared.take_node_directory(self.shared.ask_soon(&Ask::NodeDirectory).await?)?;
         }
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = newer.clone();
         Ok(newer)

@@ -20,8 +20,8 @@
 mod admin;
 mod agent;
 mod boxes;
-mod carrier;
 mod connection;
+mod data_path;
 mod dial;
 mod direct;
 mod execute;
@@ -36,11 +36,11 @@ mod key;
 mod limits;
 mod link;
 mod membership;
+mod membership_server;
+mod node_directory;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
 mod rdma;
-mod registrar;
 mod roles;
-mod roster;
 mod server;
 mod service;
 mod sessions;
@@ -67,18 +67,18 @@ use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Nanos, Transport};
 
 use admin::{Admin, unexpected};
-use carrier::Common;
+use data_path::Common;
+use membership_server::MembershipServer;
 use rdma::Rdma;
-use registrar::Registrar;
 use roles::Badges;
 use service::Call;
 use transport::NetTransport;
 use wire::{Answer, Ask};
 
-pub use carrier::{Carrier, Equipment};
+pub use data_path::{DataPath, NicConfig};
 pub use key::{Access, Key, MIN_KEY_BYTES};
-pub use registrar::Charter;
-pub use roster::{Place, Roster};
+pub use membership_server::PoolConfig;
+pub use node_directory::{NodeDirectory, Place};
 pub use start::Joining;
 pub use wire::PoolId;
 
@@ -109,16 +109,16 @@ pub(crate) struct Shared {
     caps: Capabilities,
     /// Sockets and the clock.
     net: Arc<dyn io::Net>,
-    roster: RwLock<Roster>,
+    node_directory: RwLock<NodeDirectory>,
     refreshed_at: AtomicU64,
     /// The incarnations that links may be opened to, where they are not the roster's.
-    lives: Mutex<BTreeMap<NodeId, u32>>,
+    incarnations: Mutex<BTreeMap<NodeId, u32>>,
     /// How often that has changed: connections are looked at again.
-    lives_news: AtomicU64,
+    incarnations_news: AtomicU64,
     /// Who is dead and what is away, as far as this node knows.
     verdicts: verdicts::Verdicts,
     /// On the first memory node.
-    registrar: Option<Registrar>,
+    membership_server: Option<MembershipServer>,
     /// What the connections of this node prove, and must prove.
     key: Key,
     /// Those of the pool's members.
@@ -157,8 +157,8 @@ impl NetFabric {
     }
 
     /// Who is where, as far as this node knows.
-    pub fn roster(&self) -> Roster {
-        self.0.shared.roster()
+    pub fn node_directory(&self) -> NodeDirectory {
+        self.0.shared.node_directory()
     }
 
     /// Asks who is where.
@@ -166,12 +166,12 @@ impl NetFabric {
     /// # Errors
     /// `Unreachable`.
     pub fn refresh(&self) -> Result<()> {
-        self.0.shared.refresh_roster()
+        self.0.shared.refresh_node_directory()
     }
 
     /// What carries the verbs of its pool.
-    pub fn carrier(&self) -> Carrier {
-        self.0.shared.common.carrier
+    pub fn data_path(&self) -> DataPath {
+        self.0.shared.common.data_path
     }
 
     /// The NIC and its port in words, and on-chip memory that this node exposes for locks; `None` without RDMA.
@@ -220,7 +220,7 @@ impl NetFabric {
 
     /// What has happened to the members of the pool since the last call. Only the first memory node knows.
     pub fn take_news(&self) -> Vec<News> {
-        self.0.shared.registrar.as_ref().map_or_else(Vec::new, |r| r.membership.take_news())
+        self.0.shared.membership_server.as_ref().map_or_else(Vec::new, |r| r.membership.take_news())
     }
 
     /// Ends what this node does for others, as the end of its process would: it has lost its membership, and nobody uses its memory
@@ -231,8 +231,8 @@ impl NetFabric {
 
     /// The membership of the pool.
     pub fn membership(&self) -> Arc<dyn Membership> {
-        match &self.0.shared.registrar {
-            Some(registrar) => registrar.membership.clone(),
+        match &self.0.shared.membership_server {
+            Some(membership_server) => membership_server.membership.clone(),
             None => Arc::new(membership::Remote::new(self.0.shared.clone())),
         }
     }
@@ -261,7 +261,8 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let waits = self.shared.net.has_threads();
-        let acts = self.shared.registrar.is_none() && self.shared.acts.load(Ordering::SeqCst);
+        let acts =
+            self.shared.membership_server.is_none() && self.shared.acts.load(Ordering::SeqCst);
         self.shared.closing.store(true, Ordering::SeqCst);
         if waits && acts {
             // The others need not wait for the end of its lease.
@@ -280,55 +281,61 @@ impl Shared {
         self.next_link.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn roster(&self) -> Roster {
-        match &self.registrar {
-            Some(registrar) => registrar.roster(),
-            None => self.roster.read().unwrap_or_else(PoisonError::into_inner).clone(),
+    fn node_directory(&self) -> NodeDirectory {
+        match &self.membership_server {
+            Some(membership_server) => membership_server.node_directory(),
+            None => self.node_directory.read().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 
     fn place(&self, node: NodeId) -> Option<Place> {
-        match &self.registrar {
-            Some(registrar) => registrar.roster().find(node).cloned(),
-            None => self.roster.read().unwrap_or_else(PoisonError::into_inner).find(node).cloned(),
+        match &self.membership_server {
+            Some(membership_server) => membership_server.node_directory().find(node).cloned(),
+            None => self
+                .node_directory
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .find(node)
+                .cloned(),
         }
     }
 
     fn ask(&self, ask: &Ask) -> Result<Answer> {
-        match &self.registrar {
-            Some(registrar) => self.ask_here(registrar, ask),
+        match &self.membership_server {
+            Some(membership_server) => self.ask_here(membership_server, ask),
             None => self.first.ask(ask).map_err(of_the_first),
         }
     }
 
     /// The same, polled where nothing may block.
     async fn ask_soon(&self, ask: &Ask) -> Result<Answer> {
-        match &self.registrar {
-            Some(registrar) => self.ask_here(registrar, ask),
+        match &self.membership_server {
+            Some(membership_server) => self.ask_here(membership_server, ask),
             None => self.first.ask_soon(ask).await.map_err(of_the_first),
         }
     }
 
-    fn ask_here(&self, registrar: &Registrar, ask: &Ask) -> Result<Answer> {
+    fn ask_here(&self, membership_server: &MembershipServer, ask: &Ask) -> Result<Answer> {
         let here = std::net::Ipv4Addr::LOCALHOST.into();
-        match registrar.answer(ask.clone(), here, self.now()) {
+        match membership_server.answer(ask.clone(), here, self.now()) {
             Answer::Refused(f) => Err(f.into()),
             answer => Ok(answer),
         }
     }
 
-    fn refresh_roster(&self) -> Result<()> {
-        if self.registrar.is_some() {
+    fn refresh_node_directory(&self) -> Result<()> {
+        if self.membership_server.is_some() {
             return Ok(());
         }
-        self.take_roster(self.ask(&Ask::Roster)?)
+        self.take_node_directory(self.ask(&Ask::NodeDirectory)?)
     }
 
     /// Takes over what the first memory node says.
-    fn take_roster(&self, answer: Answer) -> Result<()> {
+    fn take_node_directory(&self, answer: Answer) -> Result<()> {
         match answer {
-            Answer::Roster(roster) => {
-                *self.roster.write().unwrap_or_else(PoisonError::into_inner) = roster;
+            Answer::NodeDirectory(node_directory) => {
+                *self.node_directory.write().unwrap_or_else(PoisonError::into_inner) =
+                    node_directory;
                 Ok(())
             }
             other => Err(unexpected(&other)),
@@ -338,7 +345,7 @@ impl Shared {
     /// Whether the roster may be asked for: not all the time.
     fn is_time_to_refresh(&self) -> bool {
         let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
-        if self.registrar.is_some() || (last != 0 && now < last + REFRESH_NS) {
+        if self.membership_server.is_some() || (last != 0 && now < last + REFRESH_NS) {
             return false;
         }
         self.refreshed_at.store(now.max(1), Ordering::Relaxed);
@@ -351,14 +358,14 @@ impl Shared {
             return Some(place);
         }
         if self.is_time_to_refresh() {
-            self.refresh_roster().ok()?;
+            self.refresh_node_directory().ok()?;
         }
         self.place(node)
     }
 
     /// Which life of a node links are to be with, where the layer above has said so.
-    fn known_life(&self, node: NodeId) -> Option<u32> {
-        locked(&self.lives).get(&node).copied()
+    fn known_incarnation(&self, node: NodeId) -> Option<u32> {
+        locked(&self.incarnations).get(&node).copied()
     }
 
     /// With whom, and where, a connection to a node is to be opened; asks, and waits, when it is not known.
@@ -375,7 +382,7 @@ impl Shared {
                 format!("{node} is no node of this pool, or has not come yet"),
             )
         })?;
-        let incarnation = self.known_life(node).unwrap_or(place.member.incarnation);
+        let incarnation = self.known_incarnation(node).unwrap_or(place.member.incarnation);
         let address =
             if place.address.is_empty() { self.first_address.clone() } else { place.address };
         Ok((Member { node, incarnation }, address))
@@ -395,7 +402,7 @@ impl Shared {
     }
 
     /// Whether somebody means this node in this life.
-    fn check_life(&self, to: Member) -> Result<()> {
+    fn check_incarnation(&self, to: Member) -> Result<()> {
         if to == self.me {
             return Ok(());
         }
@@ -465,11 +472,11 @@ impl Shared {
 
 impl Fabric for NetFabric {
     fn name(&self) -> &'static str {
-        self.carrier().name()
+        self.data_path().name()
     }
 
     fn nodes(&self) -> Vec<NodeId> {
-        self.roster().places().iter().map(|p| p.member.node).collect()
+        self.node_directory().places().iter().map(|p| p.member.node).collect()
     }
 
     fn members(&self) -> Result<Vec<NodeId>> {
@@ -520,21 +527,21 @@ impl Fabric for NetFabric {
 
     fn connect(&self, _node: NodeId, to: NodeId, incarnation: u32) {
         let shared = &self.0.shared;
-        locked(&shared.lives).insert(to, incarnation);
-        shared.lives_news.fetch_add(1, Ordering::Release);
+        locked(&shared.incarnations).insert(to, incarnation);
+        shared.incarnations_news.fetch_add(1, Ordering::Release);
     }
 
     fn abandon(&self, _node: NodeId, dead: Member) {
         let shared = &self.0.shared;
         if shared.verdicts.end(dead) {
-            shared.lives_news.fetch_add(1, Ordering::Release);
+            shared.incarnations_news.fetch_add(1, Ordering::Release);
         }
     }
 
     fn set_presence(&self, _node: NodeId, of: NodeId, presence: Presence) {
         let shared = &self.0.shared;
         shared.verdicts.set_presence(of, presence);
-        shared.lives_news.fetch_add(1, Ordering::Release);
+        shared.incarnations_news.fetch_add(1, Ordering::Release);
     }
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::carrier::Equipment;
+use super::data_path::NicConfig;
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
@@ -33,17 +33,17 @@ fn absent() -> Error {
 }
 
 impl Device {
-    pub(super) fn describe(_: &Equipment) -> Result<String> {
+    pub(super) fn describe(_: &NicConfig) -> Result<String> {
         Err(absent())
     }
 }
 
 impl Rdma {
-    pub(super) fn probe(_: &Equipment) -> Result<u32> {
+    pub(super) fn probe(_: &NicConfig) -> Result<u32> {
         Err(absent())
     }
 
-    pub(super) fn open(_: &Equipment, _: Member, _: Arc<Host>, _: u32) -> Result<Self> {
+    pub(super) fn open(_: &NicConfig, _: Member, _: Arc<Host>, _: u32) -> Result<Self> {
         Err(absent())
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::carrier::Equipment;
+use super::data_path::NicConfig;
 use crate::caps::Capabilities;
 use crate::error::Result;
 use crate::host::Host;
@@ -19,11 +19,11 @@ pub(super) type End = Accepted;
 pub(super) struct Device(Arc<OnceLock<Arc<Nic>>>);
 
 impl Device {
-    pub(super) fn describe(e: &Equipment) -> Result<String> {
+    pub(super) fn describe(e: &NicConfig) -> Result<String> {
         Ok(Self::open(e)?.to_string())
     }
 
-    fn open(e: &Equipment) -> Result<Arc<Nic>> {
+    fn open(e: &NicConfig) -> Result<Arc<Nic>> {
         if let Some(nic) = e.opened.0.get() {
             return Ok(nic.clone());
         }
@@ -49,7 +49,7 @@ impl Rdma {
     ///
     /// # Errors
     /// `Unsupported`, naming what is missing and how it can be had.
-    pub(super) fn probe(e: &Equipment) -> Result<u32> {
+    pub(super) fn probe(e: &NicConfig) -> Result<u32> {
         Ok(Device::open(e)?.mtu_bytes())
     }
 
@@ -58,7 +58,7 @@ impl Rdma {
     /// # Errors
     /// As [`Port::open`].
     pub(super) fn open(
-        e: &Equipment,
+        e: &NicConfig,
         me: Member,
         host: Arc<Host>,
         on_chip_bytes: u32,

@@ -74,8 +74,8 @@ fn bytes(member: Member) -> [u8; 6] {
 /// Whether a question may be asked in the name of a member, or of none; fencing has a rule of its own.
 pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
     let about = match ask {
-        Ask::Charter | Ask::Register(_) => return Ok(()),
-        Ask::Roster | Ask::Members | Ask::Fence(_) => None,
+        Ask::PoolConfig | Ask::Register(_) => return Ok(()),
+        Ask::NodeDirectory | Ask::Members | Ask::Fence(_) => None,
         Ask::Ready { me, .. } | Ask::State { me, .. } => Some(*me),
         Ask::Withdraw(me) | Ask::Join(me) | Ask::Renew(me) | Ask::Propose(me, _) => Some(*me),
     };
@@ -103,7 +103,7 @@ impl Shared {
             }
             Hello::Link { pool, pass, to, number, replaces } => {
                 self.check_pool(pool)?;
-                self.check_life(to)?;
+                self.check_incarnation(to)?;
                 let from = self.badges.check(&pass)?;
                 Ok(Admitted::Link { from, number, replaces })
             }
@@ -117,13 +117,13 @@ impl Shared {
         speaker: Option<Member>,
         ip: IpAddr,
     ) -> Answer {
-        let answered = check(&ask, speaker).and_then(|()| match (ask, &self.registrar) {
+        let answered = check(&ask, speaker).and_then(|()| match (ask, &self.membership_server) {
             (Ask::Fence(member), _) => {
                 self.check_fences(speaker)?;
                 self.revoke(member);
                 Ok(Answer::Done)
             }
-            (ask, Some(registrar)) => Ok(registrar.answer(ask, ip, self.now())),
+            (ask, Some(membership_server)) => Ok(membership_server.answer(ask, ip, self.now())),
             (_, None) => Err(Error::invalid(format!(
                 "{} is not the first memory node of its pool: ask that one",
                 self.me.node
@@ -136,11 +136,11 @@ impl Shared {
         let Some(member) = speaker else { return Ok(()) };
         self.check_issuer(member)?;
         let is_first = member.node == NodeId::memory(0);
-        let lives = match &self.registrar {
-            Some(registrar) => registrar.membership.latest().is_living(member),
+        let incarnations = match &self.membership_server {
+            Some(membership_server) => membership_server.membership.latest().is_living(member),
             None => member.node.role() == Role::Compute,
         };
-        if is_first || lives {
+        if is_first || incarnations {
             return Ok(());
         }
         Err(Error::new(
@@ -198,9 +198,10 @@ mod tests {
         assert!(check(&ready(mn1), Some(mn1)).is_ok());
         assert!(check(&ready(me), Some(me)).is_err(), "no memory node");
         assert!(check(&ready(mn1), Some(me)).is_err());
-        for ask in own(me).into_iter().chain([Ask::Roster, Ask::Members, Ask::Fence(other)]) {
+        for ask in own(me).into_iter().chain([Ask::NodeDirectory, Ask::Members, Ask::Fence(other)])
+        {
             assert!(check(&ask, None).is_err(), "{ask:?} of a process that has not registered");
         }
-        assert!(check(&Ask::Charter, None).is_ok());
+        assert!(check(&Ask::PoolConfig, None).is_ok());
     }
 }

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use super::admin::{Admin, unexpected};
-use super::carrier::{Carrier, Common, Equipment};
+use super::data_path::{Common, DataPath, NicConfig};
 use super::io::{Listener, Net};
+use super::membership_server::{MembershipServer, PoolConfig, ready};
+use super::node_directory::{NodeDirectory, Place};
 use super::rdma::Rdma;
-use super::registrar::{Charter, Registrar, ready};
 use super::roles::Badges;
-use super::roster::{Place, Roster};
 use super::server::Server;
 use super::sessions::Sessions;
 use super::sockets::System;
@@ -23,7 +23,7 @@ use crate::addr::{NodeId, Role};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::membership::{InProcess, Member, MemberChange, Terms};
+use crate::membership::{InProcess, LeaseParameters, Member, MemberChange};
 use crate::region::{Pages, Region};
 use crate::transport::Nanos;
 
@@ -44,9 +44,9 @@ pub struct Joining<'a> {
     /// How long it waits for a pool that is not ready.
     pub within: Duration,
     /// What must carry the verbs of the pool, if it matters.
-    pub carrier: Option<Carrier>,
+    pub data_path: Option<DataPath>,
     /// Its NIC.
-    pub equipment: &'a Equipment,
+    pub nic_config: &'a NicConfig,
 }
 
 /// A node that is about to start.
@@ -55,10 +55,10 @@ struct Start<'a> {
     pool: PoolId,
     region: Region,
     common: Common,
-    equipment: &'a Equipment,
+    nic_config: &'a NicConfig,
     badges: Badges,
-    roster: Roster,
-    registrar: Option<Registrar>,
+    node_directory: NodeDirectory,
+    membership_server: Option<MembershipServer>,
     /// In numbers.
     first_address: String,
     net: Arc<dyn Net>,
@@ -76,11 +76,18 @@ impl NetFabric {
     pub fn found(
         listen: &str,
         region_bytes: u64,
-        charter: Charter,
-        terms: Terms,
-        equipment: &Equipment,
+        pool_config: PoolConfig,
+        lease_parameters: LeaseParameters,
+        nic_config: &NicConfig,
     ) -> Result<Self> {
-        Self::found_on(Arc::new(System), listen, region_bytes, charter, terms, equipment)
+        Self::found_on(
+            Arc::new(System),
+            listen,
+            region_bytes,
+            pool_config,
+            lease_parameters,
+            nic_config,
+        )
     }
 
     /// The same on a network.
@@ -88,32 +95,34 @@ impl NetFabric {
         net: Arc<dyn Net>,
         listen: &str,
         region_bytes: u64,
-        charter: Charter,
-        terms: Terms,
-        equipment: &Equipment,
+        pool_config: PoolConfig,
+        lease_parameters: LeaseParameters,
+        nic_config: &NicConfig,
     ) -> Result<Self> {
-        let carrier = charter.carrier;
-        let mtu = if carrier == Carrier::Rdma { Rdma::probe(equipment)? } else { 0 };
-        let common = Common { carrier, mtu };
-        let (listener, listens) = net.listen(listen, &equipment.access)?;
+        let data_path = pool_config.data_path;
+        let mtu = if data_path == DataPath::Rdma { Rdma::probe(nic_config)? } else { 0 };
+        let common = Common { data_path, mtu };
+        let (listener, listens) = net.listen(listen, &nic_config.access)?;
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
         let pool = PoolId(draw(&*net)?);
-        let region = common.region(region_bytes, equipment)?;
-        let (badges, membership) = (Badges::of(net.nonce()?), Arc::new(InProcess::new(terms)));
-        let registrar = Registrar::new(pool, charter, common, badges.clone(), membership);
+        let region = common.region(region_bytes, nic_config)?;
+        let (badges, membership) =
+            (Badges::of(net.nonce()?), Arc::new(InProcess::new(lease_parameters)));
+        let membership_server =
+            MembershipServer::new(pool, pool_config, common, badges.clone(), membership);
         let place = Place { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
-        registrar.enter(place);
-        let (roster, registrar, first_address) =
-            (registrar.roster(), Some(registrar), listens.clone());
+        membership_server.enter(place);
+        let (node_directory, membership_server, first_address) =
+            (membership_server.node_directory(), Some(membership_server), listens.clone());
         Start {
             me,
             pool,
             region,
             common,
-            equipment,
+            nic_config,
             badges,
-            roster,
-            registrar,
+            node_directory,
+            membership_server,
             first_address,
             net,
             listener,
@@ -126,21 +135,21 @@ impl NetFabric {
     ///
     /// # Errors
     /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
-    pub fn charter(
+    pub fn pool_config(
         first: &str,
-        equipment: &Equipment,
+        nic_config: &NicConfig,
         within: Duration,
-    ) -> Result<(Vec<u8>, Carrier)> {
+    ) -> Result<(Vec<u8>, DataPath)> {
         let net: Arc<dyn Net> = Arc::new(System);
-        let found = ready(Box::pin(ask_charter(&net, first, equipment, within, None)));
-        let Found { common, terms, .. } = found?;
-        Ok((terms, common.carrier))
+        let found = ready(Box::pin(ask_pool_config(&net, first, nic_config, within, None)));
+        let Found { common, lease_parameters, .. } = found?;
+        Ok((lease_parameters, common.data_path))
     }
 
     /// Joins a pool. The size of this node's region follows from the charter.
     ///
     /// # Errors
-    /// As [`NetFabric::charter`] and [`NetFabric::found`]; `Busy` when the pool is not ready within the time, or has no place;
+    /// As [`NetFabric::pool_config`] and [`NetFabric::found`]; `Busy` when the pool is not ready within the time, or has no place;
     /// `Incompatible` when its verbs are carried by something else than is insisted on, or packets are too small here; `Exists` for
     /// a memory node that comes back: what it held is lost.
     pub fn join(
@@ -159,16 +168,16 @@ impl NetFabric {
         clock: Option<&Endpoint>,
     ) -> Result<Self> {
         let until = net.now() + how.within.as_nanos() as Nanos;
-        let Found { first: first_address, pool, common, terms } =
-            ask_charter(&net, how.first, how.equipment, how.within, clock).await?;
-        common.check(how.first, how.carrier)?;
-        if common.carrier == Carrier::Rdma {
-            common.check_mtu(how.first, Rdma::probe(how.equipment)?)?;
+        let Found { first: first_address, pool, common, lease_parameters } =
+            ask_pool_config(&net, how.first, how.nic_config, how.within, clock).await?;
+        common.check(how.first, how.data_path)?;
+        if common.data_path == DataPath::Rdma {
+            common.check_mtu(how.first, Rdma::probe(how.nic_config)?)?;
         }
-        let region_bytes = region_bytes(&terms)?;
+        let region_bytes = region_bytes(&lease_parameters)?;
         // Before a number is taken: what fails here may be tried again.
-        let region = common.region(region_bytes, how.equipment)?;
-        let access = &how.equipment.access;
+        let region = common.region(region_bytes, how.nic_config)?;
+        let access = &how.nic_config.access;
         let (listener, listens) = net.listen(how.listen, access)?;
         access.check_reach(how.first, &listens)?;
         let first = Admin::new(&net, first_address.clone(), Some(pool), access.key.clone());
@@ -180,21 +189,21 @@ impl NetFabric {
             nonce: draw(&*net)?,
         });
         let answer = again_until(&*net, until, clock, async || first.ask_soon(&ask).await).await?;
-        let Answer::Registered { me, roster, secret } = answer else {
+        let Answer::Registered { me, node_directory, secret } = answer else {
             return Err(unexpected(&answer));
         };
         let badges = Badges::of(secret);
         let first = first.speaking_for(badges.pass(me));
-        let (equipment, registrar) = (how.equipment, None);
+        let (nic_config, membership_server) = (how.nic_config, None);
         let start = Start {
             me,
             pool,
             region,
             common,
-            equipment,
+            nic_config,
             badges,
-            roster,
-            registrar,
+            node_directory,
+            membership_server,
             first_address,
             net,
             listener,
@@ -211,26 +220,36 @@ impl NetFabric {
 
 impl Common {
     /// A node's memory: a NIC is told of it once, so that it is mapped as it wishes.
-    fn region(self, bytes: u64, equipment: &Equipment) -> Result<Region> {
-        let huge = self.carrier == Carrier::Rdma && equipment.huge_pages;
+    fn region(self, bytes: u64, nic_config: &NicConfig) -> Result<Region> {
+        let huge = self.data_path == DataPath::Rdma && nic_config.huge_pages;
         Region::map(bytes, if huge { Pages::Huge } else { Pages::Ordinary })
     }
 }
 
 impl Start<'_> {
     fn run(self) -> Result<NetFabric> {
-        let Self { me, common, equipment, roster, registrar, first_address, net, .. } = self;
+        let Self {
+            me,
+            common,
+            nic_config,
+            node_directory,
+            membership_server,
+            first_address,
+            net,
+            ..
+        } = self;
         let host = Arc::new(Host::new(me.node, me.incarnation, self.region));
         let on_chip = match me.node.role() {
-            Role::Memory => equipment.on_chip_bytes.unwrap_or(u32::MAX),
+            Role::Memory => nic_config.on_chip_bytes.unwrap_or(u32::MAX),
             Role::Compute => 0,
         };
-        let rdma = match common.carrier {
-            Carrier::Frames => None,
-            Carrier::Rdma => Some(Rdma::open(equipment, me, host.clone(), on_chip)?),
+        let rdma = match common.data_path {
+            DataPath::Frames => None,
+            DataPath::Rdma => Some(Rdma::open(nic_config, me, host.clone(), on_chip)?),
         };
-        let caps =
-            rdma.as_ref().map_or(transport::CAPS, |r| r.caps(common.mtu, roster.on_chip_bytes()));
+        let caps = rdma
+            .as_ref()
+            .map_or(transport::CAPS, |r| r.caps(common.mtu, node_directory.on_chip_bytes()));
         let shared = Arc::new(Shared {
             me,
             pool: self.pool,
@@ -239,18 +258,18 @@ impl Start<'_> {
             rdma,
             caps,
             net: net.clone(),
-            roster: RwLock::new(roster),
+            node_directory: RwLock::new(node_directory),
             refreshed_at: AtomicU64::new(0),
-            lives: Mutex::default(),
-            lives_news: AtomicU64::new(0),
+            incarnations: Mutex::default(),
+            incarnations_news: AtomicU64::new(0),
             verdicts: Verdicts::default(),
-            registrar,
-            key: equipment.access.key.clone(),
+            membership_server,
+            key: nic_config.access.key.clone(),
             first: Admin::new(
                 &net,
                 first_address.clone(),
                 Some(self.pool),
-                equipment.access.key.clone(),
+                nic_config.access.key.clone(),
             )
             .speaking_for(self.badges.pass(me)),
             badges: self.badges,
@@ -310,27 +329,32 @@ struct Found {
     first: String,
     pool: PoolId,
     common: Common,
-    terms: Vec<u8>,
+    lease_parameters: Vec<u8>,
 }
 
 /// Asks every address of a name, again and again.
-async fn ask_charter(
+async fn ask_pool_config(
     net: &Arc<dyn Net>,
     first: &str,
-    equipment: &Equipment,
+    nic_config: &NicConfig,
     within: Duration,
     clock: Option<&Endpoint>,
 ) -> Result<Found> {
-    let key = &equipment.access.key;
+    let key = &nic_config.access.key;
     let admin = |at| Admin::new(net, at, None, key.clone());
     let admins: Vec<Admin> = net.resolve(first)?.into_iter().map(admin).collect();
     let until = net.now() + within.as_nanos() as Nanos;
     again_until(&**net, until, clock, async || {
         let mut trouble = None;
         for admin in &admins {
-            match admin.ask_soon(&Ask::Charter).await {
-                Ok(Answer::Charter { pool, common, terms }) => {
-                    return Ok(Found { first: admin.address().into(), pool, common, terms });
+            match admin.ask_soon(&Ask::PoolConfig).await {
+                Ok(Answer::PoolConfig { pool, common, lease_parameters }) => {
+                    return Ok(Found {
+                        first: admin.address().into(),
+                        pool,
+                        common,
+                        lease_parameters,
+                    });
                 }
                 Ok(other) => return Err(unexpected(&other)),
                 Err(e) => trouble = Some(e),

@@ -54,7 +54,7 @@ pub(crate) struct NetTransport {
     /// Queue pairs, in a pool over RDMA. They go before the links that they hang on.
     direct: Option<Direct>,
     pub(super) links: RefCell<BTreeMap<NodeId, Link>>,
-    /// As [`Shared::lives_news`] when the links were looked at last.
+    /// As [`Shared::incarnations_news`] when the links were looked at last.
     news_seen: Cell<u64>,
     lots: RefCell<Vec<Option<Lot>>>,
     own_calls: RefCell<Vec<OwnCall>>,
@@ -87,7 +87,7 @@ impl NetTransport {
         let mut links = self.links.borrow_mut();
         let now = self.shared.now();
         if let Some(link) = links.get_mut(&node) {
-            let known = self.shared.known_life(node);
+            let known = self.shared.known_incarnation(node);
             let is_stale = known.is_some_and(|l| link.is_found() && l != link.to().incarnation);
             let is_held = link.is_busy() || link.is_tied();
             match link.is_broken() {
@@ -158,12 +158,12 @@ impl NetTransport {
 
     /// Links to lives that are over end, whatever they wait for.
     fn leave_the_dead(&self, ended: &mut Vec<Ended>) {
-        let news = self.shared.lives_news.load(Ordering::Acquire);
+        let news = self.shared.incarnations_news.load(Ordering::Acquire);
         if self.news_seen.replace(news) == news {
             return;
         }
         for link in self.links.borrow_mut().values_mut() {
-            if let Err(why) = self.shared.verdicts.check_life(link.to()) {
+            if let Err(why) = self.shared.verdicts.check_incarnation(link.to()) {
                 link.abandon(why, ended);
             }
         }

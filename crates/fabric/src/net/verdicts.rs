@@ -52,7 +52,7 @@ impl Verdicts {
     }
 
     /// Fails when a life is over.
-    pub(super) fn check_life(&self, of: Member) -> Result<()> {
+    pub(super) fn check_incarnation(&self, of: Member) -> Result<()> {
         match locked(&self.over).get(&of.node).is_some_and(|latest| *latest >= of.incarnation) {
             false => Ok(()),
             true => Err(Error::new(

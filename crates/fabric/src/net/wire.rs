@@ -6,9 +6,9 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::carrier::Common;
+use super::data_path::Common;
+use super::node_directory::NodeDirectory;
 use super::roles::Secret;
-use super::roster::Roster;
 use crate::addr::Role;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::membership::{Change, Lease, Member, State};
@@ -117,7 +117,7 @@ pub(super) struct Introduction {
 /// Questions. All but the last are for the first memory node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
-    Charter,
+    PoolConfig,
     Register(Introduction),
     /// A memory node is ready to be used.
     Ready {
@@ -127,7 +127,7 @@ pub(super) enum Ask {
     },
     /// A node that has registered could not start: its number is free again.
     Withdraw(Member),
-    Roster,
+    NodeDirectory,
     /// The compute nodes that have joined and are not gone.
     Members,
     Join(Member),
@@ -145,19 +145,19 @@ pub(super) enum Ask {
 /// Answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    Charter {
+    PoolConfig {
         pool: PoolId,
         common: Common,
         /// For the layer above.
-        terms: Vec<u8>,
+        lease_parameters: Vec<u8>,
     },
     Registered {
         me: Member,
-        roster: Roster,
+        node_directory: NodeDirectory,
         /// What badges are made with and checked.
         secret: Secret,
     },
-    Roster(Roster),
+    NodeDirectory(NodeDirectory),
     Members(Vec<Member>),
     Lease(Lease),
     /// Nothing when the asker knows it.

@@ -36,7 +36,9 @@ impl World {
         let (list, verb) = chaos.owner(step);
         let l = self.lists.at(list);
         let (ticket, posted, client) = (l.ticket, l.posted, l.slot);
-        let fate = l.doom.map_or(Fate::Now, |doom| chaos.fate(doom, verb, step, self.now));
+        let fate = l
+            .crash_plan
+            .map_or(Fate::Now, |crash_plan| chaos.fate(crash_plan, verb, step, self.now));
         if let (Step::Begin { .. }, true) = (step, self.crashes.any_cut()) {
             let to = core.with_requests(ticket, |requests| requests[verb as usize].at.node());
             match self.held_up(list, to) {
@@ -67,7 +69,7 @@ impl World {
         let now = self.now;
         let sanitizer = &mut self.sanitizer;
         let l = self.lists.at(list);
-        let (strands, heard) = (&mut l.pending, l.doom.is_none());
+        let (strands, heard) = (&mut l.pending, l.crash_plan.is_none());
         let effect = core.with_requests(ticket, |requests| {
             let wr = &requests[verb as usize];
             let Some(target) = numbers.of(wr.at) else {

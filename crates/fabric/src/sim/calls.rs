@@ -108,7 +108,7 @@ impl World {
     /// Whether a request or a reply is lost now.
     fn loses_call(&mut self) -> bool {
         self.chaos.as_mut().is_some_and(|c| {
-            let one_in = c.hazards.call_lost_one_in;
+            let one_in = c.fabric_faults.call_lost_one_in;
             c.chance.one_in(one_in)
         })
     }

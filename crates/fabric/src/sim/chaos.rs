@@ -21,7 +21,7 @@ use crate::transport::{Nanos, Opcode, WorkRequest};
 /// What an adversarial fabric does, and how much of it. Each `one_in` is a chance; 0 is never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hazards {
+pub struct FabricFaults {
     /// READs and WRITEs take effect in pieces of 64 bytes, or of 8.
     pub words: bool,
     /// Longest time between the first and the last piece of a verb, ns; 0: verbs are whole.
@@ -50,7 +50,7 @@ fn is_never(one_in: &u32) -> bool {
     *one_in == 0
 }
 
-impl Hazards {
+impl FabricFaults {
     /// None: verbs are whole and take 1 us or so.
     pub const NONE: Self = Self {
         words: false,
@@ -169,7 +169,7 @@ pub(super) enum Effect {
 }
 
 pub(super) struct Chaos {
-    pub hazards: Hazards,
+    pub fabric_faults: FabricFaults,
     pub grants: Capabilities,
     pub chance: Chance,
     runs: Vec<Run>,
@@ -183,9 +183,9 @@ pub(super) struct Chaos {
 }
 
 impl Chaos {
-    pub(super) fn new(hazards: Hazards, grants: Capabilities, seed: u64) -> Self {
+    pub(super) fn new(fabric_faults: FabricFaults, grants: Capabilities, seed: u64) -> Self {
         Self {
-            hazards,
+            fabric_faults,
             grants,
             chance: Chance::new(seed),
             runs: Vec::new(),
@@ -198,14 +198,14 @@ impl Chaos {
 
     /// A time up to the longest delay, short ones more often than long ones.
     pub(super) fn delay(&mut self) -> Picos {
-        let longest = self.hazards.delay_ns.max(1) * 1000;
+        let longest = self.fabric_faults.delay_ns.max(1) * 1000;
         self.spread(longest)
     }
 
     /// How long a list is held back.
     pub(super) fn hold(&mut self) -> Picos {
         let delay = self.delay();
-        if self.chance.one_in(self.hazards.stall_one_in) { delay * 100 } else { delay }
+        if self.chance.one_in(self.fabric_faults.stall_one_in) { delay * 100 } else { delay }
     }
 
     fn spread(&mut self, longest: Picos) -> Picos {
@@ -215,7 +215,7 @@ impl Chaos {
 
     /// A list has been posted: garbage in its destinations.
     pub(super) fn scribble(&mut self, requests: &[WorkRequest]) {
-        if self.hazards.garbage {
+        if self.fabric_faults.garbage {
             requests.iter().for_each(Host::scribble);
         }
     }
@@ -235,7 +235,7 @@ impl Chaos {
                     self.next.push((until.max(now) + 1, Step::Begin { list, verb }));
                     return;
                 }
-                let gap = match self.hazards.atomic_gap_ns {
+                let gap = match self.fabric_faults.atomic_gap_ns {
                     0 => 1,
                     longest => self.spread(longest * 1000),
                 };
@@ -273,7 +273,7 @@ impl Chaos {
 
     /// Cuts a READ or WRITE; how many pieces.
     fn pieces(&mut self, now: Picos, run: u32, wr: &WorkRequest) -> u32 {
-        let h = self.hazards;
+        let h = self.fabric_faults;
         let size = if h.words && !self.grants.line_atomic { 8 } else { 64 };
         let mut cuts = vec![0];
         if h.stretch_ns > 0 {

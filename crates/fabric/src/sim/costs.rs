@@ -235,7 +235,7 @@ mod tests {
             op,
             fenced: false,
             chained: false,
-            doubtful: false,
+            unvalidated: false,
             len,
             at,
             a: 0,

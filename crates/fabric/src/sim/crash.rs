@@ -58,7 +58,7 @@ pub struct CrashPoint {
 
 /// What becomes of a list whose issuer has crashed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Doom {
+pub(super) enum CrashPlan {
     /// Verbs before this one execute, no others.
     Before(u32),
     /// Verbs before this one execute; of it and of the others a part does.
@@ -84,7 +84,7 @@ pub(super) enum Fate {
 
 impl Chaos {
     /// The doom of a list in flight.
-    pub(super) fn doom(&mut self, now: Picos) -> Doom {
+    pub(super) fn crash_plan(&mut self, now: Picos) -> CrashPlan {
         let until = now + LONGEST_ZOMBIE_NS * 1000;
         let (skip, late) = match self.chance.below(6) {
             0 => (4, false),
@@ -94,28 +94,34 @@ impl Chaos {
             4 => (2, false),
             _ => (2, true),
         };
-        Doom::Mercy { skip, late, until }
+        CrashPlan::Mercy { skip, late, until }
     }
 
-    pub(super) fn fate(&mut self, doom: Doom, verb: u32, step: Step, now: Picos) -> Fate {
+    pub(super) fn fate(
+        &mut self,
+        crash_plan: CrashPlan,
+        verb: u32,
+        step: Step,
+        now: Picos,
+    ) -> Fate {
         let begins = matches!(step, Step::Begin { .. });
         let never = |yes: bool| if yes { Fate::Never } else { Fate::Now };
-        match doom {
-            Doom::Before(n) => never(verb >= n),
-            Doom::Inside(n) if verb < n => Fate::Now,
-            Doom::Inside(n) if verb == n && begins => never(self.chance.one_in(4)),
-            Doom::Inside(n) if verb == n || begins => never(self.chance.one_in(2)),
-            Doom::Inside(_) => Fate::Now,
-            Doom::Mercy { until, .. } if now > until => Fate::Never,
-            Doom::Mercy { skip, .. } if self.chance.below(4) < u64::from(skip) => Fate::Never,
+        match crash_plan {
+            CrashPlan::Before(n) => never(verb >= n),
+            CrashPlan::Inside(n) if verb < n => Fate::Now,
+            CrashPlan::Inside(n) if verb == n && begins => never(self.chance.one_in(4)),
+            CrashPlan::Inside(n) if verb == n || begins => never(self.chance.one_in(2)),
+            CrashPlan::Inside(_) => Fate::Now,
+            CrashPlan::Mercy { until, .. } if now > until => Fate::Never,
+            CrashPlan::Mercy { skip, .. } if self.chance.below(4) < u64::from(skip) => Fate::Never,
             // The word of an atomic that has begun is kept from others: it ends in time.
-            Doom::Mercy { late: true, until, .. }
+            CrashPlan::Mercy { late: true, until, .. }
                 if !matches!(step, Step::AtomicWrite { .. }) && self.chance.one_in(2) =>
             {
                 let octave = self.chance.below(14);
                 Fate::Later(now + 1 + self.chance.below(((until - now) >> octave).max(1)))
             }
-            Doom::Mercy { .. } => Fate::Now,
+            CrashPlan::Mercy { .. } => Fate::Now,
         }
     }
 }
@@ -238,18 +244,18 @@ impl Crashes {
     }
 
     /// Counts the verbs of a list; says what becomes of it when its node crashes with it.
-    fn count(&mut self, node: NodeId, verbs: u64) -> Option<(Doom, How)> {
+    fn count(&mut self, node: NodeId, verbs: u64) -> Option<(CrashPlan, How)> {
         let c = self.nodes.entry(node).or_default();
         let before = c.issued;
         c.issued += verbs;
         let (at, place, how) = c.armed.filter(|(at, ..)| *at <= c.issued)?;
         let n = at.saturating_sub(before + 1) as u32;
-        let doom = match place {
-            Place::Before => Doom::Before(n),
-            Place::Inside => Doom::Inside(n),
-            Place::After => Doom::Before(n + 1),
+        let crash_plan = match place {
+            Place::Before => CrashPlan::Before(n),
+            Place::Inside => CrashPlan::Inside(n),
+            Place::After => CrashPlan::Before(n + 1),
         };
-        Some((doom, how))
+        Some((crash_plan, how))
     }
 }
 
@@ -259,8 +265,8 @@ impl World {
         let thread = self.lists.at(list).thread;
         let own = self.threads[thread as usize].own.clone();
         self.lists.at(list).late = self.crashes.late(own.node, verbs as u64, self.now);
-        let Some((doom, how)) = self.crashes.count(own.node, verbs as u64) else { return };
-        self.lists.at(list).doom = Some(doom);
+        let Some((crash_plan, how)) = self.crashes.count(own.node, verbs as u64) else { return };
+        self.lists.at(list).crash_plan = Some(crash_plan);
         self.kill(own.node, how);
     }
 
@@ -277,8 +283,9 @@ impl World {
         let Some(chaos) = &mut self.chaos else { return };
         for list in self.lists.all() {
             let own = &self.threads[list.thread as usize].own;
-            if own.node == node && own.incarnation == host.incarnation && list.doom.is_none() {
-                list.doom = Some(chaos.doom(self.now));
+            if own.node == node && own.incarnation == host.incarnation && list.crash_plan.is_none()
+            {
+                list.crash_plan = Some(chaos.crash_plan(self.now));
             }
         }
         self.mix(u64::from(node.bits()) << 32 | self.now);

@@ -31,7 +31,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use chaos::Hazards;
+pub use chaos::FabricFaults;
 pub use crash::{CrashPoint, How, LONGEST_ZOMBIE_NS, Place, RETRANSMISSION_NS};
 pub use fields::{Confidence, FIELDS, Field};
 pub use lax::Laxity;
@@ -51,7 +51,7 @@ use crate::membership::{Member, MemberEvent, Presence};
 use crate::region::Pages;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
-use crate::transport::{Fabric, Ground, Nanos, Transport};
+use crate::transport::{Fabric, Nanos, ShadowState, Transport};
 use chaos::Chaos;
 use costs::Costs;
 use transport::SimTransport;
@@ -164,9 +164,13 @@ impl SimFabric {
         }))
     }
 
-    /// The adversarial face: no hardware, but everything that the contract leaves to a fabric, as far as `hazards` go. Of
+    /// The adversarial face: no hardware, but everything that the contract leaves to a fabric, as far as `fabric_faults` go. Of
     /// `grants`, `line_atomic`, `write_ascending`, `cas_fail_is_readonly`, `whole_write_bytes` and `on_chip_bytes` are honoured; nothing else is granted.
-    pub fn adversarial(hazards: Hazards, grants: Capabilities, seed: u64) -> Result<Self> {
+    pub fn adversarial(
+        fabric_faults: FabricFaults,
+        grants: Capabilities,
+        seed: u64,
+    ) -> Result<Self> {
         let profile = Profile::named("ideal")?;
         let grants = Capabilities {
             line_atomic: grants.line_atomic,
@@ -177,17 +181,17 @@ impl SimFabric {
             ..Capabilities::NONE
         };
         let fabric = Self::with_caps(&profile, seed, grants);
-        fabric.0.world().chaos = Some(Chaos::new(hazards, grants, seed));
-        fabric.set_hazards(hazards);
+        fabric.0.world().chaos = Some(Chaos::new(fabric_faults, grants, seed));
+        fabric.set_fabric_faults(fabric_faults);
         Ok(fabric)
     }
 
     /// Changes what the adversarial face does from now on; verbs on their way go on as they were drawn. Nothing on the other face.
-    pub fn set_hazards(&self, hazards: Hazards) {
+    pub fn set_fabric_faults(&self, fabric_faults: FabricFaults) {
         if let Some(chaos) = &mut self.0.world().chaos {
-            chaos.hazards = hazards;
-            self.0.points.store(hazards.point_one_in, Ordering::Relaxed);
-            self.0.scarce.store(hazards.refuse_memory_one_in, Ordering::Relaxed);
+            chaos.fabric_faults = fabric_faults;
+            self.0.points.store(fabric_faults.point_one_in, Ordering::Relaxed);
+            self.0.scarce.store(fabric_faults.refuse_memory_one_in, Ordering::Relaxed);
         }
     }
 
@@ -451,7 +455,7 @@ impl Fabric for SimFabric {
         self.0.nodes.connect(node, to, incarnation);
     }
 
-    fn tell(&self, by: Member, at: GlobalAddr, bytes: u64, now: Ground) {
+    fn tell(&self, by: Member, at: GlobalAddr, bytes: u64, now: ShadowState) {
         if self.0.watched.load(Ordering::Relaxed)
             && let Ok(host) = self.known(at.node())
             && !host.is_revoked(by.node, by.incarnation)

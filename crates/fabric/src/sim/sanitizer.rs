@@ -5,12 +5,12 @@
 //! a type-stable arena (READs and atomics there are legal: caches may be old), and a list whose buffers overlap those of another one
 //! in flight. The last cannot be written in index code: a [`Buf`](crate::Buf) belongs to the posting until the completion. So it is a
 //! check of the executor. READs of nodes that have crashed are not reported: nobody hears of them. Nor are doubtful ones
-//! ([`read_doubtful`](crate::verb::read_doubtful)), whose posters expect anything.
+//! ([`read_unvalidated`](crate::verb::read_unvalidated)), whose posters expect anything.
 
 use std::collections::BTreeMap;
 
 use crate::addr::{GlobalAddr, NodeId};
-use crate::transport::{Ground, Opcode, WorkRequest};
+use crate::transport::{Opcode, ShadowState, WorkRequest};
 
 /// So many reports are kept.
 const MOST: usize = 16;
@@ -19,7 +19,7 @@ const MOST: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Sanitizer {
     /// Ranges of which somebody has told: where each begins, its end, and what it is. Disjoint.
-    told: BTreeMap<(NodeId, u64), (u64, Ground)>,
+    told: BTreeMap<(NodeId, u64), (u64, ShadowState)>,
     /// Local buffers in flight: where each begins, its end, and its list.
     lent: BTreeMap<usize, (usize, u32)>,
     pub reports: Vec<String>,
@@ -33,13 +33,13 @@ impl Sanitizer {
     }
 
     /// From now on a range is this.
-    pub(super) fn tell(&mut self, at: GlobalAddr, bytes: u64, now: Ground) {
+    pub(super) fn tell(&mut self, at: GlobalAddr, bytes: u64, now: ShadowState) {
         let (node, from, to) = (at.node(), at.offset(), at.offset() + bytes);
         self.cut(node, from);
         self.cut(node, to);
         let inside: Vec<_> = self.told.range((node, from)..(node, to)).map(|(k, _)| *k).collect();
         inside.iter().for_each(|k| _ = self.told.remove(k));
-        if now != Ground::Plain && bytes > 0 {
+        if now != ShadowState::Plain && bytes > 0 {
             self.told.insert((node, from), (to, now));
         }
     }
@@ -56,7 +56,7 @@ impl Sanitizer {
     }
 
     /// What there is in a range.
-    fn under(&self, wr: &WorkRequest) -> impl Iterator<Item = Ground> {
+    fn under(&self, wr: &WorkRequest) -> impl Iterator<Item = ShadowState> {
         let (node, from) = (wr.at.node(), wr.at.offset());
         let to = from + u64::from(wr.len);
         let before = self.told.range(..(node, from)).next_back();
@@ -65,25 +65,25 @@ impl Sanitizer {
         before.into_iter().chain(inside).map(|(_, (_, what))| *what)
     }
 
-    fn ground_at(&self, at: GlobalAddr) -> Ground {
+    fn ground_at(&self, at: GlobalAddr) -> ShadowState {
         let before = self.told.range(..=(at.node(), at.offset())).next_back();
         let here = before.filter(|((n, _), (end, _))| *n == at.node() && *end > at.offset());
-        here.map_or(Ground::Plain, |(_, (_, what))| *what)
+        here.map_or(ShadowState::Plain, |(_, (_, what))| *what)
     }
 
     /// A verb begins to execute; `heard` is false when its issuer has crashed.
     pub(super) fn look(&mut self, by: NodeId, wr: &WorkRequest, heard: bool) {
-        if wr.at.is_on_chip() || wr.doubtful {
+        if wr.at.is_on_chip() || wr.unvalidated {
             return;
         }
         // Who reads a block takes the length of its class: what lies behind its contents may be anything.
         let read = wr.op == Opcode::Read && heard;
-        let unwritten = read && self.ground_at(wr.at) == Ground::Undefined;
+        let unwritten = read && self.ground_at(wr.at) == ShadowState::Undefined;
         let others = || {
             self.under(wr).find_map(|g| match (g, wr.op) {
-                (Ground::Freed, Opcode::Read) if !heard => None,
-                (Ground::Freed, _) => Some("is freed"),
-                (Ground::FreedTyped, Opcode::Write | Opcode::WriteWord) => Some("is freed"),
+                (ShadowState::Freed, Opcode::Read) if !heard => None,
+                (ShadowState::Freed, _) => Some("is freed"),
+                (ShadowState::FreedTyped, Opcode::Write | Opcode::WriteWord) => Some("is freed"),
                 _ => None,
             })
         };
@@ -97,8 +97,8 @@ impl Sanitizer {
     /// The contents of what a verb writes are defined.
     pub(super) fn wrote(&mut self, wr: &WorkRequest) {
         let writes = matches!(wr.op, Opcode::Write | Opcode::WriteWord) && !wr.at.is_on_chip();
-        if writes && self.under(wr).any(|g| g == Ground::Undefined) {
-            self.tell(wr.at, u64::from(wr.len), Ground::Plain);
+        if writes && self.under(wr).any(|g| g == ShadowState::Undefined) {
+            self.tell(wr.at, u64::from(wr.len), ShadowState::Plain);
         }
     }
 
@@ -136,7 +136,7 @@ mod tests {
             op,
             fenced: false,
             chained: false,
-            doubtful: false,
+            unvalidated: false,
             len,
             at: GlobalAddr::new(NodeId::memory(0), at),
             a: 0,
@@ -157,21 +157,21 @@ mod tests {
         use Opcode::{Cas, Read, Write, WriteWord};
         let mut s = Sanitizer::default();
         let at = |offset| GlobalAddr::new(NodeId::memory(0), offset);
-        s.tell(at(1024), 256, Ground::Undefined);
+        s.tell(at(1024), 256, ShadowState::Undefined);
         assert!(seen(&mut s, Read, 1024, 8) && seen(&mut s, Read, 1272, 64));
         assert!(!seen(&mut s, Read, 1000, 24) && !seen(&mut s, Read, 1280, 64));
         assert!(!seen(&mut s, Write, 1088, 64) && !seen(&mut s, Read, 1088, 64));
         assert!(seen(&mut s, Read, 1080, 16) && !seen(&mut s, Read, 1144, 16));
         assert!(seen(&mut s, Read, 1152, 16));
-        s.tell(at(1024), 256, Ground::Freed);
+        s.tell(at(1024), 256, ShadowState::Freed);
         assert!(seen(&mut s, Read, 1100, 8) && seen(&mut s, WriteWord, 1272, 8));
-        s.tell(at(1024), 128, Ground::Plain);
+        s.tell(at(1024), 128, ShadowState::Plain);
         assert!(!seen(&mut s, Read, 1024, 128) && seen(&mut s, Read, 1024, 129));
-        s.tell(at(1152), 128, Ground::FreedTyped);
+        s.tell(at(1152), 128, ShadowState::FreedTyped);
         assert!(!seen(&mut s, Read, 1152, 64) && !seen(&mut s, Cas, 1152, 8));
         assert!(seen(&mut s, Write, 1200, 8) && seen(&mut s, WriteWord, 1152, 8));
         s.reports.clear();
-        s.tell(at(1152), 128, Ground::Freed);
+        s.tell(at(1152), 128, ShadowState::Freed);
         s.look(NodeId::compute(0), &verb(Read, 1152, 8, 0), false);
         assert!(s.reports.is_empty(), "of a node that has crashed");
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Picos;
 use super::chaos::{Chaos, Step};
 use super::costs::Costs;
-use super::crash::{Crashes, Doom, Late, RETRANSMISSION_NS};
+use super::crash::{CrashPlan, Crashes, Late, RETRANSMISSION_NS};
 use super::nic::{Nic, Numbers, QueuePair, Waiting};
 use super::order::Chosen;
 use super::sanitizer::Sanitizer;
@@ -95,7 +95,7 @@ pub(super) struct List {
     /// Since when a cut link holds it up.
     pub cut_since: Option<Picos>,
     /// Its issuer has crashed.
-    pub doom: Option<Doom>,
+    pub crash_plan: Option<CrashPlan>,
     /// A verb of it is late on purpose.
     pub late: Option<Late>,
     /// Where a verb of it, or the call, has failed because nobody is there; on the adversarial face.
@@ -317,7 +317,7 @@ impl World {
             error: None,
             call,
             cut_since: None,
-            doom: None,
+            crash_plan: None,
             late: None,
             failed_at: None,
         })

@@ -263,7 +263,7 @@ impl Client {
         let mut done = self.done.take();
         {
             let s = &mut *self.state.borrow_mut();
-            s.bury(to, why, &mut done);
+            s.close(to, why, &mut done);
             if !s.peers.has_broken() {
                 self.lingers.set(0);
             }
@@ -341,7 +341,7 @@ impl Client {
         let s = &mut *self.state.borrow_mut();
         if self.now() >= self.lingers.get() {
             while let Some(node) = s.peers.any_broken() {
-                s.bury(node, None, done);
+                s.close(node, None, done);
             }
             self.lingers.set(0);
         }
@@ -587,13 +587,13 @@ impl State {
         };
         queue.fail();
         drop(queue);
-        self.outstanding -= self.flights.doom(p, why);
+        self.outstanding -= self.flights.crash_plan(p, why);
         self.stats.breaks += 1;
         self.peers.broke(p as usize);
     }
 
     /// The other end is gone: reports what was in flight, and lets verbs that wait ask for a new connection.
-    fn bury(&mut self, node: NodeId, why: Option<&Error>, done: &mut Done) {
+    fn close(&mut self, node: NodeId, why: Option<&Error>, done: &mut Done) {
         let p = self.peers.find(node);
         if self.peers[p].standing != Standing::Broken {
             return;
@@ -601,7 +601,7 @@ impl State {
         while let Some(flight) = self.flights.next_doomed(p as u16, why) {
             done.extend(self.flights.land(flight));
         }
-        self.peers.buried(p);
+        self.peers.closed(p);
     }
 
     fn connect(&mut self, nic: &Nic, to: NodeId, answer: &[u8]) -> Result<Vec<Waiting>> {

@@ -23,7 +23,7 @@ pub struct VerbsFabric(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
     /// Who there is, and what they serve.
-    pub roster: LocalFabric,
+    pub node_directory: LocalFabric,
     pub nic: Arc<Nic>,
     ports: RwLock<Vec<(Member, Arc<Port>)>>,
     /// Start of the fabric's clock.
@@ -44,7 +44,7 @@ impl VerbsFabric {
     #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
     pub fn new(config: &Config) -> Result<Self> {
         Ok(Self(Arc::new(Shared {
-            roster: LocalFabric::new(),
+            node_directory: LocalFabric::new(),
             nic: Nic::open(config)?,
             ports: RwLock::default(),
             epoch: std::time::Instant::now(),
@@ -63,7 +63,7 @@ impl VerbsFabric {
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
         let huge = self.0.nic.config().huge_pages;
         let pages = if huge { Pages::Huge } else { Pages::Ordinary };
-        self.0.roster.add_mapped_node(node, bytes, pages)?;
+        self.0.node_directory.add_mapped_node(node, bytes, pages)?;
         let host = self.0.host(node)?;
         let me = Member { node, incarnation: host.incarnation };
         let on_chip_bytes = self.0.nic.config().on_chip_bytes;
@@ -79,7 +79,7 @@ impl VerbsFabric {
     /// # Errors
     /// As [`Fabric::attach`].
     pub fn transport(&self, node: NodeId) -> Result<Rc<VerbsTransport>> {
-        self.0.roster.check_member(node)?;
+        self.0.node_directory.check_member(node)?;
         let own = self.0.host(node)?;
         Ok(Rc::new(VerbsTransport::new(self.0.clone(), own)?))
     }
@@ -87,7 +87,7 @@ impl VerbsFabric {
 
 impl Shared {
     pub(super) fn host(&self, node: NodeId) -> Result<Arc<Host>> {
-        let host = self.roster.host(node);
+        let host = self.node_directory.host(node);
         host.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("{node} is no node of this fabric"))
         })
@@ -115,15 +115,15 @@ impl Fabric for VerbsFabric {
     }
 
     fn nodes(&self) -> Vec<NodeId> {
-        self.0.roster.nodes()
+        self.0.node_directory.nodes()
     }
 
     fn members(&self) -> Result<Vec<NodeId>> {
-        self.0.roster.members()
+        self.0.node_directory.members()
     }
 
     fn region_bytes(&self, node: NodeId) -> Option<u64> {
-        self.0.roster.region_bytes(node)
+        self.0.node_directory.region_bytes(node)
     }
 
     fn attach(&self, node: NodeId) -> Result<Rc<dyn Transport>> {
@@ -135,11 +135,11 @@ impl Fabric for VerbsFabric {
     }
 
     fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()> {
-        self.0.roster.serve(node, service, handler)
+        self.0.node_directory.serve(node, service, handler)
     }
 
     fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
-        self.0.roster.fence(host, node, incarnation)?;
+        self.0.node_directory.fence(host, node, incarnation)?;
         if let Some(port) = self.0.port(host) {
             port.revoke(Member { node, incarnation });
         }
@@ -147,18 +147,18 @@ impl Fabric for VerbsFabric {
     }
 
     fn connect(&self, node: NodeId, to: NodeId, incarnation: u32) {
-        self.0.roster.connect(node, to, incarnation);
+        self.0.node_directory.connect(node, to, incarnation);
     }
 
     fn set_presence(&self, node: NodeId, of: NodeId, presence: Presence) {
-        self.0.roster.set_presence(node, of, presence);
+        self.0.node_directory.set_presence(node, of, presence);
     }
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {
-        self.0.roster.incarnation(node)
+        self.0.node_directory.incarnation(node)
     }
 
     fn events(&self, since: u64) -> Vec<MemberEvent> {
-        self.0.roster.events(since)
+        self.0.node_directory.events(since)
     }
 }

@@ -114,7 +114,7 @@ impl Flights {
     }
 
     /// The connection to a peer broke: its flights are doomed. Returns how many requests they were.
-    pub(super) fn doom(&mut self, peer: u16, why: &Error) -> u32 {
+    pub(super) fn crash_plan(&mut self, peer: u16, why: &Error) -> u32 {
         let mut requests = 0;
         for f in self.flights.iter_mut().filter(|f| f.peer == peer && f.state == Stage::Flying) {
             f.state = Stage::Doomed;
@@ -172,7 +172,7 @@ mod tests {
         let (here, there) = (f.launch(A, 0), f.launch(A, 1));
         f.get_mut(there).requests = 5;
         assert!(f.launched(A, None).is_none());
-        assert_eq!(f.doom(1, &Error::new(ErrorKind::Unreachable, "gone")), 5);
+        assert_eq!(f.crash_plan(1, &Error::new(ErrorKind::Unreachable, "gone")), 5);
         assert!(f.flying(there).is_none(), "its completions are nobody's");
         assert!(f.land(here.flight).is_none(), "the list waits for the doomed one");
         assert_eq!(f.next_doomed(0, None), None);

@@ -113,7 +113,7 @@ impl Peers {
     }
 
     /// So is the other end.
-    pub(super) fn buried(&mut self, p: usize) {
+    pub(super) fn closed(&mut self, p: usize) {
         self.broken -= 1;
         match self.all[p].parked.is_empty() {
             true => self.all[p].standing = Standing::Idle,

@@ -331,7 +331,7 @@ mod tests {
             op: Opcode::Read,
             fenced: false,
             chained: false,
-            doubtful: false,
+            unvalidated: false,
             len,
             at,
             a: 0,

@@ -66,7 +66,7 @@ impl VerbsTransport {
     }
 
     /// Makes connections that verbs wait for, and closes the other ends of those that broke.
-    fn mend(&self, core: &Core) -> bool {
+    fn recover(&self, core: &Core) -> bool {
         let mut any = false;
         while let Some(node) = self.client.next_broken() {
             any = true;
@@ -161,7 +161,7 @@ impl Transport for VerbsTransport {
 
     fn poll(&self, core: &Core) -> Progress {
         let progress = self.client.poll(core);
-        if self.mend(core) { Progress::Made } else { progress }
+        if self.recover(core) { Progress::Made } else { progress }
     }
 
     fn settle(&self, core: &Core) {

@@ -4,7 +4,7 @@
 use dmtree_fabric::verb::{cas, write, write_word};
 use dmtree_fabric::{Endpoint, GlobalAddr, NodeId};
 
-use crate::bed::*;
+use crate::test_cluster::*;
 
 /// How a holder gives its lock back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use dmtree_fabric::sim::SimFabric;
 use dmtree_fabric::verb::{cas, faa, fenced, read, write_word};
 use dmtree_fabric::{Endpoint, Fabric, NodeId};
 
-use crate::bed::*;
+use crate::test_cluster::*;
 
 /// A word that some touch by atomics and one by `plain` WRITEs.
 fn mixed_access(eps: Vec<Endpoint>, wrong: Wrong, plain: bool) -> Vec<Client> {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use dmtree_fabric::sim::SimFabric;
 use dmtree_fabric::{Endpoint, Fabric, GlobalAddr, NodeId, Result};
 
-use crate::bed::*;
+use crate::test_cluster::*;
 
 /// How often the link is cut, longer each time than a verb is tried again.
 const CUTS: u64 = 12;

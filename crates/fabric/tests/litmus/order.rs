@@ -6,7 +6,7 @@ use std::rc::Rc;
 use dmtree_fabric::verb::write_word;
 use dmtree_fabric::{Endpoint, GlobalAddr, NodeId};
 
-use crate::bed::*;
+use crate::test_cluster::*;
 
 /// A new object on one memory node, its pointer on another.
 fn publish(eps: Vec<Endpoint>, wrong: Wrong, awaited: bool) -> Vec<Client> {

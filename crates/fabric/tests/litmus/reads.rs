@@ -3,7 +3,7 @@
 use dmtree_fabric::Endpoint;
 use dmtree_fabric::verb::{read, write, write_word};
 
-use crate::bed::*;
+use crate::test_cluster::*;
 
 /// One writer rewrites the object, others read it and believe it when `accept` says so.
 pub fn readers(eps: Vec<Endpoint>, wrong: Wrong, accept: fn(&[u64]) -> bool) -> Vec<Client> {

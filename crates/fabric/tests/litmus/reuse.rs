@@ -2,7 +2,7 @@
 
 use dmtree_fabric::Endpoint;
 
-use crate::bed::*;
+use crate::test_cluster::*;
 
 fn sum(words: [u64; 3]) -> u64 {
     words
@@ -47,11 +47,11 @@ fn reuse(eps: Vec<Endpoint>, wrong: Wrong, identity: bool) -> Vec<Client> {
         let wrong = wrong.clone();
         out.push(Box::pin(async move {
             for _ in 0..ROUNDS {
-                let life = ep.read(at(1024), 8).await.unwrap().word(0);
+                let generation = ep.read(at(1024), 8).await.unwrap().word(0);
                 ep.sleep(1_000).await;
                 let [now, _, value] = whole(&ep, OBJECT).await;
-                let believed = life > 0 && (!identity || now == life);
-                flag(&wrong, believed && value != 1_000 + life);
+                let believed = generation > 0 && (!identity || now == generation);
+                flag(&wrong, believed && value != 1_000 + generation);
             }
         }));
     }
@@ -59,7 +59,7 @@ fn reuse(eps: Vec<Endpoint>, wrong: Wrong, identity: bool) -> Vec<Client> {
 }
 
 #[test]
-fn a_cached_address_is_checked_against_the_life() {
+fn a_cached_address_is_checked_against_the_generation() {
     fails("any whole node is believed", |_, e, w| reuse(e, w, false), WEAKEST);
     holds("its life is compared", |_, e, w| reuse(e, w, true), WEAKEST);
 }
@@ -67,7 +67,7 @@ fn a_cached_address_is_checked_against_the_life() {
 /// The same for a writer: it locks what its cached address names, and writes. The lock lies in the node and outlives it.
 fn stale_writer(eps: Vec<Endpoint>, wrong: Wrong, identity: bool) -> Vec<Client> {
     let lock = at(1024);
-    let life = at(1032);
+    let generation = at(1032);
     let value = at(OBJECT);
     let mut eps = eps.into_iter();
     let (owner, writer) = (eps.next().unwrap(), eps.next().unwrap());
@@ -78,7 +78,7 @@ fn stale_writer(eps: Vec<Endpoint>, wrong: Wrong, identity: bool) -> Vec<Client>
                     owner.sleep(500).await;
                 }
                 // Freed and granted again, for other contents.
-                owner.write_word(life, k).await.unwrap();
+                owner.write_word(generation, k).await.unwrap();
                 owner.write_word(value, k).await.unwrap();
                 owner.cas(lock, 1, 0).await.unwrap();
                 owner.sleep(3_000).await;
@@ -88,11 +88,11 @@ fn stale_writer(eps: Vec<Endpoint>, wrong: Wrong, identity: bool) -> Vec<Client>
         }),
         Box::pin(async move {
             for _ in 0..ROUNDS {
-                let cached = writer.read(life, 8).await.unwrap().word(0);
+                let cached = writer.read(generation, 8).await.unwrap().word(0);
                 while writer.cas(lock, 0, 2).await.unwrap() != 0 {
                     writer.sleep(500).await;
                 }
-                let same = writer.read(life, 8).await.unwrap().word(0) == cached;
+                let same = writer.read(generation, 8).await.unwrap().word(0) == cached;
                 if same || !identity {
                     writer.write_word(value, 1 << 16 | cached).await.unwrap();
                 }

@@ -4,7 +4,7 @@ use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_w
 use dmtree_fabric::verbs::Config;
 use dmtree_fabric::{ErrorKind, Fabric, GlobalAddr, NodeId, Result};
 
-use crate::bed::*;
+use crate::test_cluster::*;
 
 #[test]
 fn verbs_chains_and_batches() {

@@ -3,7 +3,7 @@
 use dmtree_fabric::verb::{VerbVec, cas, write_word};
 use dmtree_fabric::{Effect, ErrorKind, Fabric, NodeId};
 
-use crate::bed::*;
+use crate::test_cluster::*;
 
 #[test]
 fn fencing_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {

@@ -1,7 +1,7 @@
 //! The contract on a real RDMA device: what can be tested of it there.
 #![cfg(feature = "verbs")]
 
-mod bed;
 mod contract;
 mod failure;
 mod order;
+mod test_cluster;

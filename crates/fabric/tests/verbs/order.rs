@@ -3,7 +3,7 @@
 use dmtree_fabric::verb::{cas, faa, fenced, read, write, write_word};
 use dmtree_fabric::{Fabric, NodeId};
 
-use crate::bed::*;
+use crate::test_cluster::*;
 
 const ROUNDS: u64 = 300;
 

@@ -16,7 +16,7 @@ pub struct Child {
     /// Its address.
     pub addr: GlobalAddr,
     /// Its life.
-    pub life: u16,
+    pub generation: u16,
     /// Its table (leaves).
     pub table: TableId,
     /// Its slots or records.
@@ -38,10 +38,10 @@ pub struct Record<'a> {
     pub child: Child,
 }
 
-fn crc(node: GlobalAddr, life: u16, index: usize, low: u32, rest: &[u8]) -> u32 {
+fn crc(node: GlobalAddr, generation: u16, index: usize, low: u32, rest: &[u8]) -> u32 {
     let mut head = [0x3c; 16];
     head[..8].copy_from_slice(&node.bits().to_le_bytes());
-    head[8..10].copy_from_slice(&life.to_le_bytes());
+    head[8..10].copy_from_slice(&generation.to_le_bytes());
     head[10..12].copy_from_slice(&(index as u16).to_le_bytes());
     head[12..].copy_from_slice(&low.to_le_bytes());
     crc32c::crc32c_append(crc32c::crc32c(&head), rest)
@@ -50,7 +50,7 @@ fn crc(node: GlobalAddr, life: u16, index: usize, low: u32, rest: &[u8]) -> u32 
 /// word0 of a free record.
 pub fn free_word(node: GlobalAddr, ver: Ver, index: usize) -> u64 {
     let low = u32::from(ver.range) << 8;
-    u64::from(crc(node, ver.life, index, low, &[])) << 32 | u64::from(low)
+    u64::from(crc(node, ver.generation, index, low, &[])) << 32 | u64::from(low)
 }
 
 /// Writes record `index` of a node of version `ver` into its bytes.
@@ -66,9 +66,9 @@ pub fn put_record(
     out[8..8 + g.k].copy_from_slice(key.0);
     put_u64(out, 8 + g.k, child.addr.bits());
     put_u64(out, 16 + g.k, child.table.bits() | (child.slots as u64) << 48);
-    let ver_bits = u32::from(child.life) << 8 | u32::from(ver.range);
+    let ver_bits = u32::from(child.generation) << 8 | u32::from(ver.range);
     let low = 1 | (key.1 as u32) << 2 | ver_bits << 8;
-    let sum = crc(node, ver.life, index, low, &out[8..g.record()]);
+    let sum = crc(node, ver.generation, index, low, &out[8..g.record()]);
     put_u64(out, 0, u64::from(sum) << 32 | u64::from(low));
 }
 
@@ -86,10 +86,10 @@ pub fn check<'a>(
     for index in 0..g.fanout {
         let at = g.record_at(index);
         let raw = &bytes[at..at + g.record()];
-        let range = match rough_record(g, node, header.ver.life, index, raw) {
-            RoughRecord::Torn => return None,
-            RoughRecord::Free(range) => range,
-            RoughRecord::Live(record, range) => {
+        let range = match unvalidated_record(g, node, header.ver.generation, index, raw) {
+            UnvalidatedRecord::Torn => return None,
+            UnvalidatedRecord::Free(range) => range,
+            UnvalidatedRecord::Live(record, range) => {
                 records.push(record);
                 range
             }
@@ -103,7 +103,7 @@ pub fn check<'a>(
 
 /// A record by itself, with the range of the node when it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoughRecord<'a> {
+pub enum UnvalidatedRecord<'a> {
     /// Half written.
     Torn,
     /// None.
@@ -113,40 +113,40 @@ pub enum RoughRecord<'a> {
 }
 
 /// Checks one record of a node of some life.
-pub fn rough_record<'a>(
+pub fn unvalidated_record<'a>(
     g: &Geometry,
     node: GlobalAddr,
-    life: u16,
+    generation: u16,
     index: usize,
     raw: &'a [u8],
-) -> RoughRecord<'a> {
+) -> UnvalidatedRecord<'a> {
     let word = u64_at(raw, 0);
     let low = word as u32;
     let stamp = Ver::from_bits(low >> 8);
     let live = match low & 3 {
         0 => false,
         1 => true,
-        _ => return RoughRecord::Torn,
+        _ => return UnvalidatedRecord::Torn,
     };
     let covered = if live { &raw[8..] } else { &[] };
-    if crc(node, life, index, low, covered) != (word >> 32) as u32 {
-        return RoughRecord::Torn;
+    if crc(node, generation, index, low, covered) != (word >> 32) as u32 {
+        return UnvalidatedRecord::Torn;
     }
     if !live {
-        return RoughRecord::Free(stamp.range);
+        return UnvalidatedRecord::Free(stamp.range);
     }
     let mode = Mode::from_bits(u64::from(low >> 2));
     let area = &raw[8..8 + g.k];
     let last = u64_at(raw, 16 + g.k);
     let child = Child {
         addr: GlobalAddr::from_bits(u64_at(raw, 8 + g.k)),
-        life: stamp.life,
+        generation: stamp.generation,
         table: TableId::from_bits(last & 0xffff_ffff_ffff),
         slots: (last >> 48 & 0xff) as usize,
     };
     match area::get_key(area, mode).filter(|k| *k != Stored::Infinite) {
-        Some(key) => RoughRecord::Live(Record { index, key, area, mode, child }, stamp.range),
-        None => RoughRecord::Torn,
+        Some(key) => UnvalidatedRecord::Live(Record { index, key, area, mode, child }, stamp.range),
+        None => UnvalidatedRecord::Torn,
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
     fn nodes_come_back_and_mixed_ranges_are_refused() {
         let g = Geometry { k: 24, v: 8, fanout: 32 };
         let node = GlobalAddr::from_bits(0x8000);
-        let ver = Ver { life: 2, range: 0 };
+        let ver = Ver { generation: 2, range: 0 };
         let mut image = vec![0; g.inner_image()];
         let (lo, hi) = (FenceArea::inline(&g, b"").expect("fits"), FenceArea::infinite(&g));
         let parts = HeaderParts {
@@ -177,7 +177,7 @@ mod tests {
             put_u64(&mut image, g.record_at(i), free_word(node, ver, i));
         }
         let addr = GlobalAddr::from_bits(0x9000);
-        let child = Child { addr, life: 9, table: TableId::from_bits(4), slots: 64 };
+        let child = Child { addr, generation: 9, table: TableId::from_bits(4), slots: 64 };
         let at = g.record_at(3);
         let key = FenceArea::inline(&g, b"kk").expect("fits");
         put_record(

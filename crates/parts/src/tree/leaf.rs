@@ -208,7 +208,7 @@ mod tests {
     fn images_come_back_and_mixed_versions_are_refused() {
         let g = Geometry { k: 24, v: 8, fanout: 32 };
         let leaf = GlobalAddr::from_bits(0x4000);
-        let ver = Ver { life: 1, range: 4 };
+        let ver = Ver { generation: 1, range: 4 };
         let mut image = vec![0; g.leaf_image(32)];
         let lo = FenceArea::inline(&g, b"").expect("fits");
         let hi = FenceArea::infinite(&g);

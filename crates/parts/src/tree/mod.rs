@@ -12,7 +12,7 @@ pub mod slot;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ver {
     /// Grows each time the address is allocated; never 0 in a published node.
-    pub life: u16,
+    pub generation: u16,
     /// Grows with each change of the range.
     pub range: u8,
 }
@@ -23,19 +23,19 @@ pub const MAX_RANGE: u8 = 254;
 impl Ver {
     /// The 24 bits stored.
     pub fn bits(self) -> u32 {
-        u32::from(self.life) << 8 | u32::from(self.range)
+        u32::from(self.generation) << 8 | u32::from(self.range)
     }
 
     /// From 24 bits.
     pub fn from_bits(bits: u32) -> Self {
-        Self { life: (bits >> 8) as u16, range: bits as u8 }
+        Self { generation: (bits >> 8) as u16, range: bits as u8 }
     }
 
     /// The next range of this life. Leaves are relocated before it wraps. Inner nodes wrap: 256 changes of one node's range take
     /// thousands of leaf splits, several round trips each, and no READ lasts that long.
     #[must_use]
     pub fn bumped(self) -> Self {
-        Self { life: self.life, range: self.range.wrapping_add(1) }
+        Self { generation: self.generation, range: self.range.wrapping_add(1) }
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn versions_pack_into_24_bits() {
-        let v = Ver { life: 0xabcd, range: 0xef };
+        let v = Ver { generation: 0xabcd, range: 0xef };
         assert_eq!((v.bits(), Ver::from_bits(v.bits())), (0xab_cdef, v));
     }
 }

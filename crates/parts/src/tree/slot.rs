@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn sealed_slots_pass_and_belong_to_their_place() {
         let g = Geometry { k: 24, v: 8, fanout: 32 };
-        let ver = Ver { life: 3, range: 9 };
+        let ver = Ver { generation: 3, range: 9 };
         let mut bytes = vec![7; g.entry()];
         seal(&g, place(5), &mut bytes, State::Live, ver, (Mode::Full, Mode::Full));
         let s = check(&g, place(5), &bytes).expect("sealed");
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn wide_values_need_their_tail() {
         let g = Geometry { k: 24, v: 64, fanout: 32 };
-        let ver = Ver { life: 1, range: 0 };
+        let ver = Ver { generation: 1, range: 0 };
         let mut bytes = vec![3; g.entry()];
         seal(&g, place(1), &mut bytes, State::Live, ver, (Mode::Full, Mode::Full));
         assert!(check(&g, place(1), &bytes).is_some());
@@ -187,9 +187,9 @@ mod tests {
         let g = Geometry { k: 24, v: 64, fanout: 32 };
         let modes = (Mode::Full, Mode::Full);
         let mut a = vec![3; g.entry()];
-        seal(&g, place(1), &mut a, State::Staged, Ver { life: 4, range: 7 }, modes);
+        seal(&g, place(1), &mut a, State::Staged, Ver { generation: 4, range: 7 }, modes);
         let mut b = a.clone();
-        seal(&g, place(1), &mut b, State::Live, Ver { life: 4, range: 8 }, modes);
+        seal(&g, place(1), &mut b, State::Live, Ver { generation: 4, range: 8 }, modes);
         assert!(a[..8] != b[..8] && a[8..] == b[8..]);
         assert!(check(&g, place(1), &a).is_some() && check(&g, place(1), &b).is_some());
     }
@@ -199,7 +199,7 @@ mod tests {
         #[test]
         fn a_mix_of_two_keys_is_refused(a: [u8; 32], b: [u8; 32], mask in 1u8..31) {
             let g = Geometry { k: 24, v: 8, fanout: 32 };
-            let ver = Ver { life: 1, range: 0 };
+            let ver = Ver { generation: 1, range: 0 };
             let make = |areas: &[u8; 32]| {
                 let mut bytes = vec![0; 40];
                 bytes[8..].copy_from_slice(areas);

@@ -2,20 +2,24 @@
 //! `DMTREE_TEST_FABRIC=verbs` their verbs go over this machine's RDMA device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
-mod lives;
+mod incarnations;
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use dmtree_fabric::net::{Carrier, Equipment};
-use dmtree_fabric::{Change, Endpoint, ErrorKind, NodeId, Result, Terms};
+use dmtree_fabric::net::{DataPath, NicConfig};
+use dmtree_fabric::{Change, Endpoint, ErrorKind, LeaseParameters, NodeId, Result};
 use dmtree_pool::{
     ANY_INDEX, ArenaKey, Cluster, IndexState, MemoryNode, Opening, Place, PoolNode, PoolOptions,
-    TableId, TableSide, open_charter,
+    TableId, TableSide, open_pool_config,
 };
 
-const SHORT: Terms =
-    Terms { lease_ns: 200_000_000, acknowledge_ns: 2_000_000_000, drift_one_in: 16, mutant: None };
+const SHORT: LeaseParameters = LeaseParameters {
+    lease_ns: 200_000_000,
+    acknowledge_ns: 2_000_000_000,
+    drift_one_in: 16,
+    mutant: None,
+};
 
 fn options(memory_nodes: u16) -> PoolOptions {
     let memory_bytes_per_node = 8 << 20;
@@ -24,15 +28,15 @@ fn options(memory_nodes: u16) -> PoolOptions {
 
 fn found(memory_nodes: u16) -> MemoryNode {
     let over_rdma = std::env::var("DMTREE_TEST_FABRIC").is_ok_and(|f| f == "verbs");
-    let carrier = if over_rdma { Carrier::Rdma } else { Carrier::Frames };
+    let data_path = if over_rdma { DataPath::Rdma } else { DataPath::Frames };
     let options = options(memory_nodes);
-    MemoryNode::found("127.0.0.1:0", &options, SHORT, carrier, &Equipment::default())
+    MemoryNode::found("127.0.0.1:0", &options, SHORT, data_path, &NicConfig::default())
         .expect("a free port")
 }
 
 fn place_at(first: &str, within: Duration) -> Place<'_> {
-    static ANY: LazyLock<Equipment> = LazyLock::new(Equipment::default);
-    Place { first, listen: "127.0.0.1:0", wanted: None, within, carrier: None, equipment: &ANY }
+    static ANY: LazyLock<NicConfig> = LazyLock::new(NicConfig::default);
+    Place { first, listen: "127.0.0.1:0", wanted: None, within, data_path: None, nic_config: &ANY }
 }
 
 fn place(first: &MemoryNode) -> Place<'_> {
@@ -86,9 +90,9 @@ fn two_compute_nodes_share_memory_tables_and_names() {
     let taken = on(&eb, nb.create_index(&eb, "users", "test", b"{}"));
     assert_eq!(taken.expect_err("taken").kind(), ErrorKind::Exists);
     // Cells come from both compute nodes (when the first has heard of the second), and either finds them.
-    for home in [na.cn(), nb.cn()] {
-        let (t, _) = within("a cell there", || Some(cell(&na, &ea)).filter(|(_, h)| *h == home));
-        assert_eq!(on(&eb, nb.resolve(&eb, t)).expect("a home").node(), home);
+    for owner in [na.cn(), nb.cn()] {
+        let (t, _) = within("a cell there", || Some(cell(&na, &ea)).filter(|(_, h)| *h == owner));
+        assert_eq!(on(&eb, nb.resolve(&eb, t)).expect("a home").node(), owner);
     }
 }
 
@@ -118,8 +122,8 @@ fn a_compute_node_that_leaves_hands_its_tables_over() {
     let nb = node(&b).0.cn();
     let there = within("a cell at the other", || Some(cell(&na, &ea)).filter(|(_, h)| *h == nb)).0;
     drop(b);
-    let home = within("a new home", || on(&ea, na.resolve(&ea, there)).ok().map(|at| at.node()));
-    assert_eq!(home, na.cn());
+    let owner = within("a new home", || on(&ea, na.resolve(&ea, there)).ok().map(|at| at.node()));
+    assert_eq!(owner, na.cn());
     let again = Cluster::join(&place(&mn0)).expect("somebody new");
     assert_ne!(node(&again).0.cn(), na.cn());
 }
@@ -135,7 +139,7 @@ fn a_pool_that_is_not_there_or_not_ready_is_an_error_with_a_way_out() {
     let e = Cluster::join(&early).expect_err("a memory node is missing");
     assert!(e.to_string().contains("1 of 2"), "{e}");
     assert_eq!(
-        open_charter(mn0.listens(), &Equipment::default(), soon).expect("answers").memory_nodes,
+        open_pool_config(mn0.listens(), &NicConfig::default(), soon).expect("answers").memory_nodes,
         2
     );
     let small = MemoryNode::join(&early, 1024).expect_err("too small");
@@ -157,12 +161,12 @@ fn memory_nodes_grant_cells_though_they_hold_no_lease() {
 #[test]
 fn who_comes_after_others_have_gone_serves_its_own_tables() {
     let mn0 = found(1);
-    for life in 0..7 {
+    for incarnation in 0..7 {
         let a = Cluster::join(&place(&mn0)).expect("joins");
         let (node, ep) = node(&a);
         for i in 0..40 {
-            let (t, home) = cell(&node, &ep);
-            assert_eq!(home, node.cn(), "cell {i} of life {life}: {t:?}");
+            let (t, owner) = cell(&node, &ep);
+            assert_eq!(owner, node.cn(), "cell {i} of life {incarnation}: {t:?}");
         }
     }
 }
@@ -171,30 +175,30 @@ fn who_comes_after_others_have_gone_serves_its_own_tables() {
 #[test]
 fn who_joins_takes_tables_from_memory_nodes() {
     let options = PoolOptions { compute_bytes_per_node: 20 << 10, ..options(1) };
-    let equipment = Equipment::default();
-    let mn0 = MemoryNode::found("127.0.0.1:0", &options, SHORT, Carrier::Frames, &equipment);
+    let nic_config = NicConfig::default();
+    let mn0 = MemoryNode::found("127.0.0.1:0", &options, SHORT, DataPath::Frames, &nic_config);
     let mn0 = mn0.expect("a free port");
     let (a, b) = (Cluster::join(&place(&mn0)).expect("a"), Cluster::join(&place(&mn0)).expect("b"));
     let ((na, ea), cnb) = (node(&a), node(&b).0.cn());
-    within("both know each other", || Some(cell(&na, &ea)).filter(|(_, home)| *home == cnb));
+    within("both know each other", || Some(cell(&na, &ea)).filter(|(_, owner)| *owner == cnb));
     // Until both are full.
     let mut of_b = Vec::new();
     loop {
         match cell(&na, &ea) {
-            (t, home) if home == cnb => of_b.push(t),
-            (_, home) if home == mn0.node() => break,
+            (t, owner) if owner == cnb => of_b.push(t),
+            (_, owner) if owner == mn0.node() => break,
             _ => {}
         }
     }
     drop(b);
-    let homes = |wanted: &dyn Fn(NodeId) -> bool| {
-        let home = |t: &TableId| on(&ea, na.resolve(&ea, *t)).ok().map(|at| at.node());
-        within("new homes", || of_b.iter().all(|t| home(t).is_some_and(wanted)).then_some(()));
+    let owners = |wanted: &dyn Fn(NodeId) -> bool| {
+        let owner = |t: &TableId| on(&ea, na.resolve(&ea, *t)).ok().map(|at| at.node());
+        within("new homes", || of_b.iter().all(|t| owner(t).is_some_and(wanted)).then_some(()));
     };
-    homes(&|n| n == mn0.node());
+    owners(&|n| n == mn0.node());
     let c = Cluster::join(&place(&mn0)).expect("joins");
     let cnc = node(&c).0.cn();
-    homes(&|n| n == cnc);
+    owners(&|n| n == cnc);
 }
 
 /// A creator that is killed leaves its name in state `Creating`; the next that wants the name gets it, and of several that want

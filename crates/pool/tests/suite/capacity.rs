@@ -36,7 +36,7 @@ fn full_names_the_nodes_and_leaves_everything_usable() {
                 node.retire(&arena, g)
             }
             let again = run(&ep, node.alloc(&ep, &arena, None)).expect("one is free");
-            assert_eq!((again.addr, again.life), (g.addr, g.life + 1));
+            assert_eq!((again.addr, again.generation), (g.addr, g.generation + 1));
             live.push(again);
             assert!(run(&ep, node.alloc(&ep, &arena, None)).is_err());
         }

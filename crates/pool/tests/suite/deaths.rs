@@ -8,22 +8,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use dmtree_fabric::sim::{CrashPoint, Hazards, How, Place, SimFabric};
+use dmtree_fabric::sim::{CrashPoint, FabricFaults, How, Place, SimFabric};
 use dmtree_fabric::{
-    Capabilities, Core, Endpoint, ErrorKind, Fabric, NodeId, Role, SeededRandom, Standing, Terms,
-    Worker,
+    Capabilities, Core, Endpoint, ErrorKind, Fabric, LeaseParameters, NodeId, Role, SeededRandom,
+    Standing, Worker,
 };
 use dmtree_pool::{ANY_INDEX, Cluster, PoolNode, PoolOptions, TableId, TableSide};
 
-const TERMS: Terms =
-    Terms { lease_ns: 20_000_000, acknowledge_ns: 80_000_000, drift_one_in: 16, mutant: None };
+const LEASE_PARAMETERS: LeaseParameters = LeaseParameters {
+    lease_ns: 20_000_000,
+    acknowledge_ns: 80_000_000,
+    drift_one_in: 16,
+    mutant: None,
+};
 const PAUSE_NS: u64 = 300_000;
 
 /// A slot, whether its node lives, and what it does while it does.
 type Task = (u32, Box<dyn Fn() -> bool>, Pin<Box<dyn Future<Output = ()>>>);
 
 /// A pool in virtual time with a keeper per compute node.
-struct Scene {
+struct Scenario {
     fabric: SimFabric,
     cluster: Cluster,
     core: Rc<Core>,
@@ -33,7 +37,7 @@ struct Scene {
     tasks: RefCell<Vec<Task>>,
 }
 
-impl Scene {
+impl Scenario {
     fn new(seed: u64, compute_nodes: u16) -> Self {
         let o = PoolOptions {
             memory_nodes: 2,
@@ -43,8 +47,9 @@ impl Scene {
             chunk_bytes: Some(64 << 10),
             ..PoolOptions::default()
         };
-        let hazards = Hazards { refuse_memory_one_in: 0, ..Hazards::of_seed(seed) };
-        let fabric = SimFabric::adversarial(hazards, Capabilities::NONE, seed).expect("a fabric");
+        let fabric_faults = FabricFaults { refuse_memory_one_in: 0, ..FabricFaults::of_seed(seed) };
+        let fabric =
+            SimFabric::adversarial(fabric_faults, Capabilities::NONE, seed).expect("a fabric");
         for m in 0..2 {
             fabric.add_node(NodeId::memory(m), o.memory_bytes_per_node).expect("new");
         }
@@ -52,7 +57,7 @@ impl Scene {
             fabric.add_node(NodeId::compute(c), o.compute_bytes_per_node).expect("new");
         }
         let cluster = Cluster::format(Arc::new(fabric.clone()), &o).expect("a pool");
-        cluster.judge().expect("in this process").set_terms(TERMS);
+        cluster.judge().expect("in this process").set_lease_parameters(LEASE_PARAMETERS);
         let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 8 << 20);
         let own = core.add_slot();
         Self { fabric, cluster, core, own, over: Rc::default(), tasks: RefCell::default() }
@@ -84,12 +89,12 @@ impl Scene {
     }
 
     /// A keeper; `pause_ns` between its steps.
-    fn keeper(&self, cn: usize, pause_ns: u64) {
+    fn membership_agent(&self, cn: usize, pause_ns: u64) {
         let ep = self.at_slot(cn, self.core.add_slot());
         let (node, over) = (self.node(cn), self.over.clone());
-        let node_life = node.member().incarnation;
+        let node_incarnation = node.member().incarnation;
         let (fabric, cn) = (self.fabric.clone(), node.cn());
-        let lives = move || !fabric.is_down(cn) && fabric.incarnation(cn) == Some(node_life);
+        let lives = move || !fabric.is_down(cn) && fabric.incarnation(cn) == Some(node_incarnation);
         self.spawn(ep.slot(), lives, async move {
             let _ = node.keep_on(&ep, pause_ns, || over.get()).await;
         });
@@ -131,13 +136,13 @@ impl Scene {
 }
 
 /// Tables of every node, before time begins.
-fn tables(scene: &Scene, per_node: usize) -> Vec<TableId> {
+fn tables(scenario: &Scenario, per_node: usize) -> Vec<TableId> {
     let mut out = Vec::new();
-    for cn in 0..scene.cluster.compute_nodes() {
-        let (node, ep) = (scene.node(cn), scene.endpoint(cn));
+    for cn in 0..scenario.cluster.compute_nodes() {
+        let (node, ep) = (scenario.node(cn), scenario.endpoint(cn));
         for i in 0..per_node {
             let lines = 1 + (i % 3) as u8;
-            let t = scene
+            let t = scenario
                 .core
                 .block_on(ep.slot(), node.alloc_table(&ep, ANY_INDEX, lines, TableSide::Compute));
             out.push(t.expect("room"));
@@ -147,56 +152,56 @@ fn tables(scene: &Scene, per_node: usize) -> Vec<TableId> {
 }
 
 /// Where the tables are now; every cell of a new home is zero.
-async fn check_homes(
+async fn check_owners(
     node: &PoolNode,
     ep: &Endpoint,
     all: &[TableId],
     gone: &[NodeId],
 ) -> BTreeMap<NodeId, u32> {
-    let mut homes = BTreeMap::new();
+    let mut owners = BTreeMap::new();
     for t in all {
         let at = node.resolve(ep, *t).await.expect("a home");
         assert!(!gone.contains(&at.node()), "{t:?} is at {at}");
         let bytes = ep.read(at, u32::from(t.lines()) * 64).await.expect("reads");
         assert!(bytes.extract(|b| b.iter().all(|b| *b == 0)), "{t:?} at {at}");
-        *homes.entry(at.node()).or_default() += 1;
+        *owners.entry(at.node()).or_default() += 1;
     }
-    homes
+    owners
 }
 
-async fn settled(scene: &Scene, watch: &Endpoint, cn: usize, dead: &[(u16, u32)]) {
+async fn settled(scenario: &Scenario, watch: &Endpoint, cn: usize, dead: &[(u16, u32)]) {
     let began = watch.now();
     loop {
-        let node = scene.node(cn);
+        let node = scenario.node(cn);
         let gone =
             |(n, i): &(u16, u32)| node.standing(NodeId::compute(*n), *i) == Some(Standing::Gone);
-        if scene.is_settled(cn) && dead.iter().all(gone) {
+        if scenario.is_settled(cn) && dead.iter().all(gone) {
             return;
         }
-        assert!(watch.now() < began + 2_000_000_000, "{:?}", scene.cluster.judge());
+        assert!(watch.now() < began + 2_000_000_000, "{:?}", scenario.cluster.judge());
         watch.sleep(100_000).await;
     }
 }
 
 #[test]
-fn a_dead_node_is_fenced_and_its_tables_find_new_homes() {
+fn a_dead_node_is_fenced_and_its_tables_find_new_owners() {
     for (seed, how) in [(1, How::Process), (2, How::Machine), (3, How::Hung), (4, How::Hung)] {
-        let scene = Scene::new(seed, 3);
-        let all = tables(&scene, 30);
-        (0..3).for_each(|cn| scene.keeper(cn, PAUSE_NS));
-        let watch = scene.endpoint(0);
-        scene.run(seed, async {
+        let scenario = Scenario::new(seed, 3);
+        let all = tables(&scenario, 30);
+        (0..3).for_each(|cn| scenario.membership_agent(cn, PAUSE_NS));
+        let watch = scenario.endpoint(0);
+        scenario.run(seed, async {
             watch.sleep(2_000_000).await;
-            scene.fabric.crash(NodeId::compute(1), how).expect("known");
-            settled(&scene, &watch, 0, &[(1, 1)]).await;
-            settled(&scene, &watch, 2, &[(1, 1)]).await;
-            let (a, c) = (scene.node(0), scene.node(2));
+            scenario.fabric.crash(NodeId::compute(1), how).expect("known");
+            settled(&scenario, &watch, 0, &[(1, 1)]).await;
+            settled(&scenario, &watch, 2, &[(1, 1)]).await;
+            let (a, c) = (scenario.node(0), scenario.node(2));
             assert!(a.is_revoked(NodeId::compute(1), 1) && !a.is_revoked(NodeId::compute(0), 1));
-            let homes = check_homes(&a, &watch, &all, &[NodeId::compute(1)]).await;
-            assert_eq!(homes.values().sum::<u32>(), 90);
-            assert!(homes.values().all(|n| *n > 20), "{homes:?}");
-            let other = scene.endpoint(2);
-            assert_eq!(check_homes(&c, &other, &all, &[NodeId::compute(1)]).await, homes);
+            let owners = check_owners(&a, &watch, &all, &[NodeId::compute(1)]).await;
+            assert_eq!(owners.values().sum::<u32>(), 90);
+            assert!(owners.values().all(|n| *n > 20), "{owners:?}");
+            let other = scenario.endpoint(2);
+            assert_eq!(check_owners(&c, &other, &all, &[NodeId::compute(1)]).await, owners);
             for _ in 0..40 {
                 let t =
                     a.alloc_table(&watch, ANY_INDEX, 1, TableSide::Compute).await.expect("room");
@@ -211,12 +216,12 @@ fn a_dead_node_is_fenced_and_its_tables_find_new_homes() {
 /// leaf locked: and the death of that very node waited for the client (checked crashes, seed 401).
 #[test]
 fn nobody_waits_long_for_a_node_that_hangs() {
-    let scene = Scene::new(1, 2);
-    let watch = scene.endpoint(0);
+    let scenario = Scenario::new(1, 2);
+    let watch = scenario.endpoint(0);
     watch.set_timeout(10_000_000_000);
-    scene.run(1, async {
-        let a = scene.node(0);
-        scene.fabric.crash(NodeId::compute(1), How::Hung).expect("known");
+    scenario.run(1, async {
+        let a = scenario.node(0);
+        scenario.fabric.crash(NodeId::compute(1), How::Hung).expect("known");
         for _ in 0..40 {
             watch.renew_deadline();
             let began = watch.now();
@@ -237,21 +242,21 @@ fn nobody_waits_long_for_a_node_that_hangs() {
 /// A claimant that asked a home that hung meanwhile did not renew its own lease until it got an answer, and was expelled (checked
 /// crashes, seed 1106).
 #[test]
-fn a_claimant_renews_its_lease_while_a_home_hangs() {
+fn a_claimant_renews_its_lease_while_a_owner_hangs() {
     for seed in 1..6 {
-        let scene = Scene::new(seed, 3);
-        tables(&scene, 10);
-        (0..3).for_each(|cn| scene.keeper(cn, PAUSE_NS));
-        let watch = scene.endpoint(0);
-        scene.run(seed, async {
+        let scenario = Scenario::new(seed, 3);
+        tables(&scenario, 10);
+        (0..3).for_each(|cn| scenario.membership_agent(cn, PAUSE_NS));
+        let watch = scenario.endpoint(0);
+        scenario.run(seed, async {
             watch.sleep(2_000_000).await;
-            scene.fabric.crash(NodeId::compute(1), How::Process).expect("known");
-            let a = scene.node(0);
-            while a.standing(NodeId::compute(1), 1) != Some(Standing::Rehoming) {
+            scenario.fabric.crash(NodeId::compute(1), How::Process).expect("known");
+            let a = scenario.node(0);
+            while a.standing(NodeId::compute(1), 1) != Some(Standing::Reassigning) {
                 watch.sleep(50_000).await;
             }
-            scene.fabric.crash(NodeId::compute(2), How::Hung).expect("known");
-            settled(&scene, &watch, 0, &[(1, 1), (2, 1)]).await;
+            scenario.fabric.crash(NodeId::compute(2), How::Hung).expect("known");
+            settled(&scenario, &watch, 0, &[(1, 1), (2, 1)]).await;
             assert_eq!(a.standing(NodeId::compute(0), 1), Some(Standing::Living));
         });
     }
@@ -265,26 +270,26 @@ fn the_claimant_dies_at_every_verb() {
         let mut crashed = false;
         for place in [Place::Before, Place::Inside, Place::After] {
             let seed = verb * 3 + place as u64;
-            let scene = Scene::new(seed, 3);
-            let all = tables(&scene, 12);
-            scene.keeper(0, PAUSE_NS);
-            scene.keeper(1, PAUSE_NS);
-            scene.keeper(2, 4 * PAUSE_NS);
-            let watch = scene.endpoint(2);
+            let scenario = Scenario::new(seed, 3);
+            let all = tables(&scenario, 12);
+            scenario.membership_agent(0, PAUSE_NS);
+            scenario.membership_agent(1, PAUSE_NS);
+            scenario.membership_agent(2, 4 * PAUSE_NS);
+            let watch = scenario.endpoint(2);
             let over = Rc::new(Cell::new(false));
-            scene.run(seed, async {
+            scenario.run(seed, async {
                 watch.sleep(2_000_000).await;
-                scene.fabric.crash(NodeId::compute(1), How::Machine).expect("known");
+                scenario.fabric.crash(NodeId::compute(1), How::Machine).expect("known");
                 let point = CrashPoint { verb, place };
-                scene.fabric.crash_at(NodeId::compute(0), point, How::Machine).expect("known");
-                settled(&scene, &watch, 2, &[(1, 1)]).await;
-                over.set(!scene.fabric.is_down(NodeId::compute(0)));
+                scenario.fabric.crash_at(NodeId::compute(0), point, How::Machine).expect("known");
+                settled(&scenario, &watch, 2, &[(1, 1)]).await;
+                over.set(!scenario.fabric.is_down(NodeId::compute(0)));
                 if over.get() {
                     return;
                 }
-                settled(&scene, &watch, 2, &[(1, 1), (0, 1)]).await;
+                settled(&scenario, &watch, 2, &[(1, 1), (0, 1)]).await;
                 let gone = [NodeId::compute(0), NodeId::compute(1)];
-                check_homes(&scene.node(2), &watch, &all, &gone).await;
+                check_owners(&scenario.node(2), &watch, &all, &gone).await;
                 verbs += 1;
             });
             crashed |= !over.get();
@@ -300,16 +305,16 @@ fn the_claimant_dies_at_every_verb() {
 #[test]
 fn leases_end_first_where_they_are_held() {
     for ppm in [-50_000, 0, 50_000] {
-        let scene = Scene::new(7, 2);
-        let (a, b) = (scene.node(0), scene.node(1));
+        let scenario = Scenario::new(7, 2);
+        let (a, b) = (scenario.node(0), scenario.node(1));
         b.set_clock_drift(ppm);
-        let pulse = b.pulse();
-        scene.keeper(0, PAUSE_NS);
-        scene.keeper(1, PAUSE_NS);
-        let (watch, own) = (scene.endpoint(0), scene.endpoint(1));
-        scene.run(7, async {
+        let heartbeat = b.heartbeat();
+        scenario.membership_agent(0, PAUSE_NS);
+        scenario.membership_agent(1, PAUSE_NS);
+        let (watch, own) = (scenario.endpoint(0), scenario.endpoint(1));
+        scenario.run(7, async {
             for _ in 0..40 {
-                pulse.beat();
+                heartbeat.beat();
                 watch.sleep(500_000).await;
                 assert!(
                     b.check_lease(&own).is_ok() && b.standing(b.cn(), 1) == Some(Standing::Living)
@@ -329,22 +334,26 @@ fn leases_end_first_where_they_are_held() {
 #[test]
 fn late_news() {
     for (delay, survives) in [(15_000_000, true), (200_000_000, false)] {
-        let scene = Scene::new(11, 3);
-        let all = tables(&scene, 9);
-        (0..3).for_each(|cn| scene.keeper(cn, PAUSE_NS));
-        let watch = scene.endpoint(0);
-        scene.run(11, async {
+        let scenario = Scenario::new(11, 3);
+        let all = tables(&scenario, 9);
+        (0..3).for_each(|cn| scenario.membership_agent(cn, PAUSE_NS));
+        let watch = scenario.endpoint(0);
+        scenario.run(11, async {
             watch.sleep(2_000_000).await;
-            scene.cluster.judge().expect("in this process").delay_news(NodeId::compute(2), delay);
-            scene.fabric.crash(NodeId::compute(1), How::Hung).expect("known");
-            settled(&scene, &watch, 0, &[(1, 1)]).await;
+            scenario
+                .cluster
+                .judge()
+                .expect("in this process")
+                .delay_news(NodeId::compute(2), delay);
+            scenario.fabric.crash(NodeId::compute(1), How::Hung).expect("known");
+            settled(&scenario, &watch, 0, &[(1, 1)]).await;
             watch.sleep(150_000_000).await;
-            settled(&scene, &watch, 0, &[]).await;
-            let living = scene.node(0).standing(NodeId::compute(2), 1) == Some(Standing::Living);
+            settled(&scenario, &watch, 0, &[]).await;
+            let living = scenario.node(0).standing(NodeId::compute(2), 1) == Some(Standing::Living);
             assert_eq!(living, survives);
             let gone: Vec<_> = [1, 2].into_iter().filter(|n| *n == 1 || !survives).collect();
             let gone: Vec<_> = gone.into_iter().map(NodeId::compute).collect();
-            check_homes(&scene.node(0), &watch, &all, &gone).await;
+            check_owners(&scenario.node(0), &watch, &all, &gone).await;
         });
     }
 }
@@ -353,45 +362,47 @@ fn late_news() {
 #[test]
 fn restart_join_and_leave() {
     for seed in 20..24 {
-        let scene = Scene::new(seed, 3);
-        let all = tables(&scene, 20);
-        scene.keeper(0, PAUSE_NS);
-        scene.keeper(1, PAUSE_NS);
-        scene.keeper(2, PAUSE_NS);
-        let watch = scene.endpoint(0);
+        let scenario = Scenario::new(seed, 3);
+        let all = tables(&scenario, 20);
+        scenario.membership_agent(0, PAUSE_NS);
+        scenario.membership_agent(1, PAUSE_NS);
+        scenario.membership_agent(2, PAUSE_NS);
+        let watch = scenario.endpoint(0);
         let cn1 = NodeId::compute(1);
-        scene.run(seed, async {
+        scenario.run(seed, async {
             watch.sleep(2_000_000).await;
-            scene.fabric.crash(cn1, How::Process).expect("known");
+            scenario.fabric.crash(cn1, How::Process).expect("known");
             watch.sleep(500_000).await;
-            scene.fabric.restart(cn1).expect("down");
-            let again = scene.cluster.revive(1).expect("exists");
-            let ep = scene.endpoint(1);
+            scenario.fabric.restart(cn1).expect("down");
+            let again = scenario.cluster.revive(1).expect("exists");
+            let ep = scenario.endpoint(1);
             let keep = async |times: u32| {
                 for _ in 0..times {
                     let _ = again.keep(&ep).await;
                     ep.sleep(PAUSE_NS).await;
                 }
             };
-            while !scene.is_settled(0) || scene.node(0).standing(cn1, 1) != Some(Standing::Gone) {
+            while !scenario.is_settled(0)
+                || scenario.node(0).standing(cn1, 1) != Some(Standing::Gone)
+            {
                 keep(1).await;
             }
-            check_homes(&scene.node(0), &watch, &all, &[]).await;
+            check_owners(&scenario.node(0), &watch, &all, &[]).await;
             while !again.take_share(&ep).await.expect("living") {
                 keep(4).await;
             }
             keep(4).await;
-            let homes = check_homes(&scene.node(0), &watch, &all, &[]).await;
-            assert!(homes[&cn1] >= 5, "{homes:?}");
-            assert_eq!(check_homes(&again, &ep, &all, &[]).await, homes);
+            let owners = check_owners(&scenario.node(0), &watch, &all, &[]).await;
+            assert!(owners[&cn1] >= 5, "{owners:?}");
+            assert_eq!(check_owners(&again, &ep, &all, &[]).await, owners);
             while !again.hand_over(&ep).await.expect("living") {
                 keep(4).await;
             }
             again.leave(&ep).await.expect("living");
-            settled(&scene, &watch, 0, &[(1, 1), (1, 2)]).await;
-            check_homes(&scene.node(0), &watch, &all, &[cn1]).await;
+            settled(&scenario, &watch, 0, &[(1, 1), (1, 2)]).await;
+            check_owners(&scenario.node(0), &watch, &all, &[cn1]).await;
             // When its lease is due for renewal, at the latest.
-            ep.sleep(TERMS.lease_ns).await;
+            ep.sleep(LEASE_PARAMETERS.lease_ns).await;
             assert!(again.keep(&ep).await.is_err(), "{seed}");
         });
     }

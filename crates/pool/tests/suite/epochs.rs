@@ -33,7 +33,7 @@ fn a_running_operation_holds_what_it_may_reach() {
         let got = run(&ep, node.reclaim(&ep)).expect("answers");
         assert_eq!((got.objects, got.waiting), (1, 0));
         let again = run(&ep, node.alloc(&ep, &arena, None)).expect("room");
-        assert_eq!((again.addr, again.life), (g.addr, g.life + 1));
+        assert_eq!((again.addr, again.generation), (g.addr, g.generation + 1));
     }
 }
 
@@ -177,7 +177,7 @@ impl Stage {
         let arena = node.arena(VICTIM);
         let g = node.alloc(ep, &arena, None).await?;
         let mut buf = ep.buf(256).await?;
-        let mark = serial << 16 | u64::from(g.life);
+        let mark = serial << 16 | u64::from(g.generation);
         buf.chunks_exact_mut(8).for_each(|w| w.copy_from_slice(&mark.to_le_bytes()));
         ep.write(g.addr, buf).await?;
         let root = self.roots.plus(which * 8);
@@ -190,8 +190,8 @@ impl Stage {
         if old != 0 {
             // Only who unlinked it retires it, so nobody rewrites it in between.
             let addr = GlobalAddr::from_bits(old);
-            let life = ep.read(addr, 8).await?.word(0) as u16;
-            node.retire(&arena, Grant { addr, life });
+            let generation = ep.read(addr, 8).await?.word(0) as u16;
+            node.retire(&arena, Grant { addr, generation });
         }
         Ok(())
     }

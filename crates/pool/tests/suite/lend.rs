@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::common::{LARGE, LEAF, endpoint, pool, run, small};
-use dmtree_fabric::net::{Carrier, Equipment};
-use dmtree_fabric::{Endpoint, ErrorKind, Terms};
+use dmtree_fabric::net::{DataPath, NicConfig};
+use dmtree_fabric::{Endpoint, ErrorKind, LeaseParameters};
 use dmtree_pool::{
     ANY_INDEX, ArenaKey, BlockPtr, Cluster, Grant, MemoryNode, Place, PoolNode, PoolOptions,
     TableSide,
@@ -29,8 +29,8 @@ fn a_full_node_gets_the_objects_that_another_has_free() {
     free.iter().for_each(|g| a.give_back(&a.arena(LEAF), *g));
     let got = fill_objects(&b, &eb, LEAF);
     assert_eq!(got.len(), free.len(), "all of them, one after the other");
-    let lives: BTreeSet<_> = got.iter().map(|g| (g.addr, g.life)).collect();
-    let expected: BTreeSet<_> = free.iter().map(|g| (g.addr, g.life + 1)).collect();
+    let lives: BTreeSet<_> = got.iter().map(|g| (g.addr, g.generation)).collect();
+    let expected: BTreeSet<_> = free.iter().map(|g| (g.addr, g.generation + 1)).collect();
     assert_eq!(lives, expected, "each once, in its next life");
     // What waits in the quarantine of a node that does nothing more.
     retired.iter().for_each(|g| a.retire(&a.arena(LEAF), *g));
@@ -81,31 +81,32 @@ fn the_last_block_is_kept_for_replacing_values() {
 
 /// Sixty lives, one after the other, and each holds a piece of everything.
 #[test]
-fn what_a_life_held_comes_back_when_it_leaves() {
+fn what_a_generation_held_comes_back_when_it_leaves() {
     let o = PoolOptions { compute_nodes: 4, ..small(1, 1) };
-    let equipment = Equipment::default();
+    let nic_config = NicConfig::default();
     let listen = "127.0.0.1:0";
-    let mn0 = MemoryNode::found(listen, &o, Terms::default(), Carrier::Frames, &equipment)
-        .expect("a free port");
+    let mn0 =
+        MemoryNode::found(listen, &o, LeaseParameters::default(), DataPath::Frames, &nic_config)
+            .expect("a free port");
     let within = std::time::Duration::from_secs(20);
     let place = Place {
         first: mn0.listens(),
         listen,
         wanted: None,
         within,
-        carrier: None,
-        equipment: &equipment,
+        data_path: None,
+        nic_config: &nic_config,
     };
     let mut kept = BTreeSet::new();
     let mut used = 0;
-    for life in 0..60 {
+    for generation in 0..60 {
         let cluster = Cluster::join(&place).expect("joins");
         let node = cluster.compute_node(0).expect("its own");
         let ep = endpoint(&node);
         for key in [LEAF, LARGE] {
             let g = run(&ep, node.alloc(&ep, &node.arena(key), None)).expect("room for an object");
-            assert!(life % 4 != 0 || kept.insert(g.addr), "granted twice: {g:?}");
-            if life % 4 != 0 {
+            assert!(generation % 4 != 0 || kept.insert(g.addr), "granted twice: {g:?}");
+            if generation % 4 != 0 {
                 node.retire(&node.arena(key), g);
             }
         }
@@ -115,10 +116,13 @@ fn what_a_life_held_comes_back_when_it_leaves() {
             .expect("room for a table");
         node.give_back_table(ANY_INDEX, t);
         let usage = run(&ep, node.usage_all(&ep)).expect("readable");
-        if life == 8 {
+        if generation == 8 {
             used = usage.memory[0].used_chunks;
         }
-        assert!(life < 8 || usage.memory[0].used_chunks <= used + 4, "{life}: {usage:?}");
+        assert!(
+            generation < 8 || usage.memory[0].used_chunks <= used + 4,
+            "{generation}: {usage:?}"
+        );
         assert_eq!(usage.here.refused, 0);
     }
 }

@@ -6,6 +6,6 @@ mod catalog;
 mod common;
 mod deaths;
 mod epochs;
+mod generations;
 mod lend;
-mod lives;
 mod tables;

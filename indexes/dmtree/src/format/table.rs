@@ -152,8 +152,12 @@ mod tests {
     fn tables_come_back_and_belong_to_their_id() {
         let id = TableId::from_bits(77);
         for capacity in [32, 64, 128] {
-            let mut t =
-                Table::new(GlobalAddr::from_bits(0x40), Ver { life: 2, range: 1 }, 99, capacity);
+            let mut t = Table::new(
+                GlobalAddr::from_bits(0x40),
+                Ver { generation: 2, range: 1 },
+                99,
+                capacity,
+            );
             t.set(capacity - 1, 7);
             let mut all = vec![0; Table::body_len(capacity)];
             assert_eq!(Table::view(id, capacity, &all), View::Unbuilt);

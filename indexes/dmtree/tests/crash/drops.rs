@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::task::Poll;
 
-use dmtree_engine::Defect;
+use dmtree_engine::Mutant;
 use dmtree_fabric::SeededRandom;
 use dmtree_parts::RangeIndex;
 
-use dmtree_check::scene::sweeps::{at_least, every};
+use dmtree_check::scenario::sweeps::{at_least, every};
 
-use crate::scene::{
-    Op, PLACES, Play, Scene, effect, get, key, one_holder, perform, value, with_defect,
+use crate::scenario::{
+    Op, PLACES, Scenario, Script, effect, get, key, one_holder, perform, value, with_mutant,
 };
 use crate::{in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
 
@@ -42,30 +42,30 @@ async fn dropped_after<T>(polls: u64, work: impl Future<Output = T>) -> Option<T
 type Values = BTreeMap<u64, Option<Vec<u8>>>;
 
 /// Drops the operations of a play when they have been polled so often, all together; true when they came to their end before.
-fn once(play: &Play, node: u16, polls: u64, whole_write: bool) -> bool {
-    let scene = Scene::new(play, whole_write, polls * 3 + u64::from(node));
-    let mut c = scene.client(node);
+fn once(script: &Script, node: u16, polls: u64, whole_write: bool) -> bool {
+    let scenario = Scenario::new(script, whole_write, polls * 3 + u64::from(node));
+    let mut c = scenario.client(node);
     let mut sure = Values::new();
-    if !play.load.0.is_empty() {
-        let mut pairs = play.load.0.iter().map(|k| (key(*k), value(*k)));
-        scene.now(c.load(&mut pairs, true, play.load.1.into())).expect("room");
-        sure.extend(play.load.0.iter().map(|k| (*k, Some(value(*k)))));
+    if !script.load.0.is_empty() {
+        let mut pairs = script.load.0.iter().map(|k| (key(*k), value(*k)));
+        scenario.now(c.load(&mut pairs, true, script.load.1.into())).expect("room");
+        sure.extend(script.load.0.iter().map(|k| (*k, Some(value(*k)))));
     }
-    for op in &play.before {
-        scene.now(perform(&mut c, op)).expect("before");
+    for op in &script.before {
+        scenario.now(perform(&mut c, op)).expect("before");
         sure.extend(effect(op));
     }
     let mut open = None;
-    let other = (node + 1) % play.compute_nodes;
-    scene.worker(node, |mut tender| async move {
+    let other = (node + 1) % script.compute_nodes;
+    scenario.worker(node, |mut maintenance_actor| async move {
         loop {
-            tender.endpoint().sleep(TEND_NS).await;
-            tender.maintain().await.expect("maintenance");
+            maintenance_actor.endpoint().sleep(TEND_NS).await;
+            maintenance_actor.maintain().await.expect("maintenance");
         }
     });
-    scene.run(&mut SeededRandom::new(polls), async {
+    scenario.run(&mut SeededRandom::new(polls), async {
         let work = async {
-            for op in &play.ops {
+            for op in &script.ops {
                 open = Some(op);
                 perform(&mut c, op).await.expect("nothing is broken");
                 sure.extend(effect(op));
@@ -73,7 +73,7 @@ fn once(play: &Play, node: u16, polls: u64, whole_write: bool) -> bool {
             }
         };
         _ = dropped_after(polls, work).await;
-        let mut others = scene.client(other);
+        let mut others = scenario.client(other);
         let ep = others.endpoint().clone();
         let changed = open.map(effect).unwrap_or_default();
         let near = changed.iter().flat_map(|(k, _)| [*k, k + 1]).chain([0, 31, 330, 2_001]);
@@ -83,12 +83,12 @@ fn once(play: &Play, node: u16, polls: u64, whole_write: bool) -> bool {
             let was = sure.get(&k).cloned().flatten();
             let new = changed.iter().find(|(n, _)| *n == k).map(|(_, v)| v.clone());
             if seen != was && Some(&seen) != new.as_ref() {
-                scene.complain()(format!("key {k} is {seen:?}, not {was:?} or {new:?}"));
+                scenario.complain()(format!("key {k} is {seen:?}, not {was:?} or {new:?}"));
             }
             perform(&mut others, &Op::Put(k, value(k + 7))).await.expect("writes go on");
             sure.insert(k, Some(value(k + 7)));
             if ep.now() > began + BOUND_NS {
-                scene.complain()(format!("key {k} took {} ns", ep.now() - began));
+                scenario.complain()(format!("key {k} took {} ns", ep.now() - began));
             }
         }
         // What is still under way ends.
@@ -96,44 +96,44 @@ fn once(play: &Play, node: u16, polls: u64, whole_write: bool) -> bool {
     });
     let ended = open.is_none();
     for cn in [node, other, node] {
-        let mut c = scene.client(cn);
-        scene.now(perform(&mut c, &Op::Maintain)).expect("maintained");
+        let mut c = scenario.client(cn);
+        scenario.now(perform(&mut c, &Op::Maintain)).expect("maintained");
     }
     let changed = open.map(effect).unwrap_or_default();
-    let mut c = scene.client(other);
+    let mut c = scenario.client(other);
     for (k, was) in &sure {
-        let seen = scene.now(get(&mut c, *k)).expect("reads");
+        let seen = scenario.now(get(&mut c, *k)).expect("reads");
         let new = changed.iter().find(|(n, _)| n == k).map(|(_, v)| v);
         let rewritten = was.as_ref() == Some(&value(k + 7));
         if seen != *was && (rewritten || new != Some(&seen)) {
-            scene.complain()(format!("in the end key {k} is {seen:?}, not {was:?}"));
+            scenario.complain()(format!("in the end key {k} is {seen:?}, not {was:?}"));
         }
     }
-    if let Err(e) = scene.now(c.walk()) {
-        scene.complain()(e.to_string());
+    if let Err(e) = scenario.now(c.walk()) {
+        scenario.complain()(e.to_string());
     }
-    if let Some(what) = scene.trouble() {
-        panic!("{}, node {node}, dropped after {polls} polls: {what}", play.name);
+    if let Some(what) = scenario.trouble() {
+        panic!("{}, node {node}, dropped after {polls} polls: {what}", script.name);
     }
     ended
 }
 
-fn at_every_await(play: &Play, step: u64) {
+fn at_every_await(script: &Script, step: u64) {
     let mut dropped = 0;
     for node in [1, 0] {
         for polls in (1..).step_by(every(step) as usize) {
-            if once(play, node, polls, polls.is_multiple_of(PLACES.len() as u64)) {
+            if once(script, node, polls, polls.is_multiple_of(PLACES.len() as u64)) {
                 break;
             }
             dropped += 1;
         }
     }
-    assert!(at_least(dropped, 10), "{}: {dropped}", play.name);
+    assert!(at_least(dropped, 10), "{}: {dropped}", script.name);
 }
 
 #[test]
 fn points_dropped() {
-    let play = Play {
+    let script = Script {
         ops: vec![
             Op::Insert(55, value(1)),
             Op::Update(50, value(2)),
@@ -142,12 +142,12 @@ fn points_dropped() {
         ],
         ..one_leaf()
     };
-    at_every_await(&play, 1);
+    at_every_await(&script, 1);
     let load = ((0..96).map(|n| n * 10).collect(), 0.5);
     let ops = vec![Op::Many((0..8).map(|n| (n * 77, value(n))).collect())];
-    at_every_await(&Play { name: "several at once", load, ops, ..one_leaf() }, 1);
-    let apart = dmtree_engine::Options { round_trip_combining: false, ..play.options.clone() };
-    at_every_await(&Play { name: "without combining", options: apart, ..play }, 1);
+    at_every_await(&Script { name: "several at once", load, ops, ..one_leaf() }, 1);
+    let apart = dmtree_engine::Options { round_trip_combining: false, ..script.options.clone() };
+    at_every_await(&Script { name: "without combining", options: apart, ..script }, 1);
 }
 
 #[test]
@@ -160,13 +160,13 @@ fn splits_dropped() {
     [5, 185, 999].into_iter().for_each(|new| at_every_await(&splitting(new), 1));
     let load = ((0..256).map(|n| n * 10).collect(), 1.0);
     let ops = vec![Op::Insert(5, value(1)), Op::Insert(6, value(2))];
-    at_every_await(&Play { name: "inner split", load, ops, ..one_leaf() }, 1);
+    at_every_await(&Script { name: "inner split", load, ops, ..one_leaf() }, 1);
 }
 
 #[test]
 fn moves_and_merges_dropped() {
     let ops = vec![Op::Insert(5, value(1)), Op::Insert(405, value(1)), Op::Maintain];
-    at_every_await(&Play { ops, ..relocating(64) }, 1);
+    at_every_await(&Script { ops, ..relocating(64) }, 1);
     at_every_await(&merging(), 1);
     at_every_await(&inner_merging(), 17);
 }
@@ -175,46 +175,46 @@ fn moves_and_merges_dropped() {
 fn loads_dropped() {
     for (name, n, step) in [("load one leaf", 10, 1), ("load two levels", 400, 7)] {
         let ops = vec![Op::Load((0..n).map(|n| n * 10).collect())];
-        at_every_await(&Play { name, load: (Vec::new(), 1.0), ops, ..one_leaf() }, step);
+        at_every_await(&Script { name, load: (Vec::new(), 1.0), ops, ..one_leaf() }, step);
     }
 }
 
 /// Drops maintenance after so many polls, lets another node count what nobody holds, and has everything brought in order after that:
 /// what a dropped operation has locked is somebody's. What went wrong, or whether maintenance had ended before.
-fn counted(play: &Play, polls: u64) -> Result<bool, String> {
-    let scene = Scene::new(play, false, polls);
-    let (mut c, mut other) = (scene.client(1), scene.client(0));
-    let mut pairs = play.load.0.iter().map(|k| (key(*k), value(*k)));
-    scene.now(c.load(&mut pairs, true, play.load.1.into())).expect("room");
-    for op in &play.before {
-        scene.now(perform(&mut c, op)).expect("before");
+fn counted(script: &Script, polls: u64) -> Result<bool, String> {
+    let scenario = Scenario::new(script, false, polls);
+    let (mut c, mut other) = (scenario.client(1), scenario.client(0));
+    let mut pairs = script.load.0.iter().map(|k| (key(*k), value(*k)));
+    scenario.now(c.load(&mut pairs, true, script.load.1.into())).expect("room");
+    for op in &script.before {
+        scenario.now(perform(&mut c, op)).expect("before");
     }
     let mut ended = false;
-    scene.run(&mut SeededRandom::new(polls), async {
+    scenario.run(&mut SeededRandom::new(polls), async {
         ended = dropped_after(polls, perform(&mut c, &Op::Maintain)).await.is_some();
         // What it has posted ends.
         other.endpoint().sleep(1_000_000).await;
         other.endpoint().set_timeout(20_000_000);
         // It may wait in vain for an image that nobody finishes.
-        let found = other.census().await;
+        let found = other.gc().await;
         if found.as_ref().is_ok_and(|found| found.doubly > 0) {
-            scene.complain()(format!("a census has found {found:?}"));
+            scenario.complain()(format!("a census has found {found:?}"));
         }
     });
     for cn in [1, 0, 1] {
-        let mut c = scene.client(cn);
-        scene.now(perform(&mut c, &Op::Maintain)).map_err(|e| format!("maintenance: {e}"))?;
+        let mut c = scenario.client(cn);
+        scenario.now(perform(&mut c, &Op::Maintain)).map_err(|e| format!("maintenance: {e}"))?;
     }
-    scene.now(other.walk()).map_err(|e| format!("walk: {e}"))?;
-    scene.trouble().map_or(Ok(()), Err)?;
-    one_holder(&scene, &mut other)?;
+    scenario.now(other.walk()).map_err(|e| format!("walk: {e}"))?;
+    scenario.trouble().map_or(Ok(()), Err)?;
+    one_holder(&scenario, &mut other)?;
     Ok(ended)
 }
 
 /// The first number of polls after which something goes wrong.
-fn counted_at_every_await(play: &Play) -> (u64, Option<String>) {
+fn counted_at_every_await(script: &Script) -> (u64, Option<String>) {
     for polls in 1.. {
-        match counted(play, polls) {
+        match counted(script, polls) {
             Ok(false) => {}
             Ok(true) => return (polls, None),
             Err(what) => return (polls, Some(what)),
@@ -226,11 +226,11 @@ fn counted_at_every_await(play: &Play) -> (u64, Option<String>) {
 /// A merge is dropped behind its commit, where nothing leads to the dead leaf any more but its lock, and a census comes by. One that
 /// does not look at locks takes the leaf, and so does whoever finishes the merge.
 #[test]
-fn a_census_leaves_what_a_living_node_has_locked() {
+fn a_gc_leaves_what_a_living_node_has_locked() {
     let (runs, wrong) = counted_at_every_await(&merging());
     assert!(wrong.is_none() && runs > 10, "after {runs} polls: {wrong:?}");
-    let blind = with_defect(merging(), Defect::CensusNoLocks);
+    let blind = with_mutant(merging(), Mutant::GcNoLocks);
     let (runs, wrong) = counted_at_every_await(&blind);
-    eprintln!("CensusNoLocks: {runs} runs: {wrong:?}");
+    eprintln!("GcNoLocks: {runs} runs: {wrong:?}");
     assert!(wrong.is_some(), "not found");
 }

@@ -1,17 +1,17 @@
 //! One verb is late, and the others do meanwhile all that they have to do.
 
-use dmtree_check::scene::late::{all_late, all_late_after, harmless};
-use dmtree_check::scene::sweeps::some_of;
-use dmtree_engine::Defect;
+use dmtree_check::scenario::late::{all_late, all_late_after, harmless};
+use dmtree_check::scenario::sweeps::some_of;
+use dmtree_engine::Mutant;
 use dmtree_fabric::sim::{CrashPoint, Place};
 
-use crate::late_plays::{
+use crate::late_scripts::{
     burying, counted, counting, growing, growing_and_merged, handing_over, handing_over_twice,
     loading, merging, merging_again, merging_inner, moving, moving_again, reading, reading_moved,
     reading_uncached, repairing_a_merge, repairing_a_split, repairing_an_update, split_and_merged,
     splitting, writing,
 };
-use crate::scene::{Beside, with_defect};
+use crate::scenario::{DelayScenario, with_mutant};
 
 #[test]
 fn late_while_tables_move() {
@@ -27,7 +27,7 @@ fn a_late_repair() {
 }
 
 #[test]
-fn a_late_census() {
+fn a_late_gc() {
     harmless(&counted());
     harmless(&counting());
 }
@@ -72,13 +72,13 @@ fn a_late_reader() {
 }
 
 /// A defect, a play that shows it, and where somebody dies first if not everywhere.
-type Wanted = (Defect, fn() -> Beside, Option<CrashPoint>);
+type Wanted = (Mutant, fn() -> DelayScenario, Option<CrashPoint>);
 
-/// Teeth: what late verbs are there to find. `DMTREE_TEETH=NAME,...` looks for those in every play, or in that of the name
-/// `DMTREE_PLAY`.
+/// Teeth: what late verbs are there to find. `DMTREE_MUTANTS=NAME,...` looks for those in every play, or in that of the name
+/// `DMTREE_SCRIPT`.
 #[test]
-fn late_verbs_find_defects() {
-    let plays: [fn() -> Beside; 22] = [
+fn late_verbs_find_mutants() {
+    let scripts: [fn() -> DelayScenario; 22] = [
         handing_over,
         writing,
         splitting,
@@ -106,33 +106,34 @@ fn late_verbs_find_defects() {
     let half_split = CrashPoint { verb: 11, place: Place::Inside };
     let half_update = CrashPoint { verb: 8, place: Place::Inside };
     let known: [Wanted; 9] = [
-        (Defect::UnlockBeforePublish, split_and_merged, None),
-        (Defect::RootOverwritten, growing, None),
-        (Defect::MergeNextDetached, merging_again, None),
-        (Defect::RetireRelocatedEarly, moving_again, None),
-        (Defect::CensusNoBarrier, counted, None),
-        (Defect::CensusNoNotes, counting, None),
-        (Defect::MendNoRestamp, repairing_a_split, Some(half_split)),
-        (Defect::MendDetached, repairing_an_update, Some(half_update)),
-        (Defect::MoveWhileLocked, handing_over_twice, None),
+        (Mutant::UnlockBeforePublish, split_and_merged, None),
+        (Mutant::RootOverwritten, growing, None),
+        (Mutant::MergeNextDetached, merging_again, None),
+        (Mutant::RetireRelocatedEarly, moving_again, None),
+        (Mutant::GcNoBarrier, counted, None),
+        (Mutant::GcNoLog, counting, None),
+        (Mutant::RecoverNoRestamp, repairing_a_split, Some(half_split)),
+        (Mutant::RecoverDetached, repairing_an_update, Some(half_update)),
+        (Mutant::MoveWhileLocked, handing_over_twice, None),
     ];
-    let asked = std::env::var("DMTREE_TEETH").ok();
+    let asked = std::env::var("DMTREE_MUTANTS").ok();
     let mut wanted: Vec<Wanted> = Vec::new();
     match &asked {
         None => wanted.extend(some_of(known)),
         Some(asked) => {
-            let named = |d: &&Defect| asked.split(',').any(|n| n == d.name());
-            let all = Defect::ALL.iter().filter(named);
-            let of = std::env::var("DMTREE_PLAY").ok();
-            let plays = plays.iter().filter(|p| of.as_ref().is_none_or(|of| p().play.name == of));
-            let plays: Vec<_> = plays.copied().collect();
-            wanted.extend(all.flat_map(|d| plays.iter().map(|play| (*d, *play, None))));
+            let named = |d: &&Mutant| asked.split(',').any(|n| n == d.name());
+            let all = Mutant::ALL.iter().filter(named);
+            let of = std::env::var("DMTREE_SCRIPT").ok();
+            let scripts =
+                scripts.iter().filter(|p| of.as_ref().is_none_or(|of| p().script.name == of));
+            let scripts: Vec<_> = scripts.copied().collect();
+            wanted.extend(all.flat_map(|d| scripts.iter().map(|script| (*d, *script, None))));
         }
     }
     let mut missed = Vec::new();
-    for (defect, play, death) in wanted {
-        let mut beside = play();
-        beside.play = with_defect(beside.play, defect);
+    for (mutant, script, death) in wanted {
+        let mut beside = script();
+        beside.script = with_mutant(beside.script, mutant);
         let (runs, wrong) = match death {
             None => all_late(&beside, 2),
             death => {
@@ -140,10 +141,10 @@ fn late_verbs_find_defects() {
                 all_late_after(&beside, death, 2).0
             }
         };
-        let name = beside.play.name;
+        let name = beside.script.name;
         match wrong {
-            Some(what) => eprintln!("{defect:?} in {name}: {runs} runs: {what}"),
-            None => missed.push((defect, name)),
+            Some(what) => eprintln!("{mutant:?} in {name}: {runs} runs: {what}"),
+            None => missed.push((mutant, name)),
         }
     }
     assert!(asked.is_some() || missed.is_empty(), "{missed:?}");

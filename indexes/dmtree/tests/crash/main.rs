@@ -5,57 +5,57 @@
 
 mod drops;
 mod late;
-mod late_plays;
+mod late_scripts;
 mod leases;
 mod moves;
-mod scene;
+mod scenario;
 
-use dmtree_check::scene::death::{Cut, run};
-use dmtree_check::scene::sweeps::{self, Tally, at_least, caught, some_of};
-use dmtree_engine::{Defect, Options};
+use dmtree_check::scenario::death::{Cut, run};
+use dmtree_check::scenario::sweeps::{self, Tally, at_least, caught, some_of};
+use dmtree_engine::{Mutant, Options};
 use dmtree_fabric::sim::{How, Place};
-use scene::{Op, Play, value};
+use scenario::{Op, Script, value};
 
 /// The victim dies at every `step`-th verb, before, inside and after it.
-fn everywhere(play: &Play, step: u64) -> Tally {
-    let tally = sweeps::everywhere(play, step);
-    eprintln!("{}: {tally:?}", play.name);
+fn everywhere(script: &Script, step: u64) -> Tally {
+    let tally = sweeps::everywhere(script, step);
+    eprintln!("{}: {tally:?}", script.name);
     tally
 }
 
 /// A survivor that repairs dies, too, at any verb of what it does; the last one finishes.
-fn two_deaths(play: &Play, steps: (u64, u64)) {
-    eprintln!("{}, two deaths: {:?}", play.name, sweeps::two_deaths(play, steps));
+fn two_deaths(script: &Script, steps: (u64, u64)) {
+    eprintln!("{}, two deaths: {:?}", script.name, sweeps::two_deaths(script, steps));
 }
 
-fn relocating(keys: u64) -> Play {
+fn relocating(keys: u64) -> Script {
     let options = Options { adaptive_capacity: true, ..one_leaf().options };
     let g = options.geometry();
     let cache_bytes = dmtree_engine::DmNode::least_cache_bytes(&g) + 64;
     let load = ((0..keys).map(|n| n * 10).collect(), 1.0);
-    Play { name: "relocation", options, cache_bytes, load, ..one_leaf() }
+    Script { name: "relocation", options, cache_bytes, load, ..one_leaf() }
 }
 
-fn merging() -> Play {
+fn merging() -> Script {
     let few = (4..32).chain(36..64);
     let before = few.map(|n| Op::Delete(n * 10)).collect();
     let load = ((0..64).map(|n| n * 10).collect(), 1.0);
-    Play { name: "merge", before, load, ops: vec![Op::Maintain], ..one_leaf() }
+    Script { name: "merge", before, load, ops: vec![Op::Maintain], ..one_leaf() }
 }
 
-fn splitting(new: u64) -> Play {
+fn splitting(new: u64) -> Script {
     let load = ((0..32).map(|n| n * 10).collect(), 1.0);
-    Play { name: "split", load, ops: vec![Op::Insert(new, value(1))], ..one_leaf() }
+    Script { name: "split", load, ops: vec![Op::Insert(new, value(1))], ..one_leaf() }
 }
 
-fn inner_merging() -> Play {
+fn inner_merging() -> Script {
     let load = ((0..400).map(|n| n * 10).collect(), 0.5);
     let before = (0..390).map(|n| Op::Delete(n * 10)).collect();
-    Play { name: "inner merge", before, load, ops: vec![Op::Maintain], ..one_leaf() }
+    Script { name: "inner merge", before, load, ops: vec![Op::Maintain], ..one_leaf() }
 }
 
-fn in_blocks() -> Play {
-    Play {
+fn in_blocks() -> Script {
+    Script {
         name: "blocks",
         options: Options { value_inline_bytes: 64, ..one_leaf().options },
         ops: vec![
@@ -69,13 +69,13 @@ fn in_blocks() -> Play {
     }
 }
 
-fn one_leaf() -> Play {
-    Play { load: ((0..20).map(|n| n * 10).collect(), 1.0), ..scene::play("one leaf") }
+fn one_leaf() -> Script {
+    Script { load: ((0..20).map(|n| n * 10).collect(), 1.0), ..scenario::script("one leaf") }
 }
 
 #[test]
 fn insert_update_delete_set() {
-    let play = Play {
+    let script = Script {
         ops: vec![
             Op::Insert(55, value(1)),
             Op::Update(50, value(2)),
@@ -87,7 +87,7 @@ fn insert_update_delete_set() {
         ],
         ..one_leaf()
     };
-    assert!(at_least(everywhere(&play, 1).points, 300));
+    assert!(at_least(everywhere(&script, 1).points, 300));
 }
 
 #[test]
@@ -103,8 +103,8 @@ fn split() {
 }
 
 /// Whoever takes the lock of a dead writer over leaves nothing to sweeps that the lock covers.
-fn unswept_split() -> Play {
-    Play { swept: false, ..splitting(5) }
+fn unswept_split() -> Script {
+    Script { swept: false, ..splitting(5) }
 }
 
 #[test]
@@ -116,20 +116,20 @@ fn takers_of_locks_repair_all() {
 fn inner_split_and_new_root() {
     let load = ((0..256).map(|n| n * 10).collect(), 1.0);
     let ops = vec![Op::Insert(5, value(1)), Op::Insert(6, value(2))];
-    everywhere(&Play { name: "inner split", load, ops, ..one_leaf() }, 1);
+    everywhere(&Script { name: "inner split", load, ops, ..one_leaf() }, 1);
 }
 
 #[test]
 fn several_at_once() {
     let load = ((0..96).map(|n| n * 10).collect(), 0.5);
     let ops = vec![Op::Many((0..8).map(|n| (n * 77, value(n))).collect())];
-    everywhere(&Play { name: "several at once", load, ops, ..one_leaf() }, 1);
+    everywhere(&Script { name: "several at once", load, ops, ..one_leaf() }, 1);
 }
 
 #[test]
 fn relocation() {
     let ops = vec![Op::Insert(5, value(1)), Op::Insert(405, value(1)), Op::Maintain];
-    everywhere(&Play { ops, ..relocating(64) }, 1);
+    everywhere(&Script { ops, ..relocating(64) }, 1);
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn the_survivors_of_an_inner_merge_stay_members() {
 fn bulk_load() {
     for (name, n) in [("load one leaf", 10), ("load two levels", 400)] {
         let ops = vec![Op::Load((0..n).map(|n| n * 10).collect())];
-        let play = Play { name, load: (Vec::new(), 1.0), ops, ..one_leaf() };
-        everywhere(&play, if n > 100 { 7 } else { 1 });
+        let script = Script { name, load: (Vec::new(), 1.0), ops, ..one_leaf() };
+        everywhere(&script, if n > 100 { 7 } else { 1 });
     }
 }
 
@@ -173,13 +173,13 @@ fn two_deaths_around_a_split() {
 fn two_deaths_around_an_update() {
     let load = ((0..4).map(|n| n * 10).collect(), 1.0);
     let ops = vec![Op::Update(10, value(9)), Op::Insert(11, value(8)), Op::Delete(20)];
-    two_deaths(&Play { load, ops, ..one_leaf() }, (2, 4));
+    two_deaths(&Script { load, ops, ..one_leaf() }, (2, 4));
 }
 
 #[test]
 fn two_deaths_around_a_relocation() {
     let ops = vec![Op::Insert(5, value(1)), Op::Maintain];
-    two_deaths(&Play { ops, ..relocating(32) }, (3, 13));
+    two_deaths(&Script { ops, ..relocating(32) }, (3, 13));
 }
 
 #[test]
@@ -190,11 +190,12 @@ fn two_deaths_around_a_merge() {
 #[test]
 fn two_deaths_around_inner_nodes() {
     let load = ((0..256).map(|n| n * 10).collect(), 1.0);
-    let play = Play { name: "inner split", load, ops: vec![Op::Insert(5, value(1))], ..one_leaf() };
-    two_deaths(&play, (5, 97));
+    let script =
+        Script { name: "inner split", load, ops: vec![Op::Insert(5, value(1))], ..one_leaf() };
+    two_deaths(&script, (5, 97));
     let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
-    let play = Play { name: "load", load: (Vec::new(), 1.0), ops, ..one_leaf() };
-    two_deaths(&play, (5, 11));
+    let script = Script { name: "load", load: (Vec::new(), 1.0), ops, ..one_leaf() };
+    two_deaths(&script, (5, 11));
 }
 
 /// Found by two deaths: a sweep took the root of an unfinished bulk load, which the only inner node names as its `next`, for a right
@@ -202,88 +203,89 @@ fn two_deaths_around_inner_nodes() {
 #[test]
 fn a_sweep_meets_an_unfinished_load() {
     let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
-    let play = Play { name: "load", load: (Vec::new(), 1.0), ops, ..one_leaf() };
+    let script = Script { name: "load", load: (Vec::new(), 1.0), ops, ..one_leaf() };
     let second = Some((122, Place::After));
     let (place, how) = (Place::After, How::Machine);
     let cut = Cut { victim: 0, verb: 16, place, how, whole_write: true, seed: 17222, second };
-    run(&play, cut).expect("finished by the last survivor");
+    run(&script, cut).expect("finished by the last survivor");
 }
 
 /// Teeth: what the crash points are there to find.
 #[test]
-fn defects_are_found() {
-    let updates = || Play { ops: (0..6).map(|n| Op::Update(50, value(n))).collect(), ..one_leaf() };
-    let relocation = || Play {
+fn mutants_are_found() {
+    let updates =
+        || Script { ops: (0..6).map(|n| Op::Update(50, value(n))).collect(), ..one_leaf() };
+    let relocation = || Script {
         ops: vec![Op::Insert(5, value(1)), Op::Update(50, value(2)), Op::Maintain],
         ..relocating(32)
     };
     let inner_splitting = || {
         let load = ((0..256).map(|n| n * 10).collect(), 1.0);
-        Play { name: "inner split", load, ops: vec![Op::Insert(5, value(1))], ..one_leaf() }
+        Script { name: "inner split", load, ops: vec![Op::Insert(5, value(1))], ..one_leaf() }
     };
     let loading = || {
         let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
-        Play { name: "load", load: (Vec::new(), 1.0), ops, ..one_leaf() }
+        Script { name: "load", load: (Vec::new(), 1.0), ops, ..one_leaf() }
     };
-    let table: Vec<(Defect, Play)> = vec![
-        (Defect::NoShadow, updates()),
-        (Defect::ShadowBehindEntry, updates()),
-        (Defect::ImageBeforeNext, splitting(185)),
-        (Defect::PublishBeforeImage, splitting(5)),
-        (Defect::SplitBeforeSibling, splitting(5)),
-        (Defect::MendNoSplit, splitting(5)),
-        (Defect::MendOldTable, updates()),
-        (Defect::MergeLive, merging()),
-        (Defect::MergeNextEarly, merging()),
-        (Defect::MendWithoutHeir, merging()),
-        (Defect::MendWithoutHeir, relocation()),
-        (Defect::BlankBeforeInto, relocation()),
-        (Defect::MendDropsTorn, updates()),
-        (Defect::MendNoPublish, unswept_split()),
-        (Defect::RelocateBeforeSibling, relocation()),
-        (Defect::RootBeside, inner_splitting()),
+    let table: Vec<(Mutant, Script)> = vec![
+        (Mutant::NoShadow, updates()),
+        (Mutant::ShadowBehindEntry, updates()),
+        (Mutant::ImageBeforeNext, splitting(185)),
+        (Mutant::PublishBeforeImage, splitting(5)),
+        (Mutant::SplitBeforeSibling, splitting(5)),
+        (Mutant::RecoverNoSplit, splitting(5)),
+        (Mutant::RecoverOldTable, updates()),
+        (Mutant::MergeLive, merging()),
+        (Mutant::MergeNextEarly, merging()),
+        (Mutant::RecoverWithoutSuccessor, merging()),
+        (Mutant::RecoverWithoutSuccessor, relocation()),
+        (Mutant::BlankBeforeInto, relocation()),
+        (Mutant::RecoverDropsTorn, updates()),
+        (Mutant::RecoverNoPublish, unswept_split()),
+        (Mutant::RelocateBeforeSibling, relocation()),
+        (Mutant::RootBeside, inner_splitting()),
     ];
     // Not known to be found here, and looked for when they are asked for by name.
-    let doubtful: Vec<(Defect, Play)> = vec![
+    let unvalidated: Vec<(Mutant, Script)> = vec![
         // A table that never landed is built anew by the next reader or lock holder.
-        (Defect::SplitBeforeTable, splitting(5)),
-        (Defect::UnlockBeforePublish, splitting(5)),
-        (Defect::RecordBesideUnlock, splitting(5)),
-        (Defect::MendDetached, splitting(5)),
-        (Defect::MendNoRestamp, splitting(5)),
-        (Defect::NoTakeOver, updates()),
-        (Defect::HomeIsNeeded, updates()),
-        (Defect::StopForDeath, updates()),
-        (Defect::TakeOverEarly, updates()),
-        (Defect::MergeCommitEarly, merging()),
-        (Defect::MergeImageEarly, merging()),
-        (Defect::MergeNoBlank, merging()),
-        (Defect::MergeNextDetached, merging()),
-        (Defect::RetireMergedEarly, merging()),
-        (Defect::MendStagedLive, merging()),
-        (Defect::NoBlank, relocation()),
-        (Defect::BuryDetached, relocation()),
-        (Defect::RetireRelocatedEarly, relocation()),
-        (Defect::InnerMergeMoves, inner_merging()),
-        (Defect::InnerMergeBlankEarly, inner_merging()),
-        (Defect::InnerImageBeforeNext, inner_splitting()),
-        (Defect::InnerBeforeSibling, inner_splitting()),
-        (Defect::LoadCommitEarly, loading()),
+        (Mutant::SplitBeforeTable, splitting(5)),
+        (Mutant::UnlockBeforePublish, splitting(5)),
+        (Mutant::RecordBesideUnlock, splitting(5)),
+        (Mutant::RecoverDetached, splitting(5)),
+        (Mutant::RecoverNoRestamp, splitting(5)),
+        (Mutant::NoTakeOver, updates()),
+        (Mutant::OwnerIsNeeded, updates()),
+        (Mutant::StopForDeath, updates()),
+        (Mutant::TakeOverEarly, updates()),
+        (Mutant::MergeCommitEarly, merging()),
+        (Mutant::MergeImageEarly, merging()),
+        (Mutant::MergeNoBlank, merging()),
+        (Mutant::MergeNextDetached, merging()),
+        (Mutant::RetireMergedEarly, merging()),
+        (Mutant::RecoverStagedLive, merging()),
+        (Mutant::NoBlank, relocation()),
+        (Mutant::CloseDetached, relocation()),
+        (Mutant::RetireRelocatedEarly, relocation()),
+        (Mutant::InnerMergeMoves, inner_merging()),
+        (Mutant::InnerMergeBlankEarly, inner_merging()),
+        (Mutant::InnerImageBeforeNext, inner_splitting()),
+        (Mutant::InnerBeforeSibling, inner_splitting()),
+        (Mutant::LoadCommitEarly, loading()),
     ];
-    let asked = std::env::var("DMTREE_TEETH").ok();
-    let named = |d: Defect| asked.as_ref().is_some_and(|a| a.split(',').any(|n| n == d.name()));
+    let asked = std::env::var("DMTREE_MUTANTS").ok();
+    let named = |d: Mutant| asked.as_ref().is_some_and(|a| a.split(',').any(|n| n == d.name()));
     let table: Vec<_> = match &asked {
         None => some_of(table).collect(),
-        Some(_) => table.into_iter().chain(doubtful).filter(|(d, _)| named(*d)).collect(),
+        Some(_) => table.into_iter().chain(unvalidated).filter(|(d, _)| named(*d)).collect(),
     };
     let mut missed = Vec::new();
-    for (defect, play) in table {
-        let play = scene::with_defect(play, defect);
-        match caught(&play) {
+    for (mutant, script) in table {
+        let script = scenario::with_mutant(script, mutant);
+        match caught(&script) {
             Some((points, what)) => {
-                eprintln!("{defect:?} in {}: {points} points: {what}", play.name)
+                eprintln!("{mutant:?} in {}: {points} points: {what}", script.name)
             }
-            None => missed.push((defect, play.name)),
+            None => missed.push((mutant, script.name)),
         }
     }
     assert!(missed.is_empty(), "{missed:?}");
@@ -293,32 +295,34 @@ fn defects_are_found() {
 #[test]
 fn a_lost_memory_node_is_named() {
     let load: Vec<u64> = (0..4_800).map(|n| n * 10).collect();
-    let play = Play { load: (load.clone(), 0.8), ..one_leaf() };
-    let scene = scene::Scene::new(&play, false, 5);
-    let mut c = scene.client(0);
-    let mut pairs = load.iter().map(|k| (scene::key(*k), value(*k)));
-    scene.now(dmtree_parts::RangeIndex::load(&mut c, &mut pairs, true, 0.5.into())).expect("room");
+    let script = Script { load: (load.clone(), 0.8), ..one_leaf() };
+    let scenario = scenario::Scenario::new(&script, false, 5);
+    let mut c = scenario.client(0);
+    let mut pairs = load.iter().map(|k| (scenario::key(*k), value(*k)));
+    scenario
+        .now(dmtree_parts::RangeIndex::load(&mut c, &mut pairs, true, 0.5.into()))
+        .expect("room");
     for k in &load {
-        assert!(scene.now(scene::get(&mut c, *k)).expect("there").is_some());
+        assert!(scenario.now(scenario::get(&mut c, *k)).expect("there").is_some());
     }
-    scene.keepers();
+    scenario.membership_agents();
     let tally = std::cell::Cell::new([0u32; 4]);
     let count = |i: usize| {
         let mut t = tally.get();
         t[i] += 1;
         tally.set(t);
     };
-    scene.run(&mut dmtree_fabric::Fifo, async {
+    scenario.run(&mut dmtree_fabric::Fifo, async {
         let ep = dmtree_parts::RangeIndex::endpoint(&c).clone();
         ep.set_timeout(200_000_000);
         ep.sleep(1_000_000).await;
-        scene.fabric.lose_memory_node(dmtree_fabric::NodeId::memory(1)).expect("known");
-        let mut other = scene.client(0);
+        scenario.fabric.lose_memory_node(dmtree_fabric::NodeId::memory(1)).expect("known");
+        let mut other = scenario.client(0);
         dmtree_parts::RangeIndex::endpoint(&other).set_timeout(200_000_000);
         for k in load.iter().step_by(9) {
             let began = ep.now();
-            let read = scene::get(&mut c, *k).await;
-            let wrote = scene::perform(&mut other, &Op::Update(*k, value(k + 1))).await;
+            let read = scenario::get(&mut c, *k).await;
+            let wrote = scenario::perform(&mut other, &Op::Update(*k, value(k + 1))).await;
             assert!(ep.now() < began + 500_000_000, "within a deadline");
             for (i, result) in [read.map(|_| ()), wrote].into_iter().enumerate() {
                 match result {
@@ -331,7 +335,7 @@ fn a_lost_memory_node_is_named() {
             }
         }
     });
-    assert_eq!(scene.trouble(), None);
+    assert_eq!(scenario.trouble(), None);
     let [read, unread, written, unwritten] = tally.into_inner();
     eprintln!("read {read}, not {unread}; written {written}, not {unwritten}");
     assert!(read > 100 && unread > 100, "leaves are on both: {read} {unread}");
@@ -343,35 +347,35 @@ fn a_lost_memory_node_is_named() {
 #[test]
 fn a_restart_before_the_lease_ends() {
     for verb in [2, 4, 9, 12, 17] {
-        let play = splitting(5);
-        let scene = scene::Scene::new(&play, false, verb);
-        let mut c = scene.client(1);
-        let mut pairs = play.load.0.iter().map(|k| (scene::key(*k), value(*k)));
-        scene
+        let script = splitting(5);
+        let scenario = scenario::Scenario::new(&script, false, verb);
+        let mut c = scenario.client(1);
+        let mut pairs = script.load.0.iter().map(|k| (scenario::key(*k), value(*k)));
+        scenario
             .now(dmtree_parts::RangeIndex::load(&mut c, &mut pairs, true, 1.0.into()))
             .expect("room");
         drop(c);
-        scene.keepers();
-        let (fabric, cn1) = (scene.fabric.clone(), dmtree_fabric::NodeId::compute(1));
+        scenario.membership_agents();
+        let (fabric, cn1) = (scenario.fabric.clone(), dmtree_fabric::NodeId::compute(1));
         let f = fabric.clone();
-        scene.worker(1, |mut c| async move {
+        scenario.worker(1, |mut c| async move {
             dmtree_parts::RangeIndex::endpoint(&c).sleep(1_000_000).await;
             let point = dmtree_fabric::sim::CrashPoint { verb, place: Place::After };
             f.crash_at(cn1, point, How::Process).expect("known");
-            let _ = scene::perform(&mut c, &Op::Insert(5, value(1))).await;
-            let _ = scene::perform(&mut c, &Op::Update(50, value(2))).await;
+            let _ = scenario::perform(&mut c, &Op::Insert(5, value(1))).await;
+            let _ = scenario::perform(&mut c, &Op::Update(50, value(2))).await;
         });
-        scene.run(&mut dmtree_fabric::SeededRandom::new(verb), async {
-            let mut a = scene.client(0);
+        scenario.run(&mut dmtree_fabric::SeededRandom::new(verb), async {
+            let mut a = scenario.client(0);
             let ep = dmtree_parts::RangeIndex::endpoint(&a).clone();
             while !fabric.is_down(cn1) {
                 ep.sleep(5_000).await;
             }
             fabric.restart(cn1).expect("down");
-            let again = scene.bed.cluster.revive(1).expect("exists");
-            let own = scene.endpoint(1, ep.slot());
-            for k in &play.load.0 {
-                let seen = scene::get(&mut a, *k).await.expect("reads go on");
+            let again = scenario.test_cluster.cluster.revive(1).expect("exists");
+            let own = scenario.endpoint(1, ep.slot());
+            for k in &script.load.0 {
+                let seen = scenario::get(&mut a, *k).await.expect("reads go on");
                 assert!(seen.is_some(), "{k}");
                 let _ = again.keep(&own).await;
             }
@@ -379,18 +383,18 @@ fn a_restart_before_the_lease_ends() {
                 let _ = again.keep(&own).await;
                 ep.sleep(200_000).await;
             }
-            scene.settled(&ep, 0, &[1]).await;
-            for k in &play.load.0 {
-                scene::perform(&mut a, &Op::Update(*k, value(k + 1))).await.expect("repaired");
+            scenario.settled(&ep, 0, &[1]).await;
+            for k in &script.load.0 {
+                scenario::perform(&mut a, &Op::Update(*k, value(k + 1))).await.expect("repaired");
                 let _ = again.keep(&own).await;
             }
             a.sweep().await.expect("swept");
-            scene::perform(&mut a, &Op::Maintain).await.expect("maintained");
+            scenario::perform(&mut a, &Op::Maintain).await.expect("maintained");
             ep.sleep(1_000_000).await;
         });
-        assert_eq!(scene.trouble(), None);
-        let mut a = scene.client(0);
-        scene.now(scene::perform(&mut a, &Op::Maintain)).expect("maintained");
-        scene.now(dmtree_parts::RangeIndex::walk(&mut a)).expect("every invariant holds");
+        assert_eq!(scenario.trouble(), None);
+        let mut a = scenario.client(0);
+        scenario.now(scenario::perform(&mut a, &Op::Maintain)).expect("maintained");
+        scenario.now(dmtree_parts::RangeIndex::walk(&mut a)).expect("every invariant holds");
     }
 }

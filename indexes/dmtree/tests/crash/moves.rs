@@ -14,12 +14,12 @@ use dmtree_fabric::sim::{CrashPoint, How, Place};
 use dmtree_fabric::{Endpoint, Error, NodeId, SeededRandom, Standing};
 use dmtree_parts::RangeIndex;
 
-use dmtree_check::scene::sweeps::{at_least, every};
+use dmtree_check::scenario::sweeps::{at_least, every};
 
 use crate::one_leaf;
-use crate::scene::{
-    Op, PAUSE_NS, PLACES, Play, READ_BOUND_NS, Scene, WRITE_BOUND_NS, get, key, later, one_holder,
-    perform, value,
+use crate::scenario::{
+    Op, PAUSE_NS, PLACES, READ_BOUND_NS, Scenario, Script, WRITE_BOUND_NS, get, key, later,
+    one_holder, perform, value,
 };
 
 /// Who looks on, and works all the time.
@@ -48,20 +48,20 @@ struct Cut {
     seed: u64,
 }
 
-fn play() -> Play {
+fn script() -> Script {
     let load = ((0..200).map(|n| n * 10).collect(), 0.5);
-    Play { name: "tables move", compute_nodes: 4, load, ..one_leaf() }
+    Script { name: "tables move", compute_nodes: 4, load, ..one_leaf() }
 }
 
-fn arm(scene: &Scene, cut: Cut) {
+fn arm(scenario: &Scenario, cut: Cut) {
     let (verb, place) = cut.point;
     let victim = NodeId::compute(cut.victim);
-    scene.fabric.crash_at(victim, CrashPoint { verb, place }, cut.how).expect("known");
+    scenario.fabric.crash_at(victim, CrashPoint { verb, place }, cut.how).expect("known");
 }
 
 /// The mover's next life: when its keeper has joined, it takes its share, and works.
-async fn join(scene: &Scene, slot: u32, node: Arc<DmNode>) -> Result<(), Error> {
-    let (pool, ep) = (scene.pool(MOVER), scene.endpoint(MOVER, slot));
+async fn join(scenario: &Scenario, slot: u32, node: Arc<DmNode>) -> Result<(), Error> {
+    let (pool, ep) = (scenario.pool(MOVER), scenario.endpoint(MOVER, slot));
     let mut c = DmTree::new(ep.clone(), node);
     while pool.check_lease(&ep).is_err() || !later(pool.take_share(&ep).await)? {
         ep.sleep(PAUSE_NS).await;
@@ -71,8 +71,8 @@ async fn join(scene: &Scene, slot: u32, node: Arc<DmNode>) -> Result<(), Error> 
 }
 
 /// The mover hands its tables over and goes.
-async fn leave(scene: &Scene, slot: u32) -> Result<(), Error> {
-    let (pool, ep) = (scene.pool(MOVER), scene.endpoint(MOVER, slot));
+async fn leave(scenario: &Scenario, slot: u32) -> Result<(), Error> {
+    let (pool, ep) = (scenario.pool(MOVER), scenario.endpoint(MOVER, slot));
     ep.set_timeout(5_000_000);
     while !later(pool.hand_over(&ep).await)? {
         ep.sleep(PAUSE_NS).await;
@@ -82,12 +82,12 @@ async fn leave(scene: &Scene, slot: u32) -> Result<(), Error> {
 }
 
 /// Writes and reads all the time; nobody else writes.
-async fn work(scene: &Scene, c: &mut DmTree, stop: &Cell<bool>) -> BTreeMap<u64, Vec<u8>> {
-    let keys = play().load.0;
+async fn work(scenario: &Scenario, c: &mut DmTree, stop: &Cell<bool>) -> BTreeMap<u64, Vec<u8>> {
+    let keys = script().load.0;
     let mut sure: BTreeMap<u64, Vec<u8>> = keys.iter().map(|k| (*k, value(*k))).collect();
-    let (ep, complain) = (c.endpoint().clone(), scene.complain());
+    let (ep, complain) = (c.endpoint().clone(), scenario.complain());
     for n in 0.. {
-        if stop.get() || scene.trouble().is_some() {
+        if stop.get() || scenario.trouble().is_some() {
             break;
         }
         let k = keys[n * 37 % keys.len()];
@@ -115,11 +115,14 @@ async fn work(scene: &Scene, c: &mut DmTree, stop: &Cell<bool>) -> BTreeMap<u64,
 }
 
 /// Nothing of a death or a move is left to be done, as the watcher knows it.
-async fn settled(scene: &Scene, ep: &Endpoint, ready: impl Fn() -> bool) {
+async fn settled(scenario: &Scenario, ep: &Endpoint, ready: impl Fn() -> bool) {
     let began = ep.now();
-    while !(ready() && scene.pool(WATCHER).is_settled()) && scene.trouble().is_none() {
+    while !(ready() && scenario.pool(WATCHER).is_settled()) && scenario.trouble().is_none() {
         if ep.now() > began + SETTLED_NS {
-            scene.complain()(format!("not settled: {:?}", scene.bed.cluster.judge()));
+            scenario.complain()(format!(
+                "not settled: {:?}",
+                scenario.test_cluster.cluster.judge()
+            ));
         }
         ep.sleep(PAUSE_NS).await;
     }
@@ -127,21 +130,21 @@ async fn settled(scene: &Scene, ep: &Endpoint, ready: impl Fn() -> bool) {
 
 /// One run: whether the victim died, or what went wrong.
 fn once(what: Move, cut: Cut) -> Result<bool, String> {
-    let scene = Rc::new(Scene::new(&play(), cut.seed.is_multiple_of(2), cut.seed));
-    let mut c = scene.client(WATCHER);
-    let mut pairs = play().load.0.into_iter().map(|k| (key(k), value(k)));
-    scene.now(c.load(&mut pairs, true, 0.5.into())).map_err(|e| e.to_string())?;
+    let scenario = Rc::new(Scenario::new(&script(), cut.seed.is_multiple_of(2), cut.seed));
+    let mut c = scenario.client(WATCHER);
+    let mut pairs = script().load.0.into_iter().map(|k| (key(k), value(k)));
+    scenario.now(c.load(&mut pairs, true, 0.5.into())).map_err(|e| e.to_string())?;
     drop(c);
-    scene.keepers_at(|cn| if cn == CLAIMANT { PAUSE_NS / 4 } else { PAUSE_NS });
+    scenario.membership_agents_at(|cn| if cn == CLAIMANT { PAUSE_NS / 4 } else { PAUSE_NS });
     let flag = || Rc::new(Cell::new(false));
     let (go, ended, stop, stopped) = (flag(), flag(), flag(), flag());
-    let (slot, keeper) = (scene.add_slot(), scene.add_slot());
+    let (slot, membership_agent) = (scenario.add_slot(), scenario.add_slot());
     let node: Rc<RefCell<Option<Arc<DmNode>>>> = Rc::default();
     let told = |go: Rc<Cell<bool>>| {
         poll_fn(move |_| if go.get() { Poll::Ready(()) } else { Poll::Pending })
     };
-    let (s, may, done, its) = (scene.clone(), told(go.clone()), ended.clone(), node.clone());
-    scene.spawn(MOVER, slot, async move {
+    let (s, may, done, its) = (scenario.clone(), told(go.clone()), ended.clone(), node.clone());
+    scenario.spawn(MOVER, slot, async move {
         may.await;
         let node = its.take();
         let moved = match node {
@@ -154,96 +157,99 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
         }
     });
     if what == Move::Join {
-        let (s, may) = (scene.clone(), told(go.clone()));
-        scene.spawn(MOVER, keeper, async move {
+        let (s, may) = (scenario.clone(), told(go.clone()));
+        scenario.spawn(MOVER, membership_agent, async move {
             may.await;
-            let ep = s.endpoint(MOVER, keeper);
+            let ep = s.endpoint(MOVER, membership_agent);
             ep.set_timeout(5_000_000);
             _ = s.pool(MOVER).keep_on(&ep, PAUSE_NS, || false).await;
         });
     }
     let sure = Rc::new(RefCell::new(BTreeMap::new()));
     let (s, to_stop, has_stopped, found) =
-        (scene.clone(), stop.clone(), stopped.clone(), sure.clone());
-    scene.worker(WATCHER, |mut c| async move {
+        (scenario.clone(), stop.clone(), stopped.clone(), sure.clone());
+    scenario.worker(WATCHER, |mut c| async move {
         let seen = work(&s, &mut c, &to_stop).await;
         found.replace(seen);
         has_stopped.set(true);
     });
     let died = Cell::new(false);
-    scene.run(&mut SeededRandom::new(cut.seed), async {
-        let ep = scene.client(WATCHER).endpoint().clone();
-        let watcher = scene.pool(WATCHER);
-        let gone =
-            |cn: u16, life| watcher.standing(NodeId::compute(cn), life) == Some(Standing::Gone);
+    scenario.run(&mut SeededRandom::new(cut.seed), async {
+        let ep = scenario.client(WATCHER).endpoint().clone();
+        let watcher = scenario.pool(WATCHER);
+        let gone = |cn: u16, generation| {
+            watcher.standing(NodeId::compute(cn), generation) == Some(Standing::Gone)
+        };
         ep.sleep(1_500_000).await;
-        let mover_life = match what {
+        let mover_generation = match what {
             Move::Leave => 1,
             Move::Join => {
                 let mover = NodeId::compute(MOVER);
-                scene.fabric.crash(mover, How::Process).expect("known");
-                settled(&scene, &ep, || gone(MOVER, 1)).await;
-                scene.fabric.restart(mover).expect("down");
-                node.replace(Some(scene.bed.revive(usize::from(MOVER)).expect("restarted")));
+                scenario.fabric.crash(mover, How::Process).expect("known");
+                settled(&scenario, &ep, || gone(MOVER, 1)).await;
+                scenario.fabric.restart(mover).expect("down");
+                node.replace(Some(
+                    scenario.test_cluster.revive(usize::from(MOVER)).expect("restarted"),
+                ));
                 2
             }
         };
-        arm(&scene, cut);
+        arm(&scenario, cut);
         go.set(true);
-        [slot, keeper].into_iter().for_each(|slot| scene.wake(slot));
-        let dead = || scene.fabric.is_down(NodeId::compute(cut.victim));
-        settled(&scene, &ep, || ended.get() || dead()).await;
+        [slot, membership_agent].into_iter().for_each(|slot| scenario.wake(slot));
+        let dead = || scenario.fabric.is_down(NodeId::compute(cut.victim));
+        settled(&scenario, &ep, || ended.get() || dead()).await;
         died.set(dead());
-        scene.fabric.spare(NodeId::compute(cut.victim));
+        scenario.fabric.spare(NodeId::compute(cut.victim));
         // Nobody is kept from joining or leaving by somebody else's death.
         let moves_on = !died.get() || cut.victim != MOVER;
-        settled(&scene, &ep, || {
+        settled(&scenario, &ep, || {
             (ended.get() || !moves_on)
-                && (!died.get() || gone(cut.victim, if moves_on { 1 } else { mover_life }))
+                && (!died.get() || gone(cut.victim, if moves_on { 1 } else { mover_generation }))
                 && (what == Move::Join || gone(MOVER, 1))
         })
         .await;
         stop.set(true);
-        while !stopped.get() && scene.trouble().is_none() {
+        while !stopped.get() && scenario.trouble().is_none() {
             ep.sleep(100_000).await;
         }
-        let mut c = scene.client(WATCHER);
+        let mut c = scenario.client(WATCHER);
         for _ in 0..3 {
             if let Err(e) = c.sweep().await {
-                scene.complain()(format!("sweep: {e}"));
+                scenario.complain()(format!("sweep: {e}"));
             }
             if let Err(e) = perform(&mut c, &Op::Maintain).await {
-                scene.complain()(format!("maintenance: {e}"));
+                scenario.complain()(format!("maintenance: {e}"));
             }
         }
         ep.sleep(500_000).await;
     });
-    if let Some(what) = scene.trouble() {
+    if let Some(what) = scenario.trouble() {
         return Err(what);
     }
-    in_the_end(&scene, &sure.borrow(), what == Move::Join && ended.get())?;
+    in_the_end(&scenario, &sure.borrow(), what == Move::Join && ended.get())?;
     Ok(died.get())
 }
 
 /// Every key has what was acknowledged last, every invariant holds, and nothing is lost.
 fn in_the_end(
-    scene: &Scene,
+    scenario: &Scenario,
     sure: &BTreeMap<u64, Vec<u8>>,
     has_joined: bool,
 ) -> Result<(), String> {
-    let mut c = scene.client(WATCHER);
+    let mut c = scenario.client(WATCHER);
     let fail = |e: Error| format!("in the end: {e}");
     for (k, v) in sure {
-        let seen = scene.now(get(&mut c, *k)).map_err(fail)?;
+        let seen = scenario.now(get(&mut c, *k)).map_err(fail)?;
         if seen.as_ref() != Some(v) {
             return Err(format!("in the end key {k} is {seen:?}, not {v:?}"));
         }
     }
-    if has_joined && scene.now(get(&mut c, 5)).map_err(fail)? != Some(value(5)) {
+    if has_joined && scenario.now(get(&mut c, 5)).map_err(fail)? != Some(value(5)) {
         return Err("what the node that joined has written is lost".into());
     }
-    scene.now(c.walk()).map_err(fail)?;
-    one_holder(scene, &mut c)
+    scenario.now(c.walk()).map_err(fail)?;
+    one_holder(scenario, &mut c)
 }
 
 /// Each of the nodes that have to do with it dies at every `step`-th of its verbs.

@@ -2,7 +2,7 @@
 //! when the fabric behaves again, and afterwards every invariant holds.
 
 use dmtree_check::case::{Case, Draw, Drawn};
-use dmtree_check::fault::FaultSet;
+use dmtree_check::fault::NodeFaultSet;
 use dmtree_engine::{DmNode, DmTree, Options};
 use dmtree_fabric::Capabilities;
 
@@ -14,10 +14,10 @@ fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
 
 /// The case of a seed: that of `dmtree check --system dmtree`.
 fn case(seed: u64) -> Case {
-    case_with(seed, FaultSet::None)
+    case_with(seed, NodeFaultSet::None)
 }
 
-fn case_with(seed: u64, faults: FaultSet) -> Case {
+fn case_with(seed: u64, faults: NodeFaultSet) -> Case {
     let index = |d: &mut Draw| {
         let o = Options::default().drawn(true, &mut |n| d.below(n));
         Drawn {
@@ -58,7 +58,7 @@ fn the_same_seed_gives_the_same_run() {
 fn adversarial_seeds_with_crashes() {
     let mut wrong = Vec::new();
     for seed in seeds(1_000_060, 48) {
-        let case = case_with(seed, FaultSet::Crash);
+        let case = case_with(seed, NodeFaultSet::Crash);
         let verdict = dmtree_check::run::<DmTree>(&case).unwrap();
         if let Some(finding) = verdict.finding {
             wrong.push(format!("seed {seed}: {finding}"));

@@ -1,7 +1,7 @@
 //! DMTree on nodes that are apart and share nothing but TCP connections: the conformance suite, and the same verbs as in one process.
 
-use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{self, Keys};
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::Snapshot;
 use dmtree_parts::Write;
@@ -12,29 +12,35 @@ fn pool(memory_nodes: u16, compute_nodes: u16) -> PoolOptions {
     PoolOptions { memory_nodes, compute_nodes, memory_bytes_per_node, ..PoolOptions::default() }
 }
 
-fn bed(pool: &PoolOptions, o: &Options) -> Bed<DmTree> {
-    Bed::on(Cluster::over_tcp(pool).expect("nodes"), 8 << 20, o).expect("an index")
+fn test_cluster(pool: &PoolOptions, o: &Options) -> TestCluster<DmTree> {
+    TestCluster::on(Cluster::over_tcp(pool).expect("nodes"), 8 << 20, o).expect("an index")
 }
 
 #[test]
 fn basics() {
-    conformance::basics(&bed(&pool(1, 2), &Options::default()));
+    conformance::basics(&test_cluster(&pool(1, 2), &Options::default()));
 }
 
 #[test]
 fn model_any_length() {
-    conformance::model(&bed(&pool(2, 2), &Options::default()), 4, Keys::AnyLength, 500, 4_000);
+    conformance::model(
+        &test_cluster(&pool(2, 2), &Options::default()),
+        4,
+        Keys::AnyLength,
+        500,
+        4_000,
+    );
 }
 
 #[test]
 fn fill_and_empty_a_small_tree() {
     let o = Options { fanout: 8, ..Options::default() };
-    conformance::fill_and_empty(&bed(&pool(1, 2), &o), Keys::Hashed24, 2_000, false);
+    conformance::fill_and_empty(&test_cluster(&pool(1, 2), &o), Keys::Hashed24, 2_000, false);
 }
 
 /// What one client counts for the same operations.
-fn counts(bed: &Bed<DmTree>) -> Vec<Snapshot> {
-    let mut c = bed.client(0).expect("a member");
+fn counts(test_cluster: &TestCluster<DmTree>) -> Vec<Snapshot> {
+    let mut c = test_cluster.client(0).expect("a member");
     let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();
     let mut rounds = Vec::new();
     keys[..2_000].iter().for_each(|k| _ = c.write(k, Write::Put(b"12345678")).expect("room"));
@@ -53,8 +59,9 @@ fn counts(bed: &Bed<DmTree>) -> Vec<Snapshot> {
 #[test]
 fn one_client_posts_the_same_verbs_as_in_one_process() {
     let (pool, o) = (pool(1, 2), Options::default());
-    let here = Bed::new(&pool, 8 << 20, &o).expect("a pool and an index");
-    for (i, (apart, here)) in counts(&bed(&pool, &o)).iter().zip(counts(&here)).enumerate() {
+    let here = TestCluster::new(&pool, 8 << 20, &o).expect("a pool and an index");
+    for (i, (apart, here)) in counts(&test_cluster(&pool, &o)).iter().zip(counts(&here)).enumerate()
+    {
         assert_eq!(*apart, here, "round {i}");
     }
 }

@@ -1,9 +1,9 @@
 //! What operations cost, exactly: verbs, bytes and round trips do not depend on the machine. The figures are those of DESIGN.md
 //! section 7, at the published geometry (24-byte keys, 8-byte values, 32 slots), warm and uncontended.
 
-use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
 use dmtree_check::rng::Rng;
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{DmTree, Options, Tables};
 use dmtree_fabric::{OpKind, OpOutcome, Totals};
 use dmtree_parts::{Outcome, Write};
@@ -15,26 +15,26 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-fn bed(o: &Options) -> Bed<DmTree> {
+fn test_cluster(o: &Options) -> TestCluster<DmTree> {
     let pool = PoolOptions {
         compute_nodes: 6,
         memory_bytes_per_node: 128 << 20,
         ..PoolOptions::default()
     };
-    Bed::new(&pool, 64 << 20, o).expect("a pool and an index")
+    TestCluster::new(&pool, 64 << 20, o).expect("a pool and an index")
 }
 
 /// Loaded as random inserts would leave it, and every mirror warm on one node.
-fn warm(o: &Options) -> (Bed<DmTree>, Client<DmTree>) {
-    let bed = bed(o);
-    let mut c = bed.client(0).expect("attach");
+fn warm(o: &Options) -> (TestCluster<DmTree>, Client<DmTree>) {
+    let test_cluster = test_cluster(o);
+    let mut c = test_cluster.client(0).expect("attach");
     c.load((0..N).map(|n| (key(n), n.to_le_bytes().to_vec())).collect(), false, 0.7).expect("load");
     // A key's own bucket of the mirror is filled by a first read of an absent neighbour or by a confirmation.
     for n in 0..N {
         assert!(c.get(&key(n)).expect("get").is_some());
     }
     c.take_counts();
-    (bed, c)
+    (test_cluster, c)
 }
 
 /// Means per operation: round trips, MN verbs, CN verbs, MN bytes, detached lists.
@@ -62,7 +62,7 @@ fn mean(t: &Totals) -> Mean {
 
 #[test]
 fn get_of_a_present_key() {
-    let (_bed, mut c) = warm(&Options::default());
+    let (_test_cluster, mut c) = warm(&Options::default());
     (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     let m = mean(&c.take_counts().total(&[OpKind::Get]));
     assert!(m.rtt <= 1.05 && m.mn <= 1.05 && m.cn == 0.0 && m.mn_bytes <= 42.0, "{m:?}");
@@ -70,7 +70,7 @@ fn get_of_a_present_key() {
 
 #[test]
 fn get_of_an_absent_key() {
-    let (_bed, mut c) = warm(&Options::default());
+    let (_test_cluster, mut c) = warm(&Options::default());
     (N..2 * N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_none()));
     let m = mean(&c.take_counts().total(&[OpKind::Get]));
     assert!(m.mn <= 0.2 && m.rtt <= 1.2 && m.cn == 2.0, "{m:?}");
@@ -78,7 +78,7 @@ fn get_of_an_absent_key() {
 
 #[test]
 fn insert_without_split() {
-    let (_bed, mut c) = warm(&Options::default());
+    let (_test_cluster, mut c) = warm(&Options::default());
     for n in N..N + 20_000 {
         let outcome = c.write(&key(n), Write::Insert(&n.to_le_bytes())).expect("insert");
         assert_eq!(outcome, Outcome::Done);
@@ -93,7 +93,7 @@ fn insert_without_split() {
 
 #[test]
 fn update_and_delete() {
-    let (_bed, mut c) = warm(&Options::default());
+    let (_test_cluster, mut c) = warm(&Options::default());
     for n in 0..4_000 {
         assert_eq!(c.write(&key(n), Write::Update(b"12345678")).expect("update"), Outcome::Done);
     }
@@ -108,8 +108,8 @@ fn update_and_delete() {
 
 #[test]
 fn get_out_of_line() {
-    let bed = bed(&Options::default());
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster = test_cluster(&Options::default());
+    let mut c = test_cluster.client(0).expect("attach");
     let long = |n: u64| [key(n), vec![b'x'; 40]].concat();
     for n in 0..500 {
         c.write(&key(n), Write::Put(&[7; 300])).expect("put");
@@ -130,7 +130,7 @@ fn get_out_of_line() {
 
 #[test]
 fn scan_bytes() {
-    let (_bed, mut c) = warm(&Options::default());
+    let (_test_cluster, mut c) = warm(&Options::default());
     let mut rng = Rng::new(1);
     let mut page = dmtree_parts::Page::new();
     let mut pairs = 0;
@@ -154,7 +154,7 @@ fn scan_bytes() {
 
 #[test]
 fn several_reads_and_writes_together() {
-    let (_bed, mut c) = warm(&Options::default());
+    let (_test_cluster, mut c) = warm(&Options::default());
     let keys: Vec<_> = (0..64).map(key).collect();
     let refs: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
     c.get_many(&refs).expect("get_many");
@@ -169,8 +169,8 @@ fn several_reads_and_writes_together() {
 /// Digest 8.5 #22: an old mirror costs a look at its home, never a READ of an inner node.
 #[test]
 fn an_old_mirror_costs_no_inner_read() {
-    let (bed, mut reader) = warm(&Options::default());
-    let mut writer = bed.client(3).expect("attach");
+    let (test_cluster, mut reader) = warm(&Options::default());
+    let mut writer = test_cluster.client(3).expect("attach");
     let (mut plain, mut n) = (Vec::new(), N);
     while plain.len() < 500 {
         writer.take_counts();
@@ -194,12 +194,12 @@ fn an_old_mirror_costs_no_inner_read() {
 #[test]
 fn tables_on_memory_nodes_and_no_mirrors_cost_what_they_say() {
     let o = Options { tables: Tables::Memory, mirrors: false, ..Options::default() };
-    let (_bed, mut c) = warm(&o);
+    let (_test_cluster, mut c) = warm(&o);
     (0..2_000).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     let m = mean(&c.take_counts().total(&[OpKind::Get]));
     assert!((2.0..2.1).contains(&m.rtt) && m.cn == 0.0 && m.mn >= 3.0, "{m:?}");
     let o = Options { round_trip_combining: false, ..Options::default() };
-    let (_bed, mut c) = warm(&o);
+    let (_test_cluster, mut c) = warm(&o);
     for n in 0..2_000 {
         c.write(&key(n), Write::Update(b"12345678")).expect("update");
     }
@@ -211,11 +211,16 @@ fn tables_on_memory_nodes_and_no_mirrors_cost_what_they_say() {
 #[test]
 fn membership_costs_nothing_on_the_way() {
     let costs = |joined: bool| {
-        let (bed, mut c) = warm(&Options::default());
+        let (test_cluster, mut c) = warm(&Options::default());
         if joined {
-            let terms = dmtree_fabric::Terms { lease_ns: 1 << 50, ..Default::default() };
-            bed.cluster.judge().expect("in this process").set_terms(terms);
-            let node = bed.cluster.compute_node(0).expect("exists");
+            let lease_parameters =
+                dmtree_fabric::LeaseParameters { lease_ns: 1 << 50, ..Default::default() };
+            test_cluster
+                .cluster
+                .judge()
+                .expect("in this process")
+                .set_lease_parameters(lease_parameters);
+            let node = test_cluster.cluster.compute_node(0).expect("exists");
             let ep = node.endpoint(0).expect("a member");
             ep.core().block_on(ep.slot(), node.keep(&ep)).expect("joined");
             assert!(node.standing(node.cn(), 1).is_some());

@@ -1,8 +1,8 @@
 //! Concurrent clients on DMTree; their histories are checked key by key.
 
-use dmtree_check::bed::Bed;
 use dmtree_check::concurrent::{Stress, coroutines, threads};
 use dmtree_check::history::History;
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::{DmTree, Options, Tables};
 use dmtree_fabric::local::Knobs;
 use dmtree_fabric::{Policy, SeededRandom, Unfair};
@@ -21,7 +21,7 @@ fn stress() -> Stress {
     }
 }
 
-fn bed(knobs: Knobs, o: &Options) -> Bed<DmTree> {
+fn test_cluster(knobs: Knobs, o: &Options) -> TestCluster<DmTree> {
     let pool = PoolOptions {
         // On one compute node all clients meet in its queues; on several, at the locks.
         compute_nodes: [3, 1, 2][knobs.seed as usize % 3],
@@ -30,7 +30,7 @@ fn bed(knobs: Knobs, o: &Options) -> Bed<DmTree> {
         knobs,
         ..PoolOptions::default()
     };
-    Bed::new(&pool, 4 << 20, o).expect("a pool and an index")
+    TestCluster::new(&pool, 4 << 20, o).expect("a pool and an index")
 }
 
 /// Uniform and unfair schedules in turn.
@@ -49,11 +49,11 @@ fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
     from..from + more.map_or(usual, |n| if usual <= 2 { n.div_ceil(64) } else { n })
 }
 
-fn judge(bed: &Bed<DmTree>, history: &History, what: &str) {
+fn judge(test_cluster: &TestCluster<DmTree>, history: &History, what: &str) {
     if let Err((key, violation)) = history.check() {
         panic!("{what}: key {:?}: {violation}", String::from_utf8_lossy(&key));
     }
-    let mut c = bed.client(0).expect("attach");
+    let mut c = test_cluster.client(0).expect("attach");
     c.maintain().expect("maintain");
     c.walk().expect("every invariant holds");
 }
@@ -73,7 +73,7 @@ fn interleaved_coroutines() {
                 ..Options::default()
             },
         };
-        let bed = bed(knobs, &o);
+        let test_cluster = test_cluster(knobs, &o);
         let s = Stress {
             seed,
             coroutines: 6,
@@ -82,8 +82,8 @@ fn interleaved_coroutines() {
             value_bytes: [8, 8, 60, 200][seed as usize % 4],
             ..stress()
         };
-        let history = coroutines(&bed, s, &mut *policy(seed));
-        judge(&bed, &history, &format!("seed {seed}"));
+        let history = coroutines(&test_cluster, s, &mut *policy(seed));
+        judge(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 
@@ -103,7 +103,7 @@ fn interleaved_with_every_combination_of_switches() {
             ..Options::default()
         };
         for seed in seeds(bits * 1_000, 2) {
-            let bed = bed(Knobs { suspend_one_in: 2, seed }, &o);
+            let test_cluster = test_cluster(Knobs { suspend_one_in: 2, seed }, &o);
             let s = Stress {
                 seed,
                 coroutines: 6,
@@ -111,8 +111,8 @@ fn interleaved_with_every_combination_of_switches() {
                 keys: [12, 400][seed as usize % 2],
                 ..stress()
             };
-            let history = coroutines(&bed, s, &mut *policy(seed));
-            judge(&bed, &history, &format!("switches {bits:06b}, seed {seed}"));
+            let history = coroutines(&test_cluster, s, &mut *policy(seed));
+            judge(&test_cluster, &history, &format!("switches {bits:06b}, seed {seed}"));
         }
     }
 }
@@ -122,7 +122,7 @@ fn interleaved_with_every_combination_of_switches() {
 fn interleaved_structure_changes() {
     for seed in seeds(100, 40) {
         let o = Options { fanout: 8, mirrors: !seed.is_multiple_of(3), ..Options::default() };
-        let bed = bed(Knobs { suspend_one_in: 2, seed }, &o);
+        let test_cluster = test_cluster(Knobs { suspend_one_in: 2, seed }, &o);
         let s = Stress {
             seed,
             coroutines: 8,
@@ -131,8 +131,8 @@ fn interleaved_structure_changes() {
             scan_one_in: 60,
             ..stress()
         };
-        let history = coroutines(&bed, s, &mut *policy(seed));
-        judge(&bed, &history, &format!("seed {seed}"));
+        let history = coroutines(&test_cluster, s, &mut *policy(seed));
+        judge(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 
@@ -142,7 +142,7 @@ fn interleaved_structure_changes() {
 fn interleaved_waves() {
     for seed in seeds(2_000, 30) {
         let o = Options { fanout: 8, mirrors: !seed.is_multiple_of(3), ..Options::default() };
-        let bed = bed(Knobs { suspend_one_in: 2, seed }, &o);
+        let test_cluster = test_cluster(Knobs { suspend_one_in: 2, seed }, &o);
         let s = Stress {
             seed,
             coroutines: 8,
@@ -152,8 +152,8 @@ fn interleaved_waves() {
             wave_ops: 60 + seed % 60,
             ..stress()
         };
-        let history = coroutines(&bed, s, &mut *policy(seed));
-        judge(&bed, &history, &format!("seed {seed}"));
+        let history = coroutines(&test_cluster, s, &mut *policy(seed));
+        judge(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 
@@ -169,7 +169,7 @@ fn real_threads_on_few_keys() {
             delegation: !seed.is_multiple_of(7),
             ..Options::default()
         };
-        let bed = bed(Knobs { seed, ..Knobs::default() }, &o);
+        let test_cluster = test_cluster(Knobs { seed, ..Knobs::default() }, &o);
         let s = Stress {
             seed,
             keys: [64, 8, 200, 30][seed as usize % 4],
@@ -177,17 +177,17 @@ fn real_threads_on_few_keys() {
             wave_ops: (seed % 3) * 40,
             ..stress()
         };
-        let history = threads(&bed, s);
-        judge(&bed, &history, &format!("seed {seed}"));
+        let history = threads(&test_cluster, s);
+        judge(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 
 #[test]
 fn real_threads_with_structure_changes() {
     let o = Options { fanout: 8, ..Options::default() };
-    let bed = bed(Knobs::default(), &o);
+    let test_cluster = test_cluster(Knobs::default(), &o);
     let s =
         Stress { seed: 9, ops: 4_000, keys: 1_500, scan_one_in: 300, value_bytes: 20, ..stress() };
-    let history = threads(&bed, s);
-    judge(&bed, &history, "structure changes");
+    let history = threads(&test_cluster, s);
+    judge(&test_cluster, &history, "structure changes");
 }

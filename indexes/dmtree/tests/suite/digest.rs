@@ -20,9 +20,9 @@
 //! | 8.5 #24 memory is never freed, #25 empty leaves stay, #26 out of memory kills | here and `conformance.rs` `fill_and_empty` |
 //! | 8.4 delete, sizes, several memory nodes | `conformance.rs` |
 
-use dmtree_check::bed::{Bed, Client};
 use dmtree_check::concurrent::{Stress, coroutines};
 use dmtree_check::conformance::{Keys, scan_all};
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::local::Knobs;
 use dmtree_fabric::{ErrorKind, OpKind, Policy, SeededRandom, Unfair};
@@ -34,8 +34,8 @@ fn pool() -> PoolOptions {
     PoolOptions { compute_nodes: 2, memory_bytes_per_node: 32 << 20, ..PoolOptions::default() }
 }
 
-fn bed(pool: &PoolOptions, o: &Options) -> Bed<DmTree> {
-    Bed::new(pool, 4 << 20, o).expect("a pool and an index")
+fn test_cluster(pool: &PoolOptions, o: &Options) -> TestCluster<DmTree> {
+    TestCluster::new(pool, 4 << 20, o).expect("a pool and an index")
 }
 
 /// Uniform and unfair schedules in turn.
@@ -67,7 +67,7 @@ fn readers_beside_splits_and_merges() {
     for seed in 0..12 {
         let pool = PoolOptions { knobs: Knobs { suspend_one_in: 2, seed }, ..pool() };
         let o = Options { fanout: 8, value_inline_bytes: 128, ..Options::default() };
-        let bed = bed(&pool, &o);
+        let test_cluster = test_cluster(&pool, &o);
         let s = Stress {
             seed,
             threads: 1,
@@ -78,7 +78,7 @@ fn readers_beside_splits_and_merges() {
             scan_one_in: 8,
             wave_ops: 0,
         };
-        let history = coroutines(&bed, s, &mut *policy(seed));
+        let history = coroutines(&test_cluster, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
     }
 }
@@ -87,9 +87,9 @@ fn readers_beside_splits_and_merges() {
 #[test]
 fn a_right_hop_caches_the_node_under_its_own_name() {
     let o = Options { fanout: 8, ..Options::default() };
-    let bed = bed(&pool(), &o);
-    let mut a = bed.client(0).expect("attach");
-    let mut b = bed.client(1).expect("attach");
+    let test_cluster = test_cluster(&pool(), &o);
+    let mut a = test_cluster.client(0).expect("attach");
+    let mut b = test_cluster.client(1).expect("attach");
     fill(&mut a, Keys::Ascending, 0..100);
     for n in 0..100 {
         assert!(b.get(&Keys::Ascending.key(n)).expect("get").is_some());
@@ -112,7 +112,7 @@ fn a_right_hop_caches_the_node_under_its_own_name() {
 fn roots_change_under_several_clients() {
     for seed in 0..10 {
         let pool = PoolOptions { knobs: Knobs { suspend_one_in: 2, seed }, ..pool() };
-        let bed = bed(&pool, &Options { fanout: 8, ..Options::default() });
+        let test_cluster = test_cluster(&pool, &Options { fanout: 8, ..Options::default() });
         let s = Stress {
             seed,
             threads: 1,
@@ -123,9 +123,9 @@ fn roots_change_under_several_clients() {
             scan_one_in: 0,
             wave_ops: 0,
         };
-        let history = coroutines(&bed, s, &mut *policy(seed));
+        let history = coroutines(&test_cluster, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
-        let shape = bed.client(0).expect("attach").walk().expect("every invariant holds");
+        let shape = test_cluster.client(0).expect("attach").walk().expect("every invariant holds");
         assert!(shape.levels >= 2, "the tree grew: {shape:?}");
     }
 }
@@ -136,7 +136,7 @@ fn roots_change_under_several_clients() {
 fn what_a_scan_has_shown_a_get_finds() {
     for seed in 0..20 {
         let pool = PoolOptions { knobs: Knobs { suspend_one_in: 2, seed }, ..pool() };
-        let bed = bed(&pool, &Options::default());
+        let test_cluster = test_cluster(&pool, &Options::default());
         let s = Stress {
             seed,
             threads: 1,
@@ -147,7 +147,7 @@ fn what_a_scan_has_shown_a_get_finds() {
             scan_one_in: 3,
             wave_ops: 0,
         };
-        let history = coroutines(&bed, s, &mut *policy(seed));
+        let history = coroutines(&test_cluster, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
     }
 }
@@ -157,14 +157,14 @@ fn what_a_scan_has_shown_a_get_finds() {
 #[test]
 fn a_lost_lock_ends_in_an_error_and_readers_go_on() {
     let o = Options { timeout_ms: 50, ..Options::default() };
-    let bed = bed(&pool(), &o);
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster = test_cluster(&pool(), &o);
+    let mut c = test_cluster.client(0).expect("attach");
     fill(&mut c, Keys::Hashed24, 0..10);
     // Somebody who died held the lock of the only leaf.
-    let cluster = &bed.cluster;
+    let cluster = &test_cluster.cluster;
     let node = cluster.compute_node(0).expect("node");
     let ep = node.endpoint(1 << 20).expect("endpoint");
-    let held = hold_every_table_lock(&bed, &ep);
+    let held = hold_every_table_lock(&test_cluster, &ep);
     assert!(held > 0, "the table of the only leaf was found");
     let e = c.write(&Keys::Hashed24.key(3), Write::Put(b"x")).expect_err("the lock is held");
     assert_eq!(e.kind(), ErrorKind::TimedOut);
@@ -178,11 +178,11 @@ fn a_lost_lock_ends_in_an_error_and_readers_go_on() {
 }
 
 /// Sets the lock word of the first cells of both compute nodes' regions, wherever a table has been written.
-fn hold_every_table_lock(bed: &Bed<DmTree>, ep: &dmtree_fabric::Endpoint) -> u64 {
+fn hold_every_table_lock(test_cluster: &TestCluster<DmTree>, ep: &dmtree_fabric::Endpoint) -> u64 {
     let mut held = 0;
     for cn in 0..2 {
         let node = dmtree_fabric::NodeId::compute(cn);
-        let bytes = bed.cluster.fabric().region_bytes(node).expect("node").min(1 << 20);
+        let bytes = test_cluster.cluster.fabric().region_bytes(node).expect("node").min(1 << 20);
         for offset in (64..bytes).step_by(64) {
             let at = dmtree_fabric::GlobalAddr::new(node, offset);
             let lock = ep.core().block_on(ep.slot(), ep.read(at, 16)).expect("read");
@@ -200,8 +200,8 @@ fn hold_every_table_lock(bed: &Bed<DmTree>, ep: &dmtree_fabric::Endpoint) -> u64
 /// without walking right at the leaf level.
 #[test]
 fn a_split_is_published_before_it_is_acknowledged() {
-    let bed = bed(&pool(), &Options { fanout: 8, ..Options::default() });
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster = test_cluster(&pool(), &Options { fanout: 8, ..Options::default() });
+    let mut c = test_cluster.client(0).expect("attach");
     for n in 0..2_000 {
         c.write(&Keys::Hashed24.key(n), Write::Put(b"12345678")).expect("put");
         if n % 100 == 99 {
@@ -216,8 +216,8 @@ fn a_split_is_published_before_it_is_acknowledged() {
 #[test]
 fn a_full_memory_node() {
     let small = PoolOptions { memory_bytes_per_node: 1 << 20, ..pool() };
-    let bed = bed(&small, &Options { fanout: 8, ..Options::default() });
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster = test_cluster(&small, &Options { fanout: 8, ..Options::default() });
+    let mut c = test_cluster.client(0).expect("attach");
     let mut stored = 0;
     let e = loop {
         match c.write(&Keys::Hashed24.key(stored), Write::Insert(&stored.to_le_bytes())) {
@@ -273,8 +273,8 @@ fn full_at_every_moment() {
             ..pool()
         };
         let o = Options { fanout: 8, key_inline_bytes: 8, ..Options::default() };
-        let bed = bed(&small, &o);
-        let mut c = bed.client(0).expect("attach");
+        let test_cluster = test_cluster(&small, &o);
+        let mut c = test_cluster.client(0).expect("attach");
         let mut stored = Vec::new();
         // Long keys with long common prefixes: fences and records need blocks as well.
         let mut failures = 0;
@@ -312,8 +312,9 @@ fn full_at_every_moment() {
 fn adaptive_capacity_leaves_no_empty_leaves_behind() {
     let o = Options { fanout: 8, ..Options::default() };
     let least = dmtree_engine::DmNode::least_cache_bytes(&o.geometry());
-    let bed: Bed<DmTree> = Bed::new(&pool(), 3 * least, &o).expect("a pool and an index");
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster: TestCluster<DmTree> =
+        TestCluster::new(&pool(), 3 * least, &o).expect("a pool and an index");
+    let mut c = test_cluster.client(0).expect("attach");
     for n in 0..4_000 {
         c.write(&Keys::Hashed24.key(n), Write::Put(&n.to_le_bytes())).expect("put");
         if n % 10 == 0 {
@@ -332,9 +333,9 @@ fn adaptive_capacity_leaves_no_empty_leaves_behind() {
 #[test]
 fn descending_keys_wear_out_ranges() {
     let o = Options { fanout: 8, ..Options::default() };
-    let bed = bed(&PoolOptions { memory_bytes_per_node: 64 << 20, ..pool() }, &o);
-    let mut a = bed.client(0).expect("attach");
-    let mut b = bed.client(1).expect("attach");
+    let test_cluster = test_cluster(&PoolOptions { memory_bytes_per_node: 64 << 20, ..pool() }, &o);
+    let mut a = test_cluster.client(0).expect("attach");
+    let mut b = test_cluster.client(1).expect("attach");
     let n = 40_000u64;
     for i in (0..n).rev() {
         let c = if i % 3 == 0 { &mut b } else { &mut a };
@@ -358,8 +359,10 @@ fn relocated_twice_unlinked_in_any_order() {
     let o = Options { fanout: 8, ..Options::default() };
     let least = dmtree_engine::DmNode::least_cache_bytes(&o.geometry());
     for seed in 0..30 {
-        let pool = PoolOptions { knobs: Knobs { suspend_one_in: 3, seed }, life_bits: 4, ..pool() };
-        let bed: Bed<DmTree> = Bed::new(&pool, 3 * least, &o).expect("a pool and an index");
+        let pool =
+            PoolOptions { knobs: Knobs { suspend_one_in: 3, seed }, generation_bits: 4, ..pool() };
+        let test_cluster: TestCluster<DmTree> =
+            TestCluster::new(&pool, 3 * least, &o).expect("a pool and an index");
         let s = Stress {
             seed,
             threads: 1,
@@ -370,11 +373,11 @@ fn relocated_twice_unlinked_in_any_order() {
             scan_one_in: 50,
             wave_ops: 0,
         };
-        let history = coroutines(&bed, s, &mut *policy(seed));
+        let history = coroutines(&test_cluster, s, &mut *policy(seed));
         history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
-        let mut c = bed.client(1).expect("attach");
+        let mut c = test_cluster.client(1).expect("attach");
         c.maintain().expect("maintain");
-        bed.client(0).expect("attach").maintain().expect("maintain");
+        test_cluster.client(0).expect("attach").maintain().expect("maintain");
         c.walk().expect("every invariant holds");
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
 
-use dmtree_check::bed::Bed;
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::{DmTree, Mark, Options};
 use dmtree_fabric::local::Knobs;
 use dmtree_parts::{Outcome, RangeIndex, Write};
@@ -21,8 +21,9 @@ fn the_members_of_a_group_go_alone() {
     for seed in 0..20 {
         let knobs = Knobs { suspend_one_in: 1, seed };
         let pool = PoolOptions { memory_bytes_per_node: 16 << 20, knobs, ..PoolOptions::default() };
-        let bed: Bed<DmTree> = Bed::new(&pool, 1 << 20, &Options::default()).expect("an index");
-        let (core, clients) = bed.coroutines(0, 2).expect("attach");
+        let test_cluster: TestCluster<DmTree> =
+            TestCluster::new(&pool, 1 << 20, &Options::default()).expect("an index");
+        let (core, clients) = test_cluster.coroutines(0, 2).expect("attach");
         let mut clients = clients.into_iter();
         let ((_, mut leader), (slot, mut member)) =
             (clients.next().expect("two"), clients.next().expect("two"));

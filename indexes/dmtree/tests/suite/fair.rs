@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dmtree_check::bed::Bed;
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::{DmTree, Options};
-use dmtree_fabric::Terms;
-use dmtree_fabric::net::{Carrier, Equipment};
+use dmtree_fabric::LeaseParameters;
+use dmtree_fabric::net::{DataPath, NicConfig};
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::{Cluster, MemoryNode, Place, PoolOptions};
 
@@ -26,16 +26,20 @@ fn number(bytes: &[u8]) -> u64 {
 
 /// Adds to counters by compare-and-set from threads of all nodes that are here, until it is over:
 /// how often each succeeded.
-fn additions(bed: &Bed<DmTree>, threads: u64, is_over: impl Fn(u64) -> bool + Sync) -> Vec<u64> {
-    let nodes = bed.nodes.len();
+fn additions(
+    test_cluster: &TestCluster<DmTree>,
+    threads: u64,
+    is_over: impl Fn(u64) -> bool + Sync,
+) -> Vec<u64> {
+    let nodes = test_cluster.nodes.len();
     let done: Vec<_> = (0..nodes).map(|_| AtomicU64::new(0)).collect();
     let sum = || done.iter().map(|d| d.load(Ordering::Relaxed)).sum::<u64>();
     std::thread::scope(|s| {
         for t in 0..threads * nodes as u64 {
-            let (bed, done, sum, is_over) = (bed.clone(), &done, &sum, &is_over);
+            let (test_cluster, done, sum, is_over) = (test_cluster.clone(), &done, &sum, &is_over);
             s.spawn(move || {
                 let cn = t as usize % nodes;
-                let mut c = bed.client(cn).expect("attach");
+                let mut c = test_cluster.client(cn).expect("attach");
                 for i in t.. {
                     let k = key(i * 7 % COUNTERS);
                     let was = c.get(&k).expect("get").expect("there");
@@ -54,16 +58,16 @@ fn additions(bed: &Bed<DmTree>, threads: u64, is_over: impl Fn(u64) -> bool + Sy
     done.into_iter().map(AtomicU64::into_inner).collect()
 }
 
-fn make_counters(bed: &Bed<DmTree>) {
-    let mut c = bed.client(0).expect("attach");
+fn make_counters(test_cluster: &TestCluster<DmTree>) {
+    let mut c = test_cluster.client(0).expect("attach");
     for n in 0..COUNTERS {
         c.write(&key(n), Write::Insert(&0u64.to_le_bytes())).expect("room");
     }
 }
 
 /// What all counters have come to.
-fn total(bed: &Bed<DmTree>) -> u64 {
-    let mut c = bed.client(0).expect("attach");
+fn total(test_cluster: &TestCluster<DmTree>) -> u64 {
+    let mut c = test_cluster.client(0).expect("attach");
     (0..COUNTERS).map(|n| number(&c.get(&key(n)).expect("get").expect("there"))).sum()
 }
 
@@ -85,10 +89,11 @@ fn two_nodes_add_to_counters_about_as_often() {
     let pool =
         PoolOptions { compute_nodes: 2, memory_bytes_per_node: 16 << 20, ..PoolOptions::default() };
     let cluster = Cluster::over_tcp(&pool).expect("nodes");
-    let bed: Bed<DmTree> = Bed::on(cluster, 8 << 20, &options()).expect("an index");
-    make_counters(&bed);
-    let done = additions(&bed, 16, |sum| sum >= 3_000);
-    assert_eq!(total(&bed), done.iter().sum::<u64>(), "every success has added one");
+    let test_cluster: TestCluster<DmTree> =
+        TestCluster::on(cluster, 8 << 20, &options()).expect("an index");
+    make_counters(&test_cluster);
+    let done = additions(&test_cluster, 16, |sum| sum >= 3_000);
+    assert_eq!(total(&test_cluster), done.iter().sum::<u64>(), "every success has added one");
     judge(&done);
 }
 
@@ -100,9 +105,9 @@ const THREADS: u64 = 32;
 const ADDS_FOR: Duration = Duration::from_secs(3);
 
 fn cluster(first: &str) -> Cluster {
-    let (within, equipment) = (Duration::from_secs(10), Equipment::default());
-    let (listen, wanted, carrier) = ("127.0.0.1:0", None, None);
-    Cluster::join(&Place { first, listen, wanted, within, carrier, equipment: &equipment })
+    let (within, nic_config) = (Duration::from_secs(10), NicConfig::default());
+    let (listen, wanted, data_path) = ("127.0.0.1:0", None, None);
+    Cluster::join(&Place { first, listen, wanted, within, data_path, nic_config: &nic_config })
         .expect("joins")
 }
 
@@ -112,11 +117,12 @@ fn cluster(first: &str) -> Cluster {
 #[expect(clippy::disallowed_macros, reason = "what the test that has started it reads")]
 fn a_process_that_adds() {
     let Ok(first) = std::env::var(FIRST) else { return };
-    let bed: Bed<DmTree> = Bed::find(cluster(&first), 8 << 20, "test").expect("the index");
+    let test_cluster: TestCluster<DmTree> =
+        TestCluster::find(cluster(&first), 8 << 20, "test").expect("the index");
     println!("there");
     std::io::stdin().read_line(&mut String::new()).expect("told to begin");
     let began = Instant::now();
-    let done = additions(&bed, THREADS, |_| began.elapsed() > ADDS_FOR);
+    let done = additions(&test_cluster, THREADS, |_| began.elapsed() > ADDS_FOR);
     println!("added {}", done[0]);
 }
 
@@ -141,20 +147,23 @@ fn process(first: &str) -> (Child, impl FnMut(&str) -> String + use<>) {
 fn two_processes_add_to_counters_about_as_often() {
     let pool =
         PoolOptions { compute_nodes: 2, memory_bytes_per_node: 16 << 20, ..PoolOptions::default() };
-    let terms = Terms { lease_ns: 20_000_000_000, ..Terms::default() };
-    let equipment = Equipment::default();
-    let mn = MemoryNode::found("127.0.0.1:0", &pool, terms, Carrier::Frames, &equipment)
-        .expect("a free port");
+    let lease_parameters =
+        LeaseParameters { lease_ns: 20_000_000_000, ..LeaseParameters::default() };
+    let nic_config = NicConfig::default();
+    let mn =
+        MemoryNode::found("127.0.0.1:0", &pool, lease_parameters, DataPath::Frames, &nic_config)
+            .expect("a free port");
     let first = mn.listens().to_owned();
-    let bed: Bed<DmTree> = Bed::on(cluster(&first), 8 << 20, &options()).expect("an index");
-    make_counters(&bed);
+    let test_cluster: TestCluster<DmTree> =
+        TestCluster::on(cluster(&first), 8 << 20, &options()).expect("an index");
+    make_counters(&test_cluster);
     let (mut other, mut line) = process(&first);
     line("there");
     writeln!(other.stdin.take().expect("piped"), "go").expect("it reads");
     let began = Instant::now();
-    let here = additions(&bed, THREADS, |_| began.elapsed() > ADDS_FOR)[0];
+    let here = additions(&test_cluster, THREADS, |_| began.elapsed() > ADDS_FOR)[0];
     let there = line("added").rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number");
     assert!(other.wait().expect("a child").success());
-    assert_eq!(total(&bed), here + there, "every success has added one");
+    assert_eq!(total(&test_cluster), here + there, "every success has added one");
     judge(&[here, there]);
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::task::Poll;
 
-use dmtree_check::bed::Bed;
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::sim::Profile;
 use dmtree_fabric::{Core, Endpoint, Fifo, Worker};
@@ -18,31 +18,31 @@ fn key(cn: usize, n: usize) -> Vec<u8> {
     format!("key {:02}", cn * CLIENTS + n).into_bytes()
 }
 
-fn bed(profile: &str, nodes: usize) -> Bed<DmTree> {
+fn test_cluster(profile: &str, nodes: usize) -> TestCluster<DmTree> {
     let pool = PoolOptions {
         compute_nodes: nodes as u16,
         memory_bytes_per_node: 16 << 20,
         ..PoolOptions::default()
     };
     let profile = Profile::named(profile).expect("a profile");
-    let (bed, fabric) =
-        Bed::simulated(&profile, 1, &pool, 8 << 20, &Options::default()).expect("a bed");
-    let mut c = bed.client(0).expect("attach");
+    let (test_cluster, fabric) =
+        TestCluster::simulated(&profile, 1, &pool, 8 << 20, &Options::default()).expect("a bed");
+    let mut c = test_cluster.client(0).expect("attach");
     for (cn, n) in (0..nodes).flat_map(|cn| (0..CLIENTS).map(move |n| (cn, n))) {
         c.write(&key(cn, n), Write::Insert(b"0")).expect("room");
     }
     fabric.set_timed(true);
-    bed
+    test_cluster
 }
 
 /// Runs `clients` of each node; each gets its endpoint, its node and its number there.
 fn run<F: Future<Output = ()>>(
-    bed: &Bed<DmTree>,
+    test_cluster: &TestCluster<DmTree>,
     clients: &[usize],
     client: impl Fn(Endpoint, usize, usize) -> F,
 ) {
     let attach = |cn: usize| {
-        let node = bed.cluster.compute_node(cn).expect("a node");
+        let node = test_cluster.cluster.compute_node(cn).expect("a node");
         node.fabric().attach(node.cn()).expect("attach")
     };
     let first = attach(0);
@@ -60,10 +60,10 @@ fn run<F: Future<Output = ()>>(
 /// How often the clients of each node have written, all at once, in `for_ns`. The first node is the
 /// home of the table.
 fn shares(profile: &str, clients: &[usize], for_ns: u64) -> Vec<u64> {
-    let bed = bed(profile, clients.len());
+    let test_cluster = test_cluster(profile, clients.len());
     let done: Vec<_> = clients.iter().map(|_| Cell::new(0)).collect();
-    run(&bed, clients, |ep, cn, n| {
-        let mut client = DmTree::client(ep.clone(), bed.nodes[cn].clone());
+    run(&test_cluster, clients, |ep, cn, n| {
+        let mut client = DmTree::client(ep.clone(), test_cluster.nodes[cn].clone());
         let (done, until) = (&done[cn], ep.now() + for_ns);
         async move {
             while ep.now() < until {
@@ -121,10 +121,10 @@ async fn until<T>(ep: &Endpoint, end: u64, f: impl Future<Output = T>) -> Option
 fn a_waiter_that_has_gone_stops_a_node_once_and_for_a_bounded_time() {
     let mut long = 0;
     for gone_ns in (5_000_000..5_100_000).step_by(10_000) {
-        let bed = bed("dmtree-artifact-100g", 2);
+        let test_cluster = test_cluster("dmtree-artifact-100g", 2);
         let gaps = RefCell::new(Vec::new());
-        run(&bed, &[1, CLIENTS], |ep, cn, n| {
-            let mut client = DmTree::client(ep.clone(), bed.nodes[cn].clone());
+        run(&test_cluster, &[1, CLIENTS], |ep, cn, n| {
+            let mut client = DmTree::client(ep.clone(), test_cluster.nodes[cn].clone());
             let (gaps, began) = (&gaps, ep.now());
             let (gone, end) = (began + gone_ns, began + 100_000_000);
             async move {

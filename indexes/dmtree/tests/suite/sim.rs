@@ -1,7 +1,7 @@
 //! DMTree in simulated clusters: linearizable in virtual time, replayable, every step charged.
 
-use dmtree_check::bed::Bed;
 use dmtree_check::concurrent::{self, Stress};
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::sim::{Profile, SimFabric};
 use dmtree_fabric::{Core, Endpoint, Fifo, OpKind, Role, Stage, Step, Worker};
@@ -9,7 +9,7 @@ use dmtree_parts::{Page, RangeIndex, ScanRequest, Write};
 use dmtree_pool::PoolOptions;
 use std::ops::Bound;
 
-fn bed(profile: &str, seed: u64) -> (Bed<DmTree>, SimFabric) {
+fn test_cluster(profile: &str, seed: u64) -> (TestCluster<DmTree>, SimFabric) {
     let pool = PoolOptions {
         memory_nodes: 2,
         compute_nodes: 3,
@@ -17,7 +17,7 @@ fn bed(profile: &str, seed: u64) -> (Bed<DmTree>, SimFabric) {
         ..PoolOptions::default()
     };
     let profile = Profile::named(profile).unwrap();
-    Bed::simulated(&profile, seed, &pool, 8 << 20, &Options::default()).unwrap()
+    TestCluster::simulated(&profile, seed, &pool, 8 << 20, &Options::default()).unwrap()
 }
 
 fn stress(seed: u64) -> Stress {
@@ -34,9 +34,9 @@ fn stress(seed: u64) -> Stress {
 }
 
 fn run(profile: &str, seed: u64) -> u64 {
-    let (bed, fabric) = bed(profile, seed);
+    let (test_cluster, fabric) = test_cluster(profile, seed);
     fabric.set_timed(true);
-    let history = concurrent::coroutines(&bed, stress(seed), &mut Fifo);
+    let history = concurrent::coroutines(&test_cluster, stress(seed), &mut Fifo);
     history.check().unwrap_or_else(|e| panic!("{profile}, seed {seed}: {e:?}"));
     fabric.trace_hash()
 }
@@ -63,15 +63,15 @@ fn a_seed_replays() {
 /// the stages that it goes through.
 #[test]
 fn every_stage_is_charged() {
-    let (bed, fabric) = bed("dmtree-artifact-100g", 1);
-    let mut c = bed.client(0).unwrap();
+    let (test_cluster, fabric) = test_cluster("dmtree-artifact-100g", 1);
+    let mut c = test_cluster.client(0).unwrap();
     let key = |i: u64| format!("{:024}", i * 7919 % 5000).into_bytes();
     for i in 0..4000 {
         c.write(&key(i), Write::Put(b"12345678")).unwrap();
     }
     fabric.set_timed(true);
     c.take_counts();
-    let charged = |c: &mut dmtree_check::bed::Client<DmTree>| {
+    let charged = |c: &mut dmtree_check::test_cluster::Client<DmTree>| {
         let counts = c.take_counts().charged;
         let all = Stage::ALL.into_iter().zip(counts);
         all.filter(|(_, n)| *n > 0).map(|(s, _)| s).collect::<Vec<_>>()
@@ -102,22 +102,22 @@ fn every_stage_is_charged() {
 /// The rows of a breakdown add up to what the operations took.
 #[test]
 fn steps_add_up_to_latency() {
-    let (bed, fabric) = bed("dmtree-artifact-100g", 1);
-    let mut c = bed.client(0).unwrap();
+    let (test_cluster, fabric) = test_cluster("dmtree-artifact-100g", 1);
+    let mut c = test_cluster.client(0).unwrap();
     let key = |i: u64| format!("{i:024}").into_bytes();
     for i in 0..500 {
         c.write(&key(i), Write::Put(b"12345678")).unwrap();
     }
     drop(c);
     fabric.set_timed(true);
-    let cn = bed.cluster.compute_node(0).unwrap();
-    let transport = bed.cluster.fabric().attach(cn.cn()).unwrap();
+    let cn = test_cluster.cluster.compute_node(0).unwrap();
+    let transport = test_cluster.cluster.fabric().attach(cn.cn()).unwrap();
     let core = Core::new(transport.clone(), 1 << 24);
     let slot = core.add_slot();
     let ep = Endpoint::new(core.clone(), transport, slot);
     ep.set_timed_steps(true);
     let mut worker = Worker::new(core);
-    let mut client = DmTree::client(ep.clone(), bed.nodes[0].clone());
+    let mut client = DmTree::client(ep.clone(), test_cluster.nodes[0].clone());
     worker.spawn(slot, async move {
         let (mut gets, mut updates) = (0, 0);
         let mut out = Vec::new();
@@ -147,13 +147,13 @@ fn steps_add_up_to_latency() {
 /// a seventh. However many want one key, two groups serve them.
 #[test]
 fn any_number_of_writers_share_a_hot_key() {
-    let (bed, fabric) = bed("dmtree-artifact-100g", 1);
+    let (test_cluster, fabric) = test_cluster("dmtree-artifact-100g", 1);
     fabric.set_timed(true);
-    let cn = bed.cluster.compute_node(0).unwrap();
+    let cn = test_cluster.cluster.compute_node(0).unwrap();
     let mut worker: Option<(Worker<'_>, Endpoint)> = None;
     let (clients, rounds) = (300, 10);
     for i in 0..clients {
-        let transport = bed.cluster.fabric().attach(cn.cn()).unwrap();
+        let transport = test_cluster.cluster.fabric().attach(cn.cn()).unwrap();
         let (worker, first) = worker.get_or_insert_with(|| {
             let core = Core::new(transport.clone(), 1 << 26);
             let ep = Endpoint::new(core.clone(), transport.clone(), core.add_slot());
@@ -162,7 +162,7 @@ fn any_number_of_writers_share_a_hot_key() {
         let core = first.core().clone();
         let slot = core.add_slot();
         let ep = Endpoint::counting_with(core, transport, slot, first);
-        let mut client = DmTree::client(ep, bed.nodes[0].clone());
+        let mut client = DmTree::client(ep, test_cluster.nodes[0].clone());
         worker.spawn(slot, async move {
             for _ in 0..rounds {
                 let value = [i as u8; 8];

@@ -1,9 +1,9 @@
 //! Tables that have come to a new home are unbuilt there: readers cost what they should again, without a single write.
 
-use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{DmTree, Options};
-use dmtree_fabric::{Endpoint, OpKind, Result, Standing, Terms, Totals};
+use dmtree_fabric::{Endpoint, LeaseParameters, OpKind, Result, Standing, Totals};
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::PoolOptions;
 
@@ -14,16 +14,20 @@ fn key(n: u64) -> Vec<u8> {
 }
 
 /// Two compute nodes whose leases hold as long as the test runs.
-fn bed() -> Bed<DmTree> {
+fn test_cluster() -> TestCluster<DmTree> {
     let pool =
         PoolOptions { compute_nodes: 2, memory_bytes_per_node: 32 << 20, ..PoolOptions::default() };
-    let bed: Bed<DmTree> = Bed::new(&pool, 16 << 20, &Options::default()).expect("a pool");
-    let terms =
-        Terms { lease_ns: 600_000_000_000, acknowledge_ns: 600_000_000_000, ..Terms::default() };
-    bed.cluster.judge().expect("in this process").set_terms(terms);
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster: TestCluster<DmTree> =
+        TestCluster::new(&pool, 16 << 20, &Options::default()).expect("a pool");
+    let lease_parameters = LeaseParameters {
+        lease_ns: 600_000_000_000,
+        acknowledge_ns: 600_000_000_000,
+        ..LeaseParameters::default()
+    };
+    test_cluster.cluster.judge().expect("in this process").set_lease_parameters(lease_parameters);
+    let mut c = test_cluster.client(0).expect("attach");
     c.load((0..N).map(|n| (key(n), n.to_le_bytes().to_vec())).collect(), false, 0.7).expect("load");
-    bed
+    test_cluster
 }
 
 fn run<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> T {
@@ -31,8 +35,8 @@ fn run<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> T {
 }
 
 /// The first node hands its tables over to the second one, and goes.
-fn first_leaves(bed: &Bed<DmTree>) {
-    let nodes = [0, 1].map(|i| bed.cluster.compute_node(i).expect("exists"));
+fn first_leaves(test_cluster: &TestCluster<DmTree>) {
+    let nodes = [0, 1].map(|i| test_cluster.cluster.compute_node(i).expect("exists"));
     let eps = [0, 1].map(|i: usize| nodes[i].endpoint(0).expect("a member"));
     let keep = |i: usize| run(&eps[i], nodes[i].keep(&eps[i]));
     (0..2).for_each(keep);
@@ -59,9 +63,9 @@ fn costs(t: &Totals) -> (f64, f64) {
 
 #[test]
 fn readers_whose_writers_have_left_cost_one_round_trip() {
-    let bed = bed();
-    first_leaves(&bed);
-    let mut c = bed.client(1).expect("attach");
+    let test_cluster = test_cluster();
+    first_leaves(&test_cluster);
+    let mut c = test_cluster.client(1).expect("attach");
     let before = c.walk().expect("unbuilt tables break nothing").unbuilt_tables;
     assert!(before > 30, "{before} tables have moved");
     let first = costs(&gets(&mut c, 0..N, true));
@@ -80,9 +84,9 @@ fn readers_whose_writers_have_left_cost_one_round_trip() {
 #[test]
 fn any_reader_has_tables_built() {
     for scans in [false, true] {
-        let bed = bed();
-        first_leaves(&bed);
-        let mut readers: Vec<_> = (0..4).map(|_| bed.client(1).expect("attach")).collect();
+        let test_cluster = test_cluster();
+        first_leaves(&test_cluster);
+        let mut readers: Vec<_> = (0..4).map(|_| test_cluster.client(1).expect("attach")).collect();
         for c in &mut readers {
             if scans {
                 let all = dmtree_parts::ScanRequest {

@@ -2,9 +2,9 @@
 //! geometry (24-byte keys, 8-byte values, 32 slots). First fixed situations, verb by verb; then
 //! means over random keys, compared with what the paper's design implies.
 
-use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
 use dmtree_check::rng::Rng;
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::{OpCounts, OpKind, OpOutcome, SideCounts, Snapshot};
 use dmtree_fptree::{FpTree, Options};
 use dmtree_parts::{Fill, Outcome, Page, RangeIndex, ScanRequest, Write};
@@ -18,24 +18,24 @@ fn key(n: u64) -> Vec<u8> {
 
 /// An index in the state after random inserts, with tables over six compute nodes in stretches that
 /// are scaled down with the keys.
-fn loaded(o: &Options, n: u64) -> Bed<FpTree> {
+fn loaded(o: &Options, n: u64) -> TestCluster<FpTree> {
     let pool = PoolOptions {
         compute_nodes: CNS as u16,
         memory_bytes_per_node: 192 << 20,
         ..PoolOptions::default()
     };
     let o = Options { table_chunk_bytes: 4 << 10, ..o.clone() };
-    let bed = Bed::new(&pool, 64 << 20, &o).expect("a pool and an index");
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster = TestCluster::new(&pool, 64 << 20, &o).expect("a pool and an index");
+    let mut c = test_cluster.client(0).expect("attach");
     let pairs = (0..n).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
     c.load(pairs, false, Fill::RandomInserts { seed: 5 }).expect("load");
-    bed
+    test_cluster
 }
 
 /// A client of a compute node that has read every key, so that its cache has all bottom nodes and
 /// all tables.
-fn warm(bed: &Bed<FpTree>, cn: usize, n: u64) -> Client<FpTree> {
-    let mut c = bed.client(cn).expect("attach");
+fn warm(test_cluster: &TestCluster<FpTree>, cn: usize, n: u64) -> Client<FpTree> {
+    let mut c = test_cluster.client(cn).expect("attach");
     for n in 0..n {
         assert!(c.get(&key(n)).expect("get").is_some());
     }
@@ -127,8 +127,8 @@ const N: u64 = 20_000;
 #[test]
 fn reads_inserts_and_updates_of_every_preset() {
     for (o, insert, update) in presets() {
-        let bed = loaded(&o, N);
-        let mut c = warm(&bed, 0, N);
+        let test_cluster = loaded(&o, N);
+        let mut c = warm(&test_cluster, 0, N);
         for n in 0..2_000 {
             let (value, counts) = cost(&mut c, |c| c.get(&key(n)).expect("get"));
             assert_eq!(value, Some(n.to_le_bytes().to_vec()));
@@ -156,28 +156,28 @@ fn reads_inserts_and_updates_of_every_preset() {
 /// Keys that are in a table but not in its mirror, keys that are in neither, and tables without a
 /// mirror.
 #[test]
-fn reads_that_ask_the_home() {
+fn reads_that_ask_the_owner() {
     let o = Options::dmtree_published();
-    let bed = loaded(&o, N);
+    let test_cluster = loaded(&o, N);
     // No mirror yet; none is needed if this node is the table's owner.
-    let mut cold = bed.client(1).expect("attach");
+    let mut cold = test_cluster.client(1).expect("attach");
     let found = Cost { trips: 2, mn: side(1, 0, 0, 40, 0), cn: side(1, 0, 0, 56, 0), detached: 0 };
-    let (mut at_home, mut elsewhere) = (0, 0);
+    let (mut at_owner, mut elsewhere) = (0, 0);
     for n in 0..N {
         let (_, counts) = cost(&mut cold, |c| c.get(&key(n)).expect("get"));
         // Some also READ inner nodes (below). A mirror makes later reads of the leaf cheap.
         if counts.mn.bytes_read < 1752 {
             if counts.cn == NONE {
                 costs(&counts, search(&o));
-                at_home += 1;
+                at_owner += 1;
             } else {
                 costs(&counts, found);
                 elsewhere += 1;
             }
         }
     }
-    assert!(at_home > elsewhere && elsewhere > 500, "{at_home} {elsewhere}");
-    let mut reader = warm(&bed, 2, N);
+    assert!(at_owner > elsewhere && elsewhere > 500, "{at_owner} {elsewhere}");
+    let mut reader = warm(&test_cluster, 2, N);
     let absent = Cost { trips: 1, mn: NONE, cn: side(1, 0, 0, 56, 0), detached: 0 };
     for n in N..N + 2_000 {
         let (value, counts) = cost(&mut reader, |c| c.get(&key(n)).expect("get"));
@@ -185,7 +185,7 @@ fn reads_that_ask_the_home() {
         costs(&counts, absent);
     }
     // A key that is newer than the mirror.
-    let mut writer = bed.client(3).expect("attach");
+    let mut writer = test_cluster.client(3).expect("attach");
     let mut newer = 0;
     for n in N..N + 300 {
         writer.take_counts();
@@ -206,10 +206,10 @@ fn reads_that_ask_the_home() {
 #[test]
 fn stale_records() {
     let o = Options::dmtree_published();
-    let bed = loaded(&o, N);
-    let mut reader = warm(&bed, 0, N);
-    let mut updater = warm(&bed, 1, N);
-    let mut writer = bed.client(2).expect("attach");
+    let test_cluster = loaded(&o, N);
+    let mut reader = warm(&test_cluster, 0, N);
+    let mut updater = warm(&test_cluster, 1, N);
+    let mut writer = test_cluster.client(2).expect("attach");
     let (mut equally, mut reads, mut updates) = (0, 0, 0);
     for n in N..N + 4_000 {
         writer.take_counts();
@@ -273,11 +273,11 @@ fn stale_records() {
 #[test]
 fn descents() {
     for o in [Options::fptree(), Options::dmtree_published()] {
-        let bed = loaded(&o, N);
-        let mut c = bed.client(4).expect("attach");
+        let test_cluster = loaded(&o, N);
+        let mut c = test_cluster.client(4).expect("attach");
         let levels = u64::from(c.walk().expect("walk").levels);
         assert_eq!(levels, 3);
-        let mut c = bed.client(5).expect("attach");
+        let mut c = test_cluster.client(5).expect("attach");
         let (_, counts) = cost(&mut c, |c| c.get(&key(0)).expect("get"));
         let tables = |bytes| if o.mirrors { 0 } else { bytes };
         let first = Cost {
@@ -300,8 +300,8 @@ fn splits() {
         (Options::fptree_rtc(), true, 7),
         (Options::fptree_locking(), false, 7),
     ] {
-        let bed = loaded(&o, N);
-        let mut c = bed.client(0).expect("attach");
+        let test_cluster = loaded(&o, N);
+        let mut c = test_cluster.client(0).expect("attach");
         let mut splits = 0;
         for n in N..N + 6_000 {
             // With fresh records the lock is taken once.
@@ -337,8 +337,8 @@ fn splits() {
 #[test]
 fn inner_splits() {
     let o = Options::dmtree_published();
-    let bed = loaded(&o, N);
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster = loaded(&o, N);
+    let mut c = test_cluster.client(0).expect("attach");
     c.get(&key(0)).expect("get");
     let mut splits = 0;
     for n in N..N + 12_000 {
@@ -380,8 +380,8 @@ fn near(what: &str, found: f64, wanted: f64) {
 const MANY: u64 = 400_000;
 
 /// For each key the number of keys in its leaf, itself included; the mean over all keys.
-fn mean_company(bed: &Bed<FpTree>) -> f64 {
-    let shape = bed.client(0).expect("attach").walk().expect("walk");
+fn mean_company(test_cluster: &TestCluster<FpTree>) -> f64 {
+    let shape = test_cluster.client(0).expect("attach").walk().expect("walk");
     let leaves = shape.fill.iter().map(|n| *n as f64);
     leaves.enumerate().map(|(n, leaves)| leaves * (n * n) as f64).sum::<f64>() / shape.keys as f64
 }
@@ -391,8 +391,8 @@ fn means_of_searches() {
     for (o, mn, bytes) in
         [(Options::fptree(), 2.042, 97.7), (Options::dmtree_published(), 1.042, 41.7)]
     {
-        let bed = loaded(&o, MANY);
-        let mut c = warm(&bed, 0, MANY);
+        let test_cluster = loaded(&o, MANY);
+        let mut c = warm(&test_cluster, 0, MANY);
         (0..MANY).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
         let t = c.take_counts().total(&[OpKind::Get]);
         let per = |n: u64| n as f64 / t.ops as f64;
@@ -404,7 +404,7 @@ fn means_of_searches() {
         near(
             "false",
             per(t.counts.mn.read) - base as f64,
-            (mean_company(&bed) - 1.0) / 2.0 / 254.0,
+            (mean_company(&test_cluster) - 1.0) / 2.0 / 254.0,
         );
         (MANY..MANY + MANY / 4).for_each(|n| assert!(c.get(&key(n)).expect("get").is_none()));
         let t = c.take_counts().total(&[OpKind::Get]);
@@ -412,7 +412,7 @@ fn means_of_searches() {
         // Absent keys: all keys of the leaf, in the mirror and again in the table.
         let looks = if o.mirrors { 2.0 } else { 1.0 };
         let tables = if o.mirrors { 0.0 } else { 1.0 };
-        near("absent", per(t.counts.mn.read), tables + looks * mean_company(&bed) / 254.0);
+        near("absent", per(t.counts.mn.read), tables + looks * mean_company(&test_cluster) / 254.0);
         assert_eq!(t.counts.cn.read, if o.mirrors { t.ops } else { 0 });
     }
 }
@@ -421,10 +421,11 @@ fn means_of_searches() {
 #[test]
 fn means_of_inserts() {
     for o in [Options::fptree(), Options::dmtree_published()] {
-        let bed = loaded(&o, MANY);
-        let mut clients: Vec<_> = (0..CNS).map(|cn| warm(&bed, cn, MANY)).collect();
+        let test_cluster = loaded(&o, MANY);
+        let mut clients: Vec<_> = (0..CNS).map(|cn| warm(&test_cluster, cn, MANY)).collect();
         let levels = f64::from(clients[0].walk().expect("walk").levels);
-        let misses = || bed.nodes.iter().map(|n| FpTree::cache_stats(n).misses).sum::<u64>();
+        let misses =
+            || test_cluster.nodes.iter().map(|n| FpTree::cache_stats(n).misses).sum::<u64>();
         let before = misses();
         for n in MANY..MANY + MANY / 10 {
             let c = &mut clients[n as usize % CNS];
@@ -455,8 +456,8 @@ fn means_of_inserts() {
 #[test]
 fn means_of_scans() {
     for (o, bytes) in [(Options::fptree(), 4427.0), (Options::dmtree_published(), 3337.0)] {
-        let bed = loaded(&o, MANY);
-        let mut c = warm(&bed, 0, MANY / 8);
+        let test_cluster = loaded(&o, MANY);
+        let mut c = warm(&test_cluster, 0, MANY / 8);
         let mut rng = Rng::new(1);
         let mut page = Page::new();
         for i in 0..20_000 {

@@ -12,10 +12,10 @@ use std::cell::RefCell;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use dmtree_check::bed::Bed;
 use dmtree_check::concurrent::{Stress, coroutines, threads};
 use dmtree_check::history::History;
 use dmtree_check::rng::Rng;
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{Core, Endpoint, NodeId, Policy, SeededRandom, Unfair, Worker};
 use dmtree_fptree::{FpTree, Locks, Options, Tables};
@@ -47,11 +47,11 @@ fn pool(seed: u64) -> PoolOptions {
 }
 
 /// Verbs are delayed, and execute whole.
-fn whole(seed: u64, o: &Options) -> Bed<FpTree> {
-    bed(seed, o, Tearing::Never)
+fn whole(seed: u64, o: &Options) -> TestCluster<FpTree> {
+    test_cluster(seed, o, Tearing::Never)
 }
 
-fn bed(seed: u64, o: &Options, tearing: Tearing) -> Bed<FpTree> {
+fn test_cluster(seed: u64, o: &Options, tearing: Tearing) -> TestCluster<FpTree> {
     let pool = pool(seed);
     let fabric = LocalFabric::with_tearing(Knobs { suspend_one_in: 2, seed }, tearing);
     for m in 0..pool.memory_nodes {
@@ -61,7 +61,7 @@ fn bed(seed: u64, o: &Options, tearing: Tearing) -> Bed<FpTree> {
         fabric.add_node(NodeId::compute(c), pool.chosen_compute_bytes()).expect("a node");
     }
     let cluster = Cluster::format(Arc::new(fabric), &pool).expect("a pool");
-    Bed::on(cluster, cache(o, seed), o).expect("an index")
+    TestCluster::on(cluster, cache(o, seed), o).expect("an index")
 }
 
 /// Usually enough; sometimes room for a few nodes only.
@@ -100,15 +100,15 @@ fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
     from..from + more.map_or(usual, |n| if usual <= 2 { n.div_ceil(64) } else { n })
 }
 
-fn judge(bed: &Bed<FpTree>, history: &History, what: &str) {
+fn judge(test_cluster: &TestCluster<FpTree>, history: &History, what: &str) {
     if let Err((key, violation)) = history.check() {
         panic!("{what}: key {:?}: {violation}", String::from_utf8_lossy(&key));
     }
-    rests(bed);
+    rests(test_cluster);
 }
 
-fn rests(bed: &Bed<FpTree>) {
-    bed.client(0).expect("attach").walk().expect("every invariant holds");
+fn rests(test_cluster: &TestCluster<FpTree>) {
+    test_cluster.client(0).expect("attach").walk().expect("every invariant holds");
 }
 
 /// Few keys (one leaf or two), many writers; scans where tables show which pairs count.
@@ -116,11 +116,11 @@ fn rests(bed: &Bed<FpTree>) {
 fn interleaved_on_few_keys() {
     for seed in seeds(0, 60) {
         let o = preset(seed);
-        let bed = whole(seed, &o);
+        let test_cluster = whole(seed, &o);
         let scan_one_in = if o.tables == Tables::Compute { 30 } else { 0 };
         let s = Stress { seed, keys: 8 + seed % 60, scan_one_in, ..stress() };
-        let history = coroutines(&bed, s, &mut *policy(seed));
-        judge(&bed, &history, &format!("seed {seed}"));
+        let history = coroutines(&test_cluster, s, &mut *policy(seed));
+        judge(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 
@@ -129,12 +129,12 @@ fn interleaved_on_few_keys() {
 fn interleaved_splits() {
     for seed in seeds(100, 60) {
         let o = preset(seed);
-        let bed = whole(seed, &o);
+        let test_cluster = whole(seed, &o);
         let scan_one_in = if o.tables == Tables::Compute { 60 } else { 0 };
         let keys = 300 + seed % 1_500;
         let s = Stress { seed, coroutines: 8, ops: 400, keys, scan_one_in, ..stress() };
-        let history = coroutines(&bed, s, &mut *policy(seed));
-        judge(&bed, &history, &format!("seed {seed}"));
+        let history = coroutines(&test_cluster, s, &mut *policy(seed));
+        judge(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 
@@ -154,10 +154,10 @@ fn interleaved_with_every_combination_of_switches() {
             ..spread(Options::fptree())
         };
         for seed in seeds(bits * 1_000, 2) {
-            let bed = whole(seed, &o);
+            let test_cluster = whole(seed, &o);
             let s = Stress { seed, ops: 150, keys: [12, 400][seed as usize % 2], ..stress() };
-            let history = coroutines(&bed, s, &mut *policy(seed));
-            judge(&bed, &history, &format!("switches {bits:07b}, seed {seed}"));
+            let history = coroutines(&test_cluster, s, &mut *policy(seed));
+            judge(&test_cluster, &history, &format!("switches {bits:07b}, seed {seed}"));
         }
     }
 }
@@ -187,7 +187,7 @@ fn numbered(n: u64) -> Vec<u8> {
     format!("key-{n:020}").into_bytes()
 }
 
-struct Scene {
+struct Scenario {
     seed: u64,
     /// The number of even keys.
     n: u64,
@@ -199,8 +199,8 @@ struct Scene {
 }
 
 fn scans_over_splits(seed: u64, o: &Options, tearing: Tearing) {
-    let bed = bed(seed, o, tearing);
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster = test_cluster(seed, o, tearing);
+    let mut c = test_cluster.client(0).expect("attach");
     let n = 400;
     for i in 0..n {
         c.write(&numbered(2 * i), Write::Put(&0u64.to_le_bytes())).expect("put");
@@ -208,30 +208,31 @@ fn scans_over_splits(seed: u64, o: &Options, tearing: Tearing) {
     let torn = tearing != Tearing::Never;
     let exact = !torn && o.tables == Tables::Compute;
     let acknowledged = RefCell::new(vec![0; n as usize]);
-    let scene = Scene { seed, n, torn, exact, acknowledged };
-    let first = bed.cluster.fabric().attach(NodeId::compute(0)).expect("attach");
+    let scenario = Scenario { seed, n, torn, exact, acknowledged };
+    let first = test_cluster.cluster.fabric().attach(NodeId::compute(0)).expect("attach");
     let core = Core::new(first, 64 << 20);
     let mut worker = Worker::new(core.clone());
     for client in 0..6u64 {
         let slot = core.add_slot();
-        let cn = client as usize % bed.nodes.len();
-        let transport = bed.cluster.fabric().attach(NodeId::compute(cn as u16)).expect("attach");
+        let cn = client as usize % test_cluster.nodes.len();
+        let transport =
+            test_cluster.cluster.fabric().attach(NodeId::compute(cn as u16)).expect("attach");
         let ep = Endpoint::new(core.clone(), transport, slot);
-        let mut index = FpTree::new(ep, bed.nodes[cn].clone());
-        let scene = &scene;
+        let mut index = FpTree::new(ep, test_cluster.nodes[cn].clone());
+        let scenario = &scenario;
         let mut rng = Rng::new(seed << 8 | client);
         worker.spawn(slot, async move {
             for round in 0..150 {
-                let i = rng.below(scene.n);
+                let i = rng.below(scenario.n);
                 match client {
                     // Only one client updates, so that values grow.
-                    0 => scene.update(&mut index, i).await,
+                    0 => scenario.update(&mut index, i).await,
                     1..=3 => {
                         let at = numbered(2 * i + 1);
                         index.write(&at, Write::Put(&[9; 8])).await.expect("put");
                     }
-                    _ if round % 5 == 0 => scene.scan(&mut index, i).await,
-                    _ => scene.get(&mut index, i).await,
+                    _ if round % 5 == 0 => scenario.scan(&mut index, i).await,
+                    _ => scenario.get(&mut index, i).await,
                 }
                 index.endpoint().yield_now().await;
             }
@@ -239,10 +240,10 @@ fn scans_over_splits(seed: u64, o: &Options, tearing: Tearing) {
     }
     worker.run(&mut *policy(seed)).expect("every client ends");
     drop(worker);
-    rests(&bed);
+    rests(&test_cluster);
 }
 
-impl Scene {
+impl Scenario {
     async fn update(&self, index: &mut FpTree, i: u64) {
         let new = self.acknowledged.borrow()[i as usize] + 1;
         let value = new.to_le_bytes();
@@ -306,16 +307,16 @@ fn number(value: &[u8]) -> u64 {
 
 /// Clients that write keys of their own, and read at random. Returns how many writes failed, and
 /// the acknowledged ones.
-fn own_keys(bed: &Bed<FpTree>, seed: u64, ops: u64) -> (u64, Vec<(Vec<u8>, u64)>) {
+fn own_keys(test_cluster: &TestCluster<FpTree>, seed: u64, ops: u64) -> (u64, Vec<(Vec<u8>, u64)>) {
     let failed = RefCell::new(0);
     let written = RefCell::new(Vec::new());
-    let transport = bed.cluster.fabric().attach(NodeId::compute(0)).expect("attach");
+    let transport = test_cluster.cluster.fabric().attach(NodeId::compute(0)).expect("attach");
     let core = Core::new(transport.clone(), 64 << 20);
     let mut worker = Worker::new(core.clone());
     for client in 0..6u64 {
         let slot = core.add_slot();
         let ep = Endpoint::new(core.clone(), transport.clone(), slot);
-        let mut index = FpTree::new(ep, bed.nodes[0].clone());
+        let mut index = FpTree::new(ep, test_cluster.nodes[0].clone());
         let (failed, written) = (&failed, &written);
         let mut rng = Rng::new(seed << 8 | client);
         worker.spawn(slot, async move {
@@ -344,10 +345,10 @@ fn own_keys(bed: &Bed<FpTree>, seed: u64, ops: u64) -> (u64, Vec<(Vec<u8>, u64)>
 fn torn_ascending_verbs_lose_no_write() {
     for seed in seeds(500, 40) {
         let o = preset(seed);
-        let bed = bed(seed, &o, Tearing::Ascending);
-        let (failed, written) = own_keys(&bed, seed, 300);
+        let test_cluster = test_cluster(seed, &o, Tearing::Ascending);
+        let (failed, written) = own_keys(&test_cluster, seed, 300);
         assert_eq!(failed, 0, "seed {seed}");
-        let mut c = bed.client(0).expect("attach");
+        let mut c = test_cluster.client(0).expect("attach");
         for (key, value) in &written {
             let found = c.get(key).expect("get");
             assert_eq!(found, Some(value.to_le_bytes().to_vec()), "seed {seed}");
@@ -363,8 +364,8 @@ fn torn_ascending_verbs_lose_no_write() {
 fn verbs_torn_in_any_order_end() {
     for seed in seeds(600, 15) {
         let o = Options { timeout_ms: 2, ..preset(seed) };
-        let bed = bed(seed, &o, Tearing::AnyOrder);
-        own_keys(&bed, seed, 60);
+        let test_cluster = test_cluster(seed, &o, Tearing::AnyOrder);
+        own_keys(&test_cluster, seed, 60);
     }
 }
 
@@ -373,12 +374,12 @@ fn verbs_torn_in_any_order_end() {
 fn real_threads_on_one_leaf() {
     for seed in seeds(0, 5) {
         let o = Options { leaf_capacity: 128, ..preset(seed) };
-        let bed = Bed::new(&pool(seed), 4 << 20, &o).expect("a pool and an index");
+        let test_cluster = TestCluster::new(&pool(seed), 4 << 20, &o).expect("a pool and an index");
         let scan_one_in = if o.tables == Tables::Compute { 40 } else { 0 };
         let keys = [64, 8, 120][seed as usize % 3];
         let s = Stress { seed, coroutines: 3, ops: 500, keys, scan_one_in, ..stress() };
-        let history = threads(&bed, s);
-        judge(&bed, &history, &format!("seed {seed}"));
+        let history = threads(&test_cluster, s);
+        judge(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 
@@ -388,15 +389,17 @@ fn real_threads_on_one_leaf() {
 fn real_threads_with_splits() {
     for seed in seeds(0, 5) {
         let o = Options { combining: true, ..preset(seed) };
-        let bed = Bed::<FpTree>::new(&pool(seed), 4 << 20, &o).expect("a pool and an index");
+        let test_cluster =
+            TestCluster::<FpTree>::new(&pool(seed), 4 << 20, &o).expect("a pool and an index");
         let key =
             |n: u64| format!("key-{:020}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into_bytes();
         let per = 4_000u64;
         std::thread::scope(|scope| {
             for t in 0..4u64 {
-                let bed = &bed;
+                let test_cluster = &test_cluster;
                 scope.spawn(move || {
-                    let mut c = bed.client(t as usize % bed.nodes.len()).expect("attach");
+                    let mut c =
+                        test_cluster.client(t as usize % test_cluster.nodes.len()).expect("attach");
                     for n in (0..per).map(|i| i * 4 + t) {
                         let w = Write::Insert(&[1; 8]);
                         assert_eq!(c.write(&key(n), w).expect("insert"), Outcome::Done);
@@ -407,7 +410,7 @@ fn real_threads_with_splits() {
                 });
             }
         });
-        let mut c = bed.client(0).expect("attach");
+        let mut c = test_cluster.client(0).expect("attach");
         for n in 0..4 * per {
             assert_eq!(c.get(&key(n)).expect("get"), Some(n.to_le_bytes().to_vec()), "seed {seed}");
         }

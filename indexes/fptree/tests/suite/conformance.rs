@@ -1,8 +1,8 @@
 //! The conformance suite on every preset, in many geometries and with every switch in every
 //! position.
 
-use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{self, Keys};
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::ErrorKind;
 use dmtree_fabric::local::Knobs;
 use dmtree_fptree::format::Geometry;
@@ -35,12 +35,12 @@ fn presets() -> [Options; 5] {
     .map(spread)
 }
 
-fn bed_with(pool: PoolOptions, o: &Options, cache_bytes: u64) -> Bed<FpTree> {
-    Bed::new(&pool, cache_bytes, o).expect("a pool and an index")
+fn test_cluster_with(pool: PoolOptions, o: &Options, cache_bytes: u64) -> TestCluster<FpTree> {
+    TestCluster::new(&pool, cache_bytes, o).expect("a pool and an index")
 }
 
-fn bed(o: &Options) -> Bed<FpTree> {
-    bed_with(pool(), o, 8 << 20)
+fn test_cluster(o: &Options) -> TestCluster<FpTree> {
+    test_cluster_with(pool(), o, 8 << 20)
 }
 
 /// A cache of three nodes.
@@ -50,13 +50,13 @@ fn tiny_cache(o: &Options) -> u64 {
 
 #[test]
 fn basics() {
-    presets().iter().for_each(|o| conformance::basics_of_fixed_lengths(&bed(o)));
+    presets().iter().for_each(|o| conformance::basics_of_fixed_lengths(&test_cluster(o)));
 }
 
 #[test]
 fn model_hashed_keys() {
     for (seed, o) in (0..).zip(presets()) {
-        conformance::model(&bed(&o), seed, Keys::Hashed24, 3_000, 20_000);
+        conformance::model(&test_cluster(&o), seed, Keys::Hashed24, 3_000, 20_000);
     }
 }
 
@@ -64,7 +64,7 @@ fn model_hashed_keys() {
 fn model_ascending_keys_in_high_trees() {
     for (seed, o) in (10..).zip(presets()) {
         let o = Options { key_bytes: 8, fanout: 8, ..o };
-        conformance::model(&bed(&o), seed, Keys::Ascending, 4_000, 14_000);
+        conformance::model(&test_cluster(&o), seed, Keys::Ascending, 4_000, 14_000);
     }
 }
 
@@ -72,9 +72,9 @@ fn model_ascending_keys_in_high_trees() {
 fn model_capacities() {
     for leaf_capacity in [64, 128] {
         let o = Options { leaf_capacity, ..spread(Options::dmtree_published()) };
-        conformance::model(&bed(&o), 20, Keys::Hashed24, 4_000, 15_000);
+        conformance::model(&test_cluster(&o), 20, Keys::Hashed24, 4_000, 15_000);
         let o = Options { leaf_capacity, ..Options::fptree() };
-        conformance::model(&bed(&o), 21, Keys::Hashed24, 4_000, 15_000);
+        conformance::model(&test_cluster(&o), 21, Keys::Hashed24, 4_000, 15_000);
     }
 }
 
@@ -83,10 +83,10 @@ fn model_three_memory_nodes() {
     // Small chunks, so that all memory nodes have leaves, inner nodes and tables.
     let pool = PoolOptions { memory_nodes: 3, chunk_bytes: Some(64 << 10), ..pool() };
     for (seed, o) in (30..).zip(presets()) {
-        let bed = bed_with(pool.clone(), &o, 8 << 20);
-        conformance::model(&bed, seed, Keys::Hashed24, 3_000, 15_000);
+        let test_cluster = test_cluster_with(pool.clone(), &o, 8 << 20);
+        conformance::model(&test_cluster, seed, Keys::Hashed24, 3_000, 15_000);
         for n in 0..3 {
-            let mut c = bed.client(0).expect("attach");
+            let mut c = test_cluster.client(0).expect("attach");
             c.walk().expect("walk");
             let counts = c.take_counts();
             let node = dmtree_fabric::NodeId::memory(n);
@@ -100,9 +100,9 @@ fn model_cache_of_three_nodes() {
     for (seed, o) in (40..).zip(presets()) {
         for adaptive_capacity in [true, false] {
             let o = Options { fanout: 8, adaptive_capacity, ..o.clone() };
-            let bed = bed_with(pool(), &o, tiny_cache(&o));
-            conformance::model(&bed, seed, Keys::Hashed24, 2_000, 8_000);
-            let shape = bed.client(0).expect("attach").walk().expect("walk");
+            let test_cluster = test_cluster_with(pool(), &o, tiny_cache(&o));
+            conformance::model(&test_cluster, seed, Keys::Hashed24, 2_000, 8_000);
+            let shape = test_cluster.client(0).expect("attach").walk().expect("walk");
             let larger = shape.leaves.iter().any(|(slots, _)| *slots > 32);
             assert_eq!(larger, adaptive_capacity, "{:?}", shape.leaves);
         }
@@ -122,7 +122,7 @@ fn model_every_switch() {
             combining: on(5),
             ..spread(Options::fptree())
         };
-        conformance::model(&bed(&o), 50 + u64::from(bits), Keys::Hashed24, 1_000, 3_000);
+        conformance::model(&test_cluster(&o), 50 + u64::from(bits), Keys::Hashed24, 1_000, 3_000);
     }
 }
 
@@ -130,16 +130,26 @@ fn model_every_switch() {
 fn model_suspended_at_random_verbs() {
     for (seed, o) in (120..).zip(presets()) {
         let pool = PoolOptions { knobs: Knobs { suspend_one_in: 3, seed }, ..pool() };
-        conformance::model(&bed_with(pool, &o, 8 << 20), seed, Keys::Hashed24, 2_000, 10_000);
+        conformance::model(
+            &test_cluster_with(pool, &o, 8 << 20),
+            seed,
+            Keys::Hashed24,
+            2_000,
+            10_000,
+        );
     }
 }
 
 #[test]
 fn load() {
     for o in presets() {
-        conformance::load(&bed(&o), Keys::Hashed24, 20_000);
-        conformance::load(&bed(&Options { fanout: 8, ..o.clone() }), Keys::Hashed24, 5_000);
-        conformance::load(&bed(&o), Keys::Hashed24, 20);
+        conformance::load(&test_cluster(&o), Keys::Hashed24, 20_000);
+        conformance::load(
+            &test_cluster(&Options { fanout: 8, ..o.clone() }),
+            Keys::Hashed24,
+            5_000,
+        );
+        conformance::load(&test_cluster(&o), Keys::Hashed24, 20);
     }
 }
 
@@ -147,8 +157,8 @@ fn load() {
 #[test]
 fn load_of_the_highest_key() {
     for (n, fill) in [(33u64, 1.0), (34, 1.0), (2, 0.01), (23, 0.7)] {
-        let bed = bed(&Options::fptree());
-        let mut c = bed.client(0).expect("attach");
+        let test_cluster = test_cluster(&Options::fptree());
+        let mut c = test_cluster.client(0).expect("attach");
         let mut pairs: Vec<_> =
             (1..n).map(|n| (Keys::Hashed24.key(n), n.to_le_bytes().to_vec())).collect();
         pairs.push((vec![0xff; 24], vec![1; 8]));
@@ -167,8 +177,8 @@ fn load_of_the_highest_key() {
 fn loads_as_random_inserts_would() {
     let pool = PoolOptions { memory_bytes_per_node: 128 << 20, ..pool() };
     for o in [Options::fptree(), spread(Options::dmtree_published())] {
-        let bed = || bed_with(pool.clone(), &o, 64 << 20);
-        conformance::random_fill(&bed(), &bed(), 400_000);
+        let test_cluster = || test_cluster_with(pool.clone(), &o, 64 << 20);
+        conformance::random_fill(&test_cluster(), &test_cluster(), 400_000);
     }
 }
 
@@ -178,7 +188,7 @@ fn odd_lengths() {
     for o in presets() {
         for (key_bytes, value_bytes) in [(1, 0), (3, 1), (13, 7), (16, 100), (200, 1000)] {
             let o = Options { key_bytes, value_bytes, ..o.clone() };
-            let c = &mut bed(&o).client(0).expect("attach");
+            let c = &mut test_cluster(&o).client(0).expect("attach");
             let key = |n: u32| {
                 let mut key = n.wrapping_mul(0x9e37_79b9).to_be_bytes().to_vec();
                 key.resize(key_bytes as usize, n as u8);
@@ -203,13 +213,13 @@ fn odd_lengths() {
 fn tables_overflow_to_memory_nodes() {
     let pool = PoolOptions { compute_bytes_per_node: 8 << 10, ..pool() };
     for o in [Options::fptree_cache(), Options::fptree_locking(), Options::dmtree_published()] {
-        let bed = bed_with(pool.clone(), &o, 8 << 20);
-        conformance::model(&bed, 130, Keys::Hashed24, 8_000, 16_000);
-        let mut writer = bed.client(0).expect("attach");
+        let test_cluster = test_cluster_with(pool.clone(), &o, 8 << 20);
+        conformance::model(&test_cluster, 130, Keys::Hashed24, 8_000, 16_000);
+        let mut writer = test_cluster.client(0).expect("attach");
         for n in 0..20_000u64 {
             writer.write(&Keys::Hashed24.key(n), Write::Put(&n.to_le_bytes())).expect("put");
         }
-        let mut c = bed.client(1).expect("attach");
+        let mut c = test_cluster.client(1).expect("attach");
         let shape = c.walk().expect("walk");
         assert!(shape.table_bytes > 3 * (8 << 10), "{} bytes of tables", shape.table_bytes);
     }
@@ -220,8 +230,8 @@ fn tables_overflow_to_memory_nodes() {
 fn full_memory_nodes() {
     let pool = PoolOptions { memory_bytes_per_node: 2 << 20, ..pool() };
     for o in presets() {
-        let bed = bed_with(pool.clone(), &o, 8 << 20);
-        let mut c = bed.client(0).expect("attach");
+        let test_cluster = test_cluster_with(pool.clone(), &o, 8 << 20);
+        let mut c = test_cluster.client(0).expect("attach");
         let mut stored = 0;
         let mut failures = 0;
         for n in 0..60_000 {

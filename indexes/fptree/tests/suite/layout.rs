@@ -1,8 +1,8 @@
 //! Byte layouts, read from memory: offsets and sizes at the published geometry (24-byte keys,
 //! 8-byte values, 32 slots).
 
-use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::{Endpoint, GlobalAddr, Role};
 use dmtree_fptree::format::{Geometry, table};
 use dmtree_fptree::{FpNode, FpTree, Options};
@@ -10,16 +10,16 @@ use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{RangeIndex, Write};
 use dmtree_pool::PoolOptions;
 
-fn bed(o: &Options, cache_bytes: u64) -> Bed<FpTree> {
+fn test_cluster(o: &Options, cache_bytes: u64) -> TestCluster<FpTree> {
     let pool = PoolOptions { compute_nodes: 2, ..PoolOptions::default() };
-    Bed::new(&pool, cache_bytes, o).expect("a pool and an index")
+    TestCluster::new(&pool, cache_bytes, o).expect("a pool and an index")
 }
 
 struct Raw(Endpoint);
 
 impl Raw {
-    fn of(bed: &Bed<FpTree>) -> Self {
-        Self(bed.cluster.compute_node(0).expect("a node").endpoint(0).expect("attach"))
+    fn of(test_cluster: &TestCluster<FpTree>) -> Self {
+        Self(test_cluster.cluster.compute_node(0).expect("a node").endpoint(0).expect("attach"))
     }
 
     fn read(&self, at: GlobalAddr, len: u32) -> Vec<u8> {
@@ -28,8 +28,8 @@ impl Raw {
     }
 
     /// The root node's address, from the catalog of the pool.
-    fn root(&self, bed: &Bed<FpTree>) -> GlobalAddr {
-        let pool = bed.cluster.compute_node(0).expect("a node");
+    fn root(&self, test_cluster: &TestCluster<FpTree>) -> GlobalAddr {
+        let pool = test_cluster.cluster.compute_node(0).expect("a node");
         let found = self.0.core().block_on(self.0.slot(), pool.find_index(&self.0, "test"));
         let entry = found.expect("the catalog").expect("the index");
         addr(&self.read(entry.root_word, 8), 0)
@@ -72,14 +72,14 @@ fn sizes() {
 
 #[test]
 fn an_index_of_one_leaf() {
-    for (o, home) in
+    for (o, owner) in
         [(Options::fptree(), Role::Memory), (Options::dmtree_published(), Role::Compute)]
     {
-        let bed = bed(&o, 8 << 20);
-        let mut c = bed.client(0).expect("attach");
+        let test_cluster = test_cluster(&o, 8 << 20);
+        let mut c = test_cluster.client(0).expect("attach");
         put(&mut c, 0..3);
-        let raw = Raw::of(&bed);
-        let inner = raw.read(raw.root(&bed), 1752);
+        let raw = Raw::of(&test_cluster);
+        let inner = raw.read(raw.root(&test_cluster), 1752);
         assert_eq!(inner[0..24], [0xff; 24], "max key");
         assert_eq!(inner[24..48], [0; 24], "min key");
         assert_eq!(word(&inner, 48), 0, "right sibling");
@@ -87,7 +87,7 @@ fn an_index_of_one_leaf() {
         assert_eq!(word(&inner, 60), 1, "valid, version 0");
         assert_eq!(inner[68..92], [0; 24], "key of the record");
         let (leaf, table) = (addr(&inner, 92), addr(&inner, 100));
-        assert_eq!((leaf.node().role(), table.node().role()), (Role::Memory, home));
+        assert_eq!((leaf.node().role(), table.node().role()), (Role::Memory, owner));
         assert_eq!(half(&inner, 108), 32, "capacity");
         assert!(inner[112..1736].iter().all(|b| *b == 0), "31 free records and the pad");
         assert!(word(&inner, 1736) != 0 && word(&inner, 1736) >> 32 == 0, "checksum");
@@ -119,13 +119,13 @@ fn an_index_of_one_leaf() {
 
 #[test]
 fn a_leaf_that_was_divided() {
-    let bed = bed(&Options::dmtree_published(), 8 << 20);
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster = test_cluster(&Options::dmtree_published(), 8 << 20);
+    let mut c = test_cluster.client(0).expect("attach");
     put(&mut c, 0..33);
     let mut keys: Vec<_> = (0..33).map(key).collect();
     keys.sort();
-    let raw = Raw::of(&bed);
-    let inner = raw.read(raw.root(&bed), 1752);
+    let raw = Raw::of(&test_cluster);
+    let inner = raw.read(raw.root(&test_cluster), 1752);
     // The left record has its version raised by one; the right one begins at 0, with the first key
     // that moved.
     assert_eq!((word(&inner, 60), word(&inner, 112)), (1 | 1 << 8, 1));
@@ -161,13 +161,17 @@ fn a_leaf_that_was_divided() {
 fn a_leaf_that_grew() {
     let o = Options { fanout: 8, ..Options::dmtree_published() };
     let least = FpNode::least_cache_bytes(&Geometry::new(&o));
-    let bed = bed(&o, least);
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster = test_cluster(&o, least);
+    let mut c = test_cluster.client(0).expect("attach");
     let mut n = 0;
     while !c.walk().expect("walk").leaves.iter().any(|(slots, _)| *slots == 128) {
         put(&mut c, n..n + 1);
         n += 1;
-        assert!(n < 10_000, "leaves do not grow: {:?}", FpTree::cache_stats(&bed.nodes[0]));
+        assert!(
+            n < 10_000,
+            "leaves do not grow: {:?}",
+            FpTree::cache_stats(&test_cluster.nodes[0])
+        );
     }
     let shape = c.walk().expect("walk");
     assert_eq!(shape.keys, n);
@@ -179,28 +183,28 @@ fn a_leaf_that_grew() {
 fn tables_go_round() {
     let o = Options { table_chunk_bytes: 4 << 10, ..Options::dmtree_published() };
     let pool = PoolOptions { compute_nodes: 4, ..PoolOptions::default() };
-    let bed = Bed::<FpTree>::new(&pool, 8 << 20, &o).expect("a pool and an index");
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster = TestCluster::<FpTree>::new(&pool, 8 << 20, &o).expect("a pool and an index");
+    let mut c = test_cluster.client(0).expect("attach");
     let pairs = (0..20_000u64).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
     c.load(pairs, false, 0.7).expect("load");
-    let raw = Raw::of(&bed);
-    let mut at = raw.root(&bed);
+    let raw = Raw::of(&test_cluster);
+    let mut at = raw.root(&test_cluster);
     let mut inner = raw.read(at, 1752);
     while inner[57] == 0 {
         at = addr(&inner, 92);
         inner = raw.read(at, 1752);
     }
-    let (mut leaf, mut homes) = (addr(&inner, 92), vec![addr(&inner, 100).node().index()]);
+    let (mut leaf, mut owners) = (addr(&inner, 92), vec![addr(&inner, 100).node().index()]);
     loop {
         let header = raw.read(leaf, 80);
         leaf = addr(&header, 56);
         if leaf.is_null() {
             break;
         }
-        homes.push(addr(&header, 64).node().index());
+        owners.push(addr(&header, 64).node().index());
     }
     // The first table was made with the index. 4 KiB hold 73 tables of 56 bytes.
-    for (i, home) in homes[1..].iter().enumerate() {
-        assert_eq!(*home, i / 73 % 4, "table {i}");
+    for (i, owner) in owners[1..].iter().enumerate() {
+        assert_eq!(*owner, i / 73 % 4, "table {i}");
     }
 }

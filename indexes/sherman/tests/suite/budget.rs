@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{NodeId, OpKind, OpOutcome, Totals};
 use dmtree_parts::{Fill, Outcome, Page, ScanRequest, Write};
@@ -17,19 +17,20 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-fn warm(o: &Options) -> (Bed<Sherman>, Client<Sherman>) {
+fn warm(o: &Options) -> (TestCluster<Sherman>, Client<Sherman>) {
     let fabric = LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, 128 << 10);
     let pool = PoolOptions { memory_bytes_per_node: 64 << 20, ..PoolOptions::default() };
     fabric.add_node(NodeId::memory(0), pool.memory_bytes_per_node).expect("new");
     fabric.add_node(NodeId::compute(0), pool.chosen_compute_bytes()).expect("new");
     let cluster = Cluster::format(Arc::new(fabric), &pool).expect("a pool");
-    let bed: Bed<Sherman> = Bed::on(cluster, 8 << 20, o).expect("an index");
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster: TestCluster<Sherman> =
+        TestCluster::on(cluster, 8 << 20, o).expect("an index");
+    let mut c = test_cluster.client(0).expect("attach");
     let pairs = (0..N).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
     c.load(pairs, false, Fill::Even(0.7)).expect("load");
     (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     c.take_counts();
-    (bed, c)
+    (test_cluster, c)
 }
 
 /// Per operation: round trips, verbs, bytes read, bytes written.
@@ -52,7 +53,7 @@ fn updates_and_inserts_by_rung() {
         (Options::published(), [3.0, 4.0, 1166.0, 42.0]),
     ];
     for (o, wanted) in rungs {
-        let (_bed, mut c) = warm(&o);
+        let (_test_cluster, mut c) = warm(&o);
         for n in 0..1_000 {
             assert_eq!(c.write(&key(n), Write::Update(&[9; 8])).expect("update"), Outcome::Done);
         }
@@ -74,7 +75,7 @@ fn updates_and_inserts_by_rung() {
 #[test]
 fn searches_read_a_leaf_and_nothing_else() {
     for o in [Options::fg(), Options::published()] {
-        let (_bed, mut c) = warm(&o);
+        let (_test_cluster, mut c) = warm(&o);
         (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
         (N..2 * N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_none()));
         assert_eq!(per(&c.take_counts().total(&[OpKind::Get])), [1.0, 1.0, 1166.0, 0.0]);
@@ -83,7 +84,7 @@ fn searches_read_a_leaf_and_nothing_else() {
 
 #[test]
 fn a_scan_reads_the_leaves_of_its_range() {
-    let (_bed, mut c) = warm(&Options::published());
+    let (_test_cluster, mut c) = warm(&Options::published());
     let mut page = Page::new();
     let low = key(7);
     let r = ScanRequest {
@@ -102,7 +103,7 @@ fn a_scan_reads_the_leaves_of_its_range() {
 /// (and unlock), the descent to the page above, lock, READ, WRITE.
 #[test]
 fn a_split_looks_for_its_parent_from_the_root() {
-    let (_bed, mut c) = warm(&Options { lazy_splits: false, ..Options::published() });
+    let (_test_cluster, mut c) = warm(&Options { lazy_splits: false, ..Options::published() });
     for n in N..2 * N {
         c.write(&key(n), Write::Insert(&[9; 8])).expect("insert");
     }

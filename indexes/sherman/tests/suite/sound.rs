@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{self, Keys};
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::Options;
 use dmtree_fabric::NodeId;
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
@@ -20,12 +20,12 @@ fn pool() -> PoolOptions {
     }
 }
 
-fn bed_with(pool: PoolOptions, o: &Options, cache_bytes: u64) -> Bed<Sherman> {
-    Bed::new(&pool, cache_bytes, o).expect("a pool and an index")
+fn test_cluster_with(pool: PoolOptions, o: &Options, cache_bytes: u64) -> TestCluster<Sherman> {
+    TestCluster::new(&pool, cache_bytes, o).expect("a pool and an index")
 }
 
-fn bed(o: &Options) -> Bed<Sherman> {
-    bed_with(pool(), o, 8 << 20)
+fn test_cluster(o: &Options) -> TestCluster<Sherman> {
+    test_cluster_with(pool(), o, 8 << 20)
 }
 
 /// A pool with on-chip memory in its memory nodes.
@@ -43,22 +43,22 @@ fn with_chips(chip_bytes: u32) -> Cluster {
 
 #[test]
 fn basics() {
-    conformance::basics(&bed(&sound::options()));
+    conformance::basics(&test_cluster(&sound::options()));
 }
 
 #[test]
 fn model_of_every_kind_of_keys() {
-    conformance::model(&bed(&sound::options()), 1, Keys::Short, 2_000, 30_000);
-    conformance::model(&bed(&sound::options()), 2, Keys::Hashed24, 3_000, 30_000);
-    conformance::model(&bed(&sound::options()), 3, Keys::LongPrefix, 2_000, 20_000);
-    conformance::model(&bed(&sound::options()), 4, Keys::AnyLength, 1_000, 15_000);
+    conformance::model(&test_cluster(&sound::options()), 1, Keys::Short, 2_000, 30_000);
+    conformance::model(&test_cluster(&sound::options()), 2, Keys::Hashed24, 3_000, 30_000);
+    conformance::model(&test_cluster(&sound::options()), 3, Keys::LongPrefix, 2_000, 20_000);
+    conformance::model(&test_cluster(&sound::options()), 4, Keys::AnyLength, 1_000, 15_000);
 }
 
 #[test]
 fn model_capacities() {
     for leaf_capacity in [4, 7, 64, 128] {
         let o = Options { leaf_capacity, ..sound::options() };
-        conformance::model(&bed(&o), 5, Keys::Hashed24, 4_000, 15_000);
+        conformance::model(&test_cluster(&o), 5, Keys::Hashed24, 4_000, 15_000);
     }
 }
 
@@ -66,16 +66,16 @@ fn model_capacities() {
 fn model_inline_sizes() {
     for (k, v) in [(8, 0), (8, 8), (16, 16), (64, 256), (24, 0)] {
         let o = Options { key_inline_bytes: k, value_inline_bytes: v, ..sound::options() };
-        conformance::model(&bed(&o), u64::from(k + v), Keys::AnyLength, 400, 5_000);
+        conformance::model(&test_cluster(&o), u64::from(k + v), Keys::AnyLength, 400, 5_000);
     }
 }
 
 #[test]
 fn model_locks_on_chip_or_not() {
     for chip_bytes in [0, 64, 128 << 10] {
-        let bed: Bed<Sherman> =
-            Bed::on(with_chips(chip_bytes), 8 << 20, &sound::options()).expect("an index");
-        conformance::model(&bed, 6, Keys::Hashed24, 1_000, 6_000);
+        let test_cluster: TestCluster<Sherman> =
+            TestCluster::on(with_chips(chip_bytes), 8 << 20, &sound::options()).expect("an index");
+        conformance::model(&test_cluster, 6, Keys::Hashed24, 1_000, 6_000);
     }
 }
 
@@ -84,7 +84,7 @@ fn model_few_locks() {
     for (locks, memory_nodes) in [(1, 1), (1, 3), (7, 2)] {
         let pool = PoolOptions { memory_nodes, ..pool() };
         let o = Options { locks, ..sound::options() };
-        conformance::model(&bed_with(pool, &o, 8 << 20), 7, Keys::Hashed24, 2_000, 10_000);
+        conformance::model(&test_cluster_with(pool, &o, 8 << 20), 7, Keys::Hashed24, 2_000, 10_000);
     }
 }
 
@@ -92,32 +92,38 @@ fn model_few_locks() {
 fn model_cache_of_three_nodes() {
     let o = Options { fanout: 8, ..sound::options() };
     let tiny = 3 * Node::least_cache_bytes(&o.geometry());
-    conformance::model(&bed_with(pool(), &o, tiny), 8, Keys::Hashed24, 3_000, 15_000);
-    conformance::model(&bed_with(pool(), &o, tiny), 9, Keys::LongPrefix, 2_000, 10_000);
+    conformance::model(&test_cluster_with(pool(), &o, tiny), 8, Keys::Hashed24, 3_000, 15_000);
+    conformance::model(&test_cluster_with(pool(), &o, tiny), 9, Keys::LongPrefix, 2_000, 10_000);
 }
 
 #[test]
 fn model_high_trees_and_short_lives() {
     let o = Options { fanout: 8, leaf_capacity: 6, ..sound::options() };
-    conformance::model(&bed(&o), 10, Keys::Ascending, 10_000, 40_000);
-    let pool = PoolOptions { life_bits: 2, ..pool() };
-    conformance::model(&bed_with(pool, &o, 8 << 20), 11, Keys::Hashed24, 2_000, 30_000);
+    conformance::model(&test_cluster(&o), 10, Keys::Ascending, 10_000, 40_000);
+    let pool = PoolOptions { generation_bits: 2, ..pool() };
+    conformance::model(&test_cluster_with(pool, &o, 8 << 20), 11, Keys::Hashed24, 2_000, 30_000);
 }
 
 #[test]
 fn model_suspended_at_random_verbs() {
     let pool = PoolOptions { knobs: Knobs { suspend_one_in: 3, seed: 11 }, ..pool() };
-    conformance::model(&bed_with(pool, &sound::options(), 8 << 20), 12, Keys::Short, 2_000, 15_000);
+    conformance::model(
+        &test_cluster_with(pool, &sound::options(), 8 << 20),
+        12,
+        Keys::Short,
+        2_000,
+        15_000,
+    );
 }
 
 #[test]
 fn lengths_fills_and_loads() {
-    conformance::lengths(&bed(&sound::options()));
+    conformance::lengths(&test_cluster(&sound::options()));
     let o = Options { fanout: 8, ..sound::options() };
-    conformance::fill_and_empty(&bed(&o), Keys::Ascending, 6_000, false);
-    conformance::fill_and_empty(&bed(&o), Keys::Ascending, 6_000, true);
-    conformance::fill_and_empty(&bed(&o), Keys::LongPrefix, 3_000, false);
-    conformance::load(&bed(&sound::options()), Keys::Hashed24, 20_000);
-    conformance::load(&bed(&o), Keys::AnyLength, 500);
-    conformance::load(&bed(&sound::options()), Keys::Hashed24, 20);
+    conformance::fill_and_empty(&test_cluster(&o), Keys::Ascending, 6_000, false);
+    conformance::fill_and_empty(&test_cluster(&o), Keys::Ascending, 6_000, true);
+    conformance::fill_and_empty(&test_cluster(&o), Keys::LongPrefix, 3_000, false);
+    conformance::load(&test_cluster(&sound::options()), Keys::Hashed24, 20_000);
+    conformance::load(&test_cluster(&o), Keys::AnyLength, 500);
+    conformance::load(&test_cluster(&sound::options()), Keys::Hashed24, 20);
 }

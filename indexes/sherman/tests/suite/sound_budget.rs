@@ -1,8 +1,8 @@
 //! The exact costs of operations of the sound `sherman`: the published round trips and verbs, and
 //! the published bytes within 3 %.
 
-use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::{OpKind, OpOutcome, Totals};
 use dmtree_parts::{Fill, Outcome, Page, ScanRequest, Write};
 use dmtree_pool::PoolOptions;
@@ -16,15 +16,16 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-fn warm() -> (Bed<Sherman>, Client<Sherman>) {
+fn warm() -> (TestCluster<Sherman>, Client<Sherman>) {
     let pool = PoolOptions { memory_bytes_per_node: 64 << 20, ..PoolOptions::default() };
-    let bed: Bed<Sherman> = Bed::new(&pool, 8 << 20, &sound::options()).expect("an index");
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster: TestCluster<Sherman> =
+        TestCluster::new(&pool, 8 << 20, &sound::options()).expect("an index");
+    let mut c = test_cluster.client(0).expect("attach");
     let pairs = (0..N).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
     c.load(pairs, false, Fill::Even(0.7)).expect("load");
     (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     c.take_counts();
-    (bed, c)
+    (test_cluster, c)
 }
 
 /// Per operation: round trips, verbs, bytes read, bytes written.
@@ -37,7 +38,7 @@ fn per(t: &Totals) -> [f64; 4] {
 
 #[test]
 fn searches_and_writes_cost_what_was_published() {
-    let (_bed, mut c) = warm();
+    let (_test_cluster, mut c) = warm();
     (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     (N..2 * N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_none()));
     let search = per(&c.take_counts().total(&[OpKind::Get]));
@@ -67,7 +68,7 @@ fn searches_and_writes_cost_what_was_published() {
 
 #[test]
 fn a_scan_reads_its_leaves_together() {
-    let (_bed, mut c) = warm();
+    let (_test_cluster, mut c) = warm();
     let mut page = Page::new();
     let low = key(7);
     let r = ScanRequest {
@@ -89,7 +90,7 @@ fn a_scan_reads_its_leaves_together() {
 /// Lock, READ, {WRITE sibling, CAS tag}, [WRITE commit word, image, entry], and the record above.
 #[test]
 fn a_split_takes_six_round_trips() {
-    let (_bed, mut c) = warm();
+    let (_test_cluster, mut c) = warm();
     for n in N..2 * N {
         c.write(&key(n), Write::Insert(&[9; 8])).expect("insert");
     }

@@ -64,14 +64,14 @@ impl Drop for Pinned<'_> {
         let c = self.0;
         let held = c.held.take();
         if c.ep.is_quiet() {
-            held.into_iter().for_each(|(at, word)| c.node.orphan(at, word));
+            held.into_iter().for_each(|(at, word)| c.node.abandoned_lock(at, word));
             c.epoch.borrow().leave();
             return;
         }
         let epoch = c.epoch.replace(Rc::new(c.node.pool.register()));
         let node = c.node.clone();
         c.ep.when_quiet(move || {
-            held.into_iter().for_each(|(at, word)| node.orphan(at, word));
+            held.into_iter().for_each(|(at, word)| node.abandoned_lock(at, word));
             epoch.leave();
         });
     }

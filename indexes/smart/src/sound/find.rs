@@ -27,9 +27,9 @@ use dmtree_pool::Grant;
 
 use super::cache;
 use super::client::Smart;
-use super::defects::Defect;
 use super::format::head::{self, Head, NodeType, SLOTS_AT, State, prefix_hash, slot_at};
 use super::format::slot::{Child, Slot, Symbol};
+use super::mutants::Mutant;
 
 /// A node as it was read.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl View {
 
     /// The grant under which the allocator knows it.
     pub fn grant(&self) -> Grant {
-        Grant { addr: self.at, life: self.head.life }
+        Grant { addr: self.at, generation: self.head.generation }
     }
 }
 
@@ -137,7 +137,9 @@ impl Smart {
             let Some(start) = cache::start(&self.node.cache, key) else { break };
             let view = self.read_node(start.node.addr, start.kind).await?;
             let fits = |v: &View| {
-                v.head.life == start.node.life && v.head.len == start.len && v.head.is_linked()
+                v.head.generation == start.node.generation
+                    && v.head.len == start.len
+                    && v.head.is_linked()
             };
             if let Some(view) = view.filter(|v| fits(v) && v.leads_to(key)) {
                 return Ok(view);
@@ -148,7 +150,7 @@ impl Smart {
         self.node.misses.fetch_add(1, Ordering::Relaxed);
         let top = self.top().await?;
         let view = self.read_node(top.addr, NodeType::LARGEST).await?;
-        let view = view.filter(|v| v.head.life == top.life && v.head.len == 0);
+        let view = view.filter(|v| v.head.generation == top.generation && v.head.len == 0);
         view.ok_or_else(|| Error::corrupt(format!("the root at {} is gone", top.addr)))
     }
 
@@ -277,17 +279,17 @@ impl Smart {
 
 /// Bytes to WRITE for a new node: all of its memory where an earlier generation may have left
 /// slots.
-pub(crate) fn image_bytes(life: u16, kind: NodeType) -> usize {
-    if life == 1 { kind.bytes() } else { NodeType::LARGEST.bytes() }
+pub(crate) fn image_bytes(generation: u16, kind: NodeType) -> usize {
+    if generation == 1 { kind.bytes() } else { NodeType::LARGEST.bytes() }
 }
 
 impl Smart {
     /// The head of a new node. No old pointer can lead to memory that was never used, so such a
     /// node is linked at once.
-    pub(crate) fn new_head(&self, len: usize, kind: NodeType, life: u16) -> Head {
-        let at_once = life == 1 || self.node.has(Defect::NeverYoung);
+    pub(crate) fn new_head(&self, len: usize, kind: NodeType, generation: u16) -> Head {
+        let at_once = generation == 1 || self.node.has(Mutant::NeverYoung);
         let state = if at_once { State::Linked } else { State::Young };
-        Head { len, kind, state, closings: 0, life }
+        Head { len, kind, state, closings: 0, generation }
     }
 }
 

@@ -189,7 +189,7 @@ impl Smart {
             Seen::Mine(view) => Ok(Some(view)),
             Seen::Dead(_) => {
                 // The deleting client may have stopped before it unlinked the leaf.
-                self.node.push_chore(Chore::Bury(key.to_vec()));
+                self.node.push_chore(Chore::Close(key.to_vec()));
                 Ok(None)
             }
             Seen::Other(_) => Ok(None),

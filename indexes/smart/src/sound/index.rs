@@ -82,8 +82,8 @@ impl RangeIndex for Smart {
         self.maintain_op().await
     }
 
-    async fn census(&mut self) -> Result<Found> {
-        self.census_op().await
+    async fn gc(&mut self) -> Result<Found> {
+        self.gc_op().await
     }
 
     async fn walk(&mut self) -> Result<Shape> {
@@ -107,8 +107,8 @@ impl Smart {
         let grant = self.take_node(GlobalAddr::NULL, &mut taken).await?;
         let kind = NodeType::LARGEST;
         let mut image = self.buf(kind.bytes()).await?;
-        let life = grant.life;
-        let head = Head { len: 0, kind, state: State::Linked, closings: 0, life };
+        let generation = grant.generation;
+        let head = Head { len: 0, kind, state: State::Linked, closings: 0, generation };
         fill_node(&mut image, head, &[], &[]);
         self.ep.write(grant.addr, image).await?;
         if self.ep.cas(self.node.root.word, 0, grant.addr.bits()).await? != 0 {

@@ -27,12 +27,12 @@ use dmtree_parts::Outcome;
 use dmtree_parts::combine::Lease;
 
 use super::client::{Smart, Taken};
-use super::defects::Defect;
 use super::find::{Place, Spot, View, What, fill_node, image_bytes};
 use super::format::head::{Head, NodeType, State};
 use super::format::leaf::{State as LeafState, Stored, Word};
 use super::format::slot::{Child, Slot, Symbol};
 use super::get::LeafView;
+use super::mutants::Mutant;
 use super::node::Chore;
 use super::write::{Written, seal};
 
@@ -132,7 +132,7 @@ impl Smart {
         let Some((lcp, below)) = fork else {
             self.ep.step(Step::Entry);
             let (at, old, new) = (spot.at, spot.slot.0, leaf.slot.0);
-            if self.node.has(Defect::SlotBeforeLeaf) {
+            if self.node.has(Mutant::SlotBeforeLeaf) {
                 let linked = self.ep.cas(at, old, new).await? == old;
                 self.ep.write(leaf.at, leaf.image).await?;
                 return Ok(linked);
@@ -146,13 +146,13 @@ impl Smart {
         };
         let grant = self.take_node(GlobalAddr::NULL, taken).await?;
         let kind = NodeType::SMALLEST;
-        let mut image = self.buf(image_bytes(grant.life, kind)).await?;
+        let mut image = self.buf(image_bytes(grant.generation, kind)).await?;
         let slots = [spot.slot.under(below), leaf.slot];
-        fill_node(&mut image, self.new_head(lcp, kind, grant.life), &key[..lcp], &slots);
+        fill_node(&mut image, self.new_head(lcp, kind, grant.generation), &key[..lcp], &slots);
         let node = Slot::node(Symbol::of(key, len), grant.addr, kind);
         self.ep.step(Step::Structure);
         let both = (write(leaf.at, leaf.image), write(grant.addr, image));
-        let was = if self.node.has(Defect::SlotBeforeNode) {
+        let was = if self.node.has(Mutant::SlotBeforeNode) {
             let was = self.ep.cas(spot.at, spot.slot.0, node.0).await?;
             self.ep.batch(both).await?;
             was
@@ -277,7 +277,7 @@ impl Smart {
 
     /// Retires a tombstone that no slot names any more, and its value.
     pub(crate) fn retire_leaf(&self, view: &LeafView) {
-        let grant = dmtree_pool::Grant { addr: view.at, life: view.word.life };
+        let grant = dmtree_pool::Grant { addr: view.at, generation: view.word.generation };
         self.retire_value(view.leaf(self).value);
         self.node.pool.retire(self.node.leaves(view.lines), grant);
     }
@@ -302,9 +302,10 @@ pub(crate) fn fill_leaf(
     key: &[u8],
     value: Stored<'_>,
 ) {
-    let at_once = grant.life == 1 || c.node.has(Defect::NeverYoung);
+    let at_once = grant.generation == 1 || c.node.has(Mutant::NeverYoung);
     let state = if at_once { LeafState::Live } else { LeafState::Young };
-    let word = Word { state, active: false, version: 0, life: grant.life, holder: None };
+    let word =
+        Word { state, active: false, version: 0, generation: grant.generation, holder: None };
     c.node.shape.fill(image, grant.addr, word, key, value);
 }
 

@@ -183,8 +183,8 @@ impl Smart {
         let grant = self.take_node(GlobalAddr::NULL, &mut Taken::default()).await?;
         built.nodes.push(grant);
         let kind = NodeType::fitting(slots.len());
-        let mut image = self.buf(image_bytes(grant.life, kind)).await?;
-        fill_node(&mut image, self.new_head(prefix.len(), kind, grant.life), prefix, slots);
+        let mut image = self.buf(image_bytes(grant.generation, kind)).await?;
+        fill_node(&mut image, self.new_head(prefix.len(), kind, grant.generation), prefix, slots);
         built.verbs.write(grant.addr, image);
         self.flush_some(built).await?;
         Ok(Slot::node(symbol, grant.addr, kind))

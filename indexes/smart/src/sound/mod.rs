@@ -2,15 +2,15 @@
 //! need only the fabric's contract (DESIGN.md, section 10).
 
 mod cache;
-mod census;
 mod client;
-mod defects;
 mod find;
 pub mod format;
+mod gc;
 mod get;
 mod index;
 mod insert;
 mod load;
+mod mutants;
 mod node;
 mod options;
 mod remove;
@@ -20,6 +20,6 @@ mod walk;
 mod write;
 
 pub use client::Smart;
-pub use defects::Defect;
+pub use mutants::Mutant;
 pub use node::SmartNode;
 pub use options::Options;

@@ -11,11 +11,11 @@ use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, Grant, PoolNode};
 
 use super::cache::NodeCache;
-use super::census::Going;
-use super::defects::{Defect, Defects};
 use super::format::head::NodeType;
 use super::format::leaf::{Holder, LeafShape, MOST_NODES, Word};
 use super::format::slot::{LINE, MOST_LINES};
+use super::gc::GcRun;
+use super::mutants::{Mutant, Mutants};
 use super::options::Options;
 
 const KIND_NODE: u8 = 1;
@@ -34,9 +34,9 @@ pub(crate) enum Chore {
     /// Remove the node with this prefix; it seems to have no children.
     Prune(Vec<u8>),
     /// Unlink the tombstone of this key; a slot still names it.
-    Bury(Vec<u8>),
+    Close(Vec<u8>),
     /// Run garbage collection for memory that a dead node held.
-    Census,
+    Gc,
 }
 
 /// The shared state of one index on one compute node.
@@ -56,16 +56,16 @@ pub struct SmartNode {
     /// By number of lines.
     leaves: Vec<Arc<Arena>>,
     /// Abandoned locks of this compute node: the leaf's address, and the word that it may have.
-    orphans: Mutex<BTreeMap<u64, u64>>,
-    orphans_waiting: AtomicU32,
+    abandoned_locks: Mutex<BTreeMap<u64, u64>>,
+    abandoned_locks_waiting: AtomicU32,
     chores: Mutex<VecDeque<Chore>>,
     pub(crate) chores_waiting: AtomicU32,
-    census: Mutex<Option<Box<Going>>>,
+    gc: Mutex<Option<Box<GcRun>>>,
     /// The number of deaths for which this node has started garbage collection.
     swept: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
-    defects: Defects,
+    mutants: Mutants,
 }
 
 impl SmartNode {
@@ -98,15 +98,15 @@ impl SmartNode {
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             nodes: arena(KIND_NODE, NodeType::LARGEST.bytes().div_ceil(LINE as usize)),
             leaves: (1..=MOST_LINES).map(|lines| arena(KIND_LEAF, lines)).collect(),
-            orphans: Mutex::default(),
-            orphans_waiting: AtomicU32::new(0),
+            abandoned_locks: Mutex::default(),
+            abandoned_locks_waiting: AtomicU32::new(0),
             chores: Mutex::default(),
             chores_waiting: AtomicU32::new(0),
-            census: Mutex::default(),
+            gc: Mutex::default(),
             swept: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
-            defects: Defects::default(),
+            mutants: Mutants::default(),
         })
     }
 
@@ -117,64 +117,64 @@ impl SmartNode {
 
     /// Whether the lock holder is fenced everywhere, so that its verbs have no effect any more.
     pub(crate) fn is_gone(&self, holder: Holder) -> bool {
-        !self.has(Defect::NoTakeOver) && self.pool.is_revoked(holder.id(), holder.incarnation)
+        !self.has(Mutant::NoTakeOver) && self.pool.is_revoked(holder.id(), holder.incarnation)
     }
 
     /// For mutation tests: makes every client of this node wrong from now on.
     #[doc(hidden)]
-    pub fn set_defects(&self, on: &[Defect]) {
-        self.defects.set(on);
+    pub fn set_mutants(&self, on: &[Mutant]) {
+        self.mutants.set(on);
     }
 
     /// Whether a mutant is enabled: a load and a branch.
     #[inline]
-    pub(crate) fn has(&self, d: Defect) -> bool {
-        self.defects.has(d)
+    pub(crate) fn has(&self, d: Mutant) -> bool {
+        self.mutants.has(d)
     }
 
     // ---- abandoned locks ----
 
-    fn orphans(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.orphans.lock().expect("no panic under this lock")
+    fn abandoned_locks(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.abandoned_locks.lock().expect("no panic under this lock")
     }
 
     /// Records a lock that an ended operation of this node may have left on a leaf.
-    pub(crate) fn orphan(&self, at: GlobalAddr, held: Word) {
-        let mut orphans = self.orphans();
-        orphans.insert(at.bits(), held.bits());
-        self.orphans_waiting.store(orphans.len() as u32, Ordering::Relaxed);
+    pub(crate) fn abandoned_lock(&self, at: GlobalAddr, held: Word) {
+        let mut abandoned_locks = self.abandoned_locks();
+        abandoned_locks.insert(at.bits(), held.bits());
+        self.abandoned_locks_waiting.store(abandoned_locks.len() as u32, Ordering::Relaxed);
     }
 
     /// The word that an abandoned lock of this node may have left in a leaf.
-    pub(crate) fn orphan_at(&self, at: GlobalAddr) -> Option<u64> {
-        if self.orphans_waiting.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn abandoned_lock_at(&self, at: GlobalAddr) -> Option<u64> {
+        if self.abandoned_locks_waiting.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.orphans().get(&at.bits()).copied()
+        self.abandoned_locks().get(&at.bits()).copied()
     }
 
     /// The abandoned lock is released.
     pub(crate) fn settled(&self, at: GlobalAddr) {
-        let mut orphans = self.orphans();
-        orphans.remove(&at.bits());
-        self.orphans_waiting.store(orphans.len() as u32, Ordering::Relaxed);
+        let mut abandoned_locks = self.abandoned_locks();
+        abandoned_locks.remove(&at.bits());
+        self.abandoned_locks_waiting.store(abandoned_locks.len() as u32, Ordering::Relaxed);
     }
 
     /// One of the abandoned locks; `turn` selects a different one each time.
-    pub(crate) fn some_orphan(&self, turn: u64) -> Option<GlobalAddr> {
-        if self.orphans_waiting.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn some_abandoned_lock(&self, turn: u64) -> Option<GlobalAddr> {
+        if self.abandoned_locks_waiting.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let orphans = self.orphans();
-        let n = (turn % orphans.len().max(1) as u64) as usize;
-        orphans.keys().nth(n).map(|bits| GlobalAddr::from_bits(*bits))
+        let abandoned_locks = self.abandoned_locks();
+        let n = (turn % abandoned_locks.len().max(1) as u64) as usize;
+        abandoned_locks.keys().nth(n).map(|bits| GlobalAddr::from_bits(*bits))
     }
 
     // ---- maintenance tasks ----
 
     pub(crate) fn push_chore(&self, chore: Chore) {
         let mut chores = self.chores.lock().expect("no panic under this lock");
-        let wanted = matches!(chore, Chore::Bury(_) | Chore::Census) || chores.len() < MOST_CHORES;
+        let wanted = matches!(chore, Chore::Close(_) | Chore::Gc) || chores.len() < MOST_CHORES;
         if wanted && !chores.contains(&chore) {
             chores.push_back(chore);
             self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);
@@ -197,11 +197,11 @@ impl SmartNode {
         self.swept.fetch_max(deaths, Ordering::Relaxed) < deaths
     }
 
-    pub(crate) fn take_census(&self) -> Option<Box<Going>> {
-        self.census.lock().expect("no panic under this lock").take()
+    pub(crate) fn take_gc(&self) -> Option<Box<GcRun>> {
+        self.gc.lock().expect("no panic under this lock").take()
     }
 
-    pub(crate) fn keep_census(&self, going: Box<Going>) {
-        *self.census.lock().expect("no panic under this lock") = Some(going);
+    pub(crate) fn keep_gc(&self, gc_run: Box<GcRun>) {
+        *self.gc.lock().expect("no panic under this lock") = Some(gc_run);
     }
 }

@@ -1,7 +1,7 @@
 //! Removes what deletes leave behind: tombstones (it makes their slots vacant) and nodes without
 //! children. It also runs the maintenance tasks.
 //!
-//! Unlinking a tombstone (`bury`): READ of the path, READ leaf, CAS slot: leaf -> vacant. The
+//! Unlinking a tombstone (`unlink_tombstone`): READ of the path, READ leaf, CAS slot: leaf -> vacant. The
 //! client that succeeds with this CAS retires the leaf.
 //!
 //! Removing a node (`prune`), which has to be *closed* first so that no client inserts into it:
@@ -26,31 +26,31 @@ use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
 
 use super::client::Smart;
-use super::defects::Defect;
 use super::find::{View, What};
 use super::format::head::{Head, State};
 use super::format::leaf::State as LeafState;
 use super::format::slot::Slot;
+use super::mutants::Mutant;
 use super::node::Chore;
 
 impl Smart {
     /// Makes the slot vacant that names the tombstone of a key.
-    pub(crate) async fn bury(&self, key: &[u8]) -> Result<()> {
+    pub(crate) async fn unlink_tombstone(&self, key: &[u8]) -> Result<()> {
         let place = self.find(key).await?;
         let What::Leaf { spot, at, lines } = place.what else { return Ok(()) };
         let view = self.read_leaf(at, lines).await?;
         if view.leaf(self).key != key || view.word.state != LeafState::Dead {
             return Ok(());
         }
-        if self.node.has(Defect::RetireNamed) {
+        if self.node.has(Mutant::RetireNamed) {
             self.retire_leaf(&view);
         }
         if self.ep.cas(spot.at, spot.slot.0, spot.slot.hole().0).await? != spot.slot.0 {
             // The slot was split, or another client has unlinked the leaf; the task decides later.
-            self.node.push_chore(Chore::Bury(key.to_vec()));
+            self.node.push_chore(Chore::Close(key.to_vec()));
             return Ok(());
         }
-        if !self.node.has(Defect::RetireNamed) {
+        if !self.node.has(Mutant::RetireNamed) {
             self.retire_leaf(&view);
         }
         let others = place.node.slots.iter().filter(|s| s.has_child() && **s != spot.slot).count();
@@ -104,7 +104,7 @@ impl Smart {
         if self.ep.cas(view.at, view.head.bits(), closing.bits()).await? != view.head.bits() {
             return Ok(false);
         }
-        let frozen = match self.node.has(Defect::CloseUnfrozen) {
+        let frozen = match self.node.has(Mutant::CloseUnfrozen) {
             true => Ok(true),
             false => self.freeze(view, closings).await,
         };
@@ -134,18 +134,18 @@ impl Smart {
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
         if self.node.is_sweep_due() && self.node.pool.is_first() {
-            self.node.push_chore(Chore::Census);
+            self.node.push_chore(Chore::Gc);
         }
-        if let Some(at) = self.node.some_orphan(self.next_turn()) {
+        if let Some(at) = self.node.some_abandoned_lock(self.next_turn()) {
             let scope = self.ep.begin(OpKind::Maintain);
             let _pin = self.pin();
-            if later(self.settle(at).await)? {
+            if later(self.recover_lock(at).await)? {
                 scope.end(OpOutcome::Other);
                 return Ok(Work::Some);
             }
         }
         match self.node.pop_chore() {
-            Some(Chore::Census) => return Box::pin(self.census_chore()).await,
+            Some(Chore::Gc) => return Box::pin(self.gc_chore()).await,
             Some(chore) => return self.do_one(chore).await,
             None => {}
         }
@@ -163,8 +163,8 @@ impl Smart {
         let _pin = self.pin();
         let done = match &chore {
             Chore::Prune(prefix) => self.prune(prefix).await,
-            Chore::Bury(key) => self.bury(key).await,
-            Chore::Census => Ok(()),
+            Chore::Close(key) => self.unlink_tombstone(key).await,
+            Chore::Gc => Ok(()),
         };
         match later(done) {
             Ok(true) => {

@@ -29,9 +29,9 @@ use dmtree_parts::turns::Turn;
 use dmtree_pool::BlockPtr;
 
 use super::client::{Smart, Taken};
-use super::defects::Defect;
 use super::format::leaf::{State, Stored, Word};
 use super::get::LeafView;
+use super::mutants::Mutant;
 use super::node::Chore;
 use super::write::{Written, seal};
 
@@ -80,7 +80,7 @@ impl Smart {
             Some(value) => self.replace(held, value).await?,
             None => {
                 self.release(held, State::Dead).await?;
-                self.bury_soon(key).await;
+                self.close_soon(key).await;
             }
         }
         Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))))
@@ -95,7 +95,7 @@ impl Smart {
             let dead = word.held_by(None).in_state(State::Dead);
             let was = self.ep.cas(view.at, word.bits(), dead.bits()).await?;
             if was == word.bits() {
-                self.bury_soon(key).await;
+                self.close_soon(key).await;
                 return Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))));
             }
             self.retried.set(true);
@@ -117,16 +117,16 @@ impl Smart {
     ) -> Result<Option<Word>> {
         let mut bits = was;
         loop {
-            let word = Word::of_bits(bits).filter(|w| w.life == view.word.life);
+            let word = Word::of_bits(bits).filter(|w| w.generation == view.word.generation);
             let Some(word) = word.filter(|w| w.state == State::Live) else { return Ok(None) };
             match word.holder {
                 None => return Ok(Some(word)),
                 Some(holder) if self.node.is_gone(holder) => return Ok(Some(word)),
                 Some(_) => {}
             }
-            match self.node.orphan_at(view.at) == Some(bits) {
-                true if has_turn => self.settle_under_turn(view.at).await?,
-                true => self.settle(view.at).await?,
+            match self.node.abandoned_lock_at(view.at) == Some(bits) {
+                true if has_turn => self.recover_lock_in_turn(view.at).await?,
+                true => self.recover_lock(view.at).await?,
                 false => backoff.step().await?,
             }
             bits = self.ep.read(view.at, 8).await?.word(0);
@@ -143,8 +143,8 @@ impl Smart {
         let resting = self.rest();
         let turn = self.node.turns.turn(&self.ep, view.at.bits()).await?;
         drop(resting);
-        if self.node.orphan_at(view.at).is_some() {
-            self.settle_under_turn(view.at).await?;
+        if self.node.abandoned_lock_at(view.at).is_some() {
+            self.recover_lock_in_turn(view.at).await?;
         }
         let mut backoff = self.ep.backoff("a leaf held by another", view.at);
         let free = self.free_again(view, view.word.bits(), true, &mut backoff).await?;
@@ -253,14 +253,14 @@ impl Smart {
             Ok(buf) => buf,
             Err(e) => return self.fail_held(held, e).await,
         };
-        shape.fill_area(&mut area, held.at, (new.life, new.version), stored);
+        shape.fill_area(&mut area, held.at, (new.generation, new.version), stored);
         if let Err(e) = self.node.pool.check_lease(&self.ep) {
             self.give_back(taken);
             return self.fail_held(held, e).await;
         }
         let area_at = held.at.plus(shape.area_at(held.key_bytes, new.active) as u64);
         self.ep.step(Step::Entry);
-        let changed = if self.node.has(Defect::ReleaseBeforeArea) {
+        let changed = if self.node.has(Mutant::ReleaseBeforeArea) {
             let was = self.ep.cas(held.at, word.bits(), new.bits()).await;
             self.ep.write(area_at, area).await.and(was)
         } else {
@@ -296,15 +296,15 @@ impl Smart {
     }
 
     /// Releases an abandoned lock of this node.
-    pub(crate) async fn settle(&self, at: GlobalAddr) -> Result<()> {
+    pub(crate) async fn recover_lock(&self, at: GlobalAddr) -> Result<()> {
         let resting = self.rest();
         let _turn = self.node.turns.turn(&self.ep, at.bits()).await?;
         drop(resting);
-        self.settle_under_turn(at).await
+        self.recover_lock_in_turn(at).await
     }
 
-    async fn settle_under_turn(&self, at: GlobalAddr) -> Result<()> {
-        let Some(bits) = self.node.orphan_at(at) else { return Ok(()) };
+    async fn recover_lock_in_turn(&self, at: GlobalAddr) -> Result<()> {
+        let Some(bits) = self.node.abandoned_lock_at(at) else { return Ok(()) };
         if let Some(word) = Word::of_bits(bits) {
             self.ep.cas(at, bits, word.held_by(None).bits()).await?;
         }
@@ -313,10 +313,10 @@ impl Smart {
     }
 
     /// After a delete: makes the slot vacant. If that fails, it becomes a maintenance task.
-    async fn bury_soon(&self, key: &[u8]) {
+    async fn close_soon(&self, key: &[u8]) {
         // The guard also covers a caller that drops the operation here.
-        let chore = Soon { c: self, chore: Some(Chore::Bury(key.to_vec())) };
-        if self.bury(key).await.is_ok() {
+        let chore = Soon { c: self, chore: Some(Chore::Close(key.to_vec())) };
+        if self.unlink_tombstone(key).await.is_ok() {
             chore.done();
         }
     }

@@ -1,17 +1,17 @@
-//! Delay injection (`dmtree_check::scene::late`): delays one verb while the other clients do all of
+//! Delay injection (`dmtree_check::scenario::late`): delays one verb while the other clients do all of
 //! their operations.
 
-use dmtree_check::scene::late::{Beside, harmless};
-use dmtree_check::scene::{Op, value};
-use dmtree_smart::sound::{Defect, Smart};
+use dmtree_check::scenario::late::{DelayScenario, harmless};
+use dmtree_check::scenario::{Op, value};
+use dmtree_smart::sound::{Mutant, Smart};
 
 use crate::{
-    Play, changing, emptying, few, growing, in_blocks, loading, play, splitting_leaves,
+    Script, changing, emptying, few, growing, in_blocks, loading, script, splitting_leaves,
     splitting_prefixes,
 };
 
-fn beside(play: Play, others: Vec<Op>) -> Beside<Smart> {
-    Beside::new(play, others)
+fn beside(script: Script, others: Vec<Op>) -> DelayScenario<Smart> {
+    DelayScenario::new(script, others)
 }
 
 fn inserts(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
@@ -27,28 +27,28 @@ fn deletes(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
 }
 
 /// Mutants, and the delay scenarios that show them.
-pub fn teeth() -> [(Defect, Beside<Smart>); 1] {
-    [(Defect::CloseUnfrozen, filled_again())]
+pub fn mutants() -> [(Mutant, DelayScenario<Smart>); 1] {
+    [(Mutant::CloseUnfrozen, filled_again())]
 }
 
 /// One client collects garbage; the others allocate and free memory.
-fn counting() -> Beside<Smart> {
-    let play = Play { ops: vec![Op::Census], ..play("counting", (0..20).map(|n| n * 10)) };
+fn counting() -> DelayScenario<Smart> {
+    let script = Script { ops: vec![Op::Gc], ..script("counting", (0..20).map(|n| n * 10)) };
     let others = inserts([51, 52, 53]).chain(deletes([10, 20, 30]));
     let others = others.chain([Op::Maintain, Op::Reclaim]).chain(inserts([10, 20, 31, 777]));
-    beside(play, others.collect())
+    beside(script, others.collect())
 }
 
 /// The memory of deleted keys is reused for other keys.
-fn deleting() -> Beside<Smart> {
+fn deleting() -> DelayScenario<Smart> {
     let ops = deletes((0..4).map(|n| n * 10)).chain([Op::Maintain]).collect();
     let others = inserts((0..12).map(|n| n * 10 + 203)).chain([Op::Maintain, Op::Reclaim]);
     let others = others.chain(inserts((0..12).map(|n| n * 10 + 304))).chain([Op::Reclaim]);
-    beside(Play { name: "deleting", ops, ..few() }, others.collect())
+    beside(Script { name: "deleting", ops, ..few() }, others.collect())
 }
 
 /// Other clients insert again into the node that is being removed.
-fn filled_again() -> Beside<Smart> {
+fn filled_again() -> DelayScenario<Smart> {
     beside(emptying(), inserts([503, 504, 900_001]).collect())
 }
 
@@ -99,26 +99,26 @@ fn a_late_load() {
 fn a_late_reader() {
     let others = deletes((0..20).map(|n| n * 10)).chain([Op::Maintain, Op::Reclaim]);
     let others = others.chain(inserts((0..20).map(|n| n * 10 + 3))).chain([Op::Reclaim]);
-    let play = Play { name: "reading", ..few() };
-    harmless(&Beside { reads: true, step: 7, ..beside(play, others.collect()) });
+    let script = Script { name: "reading", ..few() };
+    harmless(&DelayScenario { reads: true, step: 7, ..beside(script, others.collect()) });
 }
 
 #[test]
-fn a_late_census() {
+fn a_late_gc() {
     harmless(&counting());
 }
 
 /// A node has died before. The client with the delayed verbs repairs what it left.
 #[test]
 fn a_late_repair() {
-    let repairs = |dead: Play| {
+    let repairs = |dead: Script| {
         let load = dead.load.0.clone();
         let ops: Vec<Op> = updates(load.iter().copied().take(3)).chain([Op::Maintain]).collect();
         let others = inserts([31, 32, 33]).collect();
-        let play = Play { compute_nodes: 4, ops, ..play(dead.name, load.into_iter()) };
-        Beside { dead: dead.ops, step: 2, ..beside(play, others) }
+        let script = Script { compute_nodes: 4, ops, ..script(dead.name, load.into_iter()) };
+        DelayScenario { dead: dead.ops, step: 2, ..beside(script, others) }
     };
     harmless(&repairs(splitting_leaves()));
     let dead = vec![Op::Update(0, value(1)), Op::Insert(5, value(2)), Op::Delete(40)];
-    harmless(&repairs(Play { ops: dead, ..play("writes", (0..5).map(|n| n * 10)) }));
+    harmless(&repairs(Script { ops: dead, ..script("writes", (0..5).map(|n| n * 10)) }));
 }

@@ -9,36 +9,36 @@ mod late;
 
 use std::rc::Rc;
 
-use dmtree_check::scene::late::all_late;
-use dmtree_check::scene::sweeps::{self, Tally, at_least, some_of};
-use dmtree_check::scene::{Op, value};
-use dmtree_smart::sound::{Defect, Options, Smart, SmartNode};
+use dmtree_check::scenario::late::all_late;
+use dmtree_check::scenario::sweeps::{self, Tally, at_least, some_of};
+use dmtree_check::scenario::{Op, value};
+use dmtree_smart::sound::{Mutant, Options, Smart, SmartNode};
 
-type Play = dmtree_check::scene::Play<Smart>;
+type Script = dmtree_check::scenario::Script<Smart>;
 
 /// Keys are decimal, so a node has at most ten children, and types 4, 8 and 16.
-fn play(name: &'static str, load: impl Iterator<Item = u64>) -> Play {
+fn script(name: &'static str, load: impl Iterator<Item = u64>) -> Script {
     let mut keys: Vec<u64> = load.collect();
     keys.sort_unstable();
-    Play { load: (keys, 1.0), ..Play::new(name, Options::default()) }
+    Script { load: (keys, 1.0), ..Script::new(name, Options::default()) }
 }
 
-fn few() -> Play {
-    play("few", (0..20).map(|n| n * 10))
+fn few() -> Script {
+    script("few", (0..20).map(|n| n * 10))
 }
 
-fn everywhere(play: &Play, step: u64) -> Tally {
-    let tally = sweeps::everywhere(play, step);
-    eprintln!("{}: {tally:?}", play.name);
+fn everywhere(script: &Script, step: u64) -> Tally {
+    let tally = sweeps::everywhere(script, step);
+    eprintln!("{}: {tally:?}", script.name);
     tally
 }
 
-fn two_deaths(play: &Play, steps: (u64, u64)) {
-    eprintln!("{}, two deaths: {:?}", play.name, sweeps::two_deaths(play, steps));
+fn two_deaths(script: &Script, steps: (u64, u64)) {
+    eprintln!("{}, two deaths: {:?}", script.name, sweeps::two_deaths(script, steps));
 }
 
 /// Inserts into free slots, updates in place, and deletes.
-fn changing() -> Play {
+fn changing() -> Script {
     let ops = vec![
         Op::Insert(55, value(1)),
         Op::Update(50, value(2)),
@@ -48,32 +48,32 @@ fn changing() -> Play {
         Op::Set(90, value(90), None),
         Op::Insert(70, value(5)),
     ];
-    Play { name: "changing", ops, ..few() }
+    Script { name: "changing", ops, ..few() }
 }
 
 /// The fifth and the ninth child of a node: the node gets a larger type, twice.
-fn growing() -> Play {
+fn growing() -> Script {
     let load = (0..4).map(|n| n * 10 + 1).chain([500, 501, 502, 503]);
     let ops = vec![Op::Insert(504, value(1)), Op::Insert(41, value(2))];
     let more = (505..510).map(|n| Op::Insert(n, value(n)));
-    Play { ops: ops.into_iter().chain(more).collect(), ..play("growing", load) }
+    Script { ops: ops.into_iter().chain(more).collect(), ..script("growing", load) }
 }
 
 /// A leaf in the slot of another key's leaf: both go below a new node.
-fn splitting_leaves() -> Play {
+fn splitting_leaves() -> Script {
     let ops = vec![Op::Insert(5_001, value(1)), Op::Insert(7_777, value(2))];
-    Play { ops, ..play("a leaf splits", [5_000, 7_000, 100_000].into_iter()) }
+    Script { ops, ..script("a leaf splits", [5_000, 7_000, 100_000].into_iter()) }
 }
 
 /// A new node between a node and the one above.
-fn splitting_prefixes() -> Play {
+fn splitting_prefixes() -> Script {
     let load = (0..3).map(|n| 123_450 + n).chain([1, 2]);
     let ops = vec![Op::Insert(123_999, value(1)), Op::Insert(129_999, value(2))];
-    Play { ops, ..play("a prefix splits", load) }
+    Script { ops, ..script("a prefix splits", load) }
 }
 
 /// Values in blocks, longer and shorter than the values before.
-fn in_blocks() -> Play {
+fn in_blocks() -> Script {
     let ops = vec![
         Op::Insert(55, vec![7; 300]),
         Op::Update(55, vec![8; 400]),
@@ -81,21 +81,21 @@ fn in_blocks() -> Play {
         Op::Update(50, vec![9; 5]),
         Op::Delete(55),
     ];
-    Play { name: "blocks", ops, ..few() }
+    Script { name: "blocks", ops, ..few() }
 }
 
 /// All keys of a node are deleted, the node is removed, and its memory is reused.
-fn emptying() -> Play {
+fn emptying() -> Script {
     let load = (0..3).map(|n| 500 + n).chain([0, 900_000]);
     let gone = (0..3).map(|n| Op::Delete(500 + n));
     let again = (0..3).map(|n| Op::Insert(500 + n, value(n)));
     let ops = gone.chain([Op::Maintain]).chain(again).collect();
-    Play { ops, ..play("emptying", load) }
+    Script { ops, ..script("emptying", load) }
 }
 
-fn loading(n: u64) -> Play {
+fn loading(n: u64) -> Script {
     let ops = vec![Op::Load((0..n).map(|n| n * 10).collect())];
-    Play { ops, ..play("loading", [].into_iter()) }
+    Script { ops, ..script("loading", [].into_iter()) }
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn nodes_go() {
 #[test]
 fn several_at_once() {
     let ops = vec![Op::Many((0..8).map(|n| (n * 77, value(n))).collect())];
-    everywhere(&Play { name: "several at once", ops, ..few() }, 1);
+    everywhere(&Script { name: "several at once", ops, ..few() }, 1);
 }
 
 #[test]
@@ -143,8 +143,8 @@ fn bulk_load() {
 #[test]
 fn two_deaths_around_an_update() {
     let ops = vec![Op::Update(10, value(9)), Op::Insert(11, value(8)), Op::Delete(20)];
-    let play = Play { ops, ..play("update", (0..4).map(|n| n * 10)) };
-    two_deaths(&play, (1, 2));
+    let script = Script { ops, ..script("update", (0..4).map(|n| n * 10)) };
+    two_deaths(&script, (1, 2));
 }
 
 #[test]
@@ -160,26 +160,26 @@ fn two_deaths_around_a_node_that_goes() {
 
 /// Mutation test: the crash points and the delays find the mutants.
 #[test]
-fn defects_are_found() {
-    let planted = |play: Play, d: Defect| Play {
-        plant: Some(Rc::new(move |node: &SmartNode| node.set_defects(&[d]))),
-        ..play
+fn mutants_are_found() {
+    let enabled = |script: Script, d: Mutant| Script {
+        enable: Some(Rc::new(move |node: &SmartNode| node.set_mutants(&[d]))),
+        ..script
     };
-    let by_death: [(Defect, Play); 4] = [
-        (Defect::SlotBeforeLeaf, changing()),
-        (Defect::SlotBeforeNode, splitting_leaves()),
-        (Defect::ReleaseBeforeArea, changing()),
-        (Defect::NoTakeOver, changing()),
+    let by_death: [(Mutant, Script); 4] = [
+        (Mutant::SlotBeforeLeaf, changing()),
+        (Mutant::SlotBeforeNode, splitting_leaves()),
+        (Mutant::ReleaseBeforeArea, changing()),
+        (Mutant::NoTakeOver, changing()),
     ];
     let mut missed = Vec::new();
-    for (d, play) in some_of(by_death) {
-        match sweeps::caught(&planted(play, d)) {
+    for (d, script) in some_of(by_death) {
+        match sweeps::caught(&enabled(script, d)) {
             Some((points, what)) => eprintln!("{d:?}: {points} crash points: {what}"),
             None => missed.push(d.name()),
         }
     }
-    for (d, mut beside) in late::teeth() {
-        beside.play = planted(beside.play, d);
+    for (d, mut beside) in late::mutants() {
+        beside.script = enabled(beside.script, d);
         match all_late(&beside, 2) {
             (runs, Some(what)) => eprintln!("{d:?}: {runs} late verbs: {what}"),
             (_, None) => missed.push(d.name()),

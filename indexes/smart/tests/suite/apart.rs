@@ -1,8 +1,8 @@
 //! SMART on compute nodes that are connected by TCP only (multi-process): the conformance suite,
 //! and the same verbs as in one process.
 
-use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{self, Keys};
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::Snapshot;
 use dmtree_parts::Write;
 use dmtree_pool::{Cluster, PoolOptions};
@@ -13,8 +13,8 @@ fn pool(memory_nodes: u16, compute_nodes: u16) -> PoolOptions {
     PoolOptions { memory_nodes, compute_nodes, memory_bytes_per_node, ..PoolOptions::default() }
 }
 
-fn bed(pool: &PoolOptions, o: &Options) -> Bed<Smart> {
-    Bed::on(Cluster::over_tcp(pool).expect("nodes"), 8 << 20, o).expect("an index")
+fn test_cluster(pool: &PoolOptions, o: &Options) -> TestCluster<Smart> {
+    TestCluster::on(Cluster::over_tcp(pool).expect("nodes"), 8 << 20, o).expect("an index")
 }
 
 #[test]
@@ -29,14 +29,14 @@ fn every_step() {
     ];
     for o in steps {
         let o = Options { cached_scans: false, recheck_absent: true, ..o };
-        conformance::basics_of_fixed_lengths(&bed(&pool(1, 2), &o));
-        conformance::model(&bed(&pool(2, 2), &o), 5, Keys::Hashed24, 300, 800);
+        conformance::basics_of_fixed_lengths(&test_cluster(&pool(1, 2), &o));
+        conformance::model(&test_cluster(&pool(2, 2), &o), 5, Keys::Hashed24, 300, 800);
     }
 }
 
 /// The verb counts of one client for the same operations.
-fn counts(bed: &Bed<Smart>) -> Vec<Snapshot> {
-    let mut c = bed.client(0).expect("a member");
+fn counts(test_cluster: &TestCluster<Smart>) -> Vec<Snapshot> {
+    let mut c = test_cluster.client(0).expect("a member");
     let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();
     let mut rounds = Vec::new();
     keys[..2_000].iter().for_each(|k| _ = c.write(k, Write::Put(b"12345678")).expect("room"));
@@ -54,7 +54,7 @@ fn one_client_posts_the_same_verbs_as_in_one_process() {
     for o in [Options::art(), Options::published()] {
         // A verb that is not awaited may execute late; another client then has to do it.
         let o = Options { lazy_repairs: false, ..o };
-        let here: Bed<Smart> = Bed::new(&pool, 8 << 20, &o).expect("an index");
-        assert_eq!(counts(&bed(&pool, &o)), counts(&here));
+        let here: TestCluster<Smart> = TestCluster::new(&pool, 8 << 20, &o).expect("an index");
+        assert_eq!(counts(&test_cluster(&pool, &o)), counts(&here));
     }
 }

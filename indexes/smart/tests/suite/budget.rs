@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{NodeId, OpKind, Totals};
 use dmtree_parts::{Fill, Outcome, Page, ScanRequest, Write};
@@ -29,7 +29,7 @@ fn rungs() -> [Options; 6] {
     ]
 }
 
-fn bed(o: &Options, compute_nodes: u16) -> Bed<Smart> {
+fn test_cluster(o: &Options, compute_nodes: u16) -> TestCluster<Smart> {
     let fabric = LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, 128 << 10);
     let pool =
         PoolOptions { memory_bytes_per_node: 512 << 20, compute_nodes, ..PoolOptions::default() };
@@ -38,12 +38,12 @@ fn bed(o: &Options, compute_nodes: u16) -> Bed<Smart> {
         fabric.add_node(NodeId::compute(c), pool.chosen_compute_bytes()).expect("new");
     }
     let cluster = Cluster::format(Arc::new(fabric), &pool).expect("a pool");
-    Bed::on(cluster, 1 << 30, o).expect("an index")
+    TestCluster::on(cluster, 1 << 30, o).expect("an index")
 }
 
-fn warm(o: &Options) -> (Bed<Smart>, Client<Smart>) {
-    let bed = bed(o, 1);
-    let mut c = bed.client(0).expect("attach");
+fn warm(o: &Options) -> (TestCluster<Smart>, Client<Smart>) {
+    let test_cluster = test_cluster(o, 1);
+    let mut c = test_cluster.client(0).expect("attach");
     let pairs = (0..N).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
     c.load(pairs, false, Fill::Even(0.7)).expect("load");
     (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
@@ -53,7 +53,7 @@ fn warm(o: &Options) -> (Bed<Smart>, Client<Smart>) {
         c.get(&key(0)).expect("get");
     }
     c.take_counts();
-    (bed, c)
+    (test_cluster, c)
 }
 
 /// Per operation: round trips, verbs, bytes read, bytes written, atomics.
@@ -73,12 +73,13 @@ fn per(t: &Totals) -> [f64; 5] {
 #[test]
 fn searches_read_one_leaf() {
     for o in rungs() {
-        let (_bed, mut c) = warm(&o);
+        let (_test_cluster, mut c) = warm(&o);
         (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
         let gets = per(&c.take_counts().total(&[OpKind::Get]));
         assert_eq!(gets, [1.0, 1.0, 57.0, 0.0, 0.0], "{o:?}");
     }
-    let (_bed, mut c) = warm(&Options { key_bytes: 24, ..Options::published().original() });
+    let (_test_cluster, mut c) =
+        warm(&Options { key_bytes: 24, ..Options::published().original() });
     assert!(c.get(&key(1)).expect("get").is_some());
     assert_eq!(per(&c.take_counts().total(&[OpKind::Get]))[2], 50.0);
 }
@@ -94,7 +95,7 @@ fn updates_by_rung() {
     let rear = [3.0, 3.0, 57.0, 57.0, 1.0];
     let wanted = [replaced, replaced, table, rear, rear, rear];
     for (o, wanted) in rungs().into_iter().zip(wanted) {
-        let (_bed, mut c) = warm(&o);
+        let (_test_cluster, mut c) = warm(&o);
         // The addresses of the leaves' locks, too, are READ once.
         c.write(&key(N - 1), Write::Update(&[9; 8])).expect("update");
         c.get(&key(N - 1)).expect("get");
@@ -111,9 +112,9 @@ fn updates_by_rung() {
 }
 
 /// A tree in which the next insert is of a certain kind. All keys have 24 digits.
-fn prepared(o: &Options, keys: &[&str]) -> (Bed<Smart>, Client<Smart>) {
-    let bed = bed(o, 1);
-    let mut c = bed.client(0).expect("attach");
+fn prepared(o: &Options, keys: &[&str]) -> (TestCluster<Smart>, Client<Smart>) {
+    let test_cluster = test_cluster(o, 1);
+    let mut c = test_cluster.client(0).expect("attach");
     for k in keys {
         c.write(&text(k), Write::Insert(&[1; 8])).expect("insert");
     }
@@ -121,7 +122,7 @@ fn prepared(o: &Options, keys: &[&str]) -> (Bed<Smart>, Client<Smart>) {
         c.get(&text(k)).expect("get");
     }
     c.take_counts();
-    (bed, c)
+    (test_cluster, c)
 }
 
 /// Digits, filled with zeros to the length of a key.
@@ -130,7 +131,7 @@ fn text(digits: &str) -> Vec<u8> {
 }
 
 fn insert(o: &Options, keys: &[&str], new: &str) -> [f64; 5] {
-    let (_bed, mut c) = prepared(o, keys);
+    let (_test_cluster, mut c) = prepared(o, keys);
     assert_eq!(c.write(&text(new), Write::Insert(&[1; 8])).expect("insert"), Outcome::Done);
     let counts = per(&c.take_counts().total(&[OpKind::Insert]));
     c.walk().expect("walk");
@@ -171,7 +172,7 @@ fn inserts_of_art() {
 
 #[test]
 fn a_scan_reads_its_leaves_at_once() {
-    let (_bed, mut c) = warm(&Options::published());
+    let (_test_cluster, mut c) = warm(&Options::published());
     let mut page = Page::new();
     let mut keys: Vec<_> = (0..N).map(key).collect();
     keys.sort();
@@ -197,8 +198,8 @@ fn a_scan_reads_its_leaves_at_once() {
 fn an_average_insert() {
     let o = Options { largest_node: 16, ..Options::published() };
     let keys = 100_000;
-    let bed = bed(&o, 6);
-    let mut clients: Vec<_> = (0..6).map(|cn| bed.client(cn).expect("attach")).collect();
+    let test_cluster = test_cluster(&o, 6);
+    let mut clients: Vec<_> = (0..6).map(|cn| test_cluster.client(cn).expect("attach")).collect();
     let pairs = (0..keys).map(|n| (key(n), vec![1; 8])).collect();
     clients[0].load(pairs, false, Fill::Even(0.7)).expect("load");
     let nodes = clients[0].walk().expect("walk").inner_nodes as f64 / keys as f64;

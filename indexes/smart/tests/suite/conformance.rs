@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use dmtree_check::bed::Bed;
 use dmtree_check::conformance::{self, Keys};
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{ErrorKind, NodeId};
 use dmtree_parts::{Outcome, Write};
@@ -39,16 +39,16 @@ fn all() -> impl Iterator<Item = (u64, Options)> {
     (0..).zip(both)
 }
 
-fn bed_with(pool: PoolOptions, o: &Options, cache_bytes: u64) -> Bed<Smart> {
-    Bed::new(&pool, cache_bytes, o).expect("a pool and an index")
+fn test_cluster_with(pool: PoolOptions, o: &Options, cache_bytes: u64) -> TestCluster<Smart> {
+    TestCluster::new(&pool, cache_bytes, o).expect("a pool and an index")
 }
 
-fn bed(o: &Options) -> Bed<Smart> {
-    bed_with(pool(), o, 8 << 20)
+fn test_cluster(o: &Options) -> TestCluster<Smart> {
+    test_cluster_with(pool(), o, 8 << 20)
 }
 
 /// A pool with on-chip memory in its memory nodes.
-fn with_chips(o: &Options, chip_bytes: u32) -> Bed<Smart> {
+fn with_chips(o: &Options, chip_bytes: u32) -> TestCluster<Smart> {
     let fabric = LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, chip_bytes);
     let pool = PoolOptions { memory_nodes: 2, ..pool() };
     for m in 0..2 {
@@ -58,18 +58,18 @@ fn with_chips(o: &Options, chip_bytes: u32) -> Bed<Smart> {
         fabric.add_node(NodeId::compute(c), pool.chosen_compute_bytes()).expect("new");
     }
     let cluster = Cluster::format(Arc::new(fabric), &pool).expect("a pool");
-    Bed::on(cluster, 8 << 20, o).expect("an index")
+    TestCluster::on(cluster, 8 << 20, o).expect("an index")
 }
 
 #[test]
 fn basics() {
-    all().for_each(|(_, o)| conformance::basics_of_fixed_lengths(&bed(&o)));
+    all().for_each(|(_, o)| conformance::basics_of_fixed_lengths(&test_cluster(&o)));
 }
 
 #[test]
 fn model_hashed_keys() {
     for (seed, o) in all() {
-        conformance::model(&bed(&o), seed, Keys::Hashed24, 2_000, 4_000);
+        conformance::model(&test_cluster(&o), seed, Keys::Hashed24, 2_000, 4_000);
     }
 }
 
@@ -77,7 +77,7 @@ fn model_hashed_keys() {
 fn model_ascending_keys() {
     for (seed, o) in all() {
         let o = Options { key_bytes: 8, ..o };
-        conformance::model(&bed(&o), 20 + seed, Keys::Ascending, 1_000, 3_000);
+        conformance::model(&test_cluster(&o), 20 + seed, Keys::Ascending, 1_000, 3_000);
     }
 }
 
@@ -85,7 +85,7 @@ fn model_ascending_keys() {
 #[test]
 fn model_original_layout() {
     for (seed, o) in all() {
-        conformance::model(&bed(&o.original()), 40 + seed, Keys::Ascending, 500, 2_000);
+        conformance::model(&test_cluster(&o.original()), 40 + seed, Keys::Ascending, 500, 2_000);
     }
 }
 
@@ -93,7 +93,7 @@ fn model_original_layout() {
 fn model_artifact_layout_of_decimal_keys() {
     for (seed, o) in all() {
         let o = Options { largest_node: 16, ..o };
-        conformance::model(&bed(&o), 60 + seed, Keys::Hashed24, 1_000, 3_000);
+        conformance::model(&test_cluster(&o), 60 + seed, Keys::Hashed24, 1_000, 3_000);
     }
 }
 
@@ -110,8 +110,8 @@ fn model_locks_on_chip_or_not() {
 fn model_three_memory_nodes_and_one_lock_each() {
     let pool = PoolOptions { memory_nodes: 3, chunk_bytes: Some(64 << 10), ..pool() };
     for (seed, o) in all() {
-        let bed = bed_with(pool.clone(), &Options { locks: 1, ..o }, 8 << 20);
-        conformance::model(&bed, seed, Keys::Hashed24, 1_000, 2_000);
+        let test_cluster = test_cluster_with(pool.clone(), &Options { locks: 1, ..o }, 8 << 20);
+        conformance::model(&test_cluster, seed, Keys::Hashed24, 1_000, 2_000);
     }
 }
 
@@ -121,7 +121,13 @@ fn model_cache_of_three_nodes() {
         for indexed_cache in [true, false] {
             let o = Options { indexed_cache, ..o.clone() };
             let tiny = SmartNode::least_cache_bytes(&Geometry::new(&o));
-            conformance::model(&bed_with(pool(), &o, tiny), seed, Keys::Hashed24, 1_000, 2_000);
+            conformance::model(
+                &test_cluster_with(pool(), &o, tiny),
+                seed,
+                Keys::Hashed24,
+                1_000,
+                2_000,
+            );
         }
     }
 }
@@ -130,15 +136,21 @@ fn model_cache_of_three_nodes() {
 fn model_suspended_at_random_verbs() {
     for (seed, o) in all() {
         let pool = PoolOptions { knobs: Knobs { suspend_one_in: 3, seed }, ..pool() };
-        conformance::model(&bed_with(pool, &o, 8 << 20), seed, Keys::Hashed24, 1_000, 2_000);
+        conformance::model(
+            &test_cluster_with(pool, &o, 8 << 20),
+            seed,
+            Keys::Hashed24,
+            1_000,
+            2_000,
+        );
     }
 }
 
 #[test]
 fn load() {
     for (_, o) in all() {
-        conformance::load(&bed(&o), Keys::Hashed24, 10_000);
-        conformance::load(&bed(&o), Keys::Hashed24, 20);
+        conformance::load(&test_cluster(&o), Keys::Hashed24, 10_000);
+        conformance::load(&test_cluster(&o), Keys::Hashed24, 20);
     }
 }
 
@@ -150,7 +162,7 @@ fn odd_lengths() {
             [(1, 0, 1), (3, 1, 8), (13, 7, 1), (16, 100, 8), (200, 1000, 1), (250, 9, 8)]
         {
             let o = Options { key_bytes, value_bytes, lock_bytes, ..o.clone() };
-            let c = &mut bed(&o).client(0).expect("attach");
+            let c = &mut test_cluster(&o).client(0).expect("attach");
             let key = |n: u32| {
                 let mut key = vec![7; key_bytes.saturating_sub(4) as usize];
                 key.extend_from_slice(&n.wrapping_mul(0x9e37_79b9).to_be_bytes());
@@ -179,7 +191,7 @@ fn odd_lengths() {
 #[test]
 fn the_largest_node_is_full() {
     let o = Options { key_bytes: 2, largest_node: 16, ..Options::published() };
-    let c = &mut bed(&o).client(0).expect("attach");
+    let c = &mut test_cluster(&o).client(0).expect("attach");
     for n in 0..16u8 {
         c.write(&[1, n], Write::Insert(&[n; 8])).expect("room");
     }
@@ -197,8 +209,8 @@ fn full_memory_nodes() {
     let pool = PoolOptions { memory_bytes_per_node: 2 << 20, ..pool() };
     for (_, o) in all() {
         let o = Options { locks: 1024, largest_node: 16, ..o };
-        let bed = bed_with(pool.clone(), &o, 8 << 20);
-        let mut c = bed.client(0).expect("attach");
+        let test_cluster = test_cluster_with(pool.clone(), &o, 8 << 20);
+        let mut c = test_cluster.client(0).expect("attach");
         let (mut stored, mut failures) = (0, 0);
         for n in 0..40_000 {
             match c.write(&Keys::Hashed24.key(n), Write::Insert(&n.to_le_bytes())) {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dmtree_check::bed::{Bed, Client};
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr};
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::{Cluster, PoolNode, PoolOptions};
@@ -15,12 +15,12 @@ use dmtree_smart::{Options, Smart};
 const NAME: &str = "radix";
 
 /// An index with clients on two compute nodes, and direct access to its memory.
-struct Scene {
+struct Scenario {
     clients: [Client<Smart>; 2],
     ep: Endpoint,
     pool: Arc<PoolNode>,
     g: Geometry,
-    _bed: Bed<Smart>,
+    _test_cluster: TestCluster<Smart>,
 }
 
 /// Digits, filled with zeros to the length of a key.
@@ -28,22 +28,23 @@ fn text(digits: &str) -> Vec<u8> {
     format!("{digits:0<24}").into_bytes()
 }
 
-impl Scene {
+impl Scenario {
     fn new(o: &Options, keys: &[&str]) -> Self {
         let o = Options { timeout_ms: 100, ..o.clone() };
         let pool = PoolOptions { compute_nodes: 2, ..PoolOptions::default() };
         let cluster = Cluster::embedded(&pool).expect("a pool");
         let pool = cluster.compute_node(0).expect("a node").clone();
         let ep = pool.endpoint(4 << 20).expect("an endpoint");
-        let bed: Bed<Smart> = Bed::named(cluster, 8 << 20, &o, (NAME, "smart")).expect("an index");
-        let mut clients = [0, 1].map(|cn| bed.client(cn).expect("attach"));
+        let test_cluster: TestCluster<Smart> =
+            TestCluster::named(cluster, 8 << 20, &o, (NAME, "smart")).expect("an index");
+        let mut clients = [0, 1].map(|cn| test_cluster.client(cn).expect("attach"));
         for k in keys {
             clients[0].write(&text(k), Write::Insert(&[1; 8])).expect("insert");
         }
         for c in &mut clients {
             keys.iter().for_each(|k| assert!(c.get(&text(k)).expect("get").is_some()));
         }
-        Self { clients, ep, pool, g: Geometry::new(&o), _bed: bed }
+        Self { clients, ep, pool, g: Geometry::new(&o), _test_cluster: test_cluster }
     }
 
     fn word(&self, at: GlobalAddr) -> u64 {
@@ -87,7 +88,7 @@ impl Scene {
 fn a_reverse_pointer_that_went_back_hides_a_key() {
     for (recheck_absent, wanted) in [(false, None), (true, Some(vec![2; 8]))] {
         let o = Options { recheck_absent, ..Options::published() };
-        let mut s = Scene::new(&o, &["011", "012", "021", "022", "1"]);
+        let mut s = Scenario::new(&o, &["011", "012", "021", "022", "1"]);
         let old = s.slot(b"011");
         let split = s.clients[0].write(&text("01105"), Write::Insert(&[2; 8]));
         assert_eq!(split.expect("insert"), Outcome::Done);
@@ -104,7 +105,7 @@ fn a_reverse_pointer_that_went_back_hides_a_key() {
 fn a_slot_beyond_the_type_hides_a_write() {
     for (help_types, wanted) in [(false, None), (true, Some(vec![3; 8]))] {
         let o = Options { help_types, ..Options::published() };
-        let mut s = Scene::new(&o, &["011", "012", "013", "014", "021", "1"]);
+        let mut s = Scenario::new(&o, &["011", "012", "013", "014", "021", "1"]);
         let node = s.child(b"01");
         assert_eq!(s.node(node).header.kind, NodeType::N4);
         let (slot, at) = (slot_at(node, 4), s.child(b"02").plus(4096));
@@ -126,7 +127,7 @@ fn a_slot_beyond_the_type_hides_a_write() {
 fn a_half_raised_type_stops_header_splits() {
     for keep_words in [false, true] {
         let o = Options { keep_words, ..Options::published() };
-        let mut s = Scene::new(&o, &["01123", "01124", "021", "022", "1"]);
+        let mut s = Scenario::new(&o, &["01123", "01124", "021", "022", "1"]);
         let n = s.node(s.child(b"01"));
         assert_eq!(n.header.shared(), b"12");
         let larger = n.header.with_kind(NodeType::of_code(2).expect("N8"));

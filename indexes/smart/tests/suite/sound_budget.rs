@@ -1,7 +1,7 @@
 //! The exact costs of operations of the sound `smart`.
 
-use dmtree_check::bed::{Bed, Client};
 use dmtree_check::conformance::Keys;
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::{OpKind, OpOutcome, Totals};
 use dmtree_parts::{Fill, Outcome, Page, ScanRequest, Write};
 use dmtree_pool::PoolOptions;
@@ -13,15 +13,16 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-fn warm() -> (Bed<Smart>, Client<Smart>) {
+fn warm() -> (TestCluster<Smart>, Client<Smart>) {
     let pool = PoolOptions { memory_bytes_per_node: 128 << 20, ..PoolOptions::default() };
-    let bed: Bed<Smart> = Bed::new(&pool, 8 << 20, &Options::default()).expect("an index");
-    let mut c = bed.client(0).expect("attach");
+    let test_cluster: TestCluster<Smart> =
+        TestCluster::new(&pool, 8 << 20, &Options::default()).expect("an index");
+    let mut c = test_cluster.client(0).expect("attach");
     let pairs = (0..N).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
     c.load(pairs, false, Fill::Even(0.7)).expect("load");
     (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     c.take_counts();
-    (bed, c)
+    (test_cluster, c)
 }
 
 /// Per operation: round trips, verbs, bytes read, bytes written.
@@ -34,7 +35,7 @@ fn per(t: &Totals) -> [f64; 4] {
 
 #[test]
 fn what_is_there_costs_one_read_and_a_change_three_round_trips() {
-    let (_bed, mut c) = warm();
+    let (_test_cluster, mut c) = warm();
     (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     let search = per(&c.take_counts().total(&[OpKind::Get]));
     assert_eq!(search, [1.0, 1.0, 72.0, 0.0]);
@@ -61,7 +62,7 @@ fn what_is_there_costs_one_read_and_a_change_three_round_trips() {
 
 #[test]
 fn a_new_key_costs_a_node_a_leaf_and_a_slot() {
-    let (_bed, mut c) = warm();
+    let (_test_cluster, mut c) = warm();
     for n in N..2 * N {
         assert_eq!(c.write(&key(n), Write::Insert(&[9; 8])).expect("insert"), Outcome::Done);
     }
@@ -77,7 +78,7 @@ fn a_new_key_costs_a_node_a_leaf_and_a_slot() {
 
 #[test]
 fn a_scan_reads_leaves_together() {
-    let (_bed, mut c) = warm();
+    let (_test_cluster, mut c) = warm();
     let mut page = Page::new();
     let low = key(7);
     let r = ScanRequest {

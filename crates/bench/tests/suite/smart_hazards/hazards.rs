@@ -6,7 +6,7 @@ use dmtree_bench::registry::{System, find};
 use dmtree_check::case::{Case, KeyForm};
 use dmtree_check::log::Call;
 use dmtree_check::plan::{Planned, draws, operation};
-use dmtree_check::{Fault, FaultSet};
+use dmtree_check::{NodeFault, NodeFaultSet};
 use dmtree_fabric::sim::Place;
 
 /// All grants of the adversarial fabric.
@@ -30,7 +30,7 @@ const REPLACED: [(&str, bool); 2] = [("in_place", false), ("rear_lock", false)];
 
 /// The operations of the clients in the cases of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scene {
+pub enum Scenario {
     /// As drawn.
     Usual,
     /// Nine clients on one key.
@@ -54,7 +54,7 @@ pub struct Hazard {
     /// Options that are as published, or off so that nothing else can be the cause.
     pub otherwise: &'static [(&'static str, bool)],
     /// The operations that show it.
-    pub scene: Scene,
+    pub scenario: Scenario,
     /// The option that repairs it.
     pub repair: Option<&'static str>,
     /// The first seed that shows it with everything granted.
@@ -71,7 +71,7 @@ pub const REAR_LOCK: Hazard = Hazard {
     name: "a rear lock",
     system: "smart-rear-lock",
     otherwise: &[],
-    scene: Scene::Crowd,
+    scenario: Scenario::Crowd,
     repair: None,
     seed: 0,
     seeds: 24,
@@ -84,7 +84,7 @@ pub const HAZARDS: [Hazard; 7] = [
         name: "stale delegated reads",
         system: "smart-published",
         otherwise: &[("closed_batches", false), ("combining", false)],
-        scene: Scene::Crowd,
+        scenario: Scenario::Crowd,
         repair: Some("closed_batches"),
         seed: 1,
         seeds: 60,
@@ -94,7 +94,7 @@ pub const HAZARDS: [Hazard; 7] = [
         name: "lost combined writes",
         system: "smart-published",
         otherwise: &[("closed_batches", false), ("delegation", false)],
-        scene: Scene::Crowd,
+        scenario: Scenario::Crowd,
         repair: Some("closed_batches"),
         seed: 0,
         seeds: 60,
@@ -104,7 +104,7 @@ pub const HAZARDS: [Hazard; 7] = [
         name: "stale reverse pointers",
         system: "smart-published",
         otherwise: &[("recheck_absent", false)],
-        scene: Scene::Sprout,
+        scenario: Scenario::Sprout,
         repair: Some("recheck_absent"),
         seed: 38,
         seeds: 600,
@@ -114,7 +114,7 @@ pub const HAZARDS: [Hazard; 7] = [
         name: "slots beyond the type",
         system: "smart-published",
         otherwise: &[("help_types", false)],
-        scene: Scene::Digits,
+        scenario: Scenario::Digits,
         repair: Some("help_types"),
         seed: 176,
         seeds: 1_000,
@@ -124,7 +124,7 @@ pub const HAZARDS: [Hazard; 7] = [
         name: "header splits that never end",
         system: "smart-published",
         otherwise: &[("keep_words", false)],
-        scene: Scene::Death,
+        scenario: Scenario::Death,
         repair: Some("keep_words"),
         seed: 871,
         seeds: 2_000,
@@ -134,7 +134,7 @@ pub const HAZARDS: [Hazard; 7] = [
         name: "a lock handed over and released",
         system: "smart-delegation",
         otherwise: &[("locked_handover", false)],
-        scene: Scene::Crowd,
+        scenario: Scenario::Crowd,
         repair: Some("locked_handover"),
         seed: 0,
         seeds: 60,
@@ -144,7 +144,7 @@ pub const HAZARDS: [Hazard; 7] = [
         name: "the old leaf invalid last",
         system: "smart-lock-free",
         otherwise: &[("invalidate_first", false)],
-        scene: Scene::Usual,
+        scenario: Scenario::Usual,
         repair: Some("invalidate_first"),
         seed: 53,
         seeds: 200,
@@ -164,25 +164,27 @@ impl Hazard {
             system.options[name] = true.into();
         }
         // The system is not marked as recovering, and would not get the crash.
-        system.recovers |= self.scene == Scene::Death;
+        system.recovers |= self.scenario == Scenario::Death;
         system
     }
 
     /// Runs a seed; returns the kind of the finding and its text.
     pub fn run(&self, system: &System, seed: u64, granted: &[&str]) -> Option<(String, String)> {
         let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
-        let faults = if self.scene == Scene::Death { FaultSet::Crash } else { FaultSet::None };
-        let setting = Setting { grants: grants(&names).expect("names of capabilities"), faults };
-        let case = self.scene.of(system, case(system, seed, setting));
+        let node_faults =
+            if self.scenario == Scenario::Death { NodeFaultSet::Crash } else { NodeFaultSet::None };
+        let setting =
+            Setting { grants: grants(&names).expect("names of capabilities"), node_faults };
+        let case = self.scenario.of(system, case(system, seed, setting));
         let finding = system.check(&case).expect("a case").finding?;
         // The dead node leaves structure that only a recovery could repair, and there is none.
         let kind = finding.kind();
-        (self.scene != Scene::Death || kind != "structure")
+        (self.scenario != Scenario::Death || kind != "structure")
             .then(|| (kind.to_owned(), finding.to_string()))
     }
 }
 
-impl Scene {
+impl Scenario {
     /// The case of a seed, changed for these operations.
     fn of(self, system: &System, case: Case) -> Case {
         if self == Self::Usual {
@@ -190,7 +192,7 @@ impl Scene {
         }
         let mut case = Case {
             clients: 9,
-            gardeners: 0,
+            churn_clients: 0,
             neighbours: 0,
             scan_one_in: 0,
             wave_ops: 0,
@@ -208,7 +210,7 @@ impl Scene {
             Self::Death => {
                 (case.clients, case.keys, case.ops) = (4, 11, 30);
                 case.key_form = KeyForm::Late;
-                case.faults.iter_mut().for_each(inside_an_early_verb);
+                case.node_faults.iter_mut().for_each(inside_an_early_verb);
                 case.kept = Some(without_updates(system, &case));
             }
         }
@@ -217,8 +219,8 @@ impl Scene {
 }
 
 /// The two halves of a type switch are posted together, and executed in any order.
-fn inside_an_early_verb(fault: &mut Fault) {
-    if let Fault::Crash { verb, place, back_ns, .. } = fault {
+fn inside_an_early_verb(fault: &mut NodeFault) {
+    if let NodeFault::Crash { verb, place, back_ns, .. } = fault {
         (*verb, *place, *back_ns) = (1 + *verb % 40, Place::Inside, None);
     }
 }

@@ -4,7 +4,7 @@
 
 mod hazards;
 
-use hazards::{EVERYTHING, HAZARDS, REAR_LOCK, Scene};
+use hazards::{EVERYTHING, HAZARDS, REAR_LOCK, Scenario};
 
 /// Number of seeds around the one in DESIGN.md, because later builds may draw other orders.
 const AROUND: u64 = 20;
@@ -33,8 +33,8 @@ fn each_hazard_is_gone_with_its_repair() {
 /// Where leaves are replaced no lock depends on the hardware. The defects of the protocol then also
 /// show with nothing granted: no capability prevents them.
 #[test]
-fn hazards_of_the_protocol_show_with_nothing_granted() {
-    for h in HAZARDS.iter().filter(|h| h.replaced && h.scene == Scene::Crowd) {
+fn fabric_faults_of_the_protocol_show_with_nothing_granted() {
+    for h in HAZARDS.iter().filter(|h| h.replaced && h.scenario == Scenario::Crowd) {
         let system = h.system(false, true);
         let found = (0..h.seeds.min(AROUND)).find_map(|seed| h.run(&system, seed, &[]));
         assert_eq!(found.unwrap_or_else(|| panic!("{}: not found", h.name)).0, "history");
@@ -71,6 +71,6 @@ fn a_rear_lock_needs_two_grants() {
 /// closed only at its end, because nothing was written.
 #[test]
 fn an_absence_older_than_a_member_of_the_group_is_not_shared() {
-    let h = HAZARDS.iter().find(|h| h.scene == Scene::Digits).expect("it is listed");
+    let h = HAZARDS.iter().find(|h| h.scenario == Scenario::Digits).expect("it is listed");
     assert_eq!(h.run(&h.system(true, true), 970, &[]), None);
 }

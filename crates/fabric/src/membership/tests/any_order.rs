@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::{TERMS, now};
+use super::{LEASE_PARAMETERS, now};
 use crate::addr::NodeId;
 use crate::membership::{
     Change, InProcess, Member, Membership, MemoryAgent, News, Presence, Standing, State,
@@ -46,7 +46,7 @@ struct Model {
     m: InProcess,
     now: u64,
     /// The life that a process of a compute node has, and the state it acts on.
-    lives: BTreeMap<u16, (Member, State)>,
+    incarnations: BTreeMap<u16, (Member, State)>,
     last: BTreeMap<u16, u32>,
     agents: Vec<MemoryAgent>,
     /// Whose access each memory node has revoked: up to which life.
@@ -56,13 +56,13 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let m = InProcess::new(TERMS);
+        let m = InProcess::new(LEASE_PARAMETERS);
         m.set_agents(MEMORY);
         let member = |n| Member { node: NodeId::memory(n), incarnation: 1 };
         let mut all = Self {
             m,
             now: 0,
-            lives: BTreeMap::new(),
+            incarnations: BTreeMap::new(),
             last: BTreeMap::new(),
             agents: (0..MEMORY).map(|n| MemoryAgent::new(member(n))).collect(),
             revoked: (0..MEMORY).map(|_| std::cell::RefCell::default()).collect(),
@@ -88,15 +88,15 @@ impl Model {
         self.last.insert(n, incarnation);
         let me = Member { node: NodeId::compute(n), incarnation };
         now(self.m.join(me, self.now)).expect("a life that has not been");
-        self.lives.insert(n, (me, (*self.m.latest()).clone()));
+        self.incarnations.insert(n, (me, (*self.m.latest()).clone()));
     }
 
     /// What a keeper does; bits of `what` leave parts of it out.
     fn keep(&mut self, n: u16, what: u8) {
-        let Some((me, known)) = self.lives.get_mut(&n) else { return };
+        let Some((me, known)) = self.incarnations.get_mut(&n) else { return };
         let me = *me;
         if now(self.m.renew(me, self.now)).is_err() {
-            self.lives.remove(&n);
+            self.incarnations.remove(&n);
             return;
         }
         *known = (*now(self.m.state(me, self.now)).expect("answers")).clone();
@@ -108,10 +108,10 @@ impl Model {
                 Standing::Revoking | Standing::Draining if open && what & 1 == 0 => {
                     say(Change::Acknowledge(m.member, m.standing));
                 }
-                Standing::Rehoming if m.claimant == Some(me) && what & 2 == 0 => {
-                    say(Change::Rehomed(m.member));
+                Standing::Reassigning if m.claimant == Some(me) && what & 2 == 0 => {
+                    say(Change::Reassigned(m.member));
                 }
-                Standing::Rehoming => say(Change::Claim(m.member)),
+                Standing::Reassigning => say(Change::Claim(m.member)),
                 _ => {}
             }
         }
@@ -139,7 +139,7 @@ impl Model {
         match e {
             Event::Start(n) => self.start(n),
             Event::Leave(n) => {
-                if let Some((me, _)) = self.lives.remove(&n) {
+                if let Some((me, _)) = self.incarnations.remove(&n) {
                     let _ = now(self.m.propose(me, Change::Leave, self.now));
                 }
             }
@@ -197,7 +197,7 @@ impl Model {
                 continue;
             }
             assert!(s.presence(node).is_away(), "{dead} may execute at {node}");
-            for (me, known) in self.lives.values().filter(|(me, _)| s.is_living(*me)) {
+            for (me, known) in self.incarnations.values().filter(|(me, _)| s.is_living(*me)) {
                 assert!(known.presence(node).is_away(), "{me} posts to {node}, and so does {dead}");
             }
         }
@@ -208,9 +208,9 @@ impl Model {
         self.start(0);
         for _ in 0..40 {
             self.pass(10);
-            let lives: Vec<u16> = self.lives.keys().copied().collect();
+            let incarnations: Vec<u16> = self.incarnations.keys().copied().collect();
             // Those that stand still stay as they are: they are late, and die.
-            lives.into_iter().filter(|n| *n == 0).for_each(|n| self.keep(n, 0));
+            incarnations.into_iter().filter(|n| *n == 0).for_each(|n| self.keep(n, 0));
             (0..MEMORY).for_each(|n| self.agent(n));
             self.check();
         }
@@ -238,12 +238,12 @@ proptest! {
 }
 
 #[test]
-fn thousands_of_lives_leave_nothing_behind() {
+fn thousands_of_incarnations_leave_nothing_behind() {
     let mut model = Model::new();
-    for life in 0..5_000u32 {
-        let n = (life % u32::from(COMPUTE)) as u16;
+    for incarnation in 0..5_000u32 {
+        let n = (incarnation % u32::from(COMPUTE)) as u16;
         model.start(n);
-        if life % 3 == 0 {
+        if incarnation % 3 == 0 {
             model.pass(20);
         } else {
             model.step(Event::Leave(n));

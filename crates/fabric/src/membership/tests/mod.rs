@@ -10,7 +10,8 @@ use crate::membership::{MemoryAgent, Presence, Standing};
 const A: Member = Member { node: NodeId::compute(0), incarnation: 1 };
 const B: Member = Member { node: NodeId::compute(1), incarnation: 1 };
 const C: Member = Member { node: NodeId::compute(2), incarnation: 1 };
-const TERMS: Terms = Terms { lease_ns: 100, acknowledge_ns: 300, drift_one_in: 10, mutant: None };
+const LEASE_PARAMETERS: LeaseParameters =
+    LeaseParameters { lease_ns: 100, acknowledge_ns: 300, drift_one_in: 10, mutant: None };
 
 fn now<T>(f: MembershipFuture<'_, T>) -> Result<T> {
     let mut f = pin!(f);
@@ -21,7 +22,7 @@ fn now<T>(f: MembershipFuture<'_, T>) -> Result<T> {
 }
 
 fn three() -> InProcess {
-    let m = InProcess::new(TERMS);
+    let m = InProcess::new(LEASE_PARAMETERS);
     for member in [A, B, C] {
         assert_eq!(now(m.join(member, 0)).map(|l| l.for_ns).ok(), Some(90));
     }
@@ -58,12 +59,12 @@ fn a_death_goes_step_by_step() {
     ack(A, Standing::Draining);
     assert_eq!(standing(&m, C), Standing::Draining);
     ack(B, Standing::Draining);
-    assert_eq!(standing(&m, C), Standing::Rehoming);
-    now(m.propose(A, Change::Rehomed(C), 123)).expect("living");
-    assert_eq!(standing(&m, C), Standing::Rehoming, "A has not claimed it");
+    assert_eq!(standing(&m, C), Standing::Reassigning);
+    now(m.propose(A, Change::Reassigned(C), 123)).expect("living");
+    assert_eq!(standing(&m, C), Standing::Reassigning, "A has not claimed it");
     now(m.propose(B, Change::Claim(C), 123)).expect("living");
     now(m.propose(A, Change::Claim(C), 123)).expect("living");
-    now(m.propose(B, Change::Rehomed(C), 123)).expect("living");
+    now(m.propose(B, Change::Reassigned(C), 123)).expect("living");
     assert_eq!(standing(&m, C), Standing::Gone);
 }
 
@@ -142,7 +143,7 @@ fn there_is_one_claimant_at_a_time() {
     now(m.propose(A, Change::Claim(C), 122)).expect("living");
     now(m.propose(B, Change::Claim(d), 122)).expect("living");
     assert_eq!((claimant(C), claimant(d)), (Some(A), None));
-    now(m.propose(A, Change::Rehomed(C), 123)).expect("living");
+    now(m.propose(A, Change::Reassigned(C), 123)).expect("living");
     now(m.propose(B, Change::Claim(d), 123)).expect("living");
     assert_eq!(claimant(d), Some(B));
 }
@@ -194,7 +195,7 @@ fn acknowledge(m: &InProcess, who: &[Member], of: Member, s: Standing, at: Nanos
 /// A pool whose only process had left, or was killed, was lost: the next one was late for a death that was asked for before it came.
 #[test]
 fn a_newcomer_owes_nothing_since_before_it_joined() {
-    let m = InProcess::new(TERMS);
+    let m = InProcess::new(LEASE_PARAMETERS);
     now(m.join(A, 0)).expect("a first life");
     now(m.propose(A, Change::Leave, 10)).expect("living");
     now(m.join(B, 5_000)).expect("a first life");
@@ -209,7 +210,7 @@ fn a_newcomer_owes_nothing_since_before_it_joined() {
 }
 
 #[test]
-fn a_death_goes_on_without_living_nodes_until_somebody_has_to_find_homes() {
+fn a_death_goes_on_without_living_nodes_until_somebody_has_to_find_owners() {
     let m = with_memory();
     for at in [60, 120, 180] {
         renew(&m, &[M0, M1], at);
@@ -219,13 +220,13 @@ fn a_death_goes_on_without_living_nodes_until_somebody_has_to_find_homes() {
         acknowledge(&m, &[M0], of, Standing::Revoking, 181);
         assert_eq!(standing(&m, of), Standing::Revoking, "it may still reach mn1");
         acknowledge(&m, &[M1], of, Standing::Revoking, 182);
-        assert_eq!(standing(&m, of), Standing::Rehoming);
+        assert_eq!(standing(&m, of), Standing::Reassigning);
     }
     let again = Member { incarnation: 2, ..A };
     now(m.join(again, 190)).expect("a later life");
     for of in [A, B, C] {
         now(m.propose(again, Change::Claim(of), 191)).expect("living");
-        now(m.propose(again, Change::Rehomed(of), 191)).expect("living");
+        now(m.propose(again, Change::Reassigned(of), 191)).expect("living");
         assert_eq!(standing(&m, of), Standing::Gone);
     }
     let s = m.latest();
@@ -323,16 +324,19 @@ fn an_agent_revokes_the_dead_before_its_node_is_present_again() {
 }
 
 #[test]
-fn lives_are_told_apart_by_16_bits() {
+fn incarnations_are_told_apart_by_16_bits() {
     let m = three();
     let s = |m: &InProcess| m.latest();
-    let life = |s: &State, n| s.life_of(A.node, n).map(|m| m.incarnation);
-    assert_eq!((life(&s(&m), 1), life(&s(&m), 2), life(&s(&m), 0)), (Some(1), None, None));
+    let incarnation = |s: &State, n| s.incarnation_of(A.node, n).map(|m| m.incarnation);
+    assert_eq!(
+        (incarnation(&s(&m), 1), incarnation(&s(&m), 2), incarnation(&s(&m), 0)),
+        (Some(1), None, None)
+    );
     let late = Member { incarnation: 70_000, ..A };
     now(m.join(late, 1)).expect("a later life");
     let s = s(&m);
-    assert_eq!(life(&s, 70_000u32 as u16), Some(70_000));
-    assert_eq!(life(&s, 69_000u32 as u16), Some(69_000));
-    assert_eq!(life(&s, 70_001u32 as u16), None, "not known yet");
+    assert_eq!(incarnation(&s, 70_000u32 as u16), Some(70_000));
+    assert_eq!(incarnation(&s, 69_000u32 as u16), Some(69_000));
+    assert_eq!(incarnation(&s, 70_001u32 as u16), None, "not known yet");
     assert_eq!(s.standing(Member { incarnation: 69_000, ..A }), Some(Standing::Gone));
 }

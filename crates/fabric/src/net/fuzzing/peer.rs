@@ -52,8 +52,8 @@ pub fn begin_to_ask(stream: &mut TcpStream, key: &Key) -> Result<()> {
 /// # Errors
 /// What the node refuses.
 pub fn register(stream: &mut TcpStream) -> Result<Registered> {
-    let pool = match ask(stream, &Ask::Charter)? {
-        Answer::Charter { pool, .. } => pool,
+    let pool = match ask(stream, &Ask::PoolConfig)? {
+        Answer::PoolConfig { pool, .. } => pool,
         other => return Err(Error::corrupt(format!("{other:?}"))),
     };
     let who = Introduction {

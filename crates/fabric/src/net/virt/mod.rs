@@ -16,9 +16,9 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use super::NetFabric;
-use super::carrier::Equipment;
+use super::data_path::NicConfig;
 use super::io::Net;
-use super::registrar::Charter;
+use super::membership_server::PoolConfig;
 use super::start::Joining;
 use super::transport::NetTransport;
 use crate::addr::NodeId;
@@ -26,7 +26,7 @@ use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::membership::Terms;
+use crate::membership::LeaseParameters;
 use crate::rpc::ServiceId;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 use sockets::{Universe, Virtual};
@@ -159,11 +159,18 @@ impl Process {
         &self,
         port: u16,
         region_bytes: u64,
-        charter: Charter,
-        terms: Terms,
+        pool_config: PoolConfig,
+        lease_parameters: LeaseParameters,
     ) -> Result<NetFabric> {
-        let (listen, equipment) = (format!("0.0.0.0:{port}"), Equipment::default());
-        NetFabric::found_on(self.net(), &listen, region_bytes, charter, terms, &equipment)
+        let (listen, nic_config) = (format!("0.0.0.0:{port}"), NicConfig::default());
+        NetFabric::found_on(
+            self.net(),
+            &listen,
+            region_bytes,
+            pool_config,
+            lease_parameters,
+            &nic_config,
+        )
     }
 
     /// Joins a pool.

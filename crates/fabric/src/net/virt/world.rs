@@ -88,7 +88,7 @@ pub enum Sight {
     /// A process connected while its host still had an end of a connection that it had lost.
     Doubled,
     /// A connection was made whose asker had given it up.
-    Orphan,
+    AbandonedLock,
     /// A segment took longer than usual.
     Late,
     /// A part of what was written was taken.

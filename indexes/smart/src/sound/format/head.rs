@@ -6,7 +6,7 @@
 //! | 8 | XXH3-64 of the prefix: all bytes that its keys share; constant |
 //! | 16 | slots; there is room for all of them |
 //!
-//! The head and the slots change by compare-and-swap only. The generation (`life`) counts the uses
+//! The head and the slots change by compare-and-swap only. The generation (`generation`) counts the uses
 //! of the node's address.
 
 use dmtree_fabric::GlobalAddr;
@@ -86,7 +86,7 @@ pub struct Head {
     /// How often a closing was begun or cancelled.
     pub closings: u16,
     /// The generation of its address.
-    pub life: u16,
+    pub generation: u16,
 }
 
 impl Head {
@@ -102,7 +102,7 @@ impl Head {
             | u64::from(self.kind.0) << 16
             | state << 19
             | u64::from(self.closings) << 21
-            | u64::from(self.life) << 37
+            | u64::from(self.generation) << 37
             | MARK << 53
     }
 
@@ -120,7 +120,7 @@ impl Head {
             kind,
             state,
             closings: (bits >> 21) as u16,
-            life: (bits >> 37) as u16,
+            generation: (bits >> 37) as u16,
         })
     }
 
@@ -157,9 +157,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn heads_come_back(len in 0usize..1025, code in 0u8..7, state in 0u64..4, closings: u16, life: u16) {
+        fn heads_come_back(len in 0usize..1025, code in 0u8..7, state in 0u64..4, closings: u16, generation: u16) {
             let state = [State::Young, State::Linked, State::Closing, State::Dead][state as usize];
-            let head = Head { len, kind: NodeType::of_code(code).unwrap(), state, closings, life };
+            let head = Head { len, kind: NodeType::of_code(code).unwrap(), state, closings, generation };
             prop_assert_eq!(Head::of_bits(head.bits()), Some(head));
         }
     }

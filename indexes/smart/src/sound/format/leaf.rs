@@ -10,7 +10,7 @@
 //!
 //! The holder is a compute node's number (10 bits) and incarnation (16 bits); 0 is a free leaf. The
 //! word changes by compare-and-swap only. A length of all ones in an area means that the value is
-//! in a block. Checks are XXH3-64, cut to 48 bits, over the address, the generation (`life`), and
+//! in a block. Checks are XXH3-64, cut to 48 bits, over the address, the generation (`generation`), and
 //! for areas the version under which they were written.
 //!
 //! Two areas keep the old value whole while a holder writes the other one: a crash, or a READ, in
@@ -67,7 +67,7 @@ pub struct Word {
     /// Counts values, 19 bits.
     pub version: u32,
     /// The generation of its address.
-    pub life: u16,
+    pub generation: u16,
     /// The holder, which may write the other area.
     pub holder: Option<Holder>,
 }
@@ -84,7 +84,7 @@ impl Word {
         state
             | u64::from(self.active) << 2
             | u64::from(self.version) << 3
-            | u64::from(self.life) << 22
+            | u64::from(self.generation) << 22
             | holder << 38
     }
 
@@ -99,7 +99,13 @@ impl Word {
         let (node, incarnation) = ((bits >> 54) as u16, (bits >> 38) as u16);
         let holder = (bits >> 38 != 0).then_some(Holder { node, incarnation });
         let version = (bits >> 3) as u32 & 0x7_ffff;
-        Some(Self { state, active: bits >> 2 & 1 == 1, version, life: (bits >> 22) as u16, holder })
+        Some(Self {
+            state,
+            active: bits >> 2 & 1 == 1,
+            version,
+            generation: (bits >> 22) as u16,
+            holder,
+        })
     }
 
     /// The same with a holder, or without.
@@ -175,7 +181,7 @@ impl LeafShape {
         &self,
         out: &mut [u8],
         at: GlobalAddr,
-        (life, version): (u16, u32),
+        (generation, version): (u16, u32),
         v: Stored<'_>,
     ) {
         out.fill(0);
@@ -189,7 +195,7 @@ impl LeafShape {
                 IN_BLOCK
             }
         };
-        let sum = area_sum(&out[8..self.area()], at, life, version, len);
+        let sum = area_sum(&out[8..self.area()], at, generation, version, len);
         out[..8].copy_from_slice(&(len | sum << 16).to_le_bytes());
     }
 
@@ -197,11 +203,11 @@ impl LeafShape {
     pub fn fill(&self, out: &mut [u8], at: GlobalAddr, word: Word, key: &[u8], v: Stored<'_>) {
         out.fill(0);
         out[..8].copy_from_slice(&word.bits().to_le_bytes());
-        let sum = key_sum(key, at, word.life);
+        let sum = key_sum(key, at, word.generation);
         out[8..16].copy_from_slice(&(key.len() as u64 | sum << 16).to_le_bytes());
         out[KEY_AT..KEY_AT + key.len()].copy_from_slice(key);
         let area = self.area_at(key.len(), false);
-        self.fill_area(&mut out[area..area + self.area()], at, (word.life, word.version), v);
+        self.fill_area(&mut out[area..area + self.area()], at, (word.generation, word.version), v);
     }
 
     /// Checks a leaf. `None` when it is torn, no leaf, or longer than these bytes.
@@ -213,14 +219,14 @@ impl LeafShape {
             return None;
         }
         let key = &bytes[KEY_AT..KEY_AT + len];
-        if key_sum(key, at, word.life) != sum {
+        if key_sum(key, at, word.generation) != sum {
             return None;
         }
         let area = self.area_at(len, word.active);
         let area = &bytes[area..area + self.area()];
         let (len, sum) = split(u64_at(area, 0)?);
         let value = &area[8..];
-        if area_sum(value, at, word.life, word.version, len) != sum {
+        if area_sum(value, at, word.generation, word.version, len) != sum {
             return None;
         }
         let value = match len {
@@ -235,7 +241,7 @@ impl LeafShape {
         let word = Word::of_bits(u64_at(bytes, 0)?)?;
         let (len, sum) = split(u64_at(bytes, 8)?);
         let key = bytes.get(KEY_AT..KEY_AT + len as usize)?;
-        (!key.is_empty() && key_sum(key, at, word.life) == sum).then_some((word, key))
+        (!key.is_empty() && key_sum(key, at, word.generation) == sum).then_some((word, key))
     }
 }
 
@@ -247,12 +253,12 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-fn key_sum(key: &[u8], at: GlobalAddr, life: u16) -> u64 {
-    check64(key, at.bits().rotate_left(11) ^ u64::from(life) << 1) & CUT
+fn key_sum(key: &[u8], at: GlobalAddr, generation: u16) -> u64 {
+    check64(key, at.bits().rotate_left(11) ^ u64::from(generation) << 1) & CUT
 }
 
-fn area_sum(value: &[u8], at: GlobalAddr, life: u16, version: u32, len: u64) -> u64 {
-    let tag = u64::from(life) << 40 | u64::from(version) << 17 | len << 1 | 1;
+fn area_sum(value: &[u8], at: GlobalAddr, generation: u16, version: u32, len: u64) -> u64 {
+    let tag = u64::from(generation) << 40 | u64::from(version) << 17 | len << 1 | 1;
     check64(value, at.bits().rotate_left(29) ^ tag) & CUT
 }
 
@@ -267,10 +273,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_come_back(state in 0usize..3, active: bool, version in 0u32..1 << 19, life: u16, node in 0u16..1024, incarnation in 1u16.., held: bool) {
+        fn words_come_back(state in 0usize..3, active: bool, version in 0u32..1 << 19, generation: u16, node in 0u16..1024, incarnation in 1u16.., held: bool) {
             let state = [State::Young, State::Live, State::Dead][state];
             let holder = held.then_some(Holder { node, incarnation });
-            let w = Word { state, active, version, life, holder };
+            let w = Word { state, active, version, generation, holder };
             prop_assert_eq!(Word::of_bits(w.bits()), Some(w));
             let f = w.flipped();
             prop_assert!(f.active != active && f.holder.is_none() && f.version != version);
@@ -279,7 +285,7 @@ mod tests {
         #[test]
         fn leaves_come_back_and_a_flipped_byte_does_not(key in proptest::collection::vec(any::<u8>(), 1..40), value in proptest::collection::vec(any::<u8>(), 0..17), flip in 0usize..4096) {
             let g = LeafShape { value: 16 };
-            let word = Word { state: State::Live, active: false, version: 5, life: 9, holder: None };
+            let word = Word { state: State::Live, active: false, version: 5, generation: 9, holder: None };
             let mut out = vec![0; g.bytes(key.len())];
             g.fill(&mut out, at(), word, &key, Stored::Inline(&value));
             let l = g.check(at(), &out).expect("whole");
@@ -302,7 +308,8 @@ mod tests {
     #[test]
     fn an_area_of_another_version_does_not_count() {
         let g = LeafShape { value: 8 };
-        let word = Word { state: State::Live, active: false, version: 0, life: 1, holder: None };
+        let word =
+            Word { state: State::Live, active: false, version: 0, generation: 1, holder: None };
         let mut out = vec![0; g.bytes(24)];
         g.fill(&mut out, at(), word, &[7; 24], Stored::Inline(&[1; 8]));
         let area = g.area_at(24, true);

@@ -136,7 +136,7 @@ impl World {
         self.ends.insert(id, end);
         if is_given_up {
             // It hears so when it sends.
-            self.saw(Sight::Orphan);
+            self.saw(Sight::AbandonedLock);
         } else if let Some(e) = self.ends.get_mut(&from) {
             // (The way back takes no time: what follows on it does.)
             (e.peer, e.condition) = (Some(id), Condition::Open);

@@ -1,0 +1,342 @@
+//! The processes of a run: what they do from their starts to their ends.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use dmtree_fabric::net::virt::Process;
+use dmtree_fabric::net::{Joining, NetFabric, NicConfig};
+use dmtree_fabric::{
+    Effect, Endpoint, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, Role, Standing,
+};
+
+use super::agent::Agent;
+use super::hosts::COUNT;
+use super::{FIRST, MS, Phase, REGION, SHARED_WORDS, Stage, rest};
+
+/// A process joins the pool.
+pub(super) async fn join(
+    stage: &Stage,
+    process: &Process,
+    role: Role,
+    wanted: Option<u16>,
+    slot: u32,
+) -> Result<NetFabric> {
+    let nic_config = &NicConfig::default();
+    let (listen, within) = ("0.0.0.0:0", Duration::from_secs(60));
+    let how = Joining { first: FIRST, listen, role, wanted, within, data_path: None, nic_config };
+    process.join(&how, REGION, &stage.network.clock(slot)).await
+}
+
+/// Longest time that an operation takes: two verbs whose host does not answer, or a call. The deadline of an endpoint, and an attempt.
+const MOST_NS: Nanos = 11_000 * MS;
+/// The same of a verb to a peer.
+const MOST_OF_A_VERB_NS: Nanos = 5_000 * MS;
+
+/// What the coroutines of a life share.
+#[derive(Clone)]
+struct Incarnation {
+    me: Member,
+    process: Process,
+    fabric: NetFabric,
+    /// The former lives' words are this one's.
+    has_inherited: Rc<Cell<bool>>,
+    is_over: Rc<Cell<bool>>,
+}
+
+/// Who wants to be a compute node: one process after the other. A number can have two of these. Then one waits while a process of the
+/// other one lives, and that goes on when it has stood still, knowing of nothing.
+pub(super) struct Seat {
+    stage: Rc<Stage>,
+    number: u16,
+    chair: usize,
+    incarnation: RefCell<Option<Incarnation>>,
+}
+
+impl Seat {
+    pub(super) fn new(stage: Rc<Stage>, number: u16) -> Self {
+        let chair = {
+            let mut living = stage.living.borrow_mut();
+            living.push(None);
+            living.len() - 1
+        };
+        Self { stage, number, chair, incarnation: RefCell::default() }
+    }
+
+    /// The life that writes the word of this number.
+    fn is_owner(&self, incarnation: &Incarnation) -> bool {
+        self.stage.owners.borrow()[usize::from(self.number)] == incarnation.me.incarnation
+    }
+
+    fn set_living(&self, process: Option<Process>) {
+        self.stage.living.borrow_mut()[self.chair] = process;
+    }
+
+    /// Starts processes, one after the other, and keeps the membership of each.
+    pub(super) async fn live(self: Rc<Self>, slot: u32) {
+        let clock = self.stage.network.clock(slot);
+        let mut is_fenced = false;
+        while self.stage.phase.get() < Phase::Leaving {
+            let is_away = self.stage.phase.get() == Phase::Faults && self.stage.below(16) == 0;
+            let most = match is_away {
+                true => 12_000,
+                false if is_fenced => 3_000,
+                false => 400,
+            };
+            rest(&clock, self.stage.below(most) * MS).await;
+            let process = self.stage.network.start(4 + self.number);
+            self.set_living(Some(process.clone()));
+            self.stage.outcome.borrow_mut().restarts += 1;
+            let ended = process.run(self.keep(&process, slot)).await;
+            is_fenced = matches!(&ended, Some(Err(e)) if e.kind() == ErrorKind::Fenced);
+            if let Some(Err(e)) = &ended
+                && self.stage.phase.get() == Phase::Healed
+                && !e.is_retryable()
+                && e.kind() != ErrorKind::Fenced
+            {
+                self.stage.violation(format!("process {} ends: {e}", self.number));
+            }
+            if let Some(incarnation) = self.incarnation.borrow_mut().take() {
+                incarnation.is_over.set(true);
+            }
+            // What has not ended by itself ends like a process.
+            process.kill(None);
+            self.set_living(None);
+        }
+    }
+
+    async fn keep(&self, process: &Process, slot: u32) -> Result<()> {
+        let stage = &self.stage;
+        let fabric = join(stage, process, Role::Compute, Some(self.number), slot).await?;
+        let ep = process.client(&fabric, slot)?;
+        let mut agent = Agent::new(&fabric);
+        let former = agent.join(&ep).await?;
+        let incarnation = Incarnation {
+            me: fabric.me(),
+            process: process.clone(),
+            fabric: fabric.clone(),
+            has_inherited: Rc::default(),
+            is_over: Rc::default(),
+        };
+        *self.incarnation.borrow_mut() = Some(incarnation.clone());
+        let until = ep.now() + (100 + stage.below(if stage.is_long { 500 } else { 4_000 })) * MS;
+        let is_short = stage.is_long || stage.below(3) == 0;
+        loop {
+            let kept = agent.step(&ep).await;
+            if kept.as_ref().is_err_and(|e| e.kind() == ErrorKind::Fenced) {
+                return kept;
+            }
+            let over = |m: Member| agent.standing(m).is_none_or(|s| s >= Standing::Draining);
+            if !incarnation.has_inherited.get() && former.is_none_or(over) {
+                let owner = &mut stage.owners.borrow_mut()[usize::from(self.number)];
+                *owner = (*owner).max(incarnation.me.incarnation);
+                incarnation.has_inherited.set(true);
+            }
+            let leaves = match stage.phase.get() {
+                Phase::Faults => is_short && ep.now() > until,
+                Phase::Healed => false,
+                _ => true,
+            };
+            if leaves {
+                incarnation.is_over.set(true);
+                return agent.leave(&ep).await;
+            }
+            rest(&ep, agent.pause_ns()).await;
+        }
+    }
+
+    /// The client of each process.
+    pub(super) async fn work(self: Rc<Self>, slot: u32) {
+        let clock = self.stage.network.clock(slot);
+        while self.stage.phase.get() < Phase::Leaving {
+            let incarnation = self.incarnation.borrow().clone();
+            let Some(incarnation) =
+                incarnation.filter(|l| l.has_inherited.get() && !l.is_over.get())
+            else {
+                rest(&clock, 5 * MS).await;
+                continue;
+            };
+            let work = incarnation.process.run(async {
+                let ep = incarnation.process.client(&incarnation.fabric, slot)?;
+                while !incarnation.is_over.get() && self.stage.phase.get() < Phase::Leaving {
+                    self.operate(&ep, &incarnation).await;
+                    let slowly = if self.stage.is_long { 20 } else { 1 };
+                    rest(&ep, slowly * self.stage.below(20) * MS / 4).await;
+                }
+                Ok::<_, dmtree_fabric::Error>(())
+            });
+            work.await;
+            rest(&clock, MS).await;
+        }
+    }
+
+    async fn operate(&self, ep: &Endpoint, incarnation: &Incarnation) {
+        let stage = &self.stage;
+        let (began, stood) = (ep.now(), incarnation.process.stood_still());
+        let is_healed = stage.phase.get() == Phase::Healed;
+        let done = match stage.below(6) {
+            0 => Some(self.write_own(ep, incarnation).await),
+            1 => Some(self.read_own(ep, incarnation).await),
+            2 => Some(self.read_shared(ep).await.map(|_| ())),
+            // In a long run too many of them would have an unknown outcome to be judged.
+            3 if !stage.is_long => Some(self.swap_shared(ep).await),
+            3 | 4 => Some(self.call(ep).await),
+            _ => self.reach_a_peer(ep).await,
+        };
+        let took = (ep.now() - began).saturating_sub(incarnation.process.stood_still() - stood);
+        let Some(done) = done else {
+            // A peer: it may be another life by now, or none.
+            if took > MOST_OF_A_VERB_NS {
+                stage.violation(format!("a verb of process {} took {took} ns", self.number));
+            }
+            return;
+        };
+        let mut outcome = stage.outcome.borrow_mut();
+        match &done {
+            Ok(()) => outcome.operations += 1,
+            Err(_) => outcome.failed += 1,
+        }
+        drop(outcome);
+        if took > MOST_NS && !incarnation.is_over.get() {
+            stage.violation(format!("an operation of process {} took {took} ns", self.number));
+        }
+        if let Err(e) = &done
+            && is_healed
+            && e.kind() == ErrorKind::Unreachable
+            && e.to_string().contains("is lost")
+            && !stage.is_one_lost.get()
+        {
+            stage.violation(format!("process {} hears that {e}", self.number));
+        }
+        if done.is_ok() && is_healed {
+            stage.has_worked.borrow_mut()[usize::from(self.number)] = true;
+        }
+    }
+
+    /// A verb to another compute process, whatever comes of it.
+    async fn reach_a_peer(&self, ep: &Endpoint) -> Option<Result<()>> {
+        let peer = NodeId::compute(self.stage.below(u64::from(self.stage.seats)) as u16);
+        let _ = ep.faa(GlobalAddr::new(peer, 64), 1).await;
+        None
+    }
+
+    /// Fails when an operation has had an effect that was begun when another life had taken over.
+    fn check_stray(&self, incarnation: &Incarnation, what: &str, is_done: bool) {
+        if is_done {
+            let m = incarnation.me;
+            self.stage
+                .violation(format!("{m} has {what} the word that a later life has taken over"));
+        }
+    }
+
+    async fn write_own(&self, ep: &Endpoint, incarnation: &Incarnation) -> Result<()> {
+        let (seat, at) = (usize::from(self.number), self.stage.own_word(self.number));
+        if !self.is_owner(incarnation) {
+            let value = self.stage.own.borrow_mut()[seat].stray();
+            let done = self.stray(ep, at, Some(value)).await;
+            self.check_stray(incarnation, "written", done.is_ok());
+            return done;
+        }
+        let value = self.stage.own.borrow_mut()[seat].begin();
+        let done = ep.write_word(at, value).await;
+        if !self.is_owner(incarnation) {
+            return done;
+        }
+        let word = &mut self.stage.own.borrow_mut()[seat];
+        match &done {
+            Ok(()) => word.written(value),
+            Err(e) if e.effect() == Effect::None => word.not_written(value),
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// What a life does that has been taken over from. (A memory node that is missing serves it until that one comes back, while no other
+    /// life uses what is there.)
+    async fn stray(&self, ep: &Endpoint, at: GlobalAddr, value: Option<u64>) -> Result<()> {
+        if at.node() != NodeId::memory(0) {
+            return Err(dmtree_fabric::Error::new(ErrorKind::Unreachable, "not tried"));
+        }
+        match value {
+            Some(value) => ep.write_word(at, value).await,
+            None => ep.read(at, 8).await.map(|_| ()),
+        }
+    }
+
+    async fn call(&self, ep: &Endpoint) -> Result<()> {
+        let number = self.stage.calls().number();
+        let mut reply = Vec::new();
+        ep.renew_deadline();
+        let done = ep.rpc(NodeId::memory(0), COUNT, &number.to_le_bytes(), &mut reply).await;
+        match &done {
+            Ok(()) => self.stage.calls().answered(number),
+            Err(e) if e.effect() == Effect::None => self.stage.calls().refused(number),
+            Err(_) => {}
+        }
+        done
+    }
+
+    async fn read_own(&self, ep: &Endpoint, incarnation: &Incarnation) -> Result<()> {
+        let at = self.stage.own_word(self.number);
+        if !self.is_owner(incarnation) {
+            let done = self.stray(ep, at, None).await;
+            self.check_stray(incarnation, "read", done.is_ok());
+            return done;
+        }
+        let value = ep.read(at, 8).await?.word(0);
+        if !self.is_owner(incarnation) {
+            return Ok(());
+        }
+        let found = self.stage.own.borrow_mut()[usize::from(self.number)].found(value);
+        if let Err(e) = found {
+            self.stage.violation(format!("the word of process {}: {e}", self.number));
+        }
+        Ok(())
+    }
+
+    async fn read_shared(&self, ep: &Endpoint) -> Result<(u64, u64)> {
+        let word = self.stage.below(SHARED_WORDS);
+        let call = ep.now();
+        let value = ep.read(Stage::shared_word(word), 8).await?.word(0);
+        self.stage.shared.borrow_mut().found(word, call, ep.now(), value);
+        Ok((word, value))
+    }
+
+    async fn swap_shared(&self, ep: &Endpoint) -> Result<()> {
+        let (word, old) = self.read_shared(ep).await?;
+        let new = self.stage.shared.borrow_mut().value();
+        let call = ep.now();
+        let at = Stage::shared_word(word);
+        // A process that is killed meanwhile has a write of unknown outcome, too.
+        let mut open = Open { seat: self, word, call, old, new, is_open: true };
+        let done = ep.cas(at, old, new).await;
+        open.is_open = false;
+        let mut shared = self.stage.shared.borrow_mut();
+        match &done {
+            Ok(was) => shared.swapped(word, (call, ep.now()), (old, new), Some(*was)),
+            Err(e) if e.effect() == Effect::None => {}
+            Err(_) => shared.swapped(word, (call, ep.now()), (old, new), None),
+        }
+        drop(shared);
+        done.map(|_| ())
+    }
+}
+
+/// A write whose outcome becomes unknown when it is dropped.
+struct Open<'s> {
+    seat: &'s Seat,
+    word: u64,
+    call: u64,
+    old: u64,
+    new: u64,
+    is_open: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            let mut shared = self.seat.stage.shared.borrow_mut();
+            shared.swapped(self.word, (self.call, self.call), (self.old, self.new), None);
+        }
+    }
+}

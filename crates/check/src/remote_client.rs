@@ -1,0 +1,373 @@
+//! A client in another process: questions and answers through a pair of pipes, so that a test bed can have compute nodes that share
+//! no memory with it.
+
+use std::io::{Read, Write as _};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_parts::{
+    Fill, Found, Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Write,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::test_cluster::Client;
+
+/// More is not even read.
+const MAX_BYTES: usize = 256 << 20;
+
+/// A write with its own bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Change {
+    Put(Vec<u8>),
+    Insert(Vec<u8>),
+    Update(Vec<u8>),
+    Delete,
+    CompareAndSet { expected: Vec<u8>, new: Option<Vec<u8>> },
+}
+
+impl From<Write<'_>> for Change {
+    fn from(w: Write<'_>) -> Self {
+        match w {
+            Write::Put(v) => Self::Put(v.to_vec()),
+            Write::Insert(v) => Self::Insert(v.to_vec()),
+            Write::Update(v) => Self::Update(v.to_vec()),
+            Write::Delete => Self::Delete,
+            Write::CompareAndSet { expected, new } => {
+                Self::CompareAndSet { expected: expected.to_vec(), new: new.map(<[u8]>::to_vec) }
+            }
+        }
+    }
+}
+
+impl Change {
+    fn write(&self) -> Write<'_> {
+        match self {
+            Self::Put(v) => Write::Put(v),
+            Self::Insert(v) => Write::Insert(v),
+            Self::Update(v) => Write::Update(v),
+            Self::Delete => Write::Delete,
+            Self::CompareAndSet { expected, new } => {
+                Write::CompareAndSet { expected, new: new.as_deref() }
+            }
+        }
+    }
+}
+
+/// A key and a value.
+type Pair = (Vec<u8>, Vec<u8>);
+/// An end of a range with its own bytes.
+type End = Bound<Vec<u8>>;
+
+/// What the other process is asked.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Open this index of this system; what follows is about it.
+    Open {
+        /// The system.
+        system: String,
+        /// The name in the catalog.
+        index: String,
+    },
+    /// Close it.
+    Close,
+    /// An operation.
+    #[doc(hidden)]
+    Do(Operation),
+}
+
+/// An operation on the open index.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Operation {
+    #[doc(hidden)]
+    Get(Vec<u8>),
+    #[doc(hidden)]
+    #[allow(private_interfaces, reason = "made and taken apart here alone")]
+    Write(Vec<u8>, Change),
+    #[doc(hidden)]
+    Scan { low: End, high: End, reverse: bool, limit: usize },
+    #[doc(hidden)]
+    GetMany(Vec<Vec<u8>>),
+    #[doc(hidden)]
+    #[allow(private_interfaces, reason = "made and taken apart here alone")]
+    WriteMany(Vec<(Vec<u8>, Change)>),
+    #[doc(hidden)]
+    Load { pairs: Vec<Pair>, sorted: bool, fill: Fill },
+    #[doc(hidden)]
+    Maintain,
+    #[doc(hidden)]
+    Gc,
+    #[doc(hidden)]
+    Walk,
+}
+
+/// What it answers.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Done,
+    Value(Option<Vec<u8>>),
+    Outcome(Outcome),
+    Page(Vec<Pair>, Option<End>),
+    Values(Vec<Option<Vec<u8>>>),
+    Outcomes(Vec<std::result::Result<Outcome, Refusal>>),
+    Loaded(Loaded),
+    Found(Found),
+    Shape(Shape),
+    Refused(Refusal),
+}
+
+/// An error on its way: kind, whether the effect is known, what it says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Refusal(ErrorKind, bool, String);
+
+impl From<&Error> for Refusal {
+    fn from(e: &Error) -> Self {
+        Self(e.kind(), e.effect() == dmtree_fabric::Effect::None, e.to_string())
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(r: Refusal) -> Self {
+        let e = Self::new(r.0, r.2);
+        if r.1 { e } else { e.effect_unknown() }
+    }
+}
+
+/// The two pipes to or from the other process.
+pub struct Pipe {
+    to: Box<dyn std::io::Write + Send>,
+    from: Box<dyn Read + Send>,
+}
+
+impl Pipe {
+    /// Out and in.
+    pub fn new(to: impl std::io::Write + Send + 'static, from: impl Read + Send + 'static) -> Self {
+        Self { to: Box::new(to), from: Box::new(from) }
+    }
+
+    fn send(&mut self, message: &impl Serialize) -> Result<()> {
+        let body = postcard::to_stdvec(message)
+            .map_err(|e| Error::invalid(format!("not a message: {e}")))?;
+        let length = (body.len() as u64).to_le_bytes();
+        let sent = self.to.write_all(&length).and_then(|()| self.to.write_all(&body));
+        sent.and_then(|()| self.to.flush()).map_err(|e| gone(&e))
+    }
+
+    /// The next message; `None` at the end.
+    fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        let mut length = [0; 8];
+        match self.from.read_exact(&mut length) {
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+            done => done.map_err(|e| gone(&e))?,
+        }
+        let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
+        if length > MAX_BYTES {
+            return Err(Error::corrupt(format!("the other process sends {length} bytes")));
+        }
+        let mut body = vec![0; length];
+        self.from.read_exact(&mut body).map_err(|e| gone(&e))?;
+        let message = postcard::from_bytes(&body);
+        message.map(Some).map_err(|e| Error::corrupt(format!("the other process: {e}")))
+    }
+
+    /// The next question; `None` when nobody asks any more.
+    ///
+    /// # Errors
+    /// `Unreachable`, `Corrupt`.
+    pub fn question(&mut self) -> Result<Option<Ask>> {
+        self.receive()
+    }
+
+    /// Answers that something was done, or was not.
+    ///
+    /// # Errors
+    /// `Unreachable`.
+    pub fn done(&mut self, result: Result<()>) -> Result<()> {
+        self.send(&match result {
+            Ok(()) => Answer::Done,
+            Err(e) => Answer::Refused((&e).into()),
+        })
+    }
+}
+
+impl std::fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pipe")
+    }
+}
+
+fn gone(e: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Unreachable, format!("the other process has gone: {e}"))
+}
+
+/// Answers operations with a client, until the index is closed.
+///
+/// # Errors
+/// `Unreachable`, `Corrupt`.
+pub fn serve<I: RangeIndex>(c: &mut Client<I>, pipe: &mut Pipe) -> Result<()> {
+    loop {
+        match pipe.question()? {
+            None => return Ok(()),
+            Some(Ask::Close) => return pipe.done(Ok(())),
+            Some(Ask::Do(operation)) => {
+                let answer = answer(c, operation).unwrap_or_else(|e| Answer::Refused((&e).into()));
+                pipe.send(&answer)?;
+            }
+            Some(Ask::Open { .. }) => pipe.done(Err(Error::invalid("one index is open")))?,
+        }
+    }
+}
+
+fn answer<I: RangeIndex>(c: &mut Client<I>, operation: Operation) -> Result<Answer> {
+    Ok(match operation {
+        Operation::Get(key) => Answer::Value(c.get(&key)?),
+        Operation::Write(key, change) => Answer::Outcome(c.write(&key, change.write())?),
+        Operation::Scan { low, high, reverse, limit } => {
+            let mut page = Page::new();
+            let (low, high) = (low.as_ref().map(Vec::as_slice), high.as_ref().map(Vec::as_slice));
+            let next = c.scan(&ScanRequest { low, high, reverse, limit }, &mut page)?;
+            let pairs = page.iter().map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+            Answer::Page(pairs, next.map(|Resume(at)| at))
+        }
+        Operation::GetMany(keys) => {
+            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            let values = c.get_many(&keys)?;
+            let value = |i| values.get(i).map(<[u8]>::to_vec);
+            Answer::Values((0..keys.len()).map(value).collect())
+        }
+        Operation::WriteMany(writes) => {
+            let writes: Vec<_> = writes.iter().map(|(k, w)| (&k[..], w.write())).collect();
+            let outcomes = c.write_many(&writes)?;
+            Answer::Outcomes(outcomes.into_iter().map(|o| o.map_err(|e| (&e).into())).collect())
+        }
+        Operation::Load { pairs, sorted, fill } => Answer::Loaded(c.load(pairs, sorted, fill)?),
+        Operation::Maintain => {
+            c.maintain()?;
+            Answer::Done
+        }
+        Operation::Gc => Answer::Found(c.gc()?),
+        Operation::Walk => Answer::Shape(c.walk()?),
+    })
+}
+
+/// A client of another process. Clones share it: one asks at a time.
+#[derive(Clone, Debug)]
+pub struct RemoteClient(Arc<Mutex<Pipe>>);
+
+impl RemoteClient {
+    /// Behind these pipes.
+    pub fn new(pipe: Pipe) -> Self {
+        Self(Arc::new(Mutex::new(pipe)))
+    }
+
+    fn ask(&self, ask: &Ask) -> Result<Answer> {
+        let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pipe.send(ask)?;
+        match pipe.receive()? {
+            Some(Answer::Refused(r)) => Err(r.into()),
+            Some(answer) => Ok(answer),
+            None => {
+                Err(Error::new(ErrorKind::Unreachable, "the other process has ended: see above"))
+            }
+        }
+    }
+
+    fn told(&self, ask: &Ask) -> Result<()> {
+        match self.ask(ask)? {
+            Answer::Done => Ok(()),
+            other => Err(strange(&other)),
+        }
+    }
+
+    /// Has it open an index.
+    ///
+    /// # Errors
+    /// Its own; `Unreachable` when it is gone.
+    pub fn open(&self, system: &str, index: &str) -> Result<()> {
+        self.told(&Ask::Open { system: system.to_owned(), index: index.to_owned() })
+    }
+
+    /// Has it close that.
+    ///
+    /// # Errors
+    /// As [`RemoteClient::open`].
+    pub fn close(&self) -> Result<()> {
+        self.told(&Ask::Close)
+    }
+
+    fn operate(&self, operation: Operation) -> Result<Answer> {
+        self.ask(&Ask::Do(operation))
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self.operate(Operation::Get(key.to_vec()))? {
+            Answer::Value(v) => Ok(v),
+            other => Err(strange(&other)),
+        }
+    }
+
+    pub(crate) fn write(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        match self.operate(Operation::Write(key.to_vec(), w.into()))? {
+            Answer::Outcome(o) => Ok(o),
+            other => Err(strange(&other)),
+        }
+    }
+
+    pub(crate) fn scan(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        let (low, high) = (r.low.map(<[u8]>::to_vec), r.high.map(<[u8]>::to_vec));
+        let (reverse, limit) = (r.reverse, r.limit);
+        page.clear();
+        match self.operate(Operation::Scan { low, high, reverse, limit })? {
+            Answer::Page(pairs, next) => {
+                pairs.iter().for_each(|(k, v)| page.push(k, v));
+                Ok(next.map(Resume))
+            }
+            other => Err(strange(&other)),
+        }
+    }
+
+    pub(crate) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        match self.operate(Operation::GetMany(keys.iter().map(|k| k.to_vec()).collect()))? {
+            Answer::Values(values) => Ok(values),
+            other => Err(strange(&other)),
+        }
+    }
+
+    pub(crate) fn write_many(&self, writes: &[(&[u8], Write<'_>)]) -> Result<Vec<Result<Outcome>>> {
+        let writes = writes.iter().map(|(k, w)| (k.to_vec(), (*w).into())).collect();
+        match self.operate(Operation::WriteMany(writes))? {
+            Answer::Outcomes(all) => Ok(all.into_iter().map(|o| o.map_err(Error::from)).collect()),
+            other => Err(strange(&other)),
+        }
+    }
+
+    pub(crate) fn load(&self, pairs: Vec<Pair>, sorted: bool, fill: Fill) -> Result<Loaded> {
+        match self.operate(Operation::Load { pairs, sorted, fill })? {
+            Answer::Loaded(loaded) => Ok(loaded),
+            other => Err(strange(&other)),
+        }
+    }
+
+    pub(crate) fn maintain(&self) -> Result<()> {
+        self.told(&Ask::Do(Operation::Maintain))
+    }
+
+    pub(crate) fn gc(&self) -> Result<Found> {
+        match self.operate(Operation::Gc)? {
+            Answer::Found(found) => Ok(found),
+            other => Err(strange(&other)),
+        }
+    }
+
+    pub(crate) fn walk(&self) -> Result<Shape> {
+        match self.operate(Operation::Walk)? {
+            Answer::Shape(shape) => Ok(shape),
+            other => Err(strange(&other)),
+        }
+    }
+}
+
+fn strange(answer: &Answer) -> Error {
+    Error::corrupt(format!("the other process gives an answer that does not fit: {answer:?}"))
+}

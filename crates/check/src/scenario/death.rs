@@ -1,0 +1,424 @@
+//! A node dies at a chosen verb, and a survivor perhaps at another: nothing acknowledged is lost, reads and writes of the others
+//! go on within their bounds, and in the end the structure is whole and every piece of memory has one holder.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dmtree_fabric::sim::{CrashPoint, How, Place};
+use dmtree_fabric::{Error, ErrorKind, NodeId, SeededRandom};
+use dmtree_parts::{Fill, Outcome, RangeIndex, Write};
+
+use super::{
+    Op, READ_BOUND_NS, Scenario, Script, Values, WRITE_BOUND_NS, effect, get, key, one_holder,
+    perform, scan, value,
+};
+
+/// Who dies where.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// This node,
+    pub victim: u16,
+    /// at this verb,
+    pub verb: u64,
+    /// before, in or after it,
+    pub place: Place,
+    /// like this.
+    pub how: How,
+    /// Whether a WRITE that is cut has landed whole or not at all.
+    pub whole_write: bool,
+    /// Of all that is left to chance.
+    pub seed: u64,
+    /// A survivor dies, too: at this verb after the first death.
+    pub second: Option<(u64, Place)>,
+}
+
+/// What is known of the keys: what was acknowledged, and what the operation in flight may have done.
+#[derive(Default)]
+struct Model {
+    sure: Values,
+    /// Keys of the operation in flight, with their new values.
+    open: BTreeMap<u64, Option<Vec<u8>>>,
+    /// A key of it has been seen new.
+    turned: BTreeMap<u64, bool>,
+}
+
+impl Model {
+    fn begin(&mut self, op: &Op) {
+        self.open.clear();
+        self.turned.clear();
+        self.open.extend(effect(op));
+    }
+
+    fn acknowledge(&mut self) {
+        for (k, v) in std::mem::take(&mut self.open) {
+            match v {
+                Some(v) => _ = self.sure.insert(k, v),
+                None => _ = self.sure.remove(&k),
+            }
+        }
+    }
+
+    /// Checks what somebody read, whose read began when `before` was turned.
+    fn check(
+        &mut self,
+        k: u64,
+        seen: Option<&[u8]>,
+        was: (Option<Vec<u8>>, bool),
+    ) -> Result<(), String> {
+        let sure = self.sure.get(&k).map(Vec::as_slice);
+        let open = self.open.get(&k);
+        let (old, turned) = was;
+        if let Some(new) = open
+            && seen == new.as_deref()
+            && seen != sure
+        {
+            self.turned.insert(k, true);
+            return Ok(());
+        }
+        if turned && open.is_some() {
+            return Err(format!("key {k} was new and is {seen:?} again"));
+        }
+        // Acknowledged while the read was under way: either.
+        if seen == sure || seen == old.as_deref() {
+            return Ok(());
+        }
+        Err(format!("key {k} is {seen:?}, not {sure:?} (or {open:?})"))
+    }
+
+    fn state_of(&self, k: u64) -> (Option<Vec<u8>>, bool) {
+        (self.sure.get(&k).cloned(), self.turned.get(&k).copied().unwrap_or(false))
+    }
+}
+
+/// What a run showed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shown {
+    /// The victim died in the middle of its operations.
+    pub died: bool,
+    /// The second one, too.
+    pub second_died: bool,
+    /// Longest read of the others, ns.
+    pub longest_read_ns: u64,
+    /// Longest write, ns.
+    pub longest_write_ns: u64,
+}
+
+/// What the tasks of a run share.
+#[derive(Clone)]
+struct Watch {
+    model: Rc<RefCell<Model>>,
+    keys: Rc<Vec<u64>>,
+    shown: Rc<RefCell<Shown>>,
+    /// The victim has come to the end of its operations.
+    done: Rc<Cell<bool>>,
+    /// The reader shall end, and has.
+    stop: Rc<Cell<bool>>,
+    stopped: Rc<Cell<bool>>,
+}
+
+/// After this nobody dies any more.
+const NEVER: CrashPoint = CrashPoint { verb: u64::MAX / 2, place: Place::Before };
+
+/// One run of a play: what went wrong, if anything did.
+///
+/// # Errors
+/// Says it.
+pub fn run<I: RangeIndex>(script: &Script<I>, cut: Cut) -> Result<Shown, String> {
+    let scenario = Scenario::new(script, cut.whole_write, cut.seed);
+    let others: Vec<u16> = (0..script.compute_nodes).filter(|n| *n != cut.victim).collect();
+    let (survivor, last) = (others[0], *others.last().expect("three at least"));
+    let model = prepare(&scenario, script, cut.victim)?;
+    let keys = keys_of(script, &model);
+    let watch = Watch {
+        model: Rc::new(RefCell::new(model)),
+        keys: Rc::new(keys),
+        shown: Rc::default(),
+        done: Rc::default(),
+        stop: Rc::default(),
+        stopped: Rc::default(),
+    };
+    scenario.membership_agents();
+    victim_works(&scenario, script, cut, &watch);
+    somebody_reads(&scenario, survivor, &watch);
+    if cut.second.is_some() {
+        second_survivor(&scenario, (cut.victim, last), &watch);
+    }
+    let mut policy = SeededRandom::new(cut.seed);
+    scenario.run(&mut policy, async {
+        if let Err(what) = survive(&scenario, script, cut, (survivor, last), &watch).await {
+            scenario.complain()(what);
+        }
+    });
+    if let Some(what) = scenario.trouble() {
+        return Err(what);
+    }
+    let shown = *watch.shown.borrow();
+    if shown.died {
+        judge(&scenario, script, survivor)?;
+    }
+    Ok(shown)
+}
+
+/// What the play begins with.
+fn prepare<I: RangeIndex>(
+    scenario: &Scenario<I>,
+    script: &Script<I>,
+    victim: u16,
+) -> Result<Model, String> {
+    let mut model = Model::default();
+    let fail = |e: Error| format!("before: {e}");
+    let mut first = scenario.client(victim);
+    for op in [Op::Load(script.load.0.clone())].iter().chain(&script.before) {
+        model.begin(op);
+        match op {
+            Op::Load(keys) if keys.is_empty() => {}
+            Op::Load(keys) => {
+                let mut pairs = keys.iter().map(|k| (key(*k), value(*k)));
+                let load = first.load(&mut pairs, true, Fill::Even(script.load.1));
+                scenario.now(load).map_err(fail)?;
+            }
+            op => scenario.now(perform(&mut first, op)).map_err(fail)?,
+        }
+        model.acknowledge();
+    }
+    Ok(model)
+}
+
+/// All keys that are there or may come.
+fn keys_of<I: RangeIndex>(script: &Script<I>, model: &Model) -> Vec<u64> {
+    let new = script.ops.iter().flat_map(|op| effect(op).into_iter().map(|(k, _)| k));
+    let mut keys: Vec<u64> = model.sure.keys().copied().chain(new).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+fn victim_works<I: RangeIndex>(
+    scenario: &Scenario<I>,
+    script: &Script<I>,
+    cut: Cut,
+    watch: &Watch,
+) {
+    let (w, ops, fabric) = (watch.clone(), script.ops.clone(), scenario.fabric.clone());
+    let (complain, me) = (scenario.complain(), NodeId::compute(cut.victim));
+    scenario.worker(cut.victim, |mut c| async move {
+        c.endpoint().sleep(1_500_000).await;
+        let point = CrashPoint { verb: cut.verb, place: cut.place };
+        fabric.crash_at(me, point, cut.how).expect("known");
+        for op in &ops {
+            w.model.borrow_mut().begin(op);
+            if let Err(e) = perform(&mut c, op).await {
+                complain(format!("the victim's {op:?}: {e}"));
+                return;
+            }
+            w.model.borrow_mut().acknowledge();
+        }
+        fabric.crash_at(me, NEVER, cut.how).expect("known");
+        w.done.set(true);
+    });
+}
+
+/// Somebody reads all the time.
+fn somebody_reads<I: RangeIndex>(scenario: &Scenario<I>, cn: u16, watch: &Watch) {
+    let (w, complain) = (watch.clone(), scenario.complain());
+    scenario.worker(cn, |mut c| async move {
+        for round in 0.. {
+            if w.stop.get() {
+                w.stopped.set(true);
+                return;
+            }
+            if let Err(what) = read_round(&mut c, round, &w, &complain).await {
+                complain(what);
+                return;
+            }
+            c.endpoint().sleep(50_000).await;
+        }
+    });
+}
+
+async fn read_round<I: RangeIndex>(
+    c: &mut I,
+    round: usize,
+    w: &Watch,
+    complain: &impl Fn(String),
+) -> Result<(), String> {
+    let ep = c.endpoint().clone();
+    let took = |began: u64, what: &str| {
+        let took = ep.now() - began;
+        let mut shown = w.shown.borrow_mut();
+        shown.longest_read_ns = shown.longest_read_ns.max(took);
+        if took > READ_BOUND_NS {
+            complain(format!("a {what} took {} us", took / 1000));
+        }
+    };
+    for (i, k) in w.keys.iter().enumerate() {
+        if !(i + round).is_multiple_of(5) {
+            continue;
+        }
+        let was = w.model.borrow().state_of(*k);
+        let began = ep.now();
+        match get(c, *k).await {
+            Ok(v) => {
+                let seen = w.model.borrow_mut().check(*k, v.as_deref(), was);
+                seen.map_err(|e| format!("a reader meanwhile: {e}"))?;
+            }
+            Err(e) => complain(format!("get meanwhile: {e}")),
+        }
+        took(began, "get");
+    }
+    let began = ep.now();
+    if let Err(e) = scan(c).await {
+        complain(format!("scan meanwhile: {e}"));
+    }
+    took(began, "scan");
+    Ok(())
+}
+
+/// A second survivor repairs what it meets, and may die doing so.
+fn second_survivor<I: RangeIndex>(scenario: &Scenario<I>, (victim, cn): (u16, u16), watch: &Watch) {
+    let (w, fabric) = (watch.clone(), scenario.fabric.clone());
+    let complain = scenario.complain();
+    scenario.worker(cn, |mut c| async move {
+        let ep = c.endpoint().clone();
+        while !fabric.is_down(NodeId::compute(victim)) {
+            ep.sleep(10_000).await;
+        }
+        for k in w.keys.iter() {
+            let again = async {
+                let Some(v) = get(&mut c, *k).await? else { return Ok(()) };
+                match c.write(&key(*k), Write::Update(&v)).await? {
+                    Outcome::Done | Outcome::NotFound => Ok(()),
+                    other => Err(Error::corrupt(format!("{other:?}"))),
+                }
+            };
+            if let Err(e) = again.await {
+                complain(format!("the second survivor at {k}: {e}"));
+            }
+        }
+        if let Err(e) = c.sweep().await {
+            complain(format!("the second survivor's sweep: {e}"));
+        }
+        fabric.crash_at(ep.node(), NEVER, How::Machine).expect("known");
+    });
+}
+
+/// Waits for the death, meets what is left, and lets the reader end.
+async fn survive<I: RangeIndex>(
+    scenario: &Scenario<I>,
+    script: &Script<I>,
+    cut: Cut,
+    (cn, last): (u16, u16),
+    w: &Watch,
+) -> Result<(), String> {
+    let mut c = scenario.client(cn);
+    let ep = c.endpoint().clone();
+    let victim = NodeId::compute(cut.victim);
+    while !w.done.get() && !scenario.fabric.is_down(victim) && scenario.trouble().is_none() {
+        ep.sleep(20_000).await;
+        if ep.now() > 5_000_000_000 {
+            return Err("the victim neither ends nor dies".into());
+        }
+    }
+    if w.done.get() {
+        return Ok(());
+    }
+    w.shown.borrow_mut().died = true;
+    let mut dead = vec![cut.victim];
+    if let Some((verb, place)) = cut.second {
+        let who = NodeId::compute(last);
+        scenario.fabric.crash_at(who, CrashPoint { verb, place }, How::Machine).expect("known");
+        // It works on its own task.
+        for _ in 0..400 {
+            if scenario.fabric.is_down(who) || last == cn {
+                break;
+            }
+            ep.sleep(200_000).await;
+        }
+        if last != cn && scenario.fabric.is_down(who) {
+            w.shown.borrow_mut().second_died = true;
+            dead.push(last);
+        }
+    }
+    meet_all(&mut c, w, &scenario.complain()).await?;
+    scenario.settled(&ep, cn, &dead).await;
+    for _ in 0..if script.swept { 3 } else { 0 } {
+        c.sweep().await.map_err(|e| format!("sweep: {e}"))?;
+        perform(&mut c, &Op::Maintain).await.map_err(|e| format!("maintenance: {e}"))?;
+    }
+    for k in w.keys.iter() {
+        let was = w.model.borrow().state_of(*k);
+        let seen = get(&mut c, *k).await.map_err(|e| format!("get of {k} in the end: {e}"))?;
+        let seen = w.model.borrow_mut().check(*k, seen.as_deref(), was);
+        seen.map_err(|e| format!("in the end: {e}"))?;
+    }
+    let n = w.keys.last().copied().unwrap_or(0);
+    for k in [n + 1, n + 2] {
+        let insert = Op::Insert(k, value(k));
+        perform(&mut c, &insert).await.map_err(|e| format!("insert of {k} in the end: {e}"))?;
+    }
+    // Nobody is stopped in the middle of a repair.
+    w.stop.set(true);
+    while !w.stopped.get() && scenario.trouble().is_none() {
+        ep.sleep(10_000).await;
+    }
+    if let Err(e) = ep.drain().await {
+        // An unlock at a home that was dying: moot.
+        assert!(e.kind() == ErrorKind::Unreachable, "{e}");
+    }
+    ep.sleep(100_000).await;
+    Ok(())
+}
+
+/// Reads and writes every key: the survivor waits, takes over, goes on.
+async fn meet_all<I: RangeIndex>(
+    c: &mut I,
+    w: &Watch,
+    complain: &impl Fn(String),
+) -> Result<(), String> {
+    let ep = c.endpoint().clone();
+    for k in w.keys.iter() {
+        let was = w.model.borrow().state_of(*k);
+        let began = ep.now();
+        let seen = get(c, *k).await.map_err(|e| format!("get of {k} after: {e}"))?;
+        let right = w.model.borrow_mut().check(*k, seen.as_deref(), was);
+        right.map_err(|e| format!("after: {e}"))?;
+        // What is read is written again, so that every leaf is locked; its value stays.
+        let Some(v) = seen else { continue };
+        let op = Op::Update(*k, v);
+        let middle = ep.now();
+        if let Err(e) = perform(c, &op).await {
+            // Nothing may have been there: the operation in flight was a delete that took effect meanwhile.
+            let gone = w.model.borrow().open.get(k) == Some(&None);
+            if !(gone && e.to_string().contains("NotFound")) {
+                return Err(format!("{op:?} after: {e}"));
+            }
+        }
+        let mut shown = w.shown.borrow_mut();
+        shown.longest_read_ns = shown.longest_read_ns.max(middle - began);
+        shown.longest_write_ns = shown.longest_write_ns.max(ep.now() - middle);
+        if ep.now() - middle > WRITE_BOUND_NS {
+            complain(format!("a write took {} us", (ep.now() - middle) / 1000));
+        }
+    }
+    Ok(())
+}
+
+/// Every invariant holds, and nothing is lost.
+fn judge<I: RangeIndex>(scenario: &Scenario<I>, script: &Script<I>, cn: u16) -> Result<(), String> {
+    let mut c = scenario.client(cn);
+    if script.swept {
+        scenario.now(perform(&mut c, &Op::Maintain)).map_err(|e| format!("maintenance: {e}"))?;
+    }
+    let walked = scenario.now(c.walk());
+    let excused = |e: &Error| script.unmet.is_some_and(|what| e.to_string().contains(what));
+    if !script.swept && walked.as_ref().is_err_and(excused) {
+        return Ok(());
+    }
+    let shape = walked.map_err(|e| format!("walk: {e}"))?;
+    let found = scenario.now(scan(&mut c)).map_err(|e| format!("a last scan: {e}"))?;
+    if found.len() as u64 != shape.keys {
+        return Err(format!("{} keys in a scan, {} in the walk", found.len(), shape.keys));
+    }
+    one_holder(scenario, &mut c)
+}

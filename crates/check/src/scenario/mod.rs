@@ -1,0 +1,455 @@
+//! A small cluster in virtual time in which one verb goes wrong: its node dies there ([`death`]), or it is late ([`late`]).
+//!
+//! What is done is a [`Script`]. The one who looks on judges what is read, and in the end the structure and who holds what memory.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::ops::Bound;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use dmtree_fabric::sim::{FabricFaults, Place, SimFabric};
+use dmtree_fabric::{
+    Capabilities, Core, Endpoint, Error, Fabric, LeaseParameters, NodeId, Policy, Standing, Worker,
+};
+use dmtree_parts::{Fill, Outcome, Page, RangeIndex, ScanRequest, Work, Write};
+use dmtree_pool::{PoolNode, PoolOptions};
+
+use crate::test_cluster::TestCluster;
+
+pub mod death;
+pub mod late;
+pub mod sweeps;
+
+/// Where in its execution a verb goes wrong.
+pub const PLACES: [Place; 3] = [Place::Before, Place::Inside, Place::After];
+/// How long leases are here.
+pub const LEASE_PARAMETERS: LeaseParameters = LeaseParameters {
+    lease_ns: 8_000_000,
+    acknowledge_ns: 60_000_000,
+    drift_one_in: 16,
+    mutant: None,
+};
+/// How long keepers pause, ns.
+pub const PAUSE_NS: u64 = 400_000;
+/// No read takes longer, whoever dies, ns.
+pub const READ_BOUND_NS: u64 = 60_000_000;
+/// No write does, ns.
+pub const WRITE_BOUND_NS: u64 = 300_000_000;
+
+/// What a client does.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "they are what the index calls them")]
+pub enum Op {
+    Put(u64, Vec<u8>),
+    Insert(u64, Vec<u8>),
+    Update(u64, Vec<u8>),
+    Delete(u64),
+    /// If the value is this, then that, or nothing.
+    Set(u64, Vec<u8>, Option<Vec<u8>>),
+    /// All that is due.
+    Maintain,
+    Sweep,
+    /// Finds nothing, for nothing is lost.
+    Gc,
+    /// What nobody can hold any more is free; the caller does it.
+    Reclaim,
+    /// The tables of the client's node go to others; the caller does it.
+    HandOver,
+    Load(Vec<u64>),
+    Many(Vec<(u64, Vec<u8>)>),
+}
+
+/// A key.
+pub fn key(n: u64) -> Vec<u8> {
+    format!("k{n:06}").into_bytes()
+}
+
+/// A short value.
+pub fn value(n: u64) -> Vec<u8> {
+    format!("v{n:05}").into_bytes()
+}
+
+/// What a run begins with, and what the victim does.
+pub struct Script<I: RangeIndex> {
+    /// Its name.
+    pub name: &'static str,
+    /// The index's options.
+    pub options: I::Options,
+    /// Bytes of cache per compute node.
+    pub cache_bytes: u64,
+    /// Loaded first, with leaves as full as this.
+    pub load: (Vec<u64>, f64),
+    /// Done by the victim before time begins.
+    pub before: Vec<Op>,
+    /// Done by the victim in time.
+    pub ops: Vec<Op>,
+    /// How many.
+    pub compute_nodes: u16,
+    /// What is wrong on purpose: told to every node.
+    pub enable: Option<Enable<I>>,
+    /// Survivors sweep in the end. Else what they meet is all that they repair.
+    pub swept: bool,
+    /// What a walk may complain of where nobody has swept, because nobody needed it.
+    pub unmet: Option<&'static str>,
+}
+
+/// Makes something wrong on purpose in a node.
+pub type Enable<I> = Rc<dyn Fn(&<I as RangeIndex>::Node)>;
+
+impl<I: RangeIndex> Clone for Script<I> {
+    fn clone(&self) -> Self {
+        Self {
+            options: self.options.clone(),
+            load: self.load.clone(),
+            before: self.before.clone(),
+            ops: self.ops.clone(),
+            enable: self.enable.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<I: RangeIndex> std::fmt::Debug for Script<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Play({}: {:?})", self.name, self.ops)
+    }
+}
+
+impl<I: RangeIndex> Script<I> {
+    /// Nothing is loaded, and nothing done.
+    pub fn new(name: &'static str, options: I::Options) -> Self {
+        Self {
+            name,
+            options,
+            cache_bytes: 1 << 20,
+            load: (Vec::new(), 1.0),
+            before: Vec::new(),
+            ops: Vec::new(),
+            compute_nodes: 3,
+            enable: None,
+            swept: true,
+            unmet: None,
+        }
+    }
+}
+
+/// Values by key.
+pub type Values = BTreeMap<u64, Vec<u8>>;
+
+/// What an operation makes of the keys.
+pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
+    match op {
+        Op::Put(k, v) | Op::Insert(k, v) | Op::Update(k, v) => vec![(*k, Some(v.clone()))],
+        Op::Set(k, _, v) => vec![(*k, v.clone())],
+        Op::Delete(k) => vec![(*k, None)],
+        Op::Maintain | Op::Sweep | Op::Gc | Op::Reclaim | Op::HandOver => Vec::new(),
+        Op::Load(keys) => keys.iter().map(|k| (*k, Some(value(*k)))).collect(),
+        Op::Many(pairs) => pairs.iter().map(|(k, v)| (*k, Some(v.clone()))).collect(),
+    }
+}
+
+type Task = (u32, Box<dyn Fn() -> bool>, Pin<Box<dyn Future<Output = ()>>>);
+
+/// The cluster, and who works in it.
+pub struct Scenario<I: RangeIndex> {
+    /// The index on every node.
+    pub test_cluster: TestCluster<I>,
+    /// What goes wrong is asked of this.
+    pub fabric: SimFabric,
+    core: Rc<Core>,
+    own: u32,
+    over: Rc<Cell<bool>>,
+    tasks: RefCell<Vec<Task>>,
+    trouble: Rc<RefCell<Option<String>>>,
+}
+
+impl<I: RangeIndex> std::fmt::Debug for Scenario<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Scene({:?})", self.test_cluster)
+    }
+}
+
+impl<I: RangeIndex> Scenario<I> {
+    /// A cluster with an empty index.
+    pub fn new(script: &Script<I>, whole_write: bool, seed: u64) -> Self {
+        let pool = PoolOptions {
+            memory_nodes: 2,
+            compute_nodes: script.compute_nodes,
+            memory_bytes_per_node: 3 << 20,
+            compute_bytes_per_node: 256 << 10,
+            chunk_bytes: Some(64 << 10),
+            ..PoolOptions::default()
+        };
+        let fabric_faults = FabricFaults {
+            words: true,
+            stretch_ns: 2_000,
+            delay_ns: 500,
+            atomic_gap_ns: 1_000,
+            garbage: true,
+            ..FabricFaults::NONE
+        };
+        let grants = match whole_write {
+            true => Capabilities { whole_write_bytes: 4096, ..Capabilities::NONE },
+            false => Capabilities::NONE,
+        };
+        let made = TestCluster::adversarial(
+            fabric_faults,
+            grants,
+            seed,
+            &pool,
+            script.cache_bytes,
+            &script.options,
+        );
+        let (test_cluster, fabric): (TestCluster<I>, SimFabric) = made.expect("a cluster");
+        test_cluster
+            .cluster
+            .judge()
+            .expect("in this process")
+            .set_lease_parameters(LEASE_PARAMETERS);
+        if let Some(enable) = &script.enable {
+            test_cluster.nodes.iter().for_each(|n| enable(n));
+        }
+        let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 16 << 20);
+        let own = core.add_slot();
+        let (over, tasks, trouble) = Default::default();
+        Self { test_cluster, fabric, core, own, over, tasks, trouble }
+    }
+
+    /// A way to memory.
+    pub fn endpoint(&self, cn: u16, slot: u32) -> Endpoint {
+        let t = self.fabric.attach(NodeId::compute(cn)).expect("a member");
+        Endpoint::new(self.core.clone(), t, slot)
+    }
+
+    /// A client for the test itself.
+    pub fn client(&self, cn: u16) -> I {
+        self.client_at(cn, self.own)
+    }
+
+    fn client_at(&self, cn: u16, slot: u32) -> I {
+        I::client(self.endpoint(cn, slot), self.test_cluster.nodes[usize::from(cn)].clone())
+    }
+
+    /// A slot for one more task.
+    pub fn add_slot(&self) -> u32 {
+        self.core.add_slot()
+    }
+
+    /// Lets a task look again: its node is back.
+    pub fn wake(&self, slot: u32) {
+        self.core.wake(slot);
+    }
+
+    /// Does this while the node is up.
+    pub fn spawn(&self, cn: u16, slot: u32, f: impl Future<Output = ()> + 'static) {
+        let (fabric, node) = (self.fabric.clone(), NodeId::compute(cn));
+        let lives = move || !fabric.is_down(node);
+        self.tasks.borrow_mut().push((slot, Box::new(lives), Box::pin(f)));
+    }
+
+    /// A client that works until it dies, or the run is over.
+    pub fn worker<F: Future<Output = ()> + 'static>(&self, cn: u16, f: impl FnOnce(I) -> F) {
+        let slot = self.core.add_slot();
+        let client = self.client_at(cn, slot);
+        self.spawn(cn, slot, f(client));
+    }
+
+    /// A keeper on every node.
+    pub fn membership_agents(&self) {
+        self.membership_agents_at(|_| PAUSE_NS);
+    }
+
+    /// Keepers with pauses of their own, ns: who looks more often is more often the first.
+    pub fn membership_agents_at(&self, pause_ns: impl Fn(u16) -> u64) {
+        (0..self.test_cluster.cluster.compute_nodes() as u16)
+            .for_each(|cn| self.membership_agent(cn, pause_ns(cn)));
+    }
+
+    /// A keeper on one node.
+    pub fn membership_agent(&self, cn: u16, pause_ns: u64) {
+        let slot = self.core.add_slot();
+        let (node, ep) = (self.pool(cn), self.endpoint(cn, slot));
+        ep.set_timeout(5_000_000);
+        self.spawn(cn, slot, async move {
+            let _ = node.keep_on(&ep, pause_ns, || false).await;
+        });
+    }
+
+    /// A node's share of the pool.
+    pub fn pool(&self, cn: u16) -> Arc<PoolNode> {
+        self.test_cluster.cluster.compute_node(usize::from(cn)).expect("exists")
+    }
+
+    /// Says what is wrong; the first counts.
+    pub fn complain(&self) -> impl Fn(String) + use<I> {
+        let trouble = self.trouble.clone();
+        move |what| _ = trouble.borrow_mut().get_or_insert(what)
+    }
+
+    /// Runs everything until `main` has ended.
+    pub fn run(&self, policy: &mut dyn Policy, main: impl Future<Output = ()>) {
+        self.fabric.set_timed(true);
+        let slots = Rc::new(RefCell::new(Vec::new()));
+        let mut worker = Worker::new(self.core.clone());
+        for (slot, lives, mut task) in self.tasks.take() {
+            let over = self.over.clone();
+            slots.borrow_mut().push(slot);
+            let end = std::future::poll_fn(move |cx| match over.get() {
+                true => Poll::Ready(()),
+                // Nothing of a dead node runs.
+                false if !lives() => Poll::Pending,
+                false => task.as_mut().poll(cx),
+            });
+            worker.spawn(slot, end);
+        }
+        let to_wake = slots.clone();
+        worker.spawn(self.own, async move {
+            main.await;
+            self.over.set(true);
+            to_wake.borrow().iter().for_each(|s| self.core.wake(*s));
+        });
+        if let Err(stalled) = worker.run(policy) {
+            self.complain()(format!("stalled: {stalled}"));
+        }
+        drop(worker);
+        self.fabric.set_timed(false);
+    }
+
+    /// Runs a future of the test itself while time stands still.
+    ///
+    /// # Errors
+    /// The future's.
+    pub fn now<T>(&self, f: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.core.block_on(self.own, f)
+    }
+
+    /// What is wrong.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.borrow().clone()
+    }
+
+    /// Waits until nothing of the dead is left to be done, as this node knows it.
+    pub async fn settled(&self, ep: &Endpoint, cn: u16, dead: &[u16]) {
+        let began = ep.now();
+        loop {
+            let node = self.pool(cn);
+            let gone = |n: &u16| node.standing(NodeId::compute(*n), 1) == Some(Standing::Gone);
+            if node.is_settled() && dead.iter().all(gone) {
+                return;
+            }
+            if ep.now() > began + 3_000_000_000 {
+                self.complain()(format!("not settled: {:?}", self.test_cluster.cluster.judge()));
+                return;
+            }
+            ep.sleep(PAUSE_NS).await;
+        }
+    }
+}
+
+/// Does an operation, which has to succeed.
+///
+/// # Errors
+/// The index's, and any other outcome.
+pub async fn perform<I: RangeIndex>(c: &mut I, op: &Op) -> Result<(), Error> {
+    let outcome = match op {
+        Op::Put(k, v) => c.write(&key(*k), Write::Put(v)).await?,
+        Op::Insert(k, v) => c.write(&key(*k), Write::Insert(v)).await?,
+        Op::Update(k, v) => c.write(&key(*k), Write::Update(v)).await?,
+        Op::Delete(k) => c.write(&key(*k), Write::Delete).await?,
+        Op::Set(k, old, new) => {
+            let w = Write::CompareAndSet { expected: old, new: new.as_deref() };
+            c.write(&key(*k), w).await?
+        }
+        Op::Maintain => {
+            while c.maintain().await? == Work::Some {}
+            Outcome::Done
+        }
+        Op::Sweep => {
+            c.sweep().await?;
+            Outcome::Done
+        }
+        Op::Gc => match c.gc().await? {
+            // What changes hands meanwhile may be seen in two.
+            found if (found.objects, found.space_bytes, found.cells) == (0, 0, 0) => Outcome::Done,
+            found => return Err(Error::corrupt(format!("a census has found {found:?}"))),
+        },
+        Op::Reclaim | Op::HandOver => Outcome::Done,
+        Op::Load(keys) => {
+            let mut pairs = keys.iter().map(|k| (key(*k), value(*k)));
+            c.load(&mut pairs, true, Fill::Even(0.7)).await?;
+            Outcome::Done
+        }
+        Op::Many(pairs) => {
+            let keys: Vec<_> = pairs.iter().map(|(k, _)| key(*k)).collect();
+            let writes: Vec<_> =
+                keys.iter().zip(pairs).map(|(k, (_, v))| (&k[..], Write::Put(&v[..]))).collect();
+            let mut outcomes = Vec::new();
+            c.write_many(&writes, &mut outcomes).await?;
+            for o in outcomes {
+                assert_eq!(o?, Outcome::Done);
+            }
+            Outcome::Done
+        }
+    };
+    match outcome {
+        Outcome::Done => Ok(()),
+        other => Err(Error::corrupt(format!("{op:?} was answered {other:?}"))),
+    }
+}
+
+/// Reads a key.
+///
+/// # Errors
+/// The index's.
+pub async fn get<I: RangeIndex>(c: &mut I, k: u64) -> Result<Option<Vec<u8>>, Error> {
+    let mut out = Vec::new();
+    Ok(c.get(&key(k), &mut out).await?.then_some(out))
+}
+
+/// Reads everything.
+///
+/// # Errors
+/// The index's; keys that nobody wrote, or twice.
+pub async fn scan<I: RangeIndex>(c: &mut I) -> Result<Values, Error> {
+    let mut out = Values::new();
+    let mut low = Bound::Unbounded;
+    let mut page = Page::new();
+    loop {
+        let r = ScanRequest {
+            low: low.as_ref().map(Vec::as_slice),
+            high: Bound::Unbounded,
+            reverse: false,
+            limit: 500,
+        };
+        let resume = c.scan(&r, &mut page).await?;
+        for (k, v) in page.iter() {
+            let n = std::str::from_utf8(&k[1..]).ok().and_then(|n| n.parse().ok());
+            let n = n.ok_or_else(|| Error::corrupt(format!("a key nobody wrote: {k:?}")))?;
+            if out.insert(n, v.to_vec()).is_some() {
+                return Err(Error::corrupt(format!("key {n} twice")));
+            }
+        }
+        match resume {
+            None => return Ok(out),
+            Some(next) => low = next.0,
+        }
+    }
+}
+
+/// What nobody holds is found at once, and every piece of memory has one holder then.
+///
+/// # Errors
+/// Says what was found.
+pub fn one_holder<I: RangeIndex>(scenario: &Scenario<I>, c: &mut I) -> Result<(), String> {
+    let fail = |e: Error| format!("a census: {e}");
+    let found = scenario.now(c.gc()).map_err(fail)?;
+    let again = scenario.now(c.gc()).map_err(fail)?;
+    match found.doubly == 0 && again.is_nothing() {
+        true => Ok(()),
+        false => Err(format!("lost or doubly owned memory: {found:?}, then {again:?}")),
+    }
+}

@@ -1,0 +1,432 @@
+//! A test bed: a pool, an index on each of its compute nodes, and blocking clients.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dmtree_fabric::sim::{FabricFaults, Profile, SimFabric};
+use dmtree_fabric::{
+    Capabilities, Core, Endpoint, Error, ErrorKind, InProcess, LeaseParameters, Membership, NodeId,
+    Result, Snapshot,
+};
+use dmtree_parts::{
+    Fill, Found, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape,
+    Values, Work, Write,
+};
+use dmtree_pool::{Cluster, PoolNode, PoolOptions};
+
+use crate::remote_client::RemoteClient;
+
+/// Bytes of buffers per client.
+const SLAB_BYTES: u64 = 16 << 20;
+
+/// An index on every compute node of a fresh pool.
+pub struct TestCluster<I: RangeIndex> {
+    /// The pool.
+    pub cluster: Cluster,
+    cache_bytes: u64,
+    options: I::Options,
+    root: Root,
+    /// The index's shared state on each compute node.
+    pub nodes: Vec<Arc<I::Node>>,
+    /// Clients on compute nodes of other processes, which have opened the index, too.
+    away: Vec<RemoteClient>,
+}
+
+impl<I: RangeIndex> Clone for TestCluster<I> {
+    fn clone(&self) -> Self {
+        Self {
+            cluster: self.cluster.clone(),
+            cache_bytes: self.cache_bytes,
+            options: self.options.clone(),
+            root: self.root,
+            nodes: self.nodes.clone(),
+            away: self.away.clone(),
+        }
+    }
+}
+
+impl<I: RangeIndex> std::fmt::Debug for TestCluster<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bed({} compute nodes)", self.nodes.len())
+    }
+}
+
+impl<I: RangeIndex> TestCluster<I> {
+    /// Makes the pool, formats the index, and opens it on every compute node.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub fn new(pool: &PoolOptions, cache_bytes: u64, options: &I::Options) -> Result<Self> {
+        #[cfg(feature = "verbs")]
+        if std::env::var("DMTREE_TEST_FABRIC").is_ok_and(|f| f == "verbs") {
+            return Self::on_verbs(pool, cache_bytes, options);
+        }
+        Self::on(Cluster::embedded(pool)?, cache_bytes, options)
+    }
+
+    /// The same on the machine's RDMA device.
+    ///
+    /// # Errors
+    /// Those of the device, of the pool and of the index.
+    #[cfg(feature = "verbs")]
+    pub fn on_verbs(pool: &PoolOptions, cache_bytes: u64, options: &I::Options) -> Result<Self> {
+        use dmtree_fabric::verbs::{Config, VerbsFabric};
+        let fabric = VerbsFabric::new(&Config::default())?;
+        for (node, bytes) in nodes(pool) {
+            fabric.add_node(node, bytes)?;
+        }
+        Self::on(Cluster::format(Arc::new(fabric), pool)?, cache_bytes, options)
+    }
+
+    /// Formats the index on a pool, and opens it on every compute node.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub fn on(cluster: Cluster, cache_bytes: u64, options: &I::Options) -> Result<Self> {
+        Self::named(cluster, cache_bytes, options, ("test", "test"))
+    }
+
+    /// The same, with the index entered in the catalog under a name, as one of a system.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index; `Exists` when the name is taken.
+    pub fn named(
+        cluster: Cluster,
+        cache_bytes: u64,
+        options: &I::Options,
+        (name, system): (&str, &str),
+    ) -> Result<Self> {
+        let first = cluster.compute_node(0)?;
+        let ep = first.endpoint(SLAB_BYTES)?;
+        let core = ep.core().clone();
+        let text = serde_json::to_vec(options).expect("options are plain data");
+        let entry = core.block_on(ep.slot(), first.create_index(&ep, name, system, &text))?;
+        let root = Root { index: entry.id, word: entry.root_word };
+        let cx = NodeContext { pool: first.clone(), cache_bytes };
+        I::check_options(options, &cx)?;
+        core.block_on(ep.slot(), I::format(&ep, &cx, options, root))?;
+        core.block_on(ep.slot(), first.publish_index(&ep, &entry))?;
+        Self::opened(cluster, cache_bytes, options.clone(), root)
+    }
+
+    /// Opens an index that is in the catalog of a pool, on every compute node of this process.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index; `NotFound`.
+    pub fn find(cluster: Cluster, cache_bytes: u64, name: &str) -> Result<Self> {
+        let first = cluster.compute_node(0)?;
+        let ep = first.endpoint(SLAB_BYTES)?;
+        let found = ep.core().block_on(ep.slot(), first.find_index(&ep, name))?;
+        let entry = found.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("the pool has no index {name:?}"))
+        })?;
+        let options = serde_json::from_slice(&entry.options)
+            .map_err(|e| Error::corrupt(format!("options of the index {name:?}: {e}")))?;
+        let root = Root { index: entry.id, word: entry.root_word };
+        Self::opened(cluster, cache_bytes, options, root)
+    }
+
+    fn opened(cluster: Cluster, cache_bytes: u64, options: I::Options, root: Root) -> Result<Self> {
+        let nodes = (0..cluster.compute_nodes())
+            .map(|i| {
+                let cx = NodeContext { pool: cluster.compute_node(i)?, cache_bytes };
+                I::node(&cx, &options, root)
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { cluster, cache_bytes, options, root, nodes, away: Vec::new() })
+    }
+
+    /// The same with one more compute node, of another process that has opened the index.
+    #[must_use]
+    pub fn with(mut self, away: RemoteClient) -> Self {
+        self.away.push(away);
+        self
+    }
+
+    /// How many compute nodes can have clients.
+    pub fn places(&self) -> usize {
+        self.nodes.len() + self.away.len()
+    }
+
+    /// Starts a compute node that has come back, and opens the index on it.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub fn revive(&self, cn: usize) -> Result<Arc<I::Node>> {
+        self.open(self.cluster.revive(cn)?)
+    }
+
+    fn open(&self, pool: Arc<PoolNode>) -> Result<Arc<I::Node>> {
+        I::node(&NodeContext { pool, cache_bytes: self.cache_bytes }, &self.options, self.root)
+    }
+
+    /// The same in a simulated cluster, whose time stands still until the fabric's is let go.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub fn simulated(
+        profile: &Profile,
+        seed: u64,
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: &I::Options,
+    ) -> Result<(Self, SimFabric)> {
+        Self::in_fabric(SimFabric::new(profile, seed), pool, cache_bytes, options)
+    }
+
+    /// The same on the adversarial face.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub fn adversarial(
+        fabric_faults: FabricFaults,
+        grants: Capabilities,
+        seed: u64,
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: &I::Options,
+    ) -> Result<(Self, SimFabric)> {
+        let fabric = SimFabric::adversarial(fabric_faults, grants, seed)?;
+        Self::in_fabric(fabric, pool, cache_bytes, options)
+    }
+
+    fn in_fabric(
+        fabric: SimFabric,
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: &I::Options,
+    ) -> Result<(Self, SimFabric)> {
+        let judge = Arc::new(InProcess::new(LeaseParameters::default()));
+        let test_cluster =
+            Self::served(&fabric, pool, cache_bytes, options, (judge.clone(), judge))?;
+        Ok((test_cluster, fabric))
+    }
+
+    /// The same on a fabric without nodes, with a judge of the membership and the way on which nodes reach it.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub(crate) fn served(
+        fabric: &SimFabric,
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: &I::Options,
+        (judge, way): (Arc<InProcess>, Arc<dyn Membership>),
+    ) -> Result<Self> {
+        for (node, bytes) in nodes(pool) {
+            fabric.add_node(node, bytes)?;
+        }
+        let cluster = Cluster::format_before(Arc::new(fabric.clone()), pool, judge, way)?;
+        Self::on(cluster, cache_bytes, options)
+    }
+
+    /// A blocking client on compute node `cn`; stays on the thread that makes it.
+    ///
+    /// # Errors
+    /// Those of attaching.
+    pub fn client(&self, cn: usize) -> Result<Client<I>> {
+        if let Some(away) = cn.checked_sub(self.nodes.len()).and_then(|n| self.away.get(n)) {
+            return Ok(Client::RemoteClient(away.clone()));
+        }
+        self.client_of(cn, self.nodes[cn].clone())
+    }
+
+    /// A blocking client of the index as it is opened on the present incarnation of a node.
+    ///
+    /// # Errors
+    /// Those of attaching.
+    pub fn client_of(&self, cn: usize, node: Arc<I::Node>) -> Result<Client<I>> {
+        let ep = self.cluster.compute_node(cn)?.endpoint(SLAB_BYTES)?;
+        let core = ep.core().clone();
+        Ok(Client::Here { core, slot: ep.slot(), index: I::client(ep, node) })
+    }
+
+    /// Clients for the coroutines of one thread, on one executor.
+    ///
+    /// # Errors
+    /// Those of attaching.
+    pub fn coroutines(&self, cn: usize, n: usize) -> Result<Coroutines<I>> {
+        let pool = self.cluster.compute_node(cn)?;
+        let transport = pool.fabric().attach(pool.cn())?;
+        let core = Core::new(transport.clone(), SLAB_BYTES);
+        let clients = (0..n).map(|_| {
+            let slot = core.add_slot();
+            let ep = Endpoint::new(core.clone(), transport.clone(), slot);
+            (slot, I::client(ep, self.nodes[cn].clone()))
+        });
+        let clients = clients.collect();
+        Ok((core, clients))
+    }
+}
+
+/// The nodes of a pool, and the bytes of their regions.
+fn nodes(pool: &PoolOptions) -> impl Iterator<Item = (NodeId, u64)> {
+    let memory = (0..pool.memory_nodes).map(|m| (NodeId::memory(m), pool.memory_bytes_per_node));
+    let compute_bytes = pool.chosen_compute_bytes();
+    memory.chain((0..pool.compute_nodes).map(move |c| (NodeId::compute(c), compute_bytes)))
+}
+
+/// An executor, and the clients of its slots.
+pub type Coroutines<I> = (Rc<Core>, Vec<(u32, I)>);
+
+/// A client whose calls block.
+pub enum Client<I: RangeIndex> {
+    /// Of this process.
+    #[doc(hidden)]
+    Here { core: Rc<Core>, slot: u32, index: I },
+    /// Of another one.
+    #[doc(hidden)]
+    RemoteClient(RemoteClient),
+}
+
+impl<I: RangeIndex> std::fmt::Debug for Client<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Here { slot, .. } => write!(f, "Client(slot {slot})"),
+            Self::RemoteClient(_) => write!(f, "Client(of another process)"),
+        }
+    }
+}
+
+impl<I: RangeIndex> Client<I> {
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self {
+            Self::Here { core, slot, index } => {
+                let mut out = Vec::new();
+                let found = core.block_on(*slot, index.get(key, &mut out))?;
+                Ok(found.then_some(out))
+            }
+            Self::RemoteClient(away) => away.get(key),
+        }
+    }
+
+    /// Writes a key.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        match self {
+            Self::Here { core, slot, index } => core.block_on(*slot, index.write(key, w)),
+            Self::RemoteClient(away) => away.write(key, w),
+        }
+    }
+
+    /// Fills a page.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        match self {
+            Self::Here { core, slot, index } => core.block_on(*slot, index.scan(r, page)),
+            Self::RemoteClient(away) => away.scan(r, page),
+        }
+    }
+
+    /// Reads several keys.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn get_many(&mut self, keys: &[&[u8]]) -> Result<Values> {
+        let mut out = Values::new();
+        match self {
+            Self::Here { core, slot, index } => {
+                core.block_on(*slot, index.get_many(keys, &mut out))?;
+            }
+            Self::RemoteClient(away) => {
+                let values = away.get_many(keys)?;
+                out.reset(values.len());
+                let present = values.iter().enumerate();
+                present.for_each(|(i, v)| v.iter().for_each(|v| out.set(i, v)));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Applies several writes.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn write_many(&mut self, writes: &[(&[u8], Write<'_>)]) -> Result<Vec<Result<Outcome>>> {
+        match self {
+            Self::Here { core, slot, index } => {
+                let mut out = Vec::new();
+                core.block_on(*slot, index.write_many(writes, &mut out))?;
+                Ok(out)
+            }
+            Self::RemoteClient(away) => away.write_many(writes),
+        }
+    }
+
+    /// Bulk load.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn load(
+        &mut self,
+        pairs: Vec<(Vec<u8>, Vec<u8>)>,
+        sorted: bool,
+        fill: impl Into<Fill>,
+    ) -> Result<Loaded> {
+        match self {
+            Self::Here { core, slot, index } => {
+                core.block_on(*slot, index.load(&mut pairs.into_iter(), sorted, fill.into()))
+            }
+            Self::RemoteClient(away) => away.load(pairs, sorted, fill.into()),
+        }
+    }
+
+    /// Does all maintenance that is due.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn maintain(&mut self) -> Result<()> {
+        let (core, slot, index) = match self {
+            Self::Here { core, slot, index } => (core, *slot, index),
+            Self::RemoteClient(away) => return away.maintain(),
+        };
+        for _ in 0..100_000 {
+            if core.block_on(slot, index.maintain())? == Work::None {
+                return Ok(());
+            }
+        }
+        Err(Error::new(ErrorKind::Busy, "maintenance does not come to an end"))
+    }
+
+    /// Counts who holds what.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn gc(&mut self) -> Result<Found> {
+        match self {
+            Self::Here { core, slot, index } => core.block_on(*slot, index.gc()),
+            Self::RemoteClient(away) => away.gc(),
+        }
+    }
+
+    /// Walks the structure.
+    ///
+    /// # Errors
+    /// `Corrupt` for a broken invariant.
+    pub fn walk(&mut self) -> Result<Shape> {
+        match self {
+            Self::Here { core, slot, index } => core.block_on(*slot, index.walk()),
+            Self::RemoteClient(away) => away.walk(),
+        }
+    }
+
+    /// What it has counted since the last call; nothing for one of another process, which counts for itself.
+    pub fn take_counts(&mut self) -> Snapshot {
+        match self {
+            Self::Here { index, .. } => {
+                let snapshot = index.endpoint().snapshot();
+                index.endpoint().reset_counters();
+                snapshot
+            }
+            Self::RemoteClient(_) => Snapshot::default(),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The lives of this process in its pool: a membership that is lost is followed by another one, of a new incarnation.
+//!
+//! The keeper of a life says when the membership is lost for good. One thread then joins the pool again, opens the indexes by name
+//! and number, and puts the new life in the place of the old one. Sessions and coroutines see by a number (one relaxed load for
+//! each operation) that there is news, and go over to the new life between two operations. An operation that met the loss is tried
+//! again where that is sound: a read, and a write that says that it had no effect. Nothing of an old life is used by a new one, so
+//! no operation mixes the two.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dmtree_fabric::{Effect, Endpoint, Error, ErrorKind, Result};
+use dmtree_pool::{Belonging, Cluster, PoolNode};
+
+use crate::open::OpenIndex;
+use crate::pool::{PoolInner, locked};
+
+/// Pause between two looks at how this process stands to its pool: from here, doubling, ns.
+const FIRST_PAUSE_NS: u64 = 250_000;
+/// Longest of these pauses, ns.
+const LONGEST_PAUSE_NS: u64 = 8_000_000;
+/// Pauses between two attempts to join again double from here.
+const FIRST_REST: Duration = Duration::from_millis(20);
+/// Longest of these pauses.
+const LONGEST_REST: Duration = Duration::from_secs(1);
+
+/// A membership of this process in its pool, from joining to its loss.
+pub(crate) struct Incarnation {
+    /// Counted from 1.
+    pub(crate) number: u64,
+    pub(crate) cluster: Cluster,
+}
+
+/// The present life, and what is known of the next.
+pub(crate) struct Incarnations {
+    pub(crate) now: Arc<Incarnation>,
+    /// A thread joins again.
+    is_joining: bool,
+    /// Why there will be no other life.
+    gone: Option<Error>,
+    /// Why the last attempt to join has failed.
+    trouble: Option<Error>,
+}
+
+impl Incarnations {
+    pub(crate) fn new(cluster: Cluster) -> Self {
+        let now = Arc::new(Incarnation { number: 1, cluster });
+        Self { now, is_joining: false, gone: None, trouble: None }
+    }
+}
+
+/// A client's place in a life.
+#[derive(Clone, Copy)]
+pub(crate) struct Standpoint<'a> {
+    pub(crate) pool: &'a Arc<PoolInner>,
+    pub(crate) incarnation: &'a Incarnation,
+    pub(crate) node: &'a PoolNode,
+    pub(crate) ep: &'a Endpoint,
+}
+
+/// What is to be done after an error.
+pub(crate) enum Next {
+    /// The caller gets this error.
+    Give(Error),
+    /// The same again.
+    Again,
+    /// The same again in the newest life.
+    Newer,
+}
+
+/// The attempts at one operation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Attempts {
+    /// When the operation must end; 0 before the first error.
+    until: u64,
+    failed: u32,
+}
+
+/// A read, or an operation without an effect, is tried so often while its connections break and the
+/// node is still a member as far as it knows.
+const BROKEN_TRIES: u32 = 5;
+
+impl Attempts {
+    /// What an operation does after an error. It `reads` when it may be repeated whatever the error says of its effect.
+    pub(crate) async fn after(&mut self, at: Standpoint<'_>, e: Error, reads: bool) -> Next {
+        use ErrorKind::{Contended, Fenced, TimedOut, Unreachable};
+        if !at.pool.joins_again()
+            || !matches!(e.kind(), Fenced | Unreachable | TimedOut | Contended)
+        {
+            return Next::Give(e);
+        }
+        if self.until == 0 {
+            self.until = at.ep.deadline();
+        }
+        self.failed += 1;
+        let is_sound = reads || e.effect() == Effect::None;
+        match at.node.belonging(at.ep) {
+            Belonging::Member if !is_sound => return Next::Give(e),
+            // A host has refused this node, which hears of it soon; or the lease was renewed meanwhile.
+            Belonging::Member if e.kind() == Fenced => {}
+            // The connections of a node that is fenced break before it hears why.
+            Belonging::Member if e.kind() == Unreachable && self.failed == 1 => {
+                return Next::Again;
+            }
+            // It may take some tries until it hears.
+            Belonging::Member if e.kind() == Unreachable && self.failed <= BROKEN_TRIES => {}
+            Belonging::Member => return Next::Give(e),
+            _ if !is_sound => return Next::Give(in_doubt(e)),
+            _ => {}
+        }
+        if at.ep.now() >= self.until {
+            return Next::Give(at.in_vain(&e));
+        }
+        at.ep.sleep(FIRST_PAUSE_NS << self.failed.min(5)).await;
+        match at.wait(self.until).await {
+            Ok(false) => Next::Again,
+            Ok(true) => Next::Newer,
+            Err(e) => Next::Give(e),
+        }
+    }
+
+    /// Leaves an operation that is tried again the rest of its time.
+    pub(crate) fn limit(&self, ep: &Endpoint) {
+        ep.set_timeout(self.until.saturating_sub(ep.now()).max(1_000_000));
+    }
+}
+
+impl Standpoint<'_> {
+    /// Waits while it is open whether this node belongs to the pool, and while the process joins again. True when there is a newer
+    /// life.
+    ///
+    /// # Errors
+    /// Why there will be none; `TimedOut` at `until`.
+    async fn wait(self, until: u64) -> Result<bool> {
+        let mut pause = FIRST_PAUSE_NS;
+        loop {
+            if self.pool.incarnation_number() != self.incarnation.number {
+                return Ok(true);
+            }
+            match self.node.belonging(self.ep) {
+                Belonging::Member => return Ok(false),
+                Belonging::Lapsed => {}
+                Belonging::Lost => {
+                    self.pool.lost(self.incarnation.number);
+                    if let Some(gone) = &locked(&self.pool.incarnations).gone {
+                        return Err(gone.clone());
+                    }
+                }
+            }
+            if self.ep.now() >= until {
+                let lapsed = Error::new(ErrorKind::Fenced, "the operation has not begun");
+                return Err(self.in_vain(&lapsed));
+            }
+            self.ep.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE_NS);
+        }
+    }
+
+    /// Before an operation, when there is news: whether there is a newer life. Waits for it when this one is over.
+    ///
+    /// # Errors
+    /// Why there is none in time.
+    pub(crate) async fn is_outlived(self, timeout_ns: u64) -> Result<bool> {
+        match self.pool.incarnation_number() == self.incarnation.number
+            && self.node.belonging(self.ep) != Belonging::Lost
+        {
+            true => Ok(false),
+            false => self.wait(self.ep.now() + timeout_ns).await,
+        }
+    }
+
+    /// The error of an operation whose time is over while this process is no member.
+    #[cold]
+    fn in_vain(self, e: &Error) -> Error {
+        let member = self.node.member();
+        let (state, trouble) = match self.node.belonging(self.ep) {
+            Belonging::Lost => (
+                format!(
+                    "{member} has lost its membership, and the process has not joined again yet"
+                ),
+                locked(&self.pool.incarnations).trouble.clone(),
+            ),
+            Belonging::Lapsed => (
+                format!("the lease of {member} has ended and has not been renewed yet"),
+                self.node.trouble(),
+            ),
+            Belonging::Member => (format!("{member} was refused, and is a member"), None),
+        };
+        let why = trouble.map_or_else(
+            || "is the first memory node up, and the way to it?".to_owned(),
+            |t| t.to_string(),
+        );
+        let text = format!("{state} ({why}): try again, it goes on when the pool answers; {e}");
+        Error::new(ErrorKind::TimedOut, text)
+    }
+}
+
+/// The error of a write that may have happened.
+#[cold]
+fn in_doubt(e: Error) -> Error {
+    e.context("the membership ended during the write").effect_unknown()
+}
+
+impl PoolInner {
+    /// The present life.
+    pub(crate) fn incarnation(&self) -> Arc<Incarnation> {
+        locked(&self.incarnations).now.clone()
+    }
+
+    /// Its number.
+    pub(crate) fn incarnation_number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Whether this process can lose its membership and get another one.
+    fn joins_again(&self) -> bool {
+        self.how.is_some()
+    }
+
+    /// Has [`PoolInner::lost`] called when the membership of a life is lost.
+    pub(crate) fn watch(self: &Arc<Self>, incarnation: &Incarnation) -> Result<()> {
+        let (pool, number) = (Arc::downgrade(self), incarnation.number);
+        incarnation.cluster.when_lost(move || {
+            if let Some(pool) = pool.upgrade() {
+                pool.lost(number);
+            }
+        })
+    }
+
+    /// A life is over: every client hears of it, and one thread joins again.
+    pub(crate) fn lost(self: &Arc<Self>, number: u64) {
+        {
+            let mut incarnations = locked(&self.incarnations);
+            if incarnations.now.number != number
+                || incarnations.is_joining
+                || incarnations.gone.is_some()
+            {
+                return;
+            }
+            let pool = Arc::downgrade(self);
+            let named = std::thread::Builder::new().name("dmtree joins again".into());
+            match named.spawn(move || join_again(&pool)) {
+                Ok(_) => incarnations.is_joining = true,
+                Err(e) => {
+                    let text = format!("no thread for joining again: {e}");
+                    incarnations.trouble = Some(Error::new(ErrorKind::Busy, text));
+                }
+            }
+        }
+        locked(&self.opened).values().for_each(|open| open.tell());
+    }
+
+    /// Joins once; the new life is the present one then.
+    fn try_join(self: &Arc<Self>, former: &Incarnation) -> Result<()> {
+        let Some(how) = &self.how else {
+            return Err(Error::new(ErrorKind::Incompatible, "an embedded pool has one life"));
+        };
+        let cluster = former.cluster.join_again(&how.again())?;
+        let incarnation = Arc::new(Incarnation { number: former.number + 1, cluster });
+        let known: Vec<u32> = locked(&self.opened).values().map(|open| open.id).collect();
+        let there = list(&incarnation.cluster)?;
+        let former = {
+            let opened = locked(&self.opened);
+            let is_there = |open: &OpenIndex| there.contains(&open.id) || !known.contains(&open.id);
+            let prepare = |open: &Arc<OpenIndex>| match is_there(open) {
+                true => Ok((open.clone(), Some(open.prepare(&incarnation, self.cache_bytes)?))),
+                false => Ok((open.clone(), None)),
+            };
+            let prepared = opened.values().map(prepare).collect::<Result<Vec<_>>>()?;
+            for (open, nodes) in prepared {
+                nodes.map_or_else(|| open.close(), |nodes| open.enter(nodes));
+            }
+            let mut incarnations = locked(&self.incarnations);
+            (incarnations.is_joining, incarnations.trouble) = (false, None);
+            let former = std::mem::replace(&mut incarnations.now, incarnation.clone());
+            self.number.store(incarnation.number, Ordering::Release);
+            drop(incarnations);
+            opened.values().for_each(|open| open.tell());
+            former
+        };
+        // Its threads end here, outside the locks.
+        drop(former);
+        self.watch(&incarnation)
+    }
+}
+
+/// The numbers of the indexes in the catalog.
+fn list(cluster: &Cluster) -> Result<Vec<u32>> {
+    let node = cluster.compute_node(0)?;
+    let ep = node.endpoint(0)?;
+    let all = ep.core().block_on(ep.slot(), node.list_indexes(&ep))?;
+    Ok(all.into_iter().map(|e| e.id).collect())
+}
+
+/// Joins until it works, there is no pool to join, or nobody has the pool any more.
+fn join_again(pool: &std::sync::Weak<PoolInner>) {
+    let mut rest = FIRST_REST;
+    while let Some(pool) = pool.upgrade() {
+        let former = pool.incarnation();
+        match pool.try_join(&former) {
+            Ok(()) => return,
+            Err(e) => {
+                let mut incarnations = locked(&pool.incarnations);
+                if e.kind() == ErrorKind::Incompatible {
+                    (incarnations.is_joining, incarnations.gone) = (false, Some(e));
+                    return;
+                }
+                incarnations.trouble = Some(e);
+            }
+        }
+        drop((former, pool));
+        std::thread::park_timeout(rest);
+        rest = (rest * 2).min(LONGEST_REST);
+    }
+}

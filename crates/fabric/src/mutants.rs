@@ -1,0 +1,132 @@
+//! Defects on purpose: steps of a protocol left out, or done too early. Only a checker switches them
+//! on, to show that it finds them. They are no options, are not stored, and are off in whatever a
+//! program opens.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A set of defects by their numbers.
+#[derive(Debug)]
+pub struct MutantSet<const WORDS: usize>([AtomicU64; WORDS]);
+
+impl<const WORDS: usize> MutantSet<WORDS> {
+    /// None.
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    /// Whether one is on: a load and a branch.
+    #[inline]
+    pub fn has(&self, number: usize) -> bool {
+        self.0[number / 64].load(Ordering::Relaxed) >> (number % 64) & 1 != 0
+    }
+
+    /// Switches these on, and all others off.
+    pub fn set(&self, on: impl Iterator<Item = usize>) {
+        let mut words = [0; WORDS];
+        on.for_each(|n| words[n / 64] |= 1 << (n % 64));
+        self.0.iter().zip(words).for_each(|(to, bits)| to.store(bits, Ordering::Relaxed));
+    }
+}
+
+impl<const WORDS: usize> Clone for MutantSet<WORDS> {
+    fn clone(&self) -> Self {
+        Self(self.0.each_ref().map(|w| AtomicU64::new(w.load(Ordering::Relaxed))))
+    }
+}
+
+impl<const WORDS: usize> Default for MutantSet<WORDS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Declares the defects of an index, or of another part with a protocol: an enum `Mutant`, whose
+/// values can be planted in whatever the process opens from then on, and `Mutants`, those of one
+/// node.
+#[macro_export]
+macro_rules! mutants {
+    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+        /// A step left out, or done too early.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Mutant {
+            $($(#[doc = $doc])+ $name),+
+        }
+
+        /// Which are on in whatever this process opens from now on.
+        static ENABLED: $crate::mutants::MutantSet<{ Mutant::ALL.len().div_ceil(64) }> =
+            $crate::mutants::MutantSet::new();
+
+        impl Mutant {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),+];
+
+            /// Its name, as a checker is told it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name)),+
+                }
+            }
+
+            /// Switches defects on in whatever this process opens from now on, and all others
+            /// off: for checkers.
+            pub fn enable(on: &[Self]) {
+                ENABLED.set(on.iter().map(|d| *d as usize));
+            }
+        }
+
+        /// Which are on in one node.
+        #[derive(Debug)]
+        pub(crate) struct Mutants($crate::mutants::MutantSet<{ Mutant::ALL.len().div_ceil(64) }>);
+
+        impl Default for Mutants {
+            fn default() -> Self {
+                Self(ENABLED.clone())
+            }
+        }
+
+        impl Mutants {
+            #[inline]
+            pub(crate) fn has(&self, d: Mutant) -> bool {
+                self.0.has(d as usize)
+            }
+
+            #[allow(dead_code, reason = "not every part has tests of single nodes")]
+            pub(crate) fn set(&self, on: &[Mutant]) {
+                self.0.set(on.iter().map(|d| *d as usize));
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    crate::mutants! {
+        /// The first.
+        First,
+        /// The second.
+        Second,
+    }
+
+    #[test]
+    fn enabled_ones_are_on_in_what_is_made_later() {
+        let before = Mutants::default();
+        Mutant::enable(&[Mutant::Second]);
+        let after = Mutants::default();
+        Mutant::enable(&[]);
+        assert!(!before.has(Mutant::Second) && after.has(Mutant::Second));
+        assert!(!after.has(Mutant::First));
+        after.set(&[Mutant::First]);
+        assert!(after.has(Mutant::First) && !after.has(Mutant::Second));
+        assert_eq!(Mutant::ALL.iter().map(|d| d.name()).collect::<Vec<_>>(), ["First", "Second"]);
+    }
+
+    #[test]
+    fn more_than_a_word() {
+        let set = MutantSet::<2>::new();
+        set.set([3, 64, 127].into_iter());
+        assert!((0..128).all(|n| set.has(n) == [3, 64, 127].contains(&n)));
+    }
+}

@@ -1,0 +1,141 @@
+//! What carries the verbs of a pool: frames on its TCP connections, or RDMA beside them. The first memory node decides; remote calls
+//! and the membership go over TCP either way.
+
+use serde::{Deserialize, Serialize};
+
+use super::key::Access;
+use super::rdma::Device;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What carries verbs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DataPath {
+    /// Frames on the connections, which the host's processor executes.
+    #[default]
+    Frames,
+    /// Queue pairs: the host's NIC executes verbs.
+    Rdma,
+}
+
+impl DataPath {
+    /// The name of the fabric for whoever asks for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Frames => "tcp",
+            Self::Rdma => "verbs",
+        }
+    }
+}
+
+impl std::fmt::Display for DataPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a process brings: the key of the pool, its NIC, its memory. Only pools over RDMA look at the latter two; the nodes that are
+/// given clones of one share the NIC, and its limit of outstanding verbs.
+#[derive(Clone, Debug)]
+pub struct NicConfig {
+    /// The key of the pool, or none.
+    pub access: Access,
+    /// Name of the RDMA device; the first one with an active port when not given.
+    pub device: Option<String>,
+    /// Index into the port's table of addresses; chosen by kind when not given.
+    pub gid_index: Option<u8>,
+    /// Huge pages for regions, where the system has any.
+    pub huge_pages: bool,
+    /// On-chip memory that a memory node exposes for locks, bytes at most; as much as the device has when not given.
+    pub on_chip_bytes: Option<u32>,
+    /// Opened when it is first needed.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "there is none to open"))]
+    pub(super) opened: Device,
+}
+
+impl Default for NicConfig {
+    fn default() -> Self {
+        Self {
+            access: Access::default(),
+            device: None,
+            gid_index: None,
+            huge_pages: true,
+            on_chip_bytes: None,
+            opened: Device::default(),
+        }
+    }
+}
+
+impl NicConfig {
+    /// A device and an index into its port's table of addresses; each is chosen when not given.
+    pub fn of(device: Option<String>, gid_index: Option<u8>) -> Self {
+        Self { device, gid_index, ..Self::default() }
+    }
+
+    /// No device in particular, and so much access to a pool.
+    pub fn with(access: Access) -> Self {
+        Self { access, ..Self::default() }
+    }
+
+    /// The NIC that would be used, in words.
+    ///
+    /// # Errors
+    /// `Unsupported`, naming what is missing and how it can be had.
+    pub fn describe(&self) -> Result<String> {
+        Device::describe(self)
+    }
+}
+
+/// What the nodes of a pool must have in common, told by its first memory node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Common {
+    pub data_path: DataPath,
+    /// Payload of a packet, bytes: what is granted of whole WRITEs. 0 without RDMA.
+    pub mtu: u32,
+}
+
+impl Common {
+    /// Refuses to join a pool that does not fit: `insists` is what the user asked for, `mtu` what this node's port has.
+    pub(super) fn check(self, first: &str, insists: Option<DataPath>) -> Result<()> {
+        match insists {
+            Some(data_path) if data_path != self.data_path => Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "the pool of {first} is on fabric {}, not on {data_path}: give --fabric {}, or start its memory nodes with --fabric {data_path}",
+                    self.data_path, self.data_path
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a port whose packets are smaller than the pool's: WRITEs of one packet would not stay whole.
+    pub(super) fn check_mtu(self, first: &str, mine: u32) -> Result<()> {
+        if mine >= self.mtu {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "mtu is {mine} at this node's port and {} in the pool of {first}: raise it here (ip link set dev INTERFACE mtu {}), or start the memory nodes on a network whose mtu all nodes have",
+                self.mtu,
+                self.mtu + 200
+            ),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_named_with_a_way_out() {
+        let pool = Common { data_path: DataPath::Rdma, mtu: 2048 };
+        assert!(pool.check("mn", None).is_ok() && pool.check("mn", Some(DataPath::Rdma)).is_ok());
+        let e = pool.check("10.0.0.1:7000", Some(DataPath::Frames)).expect_err("another fabric");
+        assert!(e.to_string().contains("10.0.0.1:7000 is on fabric verbs, not on tcp"), "{e}");
+        assert!(pool.check_mtu("mn", 2048).is_ok() && pool.check_mtu("mn", 4096).is_ok());
+        let e = pool.check_mtu("mn", 1024).expect_err("smaller packets");
+        assert!(e.to_string().contains("mtu is 1024") && e.to_string().contains("ip link"), "{e}");
+    }
+}

@@ -1,0 +1,441 @@
+//! What the first memory node keeps for all: the charter of the pool, who is where, and the membership.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::data_path::{Common, DataPath};
+use super::node_directory::{NodeDirectory, Place};
+use super::roles::Badges;
+use super::wire::{Answer, Ask, Introduction, PoolId};
+use crate::addr::{NodeId, Role};
+use crate::error::{Error, ErrorKind, Result};
+use crate::membership::{InProcess, Member, Membership, Standing};
+use crate::transport::Nanos;
+
+/// What a pool consists of, and what its nodes have to know: the fabric does not look into it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// How many memory nodes it has. It opens when all are there.
+    pub memory_nodes: u16,
+    /// How many compute nodes it can have at a time.
+    pub compute_nodes: u16,
+    /// What carries its verbs.
+    pub data_path: DataPath,
+    /// For the layer above.
+    pub lease_parameters: Vec<u8>,
+}
+
+/// A compute node that has registered and does not join within this time, ns, has given its number up; so has a memory node that is
+/// not ready within it.
+const JOINS_WITHIN_NS: Nanos = 30_000_000_000;
+
+pub(super) struct MembershipServer {
+    pub(super) pool: PoolId,
+    pool_config: PoolConfig,
+    common: Common,
+    badges: Badges,
+    pub(super) membership: Arc<InProcess>,
+    book: Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    node_directory: NodeDirectory,
+    /// Who got which number.
+    nonces: BTreeMap<u64, Member>,
+    /// Memory nodes that can be used.
+    ready: BTreeSet<NodeId>,
+    /// When a node registered.
+    since: BTreeMap<Member, Nanos>,
+    /// Nodes that have registered and could not start.
+    withdrawn: BTreeSet<Member>,
+}
+
+impl Book {
+    /// Whether a node had time enough to begin since it registered.
+    fn is_overdue(&self, m: Member, now: Nanos) -> bool {
+        self.since.get(&m).copied().unwrap_or(0) + JOINS_WITHIN_NS < now
+    }
+}
+
+impl MembershipServer {
+    pub(super) fn new(
+        pool: PoolId,
+        pool_config: PoolConfig,
+        common: Common,
+        badges: Badges,
+        membership: Arc<InProcess>,
+    ) -> Self {
+        membership.set_agents(pool_config.memory_nodes);
+        Self { pool, pool_config, common, badges, membership, book: Mutex::default() }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn node_directory(&self) -> NodeDirectory {
+        self.book().node_directory.clone()
+    }
+
+    /// Enters the first memory node itself.
+    pub(super) fn enter(&self, place: Place) {
+        self.book().node_directory.put(place);
+    }
+
+    /// A memory node can be used from now on; it exposes so much on-chip memory.
+    pub(super) fn ready(&self, me: Member, on_chip_bytes: u32) {
+        let mut book = self.book();
+        book.ready.insert(me.node);
+        book.node_directory.set_on_chip(me, on_chip_bytes);
+    }
+
+    /// Takes the number of a node back that has not begun to be one.
+    fn withdraw(&self, me: Member) -> Result<()> {
+        let mut book = self.book();
+        let has_begun = book.ready.contains(&me.node)
+            || self.membership.latest().standing(me).is_some()
+            || book.node_directory.find(me.node).is_none_or(|p| p.member != me);
+        if has_begun {
+            return Err(Error::invalid(format!("{me} cannot withdraw: it is there, or never was")));
+        }
+        book.withdrawn.insert(me);
+        Ok(())
+    }
+
+    fn members(&self) -> Vec<Member> {
+        let state = self.membership.latest();
+        let there = state.members.iter().filter(|m| m.standing != Standing::Gone);
+        there.map(|m| m.member).collect()
+    }
+
+    /// Answers a question that came from `ip`.
+    pub(super) fn answer(&self, ask: Ask, ip: IpAddr, now: Nanos) -> Answer {
+        match self.try_answer(ask, ip, now) {
+            Ok(answer) => answer,
+            Err(e) => Answer::Refused((&e).into()),
+        }
+    }
+
+    fn try_answer(&self, ask: Ask, ip: IpAddr, now: Nanos) -> Result<Answer> {
+        let m = &*self.membership;
+        Ok(match ask {
+            Ask::PoolConfig => {
+                let (common, lease_parameters) =
+                    (self.common, self.pool_config.lease_parameters.clone());
+                Answer::PoolConfig { pool: self.pool, common, lease_parameters }
+            }
+            Ask::Register(who) => {
+                let me = self.register(who, ip, now)?;
+                Answer::Registered {
+                    me,
+                    node_directory: self.node_directory(),
+                    secret: self.badges.secret,
+                }
+            }
+            Ask::Ready { me, on_chip_bytes } => {
+                self.check_registered(me)?;
+                if me.node.role() != Role::Memory {
+                    return Err(Error::invalid(format!("{me} is no memory node to be ready")));
+                }
+                self.ready(me, on_chip_bytes);
+                Answer::Done
+            }
+            Ask::Withdraw(me) => {
+                self.withdraw(me)?;
+                Answer::Done
+            }
+            Ask::NodeDirectory => Answer::NodeDirectory(self.node_directory()),
+            Ask::Members => Answer::Members(self.members()),
+            Ask::Join(me) => {
+                self.check_registered(me)?;
+                Answer::Lease(ready(m.join(me, now))?)
+            }
+            Ask::Renew(me) => Answer::Lease(ready(m.renew(me, now))?),
+            Ask::State { me, known } => {
+                let state = ready(m.state(me, now))?;
+                Answer::State((state.epoch != known).then(|| (*state).clone()))
+            }
+            Ask::Propose(me, change) => {
+                ready(m.propose(me, change, now))?;
+                Answer::Done
+            }
+            Ask::Fence(_) => return Err(Error::invalid("hosts fence, not the registrar")),
+        })
+    }
+
+    /// Fails for a member that was never given its number, and for a memory node whose number another one has by now.
+    fn check_registered(&self, me: Member) -> Result<()> {
+        let book = self.book();
+        let is_other = |p: &Place| p.member.incarnation > me.incarnation;
+        if me.node.role() == Role::Memory && book.node_directory.find(me.node).is_some_and(is_other)
+        {
+            return Err(Error::new(
+                ErrorKind::Fenced,
+                format!(
+                    "{me} was not ready in time, and its number was given away: start it again"
+                ),
+            ));
+        }
+        match book
+            .node_directory
+            .find(me.node)
+            .is_some_and(|p| p.member.incarnation >= me.incarnation)
+        {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("{me} has not registered with this pool"))),
+        }
+    }
+
+    /// Gives a node its number and its life.
+    fn register(&self, who: Introduction, ip: IpAddr, now: Nanos) -> Result<Member> {
+        let mut book = self.book();
+        if let Some(me) = book.nonces.get(&who.nonce) {
+            return Ok(*me);
+        }
+        let node = match who.role {
+            Role::Memory => self.memory_number(&book, &who, now)?,
+            Role::Compute => self.compute_number(&book, &who, now)?,
+        };
+        let former = book.node_directory.find(node).map(|p| p.member);
+        let me = Member { node, incarnation: former.map_or(1, |m| m.incarnation + 1) };
+        if let Some(former) = former.filter(|m| m.node.role() == Role::Memory) {
+            // It was never ready: the pool has not opened, and no compute node has posted to it.
+            self.membership.forget_memory(former);
+        }
+        // Nobody asks again for a former life of it.
+        book.nonces.retain(|_, m| m.node != node);
+        book.since.retain(|m, _| m.node != node);
+        book.withdrawn.retain(|m| m.node != node);
+        book.nonces.insert(who.nonce, me);
+        book.since.insert(me, now);
+        let address = seen_from(&who.listens, ip);
+        let region_bytes = who.region_bytes;
+        book.node_directory.put(Place { member: me, address, region_bytes, on_chip_bytes: 0 });
+        Ok(me)
+    }
+
+    fn memory_number(&self, book: &Book, who: &Introduction, now: Nanos) -> Result<NodeId> {
+        // One that has been ready has held data. The others end between their registration and that.
+        let holds = |p: &Place| {
+            book.ready.contains(&p.member.node)
+                || !(book.withdrawn.contains(&p.member) || book.is_overdue(p.member, now))
+        };
+        let taken = |n: &u16| book.node_directory.find(NodeId::memory(*n)).is_some_and(holds);
+        let all = self.pool_config.memory_nodes;
+        if let Some(n) = who.wanted.filter(|n| *n >= all) {
+            return Err(Error::invalid(format!(
+                "the pool has no memory node {n}: they are numbered 0 to {}",
+                all.saturating_sub(1)
+            )));
+        }
+        let numbers = who.wanted.map_or(0..all, |n| n..n + 1);
+        let begins = |n: &u16| !book.ready.contains(&NodeId::memory(*n));
+        let n = numbers.clone().find(|n| !taken(n));
+        n.map(NodeId::memory).ok_or_else(|| match { numbers }.find(begins) {
+            Some(n) => Error::new(
+                ErrorKind::Busy,
+                format!("mn{n} has registered and is not ready yet: wait for it, or for its end"),
+            ),
+            None => gone(who.wanted, all),
+        })
+    }
+
+    fn compute_number(&self, book: &Book, who: &Introduction, now: Nanos) -> Result<NodeId> {
+        let (there, all) = (book.ready.len(), usize::from(self.pool_config.memory_nodes));
+        if there < all {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("the pool waits for its memory nodes: {there} of {all} are there"),
+            ));
+        }
+        let is_free = |n: u16| self.is_free(book, NodeId::compute(n), now);
+        let all = 0..self.pool_config.compute_nodes;
+        if let Some(n) = who.wanted {
+            if !all.contains(&n) {
+                return Err(Error::invalid(format!(
+                    "the pool has no compute node {n}: they are numbered 0 to {}",
+                    self.pool_config.compute_nodes.saturating_sub(1)
+                )));
+            }
+            return match is_free(n) {
+                true => Ok(NodeId::compute(n)),
+                false => Err(Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "cn{n} is living: stop it, wait for the end of its lease, or ask for another number"
+                    ),
+                )),
+            };
+        }
+        let unused = all.clone().find(|n| book.node_directory.find(NodeId::compute(*n)).is_none());
+        let n = unused.or_else(|| all.clone().find(|n| is_free(*n)));
+        n.map(NodeId::compute).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "all {} compute nodes of the pool are there: start it with more, or stop one",
+                    self.pool_config.compute_nodes
+                ),
+            )
+        })
+    }
+
+    /// Whether a number has no owner that lives or is about to join. The next one carries the death of a former one on.
+    fn is_free(&self, book: &Book, node: NodeId, now: Nanos) -> bool {
+        let Some(place) = book.node_directory.find(node) else { return true };
+        if book.withdrawn.contains(&place.member) {
+            return true;
+        }
+        let free = self.membership.is_number_free(place.member);
+        free.unwrap_or_else(|| book.is_overdue(place.member, now))
+    }
+}
+
+/// Why a memory node gets no number when all that it could have were in use.
+fn gone(wanted: Option<u16>, all: u16) -> Error {
+    match wanted {
+        Some(n) => Error::new(
+            ErrorKind::Exists,
+            format!(
+                "mn{n} is there already, or has been: what a memory node held is lost with it; start a new pool"
+            ),
+        ),
+        None => Error::new(
+            ErrorKind::Full,
+            format!("the pool has {all} memory nodes, and all have been there: start it with more"),
+        ),
+    }
+}
+
+/// Where others reach a node that says where it listens and that is seen to come from `ip`.
+fn seen_from(listens: &str, ip: IpAddr) -> String {
+    match listens.parse::<std::net::SocketAddr>() {
+        Ok(at) if at.ip().is_unspecified() => std::net::SocketAddr::new(ip, at.port()).to_string(),
+        _ => listens.to_string(),
+    }
+}
+
+/// The membership inside this process answers at once.
+pub(super) fn ready<T>(mut answer: crate::membership::MembershipFuture<'_, T>) -> Result<T> {
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match answer.as_mut().poll(&mut cx) {
+        std::task::Poll::Ready(result) => result,
+        std::task::Poll::Pending => {
+            Err(Error::new(ErrorKind::Busy, "the membership does not answer now: ask again"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::membership::LeaseParameters;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn membership_server(memory_nodes: u16, compute_nodes: u16) -> MembershipServer {
+        let data_path = DataPath::Frames;
+        let pool_config =
+            PoolConfig { memory_nodes, compute_nodes, data_path, lease_parameters: vec![1, 2] };
+        let common = Common { data_path, mtu: 0 };
+        let membership = Arc::new(InProcess::new(LeaseParameters::default()));
+        let r =
+            MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);
+        let member = Member { node: NodeId::memory(0), incarnation: 1 };
+        let (address, region_bytes) = (String::new(), 1 << 20);
+        r.enter(Place { member, address, region_bytes, on_chip_bytes: 0 });
+        r.ready(member, 0);
+        r
+    }
+
+    fn ask(
+        r: &MembershipServer,
+        role: Role,
+        wanted: Option<u16>,
+        nonce: u64,
+        now: Nanos,
+    ) -> Result<Member> {
+        let listens = "0.0.0.0:9".to_string();
+        let who = Introduction { role, wanted, listens, region_bytes: 4096, nonce };
+        r.register(who, HERE, now)
+    }
+
+    #[test]
+    fn numbers_are_given_once_and_repeated_questions_get_the_same() {
+        let r = membership_server(2, 2);
+        let early = ask(&r, Role::Compute, None, 1, 0).unwrap_err();
+        assert!(early.is_retryable() && early.to_string().contains("1 of 2"), "{early}");
+        let mn1 = ask(&r, Role::Memory, None, 2, 0).expect("room");
+        assert_eq!((mn1.node, mn1.incarnation), (NodeId::memory(1), 1));
+        assert_eq!(ask(&r, Role::Memory, None, 2, 0).expect("the same"), mn1);
+        assert!(ask(&r, Role::Compute, None, 1, 0).is_err(), "it is not ready");
+        r.ready(mn1, 0);
+        let lost = ask(&r, Role::Memory, Some(1), 3, 0).unwrap_err();
+        assert!(lost.to_string().contains("lost"), "{lost}");
+        let cn0 = ask(&r, Role::Compute, None, 4, 0).expect("room");
+        let cn1 = ask(&r, Role::Compute, None, 5, 0).expect("room");
+        assert_ne!(cn0, cn1);
+        assert!(ask(&r, Role::Compute, None, 6, 0).is_err());
+        let node_directory = r.node_directory();
+        assert_eq!(node_directory.find(cn0.node).expect("entered").address, "127.0.0.1:9");
+    }
+
+    /// A node that could not register its memory with its NIC kept its number, and the pool waited for it for ever.
+    #[test]
+    fn a_node_that_could_not_start_gives_its_number_back() {
+        let r = membership_server(2, 1);
+        let withdraw = |m| r.try_answer(Ask::Withdraw(m), HERE, 0);
+        let mn1 = ask(&r, Role::Memory, None, 1, 0).expect("room");
+        assert!(ask(&r, Role::Memory, None, 2, 0).is_err(), "both are there");
+        withdraw(mn1).expect("it has not begun");
+        let again = ask(&r, Role::Memory, None, 3, 0).expect("free again");
+        assert_eq!((again.node, again.incarnation), (mn1.node, 2));
+        assert!(withdraw(mn1).is_err(), "a former life");
+        r.ready(again, 0);
+        assert!(withdraw(again).is_err(), "it is in use");
+        let cn0 = ask(&r, Role::Compute, None, 4, 0).expect("room");
+        withdraw(cn0).expect("it has not begun");
+        let cn0 = ask(&r, Role::Compute, None, 5, 0).expect("free again");
+        r.try_answer(Ask::Join(cn0), HERE, 1).expect("joins");
+        assert!(withdraw(cn0).is_err(), "it lives");
+    }
+
+    /// Its number stayed taken, and the pool waited for it for ever.
+    #[test]
+    fn a_memory_node_killed_before_it_is_ready_gives_its_number_up() {
+        for has_joined in [false, true] {
+            let r = membership_server(2, 1);
+            let mn1 = ask(&r, Role::Memory, Some(1), 1, 0).expect("room");
+            if has_joined {
+                r.try_answer(Ask::Join(mn1), HERE, 0).expect("it begins");
+            }
+            let early = ask(&r, Role::Memory, Some(1), 2, JOINS_WITHIN_NS).unwrap_err();
+            assert!(early.is_retryable(), "it may still come: {early}");
+            let late = JOINS_WITHIN_NS + 1;
+            let next = ask(&r, Role::Memory, None, 3, late).expect("given up");
+            assert_eq!((next.node, next.incarnation), (mn1.node, 2));
+            // The former one was slow only.
+            for from_former in [Ask::Join(mn1), Ask::Ready { me: mn1, on_chip_bytes: 0 }] {
+                let e = r.try_answer(from_former, HERE, late).map(|_| ()).unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
+            }
+            r.try_answer(Ask::Join(next), HERE, late).expect("it begins");
+            r.try_answer(Ask::Ready { me: next, on_chip_bytes: 0 }, HERE, late).expect("begins");
+            let after = ask(&r, Role::Memory, Some(1), 4, 9 * JOINS_WITHIN_NS).unwrap_err();
+            assert_eq!(after.kind(), ErrorKind::Exists, "it has held data: {after}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_free_again_after_a_death_or_when_nobody_joins() {
+        let r = membership_server(1, 1);
+        let cn0 = ask(&r, Role::Compute, None, 1, 0).expect("room");
+        assert!(ask(&r, Role::Compute, None, 2, 1_000).is_err(), "it may still join");
+        let again = ask(&r, Role::Compute, None, 3, JOINS_WITHIN_NS + 1).expect("given up");
+        assert_eq!((again.node, again.incarnation), (cn0.node, 2));
+        r.try_answer(Ask::Join(again), HERE, JOINS_WITHIN_NS + 2).expect("joins");
+        assert!(ask(&r, Role::Compute, Some(0), 4, 10 * JOINS_WITHIN_NS).is_err(), "it lives");
+    }
+}

@@ -1,6 +1,0 @@
-//! Defects of the pool on purpose, in front of its services.
-
-dmtree_fabric::defects! {
-    /// A memory node answers that it has memory back, and does nothing.
-    NothingComesBack,
-}

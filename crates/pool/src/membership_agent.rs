@@ -1,0 +1,400 @@
+//! The keeper of a compute node: renews its lease, follows the epochs of the membership, and does what they ask of the node.
+//!
+//! The embedder calls [`PoolNode::keep`] again and again, on a slot of its own, with pauses of a small part of a lease. Every step
+//! may be repeated and may stop anywhere: what a keeper has begun, another one's step goes on with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dmtree_fabric::{
+    Change, Endpoint, Error, Member, MemberState, Move, NodeId, Presence, Result, Role, Standing,
+    State,
+};
+
+use crate::epoch::Drain;
+use crate::node::PoolNode;
+use crate::wire::locked;
+
+/// What a keeper remembers between two steps.
+#[derive(Debug, Default)]
+pub(crate) struct Keeping {
+    joined: bool,
+    /// Operations that have to end before a death, or a move (by its epoch), is acknowledged.
+    drains: BTreeMap<(Option<Member>, u64), Drain>,
+    pulses: Vec<(Arc<AtomicU64>, u64, u64)>,
+    /// How long a worker may stand still, ns.
+    patience_ns: u64,
+    /// The move that this node carried out last, by its epoch: news of its end may come late.
+    carried_out: u64,
+    /// Asked for before this reading of the own clock, the lease is due for renewal.
+    renew_at: u64,
+    /// Whether every table has been found to have a home: see [`PoolNode::keep_with_share`].
+    pub(crate) has_share: bool,
+    /// Whether this node is the home of tables.
+    pub(crate) serves: bool,
+}
+
+/// A worker thread's sign of life. While one stands still, the node's lease is not renewed. Dropped, it is deregistered.
+#[derive(Debug)]
+pub struct Heartbeat {
+    beats: Arc<AtomicU64>,
+    node: Arc<PoolNode>,
+}
+
+impl Heartbeat {
+    /// The worker makes progress.
+    pub fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        locked(&self.node.keeping).pulses.retain(|(beats, ..)| !Arc::ptr_eq(beats, &self.beats));
+    }
+}
+
+impl PoolNode {
+    /// Registers a worker thread: it calls [`Heartbeat::beat`] all the time.
+    pub fn heartbeat(self: &Arc<Self>) -> Heartbeat {
+        let beats = Arc::new(AtomicU64::new(0));
+        locked(&self.keeping).pulses.push((beats.clone(), u64::MAX, 0));
+        Heartbeat { beats, node: self.clone() }
+    }
+
+    /// A test knob: this node's clock runs faster by so many millionths.
+    pub fn set_clock_drift(&self, ppm: i64) {
+        self.view.set_drift(ppm);
+    }
+
+    /// One step of the keeper. Joins at first.
+    ///
+    /// # Errors
+    /// `Fenced` when the node has lost its membership: nothing of it works any more. Others are those of the moment: call again.
+    pub async fn keep(&self, ep: &Endpoint) -> Result<()> {
+        ep.renew_deadline();
+        self.renew(ep).await?;
+        let state = self.membership.state(self.view.me, ep.now()).await?;
+        self.follow(&state);
+        self.acknowledge(ep, &state).await?;
+        self.coordinate(ep, &state).await
+    }
+
+    /// [`PoolNode::keep`] until `until` says so or the membership is lost for good; pauses of `pause_ns`.
+    ///
+    /// # Errors
+    /// `Fenced`; `Incompatible` when another pool is where this one was.
+    pub async fn keep_on(
+        &self,
+        ep: &Endpoint,
+        pause_ns: u64,
+        until: impl Fn() -> bool,
+    ) -> Result<()> {
+        self.keep_at(ep, || pause_ns, until).await
+    }
+
+    /// The same with pauses that may be shorter while others wait for this node.
+    pub(crate) async fn keep_at(
+        &self,
+        ep: &Endpoint,
+        pause_ns: impl Fn() -> u64,
+        until: impl Fn() -> bool,
+    ) -> Result<()> {
+        while !until() {
+            let kept = self.keep(ep).await;
+            self.view.standing.note(&kept);
+            if self.is_lost_by(ep, &kept).await {
+                return Err(kept.err().unwrap_or_else(|| self.view.lost()));
+            }
+            ep.sleep(pause_ns()).await;
+        }
+        Ok(())
+    }
+
+    /// Joins, or renews the lease when it is due and every worker makes progress.
+    pub(crate) async fn renew(&self, ep: &Endpoint) -> Result<()> {
+        let asked_at = self.view.clock(ep);
+        let me = self.view.me;
+        let (joined, due, alive) = {
+            let mut k = locked(&self.keeping);
+            let patience = k.patience_ns;
+            for (beats, seen, at) in &mut k.pulses {
+                let now = beats.load(Ordering::Relaxed);
+                if now != *seen {
+                    (*seen, *at) = (now, asked_at);
+                }
+            }
+            let alive = k.pulses.iter().all(|(_, _, at)| asked_at <= at + patience);
+            (k.joined, asked_at >= k.renew_at, alive)
+        };
+        let lease = match joined {
+            false => {
+                let lease = self.membership.join(me, ep.now()).await?;
+                // Others may be dead by now: nothing is used before that is known.
+                let state = loop {
+                    let state = self.membership.state(me, ep.now()).await?;
+                    if state.epoch >= lease.epoch {
+                        break state;
+                    }
+                    ep.sleep(lease.for_ns / 16).await;
+                };
+                self.follow(&state);
+                lease
+            }
+            true if due && alive => match self.membership.renew(me, ep.now()).await {
+                Ok(lease) => lease,
+                Err(e) => {
+                    if e.kind() == dmtree_fabric::ErrorKind::Fenced {
+                        self.view.end_lease();
+                    }
+                    return Err(e);
+                }
+            },
+            true => return Ok(()),
+        };
+        self.view.extend(asked_at, lease);
+        let mut k = locked(&self.keeping);
+        k.joined = true;
+        k.patience_ns = lease.for_ns / 2;
+        k.renew_at = asked_at + lease.for_ns / 4;
+        Ok(())
+    }
+
+    /// How long a call of the keeper may take, ns: it renews the lease between two of them. What it has asked for may be asked for
+    /// again.
+    pub(crate) fn call_ns(&self) -> u64 {
+        (locked(&self.keeping).patience_ns / 2).max(1)
+    }
+
+    /// How long a lease is, ns; 0 before the first.
+    pub(crate) fn lease_ns(&self) -> u64 {
+        locked(&self.keeping).patience_ns * 2
+    }
+
+    /// Whether other compute nodes live, as far as this one knows.
+    pub(crate) fn has_peers(&self) -> bool {
+        self.living().iter().any(|m| *m != self.view.me)
+    }
+
+    /// Acts on a newer state: the tables of the dead, and those that are to move, are used no more.
+    fn follow(&self, state: &Arc<State>) {
+        let newer = self.view.with_state(|known| {
+            let newer = known.epoch < state.epoch;
+            if newer {
+                // First: the locks of a dead node may be taken over from here on, and a memory node that is away has not revoked its
+                // access. So nobody who takes one over posts there.
+                self.hear_of_memory(known, state);
+                *known = state.clone();
+                self.view.hear(state);
+                self.tables.forget(|partition, owner| {
+                    let lives = state.members.iter().filter(|m| m.member.node == owner);
+                    let dead = lives
+                        .into_iter()
+                        .any(|m| !matches!(m.standing, Standing::Living | Standing::Gone));
+                    let moving =
+                        state.planned.as_ref().is_some_and(|p| p.partitions.contains(&partition));
+                    dead || moving
+                });
+            }
+            newer
+        });
+        if !newer {
+            return;
+        }
+        // Who had no cell to give may have some now.
+        self.tables.reopen();
+        for dead in state.dead().into_iter().filter(|m| m.node != self.cn) {
+            self.fabric.abandon(self.cn, dead);
+        }
+        self.connect(state);
+        let mut k = locked(&self.keeping);
+        k.drains.retain(|(of, since), _| match of {
+            Some(m) => state.standing(*m) == Some(Standing::Draining),
+            None => state.planned.as_ref().is_some_and(|p| p.since == *since),
+        });
+        let draining = state.members.iter().filter(|m| m.standing == Standing::Draining);
+        for m in draining.filter(|m| !m.acknowledged.contains(&self.view.me)) {
+            k.drains.entry((Some(m.member), 0)).or_insert_with(|| self.epochs.drain());
+        }
+        let planned = state.planned.as_ref().filter(|p| p.standing == Standing::Draining);
+        if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&self.view.me)) {
+            k.drains.entry((None, p.since)).or_insert_with(|| self.epochs.drain());
+        }
+    }
+
+    /// Nothing is posted to memory nodes that are away.
+    fn hear_of_memory(&self, known: &State, state: &State) {
+        for m in &state.memory {
+            if known.presence(m.member.node) != m.presence {
+                self.fabric.set_presence(self.cn, m.member.node, m.presence);
+            }
+        }
+    }
+
+    /// Connections to nodes that have come back, once nothing of this node uses an address of a former life of theirs: not before the
+    /// former life has drained.
+    fn connect(&self, state: &State) {
+        for m in state.members.iter().filter(|m| m.standing == Standing::Living) {
+            let Member { node, incarnation } = m.member;
+            let former = |o: &&dmtree_fabric::MemberState| {
+                o.member.node == node && o.member.incarnation < incarnation
+            };
+            let drained = state
+                .members
+                .iter()
+                .filter(former)
+                .all(|o| matches!(o.standing, Standing::Reassigning | Standing::Gone));
+            if drained && self.fabric.incarnation(node) == Some(incarnation) {
+                self.fabric.connect(self.cn, node, incarnation);
+            }
+        }
+    }
+
+    /// Does what the standings of the dead ask of this node, and says so.
+    async fn acknowledge(&self, ep: &Endpoint, state: &Arc<State>) -> Result<()> {
+        let me = self.view.me;
+        for m in &state.members {
+            let open = !m.acknowledged.contains(&me);
+            let done = match m.standing {
+                Standing::Revoking if open => {
+                    self.fabric.fence(self.cn, m.member.node, m.member.incarnation)?;
+                    true
+                }
+                Standing::Draining if open => self.has_drained((Some(m.member), 0)),
+                _ => false,
+            };
+            if done {
+                let change = Change::Acknowledge(m.member, m.standing);
+                self.membership.propose(me, change, ep.now()).await?;
+                locked(&self.keeping).drains.remove(&(Some(m.member), 0));
+            }
+        }
+        for m in state.away().filter(|m| !m.acknowledged.contains(&me)) {
+            self.membership.propose(me, Change::Avoided(m.member), ep.now()).await?;
+        }
+        let planned = state.planned.as_ref().filter(|p| p.standing == Standing::Draining);
+        if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&me))
+            && self.has_drained((None, p.since))
+        {
+            self.membership.propose(me, Change::AcknowledgeMove, ep.now()).await?;
+            locked(&self.keeping).drains.remove(&(None, p.since));
+        }
+        Ok(())
+    }
+
+    fn has_drained(&self, what: (Option<Member>, u64)) -> bool {
+        locked(&self.keeping).drains.get_mut(&what).is_some_and(Drain::is_over)
+    }
+
+    /// Whoever comes first carries a death, or a move, on. One that cannot go on now does not keep the others from it.
+    async fn coordinate(&self, ep: &Endpoint, state: &Arc<State>) -> Result<()> {
+        let mut outcome = Ok(());
+        for m in &state.members {
+            let done = self.carry_on(ep, state, m).await;
+            outcome = outcome.and(done);
+        }
+        outcome.and(self.carry_on_move(ep, state).await)
+    }
+
+    async fn carry_on(&self, ep: &Endpoint, state: &State, m: &MemberState) -> Result<()> {
+        let me = self.view.me;
+        match m.standing {
+            Standing::Revoking if state.is_acknowledged(&m.acknowledged) => {
+                // Memory nodes that are members do it themselves.
+                let hosts = self.shape.memory.iter().map(|l| l.node);
+                let hosts: Vec<_> = hosts.filter(|n| state.memory_node(*n).is_none()).collect();
+                for host in &hosts {
+                    self.fabric.fence(*host, m.member.node, m.member.incarnation)?;
+                }
+                if !hosts.is_empty() {
+                    self.membership.propose(me, Change::Revoked(m.member), ep.now()).await?;
+                }
+            }
+            Standing::Reassigning if m.claimant == Some(me) => {
+                self.reassign(ep, m.member).await?;
+                self.membership.propose(me, Change::Reassigned(m.member), ep.now()).await?;
+            }
+            Standing::Reassigning => {
+                self.membership.propose(me, Change::Claim(m.member), ep.now()).await?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn carry_on_move(&self, ep: &Endpoint, state: &State) -> Result<()> {
+        let me = self.view.me;
+        let done = locked(&self.keeping).carried_out;
+        let open = |p: &&Move| p.standing == Standing::Reassigning && p.since > done;
+        let Some(p) = state.planned.as_ref().filter(open) else { return Ok(()) };
+        if p.claimant != Some(me) {
+            return self.membership.propose(me, Change::ClaimMove, ep.now()).await;
+        }
+        self.carry_out(ep, p).await?;
+        self.membership.propose(me, Change::Moved, ep.now()).await?;
+        locked(&self.keeping).carried_out = p.since;
+        Ok(())
+    }
+
+    /// Asks for a planned move; returns when the membership has heard of it. One is under way at a time: ask again later.
+    pub(crate) async fn plan(
+        &self,
+        ep: &Endpoint,
+        partitions: Vec<u16>,
+        to: Option<Member>,
+    ) -> Result<()> {
+        self.membership.propose(self.view.me, Change::Plan(partitions, to), ep.now()).await
+    }
+
+    /// Says good-bye: nothing of this node works any more. Its tables have moved before ([`PoolNode::hand_over`]).
+    ///
+    /// # Errors
+    /// `Fenced` when it was dead already.
+    pub async fn leave(&self, ep: &Endpoint) -> Result<()> {
+        self.membership.propose(self.view.me, Change::Leave, ep.now()).await?;
+        self.view.end_lease();
+        // The next step of a keeper asks for the lease, and hears that there is none.
+        locked(&self.keeping).renew_at = 0;
+        Ok(())
+    }
+
+    /// The living compute nodes, as far as this one knows.
+    pub(crate) fn living(&self) -> Vec<Member> {
+        self.view.state().living().collect()
+    }
+
+    /// How many deaths have come to their ends, as far as this node knows: after each, what the dead have left is there to be found.
+    pub fn deaths(&self) -> u64 {
+        self.view.deaths()
+    }
+
+    /// Whether this is the first of the living compute nodes, as far as it knows: the one for what one node is to do for all.
+    pub fn is_first(&self) -> bool {
+        self.view.state().living().next() == Some(self.view.me)
+    }
+
+    /// Whether every death and every move that this node knows of has come to its end.
+    pub fn is_settled(&self) -> bool {
+        let state = self.view.state();
+        let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
+        state.planned.is_none() && state.members.iter().all(|m| still(m.standing))
+    }
+
+    /// The memory nodes that are away, as far as this node knows: what they hold cannot be reached.
+    pub fn away(&self) -> Vec<(NodeId, Presence)> {
+        self.view.state().away().map(|m| (m.member.node, m.presence)).collect()
+    }
+
+    /// How far a node, in the life of this number, has come, as far as this node knows.
+    pub fn standing(&self, node: NodeId, incarnation: u32) -> Option<Standing> {
+        debug_assert!(node.role() == Role::Compute);
+        self.view.state().standing(Member { node, incarnation })
+    }
+}
+
+/// The error of a keeper that cannot go on now.
+#[cold]
+pub(crate) fn not_now(what: String) -> Error {
+    Error::new(dmtree_fabric::ErrorKind::Busy, what)
+}

@@ -1,0 +1,585 @@
+//! The cell service of a home node: cuts cells of fingerprint tables out of the partitions that live there.
+
+use std::sync::Mutex;
+
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler,
+    ServiceId,
+};
+
+use crate::catalog::live_indexes;
+use crate::ids::{
+    COMPUTE_PARTITIONS, LINE, MEMORY_PARTITIONS, PARTITIONS, SEGMENTS, TableId, segment_bytes,
+    segment_of, segment_start,
+};
+use crate::layout::{ANY_INDEX, DIRECTORY_BYTES, NO_INDEX, Partition, compute_base};
+use crate::segments::{Space, zero};
+use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
+
+/// Cells of tables, on every compute and every memory node.
+pub(crate) const CELL_SERVICE: ServiceId = ServiceId(0x11);
+/// Instead of a size and a number of cells: a stretch of bare memory.
+const STRETCH: (u8, u16) = (0, 0);
+/// Instead of a size and a number of cells: take a partition over.
+const ADOPT: (u8, u16) = (0, 1);
+/// Instead of a size and a number of cells: grant no more cells of these partitions.
+const RELEASE: (u8, u16) = (0, 2);
+/// Instead of a size and a number of cells: answer when whatever was asked for before has been done.
+const SETTLE: (u8, u16) = (0, 3);
+/// An index opens another partition of a home while it has less than this part of those that are
+/// free there.
+const OPEN_ONE_OF: usize = 16;
+/// The catalog is looked at once for so many segments and partitions that are opened.
+const LOOK_EVERY: u32 = 64;
+/// Bytes that one call zeroes, and what the last partition has beyond that.
+const FORGET_BYTES: u64 = 1 << 20;
+/// Most cells of one call.
+pub(crate) const MAX_CELLS: u16 = 256;
+
+/// The node a partition lives on at first.
+pub(crate) fn first_owner(partition: u16, compute_nodes: u16, memory_nodes: u16) -> NodeId {
+    match partition.checked_sub(COMPUTE_PARTITIONS) {
+        None => NodeId::compute(partition % compute_nodes),
+        Some(p) => NodeId::memory(p % memory_nodes),
+    }
+}
+
+/// How many nodes of a side are homes at all.
+pub(crate) fn owners_of(side: Role, compute_nodes: u16, memory_nodes: u16) -> u16 {
+    match side {
+        Role::Compute => compute_nodes.min(COMPUTE_PARTITIONS),
+        Role::Memory => memory_nodes.min(MEMORY_PARTITIONS),
+    }
+}
+
+struct State {
+    partitions: Vec<Partition>,
+    /// Partitions that were released, with their segments, until it is known who serves them.
+    released: Vec<Partition>,
+    /// Segments and partitions that were opened since the catalog was looked at last.
+    opened: u32,
+}
+
+/// The service.
+pub(crate) struct OwnerService {
+    me: Member,
+    space: Space,
+    state: Mutex<State>,
+}
+
+impl OwnerService {
+    /// The service of a node of a new pool.
+    pub(crate) fn new(me: Member, compute_nodes: u16, memory_nodes: u16, space: Space) -> Self {
+        let homed = |p: &u16| first_owner(*p, compute_nodes, memory_nodes) == me.node;
+        let partitions = (0..PARTITIONS).filter(homed).map(|p| Partition::new(p, me)).collect();
+        Self::of(me, space, partitions)
+    }
+
+    /// The service of a node that joins later: the home of nothing yet.
+    pub(crate) fn empty(me: Member, space: Space) -> Self {
+        Self::of(me, space, Vec::new())
+    }
+
+    fn of(me: Member, space: Space, partitions: Vec<Partition>) -> Self {
+        let state = State { partitions, released: Vec::new(), opened: 0 };
+        Self { me, space, state: Mutex::new(state) }
+    }
+
+    /// Makes this node the home of a partition: zeroed segments for all its cells, then the directory. False: no room. Asked
+    /// again, it says so again. A partition that this node has released, and that nobody else has
+    /// served since, is as it was.
+    async fn adopt(&self, ep: &Endpoint, wanted: Partition) -> Result<bool> {
+        let number = wanted.number;
+        let known = |s: &State| s.partitions.iter().position(|p| p.number == number);
+        let mut p = {
+            let mut s = locked(&self.state);
+            let mine = known(&s).map(|i| s.partitions[i].clone());
+            let back = s.released.iter().position(|p| p.number == number);
+            let back = back.map(|i| s.released.swap_remove(i));
+            let fresh = || Partition::new(number, self.me);
+            match (mine, back) {
+                (Some(p), _) => p,
+                (None, Some(p)) if p.moves + 1 == wanted.moves && p.index == wanted.index => p,
+                (None, back) => {
+                    back.iter().for_each(|p| self.free_segments(p));
+                    fresh()
+                }
+            }
+        };
+        p.moves = p.moves.max(wanted.moves);
+        p.lines = p.lines.max(wanted.lines);
+        p.index = wanted.index;
+        while segment_start(p.grown()) < p.lines {
+            let grown = p.grown();
+            let Some(at) = self.room(ep, number, segment_bytes(grown)).await? else {
+                // What it got so far is as good as new.
+                if !locked(&self.state).partitions.iter().any(|p| p.number == number) {
+                    self.free_segments(&p);
+                }
+                return Ok(false);
+            };
+            p.segments[grown] = GlobalAddr::new(self.me.node, at).bits();
+        }
+        self.publish(ep, &p).await?;
+        let mut s = locked(&self.state);
+        match known(&s) {
+            Some(i) => s.partitions[i] = p,
+            None => s.partitions.push(p),
+        }
+        Ok(true)
+    }
+
+    /// Serves partitions no more: another node is to be their home.
+    fn release(&self, numbers: &[u16]) {
+        let mut s = locked(&self.state);
+        let gone = |p: &mut Partition| numbers.contains(&p.number);
+        let gone: Vec<_> = s.partitions.extract_if(.., gone).collect();
+        s.released.extend(gone);
+    }
+
+    /// Memory for a segment of a partition. When there is none, segments of partitions that have
+    /// moved away may be there.
+    async fn room(&self, ep: &Endpoint, partition: u16, bytes: u64) -> Result<Option<u64>> {
+        self.settle_released(ep).await?;
+        self.space.take(ep, partition, bytes).await
+    }
+
+    /// Segments of released partitions are free when the directory names another home, which it
+    /// does after everybody has stopped using them.
+    async fn settle_released(&self, ep: &Endpoint) -> Result<()> {
+        let released: Vec<_> =
+            locked(&self.state).released.iter().map(|p| (p.number, p.moves)).collect();
+        for (number, moves) in released {
+            let bytes = ep.read(Partition::record(number), DIRECTORY_BYTES as u32).await?;
+            let Ok(Some(now)) = bytes.extract(|b| Partition::decode(b, number)) else { continue };
+            if now.owner == self.me || now.moves <= moves {
+                continue;
+            }
+            let mut s = locked(&self.state);
+            let at = s.released.iter().position(|p| p.number == number);
+            let gone = at.map(|i| s.released.swap_remove(i));
+            drop(s);
+            gone.iter().for_each(|p| self.free_segments(p));
+        }
+        Ok(())
+    }
+
+    fn free_segments(&self, p: &Partition) {
+        for (j, base) in p.segments[..p.grown()].iter().enumerate() {
+            let at = GlobalAddr::from_bits(*base).offset();
+            self.space.give_back(p.number, at, segment_bytes(j));
+        }
+    }
+
+    async fn publish(&self, ep: &Endpoint, p: &Partition) -> Result<()> {
+        let bytes = p.encode();
+        let mut buf = ep.buf(bytes.len() as u32).await?;
+        buf.copy_from_slice(&bytes);
+        ep.write(Partition::record(p.number), buf).await.map(|_| ())
+    }
+
+    /// Cuts up to `count` cells for an index, and smaller ones of what is left at the end of a
+    /// segment. An empty answer: full.
+    async fn cells(
+        &self,
+        ep: &Endpoint,
+        index: u32,
+        lines: u8,
+        count: u16,
+    ) -> Result<Vec<TableId>> {
+        let mut out = Vec::new();
+        let (mut tried, mut may_look) = (Vec::new(), true);
+        while of_size(&out, lines) < usize::from(count) {
+            let wanted = usize::from(count) - of_size(&out, lines);
+            let Some(at) = self.pick(ep, index, lines, &tried, &mut may_look).await? else { break };
+            match self.cut_from(ep, at, index, lines, wanted, &mut out).await {
+                Ok(Cut::Some) => {}
+                Ok(Cut::None) => tried.push(at),
+                Ok(Cut::Full) if may_look => tried.push(at),
+                Ok(Cut::Full) => break,
+                // What is published already is granted; the error shows again on the next call.
+                Err(_) if !out.is_empty() => return Ok(out),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(out)
+    }
+
+    /// The partition to cut cells of an index from, by its number: one of its own that has lines
+    /// left, else a new or a larger one.
+    async fn pick(
+        &self,
+        ep: &Endpoint,
+        index: u32,
+        lines: u8,
+        tried: &[u16],
+        may_look: &mut bool,
+    ) -> Result<Option<u16>> {
+        let place = |s: &State| choose(&s.partitions, index, lines, tried);
+        let (choice, many) = {
+            let mut s = locked(&self.state);
+            let choice = place(&s);
+            s.opened += u32::from(matches!(choice, Choice::Opens(_)));
+            (choice, s.opened >= LOOK_EVERY)
+        };
+        let needs = matches!(choice, Choice::None) || many || !tried.is_empty();
+        if matches!(choice, Choice::Has(_)) || !needs || !std::mem::take(may_look) {
+            return Ok(choice.number());
+        }
+        locked(&self.state).opened = 0;
+        self.forget_dropped(ep).await?;
+        Ok(place(&locked(&self.state)).number())
+    }
+
+    /// Partitions of indexes that exist no more are free: nobody looks for their tables but
+    /// operations that began before the drop, and those find the table of another leaf, or none.
+    async fn forget_dropped(&self, ep: &Endpoint) -> Result<()> {
+        let owned = |p: &&Partition| !matches!(p.index, NO_INDEX | ANY_INDEX);
+        let owned: Vec<_> = locked(&self.state).partitions.iter().filter(owned).cloned().collect();
+        if owned.is_empty() {
+            return Ok(());
+        }
+        let there = live_indexes(ep).await?;
+        let mut zeroed = 0;
+        for mut p in owned.into_iter().filter(|p| !there.contains(&p.index)) {
+            if zeroed >= FORGET_BYTES {
+                break;
+            }
+            // The directory first: lines above its mark are nobody's.
+            let used = p.lines;
+            (p.lines, p.index) = (0, NO_INDEX);
+            self.publish(ep, &p).await?;
+            for j in 0..p.grown() {
+                let lines = used.saturating_sub(segment_start(j)) * LINE;
+                let bytes = lines.min(segment_bytes(j));
+                zero(ep, GlobalAddr::from_bits(p.segments[j]), bytes).await?;
+                zeroed += bytes;
+            }
+            let mut s = locked(&self.state);
+            if let Some(at) = s.partitions.iter_mut().find(|q| q.number == p.number) {
+                *at = p;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts cells of a partition, which becomes this index's if it was nobody's.
+    async fn cut_from(
+        &self,
+        ep: &Endpoint,
+        number: u16,
+        index: u32,
+        lines: u8,
+        wanted: usize,
+        out: &mut Vec<TableId>,
+    ) -> Result<Cut> {
+        let (found, free) = {
+            let s = locked(&self.state);
+            let free = s.partitions.iter().filter(|p| p.index == NO_INDEX).count();
+            (s.partitions.iter().find(|p| p.number == number).cloned(), free)
+        };
+        let Some(mut p) = found else { return Ok(Cut::None) };
+        if p.index != index {
+            // The last free one is for everybody, and so is one that has another index's cells.
+            p.index = if p.index == NO_INDEX && free > 1 { index } else { ANY_INDEX };
+        }
+        let mut cells = p.cut(lines, wanted);
+        if cells.is_empty() {
+            let grown = p.grown();
+            if grown == SEGMENTS {
+                return Ok(Cut::None);
+            }
+            let Some(at) = self.room(ep, number, segment_bytes(grown)).await? else {
+                // There is no smaller segment than a first one.
+                return Ok(if grown == 0 { Cut::Full } else { Cut::None });
+            };
+            let base = GlobalAddr::new(self.me.node, at).bits();
+            // The segment stays with the partition even if the record cannot be written now.
+            if let Some(p) = locked(&self.state).partitions.iter_mut().find(|p| p.number == number)
+            {
+                p.segments[grown] = base;
+            }
+            p.segments[grown] = base;
+            cells = p.cut(lines, wanted);
+        }
+        // The directory knows a cell before anybody gets it.
+        self.publish(ep, &p).await?;
+        if let Some(at) = locked(&self.state).partitions.iter_mut().find(|p| p.number == number) {
+            *at = p;
+        }
+        let cut = if cells.is_empty() { Cut::None } else { Cut::Some };
+        out.append(&mut cells);
+        Ok(cut)
+    }
+
+    async fn answer(&self, ep: &Endpoint, request: &[u8]) -> Result<Vec<u8>> {
+        let mut f = Fields(request);
+        let (lines, count) = (f.u8()?, f.u16()?);
+        if (lines, count) == STRETCH {
+            // 0 is no stretch's offset: full.
+            let (at, bytes) = self.space.stretch(f.u64()?, f.u64()?).unwrap_or((0, 0));
+            return Ok([at.to_le_bytes(), bytes.to_le_bytes()].concat());
+        }
+        if (lines, count) == ADOPT {
+            let (number, moves, lines, index) = (f.u16()?, f.u32()?, f.u64()?, f.u32()?);
+            if number >= PARTITIONS || lines > segment_start(SEGMENTS) {
+                return Err(Error::invalid(format!(
+                    "there is no partition {number} of {lines} lines"
+                )));
+            }
+            let wanted = Partition { moves, lines, index, ..Partition::new(number, self.me) };
+            return Ok(vec![u8::from(self.adopt(ep, wanted).await?)]);
+        }
+        if (lines, count) == RELEASE {
+            let mut numbers = Vec::new();
+            while !f.0.is_empty() {
+                numbers.push(f.u16()?);
+            }
+            self.release(&numbers);
+            return Ok(Vec::new());
+        }
+        if (lines, count) == SETTLE {
+            return Ok(Vec::new());
+        }
+        if !(1..=4).contains(&lines) || count == 0 || count > MAX_CELLS {
+            return Err(Error::invalid(format!(
+                "{count} cells of {lines} lines: a call grants 1 to {MAX_CELLS} cells of 1 to 4 lines"
+            )));
+        }
+        let cells = self.cells(ep, f.u32()?, lines, count).await?;
+        Ok(cells.iter().flat_map(|t| t.bits().to_le_bytes()).collect())
+    }
+}
+
+impl RpcHandler for OwnerService {
+    fn call<'a>(&'a self, ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(self.answer(ep, request))
+    }
+}
+
+impl Partition {
+    /// Whether a cell can be cut from the segments that are there.
+    fn has(&self, lines: u8) -> bool {
+        let (end, first) = (segment_start(self.grown()), self.lines);
+        let here = segment_start(segment_of(first) + 1);
+        let fits = first + u64::from(lines) <= here;
+        let first = if fits { first } else { here };
+        first + u64::from(lines) <= end
+    }
+
+    /// Cuts cells from the segments that are there; a cell never straddles two. What is too short for one at the end of a segment is
+    /// a smaller one, beside those that are wanted.
+    fn cut(&mut self, lines: u8, wanted: usize) -> Vec<TableId> {
+        let mut out = Vec::new();
+        let mut cut = 0;
+        let end = segment_start(self.grown());
+        while cut < wanted {
+            let mut first = self.lines;
+            let segment_end = segment_start(segment_of(first) + 1);
+            if first + u64::from(lines) > segment_end {
+                first = segment_end;
+            }
+            if first + u64::from(lines) > end {
+                break;
+            }
+            if first > self.lines {
+                out.push(TableId::new(self.number, (first - self.lines) as u8, self.lines));
+            }
+            out.push(TableId::new(self.number, lines, first));
+            cut += 1;
+            self.lines = first + u64::from(lines);
+        }
+        out
+    }
+}
+
+/// What a look at one partition has yielded.
+enum Cut {
+    Some,
+    /// Nothing: it cannot grow.
+    None,
+    /// Nothing, and no other one can grow either.
+    Full,
+}
+
+/// Where cells for an index come from.
+enum Choice {
+    /// A partition that has lines left.
+    Has(u16),
+    /// One that nobody has, or one that has to grow.
+    Opens(u16),
+    None,
+}
+
+impl Choice {
+    fn number(&self) -> Option<u16> {
+        match self {
+            Self::Has(p) | Self::Opens(p) => Some(*p),
+            Self::None => None,
+        }
+    }
+}
+
+/// A partition belongs to one index, so that all of it is free again when the index is gone; an
+/// index opens more of them, so that they can move to several homes, as long as it has few of what
+/// is left. The last free one of a home is for all who come later.
+fn choose(partitions: &[Partition], index: u32, lines: u8, tried: &[u16]) -> Choice {
+    let all = || partitions.iter().filter(|p| !tried.contains(&p.number));
+    let of = |owner: u32| all().filter(move |p| p.index == owner);
+    let smallest =
+        |owner: u32| of(owner).filter(|p| p.grown() < SEGMENTS).min_by_key(|p| p.grown());
+    if let Some(p) = of(index).find(|p| p.has(lines)) {
+        return Choice::Has(p.number);
+    }
+    let (own, free) = (of(index).count(), of(NO_INDEX).count());
+    let opens = free > 1 && own * OPEN_ONE_OF < free;
+    if let Some(p) = of(NO_INDEX).next().filter(|_| opens) {
+        return Choice::Opens(p.number);
+    }
+    if let Some(p) = smallest(index) {
+        return Choice::Opens(p.number);
+    }
+    if let Some(p) = of(ANY_INDEX).find(|p| p.has(lines)) {
+        return Choice::Has(p.number);
+    }
+    let last = of(NO_INDEX).next().or_else(|| smallest(ANY_INDEX));
+    let last = last.or_else(|| all().filter(|p| p.grown() < SEGMENTS).min_by_key(|p| p.grown()));
+    last.map_or(Choice::None, |p| Choice::Opens(p.number))
+}
+
+fn of_size(cells: &[TableId], lines: u8) -> usize {
+    cells.iter().filter(|t| t.lines() == lines).count()
+}
+
+/// Asks a home for up to `count` cells of `lines` lines, beside which smaller ones may come; empty: it is full.
+pub(crate) async fn ask_cells(
+    ep: &Endpoint,
+    owner: NodeId,
+    index: u32,
+    lines: u8,
+    count: u16,
+) -> Result<Vec<TableId>> {
+    let mut request = vec![lines];
+    request.extend(count.to_le_bytes());
+    request.extend(index.to_le_bytes());
+    let reply = call_within(ep, LONGEST_CALL_NS, owner, CELL_SERVICE, &request).await?;
+    let mut f = Fields(&reply);
+    let mut out = Vec::new();
+    while !f.0.is_empty() {
+        let t = TableId::from_bits(f.u64()?);
+        let many = t.lines() == lines && of_size(&out, lines) >= usize::from(count);
+        if t.place().is_none() || t.lines() > lines || many {
+            return Err(Error::corrupt(format!("{owner} granted {t:?}, which cannot exist")));
+        }
+        out.push(t);
+    }
+    Ok(out)
+}
+
+fn header(what: (u8, u16)) -> Vec<u8> {
+    let mut request = vec![what.0];
+    request.extend(what.1.to_le_bytes());
+    request
+}
+
+/// Makes a node the next home of a partition, as its record describes it; false: it has no room.
+pub(crate) async fn ask_adopt(
+    ep: &Endpoint,
+    longest_ns: u64,
+    owner: NodeId,
+    p: &Partition,
+) -> Result<bool> {
+    let mut request = header(ADOPT);
+    request.extend(p.number.to_le_bytes());
+    request.extend((p.moves + 1).to_le_bytes());
+    request.extend(p.lines.to_le_bytes());
+    request.extend(p.index.to_le_bytes());
+    let reply = call_within(ep, longest_ns, owner, CELL_SERVICE, &request).await?;
+    Ok(Fields(&reply).u8()? == 1)
+}
+
+/// Makes a node grant no more cells of some partitions.
+pub(crate) async fn ask_release(
+    ep: &Endpoint,
+    longest_ns: u64,
+    owner: NodeId,
+    numbers: &[u16],
+) -> Result<()> {
+    let mut request = header(RELEASE);
+    request.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+    call_within(ep, longest_ns, owner, CELL_SERVICE, &request).await.map(|_| ())
+}
+
+/// Returns when a home has done what anybody asked it for before.
+pub(crate) async fn ask_settle(ep: &Endpoint, longest_ns: u64, owner: NodeId) -> Result<()> {
+    call_within(ep, longest_ns, owner, CELL_SERVICE, &header(SETTLE)).await.map(|_| ())
+}
+
+/// The error of whoever needs a table whose home is gone.
+#[cold]
+pub(crate) fn unowned(number: u16, owner: Member) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "the tables of partition {number} are between homes ({owner} was the last): try again"
+        ),
+    )
+}
+
+/// Asks a compute node for a stretch of its table memory; `None`: it has no room.
+pub(crate) async fn ask_stretch(
+    ep: &Endpoint,
+    owner: NodeId,
+    bytes: u64,
+    least: u64,
+) -> Result<Option<(GlobalAddr, u64)>> {
+    let mut request = vec![STRETCH.0];
+    request.extend(STRETCH.1.to_le_bytes());
+    request.extend(bytes.to_le_bytes());
+    request.extend(least.to_le_bytes());
+    let reply = call_within(ep, LONGEST_CALL_NS, owner, CELL_SERVICE, &request).await?;
+    let mut f = Fields(&reply);
+    let (at, granted) = (f.u64()?, f.u64()?);
+    if at == 0 {
+        return Ok(None);
+    }
+    if at < compute_base() || at >= GlobalAddr::MAX_OFFSET || granted < least {
+        return Err(Error::corrupt(format!(
+            "{owner} granted {granted} bytes at {at:#x}, which cannot be"
+        )));
+    }
+    Ok(Some((GlobalAddr::new(owner, at), granted)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn cells_of_all_sizes_lie_in_one_segment_each(cuts in proptest::collection::vec((1u8..=4, 1usize..20), 1..60)) {
+            let mut p = Partition::new(3, Member { node: NodeId::compute(3), incarnation: 1 });
+            let mut end = 0;
+            for (lines, wanted) in cuts {
+                let cells = p.cut(lines, wanted);
+                if cells.is_empty() {
+                    let grown = p.grown();
+                    p.segments[grown] = GlobalAddr::new(p.owner.node, 1024 << grown).bits();
+                }
+                let right = of_size(&cells, lines);
+                prop_assert!(right <= wanted && (right > 0 || cells.is_empty()));
+                for t in cells {
+                    let (partition, segment, _) = t.place().expect("inside one segment");
+                    prop_assert!(partition == 3 && segment < p.grown());
+                    prop_assert_eq!(t.first_line(), end, "no line is nobody's");
+                    prop_assert!(t.lines() <= lines);
+                    end = t.first_line() + u64::from(t.lines());
+                    prop_assert!(end <= p.lines, "below the mark");
+                }
+            }
+            prop_assert_eq!(Partition::decode(&p.encode(), 3), Ok(Some(p.clone())));
+            prop_assert!(Partition::decode(&p.encode(), 4).is_err());
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! A census of this index's memory: what dead nodes held, and what dropped operations had taken, is found and taken back.
+//!
+//! How lost memory is told from memory in use while everybody works is the pool's business (`dmtree_pool::Gc`); here is what is
+//! reachable (`mark.rs`), and what has to be done to a lost thing before it is free: a lock of the dead on a leaf that went into
+//! another is taken over, whoever does that retires the leaf; what is torn is blanked, because old records may still lead there.
+
+use dmtree_fabric::{Error, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step};
+use dmtree_parts::{Found, Work};
+use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, Span, TableId, Told};
+
+use crate::client::{DmTree, Route, is_away};
+use crate::format::table::{BODY_AT, Table, View};
+use crate::format::{Ver, u64_at};
+use crate::maintain::Begun;
+use crate::marks::Mark;
+use crate::mutants::Mutant;
+use crate::node::Chore;
+use crate::recover_leaf::Looked;
+use crate::recover_tombstone::is_closed;
+use crate::unvalidated::Unvalidated;
+
+/// Pause of a census that waits for operations to end, ns.
+const PAUSE_NS: u64 = 50_000;
+/// Pieces of work of one call of maintenance.
+const PIECES: u32 = 16;
+
+/// A census under way.
+#[derive(Debug)]
+pub(crate) struct GcRun {
+    gc: Gc,
+    phase: Phase,
+    pub(crate) live: Held,
+    /// Dead nodes that others still name.
+    pub(crate) linked: Held,
+    /// Dead leaves that were moved, and that a left sibling still names; with the key at which they begin.
+    pub(crate) moved: Vec<(Vec<u8>, Route)>,
+    /// Those of them that nobody is to unlink.
+    unlinks: Vec<Chore>,
+    lost: Lost,
+    /// Those of them that are free once nobody has noted them: objects with the largest life they may have had.
+    objects: Vec<(ArenaKey, Grant)>,
+    cells: Vec<TableId>,
+    found: Found,
+}
+
+impl GcRun {
+    fn of(gc: Gc) -> Self {
+        Self {
+            gc,
+            phase: Phase::Settling,
+            live: Held::default(),
+            linked: Held::default(),
+            moved: Vec::new(),
+            unlinks: Vec::new(),
+            lost: Lost::default(),
+            objects: Vec::new(),
+            cells: Vec::new(),
+            found: Found::default(),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Operations that ran at the beginning have to end.
+    Settling,
+    /// The inner nodes of a level, from a key on.
+    Nodes(u8, Vec<u8>),
+    /// The leaves, from a key on.
+    Leaves(Vec<u8>),
+    /// Operations that ran while it was marked have to end.
+    Ending,
+    /// Locks of the dead on lost things.
+    Checking(usize),
+    /// Operations that may have retired one of them have to end.
+    Clearing,
+}
+
+/// How a step has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    On,
+    Wait,
+    Over,
+}
+
+impl DmTree {
+    /// A whole census, at once; `TimedOut` when it has not ended at `until`, a reading of the
+    /// fabric's clock.
+    pub(crate) async fn gc_op(&self, until: Option<Nanos>) -> Result<Found> {
+        let (pool, index) = (&self.node.pool, self.node.root.index);
+        let gc = match until {
+            Some(_) => pool.begin_gc(&self.ep, index).await?,
+            None => pool.next_gc(&self.ep, index).await?,
+        };
+        let mut gc_run = GcRun::of(gc);
+        let counted = loop {
+            if until.is_some_and(|until| self.ep.now() >= until) {
+                break Err(Error::new(
+                    ErrorKind::TimedOut,
+                    "the garbage collection that looks for room has not ended in time: try again",
+                ));
+            }
+            match self.gc_step(&mut gc_run).await {
+                Ok(Pace::On) => {}
+                Ok(Pace::Wait) => self.ep.sleep(PAUSE_NS).await,
+                Ok(Pace::Over) => {
+                    let counted =
+                        self.node.pool.note_counted(&self.ep, &gc_run.gc, self.node.root.word);
+                    break counted.await.map(|()| gc_run.found);
+                }
+                Err(e) => break Err(e),
+            }
+        };
+        self.node.pool.end_gc(&self.ep, gc_run.gc).await;
+        counted
+    }
+
+    /// A piece of the census that follows a death, by one node for all. What goes wrong for want of somebody else begins again.
+    pub(crate) async fn gc_chore(&self) -> Result<Work> {
+        if !self.node.pool.is_first() {
+            return Ok(Work::None);
+        }
+        let scope = self.ep.begin(OpKind::Maintain);
+        let begun = self.begun(Chore::Gc);
+        let kept = self.node.take_gc();
+        let root = self.node.root.word;
+        if kept.is_none() {
+            match self.node.pool.has_uncounted_deaths(&self.ep, root).await {
+                Ok(true) => {}
+                // What the dead held has been found already.
+                Ok(false) => {
+                    begun.done();
+                    scope.end(OpOutcome::Other);
+                    return Ok(Work::Some);
+                }
+                Err(e) => return later(e, begun),
+            }
+        }
+        let mut gc_run = match kept {
+            Some(gc_run) => gc_run,
+            None => match self.begin_gc().await {
+                Ok(gc_run) => Box::new(gc_run),
+                Err(e) => return later(e, begun),
+            },
+        };
+        for _ in 0..PIECES {
+            match self.gc_step(&mut gc_run).await {
+                Ok(Pace::On) => {}
+                Ok(Pace::Wait) => {
+                    self.ep.sleep(PAUSE_NS).await;
+                    break;
+                }
+                Ok(Pace::Over) => {
+                    let counted = self.node.pool.note_counted(&self.ep, &gc_run.gc, root).await;
+                    self.node.pool.end_gc(&self.ep, gc_run.gc).await;
+                    if let Err(e) = counted {
+                        return later(e, begun);
+                    }
+                    begun.done();
+                    scope.end(OpOutcome::Other);
+                    return Ok(Work::Some);
+                }
+                Err(e) => {
+                    self.node.pool.end_gc(&self.ep, gc_run.gc).await;
+                    return later(e, begun);
+                }
+            }
+        }
+        self.node.keep_gc(gc_run);
+        scope.end(OpOutcome::Other);
+        Ok(Work::Some)
+    }
+
+    async fn begin_gc(&self) -> Result<GcRun> {
+        self.ep.renew_deadline();
+        let begun = self.node.pool.begin_gc(&self.ep, self.node.root.index);
+        begun.await.map(GcRun::of)
+    }
+
+    async fn gc_step(&self, gc_run: &mut GcRun) -> Result<Pace> {
+        self.ep.renew_deadline();
+        let pool = &self.node.pool;
+        pool.hold_gc(&self.ep, &mut gc_run.gc).await?;
+        match &gc_run.phase {
+            Phase::Settling | Phase::Ending | Phase::Clearing
+                if !self.is_past(&gc_run.gc).await? =>
+            {
+                Ok(Pace::Wait)
+            }
+            Phase::Settling => {
+                let _pin = self.pin();
+                gc_run.phase = Phase::Nodes(self.top_level().await?, Vec::new());
+                Ok(Pace::On)
+            }
+            Phase::Nodes(level, from) => {
+                let (level, from) = (*level, from.clone());
+                let _pin = self.pin();
+                gc_run.phase = match self.mark_node(level, &from, gc_run).await? {
+                    Some(next) => Phase::Nodes(level, next),
+                    None if level > 1 => Phase::Nodes(level - 1, Vec::new()),
+                    None => Phase::Leaves(Vec::new()),
+                };
+                Ok(Pace::On)
+            }
+            Phase::Leaves(from) => {
+                let from = from.clone();
+                let pin = self.pin();
+                let next = self.mark_leaf(&from, gc_run).await?;
+                drop(pin);
+                match next {
+                    Some(next) => gc_run.phase = Phase::Leaves(next),
+                    None => {
+                        pool.raise_barrier(&self.ep, &mut gc_run.gc).await?;
+                        gc_run.phase = Phase::Ending;
+                    }
+                }
+                Ok(Pace::On)
+            }
+            Phase::Ending => {
+                self.tell_lost(gc_run).await?;
+                gc_run.phase = Phase::Checking(0);
+                Ok(Pace::On)
+            }
+            Phase::Checking(i) => self.check_some(gc_run, *i).await,
+            Phase::Clearing => {
+                // An operation, too: should another node have begun a census meanwhile, it waits until these are on this node's list,
+                // or this one's window is closed by now.
+                let _pin = self.pin();
+                self.take_lost(gc_run).await?;
+                Ok(Pace::Over)
+            }
+        }
+    }
+
+    async fn is_past(&self, gc: &Gc) -> Result<bool> {
+        let past = self.node.pool.is_past(&self.ep, gc).await?;
+        Ok(past || self.node.has(Mutant::GcNoBarrier))
+    }
+
+    /// What is neither reachable nor on a list nor noted.
+    async fn tell_lost(&self, gc_run: &mut GcRun) -> Result<()> {
+        let what = match self.node.has(Mutant::GcNoLog) {
+            true => Told::Lists,
+            false => Told::All,
+        };
+        let held = self.node.pool.collect(&self.ep, &gc_run.gc, what).await?;
+        gc_run.found.doubly = (held.twice.len() + gc_run.live.overlaps(&held)) as u64;
+        for (lo, route) in std::mem::take(&mut gc_run.moved) {
+            let bytes = self.node.g.leaf_bytes(route.capacity) as u64;
+            if !held.has(Span::object(route.leaf, bytes.next_multiple_of(64))) {
+                gc_run.moved.push((lo, route));
+            }
+        }
+        let sets = [&gc_run.live, &gc_run.linked, &held];
+        gc_run.lost = self.node.pool.lost(&gc_run.gc, &sets);
+        Ok(())
+    }
+
+    /// Looks at one lost thing after the other: what is somebody's business still is left out.
+    async fn check_some(&self, gc_run: &mut GcRun, i: usize) -> Result<Pace> {
+        let (objects, moved) = (gc_run.lost.objects.len(), gc_run.moved.len());
+        let pin = self.pin();
+        if let Some((key, at)) = gc_run.lost.objects.get(i).copied() {
+            if let Some(generation) = self.free_object(key, at, &gc_run.lost).await? {
+                gc_run.objects.push((key, Grant { addr: at, generation }));
+            }
+        } else if let Some((lo, route)) = gc_run.moved.get(i - objects).cloned() {
+            gc_run.unlinks.extend(self.unlink_lost(lo, &route).await?);
+        } else if let Some(t) = gc_run.lost.lines.get(i - objects - moved).copied() {
+            // Part of a cell that was taken already?
+            let last = gc_run.cells.last().copied();
+            let inside = last.is_some_and(|l| l.holds(t));
+            if !inside && let Some(cell) = self.free_cell(t, &gc_run.lost.lines).await? {
+                gc_run.cells.push(cell);
+            }
+        } else {
+            drop(pin);
+            self.leave_abandoned_locks();
+            self.node.pool.raise_barrier(&self.ep, &mut gc_run.gc).await?;
+            gc_run.phase = Phase::Clearing;
+            return Ok(Pace::On);
+        }
+        drop(pin);
+        gc_run.phase = Phase::Checking(i + 1);
+        Ok(Pace::On)
+    }
+
+    /// The largest life that a lost object may have had; `None` when it is not free.
+    async fn free_object(&self, key: ArenaKey, at: GlobalAddr, lost: &Lost) -> Result<Option<u16>> {
+        let g = self.node.g;
+        let capacity =
+            self.node.o.capacities().into_iter().find(|c| self.node.leaf_arena(*c).key() == key);
+        let is_inner = key == self.node.inner_arena.key();
+        // Lock words are nobody's objects.
+        if !is_inner && capacity.is_none() {
+            return Ok(None);
+        }
+        self.ep.step(Step::Structure);
+        let bytes = self.ep.read(at, key.object_bytes).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        if image.iter().all(|b| *b == 0) {
+            return Ok(Some(0));
+        }
+        let h = Unvalidated::of(&g, at, &image);
+        if is_inner {
+            let lock = at.plus(g.inner_lock_at() as u64);
+            let was = u64_at(&image, g.inner_lock_at());
+            let free = was == 0
+                || (self.node.is_abandoned(was) && self.ep.cas(lock, was, 0).await? == was);
+            return Ok(free.then(|| h.ver.generation.saturating_add(1)));
+        }
+        let Some(capacity) = capacity else { return Ok(None) };
+        let stamp = |i: usize| Ver::from_bits(u64_at(&image, g.slot_at(i)) as u32 >> 8).generation;
+        let generation = (0..capacity).map(stamp).fold(h.ver.generation, u16::max);
+        if !h.into.is_null() && h.slots == capacity && h.level == 0 {
+            let table = h.table;
+            let route = Route { leaf: at, generation: h.ver.generation, table, capacity, fence: 0 };
+            if !self.is_unlocked(&route, lost).await? {
+                return Ok(None);
+            }
+        }
+        // A grant may have been used up without a word written.
+        Ok(Some(generation.saturating_add(1)))
+    }
+
+    /// Old records may lead to a dead leaf until it has another life: they find it whole.
+    async fn blank_lost(&self, key: ArenaKey, at: GlobalAddr) -> Result<()> {
+        if key == self.node.inner_arena.key() {
+            return Ok(());
+        }
+        let h = self.unvalidated_header(at).await?;
+        if !h.into.is_null() && h.is_leaf(&self.node) && self.node.leaf_arena(h.slots).key() == key
+        {
+            self.check_lease()?;
+            self.blank_unvalidated(at, &h).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether nobody holds, or will take over, the lock of a dead leaf. An abandoned one is taken over, and the leaf retired with it.
+    async fn is_unlocked(&self, route: &Route, lost: &Lost) -> Result<bool> {
+        if !self.node.has_tables() {
+            return self.is_unchanged(route).await;
+        }
+        let at = match self.node.pool.resolve(&self.ep, route.table).await {
+            Ok(at) => at,
+            // No such cell: the id is that of a torn image.
+            Err(e) if e.kind() == ErrorKind::Corrupt => return Ok(true),
+            Err(e) if is_away(&e) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let len = Table::body_len(route.capacity);
+        let (was, body) = self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await?;
+        if was == 0 || self.node.has(Mutant::GcNoLocks) {
+            return Ok(true);
+        }
+        let view = body.extract(|b| Table::view(route.table, route.capacity, b));
+        let names = matches!(&view, View::Whole(t) if t.leaf == route.leaf);
+        let nobodys =
+            route.table.with_lines(1).is_some_and(|t| lost.lines.binary_search(&t).is_ok());
+        if !names && !nobodys {
+            // The cell is in other hands by now; the leaf's own lock is gone.
+            return Ok(true);
+        }
+        if !self.node.is_abandoned(was) {
+            return Ok(false);
+        }
+        Mark::GcLock.hit();
+        if is_closed(&view, route.leaf) {
+            return Ok(self.ep.cas(at, was, 0).await? == was);
+        }
+        self.help_route(route).await?;
+        Ok(false)
+    }
+
+    /// A dead leaf that was moved, whose unlinking nobody has on his list: the lock says whether somebody is at it still.
+    async fn unlink_lost(&self, lo: Vec<u8>, route: &Route) -> Result<Option<Chore>> {
+        let Route { leaf, generation, table, capacity, .. } = *route;
+        if !self.node.has_tables() {
+            let unlink = Chore::Unlink { lo, leaf, generation, capacity, table };
+            return Ok(self.is_unchanged(route).await?.then_some(unlink));
+        }
+        let at = match self.node.pool.resolve(&self.ep, table).await {
+            Err(e) if is_away(&e) => return Ok(None),
+            at => at?,
+        };
+        let was = self.ep.cas(at, 0, 0).await?;
+        if was != 0 {
+            if self.help_route(route).await? == Looked::Open {
+                self.node.push_chore(Chore::Look(*route));
+            }
+            return Ok(None);
+        }
+        Ok(Some(Chore::Unlink { lo, leaf, generation, capacity, table }))
+    }
+
+    /// The cell that begins at a lost line, as large as its contents say. A line that says nothing is a cell of its own.
+    async fn free_cell(&self, line: TableId, lost: &[TableId]) -> Result<Option<TableId>> {
+        let at = match self.node.pool.resolve(&self.ep, line).await {
+            Ok(at) => at,
+            Err(e) if is_away(&e) || e.kind() == ErrorKind::Corrupt => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let mut cell = line;
+        for capacity in [32, 64, 128] {
+            let lines = crate::format::table::lines(capacity);
+            let Some(wide) = line.with_lines(lines) else { continue };
+            if !wide.each().all(|l| lost.binary_search(&l).is_ok()) {
+                continue;
+            }
+            let body = self.ep.read(at.plus(BODY_AT as u64), Table::body_len(capacity) as u32);
+            let view = body.await?.extract(|b| Table::view(wide, capacity, b));
+            if matches!(view, View::Whole(_)) {
+                cell = wide;
+            }
+        }
+        let was = self.ep.cas(at, 0, 0).await?;
+        if was != 0 && !(self.node.is_abandoned(was) && self.ep.cas(at, was, 0).await? == was) {
+            return Ok(None);
+        }
+        Ok(Some(cell))
+    }
+
+    /// The end: what was noted meanwhile is somebody's.
+    async fn take_lost(&self, gc_run: &mut GcRun) -> Result<()> {
+        let noted = match self.node.has(Mutant::GcNoLog) {
+            true => Held::default(),
+            false => self.node.pool.collect(&self.ep, &gc_run.gc, Told::GcLog).await?,
+        };
+        let pool = &self.node.pool;
+        for (key, g) in std::mem::take(&mut gc_run.objects) {
+            let bytes = u64::from(key.object_bytes);
+            if noted.has(Span::object(g.addr, bytes)) || pool.is_worn_out(key, g.generation) {
+                continue;
+            }
+            self.blank_lost(key, g.addr).await?;
+            Mark::GcObject.hit();
+            gc_run.found.objects += 1;
+            gc_run.found.bytes += bytes;
+            pool.retire_lost(key, g);
+        }
+        for chore in std::mem::take(&mut gc_run.unlinks) {
+            let Chore::Unlink { leaf, capacity, .. } = &chore else { continue };
+            let bytes = u64::from(self.node.leaf_arena(*capacity).key().object_bytes);
+            if !noted.has(Span::object(*leaf, bytes)) {
+                Mark::GcUnlink.hit();
+                self.node.push_chore(chore);
+            }
+        }
+        for (at, bytes) in std::mem::take(&mut gc_run.lost.space) {
+            if noted.has(Span::Bytes(at.bits(), bytes)) {
+                continue;
+            }
+            Mark::GcSpace.hit();
+            gc_run.found.space_bytes += bytes;
+            pool.retire_space(&gc_run.gc, at, bytes);
+        }
+        for t in std::mem::take(&mut gc_run.cells) {
+            if noted.has(Span::table(t)) {
+                continue;
+            }
+            Mark::GcCell.hit();
+            gc_run.found.cells += 1;
+            pool.retire_table(self.node.root.index, t);
+        }
+        Ok(())
+    }
+}
+
+/// What will do later is no error.
+fn later(e: Error, begun: Begun) -> Result<Work> {
+    if is_away(&e) || matches!(e.kind(), ErrorKind::Busy | ErrorKind::TimedOut) {
+        return Ok(Work::None);
+    }
+    if e.kind() == ErrorKind::Corrupt {
+        begun.done();
+    }
+    Err(e)
+}

@@ -1,0 +1,159 @@
+//! What a census finds reachable: nodes, tables and blocks, by cursors over the levels and over the leaves.
+//!
+//! The ranges of a level's nodes are a partition of all keys at any time. So a cursor over the level meets every record, and every pair,
+//! that is there throughout; what it misses was taken from a free list, or put on one, while it went.
+
+use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_pool::{BlockPtr, Span};
+
+use crate::client::{DmTree, LeafCopy, Route};
+use crate::format::area::Stored;
+use crate::format::inner;
+use crate::format::slot::State;
+use crate::gc::GcRun;
+use crate::probe::block_of;
+
+impl DmTree {
+    /// Marks the node of a level that covers a key, and what its right sibling's link passes; where the next one begins.
+    pub(crate) async fn mark_node(
+        &self,
+        level: u8,
+        key: &[u8],
+        gc_run: &mut GcRun,
+    ) -> Result<Option<Vec<u8>>> {
+        let g = self.node.g;
+        let mut backoff = self.ep.backoff("an inner node to mark", self.node.root.word);
+        loop {
+            let node = self.descend(key, level).await?;
+            self.ep.step(Step::Structure);
+            let bytes = self.ep.read(node.addr, g.inner_image() as u32).await?;
+            let image = bytes.extract(<[u8]>::to_vec);
+            if let Some((h, records)) = inner::check(&g, node.addr, &image)
+                && h.into.is_null()
+                && h.ver.generation == node.generation
+                && h.level == level
+            {
+                let hi = self.fence_bytes(h.hi).await?;
+                let lo = self.fence_bytes(h.lo).await?.unwrap_or_default();
+                if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
+                    let bytes = u64::from(self.node.inner_arena.key().object_bytes);
+                    gc_run.live.add(Span::object(node.addr, bytes));
+                    let keys = records.iter().map(|r| r.key);
+                    [h.lo, h.hi].into_iter().chain(keys).for_each(|s| mark_stored(s, gc_run));
+                    self.mark_dead_nodes(h.next, gc_run).await?;
+                    return Ok(hi);
+                }
+            }
+            self.node.cache.invalidate(level, &node);
+            backoff.step().await?;
+        }
+    }
+
+    /// Inner nodes that went into others, and are linked still.
+    async fn mark_dead_nodes(&self, first: GlobalAddr, gc_run: &mut GcRun) -> Result<()> {
+        let bytes = u64::from(self.node.inner_arena.key().object_bytes);
+        let mut at = first;
+        while !at.is_null() {
+            let h = self.unvalidated_header(at).await?;
+            if h.into.is_null() {
+                break;
+            }
+            gc_run.linked.add(Span::object(at, bytes));
+            at = h.next;
+            self.ep.check_deadline("the end of a chain of dead nodes", at.bits())?;
+        }
+        Ok(())
+    }
+
+    /// Marks the leaf that covers a key, its table and its blocks, and the dead leaves on the way to the next one; where that begins.
+    pub(crate) async fn mark_leaf(
+        &self,
+        key: &[u8],
+        gc_run: &mut GcRun,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut route = self.route(key).await?;
+        let mut backoff = self.ep.backoff("a leaf to mark", route.leaf);
+        let leaf = loop {
+            let leaf = self.read_leaf(route.leaf, route.capacity).await?;
+            let h = leaf.header(self);
+            if h.ver.generation == route.generation && h.into.is_null() {
+                let lo = self.fence_bytes(h.lo).await?.unwrap_or_default();
+                let hi = self.fence_bytes(h.hi).await?;
+                if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
+                    break leaf;
+                }
+            }
+            backoff.step().await?;
+            let fresh = self.fresh_route(key).await?;
+            route = self.walk_route(key, &fresh).await?.unwrap_or(fresh);
+        };
+        self.mark_copy(&leaf, gc_run);
+        let h = leaf.header(self);
+        let hi = self.fence_bytes(h.hi).await?;
+        self.mark_dead_leaves(h.next, hi.as_deref(), gc_run).await?;
+        Ok(hi)
+    }
+
+    fn mark_copy(&self, leaf: &LeafCopy, gc_run: &mut GcRun) {
+        let h = leaf.header(self);
+        let arena = self.node.leaf_arena(leaf.capacity).key();
+        gc_run.live.add(Span::object(leaf.addr, u64::from(arena.object_bytes)));
+        if self.node.has_tables() {
+            gc_run.live.add(Span::table(h.table));
+        }
+        [h.lo, h.hi].into_iter().for_each(|s| mark_stored(s, gc_run));
+        for i in 0..leaf.capacity {
+            let s = leaf.slot(self, i);
+            if s.state != State::Free
+                && let Some(at) = block_of(&s)
+            {
+                mark_block(at, gc_run);
+            }
+        }
+    }
+
+    /// Leaves that went into others, and are linked still, by `next` or by each other.
+    async fn mark_dead_leaves(
+        &self,
+        first: GlobalAddr,
+        begin: Option<&[u8]>,
+        gc_run: &mut GcRun,
+    ) -> Result<()> {
+        let mut at = first;
+        while !at.is_null() {
+            let h = self.unvalidated_header(at).await?;
+            if h.into.is_null() || !h.is_leaf(&self.node) {
+                break;
+            }
+            let arena = self.node.leaf_arena(h.slots).key();
+            gc_run.linked.add(Span::object(at, u64::from(arena.object_bytes)));
+            if self.node.has_tables() {
+                gc_run.linked.add(Span::table(h.table));
+            }
+            let successor = self.unvalidated_header(h.into).await?;
+            if successor.lo == h.lo {
+                let (generation, table, capacity) = (h.ver.generation, h.table, h.slots);
+                let route = Route { leaf: at, generation, table, capacity, fence: 0 };
+                gc_run.moved.extend(begin.map(|lo| (lo.to_vec(), route)));
+                at = h.into;
+            } else {
+                // A merge on its way: its left neighbour is marked, what follows is behind it.
+                at = h.next;
+            }
+            self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;
+        }
+        Ok(())
+    }
+}
+
+fn mark_stored(s: Stored<'_>, gc_run: &mut GcRun) {
+    if let Stored::Block(at) = s {
+        mark_block(at, gc_run);
+    }
+}
+
+fn mark_block(at: BlockPtr, gc_run: &mut GcRun) {
+    if !at.is_null() {
+        gc_run.live.add(Span::block(at));
+    }
+}

@@ -1,0 +1,139 @@
+//! Defects on purpose, one per edge that the protocol awaits and per order it chains: only a checker switches them on, to show that
+//! it finds them. Not an option, not stored, off in every index that is opened.
+
+dmtree_parts::mutants! {
+    /// The unlock is not behind the table's WRITE in its chain.
+    UnlockBesideTable,
+    /// A write is acknowledged before its entry has landed.
+    AcknowledgeEarly,
+    /// An absence is confirmed by one READ of lock and table instead of compare-and-swap and READ.
+    ConfirmWithoutCas,
+    /// A held lock does not send a reader to the leaf.
+    ConfirmWhileLocked,
+    /// A delete clears the fingerprint before it blanks the entry.
+    DeleteTableFirst,
+    /// The entry is not behind its block.
+    EntryBesideBlock,
+    /// A torn update has no shadow.
+    NoShadow,
+    /// The shadow is written behind the entry.
+    ShadowBehindEntry,
+    /// A split writes the leaf's image before the commit word.
+    ImageBeforeNext,
+    /// A split writes the old leaf before the new one has landed.
+    SplitBeforeSibling,
+    /// A split publishes the new leaf before the old one has shrunk.
+    PublishBeforeImage,
+    /// A new leaf that was not published is reused in the same life.
+    NoNewGeneration,
+    /// A merge writes the neighbour's entries live instead of staged.
+    MergeLive,
+    /// A merge bypasses the neighbour before it has its entries.
+    MergeNextEarly,
+    /// A merge retires the neighbour before it is unlinked.
+    RetireMergedEarly,
+    /// A relocated leaf is retired before its left sibling has forgotten it.
+    RetireRelocatedEarly,
+    /// A relocation does not blank the old leaf.
+    NoBlank,
+    /// The burial of a table is not awaited before its cell is retired.
+    CloseDetached,
+    /// A part of a leaf counts for a scan although its version is not the table's.
+    ScanOtherVersion,
+    /// An entry of another life counts for a get.
+    MirrorOtherGeneration,
+    /// A write does not compare the table with its route.
+    LockAnyTable,
+    /// A merge of inner nodes moves the records that stay.
+    InnerMergeMoves,
+    /// A lock is taken over as soon as its holder is suspected.
+    TakeOverEarly,
+    /// A dead leaf is repaired without its heir.
+    RecoverWithoutSuccessor,
+    /// A take-over does not finish a half split.
+    RecoverNoSplit,
+    /// A take-over does not build the table anew.
+    RecoverOldTable,
+    /// Whether the lease has ended is not asked.
+    NoLease,
+    /// An abandoned lock word is freed, whatever it says about a change.
+    WordForgetsChange,
+    /// The release of a lock word is not behind the entry's WRITE in its chain.
+    WordBesideEntry,
+    /// A slot that a dead writer has torn is dropped without a look at its shadow.
+    WordDropsTorn,
+    /// A census does not wait for operations that run.
+    GcNoBarrier,
+    /// A census does not ask what was noted.
+    GcNoLog,
+    /// A census does not look at the locks of what it takes.
+    GcNoLocks,
+    /// What a lock covers is READ beside its compare-and-swap instead of behind it.
+    LockBesideRead,
+    /// A delete is acknowledged before the entry is blank.
+    DeleteEarly,
+    /// A block that was replaced is free at once.
+    BlockFreedAtOnce,
+    /// Running operations are not announced: what they hold is reused.
+    NoEpoch,
+    /// An entry counts whatever its checksum says.
+    EntryUnchecked,
+    /// An image of a leaf counts although its slots are of several versions.
+    LeafMixed,
+    /// A reader joins a read that was posted before.
+    DelegateLate,
+    /// A writer joins a write whose value was taken before.
+    CombineLate,
+    /// A split publishes the new leaf before its table has landed.
+    SplitBeforeTable,
+    /// A split writes the new pair before the image that has a free slot there.
+    PairBeforeImage,
+    /// A split leaf is unlocked before its parent has the record.
+    UnlockBeforePublish,
+    /// An inner node is unlocked beside the WRITE of its record.
+    RecordBesideUnlock,
+    /// The commit word of an inner split is behind the image.
+    InnerImageBeforeNext,
+    /// An inner split commits before the new node has landed.
+    InnerBeforeSibling,
+    /// A new root is named before it has landed.
+    RootBeside,
+    /// Who was too late with a new root names it all the same.
+    RootOverwritten,
+    /// A merge commits before the neighbour's entries have landed.
+    MergeCommitEarly,
+    /// A merge writes the heir's image before it commits.
+    MergeImageEarly,
+    /// A merge does not blank the neighbour.
+    MergeNoBlank,
+    /// The WRITE that bypasses a merged neighbour is not awaited.
+    MergeNextDetached,
+    /// A merge of inner nodes blanks the neighbour before the heir has its records.
+    InnerMergeBlankEarly,
+    /// A relocation commits before the new leaf has landed.
+    RelocateBeforeSibling,
+    /// A relocation blanks the old leaf before it commits.
+    BlankBeforeInto,
+    /// A bulk load commits before the old inner node names the new root.
+    LoadCommitEarly,
+    /// A repair unlocks before its image has landed.
+    RecoverDetached,
+    /// A repair takes staged entries of a merge that did not commit for live ones.
+    RecoverStagedLive,
+    /// A repair drops a torn slot without a look at its shadow.
+    RecoverDropsTorn,
+    /// A repair does not add the record of the right sibling.
+    RecoverNoPublish,
+    /// A repair keeps the version of what it changes.
+    RecoverNoRestamp,
+    /// An operation lets tables move while it holds a lock.
+    MoveWhileLocked,
+    /// A lock is never taken over.
+    NoTakeOver,
+    /// A home that does not answer fails the reader.
+    OwnerIsNeeded,
+    /// Operations wait while a death is dealt with.
+    StopForDeath,
+    /// What a failed operation holds is forgotten.
+    NoAbandonedLocks,
+}

@@ -1,0 +1,348 @@
+//! Completing or undoing what a dead (or failed) client has left of an inner node, under the node's lock.
+//!
+//! Each record is valid by itself, and a change of the node's range changes word0s alone: so the records that are there are found
+//! whatever WRITE died half way. Children are audited, too: the parent of a leaf that is relocated or merged stays locked until its
+//! record has changed.
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_pool::{Grant, TableId};
+
+use crate::client::{DmTree, HeldLock, Lockable};
+use crate::format::inner::{Child, UnvalidatedRecord, free_word, put_record, unvalidated_record};
+use crate::format::leaf::{FenceArea, HeaderParts, put_header};
+use crate::format::table::LockTag;
+use crate::format::{Ver, put_u64};
+use crate::marks::Mark;
+use crate::node::Chore;
+use crate::unvalidated::Unvalidated;
+
+/// A record that stays.
+#[derive(Clone)]
+struct Kept {
+    index: usize,
+    key: Vec<u8>,
+    area: FenceArea,
+    child: Child,
+}
+
+impl DmTree {
+    /// A reader has looked at a torn inner node for long: when its writer is dead, the reader repairs it.
+    pub(crate) async fn help_inner(&self, addr: GlobalAddr) -> Result<()> {
+        let lock = addr.plus(self.node.g.inner_lock_at() as u64);
+        let was = self.ep.cas(lock, 0, 0).await?;
+        if !self.node.is_abandoned(was) {
+            return Ok(());
+        }
+        Mark::HelpInner.hit();
+        let before = self.locks();
+        let recovered = self.recover_inner(addr, was).await;
+        if recovered.is_err() {
+            self.leave_since(&before);
+        }
+        recovered
+    }
+
+    /// Takes an abandoned inner lock over, brings the node in order, and unlocks it. Nothing when the lock is not `was` any more.
+    pub(crate) async fn recover_inner(&self, addr: GlobalAddr, was: u64) -> Result<()> {
+        let g = self.node.g;
+        let lock = addr.plus(g.inner_lock_at() as u64);
+        let tag = self.next_tag();
+        self.ep.step(Step::Structure);
+        let own = HeldLock { tag, on: Lockable::Inner(addr) };
+        let taken = self.try_for(own, (lock, was), addr, g.inner_image()).await;
+        let (now, bytes) = match taken {
+            Ok(taken) => taken,
+            Err(e) => {
+                self.leave_try(own);
+                return Err(e);
+            }
+        };
+        if now != was {
+            return Ok(());
+        }
+        Mark::InnerTaken.hit();
+        self.node.adopted(LockTag(was));
+        self.hold(tag, Lockable::Inner(addr));
+        self.check_lease()?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        let h = Unvalidated::of(&g, addr, &image);
+        let mut right = None;
+        if !h.into.is_null() {
+            // Perhaps the root, by a bulk load that has committed and not swung the root word.
+            self.sweep_root().await?;
+        }
+        // What was freed, or never published, is nobody's business.
+        if h.level > 0 && h.slots == g.fanout && h.into.is_null() && h.ver.generation > 0 {
+            right = self.restore_inner(addr, &h, &image).await?;
+        }
+        let publish = right
+            .as_ref()
+            .map(|(low, child)| self.begun(Chore::PublishInner(low.clone(), h.level, *child)));
+        self.ep.cas(lock, tag.0, 0).await?;
+        self.let_go(tag);
+        if let Some((low, child)) = right {
+            // Found by walking until then.
+            match Box::pin(self.insert_record(h.level + 1, &low, &child)).await {
+                Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
+                    self.node.push_chore(Chore::PublishInner(low, h.level, child));
+                }
+                other => other?,
+            }
+        }
+        publish.into_iter().for_each(|chore| chore.done());
+        Ok(())
+    }
+
+    /// Under the lock. A right sibling whose record may be missing is returned.
+    async fn restore_inner(
+        &self,
+        addr: GlobalAddr,
+        h: &Unvalidated,
+        image: &[u8],
+    ) -> Result<Option<(Vec<u8>, Child)>> {
+        let g = self.node.g;
+        let next = match h.next.is_null() {
+            true => None,
+            false => Some(self.unvalidated_header(h.next).await?),
+        };
+        if let Some(n) = &next
+            && n.lo == h.lo
+        {
+            self.finish_load(addr, h, image).await?;
+            return Ok(None);
+        }
+        let (mut kept, mut range, mut damaged) = self.records_of(addr, h, image).await?;
+        let merged = next.as_ref().is_some_and(|n| n.into == addr);
+        let hi = match &next {
+            Some(b) if merged => b.hi.clone(),
+            Some(n) => n.lo.clone(),
+            None => FenceArea::infinite(&g),
+        };
+        if merged {
+            Mark::RecoverInnerMerge.hit();
+            self.take_in(h.next, &mut kept).await?;
+        } else if !h.whole || h.hi != hi {
+            Mark::RecoverInnerSplit.hit();
+        }
+        let high = self.fence_key(&hi).await?;
+        kept.retain(|r| high.as_ref().is_none_or(|high| r.key < *high));
+        self.audit(&mut kept, &mut damaged).await?;
+        if damaged || merged || !h.whole || h.hi != hi {
+            range = range.wrapping_add(1);
+            let ver = Ver { generation: h.ver.generation, range };
+            let mut new = image.to_vec();
+            self.fill(addr, &mut new, h, ver, &hi, &kept);
+            self.write_around_lock(addr, &new).await?;
+        }
+        match next {
+            Some(b) if merged => {
+                self.finish_inner_merge(addr, h, &b).await?;
+                Ok(None)
+            }
+            Some(n) => {
+                let low = self.fence_key(&n.lo).await?.unwrap_or_default();
+                let (generation, table) = (n.ver.generation, TableId::from_bits(0));
+                Ok(Some((low, Child { addr: h.next, generation, table, slots: g.fanout })))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The valid records of an image, the largest range among the records of its life, and whether anything is torn.
+    async fn records_of(
+        &self,
+        addr: GlobalAddr,
+        h: &Unvalidated,
+        image: &[u8],
+    ) -> Result<(Vec<Kept>, u8, bool)> {
+        let g = self.node.g;
+        let (mut kept, mut range, mut damaged) = (Vec::new(), h.ver.range, !h.whole);
+        for index in 0..g.fanout {
+            let at = g.record_at(index);
+            let raw = &image[at..at + g.record()];
+            match unvalidated_record(&g, addr, h.ver.generation, index, raw) {
+                UnvalidatedRecord::Torn => {
+                    Mark::RecoverInnerTorn.hit();
+                    damaged = true;
+                }
+                UnvalidatedRecord::Free(r) => {
+                    damaged |= r != h.ver.range;
+                    range = newer(range, r);
+                }
+                UnvalidatedRecord::Live(record, r) => {
+                    damaged |= r != h.ver.range;
+                    range = newer(range, r);
+                    let area = FenceArea { bytes: record.area.to_vec(), mode: record.mode };
+                    let key = self.fence_bytes(record.key).await?.unwrap_or_default();
+                    kept.push(Kept { index, key, area, child: record.child });
+                }
+            }
+        }
+        Ok((kept, range, damaged))
+    }
+
+    /// The records of a neighbour that was being merged in, as far as they are not here yet.
+    async fn take_in(&self, b: GlobalAddr, kept: &mut Vec<Kept>) -> Result<()> {
+        let g = self.node.g;
+        let bytes = self.ep.read(b, g.inner_image() as u32).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        let h = Unvalidated::of(&g, b, &image);
+        let (theirs, ..) = self.records_of(b, &h, &image).await?;
+        for r in theirs {
+            let here = kept.iter().any(|k| k.child.addr == r.child.addr);
+            if here {
+                continue;
+            }
+            let Some(index) = free_index(kept, g.fanout) else {
+                return Err(dmtree_fabric::Error::corrupt(format!("no room for what {b} holds")));
+            };
+            kept.push(Kept { index, ..r });
+        }
+        Ok(())
+    }
+
+    /// Children that went into others: the record of a relocated one names its heir, that of a merged one goes.
+    async fn audit(&self, kept: &mut Vec<Kept>, damaged: &mut bool) -> Result<()> {
+        let g = self.node.g;
+        let mut batch = VerbVec::new();
+        for r in kept.iter() {
+            batch.read(r.child.addr, g.header() as u32);
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let mut headers = self.ep.batch(batch).await?;
+        let children: Vec<Unvalidated> = (0..kept.len())
+            .map(|i| {
+                headers.take_sampled(i).extract(|b| Unvalidated::of(&g, kept[i].child.addr, b))
+            })
+            .collect();
+        for (r, child) in kept.clone().into_iter().zip(children) {
+            if child.into.is_null() || child.ver.generation != r.child.generation {
+                continue;
+            }
+            Mark::RecoverRecord.hit();
+            *damaged = true;
+            let (mut at, mut successor) = (child.into, self.unvalidated_header(child.into).await?);
+            while !successor.into.is_null() {
+                at = successor.into;
+                successor = self.unvalidated_header(at).await?;
+                self.ep.check_deadline("the end of a chain of dead nodes", at.bits())?;
+            }
+            if successor.lo == child.lo && child.level == 0 {
+                // Copies of the heir's keys are dead before it is published.
+                Mark::RecoverDeadEarly.hit();
+                self.blank_unvalidated(r.child.addr, &child).await?;
+            }
+            let named = kept.iter().any(|k| k.child.addr == at);
+            kept.retain(|k| k.index != r.index);
+            if successor.lo == child.lo && !named {
+                let index = free_index(kept, g.fanout).filter(|i| *i != r.index);
+                let index = index.unwrap_or(r.index);
+                let (generation, table, slots) =
+                    (successor.ver.generation, successor.table, successor.slots);
+                kept.push(Kept { index, child: Child { addr: at, generation, table, slots }, ..r });
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills an image: the records that stay where they are, everything else free.
+    fn fill(
+        &self,
+        addr: GlobalAddr,
+        image: &mut [u8],
+        h: &Unvalidated,
+        ver: Ver,
+        hi: &FenceArea,
+        kept: &[Kept],
+    ) {
+        let g = self.node.g;
+        let parts = HeaderParts {
+            ver,
+            table: h.table,
+            slots: h.slots,
+            level: h.level,
+            lo: &h.lo,
+            hi,
+            next: h.next,
+            into: h.into,
+        };
+        put_header(&g, addr, image, &parts);
+        for i in 0..g.fanout {
+            let at = g.record_at(i);
+            match kept.iter().find(|r| r.index == i) {
+                Some(r) => {
+                    let raw = &mut image[at..at + g.record()];
+                    put_record(&g, addr, ver, i, raw, (&r.area.bytes, r.area.mode), &r.child);
+                }
+                None => put_u64(image, at, free_word(addr, ver, i)),
+            }
+        }
+    }
+
+    /// The neighbour's records, `next`, its record in the parent.
+    async fn finish_inner_merge(
+        &self,
+        a: GlobalAddr,
+        h: &Unvalidated,
+        b: &Unvalidated,
+    ) -> Result<()> {
+        let g = self.node.g;
+        let addr = h.next;
+        let bytes = self.ep.read(addr, g.inner_image() as u32).await?;
+        let mut image = bytes.extract(<[u8]>::to_vec);
+        let range = b.ver.range.wrapping_add(1);
+        let ver = Ver { generation: b.ver.generation, range };
+        self.fill(addr, &mut image, b, ver, &b.hi, &[]);
+        self.write_around_lock(addr, &image).await?;
+        self.ep.write_word(a.plus(g.next_at() as u64), b.next.bits()).await?;
+        let low = self.fence_key(&b.lo).await?.unwrap_or_default();
+        if let Some(parent) = Box::pin(self.lock_inner(h.level + 1, &low)).await? {
+            let found = parent.records.iter().find(|r| r.child.addr == addr && r.key == low);
+            match found.map(|r| r.index) {
+                Some(index) => self.remove_record(parent, index).await?,
+                None => self.unlock_inner(parent).await?,
+            }
+        }
+        let lock = addr.plus(g.inner_lock_at() as u64);
+        let was = self.ep.cas(lock, 0, 0).await?;
+        if self.node.is_abandoned(was) && self.ep.cas(lock, was, 0).await? == was {
+            self.node.adopted(LockTag(was));
+            let dead = Grant { addr, generation: b.ver.generation };
+            self.node.pool.retire(&self.node.inner_arena, dead);
+        }
+        Ok(())
+    }
+
+    /// The only node of an empty index, with the root of a bulk load as its `next`: once the only leaf went into the first leaf of
+    /// the load, the root is swung; else the load never was.
+    async fn finish_load(&self, addr: GlobalAddr, h: &Unvalidated, image: &[u8]) -> Result<()> {
+        let g = self.node.g;
+        let (kept, ..) = self.records_of(addr, h, image).await?;
+        let gone = match kept.first() {
+            Some(r) => !self.unvalidated_header(r.child.addr).await?.into.is_null(),
+            None => false,
+        };
+        if gone {
+            Mark::RecoverRoot.hit();
+            self.ep.write_word(addr.plus(g.into_at() as u64), h.next.bits()).await?;
+            self.ep.cas(self.node.root.word, addr.bits(), h.next.bits()).await?;
+            self.node.cache.clear();
+        } else {
+            Mark::RecoverLoad.hit();
+            self.ep.write_word(addr.plus(g.next_at() as u64), 0).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The later of two ranges, which wrap: they differ by a few.
+fn newer(a: u8, b: u8) -> u8 {
+    if b.wrapping_sub(a) < 128 { b } else { a }
+}
+
+fn free_index(kept: &[Kept], fanout: usize) -> Option<usize> {
+    (0..fanout).find(|i| kept.iter().all(|r| r.index != *i))
+}

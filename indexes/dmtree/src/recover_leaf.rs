@@ -1,0 +1,420 @@
+//! Completing or undoing what a dead (or failed) client has left of a leaf: the one routine for locks that are taken over, for
+//! tables that have to be built, and for audits.
+//!
+//! Everything is derived from the memory nodes, under the leaf's lock, and may be repeated: a survivor that dies here leaves what
+//! the next one starts from. The header is read *before* the lock is taken: a leaf that went `into` another is not repaired without
+//! its heir. Whoever gets here has seen that nothing of the former holder executes any more, so what he reads is what there is.
+
+use dmtree_fabric::verb::{cas, write as write_verb};
+use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_parts::hash::{KeyHash, fence_tag};
+
+use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
+use crate::format::inner::Child;
+use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
+use crate::format::slot::{self, Place, State};
+use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::format::{Geometry, Ver, u64_at};
+use crate::marks::Mark;
+use crate::mutants::Mutant;
+use crate::node::Chore;
+use crate::unvalidated::Unvalidated;
+
+/// What is left of a leaf, and what it is to become.
+struct Remains {
+    /// The image, with restored slots.
+    image: Vec<u8>,
+    header: Unvalidated,
+    /// Slots that stay, with their keys.
+    kept: Vec<(usize, Vec<u8>)>,
+    /// Something has to be written.
+    damaged: bool,
+    /// Largest range seen.
+    range: u8,
+}
+
+impl DmTree {
+    /// Repairs the leaf of a route whose lock was found to be `was`: abandoned, or 0 and the table unbuilt. True: the lock is worth
+    /// another try. False: the route is stale.
+    pub(crate) async fn recover_leaf(
+        &self,
+        route: &Route,
+        at: GlobalAddr,
+        was: u64,
+    ) -> Result<bool> {
+        let h = self.unvalidated_header(route.leaf).await?;
+        let same = h.table == route.table
+            && h.ver.generation == route.generation
+            && h.slots == route.capacity;
+        if !same || h.level != 0 {
+            return Ok(false);
+        }
+        if !h.into.is_null() && !self.node.has(Mutant::RecoverWithoutSuccessor) {
+            // An unbuilt table of a dead leaf may be in other hands by now: it is left alone.
+            return if was == 0 { Ok(false) } else { self.finish_dead(route, &h, at, was).await };
+        }
+        let tag = self.next_tag();
+        let Some((tag, body)) = self.take_over(route, at, was, tag).await? else { return Ok(true) };
+        if was == 0 && body != View::Unbuilt {
+            // Somebody was faster.
+            self.give_lock_back(at, tag).await?;
+            return Ok(true);
+        }
+        match was {
+            0 => Mark::TableBuilt.hit(),
+            _ => Mark::LockTaken.hit(),
+        }
+        self.recover(route, at, tag).await.map(|()| true)
+    }
+
+    /// The cell of a leaf's table holds something else, and nobody has its lock. A WRITE of a table
+    /// may execute long after its operation, when the cell is another leaf's: its partition has
+    /// moved away from that memory, or its index was dropped. The table is built anew, if under the
+    /// lock the leaf still names it.
+    pub(crate) async fn recover_table(&self, route: &Route) -> Result<()> {
+        if !self.node.has_tables() {
+            return Ok(());
+        }
+        let at = match self.node.pool.resolve(&self.ep, route.table).await {
+            Err(e) if is_away(&e) => return Ok(()),
+            at => at?,
+        };
+        let tag = self.next_tag();
+        let Some((tag, body)) = self.take_over(route, at, 0, tag).await? else { return Ok(()) };
+        let own = |t: &Table| t.leaf == route.leaf && t.ver.generation == route.generation;
+        let h = self.unvalidated_header(route.leaf).await?;
+        let same = h.table == route.table
+            && h.ver.generation == route.generation
+            && h.slots == route.capacity;
+        let alive = same && h.level == 0 && h.into.is_null();
+        if !alive || matches!(&body, View::Whole(t) if own(t)) {
+            return self.give_lock_back(at, tag).await;
+        }
+        Mark::TableForeign.hit();
+        self.recover(route, at, tag).await
+    }
+
+    /// Makes somebody's lock ours; `None` when it is not his any more.
+    pub(crate) async fn take_over(
+        &self,
+        route: &Route,
+        at: GlobalAddr,
+        was: u64,
+        tag: LockTag,
+    ) -> Result<Option<(LockTag, View)>> {
+        if !self.node.has_tables() {
+            let taken = self.take_word_over(route, at, was).await?;
+            return Ok(taken.map(|tag| (tag, View::Unbuilt)));
+        }
+        let len = Table::body_len(route.capacity);
+        self.ep.step(Step::Lock);
+        let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
+        let taken = self.try_for(lock, (at, was), at.plus(BODY_AT as u64), len).await;
+        let (now, body) = match taken {
+            Ok(taken) => taken,
+            Err(e) => {
+                self.leave_try(lock);
+                return if is_away(&e) { Ok(None) } else { Err(e) };
+            }
+        };
+        if now != was {
+            return Ok(None);
+        }
+        self.node.adopted(LockTag(was));
+        self.hold(tag, Lockable::Leaf(*route));
+        Ok(Some((tag, body.extract(|b| Table::view(route.table, route.capacity, b)))))
+    }
+
+    /// Unlocks, awaited. A home that is away leaves an orphan.
+    pub(crate) async fn give_lock_back(&self, at: GlobalAddr, tag: LockTag) -> Result<()> {
+        let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
+        self.unlocked(tag, done)
+    }
+
+    /// A reader has looked at a torn leaf for long: when its writer is dead, the reader repairs it.
+    pub(crate) async fn help_leaf(&self, addr: GlobalAddr) -> Result<()> {
+        let h = self.unvalidated_header(addr).await?;
+        if !h.is_leaf(&self.node) {
+            return Ok(());
+        }
+        let (generation, table, capacity) = (h.ver.generation, h.table, h.slots);
+        let route = Route { leaf: addr, generation, table, capacity, fence: 0 };
+        self.help_route(&route).await.map(|_| ())
+    }
+
+    /// Repairs the leaf of a route if its lock is abandoned or its table unbuilt.
+    pub(crate) async fn help_route(&self, route: &Route) -> Result<Looked> {
+        let before = self.locks();
+        let helped = self.look_and_recover(route).await;
+        if helped.is_err() {
+            self.leave_since(&before);
+        }
+        helped
+    }
+
+    pub(crate) async fn look_and_recover(&self, route: &Route) -> Result<Looked> {
+        if !self.node.has_tables() {
+            return Box::pin(self.help_by_word(route)).await.map(|()| Looked::Done);
+        }
+        let at = match self.node.pool.resolve(&self.ep, route.table).await {
+            Err(e) if is_away(&e) => return Ok(Looked::Open),
+            at => at?,
+        };
+        let len = Table::body_len(route.capacity);
+        let (was, body) = match self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await {
+            Err(e) if is_away(&e) => return Ok(Looked::Open),
+            got => got?,
+        };
+        let unbuilt =
+            || body.extract(|b| Table::view(route.table, route.capacity, b)) == View::Unbuilt;
+        if self.node.is_abandoned(was) || (was == 0 && unbuilt()) {
+            Mark::HelpLeaf.hit();
+            let recovered = self.recover_leaf(route, at, was).await?;
+            if !recovered && was == 0 {
+                self.help_dead(route).await?;
+            }
+            return Ok(if recovered { Looked::Open } else { Looked::Done });
+        }
+        Ok(if unbuilt() { Looked::Open } else { Looked::Done })
+    }
+
+    /// The leaf's lock is ours: brings leaf, neighbours, parent and table in order, and unlocks.
+    async fn recover(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<()> {
+        let g = self.node.g;
+        self.check_lease()?;
+        self.ep.step(Step::Structure);
+        let bytes = self.ep.read(route.leaf, g.leaf_bytes(route.capacity) as u32).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        let header = Unvalidated::of(&g, route.leaf, &image);
+        let right = self.right_of(route.leaf, &header).await?;
+        let (hi, next) = match &right {
+            Right::End => (FenceArea::infinite(&g), GlobalAddr::NULL),
+            Right::Sibling(addr, n) => (n.lo.clone(), *addr),
+            Right::Merged(_, b) => (b.hi.clone(), header.next),
+        };
+        let merged = matches!(right, Right::Merged(..));
+        if merged {
+            Mark::RecoverMerge.hit();
+        } else if !header.whole || header.hi != hi {
+            Mark::RecoverSplit.hit();
+        }
+        let (hi, next) = match self.node.has(Mutant::RecoverNoSplit) {
+            true => (header.hi.clone(), header.next),
+            false => (hi, next),
+        };
+        let high = self.fence_key(&hi).await?;
+        let mut left = self.sift(route, image, header, merged, high.as_deref()).await?;
+        let moved = left.header.hi != hi || left.header.next != next || !left.header.whole;
+        let mut ver = Ver { generation: route.generation, range: left.range };
+        if left.damaged || moved || merged {
+            let kept = self.node.has(Mutant::RecoverNoRestamp);
+            ver.range = ver.range.saturating_add(u8::from(!kept));
+            self.restamp(route, &mut left, &hi, next, ver).await?;
+        } else {
+            Mark::RecoverNothing.hit();
+        }
+        match &right {
+            Right::End => {}
+            Right::Sibling(addr, n) => self.publish_right(*addr, n).await?,
+            Right::Merged(addr, b) => self.finish_merge(route, *addr, b).await?,
+        }
+        let mut table = Table::new(route.leaf, ver, fence_tag(high.as_deref()), route.capacity);
+        let none = self.node.has(Mutant::RecoverOldTable);
+        for (i, key) in left.kept.iter().filter(|_| !none) {
+            table.set(*i, KeyHash::of(key).fingerprint());
+        }
+        if !self.node.has_tables() {
+            self.ep.step(Step::Lock);
+            let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
+            return self.unlocked(tag, done);
+        }
+        let low = self.fence_key(&left.header.lo).await?.unwrap_or_default();
+        let fps = table.clone();
+        let body = self.table_body(&mut table, route.table).await?;
+        self.ep.step(Step::Table);
+        let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
+        let done = self.ep.chain(list).await.map(|_| ());
+        self.unlocked(tag, done)?;
+        self.fill_mirror(&low, &Route { fence: table.fence, ..*route }, fps.fps());
+        Ok(())
+    }
+
+    /// The live right sibling, past relocated ones, or a neighbour that was being merged into this leaf.
+    async fn right_of(&self, leaf: GlobalAddr, header: &Unvalidated) -> Result<Right> {
+        let mut at = header.next;
+        while !at.is_null() {
+            let n = self.unvalidated_header(at).await?;
+            if n.into == leaf {
+                return Ok(Right::Merged(at, n));
+            }
+            if n.into.is_null() {
+                if at != header.next {
+                    Mark::RecoverNext.hit();
+                }
+                return Ok(Right::Sibling(at, n));
+            }
+            at = n.into;
+            self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;
+        }
+        Ok(Right::End)
+    }
+
+    /// Tells the slots that stay from those that go.
+    async fn sift(
+        &self,
+        route: &Route,
+        mut image: Vec<u8>,
+        header: Unvalidated,
+        merged: bool,
+        high: Option<&[u8]>,
+    ) -> Result<Remains> {
+        let g = self.node.g;
+        let (mut damaged, mut range) = (false, header.ver.range);
+        let mut kept = Vec::new();
+        for i in 0..route.capacity {
+            let place = Place { leaf: route.leaf, slot: i };
+            let span = g.slot_at(i)..g.slot_at(i) + g.entry();
+            let sound = |b: &[u8]| {
+                slot::check(&g, place, b)
+                    .filter(|s| s.ver.generation == route.generation)
+                    .map(|s| s.ver.range)
+            };
+            if sound(&image[span.clone()]).is_none() {
+                damaged = true;
+                let blind = self.node.has(Mutant::RecoverDropsTorn);
+                let shadow = from_shadow(&g, place, route.capacity, &image);
+                let Some(entry) = shadow.filter(|_| !blind) else {
+                    Mark::RecoverTorn.hit();
+                    continue;
+                };
+                Mark::RecoverShadow.hit();
+                image[span.clone()].copy_from_slice(&entry);
+            }
+            let Some(s) = slot::check(&g, place, &image[span]) else { continue };
+            range = range.max(s.ver.range);
+            damaged |= s.ver != header.ver;
+            match s.state {
+                State::Free => continue,
+                State::Staged if !merged && !self.node.has(Mutant::RecoverStagedLive) => {
+                    Mark::RecoverStaged.hit();
+                    damaged = true;
+                    continue;
+                }
+                State::Staged | State::Live => {}
+            }
+            let key = self.whole_key(&s, route.leaf).await?;
+            if high.is_some_and(|high| &key[..] >= high) {
+                damaged = true;
+                continue;
+            }
+            kept.push((i, key));
+        }
+        Ok(Remains { image, header, kept, damaged, range })
+    }
+
+    /// WRITEs the leaf anew under one version. Only word0s, the upper fence and `next` differ from what is there.
+    async fn restamp(
+        &self,
+        route: &Route,
+        left: &mut Remains,
+        hi: &FenceArea,
+        next: GlobalAddr,
+        ver: Ver,
+    ) -> Result<()> {
+        let g = self.node.g;
+        let mut image = self.ep.buf(g.leaf_image(route.capacity) as u32).await?;
+        let len = image.len();
+        image.copy_from_slice(&left.image[..len]);
+        let h = &left.header;
+        let parts = HeaderParts {
+            ver,
+            table: h.table,
+            slots: h.slots,
+            level: 0,
+            lo: &h.lo,
+            hi,
+            next,
+            into: GlobalAddr::NULL,
+        };
+        put_header(&g, route.leaf, &mut image, &parts);
+        for i in 0..route.capacity {
+            let place = Place { leaf: route.leaf, slot: i };
+            let span = g.slot_at(i)..g.slot_at(i) + g.entry();
+            match slot::check(&g, place, &left.image[span]) {
+                Some(s) if left.kept.iter().any(|(k, _)| *k == i) => {
+                    put_slot(&g, route.leaf, &mut image, i, &s, State::Live, ver);
+                }
+                _ => put_free(&g, route.leaf, &mut image, i, ver),
+            }
+        }
+        self.ep.step(Step::Structure);
+        if self.node.has(Mutant::RecoverDetached) {
+            self.ep.detach(write_verb(route.leaf, image), None);
+            return Ok(());
+        }
+        self.ep.write(route.leaf, image).await.map(|_| ())
+    }
+
+    /// The right sibling's record is in the parent, or is put there.
+    async fn publish_right(&self, addr: GlobalAddr, n: &Unvalidated) -> Result<()> {
+        if self.node.has(Mutant::RecoverNoPublish) {
+            return Ok(());
+        }
+        let low = self.fence_key(&n.lo).await?.unwrap_or_default();
+        let named = async {
+            let known = self.route(&low).await?.leaf == addr;
+            Ok::<_, dmtree_fabric::Error>(known || self.fresh_route(&low).await?.leaf == addr)
+        };
+        match named.await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(e) if is_away(&e) => {
+                self.node.push_chore(Chore::Publish(low));
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        }
+        Mark::RecoverPublish.hit();
+        let child = Child { addr, generation: n.ver.generation, table: n.table, slots: n.slots };
+        self.publish(&low, &child).await
+    }
+}
+
+/// What a look at a leaf's table has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// The table is there, and whoever holds its lock lives; or the leaf is dead.
+    Done,
+    /// Not for sure: the home is away, or somebody who lives has locked a table that is unbuilt. He may build it, or only have tried
+    /// for the lock.
+    Open,
+}
+
+/// What lies to the right of a leaf.
+enum Right {
+    End,
+    Sibling(GlobalAddr, Unvalidated),
+    /// This one went into the leaf, and the leaf does not bypass it yet.
+    Merged(GlobalAddr, Unvalidated),
+}
+
+/// The new image of a slot that an update has torn. Its shadow was written before, and names the checksum of what it replaces: a
+/// slot whose word0 is neither the old one nor the new one was torn by something else.
+pub(crate) fn from_shadow(
+    g: &Geometry,
+    place: Place,
+    capacity: usize,
+    image: &[u8],
+) -> Option<Vec<u8>> {
+    let at = g.shadow_at(capacity);
+    let head = u64_at(image, at);
+    if head & 0xffff != place.slot as u64 {
+        return None;
+    }
+    let entry = &image[at + 8..at + 8 + g.entry()];
+    let new = slot::check(g, place, entry).filter(|s| s.state == State::Live)?;
+    let torn = u64_at(image, g.slot_at(place.slot));
+    let is_new = torn == u64_at(entry, 0);
+    let is_old = torn >> 32 == head >> 32 && Ver::from_bits(torn as u32 >> 8) == new.ver;
+    (is_new || is_old).then(|| entry.to_vec())
+}

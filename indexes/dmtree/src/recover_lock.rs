@@ -1,0 +1,135 @@
+//! Orphans: locks that a failed or dropped operation of this node has left, with what they cover. Any client of the node settles them,
+//! before an operation of its own or while it waits for a lock, and maintenance does.
+//!
+//! An operation does so only where whoever has the lock answers, as a probe has shown that nobody waited for: its own leaf may be far
+//! from all that, and a home that is dead keeps whoever asks it waiting until the fabric gives up.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dmtree_fabric::verb::cas;
+use dmtree_fabric::{DetachedHook, GlobalAddr, Result};
+
+use crate::client::{DmTree, HeldLock, Lockable};
+use crate::node::{Chore, DmNode};
+
+/// Operations look after orphans no more often than this, ns.
+const RECOVER_LOCK_PAUSE_NS: u64 = 1_000_000;
+
+impl DmTree {
+    /// Before an operation of its own, a client looks after what others of its node have left behind: it may be wanted elsewhere.
+    pub(crate) async fn recover_some_locks(&self) {
+        let now = self.ep.now();
+        let due = self.node.due_abandoned_lock(now, now + RECOVER_LOCK_PAUSE_NS, |_| true);
+        let Some((h, answers)) = due else { return };
+        if !answers {
+            return self.ask_after(h);
+        }
+        self.node.answers(h.key(), false);
+        let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
+        let pin = self.pin();
+        // What fails is tried again later.
+        let settled = Box::pin(self.recover_lock(h)).await;
+        self.leave_abandoned_locks();
+        drop(pin);
+        if settled.is_ok() {
+            scope.end(dmtree_fabric::OpOutcome::Other);
+        }
+    }
+
+    /// Whoever waits for a lock may wait for the orphan of a node all of whose clients wait for orphans of this one: so it looks
+    /// after them meanwhile. While it holds locks it touches no leaf, since whoever waits for a leaf's lock holds none.
+    pub(crate) async fn recover_locks_while_waiting(&self) {
+        if !self.node.has_abandoned_locks() {
+            return;
+        }
+        let before = self.locks();
+        let none = self.held.borrow().is_empty();
+        let may = |on: &Lockable| none || matches!(on, Lockable::Inner(_));
+        let now = self.ep.now();
+        let Some((h, _)) = self.node.due_abandoned_lock(now, now + RECOVER_LOCK_PAUSE_NS, may)
+        else {
+            return;
+        };
+        if Box::pin(self.recover_lock(h)).await.is_err() {
+            self.leave_since(&before);
+        }
+    }
+
+    /// Asks whoever has the lock of an orphan whether he is there, and waits for no answer.
+    fn ask_after(&self, h: HeldLock) {
+        let at = match h.on {
+            Lockable::Leaf(route) => self.node.pool.resolve_cached(route.table),
+            Lockable::Word(at) => Some(at),
+            Lockable::Inner(addr) => Some(self.inner_lock(addr)),
+        };
+        // A table whose home nobody knows is left to maintenance.
+        if let Some(at) = at {
+            let probe = Rc::new(Probe { node: self.node.clone(), key: h.key() });
+            self.ep.detach(cas(at, 0, 0), Some((probe, 0)));
+        }
+    }
+
+    fn inner_lock(&self, addr: GlobalAddr) -> GlobalAddr {
+        addr.plus(self.node.g.inner_lock_at() as u64)
+    }
+
+    /// An operation of this node has failed under a lock: when it still has it, what it covers is repaired.
+    pub(crate) async fn recover_lock(&self, h: HeldLock) -> Result<()> {
+        match h.on {
+            Lockable::Leaf(route) => {
+                let at = match self.node.pool.resolve(&self.ep, route.table).await {
+                    Ok(at) => at,
+                    Err(e) => return Err(e),
+                };
+                if self.ep.cas(at, 0, 0).await? == h.tag.0 {
+                    match self.recover_leaf(&route, at, h.tag.0).await? {
+                        // Whether it was taken over may be in doubt.
+                        true if self.ep.cas(at, 0, 0).await? == h.tag.0 => return Ok(()),
+                        true => {}
+                        // The cell was another leaf's when it was locked: nothing was done under the lock.
+                        false => {
+                            self.ep.cas(at, h.tag.0, 0).await?;
+                        }
+                    }
+                }
+            }
+            Lockable::Word(at) => {
+                let was = self.ep.cas(at, 0, 0).await?;
+                if was == h.tag.0 {
+                    self.recover_word(at, was).await?;
+                    // Whether it was taken over may be in doubt.
+                    if self.ep.cas(at, 0, 0).await? == was {
+                        self.node.push_chore(Chore::RecoverLock(h));
+                        return Ok(());
+                    }
+                }
+                self.node.adopted_at(h.tag, at);
+                return Ok(());
+            }
+            Lockable::Inner(addr) => {
+                if self.ep.cas(self.inner_lock(addr), 0, 0).await? == h.tag.0 {
+                    self.recover_inner(addr, h.tag.0).await?;
+                }
+            }
+        }
+        self.node.adopted(h.tag);
+        Ok(())
+    }
+}
+
+/// Hears whether whoever has the lock of an orphan answers.
+struct Probe {
+    node: Arc<DmNode>,
+    key: (u64, u64),
+}
+
+impl DetachedHook for Probe {
+    fn finished(&self, _: u64) {}
+
+    fn ended(&self, _: u64, result: &Result<()>) {
+        if result.is_ok() {
+            self.node.answers(self.key, true);
+        }
+    }
+}

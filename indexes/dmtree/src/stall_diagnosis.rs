@@ -1,0 +1,132 @@
+//! What a lock that nobody gives back may be held for: a change that has begun and needs memory that is lost.
+//!
+//! Its repair fails whoever tries it, with an error that names the node. Others would wait until their deadlines; so who has waited for
+//! long reads what the repair would read, and fails for the same reason. Nothing that is read here counts otherwise: a leaf found by an
+//! old route may be dead, and the blocks that it names may be others' by now.
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{GlobalAddr, Result, Step};
+
+use crate::client::{DmTree, Validation, is_away};
+use crate::format::inner::{UnvalidatedRecord, unvalidated_record};
+use crate::format::slot::{self, Place, State};
+use crate::lock::is_memory;
+use crate::marks::Mark;
+use crate::probe::{Pair, pair_of};
+use crate::unvalidated::Unvalidated;
+
+/// Dead leaves that lead to a live one, at most, that are looked at.
+const LONGEST_CHAIN: u32 = 16;
+
+/// Passes on that memory cannot be reached; everything else may be because the image is changing.
+fn only_away<T>(read: Result<T>) -> Result<()> {
+    match read {
+        Err(e) if is_away(&e) => {
+            Mark::WaitForLost.hit();
+            Err(e)
+        }
+        _ => Ok(()),
+    }
+}
+
+impl DmTree {
+    /// For who waits for the lock of a leaf, or for its image.
+    ///
+    /// # Errors
+    /// `Unreachable`, naming the node that a repair would wait for.
+    pub(crate) async fn diagnose_stall(&self, leaf: GlobalAddr) -> Result<()> {
+        let g = self.node.g;
+        let first = self.unvalidated_header(leaf).await?;
+        if !first.is_leaf(&self.node) {
+            return Ok(());
+        }
+        self.look_at_table(&first).await?;
+        let bytes = self.ep.read(leaf, g.leaf_bytes(first.slots) as u32).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        let h = Unvalidated::of(&g, leaf, &image);
+        for fence in [&h.lo, &h.hi] {
+            only_away(self.fence_key_in(fence, Validation::Unvalidated).await)?;
+        }
+        if !h.into.is_null() {
+            self.look_at_parent(&h).await?;
+            self.look_along(h.into, leaf).await?;
+        }
+        self.look_along(h.next, leaf).await?;
+        for i in 0..first.slots {
+            let span = g.slot_at(i)..g.slot_at(i) + g.entry();
+            let place = Place { leaf, slot: i };
+            let Some(s) = slot::check(&g, place, &image[span]) else { continue };
+            if s.state != State::Free
+                && let Some(Pair::BothIn(at)) = pair_of(&s)
+            {
+                only_away(self.ep.read_unvalidated(at.addr(), at.capacity()).await)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The lock that a repair would take. A table on a compute node gets a new home some day, one on a memory node does not.
+    async fn look_at_table(&self, h: &Unvalidated) -> Result<()> {
+        match self.node.pool.resolve(&self.ep, h.table).await {
+            Ok(at) if is_memory(at) => only_away(self.ep.read(at, 8).await),
+            _ => Ok(()),
+        }
+    }
+
+    /// From a neighbour to the live leaf that it leads to. One that went into the leaf itself has a record that is to go.
+    async fn look_along(&self, first: GlobalAddr, leaf: GlobalAddr) -> Result<()> {
+        let mut at = first;
+        for _ in 0..LONGEST_CHAIN {
+            if at.is_null() || at == leaf {
+                return Ok(());
+            }
+            let n = match self.unvalidated_header(at).await {
+                Ok(n) => n,
+                Err(e) => return only_away::<()>(Err(e)),
+            };
+            only_away(self.fence_key_in(&n.lo, Validation::Unvalidated).await)?;
+            if n.into == leaf {
+                return self.look_at_parent(&n).await;
+            }
+            at = n.into;
+        }
+        Ok(())
+    }
+
+    /// The record of a dead leaf is to go. (Its fence may be gone: it was its heir's, too.)
+    async fn look_at_parent(&self, dead: &Unvalidated) -> Result<()> {
+        match self.fence_key_in(&dead.lo, Validation::Unvalidated).await {
+            Ok(low) => only_away(self.fresh_route(&low.unwrap_or_default()).await),
+            Err(e) => only_away::<()>(Err(e)),
+        }
+    }
+
+    /// For who waits for the lock of an inner node, or for its image.
+    ///
+    /// # Errors
+    /// As [`DmTree::diagnose_stall`].
+    pub(crate) async fn diagnose_stall_inner(&self, addr: GlobalAddr) -> Result<()> {
+        let g = self.node.g;
+        self.ep.step(Step::Structure);
+        let bytes = self.ep.read(addr, g.inner_image() as u32).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        let h = Unvalidated::of(&g, addr, &image);
+        let mut named: Vec<GlobalAddr> =
+            [h.next, h.into].into_iter().filter(|at| !at.is_null()).collect();
+        for i in 0..g.fanout {
+            let at = g.record_at(i);
+            let raw = &image[at..at + g.record()];
+            if let UnvalidatedRecord::Live(r, _) =
+                unvalidated_record(&g, addr, h.ver.generation, i, raw)
+            {
+                only_away(self.fence_in(r.key, Validation::Unvalidated).await)?;
+                named.push(r.child.addr);
+            }
+        }
+        let mut batch = VerbVec::new();
+        named.iter().for_each(|at| {
+            batch.read(*at, g.header() as u32);
+        });
+        if batch.is_empty() { Ok(()) } else { only_away(self.ep.batch(batch).await) }
+    }
+}

@@ -1,0 +1,87 @@
+//! Headers as a crash may have left them. A WRITE that died half way leaves words, each old or new: what is constant in a life (id,
+//! lower fence) and what is one word (h0's version and modes, `next`, `into`) can be told whatever the checksum says.
+
+use dmtree_fabric::{Error, GlobalAddr, Result, Step};
+use dmtree_parts::hash::KeyHash;
+use dmtree_pool::TableId;
+
+use crate::client::{DmTree, Validation};
+use crate::format::area::{Stored, get_key, may_be};
+use crate::format::leaf::{FenceArea, check_header};
+use crate::format::{Geometry, Ver, u64_at};
+use crate::node::DmNode;
+
+/// A header, perhaps torn.
+#[derive(Clone, Debug)]
+pub(crate) struct Unvalidated {
+    /// The checksum holds: the upper fence counts, too.
+    pub whole: bool,
+    pub ver: Ver,
+    pub table: TableId,
+    pub slots: usize,
+    pub level: u8,
+    pub lo: FenceArea,
+    pub hi: FenceArea,
+    pub next: GlobalAddr,
+    pub into: GlobalAddr,
+}
+
+impl Unvalidated {
+    pub fn of(g: &Geometry, addr: GlobalAddr, bytes: &[u8]) -> Self {
+        let id = u64_at(bytes, 8);
+        Self {
+            whole: check_header(g, addr, bytes).is_some(),
+            ver: Ver::from_bits(u64_at(bytes, 0) as u32 >> 8),
+            table: TableId::from_bits(id & 0xffff_ffff_ffff),
+            slots: (id >> 48 & 0xff) as usize,
+            level: (id >> 56) as u8,
+            lo: FenceArea::lo_of(g, bytes),
+            hi: FenceArea::hi_of(g, bytes),
+            next: GlobalAddr::from_bits(u64_at(bytes, g.next_at())),
+            into: GlobalAddr::from_bits(u64_at(bytes, g.into_at())),
+        }
+    }
+
+    /// Whether this is the header of a leaf of some capacity that exists.
+    pub fn is_leaf(&self, node: &DmNode) -> bool {
+        self.level == 0 && node.is_capacity(self.slots)
+    }
+}
+
+impl DmTree {
+    /// READs a header without asking for its checksum.
+    pub(crate) async fn unvalidated_header(&self, addr: GlobalAddr) -> Result<Unvalidated> {
+        let g = self.node.g;
+        self.ep.step(Step::Structure);
+        let bytes = self.ep.read(addr, g.header() as u32).await?;
+        Ok(bytes.extract(|b| Unvalidated::of(&g, addr, b)))
+    }
+
+    /// The key of a fence as stored; `None` is the right end.
+    pub(crate) async fn fence_key(&self, area: &FenceArea) -> Result<Option<Vec<u8>>> {
+        self.fence_key_in(area, Validation::Held).await
+    }
+
+    /// The same for a header of which it is not known that it is alive: the fence's block may be gone, and be another's.
+    pub(crate) async fn fence_key_in(
+        &self,
+        area: &FenceArea,
+        trust: Validation,
+    ) -> Result<Option<Vec<u8>>> {
+        match get_key(&area.bytes, area.mode) {
+            Some(Stored::Block(at)) => {
+                let key = self.fence_in(Stored::Block(at), trust).await?;
+                let own = key.as_ref().is_some_and(|k| may_be(&area.bytes, k, KeyHash::of(k)));
+                match own {
+                    true => Ok(key),
+                    false => Err(Error::corrupt(format!(
+                        "the block of a fence at {} holds another key",
+                        at.addr()
+                    ))),
+                }
+            }
+            Some(stored) => self.fence_in(stored, trust).await,
+            None => Err(Error::corrupt("a fence that nobody stores")),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Recovery without tables: abandoned lock words, and slots that a dead writer has torn.
+
+use dmtree_fabric::{Error, GlobalAddr, Result, Step};
+
+use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
+use crate::format::slot::{self, Place};
+use crate::format::table::LockTag;
+use crate::marks::Mark;
+use crate::mutants::Mutant;
+use crate::recover_leaf::from_shadow;
+
+impl DmTree {
+    /// A lock word whose holder does nothing any more: what it hides is repaired, and the word is free again, unless it changes
+    /// meanwhile.
+    pub(crate) async fn recover_word(&self, at: GlobalAddr, was: u64) -> Result<()> {
+        let tag = LockTag(was);
+        if !tag.is_changing() || self.node.has(Mutant::WordForgetsChange) {
+            self.check_lease()?;
+            self.ep.step(Step::Lock);
+            let now = self.ep.cas(at, was, 0).await?;
+            if now == was {
+                Mark::WordFreed.hit();
+            }
+            self.node.adopted_at(tag, at);
+            return Ok(());
+        }
+        let leaf = self.named_by(at, tag).await?;
+        let h = self.unvalidated_header(leaf).await?;
+        if !h.is_leaf(&self.node) {
+            return Err(Error::corrupt(format!("the lock at {at} names {leaf}, which is no leaf")));
+        }
+        let (generation, table, capacity) = (h.ver.generation, h.table, h.slots);
+        let route = Route { leaf, generation, table, capacity, fence: 0 };
+        Box::pin(self.recover_leaf(&route, at, was)).await.map(|_| ())
+    }
+
+    /// Makes somebody's lock ours, as one for a change of the same leaf; `None` when it is not his any more.
+    pub(crate) async fn take_word_over(
+        &self,
+        route: &Route,
+        at: GlobalAddr,
+        was: u64,
+    ) -> Result<Option<LockTag>> {
+        let tag = self.changing_tag(route.leaf).await?;
+        let own = HeldLock { tag, on: Lockable::Word(at) };
+        self.tries.borrow_mut().push(own);
+        self.ep.step(Step::Lock);
+        match self.ep.cas(at, was, tag.0).await {
+            Err(e) => {
+                self.leave_try(own);
+                Err(e)
+            }
+            Ok(now) => {
+                self.forget_try(tag);
+                if now != was {
+                    return Ok(None);
+                }
+                self.node.adopted_at(LockTag(was), at);
+                self.hold(tag, own.on);
+                Ok(Some(tag))
+            }
+        }
+    }
+
+    /// A merge is finished: the lock of the leaf that went into another, if it is still the dead one's.
+    pub(crate) async fn finish_merged_word(&self, route: &Route) -> Result<()> {
+        let word = self.words().await?.at.by_place(route.leaf)?;
+        let was = self.ep.cas(word.at, 0, 0).await?;
+        let changing = LockTag(was).is_changing() && self.node.is_abandoned_at(was, word.at);
+        if !changing || self.named_by(word.at, LockTag(was)).await? != route.leaf {
+            return Ok(());
+        }
+        if let Some(tag) = self.take_word_over(route, word.at, was).await?
+            && self.close_word(word.at, tag).await?
+        {
+            self.retire_leaf(route);
+        }
+        Ok(())
+    }
+
+    /// Whether no change of a dead leaf is under way. That of a dead node is finished.
+    pub(crate) async fn is_unchanged(&self, route: &Route) -> Result<bool> {
+        let word = self.words().await?.at.by_place(route.leaf)?;
+        let was = self.ep.cas(word.at, 0, 0).await?;
+        let changes = was != 0 && LockTag(was).is_changing();
+        if !changes || self.named_by(word.at, LockTag(was)).await? != route.leaf {
+            return Ok(true);
+        }
+        if self.node.is_abandoned_at(was, word.at) {
+            Mark::GcLock.hit();
+            self.recover_word(word.at, was).await?;
+        }
+        Ok(false)
+    }
+
+    /// A reader has looked at a torn leaf for long, or a sweep passes by. (A leaf that no record names may be somebody's who has not
+    /// published it: it is left alone.)
+    pub(crate) async fn help_by_word(&self, route: &Route) -> Result<()> {
+        let word = self.words().await?.at.by_place(route.leaf)?;
+        let was = self.ep.cas(word.at, 0, 0).await?;
+        if self.node.is_abandoned_at(was, word.at) {
+            Mark::HelpLeaf.hit();
+            return self.recover_word(word.at, was).await;
+        }
+        if was != 0 {
+            return Ok(());
+        }
+        let h = self.unvalidated_header(route.leaf).await?;
+        if !h.whole || !h.into.is_null() {
+            return Ok(());
+        }
+        let low = self.fence_key(&h.lo).await?.unwrap_or_default();
+        let mut found = self.fresh_route(&low).await?;
+        if found.leaf != route.leaf {
+            let Some(walked) = self.walk_route(&low, &found).await? else { return Ok(()) };
+            found = walked;
+        }
+        // Whoever locks it repairs it.
+        if found.leaf == route.leaf
+            && let Some(l) = self.try_lock_by_word(&found).await?
+        {
+            self.unlock(l).await?;
+        }
+        Ok(())
+    }
+
+    /// Slots of a locked leaf that a dead writer has torn: an update is restored from its shadow, an insert is dropped.
+    pub(crate) async fn repair_slots(&self, route: &Route) -> Result<()> {
+        let g = self.node.g;
+        self.check_lease()?;
+        self.ep.step(Step::Structure);
+        let bytes = self.ep.read(route.leaf, g.leaf_bytes(route.capacity) as u32).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        let ver = crate::unvalidated::Unvalidated::of(&g, route.leaf, &image).ver;
+        for i in 0..route.capacity {
+            let place = Place { leaf: route.leaf, slot: i };
+            let at = g.slot_at(i);
+            if slot::check(&g, place, &image[at..at + g.entry()]).is_some() {
+                continue;
+            }
+            let to = route.leaf.plus(at as u64);
+            self.ep.step(Step::Entry);
+            let blind = self.node.has(Mutant::WordDropsTorn);
+            match from_shadow(&g, place, route.capacity, &image).filter(|_| !blind) {
+                Some(entry) => {
+                    Mark::RecoverShadow.hit();
+                    let mut buf = self.ep.buf(entry.len() as u32).await?;
+                    buf.copy_from_slice(&entry);
+                    self.ep.write(to, buf).await?;
+                }
+                None => {
+                    Mark::RecoverTorn.hit();
+                    self.ep.write_word(to, slot::free_word(place, ver)).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After a death one node looks at all lock words.
+    pub(crate) async fn sweep_words(&self) -> Result<()> {
+        let words = self.words().await?;
+        for m in 0..words.at.nodes() {
+            let held = match words.at.held_on(&self.ep, m).await {
+                // This memory is lost.
+                Err(e) if is_away(&e) => continue,
+                held => held?,
+            };
+            for (at, was) in held {
+                self.ep.renew_deadline();
+                if !self.node.is_abandoned_at(was, at) {
+                    continue;
+                }
+                let before = self.locks();
+                if let Err(e) = self.recover_word(at, was).await {
+                    self.leave_since(&before);
+                    // What its repair needs is lost.
+                    if !is_away(&e) {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+//! The common scene, with DMTree in it.
+
+use std::rc::Rc;
+
+pub use dmtree_check::scenario::late::later;
+pub use dmtree_check::scenario::{
+    Op, PAUSE_NS, PLACES, READ_BOUND_NS, WRITE_BOUND_NS, effect, get, key, one_holder, perform,
+    value,
+};
+use dmtree_engine::{DmTree, Mutant, Options};
+
+pub type Script = dmtree_check::scenario::Script<DmTree>;
+pub type Scenario = dmtree_check::scenario::Scenario<DmTree>;
+pub type DelayScenario = dmtree_check::scenario::late::DelayScenario<DmTree>;
+
+/// Small nodes, nothing loaded.
+pub fn script(name: &'static str) -> Script {
+    let options =
+        Options { fanout: 8, key_inline_bytes: 8, adaptive_capacity: false, ..Options::default() };
+    Script { unmet: Some("inner lock"), ..Script::new(name, options) }
+}
+
+/// The same with something wrong on purpose.
+pub fn with_mutant(script: Script, mutant: Mutant) -> Script {
+    Script { enable: Some(Rc::new(move |node| node.set_mutants(&[mutant]))), ..script }
+}
