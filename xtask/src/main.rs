@@ -3,6 +3,7 @@
 
 mod check;
 mod fuzz;
+mod prose;
 mod report;
 mod soak;
 mod soft_roce;
@@ -14,6 +15,7 @@ use anyhow::{Context, Result, bail};
 
 const VERBS: &[(&str, &str)] = &[
     ("tidy", "file sizes, leftovers, number of locked crates, rust-version"),
+    ("prose", "the language of comments, documents and names: words per crate that depart from it"),
     ("loom", "every interleaving of the shared kernels (about a minute)"),
     (
         "miri",
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match args.first().map(String::as_str) {
         Some("tidy") => tidy(),
+        Some("prose") => prose::run(),
         Some("loom") => loom(),
         Some("miri") => miri(),
         Some("fuzz") => fuzz::run_all(&args[1..]),
