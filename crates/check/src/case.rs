@@ -11,7 +11,7 @@ use crate::restarts::SPAN_NS;
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
-pub const CASE_VERSION: u32 = 3;
+pub const CASE_VERSION: u32 = 4;
 /// Fewest clients that a seed draws.
 pub const LEAST_CLIENTS: u32 = 3;
 /// Fewest operations that a seed draws, all clients together.
@@ -502,8 +502,8 @@ mod tests {
     fn what_cannot_be_run_is_refused() {
         let good = case(1).to_json();
         for (bad, words) in [
-            (good.replace("\"version\":3", "\"version\":99"), "version 99"),
-            (good.replace("\"version\":3", "\"versoin\":1"), "no version"),
+            (good.replace("\"version\":4", "\"version\":99"), "version 99"),
+            (good.replace("\"version\":4", "\"versoin\":1"), "no version"),
             (good.replace("\"clients\"", "\"cleints\""), "cleints"),
             ("{".to_owned(), "not JSON"),
             (Case { clients: 0, ..case(1) }.to_json(), "clients is 0"),

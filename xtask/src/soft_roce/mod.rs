@@ -145,7 +145,7 @@ fn list() -> Result<Vec<String>> {
         // Strangers, room, fairness and the catalog are no business of the NIC.
         format!("{processes} costs:: --skip systems_conform --skip run_after_run"),
         format!("{processes} operations:: memory_nodes::"),
-        format!("{processes} lives:: starts:: --skip the_name_of_an_index"),
+        format!("{processes} restarts:: starts:: --skip the_name_of_an_index"),
         format!("{dmtree} conform --fabric verbs --steps 400"),
         script("demo.sh"),
         format!("{dmtree} doctor --fabric verbs"),
