@@ -377,6 +377,11 @@ fn seed_range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
+/// Refuses a former name with the present one.
+fn former_faults(_: &str) -> Result<String, String> {
+    Err("this flag is --node-faults now, and its value lives is restarts".to_owned())
+}
+
 /// `check`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -402,6 +407,9 @@ pub struct CheckArgs {
     /// What happens to nodes.
     #[arg(long, value_enum, default_value = "none")]
     pub node_faults: Faults,
+    /// The former name of --node-faults.
+    #[arg(long = "faults", hide = true, value_parser = former_faults)]
+    pub former_faults: Option<String>,
     /// What the fabric promises beyond its contract: line_atomic, write_ascending, cas_fail_is_readonly,
     /// whole_write.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]

@@ -286,7 +286,7 @@ fn command(args: &CheckArgs, case: &Case) -> String {
         Faults::None => "",
         Faults::Crash => " --node-faults crash",
         Faults::All => " --node-faults all",
-        Faults::Restarts => " --node-faults lives",
+        Faults::Restarts => " --node-faults restarts",
     };
     format!(
         "dmtree check --system {}{grant}{node_faults} --replay {}:{:08x}",

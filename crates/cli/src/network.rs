@@ -73,7 +73,7 @@ pub fn run(args: &CheckArgs, stop: &AtomicBool) -> Result<()> {
             seed + 1
         ));
     }
-    output::line(&format!("lives {} failed operations {}", sum.restarts, sum.failed));
+    output::line(&format!("incarnations {} failed operations {}", sum.restarts, sum.failed));
     let violations = sum.wrong.len();
     output::line(&format!(
         "seeds {} operations {} violations {violations}",

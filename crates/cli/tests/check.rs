@@ -120,3 +120,9 @@ fn bad_input_is_status_2() {
     refused(&["--check-history", "/nowhere"], &["/nowhere"]);
     refused(&["--history", "x"], &["--replay"]);
 }
+
+#[test]
+fn a_former_name_is_refused_with_the_present_one() {
+    refused(&["--faults", "all", "--seeds", "0..1"], &["--node-faults"]);
+    refused(&["--node-faults", "lives", "--seeds", "0..1"], &["restarts"]);
+}
