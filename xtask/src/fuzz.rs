@@ -3,6 +3,8 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -56,18 +58,38 @@ pub fn run_all(args: &[String]) -> Result<()> {
         .args(["--target", host]))?;
     let binaries = root().join("fuzz/target").join(host).join("release");
     let chosen = |name: &str| only.is_empty() || only.iter().any(|o| o == name);
-    let mut failed = Vec::new();
-    for (name, more) in TARGETS.iter().filter(|(name, _)| chosen(name)) {
-        println!("fuzz {name}: {seconds} s");
-        if let Err(e) = fuzz(&binaries.join(name), name, *more, seconds) {
-            println!("{e:#}");
-            failed.push(*name);
-        }
-    }
+    let targets: Vec<_> = TARGETS.iter().filter(|(name, _)| chosen(name)).collect();
+    let failed = fuzz_each(&binaries, &targets, seconds);
     if !failed.is_empty() {
         bail!("{failed:?} found something: see fuzz/artifacts");
     }
     Ok(())
+}
+
+/// Fuzzes one target per core at a time. Returns those that found something.
+#[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
+fn fuzz_each(
+    binaries: &Path,
+    targets: &[&(&'static str, Option<&'static str>)],
+    seconds: u32,
+) -> Vec<&'static str> {
+    let failed = Mutex::new(Vec::new());
+    let next = AtomicUsize::new(0);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                while let Some((name, more)) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    println!("fuzz {name}: {seconds} s");
+                    if let Err(e) = fuzz(&binaries.join(name), name, *more, seconds) {
+                        println!("{e:#}");
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(*name);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn fuzz(binary: &Path, name: &str, more: Option<&str>, seconds: u32) -> Result<()> {
