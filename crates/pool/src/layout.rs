@@ -290,7 +290,8 @@ impl Partition {
         }
         let mut f = Fields(bytes);
         let mut fields = || -> Result<Self> {
-            let number = f.u16()?.wrapping_sub(1);
+            // 0 is no number: only an unwritten record has it.
+            let number = f.u16()?.checked_sub(1).ok_or_else(|| Error::corrupt("no number"))?;
             let owner = Member { node: NodeId::from_bits(f.u16()?), incarnation: f.u32()? };
             let lines = f.u64()?;
             let mut segments = [0; SEGMENTS];
@@ -376,6 +377,17 @@ mod tests {
                 other.check(&l.encode()).expect_err("another geometry");
             }
         }
+    }
+
+    /// Found by the fuzz target `heads`: the number before 0 was taken for the last one.
+    #[test]
+    fn a_partition_record_without_a_number_is_refused() {
+        let owner = Member { node: NodeId::compute(1), incarnation: 1 };
+        let mut bytes = Partition::new(u16::MAX - 1, owner).encode();
+        assert!(Partition::decode(&bytes, u16::MAX - 1).is_ok());
+        bytes[0..2].fill(0);
+        seal(&mut bytes);
+        assert!(Partition::decode(&bytes, u16::MAX).is_err());
     }
 
     proptest! {
