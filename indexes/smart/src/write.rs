@@ -186,11 +186,11 @@ impl Smart {
     }
 
     pub(crate) async fn write_alone(&self, job: &mut Job<'_>) -> Result<Written> {
-        let mut result = self.go_down(job).await;
+        let mut result = self.descend(job).await;
         if matches!(result, Ok((Outcome::NotFound, _))) && job.could_be_joined() {
             // The absence may be older than a member of the batch, so the search is repeated for
             // all.
-            result = self.go_down(job).await;
+            result = self.descend(job).await;
         }
         if let Some(held) = job.held.take() {
             self.unlock(held).await?;
@@ -203,7 +203,7 @@ impl Smart {
     }
 
     /// Descends to the key's leaf, or to the place where it belongs.
-    async fn go_down(&self, job: &mut Job<'_>) -> Result<Written> {
+    async fn descend(&self, job: &mut Job<'_>) -> Result<Written> {
         let key = job.key;
         let mut c = self.start(key).await?;
         if !self.node.o.lock_free && !job.is_update() {

@@ -30,7 +30,7 @@ fn cells(
     cells
 }
 
-/// Those that bear several clients on any fabric.
+/// Systems that are sound with several clients on any fabric.
 const SOUND: &str = "dmtree,dmtree-tables-on-mn,dmtree-no-rtc";
 
 /// One of each family.

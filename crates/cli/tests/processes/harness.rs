@@ -24,7 +24,7 @@ pub fn lease_ms() -> u64 {
     if fabric() == "tcp" { 300 } else { 1_500 }
 }
 
-/// So many leases.
+/// The duration of `n` leases.
 pub fn leases(n: u64) -> Duration {
     Duration::from_millis(lease_ms() * n)
 }
@@ -279,7 +279,7 @@ pub fn run_shell(at: &str, lines: &str) -> (Option<i32>, String) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary");
-    // It may have ended before it has read them: its output says why.
+    // It may have ended before it has read them: its output shows why.
     let _ = writeln!(child.stdin.take().expect("piped"), "{lines}");
     let out = child.wait_with_output().expect("it ends");
     (out.status.code(), said(&out))

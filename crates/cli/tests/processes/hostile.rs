@@ -62,10 +62,10 @@ fn connect(at: &SocketAddrV4, from: u8) -> Option<TcpStream> {
 /// The hostile side.
 struct Attack<'a> {
     at: SocketAddrV4,
-    /// What the peers without the pool's key have.
+    /// The wrong key of the peers without the pool's key.
     wrong: &'a Key,
     key: &'a Key,
-    dice: Draws,
+    draws: Draws,
     /// A member that never joins.
     member: Option<Registered>,
     asking: Option<TcpStream>,
@@ -77,12 +77,12 @@ const GREETING: &[u8] = b"dmtwire\n\x03\0\0\0\x01";
 
 impl Attack<'_> {
     fn connect(&mut self) -> Option<TcpStream> {
-        connect(&self.at, self.dice.below(200) as u8 + 2)
+        connect(&self.at, self.draws.below(200) as u8 + 2)
     }
 
     /// One input.
     fn input(&mut self) {
-        match self.dice.below(10) {
+        match self.draws.below(10) {
             0..=3 => self.unauthenticated(),
             4..=6 => self.question(),
             _ => self.frame(),
@@ -92,20 +92,20 @@ impl Attack<'_> {
     /// Bytes of a peer that fails authentication.
     fn unauthenticated(&mut self) {
         let Some(mut stream) = self.connect() else { return };
-        if self.dice.below(8) == 0 {
+        if self.draws.below(8) == 0 {
             let refused = fuzzing::begin_to_ask(&mut stream, self.wrong);
             assert!(refused.is_err(), "another key is let in");
             return;
         }
         let whole = [GREETING, &[7; 32]].concat();
-        let mut bytes = match self.dice.below(5) {
+        let mut bytes = match self.draws.below(5) {
             0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
             1 => b"dmtwire\n\x02\0\0\0".to_vec(),
-            2 => whole[..self.dice.below(45) as usize].to_vec(),
+            2 => whole[..self.draws.below(45) as usize].to_vec(),
             3 => [&whole[..], &[0xff, 0xff]].concat(),
             _ => whole,
         };
-        bytes.extend(self.dice.bytes(300));
+        bytes.extend(self.draws.bytes(300));
         let _ = stream.write_all(&bytes);
     }
 
@@ -119,10 +119,10 @@ impl Attack<'_> {
         }) else {
             return;
         };
-        let mut body = self.dice.bytes(60);
+        let mut body = self.draws.bytes(60);
         if let Some(first) = body.first_mut() {
             // All kinds but registering, which would take the numbers of others.
-            *first = [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11][self.dice.below(11) as usize];
+            *first = [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11][self.draws.below(11) as usize];
         }
         if self.send(&mut stream, &body) {
             // The answer, or the end.
@@ -137,21 +137,21 @@ impl Attack<'_> {
     /// here addresses memory.)
     fn frame(&mut self) {
         let Some(mut stream) = self.link.take().or_else(|| self.open_link()) else { return };
-        let kind = self.dice.below(6) as u8;
+        let kind = self.draws.below(6) as u8;
         let mut body = vec![kind];
         body.extend(u64::MAX.to_le_bytes());
         if kind == 1 {
-            let node = if self.dice.below(2) == 0 { 0 } else { self.dice.below(1 << 16) };
-            body.push(self.dice.below(7) as u8);
-            body.extend((self.dice.below(1 << 32) as u32).to_le_bytes());
+            let node = if self.draws.below(2) == 0 { 0 } else { self.draws.below(1 << 16) };
+            body.push(self.draws.below(7) as u8);
+            body.extend((self.draws.below(1 << 32) as u32).to_le_bytes());
             // Outside of every region.
-            body.extend(((node << 48) | ((1 << 40) + self.dice.below(1 << 30))).to_le_bytes());
+            body.extend(((node << 48) | ((1 << 40) + self.draws.below(1 << 30))).to_le_bytes());
         } else if kind == 2 {
             // A call of a service that there is not.
-            body.extend(self.dice.below(u64::MAX).to_le_bytes());
-            body.extend((0xf000 + self.dice.below(99) as u16).to_le_bytes());
+            body.extend(self.draws.below(u64::MAX).to_le_bytes());
+            body.extend((0xf000 + self.draws.below(99) as u16).to_le_bytes());
         }
-        body.extend(self.dice.bytes(60));
+        body.extend(self.draws.bytes(60));
         if self.send(&mut stream, &body) {
             let mut answer = [0; 512];
             if matches!(stream.read(&mut answer), Ok(n) if n > 0) {
@@ -169,8 +169,8 @@ impl Attack<'_> {
 
     /// Whether a frame was sent as it was announced.
     fn send(&mut self, stream: &mut TcpStream, body: &[u8]) -> bool {
-        let honest = self.dice.below(20) > 0;
-        let length = if honest { body.len() as u32 } else { self.dice.below(1 << 32) as u32 };
+        let honest = self.draws.below(20) > 0;
+        let length = if honest { body.len() as u32 } else { self.draws.below(1 << 32) as u32 };
         let sent = stream.write_all(&[&length.to_le_bytes()[..], body].concat());
         sent.is_ok() && honest
     }
@@ -263,7 +263,7 @@ fn hostile_peers_cost_little_and_stop_no_client() {
         at,
         key: &key,
         wrong: &wrong,
-        dice: Draws(7),
+        draws: Draws(7),
         member: None,
         asking: None,
         link: None,

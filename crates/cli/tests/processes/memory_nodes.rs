@@ -68,8 +68,8 @@ fn others_fail(p: &mut Process, healthy: &[usize]) {
     }
 }
 
-/// A memory node is lost, and then a compute process: all that does not need the memory node goes
-/// on.
+/// A memory node is lost, and then a compute process: every operation that does not need the memory
+/// node succeeds.
 #[test]
 fn a_failover_does_not_wait_for_a_lost_memory_node() {
     let (_mn, _at, mut all, healthy) = half_lost();

@@ -60,7 +60,7 @@ fn a_lone_process_paused() {
     next_process_reads(&at);
 }
 
-/// A pool without compute processes, or with none that was awake, is there for the next one,
+/// A pool without compute processes, or with all of them paused, is there for the next one,
 /// however late it comes.
 #[test]
 fn a_pool_outlives_its_compute_processes() {

@@ -57,7 +57,7 @@ fn idle_peers_are_bounded() {
     drop(peers);
 }
 
-/// A black hole: it listens, and no connection to it ever comes about.
+/// A black hole: it listens, and never completes a connection.
 struct BlackHole {
     _listener: TcpListener,
     _queued: Vec<TcpStream>,

@@ -16,7 +16,7 @@
 //! have verbs in flight, so its epoch and its abandoned locks wait until the endpoint is quiet.
 //!
 //! A crash of the whole compute node loses the list. Other compute nodes then take the locks over
-//! after the node has been fenced, by the holder's number and incarnation in the lock word.
+//! after its access is revoked, by the holder's number and incarnation in the lock word.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -9,7 +9,7 @@
 //! 1. Starting: opens the GC log of every compute node, and waits until the operations have ended
 //!    that ran at the beginning.
 //! 2. Marking: READs nodes and leaves in key order, some leaves at a time, and records them as
-//!    live. If a leaf's holder is fenced, CAS word: held -> free.
+//!    live. If the access of a leaf's holder is revoked, CAS word: held -> free.
 //! 3. Draining: raises a barrier, and waits until the operations have ended that ran during
 //!    marking. An object that is neither marked, nor in a GC log, nor in a list of a compute node
 //!    (free list, limbo list) is then lost.

@@ -15,11 +15,11 @@
 //! version in the area's check rejects an area that is from another version.
 //!
 //! A crash of the holder leaves its value unchanged, because an unfinished WRITE is in the area
-//! that does not count. When the holder's compute node is fenced, the next client takes the
-//! abandoned lock over by CAS. If only the operation ended (an error, a dropped future), the lock
-//! is in the list of abandoned locks of its compute node; the next operation of this node that
-//! meets the leaf, or maintenance, releases it. If a holder's release finds another word, its node
-//! was fenced: the error is `Fenced`, and the effect unknown.
+//! that does not count. When the access of the holder's compute node is revoked, the next client
+//! takes the abandoned lock over by CAS. If only the operation ended (an error, a dropped future),
+//! the lock is in the list of abandoned locks of its compute node; the next operation of this node
+//! that meets the leaf, or maintenance, releases it. If a holder's release finds another word, the
+//! access of its node was revoked: the error is `Fenced`, and the effect unknown.
 
 use dmtree_fabric::verb::{cas, read, write};
 use dmtree_fabric::{Effect, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Step};
@@ -106,8 +106,9 @@ impl Smart {
         }
     }
 
-    /// The word of a leaf as soon as it is free, or its holder is fenced. `was`: the word that a
-    /// CAS has returned. `None`: the leaf is not the key's any more, or the key is absent.
+    /// The word of a leaf as soon as it is free, or the access of its holder is revoked. `was`: the
+    /// word that a CAS has returned. `None`: the leaf is not the key's any more, or the key is
+    /// absent.
     async fn await_free(
         &self,
         view: &LeafView,
@@ -357,6 +358,6 @@ fn block_of(value: Stored<'_>) -> BlockPtr {
 fn lock_lost(at: GlobalAddr) -> Error {
     Error::new(
         ErrorKind::Fenced,
-        format!("the lock of leaf {at} was taken over: this compute node is fenced"),
+        format!("the lock of leaf {at} was taken over: the access of this compute node is revoked"),
     )
 }
