@@ -31,7 +31,7 @@ fn extent() -> (u64, usize, bool) {
 /// The random numbers of hostile peers.
 struct Draws(u64);
 
-impl Dice {
+impl Draws {
     fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
