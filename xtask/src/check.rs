@@ -89,7 +89,7 @@ const BY_TESTS: &[(&str, &str)] = &[
     ("recovery: the root of a bulk load is swung", "crash: bulk_load"),
     (
         "recovery: who waits for a lock finds that its repair needs what is lost",
-        "regressions: who_waits_for_what_needs_lost_memory_is_told_so",
+        "regressions: a_wait_for_lost_memory_ends_in_an_error_that_names_it",
     ),
 ];
 

@@ -1,7 +1,8 @@
 //! Mutation tests: which mutants of DMTree (for mutants of lock words: of `sherman`), or of the
 //! sound SMART, the checker finds, and after how many seeds.
 //!
-//! `teeth [SEEDS [NAME...]]`, `teeth [SEEDS [smart NAME...]]`. The output is a table in Markdown.
+//! `mutants [SEEDS [NAME...]]`, `mutants [SEEDS [smart NAME...]]`. The output is a table in
+//! Markdown.
 
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 
@@ -25,18 +26,18 @@ fn system(d: Mutant) -> System {
     find(name).expect("it is registered")
 }
 
-/// Node faults; every seed runs with each of these in turn.
-const FAULTS: [(&str, NodeFaultSet); 3] = [
+/// Node faults; every seed runs with each of these, one after the other.
+const NODE_FAULTS: [(&str, NodeFaultSet); 3] = [
     ("no faults", NodeFaultSet::None),
     ("crashes", NodeFaultSet::Crash),
     ("all faults", NodeFaultSet::All),
 ];
 
-/// The number of seeds until the first one that went wrong, its node faults, and the kind of
+/// The number of seeds until the first finding, the node faults of that seed, and the kind of the
 /// finding.
 fn first(system: &System, seeds: u64) -> Option<(u64, &'static str, String)> {
     (0..seeds).find_map(|seed| {
-        FAULTS.into_iter().find_map(|(name, node_faults)| {
+        NODE_FAULTS.into_iter().find_map(|(name, node_faults)| {
             let setting = Setting { grants: Capabilities::NONE, node_faults };
             let verdict = run(&case(system, seed, setting)).expect("a seed's case runs");
             verdict.finding.map(|f| (seed + 1, name, f.kind().to_owned()))
@@ -71,7 +72,7 @@ fn main() {
     let of_smart = args.first().is_some_and(|a| a == "smart");
     args.retain(|a| a != "smart");
     let wanted = |name: &str| args.is_empty() || args.iter().any(|a| a == name);
-    println!("| defect | seeds | with | found as |");
+    println!("| mutant | seeds | with | found as |");
     println!("|---|---|---|---|");
     if of_smart {
         let smart = find("smart").expect("it is registered");

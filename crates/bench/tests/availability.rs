@@ -16,7 +16,7 @@ fn seed(seed: u64) -> Verdict {
 }
 
 #[test]
-fn an_index_that_stops_for_a_death_is_found() {
+fn an_index_that_stops_during_a_failover_is_found() {
     let verdicts: Vec<Verdict> = (0..24).map(seed).collect();
     assert_eq!(verdicts.iter().find_map(|v| v.finding.clone()), None);
     let judged = |of: fn(&Verdict) -> u64| verdicts.iter().map(of).sum::<u64>();
@@ -27,6 +27,6 @@ fn an_index_that_stops_for_a_death_is_found() {
     Mutant::enable(&[]);
     // Few writes are judged, because one beside another write of its leaf is not: of seeds 0..800
     // none shows the mutant with a write.
-    let found = found.expect("an operation that waits for a death is too slow").to_string();
+    let found = found.expect("an operation that waits for a failover is too slow").to_string();
     assert!(found.contains("beside a fault that does not touch its leaf"), "{found}");
 }

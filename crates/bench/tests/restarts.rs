@@ -1,4 +1,4 @@
-//! Defects of lives, planted one at a time: do seeds of the faults of lives find each?
+//! Mutants of membership, enabled one at a time: seeds of the restart faults find each.
 
 use dmtree_bench::checked::{Setting, case, run};
 use dmtree_bench::registry::find;
@@ -17,10 +17,11 @@ fn first(mutant: Option<Mutant>, seeds: std::ops::Range<u64>) -> Option<(u64, St
     })
 }
 
-/// One test: what is planted is on in all of the process. [`Mutant::NumbersStay`] is not among them:
-/// here a number is drawn for a life only when it is free, and seeds of the network find it.
+/// One test, because an enabled mutant is on in the whole process. [`Mutant::NumbersStay`] is not
+/// among them: here a number is drawn for an incarnation only when it is free, and seeds of the
+/// network find it.
 #[test]
-fn seeds_find_what_lives_once_cost_a_pool() {
+fn seeds_find_the_mutants_of_membership() {
     let membership = [Mutant::NewcomersOwe, Mutant::AwayOwe];
     let mut all: Vec<_> =
         membership.iter().map(|m| (format!("{m:?}"), first(Some(*m), 0..100))).collect();

@@ -94,7 +94,7 @@ fn histories_are_written_checked_and_refused() {
     ok(&["--replay", "2", "--history", at]);
     assert!(ok(&["--check-history", at]).contains("linearizable"), "{at}");
     let good = std::fs::read_to_string(&path).unwrap();
-    // A read that finds nothing finds a value that nobody wrote.
+    // A read that finds nothing finds a value that no client wrote.
     let absent = "{\"found\":null}";
     let wrong = good.replacen(absent, "{\"found\":12345}", 1);
     assert_ne!(good, wrong);

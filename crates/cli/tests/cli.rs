@@ -464,7 +464,7 @@ fn a_run_is_resumed_where_it_ended() {
     let path = out.join("results.json");
     let mut r: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let whole = r["cells"].as_array().unwrap().clone();
-    // A finished cell that nobody could measure shows that it is taken over.
+    // A finished cell with an impossible result shows that it is taken over.
     r["cells"][0]["mops"] = 12345.0.into();
     r["cells"].as_array_mut().unwrap().pop();
     std::fs::write(&path, r.to_string()).unwrap();

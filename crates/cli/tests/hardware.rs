@@ -23,7 +23,7 @@ fn write(root: &Path, path: &str, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// Everything that verbs need, but for the binary's feature.
+/// Everything that verbs need, except the binary's feature.
 fn machine(root: &Path) {
     write(
         root,
@@ -71,7 +71,7 @@ fn a_machine_with_everything_lacks_nothing_but_the_feature() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_its_repair() {
+fn missing_parts_are_named_with_their_repair() {
     let port = "sys/class/infiniband/mlx5_0/ports/1";
     let broken: [(&str, &str, &[&str]); 6] = [
         ("proc/meminfo", "MemAvailable: 1000 kB\n", &["MISSING  memory", "smaller regions"]),

@@ -1,4 +1,5 @@
-//! Who may connect: processes with the key of a pool, without one, with another, and what each is told.
+//! Access control: processes with the key of a pool, without a key, and with another key; and the
+//! answer that each gets.
 #![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 /// A refusal takes no longer.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The binary, with no key but what `key` says.
+/// The binary, with the key `key` and no other.
 fn dmtree(args: &[&str], key: Option<&str>) -> Command {
     let binary = std::env::var("DMTREE_BIN");
     let mut c = Command::new(binary.unwrap_or_else(|_| env!("CARGO_BIN_EXE_dmtree").to_owned()));
@@ -38,7 +39,7 @@ fn run(args: &[&str], key: Option<&str>, input: &str) -> (Option<i32>, String, S
 fn refused(args: &[&str], key: Option<&str>, words: &str) {
     let (status, _, said) = run(args, key, "get a\n");
     assert_eq!(status, Some(2), "{args:?}: {said}");
-    // Before it some commands say what they are about to do.
+    // Some commands announce their work before it.
     let errors = said.lines().skip_while(|l| !l.starts_with("error: ")).collect::<Vec<_>>();
     assert!(errors.len() == 1 && errors[0].contains(words), "{args:?}: {words}: {said}");
 }
@@ -79,8 +80,8 @@ fn key_file(folder: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
     path
 }
 
-/// A key from a file and one from the environment are the same, and processes with it work together. Others are refused, with what
-/// to do, and harm neither side.
+/// A key from a file and one from the environment are the same, and processes with it work
+/// together. Others are refused, with a way out, and harm neither side.
 #[test]
 fn processes_with_the_key_of_a_pool_belong_to_it_and_others_do_not() {
     let (status, key, _) = run(&["key"], None, "");
@@ -140,7 +141,8 @@ fn a_key_that_is_none_is_refused_in_a_line() {
     assert!(status == Some(1) && said.contains("chmod 600"), "{said}");
 }
 
-/// Without a key only the loopback is listened on; other addresses need --insecure, and every start says what that means.
+/// Without a key only the loopback is listened on; other addresses need --insecure, and every start
+/// explains what that means.
 #[test]
 fn without_a_key_other_machines_are_shut_out_unless_the_user_insists() {
     refused(&["memnode", "--listen", "0.0.0.0:0"], None, "--insecure");
@@ -161,7 +163,8 @@ fn without_a_key_other_machines_are_shut_out_unless_the_user_insists() {
     assert!(said.contains("loopback only") && !said.contains("INSECURE"), "{said}");
 }
 
-/// A peer that speaks another version is told this one's; anything else is told nothing.
+/// A peer with another protocol version gets this version as the answer; any other peer gets no
+/// answer.
 #[test]
 fn a_peer_without_a_proof_hears_no_more_than_the_version() {
     let key = "k".repeat(40);

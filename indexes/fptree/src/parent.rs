@@ -163,7 +163,7 @@ impl FpTree {
             self.unlock_inner(n.addr).await?;
             self.descend(&change.separator).await?;
             path = self.path.take();
-            at = *path.last().ok_or_else(|| Error::corrupt("a descent without a way"))?;
+            at = *path.last().ok_or_else(|| Error::corrupt("a descent without a path"))?;
         };
         self.insert_above(due, path).await
     }

@@ -42,7 +42,7 @@ fn route_of(node: &CachedNode, i: usize, cached: bool) -> Route {
     }
 }
 
-/// How often the present operation has found its record stale; decides the next step.
+/// How often the present operation has found its record stale; selects the next step.
 pub(crate) struct Staleness<'e> {
     backoff: dmtree_fabric::Backoff<'e>,
     times: u32,
@@ -114,8 +114,8 @@ impl FpTree {
         route_in(&node, key)
     }
 
-    /// A new route of a key, after `old` has proved stale. If the old one came from the cache, its
-    /// bottom node is READ once; after that the descent begins at the root.
+    /// A new route of a key, to replace the stale route `old`. If the old one came from the cache,
+    /// its bottom node is READ once; after that the descent begins at the root.
     pub(crate) async fn fresh_route(
         &self,
         key: &[u8],

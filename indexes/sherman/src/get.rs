@@ -1,7 +1,7 @@
 //! Point reads: one READ of the leaf.
 //!
 //! Order: the route from the cache of bottom pages, or a descent that READs page after page from
-//! the root; READ leaf, repeated while it does not look whole; if the leaf does not cover the key,
+//! the root; READ leaf, repeated while it fails its check; if the leaf does not cover the key,
 //! the right link or a new descent (`route.rs`). The linearization point is the READ of the leaf.
 //!
 //! A reader relies on two checks as published, and both are wrong (DESIGN.md, section 7). An entry

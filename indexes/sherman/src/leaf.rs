@@ -1,6 +1,6 @@
 //! READs of leaves, and the checks that accept them.
 //!
-//! A leaf is READ whole, and again while it does not look whole: its checksum is wrong, or, with
+//! A leaf is READ whole, and again while it fails its check: its checksum is wrong, or, with
 //! two-level versions, its two node versions differ. With `retry_torn` an entry between two
 //! versions counts as torn, too. Readers call `see_leaf`: as published a plain READ, with
 //! `locked_reads` a READ under the lock of the page, with `versions_around` three READs. Writers
@@ -20,7 +20,7 @@ use crate::format::{Header, header, leaf};
 use crate::route::Route;
 
 impl Sherman {
-    /// READs a leaf until it looks whole.
+    /// READs a leaf until it passes its check.
     pub(crate) async fn read_leaf(&self, at: GlobalAddr) -> Result<Verified> {
         if at.node().role() != Role::Memory {
             return Err(Error::corrupt(format!("{at} cannot be a leaf")));

@@ -123,8 +123,8 @@ impl Sherman {
         }
     }
 
-    /// READs a locked inner page until it looks whole: the WRITE of the last holder may not have
-    /// landed.
+    /// READs a locked inner page until it passes its check: the WRITE of the last holder may not
+    /// have landed.
     async fn read_inner(&self, at: GlobalAddr) -> Result<Buf> {
         let g = &self.node.g;
         let mut backoff = self.ep.backoff("inner page being written", at);

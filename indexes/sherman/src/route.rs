@@ -58,7 +58,7 @@ impl Sherman {
         Ok(Route { leaf, cached: false })
     }
 
-    /// A new route to the leaf, after a cached page has proved stale.
+    /// A new route to the leaf, to replace a stale cached page.
     pub(crate) async fn fresh_route(&self, key: &[u8]) -> Result<Route> {
         self.retried.set(true);
         let cached = self.node.cache.lookup(BOTTOM, key, |node, _| node.clone());
@@ -142,7 +142,7 @@ impl Sherman {
     fn keep(&self, level: u8, at: GlobalAddr) -> Result<()> {
         let level = usize::from(level);
         if level > MAX_LEVELS {
-            return Err(Error::corrupt(format!("{at} says that it is on level {level}")));
+            return Err(Error::corrupt(format!("{at} is on level {level} by its header")));
         }
         let mut path = self.path.borrow_mut();
         if path.len() <= level {
@@ -177,7 +177,7 @@ impl Sherman {
         Ok(GlobalAddr::from_bits(word))
     }
 
-    /// READs a page of any kind until it looks whole.
+    /// READs a page of any kind until it passes its check.
     pub(crate) async fn read_page(&self, at: GlobalAddr) -> Result<Page> {
         if !self.node.o.locked_reads {
             return self.read_page_now(at).await;

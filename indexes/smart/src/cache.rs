@@ -2,10 +2,10 @@
 //! section 4.3).
 //!
 //! An entry is a copy of a node's slots under the node's *prefix*, the bytes that all keys of the
-//! node share. The prefix never changes while the node lives, so an entry is never in a wrong
-//! place; only its slots become stale. A lookup takes the deepest entry on a key's path that has a
-//! slot for the key's next byte. A slot that is missing in a copy proves nothing; the lookup then
-//! uses an entry further up.
+//! node share. The prefix never changes while the node is in use, so an entry is never under a
+//! wrong prefix; only its slots become stale. A lookup takes the deepest entry on a key's path that
+//! has a slot for the key's next byte. A slot that is missing in a copy proves nothing; the lookup
+//! then uses an entry further up.
 //!
 //! One lock protects the index. It is held for a walk of a few steps, and never over an await.
 //! Eviction is first in, first out.
@@ -20,9 +20,9 @@ use crate::format::node::slot_at;
 use crate::format::slot::Slot;
 
 /// Bytes of a path that one record holds.
-const MOST_PATH: usize = 7;
-/// Charges as published: for an entry beside its slots, for a record, and for its place in the
-/// children of its parent.
+const MAX_PATH: usize = 7;
+/// Charges as published: for an entry without its slots, for a record, and for its entry in the
+/// child list of its parent.
 const ENTRY_BYTES: u64 = 9;
 const RECORD_BYTES: u64 = 1;
 const CHILD_BYTES: u64 = 17;
@@ -33,7 +33,7 @@ const ROOT: u32 = 0;
 #[derive(Debug)]
 struct Record<S, N> {
     path_len: u8,
-    path: [u8; MOST_PATH],
+    path: [u8; MAX_PATH],
     parent: u32,
     /// Of the entry; 0 without an entry.
     stamp: u32,
@@ -46,7 +46,7 @@ struct Record<S, N> {
 
 impl<S, N> Default for Record<S, N> {
     fn default() -> Self {
-        let (path_len, path, parent, stamp) = (0, [0; MOST_PATH], 0, 0);
+        let (path_len, path, parent, stamp) = (0, [0; MAX_PATH], 0, 0);
         Self {
             path_len,
             path,
@@ -65,7 +65,7 @@ impl<S, N> Record<S, N> {
     }
 
     fn set_path(&mut self, path: &[u8]) {
-        self.path = [0; MOST_PATH];
+        self.path = [0; MAX_PATH];
         self.path[..path.len()].copy_from_slice(path);
         self.path_len = path.len() as u8;
     }
@@ -183,7 +183,7 @@ impl<S, N> Index<S, N> {
                     child
                 }
                 None => {
-                    let take = behind.len().min(MOST_PATH);
+                    let take = behind.len().min(MAX_PATH);
                     let new = self.add(r, *byte, &behind[..take]);
                     self.charge_record(charge, take);
                     rest = behind;
@@ -225,7 +225,7 @@ impl<S, N> Index<S, N> {
         ENTRY_BYTES + 8 * slots as u64 + flat.unwrap_or(0)
     }
 
-    /// Drops an entry if it is still the same, and the records that then lead nowhere.
+    /// Drops an entry if it is still the same, and the records that then lead to no entry.
     fn drop_entry(&mut self, id: EntryId, flat: Option<u64>) -> bool {
         if self.at(id.record).stamp != id.stamp || id.stamp == 0 {
             return false;
@@ -319,7 +319,7 @@ impl<S: Copy + Default + PartialEq, N: Copy> PrefixCache<S, N> {
         }
     }
 
-    /// Drops exactly this entry: it has proved stale.
+    /// Drops exactly this entry, which is stale.
     pub fn remove(&self, id: EntryId) {
         self.write().drop_entry(id, self.flat_key_bytes);
     }

@@ -6,7 +6,7 @@
 //! *Reverse check*: a slot from the cache may be stale. A node or leaf begins with a reverse
 //! pointer, the address of the slot that names it, and a node has the position at which it begins.
 //! If either does not fit a cached slot, the client drops the cache entry and READs the slot again.
-//! After a slot that was READ itself, a wrong reverse pointer is the child's fault: the client
+//! If the slot was READ itself, a wrong reverse pointer of the child is out of date: the client
 //! corrects it with one CAS that it does not await.
 //!
 //! Invariants: a slot that was READ names the child of its prefix; a reverse pointer is only a
@@ -93,7 +93,7 @@ impl Smart {
         Ok(Cursor { slot, word: slot, at, node: at, next: 1, cached: None })
     }
 
-    /// The slot has proved stale: READs it again.
+    /// Handles a stale slot: READs it again.
     pub(crate) async fn again(&self, c: &mut Cursor) -> Result<()> {
         self.retried.set(true);
         self.ep.check_deadline("a slot that leads to the key", c.at.bits())?;

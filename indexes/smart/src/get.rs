@@ -47,18 +47,18 @@ impl Smart {
     async fn get_in_window(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, bool)> {
         let hash = KeyHash::of(key);
         let entered = self.node.local.enter(&self.ep, (key, hash), Side::Read, None).await?;
-        let turn = match entered {
+        let guard = match entered {
             Entered::Alone => return Ok((self.find(key, out).await?, false)),
-            Entered::Follower(turn) => {
-                let found = turn.result(out);
-                turn.release(None);
+            Entered::Follower(guard) => {
+                let found = guard.result(out);
+                guard.publish(None);
                 return Ok((found, true));
             }
-            Entered::Winner(turn) => turn,
+            Entered::Winner(guard) => guard,
         };
         let found = self.find(key, out).await?;
         self.ep.point().await;
-        turn.release(Some((found, out)));
+        guard.publish(Some((found, out)));
         Ok((found, false))
     }
 

@@ -1,17 +1,17 @@
 //! The local lock table as published: read delegation, write combining, and lock hand-over.
 //!
 //! Each entry has a FIFO of readers and a FIFO of writers of one key on this compute node.
-//! Operations that queue while another one works can share its result ([`Entered::Follower`]), or
-//! get its remote lock handed over. The module uses no verbs; its state is local, and a crash of
+//! Operations that queue while another one executes can share its result ([`Entered::Follower`]),
+//! or get its remote lock handed over. The module uses no verbs; its state is local, and a crash of
 //! the compute node loses it together with the clients.
 //!
 //! Order of an operation: [`LocalTable::enter`] takes a ticket, or returns [`Entered::Alone`] if
-//! the entry has another key or too many readers. When its turn comes, the operation is the winner,
-//! which executes the verbs for all, or a follower. [`Turn::release`] publishes a result and passes
-//! the turn on; [`Turn::pass`] passes the turn on with or without the lock. A dropped [`Turn`]
-//! passes the turn on without a result.
+//! the entry has another key or too many readers. When the ticket is served, the operation is the
+//! winner, which executes the verbs for all, or a follower. [`QueueGuard::publish`] publishes a
+//! result and serves the next ticket; [`QueueGuard::hand_over`] serves the next ticket with or
+//! without the lock. A dropped [`QueueGuard`] serves the next ticket without a result.
 //!
-//! A *window* is the set of operations that may share: those in the queue when the first turn is
+//! A *window* is the set of operations that may share: those in the queue when the first guard is
 //! released. This is the published rule, and it is too late, because the remote verb was executed
 //! before. A reader then gets a value that was overwritten before the reader came, and a writer is
 //! acknowledged although its value is never written (DESIGN.md, section 7). `dmtree_parts::combine`
@@ -24,10 +24,10 @@ use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{Endpoint, Result, Stage, WaitReason};
 use dmtree_parts::hash::KeyHash;
 
-/// Readers that wait for one key, as published. A reader that finds more acts alone.
-const MOST_READERS: u32 = 8;
-/// Writers that may hold a lock one after the other by hand-over, as published.
-const LONGEST_CHAIN: u32 = 8;
+/// Most readers in the queue of one key, as published. A reader that finds more acts alone.
+const MAX_READERS: u32 = 8;
+/// Most consecutive hand-overs of a lock, as published.
+const MAX_HANDOVERS: u32 = 8;
 
 /// The queue of readers or the queue of writers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct EntryState {
     queues: [Queue; 2],
     open: bool,
     found: bool,
@@ -60,48 +60,48 @@ struct Entry {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
-    state: Mutex<Entry>,
-    turns: [FifoMutex; 2],
+struct TableEntry {
+    state: Mutex<EntryState>,
+    mutexes: [FifoMutex; 2],
 }
 
 /// The table of one compute node.
 #[derive(Debug)]
 pub(crate) struct LocalTable {
-    slots: Box<[Slot]>,
+    entries: Box<[TableEntry]>,
 }
 
-/// What an operation has to do when its turn comes.
+/// The role of an operation when its ticket is served.
 #[derive(Debug)]
 pub(crate) enum Entered {
     /// Act alone: the entry has another key, or is full.
     Alone,
-    /// Act for all, then [`Turn::release`].
-    Winner(Turn),
+    /// Act for all, then [`QueueGuard::publish`].
+    Winner(QueueGuard),
     /// Another operation has already acted for this one.
-    Follower(Turn),
+    Follower(QueueGuard),
 }
 
-/// A place in the table. If it is dropped, the next operation inherits nothing.
+/// The head of a queue. If it is dropped, the next operation inherits nothing.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct QueueGuard {
     table: Arc<LocalTable>,
-    slot: usize,
+    entry: usize,
     side: Side,
     released: bool,
 }
 
-/// A queued operation, until its turn comes. Dropping it leaves the queue.
-struct Waiting<'t> {
-    slot: &'t Slot,
+/// A queued operation, until its ticket is served. Dropping it leaves the queue.
+struct Queued<'t> {
+    entry: &'t TableEntry,
     side: Side,
-    gone: bool,
+    leaves: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        if self.gone {
-            let mut state = self.slot.lock();
+        if self.leaves {
+            let mut state = self.entry.lock();
             state.queues[self.side as usize].leave();
         }
     }
@@ -117,18 +117,18 @@ impl Queue {
     }
 }
 
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Entry> {
+impl TableEntry {
+    fn lock(&self) -> MutexGuard<'_, EntryState> {
         self.state.lock().expect("no panic under this lock")
     }
 }
 
 impl LocalTable {
-    pub fn new(slots: usize) -> Arc<Self> {
-        Arc::new(Self { slots: (0..slots).map(|_| Slot::default()).collect() })
+    pub fn new(entries: usize) -> Arc<Self> {
+        Arc::new(Self { entries: (0..entries).map(|_| TableEntry::default()).collect() })
     }
 
-    /// Queues an operation; `value` is a writer's. Returns when its turn has come.
+    /// Queues an operation; `value` is a writer's. Returns when its ticket is served.
     pub async fn enter(
         self: &Arc<Self>,
         ep: &Endpoint,
@@ -137,56 +137,56 @@ impl LocalTable {
         value: Option<&[u8]>,
     ) -> Result<Entered> {
         ep.stage_cost(Stage::LocalQueue, 1);
-        let number = (hash.0 % self.slots.len() as u64) as usize;
-        let slot = &self.slots[number];
-        if !slot.join(key, side, value) {
+        let number = (hash.0 % self.entries.len() as u64) as usize;
+        let entry = &self.entries[number];
+        if !entry.join(key, side, value) {
             return Ok(Entered::Alone);
         }
-        let mut waiting = Waiting { slot, side, gone: true };
+        let mut queued = Queued { entry, side, leaves: true };
         ep.point().await;
-        let why = WaitReason { what: "turn at a key", at: hash.0 };
-        let fifo_mutex = &slot.turns[side as usize];
-        let at_once = fifo_mutex.try_acquire();
+        let why = WaitReason { what: "local queue of a key", at: hash.0 };
+        let mutex = &entry.mutexes[side as usize];
+        let at_once = mutex.try_acquire();
         if !at_once {
-            fifo_mutex.acquire_polled(ep, why).await?;
+            mutex.acquire_polled(ep, why).await?;
         }
-        waiting.gone = false;
-        let turn = Turn { table: self.clone(), slot: number, side, released: false };
+        queued.leaves = false;
+        let guard = QueueGuard { table: self.clone(), entry: number, side, released: false };
         if !at_once {
             // As published every thread polls the ticket that its clients wait for, and a served
             // client continues when its thread comes to it. The queue stalls meanwhile.
             ep.stage_cost(Stage::LocalQueue, 1);
-            ep.stage_cost(Stage::PolledLine, fifo_mutex.threads_waiting() as u32);
+            ep.stage_cost(Stage::PolledLine, mutex.threads_waiting() as u32);
             ep.sleep(0).await;
         }
-        let mut state = slot.lock();
+        let mut state = entry.lock();
         let q = &mut state.queues[side as usize];
         if q.window == 0 {
             q.handed = false;
         }
-        Ok(if q.handed { Entered::Follower(turn) } else { Entered::Winner(turn) })
+        Ok(if q.handed { Entered::Follower(guard) } else { Entered::Winner(guard) })
     }
 
     #[cfg(test)]
-    fn turn(self: &Arc<Self>, side: Side) -> (Turn, bool) {
-        let slot = &self.slots[0];
-        assert!(slot.turns[side as usize].try_acquire(), "its turn");
-        let mut state = slot.lock();
+    fn acquire(self: &Arc<Self>, side: Side) -> (QueueGuard, bool) {
+        let entry = &self.entries[0];
+        assert!(entry.mutexes[side as usize].try_acquire(), "the mutex is free");
+        let mut state = entry.lock();
         let q = &mut state.queues[side as usize];
         if q.window == 0 {
             q.handed = false;
         }
-        (Turn { table: self.clone(), slot: 0, side, released: false }, q.handed)
+        (QueueGuard { table: self.clone(), entry: 0, side, released: false }, q.handed)
     }
 }
 
-impl Slot {
+impl TableEntry {
     /// Takes a ticket; false when the operation has to act alone.
     fn join(&self, key: &[u8], side: Side, value: Option<&[u8]>) -> bool {
         let mut state = self.lock();
         let q = &mut state.queues[side as usize];
-        let is_mine = q.queued == 0 || q.key == key;
-        if !is_mine || (side == Side::Read && q.queued > MOST_READERS) {
+        let same_key = q.queued == 0 || q.key == key;
+        if !same_key || (side == Side::Read && q.queued > MAX_READERS) {
             return false;
         }
         if q.queued == 0 {
@@ -202,14 +202,14 @@ impl Slot {
     }
 }
 
-impl Turn {
-    fn slot(&self) -> &Slot {
-        &self.table.slots[self.slot]
+impl QueueGuard {
+    fn entry(&self) -> &TableEntry {
+        &self.table.entries[self.entry]
     }
 
     /// The result of the reader that this operation follows.
     pub fn result(&self, out: &mut Vec<u8>) -> bool {
-        let state = self.slot().lock();
+        let state = self.entry().lock();
         out.clear();
         out.extend_from_slice(&state.result);
         state.found
@@ -217,23 +217,23 @@ impl Turn {
 
     /// The value of the writer that came last.
     pub fn latest(&self, value: &mut Vec<u8>) {
-        let state = self.slot().lock();
+        let state = self.entry().lock();
         value.clear();
         value.extend_from_slice(&state.buffer);
     }
 
     /// Whether the lock may be handed over to the next writer of the key.
     pub fn may_hand_over(&self) -> bool {
-        let state = self.slot().lock();
+        let state = self.entry().lock();
         let q = &state.queues[self.side as usize];
-        q.queued > 1 && q.chain < LONGEST_CHAIN
+        q.queued > 1 && q.chain < MAX_HANDOVERS
     }
 
-    /// Passes the turn on. Operations of the window share what was done; `read` is the result of a
+    /// Serves the next ticket. Operations of the window share the result; `read` is the result of a
     /// reader.
-    pub fn release(mut self, read: Option<(bool, &[u8])>) {
-        let slot = &self.table.slots[self.slot];
-        let mut state = slot.lock();
+    pub fn publish(mut self, read: Option<(bool, &[u8])>) {
+        let entry = &self.table.entries[self.entry];
+        let mut state = entry.lock();
         if let Some((found, value)) = read {
             state.found = found;
             state.result.clear();
@@ -255,13 +255,13 @@ impl Turn {
         }
         drop(state);
         self.released = true;
-        slot.turns[self.side as usize].release();
+        entry.mutexes[self.side as usize].release();
     }
 
-    /// Passes the turn on, with the lock or without it.
-    pub fn pass(mut self, with_lock: bool) {
-        let slot = &self.table.slots[self.slot];
-        let mut state = slot.lock();
+    /// Serves the next ticket, with the lock or without it.
+    pub fn hand_over(mut self, with_lock: bool) {
+        let entry = &self.table.entries[self.entry];
+        let mut state = entry.lock();
         let q = &mut state.queues[self.side as usize];
         let next = with_lock && q.queued > 1;
         q.chain = if next { q.chain + 1 } else { 0 };
@@ -271,21 +271,21 @@ impl Turn {
         q.handed = next;
         drop(state);
         self.released = true;
-        slot.turns[self.side as usize].release();
+        entry.mutexes[self.side as usize].release();
     }
 }
 
-impl Drop for Turn {
+impl Drop for QueueGuard {
     fn drop(&mut self) {
         if !self.released {
-            let slot = &self.table.slots[self.slot];
-            let mut state = slot.lock();
+            let entry = &self.table.entries[self.entry];
+            let mut state = entry.lock();
             let q = &mut state.queues[self.side as usize];
             q.window = 0;
             q.handed = false;
             q.leave();
             drop(state);
-            slot.turns[self.side as usize].release();
+            entry.mutexes[self.side as usize].release();
         }
     }
 }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     fn join(t: &Arc<LocalTable>, side: Side, value: Option<&[u8]>) {
-        assert!(t.slots[0].join(b"k", side, value));
+        assert!(t.entries[0].join(b"k", side, value));
     }
 
     /// As published: a reader that came after the READ of the reader that it follows.
@@ -307,18 +307,18 @@ mod tests {
     fn a_late_reader_follows() {
         let t = table();
         join(&t, Side::Read, None);
-        let (first, handed) = t.turn(Side::Read);
+        let (first, handed) = t.acquire(Side::Read);
         assert!(!handed);
         // At this point the first reader has READ, and another client overwrites the value. Then
         // the second reader comes.
         join(&t, Side::Read, None);
-        first.release(Some((true, b"old")));
-        let (second, handed) = t.turn(Side::Read);
+        first.publish(Some((true, b"old")));
+        let (second, handed) = t.acquire(Side::Read);
         let mut out = Vec::new();
         assert!(handed && second.result(&mut out) && out == b"old");
-        second.release(None);
+        second.publish(None);
         join(&t, Side::Read, None);
-        assert!(!t.turn(Side::Read).1, "the window is closed");
+        assert!(!t.acquire(Side::Read).1, "the window is closed");
     }
 
     /// As published: a writer comes after the WRITE, and is told that its value was written.
@@ -326,52 +326,52 @@ mod tests {
     fn a_late_writer_follows() {
         let t = table();
         join(&t, Side::Write, Some(b"1"));
-        let (first, _) = t.turn(Side::Write);
+        let (first, _) = t.acquire(Side::Write);
         let mut value = Vec::new();
         first.latest(&mut value);
         assert_eq!(value, b"1");
         join(&t, Side::Write, Some(b"2"));
-        first.release(None);
-        assert!(t.turn(Side::Write).1);
+        first.publish(None);
+        assert!(t.acquire(Side::Write).1);
     }
 
     /// Repaired without an additional verb: one lock protects keys, values and tickets.
     #[test]
-    fn another_key_goes_alone() {
+    fn another_key_acts_alone() {
         let t = table();
         join(&t, Side::Write, Some(b"1"));
-        assert!(!t.slots[0].join(b"other", Side::Write, Some(b"2")));
-        let (turn, _) = t.turn(Side::Write);
+        assert!(!t.entries[0].join(b"other", Side::Write, Some(b"2")));
+        let (guard, _) = t.acquire(Side::Write);
         let mut value = Vec::new();
-        turn.latest(&mut value);
+        guard.latest(&mut value);
         assert_eq!(value, b"1");
     }
 
     #[test]
-    fn who_gives_up_hands_nothing_over() {
+    fn a_dropped_guard_hands_nothing_over() {
         let t = table();
         join(&t, Side::Write, Some(b"1"));
-        let (turn, _) = t.turn(Side::Write);
+        let (guard, _) = t.acquire(Side::Write);
         join(&t, Side::Write, Some(b"2"));
-        drop(turn);
-        let (turn, handed) = t.turn(Side::Write);
+        drop(guard);
+        let (guard, handed) = t.acquire(Side::Write);
         assert!(!handed);
-        turn.pass(true);
-        assert!(t.slots[0].lock().queues[1].key.is_empty(), "nobody queues");
+        guard.hand_over(true);
+        assert!(t.entries[0].lock().queues[1].key.is_empty(), "the queue is empty");
     }
 
     #[test]
     fn locks_are_handed_over_a_bounded_number_of_times() {
         let t = table();
         join(&t, Side::Write, None);
-        let (mut turn, _) = t.turn(Side::Write);
+        let (mut guard, _) = t.acquire(Side::Write);
         for n in 0..20 {
             join(&t, Side::Write, None);
-            let may = turn.may_hand_over();
-            turn.pass(may);
-            let (next, handed) = t.turn(Side::Write);
+            let may = guard.may_hand_over();
+            guard.hand_over(may);
+            let (next, handed) = t.acquire(Side::Write);
             assert_eq!(handed, n % 9 != 8, "{n}");
-            turn = next;
+            guard = next;
         }
     }
 }

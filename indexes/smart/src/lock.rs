@@ -16,7 +16,7 @@
 //! be the tag of an earlier holder of the same compute node. A client holds at most one lock of the
 //! tables at a time, so lock waits have no cycle, although objects share words.
 //!
-//! A crash of a holder leaves its tag in the word for ever. As published no client looks for an
+//! A crash of a holder leaves its tag in the word for ever. As published no client recovers an
 //! abandoned lock: later clients time out.
 
 use dmtree_fabric::verb::{cas, write};

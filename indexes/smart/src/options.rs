@@ -44,7 +44,7 @@ pub struct Options {
     /// As published: a client that splits a node or a leaf does not wait for the repair of the old
     /// child.
     pub lazy_repairs: bool,
-    /// As published: scans trust cached nodes. Otherwise they begin at the root.
+    /// As published: scans rely on cached nodes. Otherwise they begin at the root.
     pub cached_scans: bool,
     /// Repair: a batch of delegation or combining is closed when its verb is posted.
     pub closed_batches: bool,
@@ -212,7 +212,7 @@ impl Options {
         }
         if !self.lock_free && self.in_place && !self.rear_lock {
             return Err(Error::invalid(
-                "in_place without rear_lock and without lock_free: a node and its leaf can share a lock, whose holder then waits for itself",
+                "in_place without rear_lock and without lock_free: a node and its leaf can share a lock, and its holder then waits for itself",
             ));
         }
         if self.combining && self.has_lock_table() {

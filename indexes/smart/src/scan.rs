@@ -8,8 +8,8 @@
 //!
 //! Invariants: the front is in key order, and no key of the range is outside of the front and the
 //! unknown rest. Each pair is current at the READ of its leaf; a scan is no snapshot. With
-//! `cached_scans` (as published) the scan trusts copies of nodes, and misses slots that they lack;
-//! otherwise it begins at the root slot and READs every node on its way.
+//! `cached_scans` (as published) the scan relies on copies of nodes, and misses slots that they
+//! lack; otherwise it begins at the root slot and READs every node on its way.
 //!
 //! A scan changes nothing but the cache, so a crash leaves nothing behind.
 
@@ -194,7 +194,7 @@ impl Smart {
         scan.front = open;
     }
 
-    /// READs what the next pairs need: their leaves, and the nodes before them.
+    /// READs the objects that the next pairs need: their leaves, and the nodes before them.
     async fn read_together(&self, scan: &mut Scan<'_>, wanted: usize) -> Result<()> {
         let g = &self.node.g;
         let (mut verbs, mut bytes) = (VerbVec::new(), 0);

@@ -29,12 +29,12 @@ use crate::cursor::Cursor;
 use crate::format::leaf::{self, LockWord, VALID_OFFSET};
 use crate::format::slot::Slot;
 use crate::lock::{LONG_PAUSE_NS, SPINS};
-use crate::write::{Company, Job, Written};
+use crate::write::{Job, Sharing, Written};
 
 const UPDATED: Written = (Outcome::Done, OpOutcome::Hit);
 
 impl Smart {
-    /// What a write does at its key's leaf. `None`: the slot has changed, and the descent goes on
+    /// The write at its key's leaf. `None`: the slot has changed, and the descent goes on
     /// from its new word.
     pub(crate) async fn found(
         &self,
@@ -78,13 +78,13 @@ impl Smart {
         at: GlobalAddr,
         mut image: Buf,
     ) -> Result<()> {
-        let handed = matches!(job.company, Company::Handover(_, true));
+        let handed = matches!(job.sharing, Sharing::Handover(_, true));
         if !handed {
             self.lock_rear(at, &image).await?;
         }
         job.latest();
-        let hand_over = match &job.company {
-            Company::Handover(turn, _) => turn.may_hand_over(),
+        let hand_over = match &job.sharing {
+            Sharing::Handover(guard, _) => guard.may_hand_over(),
             _ => false,
         };
         let g = &self.node.g;
@@ -94,10 +94,10 @@ impl Smart {
         self.ep.step(Step::Entry);
         self.ep.write(at, image).await.map_err(Error::effect_unknown)?;
         self.ep.point().await;
-        if matches!(job.company, Company::Handover(..))
-            && let Company::Handover(turn, _) = std::mem::replace(&mut job.company, Company::None)
+        if matches!(job.sharing, Sharing::Handover(..))
+            && let Sharing::Handover(guard, _) = std::mem::replace(&mut job.sharing, Sharing::None)
         {
-            turn.pass(hand_over);
+            guard.hand_over(hand_over);
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ impl Smart {
         });
         let Some((n, is_clean)) = seen else { return must(false, "no node", at) };
         must(is_clean, "slots beyond its type", at)?;
-        must(d.slot.kind() == Some(n.header.kind), "the slot says another type", at)?;
+        must(d.slot.kind() == Some(n.header.kind), "the slot has another type", at)?;
         let depth = usize::from(n.header.depth);
         let next = d.prefix.len() + 1;
         must(depth <= next && n.header.discriminates() >= next, "begins somewhere else", at)?;
@@ -82,7 +82,7 @@ impl Smart {
         // bytes of the path.
         must(depth == next || !self.node.o.help_types, "a header that was not shortened", at)?;
         let (way, rest) = n.header.shared().split_at(next - depth);
-        must(d.prefix.ends_with(way), "other bytes than those of its way", at)?;
+        must(d.prefix.ends_with(way), "other bytes than those of its path", at)?;
         let taken = n.taken();
         must(n.slots[taken..].iter().all(|s| s.is_empty()), "a slot behind an empty one", at)?;
         must(taken > 0, "empty", at)?;
@@ -103,7 +103,7 @@ impl Smart {
         let g = &self.node.g;
         let at = d.slot.child();
         let size = if g.leaf_bytes() < 128 { g.leaf_bytes() } else { 0 };
-        must(d.slot.leaf_bytes() == size, "the slot says another size", at)?;
+        must(d.slot.leaf_bytes() == size, "the slot has another size", at)?;
         let bytes = self.ep.read(at, g.leaf_bytes() as u32).await?;
         let seen = bytes.extract(|b| {
             let l = leaf::check(g, b)?;
@@ -113,7 +113,7 @@ impl Smart {
             return must(false, "a checksum that is wrong", at);
         };
         must(valid, "an invalid leaf", at)?;
-        must(fits, "a key that its way does not lead to", at)?;
+        must(fits, "a key that its path does not lead to", at)?;
         must(!is_locked, "a locked leaf", at)?;
         shape.keys += 1;
         shape.structure_bytes += g.leaf_footprint() as u64;

@@ -3,7 +3,7 @@
 //!
 //! Order of a write:
 //! 1. With combining or hand-over, the write joins the writers of its key on this compute node: it
-//!    leads a batch, follows in one, or gets a leaf lock handed over (`Company`). A follower
+//!    leads a batch, follows in one, or gets a leaf lock handed over (`Sharing`). A follower
 //!    returns the leader's outcome, and posts no verb.
 //! 2. `start` takes the deepest cached slot, or READs the root slot.
 //! 3. The descent READs nodes and, at the end, a leaf. With locked nodes (ART) it holds the lock of
@@ -28,23 +28,23 @@ use dmtree_parts::{Outcome, Write};
 use crate::client::Smart;
 use crate::cursor::{Cursor, parts_at};
 use crate::format::{byte_at, leaf};
-use crate::local::{Entered, Side, Turn};
+use crate::local::{Entered, QueueGuard, Side};
 use crate::lock::Held;
 
 /// The outcome of a write, and how it is counted.
 pub(crate) type Written = (Outcome, OpOutcome);
 
-/// How other writers of this compute node take part in a write.
-pub(crate) enum Company {
-    /// No other writer takes part.
+/// How a write shares its verbs or its lock with other writers of this compute node.
+pub(crate) enum Sharing {
+    /// The write shares nothing.
     None,
     /// As published: the write takes the value of the writer that came last.
-    Window(Turn),
+    Window(QueueGuard),
     /// The write takes the last value that joined before the batch was closed.
     Group(Lease),
     /// The lock of the leaf passes from one writer to the next; `true`: this writer has inherited
     /// it.
-    Handover(Turn, bool),
+    Handover(QueueGuard, bool),
 }
 
 /// A write in progress.
@@ -53,7 +53,7 @@ pub(crate) struct Job<'a> {
     pub w: Write<'a>,
     /// The value to write.
     pub value: Vec<u8>,
-    pub company: Company,
+    pub sharing: Sharing,
     /// The lock of the node that has the current slot of the descent.
     pub held: Option<Held>,
     /// The leaf that was written for the key and that no slot names yet.
@@ -61,23 +61,23 @@ pub(crate) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(key: &'a [u8], w: Write<'a>, value: &[u8], company: Company) -> Self {
-        Self { key, w, value: value.to_vec(), company, held: None, leaf: None }
+    fn new(key: &'a [u8], w: Write<'a>, value: &[u8], sharing: Sharing) -> Self {
+        Self { key, w, value: value.to_vec(), sharing, held: None, leaf: None }
     }
 
     /// Fixes the value: called directly before it is written.
     pub fn latest(&mut self) {
-        match &mut self.company {
-            Company::Window(turn) => turn.latest(&mut self.value),
-            Company::Group(lease) => lease.seal(&mut self.value),
-            Company::None | Company::Handover(..) => {}
+        match &mut self.sharing {
+            Sharing::Window(guard) => guard.latest(&mut self.value),
+            Sharing::Group(lease) => lease.seal(&mut self.value),
+            Sharing::None | Sharing::Handover(..) => {}
         }
     }
 
     /// Whether other writers could join until now. They may have begun after the key was searched.
     fn could_be_joined(&mut self) -> bool {
-        match &mut self.company {
-            Company::Group(lease) => lease.seal_only(),
+        match &mut self.sharing {
+            Sharing::Group(lease) => lease.seal_only(),
             _ => false,
         }
     }
@@ -99,14 +99,14 @@ impl Smart {
         let scope = self.ep.begin(kind);
         self.retried.set(false);
         let o = &self.node.o;
-        let job = |company| Job::new(key, w, value, company);
+        let job = |sharing| Job::new(key, w, value, sharing);
         let (outcome, counted) = match intent {
             Some(intent) if o.combining && o.closed_batches => {
                 self.write_in_group(key, w, &intent).await?
             }
             Some(intent) if o.combining => self.write_in_window(key, w, &intent).await?,
             Some(_) if o.rear_lock => self.write_handing_over(key, w, value).await?,
-            _ => self.write_alone(&mut job(Company::None)).await?,
+            _ => self.write_alone(&mut job(Sharing::None)).await?,
         };
         scope.end(self.outcome(counted));
         Ok(outcome)
@@ -124,19 +124,19 @@ impl Smart {
         let hash = KeyHash::of(key);
         let table = &self.node.local;
         match table.enter(&self.ep, (key, hash), Side::Write, Some(value)).await? {
-            Entered::Alone => self.write_alone(&mut Job::new(key, w, value, Company::None)).await,
-            Entered::Follower(turn) => {
-                turn.release(None);
+            Entered::Alone => self.write_alone(&mut Job::new(key, w, value, Sharing::None)).await,
+            Entered::Follower(guard) => {
+                guard.publish(None);
                 Ok((Outcome::Done, OpOutcome::Shared))
             }
-            Entered::Winner(turn) => {
-                let mut job = Job::new(key, w, value, Company::Window(turn));
+            Entered::Winner(guard) => {
+                let mut job = Job::new(key, w, value, Sharing::Window(guard));
                 let written = self.write_alone(&mut job).await?;
                 self.ep.point().await;
-                if let Company::Window(turn) = job.company
+                if let Sharing::Window(guard) = job.sharing
                     && written.0 == Outcome::Done
                 {
-                    turn.release(None);
+                    guard.publish(None);
                 }
                 Ok(written)
             }
@@ -155,18 +155,18 @@ impl Smart {
         let arrival = self.node.writers.arrive(key, KeyHash::of(key), intent);
         self.ep.point().await;
         match arrival {
-            Arrival::Alone => self.write_alone(&mut Job::new(key, w, value, Company::None)).await,
+            Arrival::Alone => self.write_alone(&mut Job::new(key, w, value, Sharing::None)).await,
             Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
                 Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
                 Shared::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
             },
             Arrival::Lead(mut lease) => {
                 lease.begin(&self.ep).await?;
-                let mut job = Job::new(key, w, value, Company::Group(lease));
+                let mut job = Job::new(key, w, value, Sharing::Group(lease));
                 let result = self.write_alone(&mut job).await;
                 job.latest();
                 self.ep.point().await;
-                if let Company::Group(lease) = job.company {
+                if let Sharing::Group(lease) = job.sharing {
                     lease.finish(&result.clone().map(|(o, _)| Shared::Wrote(o)), None);
                 }
                 result
@@ -177,20 +177,20 @@ impl Smart {
     /// The lock of a leaf passes from one writer of the key to the next.
     async fn write_handing_over(&self, key: &[u8], w: Write<'_>, value: &[u8]) -> Result<Written> {
         let hash = KeyHash::of(key);
-        let company = match self.node.local.enter(&self.ep, (key, hash), Side::Write, None).await? {
-            Entered::Alone => Company::None,
-            Entered::Winner(turn) => Company::Handover(turn, false),
-            Entered::Follower(turn) => Company::Handover(turn, true),
+        let sharing = match self.node.local.enter(&self.ep, (key, hash), Side::Write, None).await? {
+            Entered::Alone => Sharing::None,
+            Entered::Winner(guard) => Sharing::Handover(guard, false),
+            Entered::Follower(guard) => Sharing::Handover(guard, true),
         };
-        self.write_alone(&mut Job::new(key, w, value, company)).await
+        self.write_alone(&mut Job::new(key, w, value, sharing)).await
     }
 
     pub(crate) async fn write_alone(&self, job: &mut Job<'_>) -> Result<Written> {
-        let mut result = self.go_down(job).await;
+        let mut result = self.descend(job).await;
         if matches!(result, Ok((Outcome::NotFound, _))) && job.could_be_joined() {
             // The absence may be older than a member of the batch, so the search is repeated for
             // all.
-            result = self.go_down(job).await;
+            result = self.descend(job).await;
         }
         if let Some(held) = job.held.take() {
             self.unlock(held).await?;
@@ -203,7 +203,7 @@ impl Smart {
     }
 
     /// Descends to the key's leaf, or to the place where it belongs.
-    async fn go_down(&self, job: &mut Job<'_>) -> Result<Written> {
+    async fn descend(&self, job: &mut Job<'_>) -> Result<Written> {
         let key = job.key;
         let mut c = self.start(key).await?;
         if !self.node.o.lock_free && !job.is_update() {

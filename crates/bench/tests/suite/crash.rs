@@ -1,4 +1,4 @@
-//! A small crash experiment: a node dies under simulated load.
+//! A small crash experiment: a node crashes under simulated load.
 
 use dmtree_bench::crash::{Setup, dmtree};
 
@@ -25,7 +25,11 @@ fn survivors_come_back_and_nothing_acknowledged_is_lost() {
         assert!(whats.contains(&"its tables have new homes"), "{whats:?}");
         let lease_ns = o.setup.lease_us * 1000;
         assert!(o.longest_read_ns < lease_ns, "readers wait for no lease: {}", o.text());
-        assert!(o.longest_update_ns > lease_ns / 2, "somebody waits for the dead: {}", o.text());
+        assert!(
+            o.longest_update_ns > lease_ns / 2,
+            "updates wait for the crashed node: {}",
+            o.text()
+        );
         assert!(o.svg().contains("its tables have new homes"));
     }
 }
@@ -40,7 +44,7 @@ fn readers_do_not_notice_and_a_run_is_a_function_of_its_seed() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_settings_are_refused() {
     for (bad, words) in [
         (Setup { cns: 1, ..small() }, "cns is 1; it must be 2 to 64"),
         (Setup { until_us: 500, ..small() }, "until-us is 500"),

@@ -9,5 +9,5 @@ mod results;
 mod sherman;
 mod simulated;
 mod smart;
-mod smart_hazards;
+mod smart_defects;
 mod toy;

@@ -68,7 +68,7 @@ fn two_level_versions_are_found_wrong_even_on_kind_hardware() {
 /// Each published defect by itself, with the others repaired: the seed that shows it, even on
 /// hardware that tears no line and lets bytes land in order. DESIGN.md has the seeds.
 #[test]
-fn each_published_mutant_is_found_by_itself() {
+fn each_published_defect_is_found_by_itself() {
     let (eager, retry) = (("lazy_splits", false), ("retry_torn", true));
     let wrong =
         |system, options: &[_], seeds| first_wrong_with(system, options, &KIND_HARDWARE, seeds);
@@ -137,7 +137,7 @@ fn locked_reads_are_sound() {
 /// chunk that was given back in between was in no log: it was taken for lost, and had two owners
 /// after its memory node granted it again.
 #[test]
-fn a_chunk_given_back_before_a_gc_was_heard_of_is_nobodys() {
+fn a_chunk_given_back_before_a_gc_began_has_no_owner() {
     let system = find("sherman").expect("a system");
     for seed in [102_330, 102_875] {
         let setting = Setting { node_faults: NodeFaultSet::All, ..Setting::default() };
@@ -146,10 +146,10 @@ fn a_chunk_given_back_before_a_gc_was_heard_of_is_nobodys() {
     }
 }
 
-/// As published no client looks for the holder of a lock. After the holder's death other clients
+/// As published no client recovers an abandoned lock. After a crash of the holder other clients
 /// wait for ever.
 #[test]
-fn a_dead_holder_keeps_the_published_lock() {
+fn a_crashed_holder_keeps_the_published_lock() {
     // `fg` is not marked as recovering, and would not get crashes.
     let mut system = find("fg").expect("a system");
     system.recovers = true;

@@ -164,7 +164,7 @@ fn finished_cells_are_taken_over_and_other_settings_refused() {
 }
 
 #[test]
-fn sweeps_share_what_is_loaded() {
+fn sweeps_share_the_loaded_index() {
     let r = small("workloads = [\"search\"]\nsweep = { threads = [1, 4] }\n");
     let labels: Vec<String> = r.cells.iter().map(Cell::label).collect();
     assert_eq!(labels, ["dmtree [threads=1]", "dmtree [threads=4]"]);
@@ -179,7 +179,7 @@ fn sweeps_share_what_is_loaded() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_refused() {
+fn impossible_simulations_are_refused() {
     let bad = |text: &str| resolved(text).unwrap_err();
     assert!(matches!(bad("profile = \"cx9\"\n"), Failure::Input(m) if m.contains("cx6-200g")));
     for (text, word) in [

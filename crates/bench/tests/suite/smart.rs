@@ -1,4 +1,4 @@
-//! The steps from ART to SMART on the adversarial fabric: the sound ones. `smart_hazards` shows the
+//! The steps from ART to SMART on the adversarial fabric: the sound ones. `smart_defects` shows the
 //! published defects one at a time.
 
 use dmtree_bench::checked::{Setting, case, grants};

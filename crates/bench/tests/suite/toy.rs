@@ -26,7 +26,7 @@ static MAPS: Mutex<BTreeMap<u64, Map>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-enum Lie {
+enum Mutant {
     #[default]
     None,
     ForgetsReads,
@@ -43,13 +43,13 @@ enum Lie {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Options {
-    lie: Lie,
+    mutant: Mutant,
 }
 
 struct Node {
     map: Map,
-    lie: Lie,
-    turn: AtomicU64,
+    mutant: Mutant,
+    calls: AtomicU64,
     made_by: std::thread::ThreadId,
 }
 
@@ -64,8 +64,8 @@ impl Toy {
     }
 
     /// Whether this call returns a wrong result: at intervals.
-    fn lies(&self, lie: Lie) -> bool {
-        self.node.lie == lie && self.node.turn.fetch_add(1, Ordering::Relaxed) % 1000 == 999
+    fn misbehaves(&self, mutant: Mutant) -> bool {
+        self.node.mutant == mutant && self.node.calls.fetch_add(1, Ordering::Relaxed) % 1000 == 999
     }
 }
 
@@ -88,11 +88,11 @@ impl RangeIndex for Toy {
         let id = ep.core().block_on(ep.slot(), ep.faa(root.word, 0))?;
         let map = MAPS.lock().unwrap()[&id].clone();
         let made_by = std::thread::current().id();
-        Ok(Arc::new(Node { map, lie: o.lie, turn: AtomicU64::new(0), made_by }))
+        Ok(Arc::new(Node { map, mutant: o.mutant, calls: AtomicU64::new(0), made_by }))
     }
     fn client(ep: Endpoint, node: Arc<Node>) -> Self {
         let elsewhere = node.made_by != std::thread::current().id();
-        assert!(node.lie != Lie::PanicsWhenMade || !elsewhere, "a lie");
+        assert!(node.mutant != Mutant::PanicsWhenMade || !elsewhere, "a mutant panics");
         Self { ep, node }
     }
     fn endpoint(&self) -> &Endpoint {
@@ -103,12 +103,12 @@ impl RangeIndex for Toy {
         let ep = self.ep.clone();
         let op = ep.begin(OpKind::Get);
         out.clear();
-        assert!(!self.lies(Lie::PanicsInReads), "a lie");
+        assert!(!self.misbehaves(Mutant::PanicsInReads), "a mutant panics");
         let found = self.map().get(key).cloned();
-        let found = found.filter(|_| !self.lies(Lie::ForgetsReads));
+        let found = found.filter(|_| !self.misbehaves(Mutant::ForgetsReads));
         if let Some(v) = &found {
             out.extend_from_slice(v);
-            if self.lies(Lie::WrongValues) {
+            if self.misbehaves(Mutant::WrongValues) {
                 out[0] ^= 1;
             }
         }
@@ -121,8 +121,8 @@ impl RangeIndex for Toy {
         let op = ep.begin(OpKind::Put);
         let there = self.map().contains_key(key);
         let outcome = match w {
-            Write::Insert(_) if there || self.lies(Lie::SayExists) => Outcome::Exists,
-            Write::Insert(_) if self.lies(Lie::LosesInserts) => Outcome::Done,
+            Write::Insert(_) if there || self.misbehaves(Mutant::SayExists) => Outcome::Exists,
+            Write::Insert(_) if self.misbehaves(Mutant::LosesInserts) => Outcome::Done,
             Write::Update(_) | Write::Delete if !there => Outcome::NotFound,
             Write::Put(v) | Write::Insert(v) | Write::Update(v) => {
                 self.map().insert(key.to_vec(), v.to_vec());
@@ -152,15 +152,15 @@ impl RangeIndex for Toy {
         let more = pairs.len() > limit;
         pairs.truncate(limit);
         let resume = pairs.last().map(|(k, _)| Resume(Bound::Excluded(k.clone())));
-        if pairs.len() > 2 && self.lies(Lie::SkipsInScans) {
+        if pairs.len() > 2 && self.misbehaves(Mutant::SkipsInScans) {
             pairs.remove(1);
         }
-        if pairs.len() > 2 && self.lies(Lie::Unordered) {
+        if pairs.len() > 2 && self.misbehaves(Mutant::Unordered) {
             pairs.swap(0, 1);
         }
         pairs.iter().for_each(|(k, v)| page.push(k, v));
         op.end(OpOutcome::Other);
-        let early = self.lies(Lie::StopsScansEarly);
+        let early = self.misbehaves(Mutant::StopsScansEarly);
         Ok(if more && !early { resume } else { None })
     }
 
@@ -173,7 +173,7 @@ impl RangeIndex for Toy {
         let mut n = 0;
         for (k, v) in pairs {
             n += 1;
-            if !(self.node.lie == Lie::DropsInLoad && n == 500) {
+            if !(self.node.mutant == Mutant::DropsInLoad && n == 500) {
                 self.map().insert(k, v);
             }
         }
@@ -190,8 +190,8 @@ impl RangeIndex for Toy {
     }
 }
 
-fn measure(lie: Lie, workload: &str, layer: Layer, stop: bool) -> Result<Vec<Measured>> {
-    let system = System::of::<Toy>("toy", "toy", "a map", &Options { lie });
+fn measure(mutant: Mutant, workload: &str, layer: Layer, stop: bool) -> Result<Vec<Measured>> {
+    let system = System::of::<Toy>("toy", "toy", "a map", &Options { mutant });
     let layer = Layer {
         keys: layer.keys.or(Some(2000)),
         ops: layer.ops.or(Some(20_000)),
@@ -228,7 +228,7 @@ fn an_honest_index_has_no_errors() {
     for workload in ["search", "search-absent", "insert", "update", "delete", "scan"] {
         for load_by in [LoadBy::Bulk, LoadBy::Put] {
             let layer = Layer { load_by: Some(load_by), ..Layer::default() };
-            let m = measure(Lie::None, workload, layer, false).unwrap().remove(0);
+            let m = measure(Mutant::None, workload, layer, false).unwrap().remove(0);
             assert_eq!(m.tally.errors, 0, "{workload}: {:?}", m.tally.samples);
             let due = if workload == "delete" { 2000 } else { 20_000 };
             assert_eq!(m.tally.ops, due, "{workload}");
@@ -239,38 +239,38 @@ fn an_honest_index_has_no_errors() {
         }
     }
     for workload in ["ycsb-a", "ycsb-d", "ycsb-e", "ycsb-f"] {
-        let m = measure(Lie::None, workload, Layer::default(), false).unwrap().remove(0);
+        let m = measure(Mutant::None, workload, Layer::default(), false).unwrap().remove(0);
         assert_eq!(m.tally.errors, 0, "{workload}: {:?}", m.tally.samples);
     }
 }
 
 #[test]
-fn every_lie_is_seen() {
-    for (lie, workload, word) in [
-        (Lie::ForgetsReads, "search", "absent"),
-        (Lie::WrongValues, "search", "not written for this key"),
-        (Lie::SkipsInScans, "scan", "misses"),
-        (Lie::SkipsInScans, "ycsb-e", "misses"),
-        (Lie::StopsScansEarly, "scan", "although"),
-        (Lie::Unordered, "scan", ""),
-        (Lie::LosesInserts, "insert", "keys where"),
-        (Lie::SayExists, "insert", "Exists"),
+fn every_mutant_is_found() {
+    for (mutant, workload, word) in [
+        (Mutant::ForgetsReads, "search", "absent"),
+        (Mutant::WrongValues, "search", "not written for this key"),
+        (Mutant::SkipsInScans, "scan", "misses"),
+        (Mutant::SkipsInScans, "ycsb-e", "misses"),
+        (Mutant::StopsScansEarly, "scan", "although"),
+        (Mutant::Unordered, "scan", ""),
+        (Mutant::LosesInserts, "insert", "keys where"),
+        (Mutant::SayExists, "insert", "Exists"),
     ] {
-        let m = measure(lie, workload, Layer { warmup: Some(0.0), ..Layer::default() }, false);
+        let m = measure(mutant, workload, Layer { warmup: Some(0.0), ..Layer::default() }, false);
         match m {
             Ok(mut all) => {
                 let t = all.remove(0).tally;
-                assert!(t.errors > 0, "{lie:?} in {workload}");
-                assert!(t.samples.iter().any(|s| s.contains(word)), "{lie:?}: {:?}", t.samples);
+                assert!(t.errors > 0, "{mutant:?} in {workload}");
+                assert!(t.samples.iter().any(|s| s.contains(word)), "{mutant:?}: {:?}", t.samples);
             }
             // The warm-up has already found it.
             Err(Failure::Violation(_)) => {
-                assert!([Lie::ForgetsReads, Lie::WrongValues].contains(&lie))
+                assert!([Mutant::ForgetsReads, Mutant::WrongValues].contains(&mutant))
             }
-            Err(e) => panic!("{lie:?}: {e}"),
+            Err(e) => panic!("{mutant:?}: {e}"),
         }
     }
-    let e = measure(Lie::DropsInLoad, "search", Layer::default(), false).unwrap_err();
+    let e = measure(Mutant::DropsInLoad, "search", Layer::default(), false).unwrap_err();
     assert!(e.to_string().contains("1999") && e.exit_code() == 1, "{e}");
 }
 
@@ -278,16 +278,16 @@ fn every_lie_is_seen() {
 /// panicking clients ended the process.
 #[test]
 fn a_panic_ends_a_cell() {
-    for lie in [Lie::PanicsWhenMade, Lie::PanicsInReads] {
-        let e = measure(lie, "search", Layer::default(), false).unwrap_err();
-        assert!(e.to_string().contains("panicked") && e.exit_code() == 1, "{lie:?}: {e}");
+    for mutant in [Mutant::PanicsWhenMade, Mutant::PanicsInReads] {
+        let e = measure(mutant, "search", Layer::default(), false).unwrap_err();
+        assert!(e.to_string().contains("panicked") && e.exit_code() == 1, "{mutant:?}: {e}");
     }
 }
 
 #[test]
 fn a_stop_ends_a_group() {
     assert_eq!(
-        measure(Lie::None, "search", Layer::default(), true).unwrap_err(),
+        measure(Mutant::None, "search", Layer::default(), true).unwrap_err(),
         Failure::Interrupted
     );
 }
@@ -295,7 +295,7 @@ fn a_stop_ends_a_group() {
 #[test]
 fn a_time_limit_ends_a_cell() {
     let layer = Layer { ops: Some(u64::MAX), duration: Some(0.05), ..Layer::default() };
-    let m = measure(Lie::None, "search", layer, false).unwrap().remove(0);
+    let m = measure(Mutant::None, "search", layer, false).unwrap().remove(0);
     assert_eq!(m.tally.ended.name(), "duration");
     assert!(m.tally.ops > 0);
 }

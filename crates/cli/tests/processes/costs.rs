@@ -1,4 +1,5 @@
-//! What operations cost over processes: the verbs of one process, and the same whatever came before.
+//! The costs of operations over processes: the verbs of one process, and the same after any
+//! history.
 
 use std::process::{Command, Stdio};
 
@@ -13,7 +14,7 @@ fn cells(
 ) -> Vec<serde_json::Value> {
     let args = ["bench", "quick", "--systems", systems, "--workloads", "search,update,insert"];
     let small = ["--distributions", "uniform", "--keys", keys, "--ops", "2000", "--cns", "2"];
-    // Caches are warm however slow the machine is: what they miss is not what is compared.
+    // Caches are warm however slow the machine is: cache misses are not compared.
     let small = [&small[..], &["--warmup", "60"]].concat();
     let more = ["--threads", clients.0, "--coroutines", clients.1, "--json", "-q"];
     let out = Command::new(binary())
@@ -29,14 +30,14 @@ fn cells(
     cells
 }
 
-/// Those that bear several clients on any fabric.
+/// Systems that are sound with several clients on any fabric.
 const SOUND: &str = "dmtree,dmtree-tables-on-mn,dmtree-no-rtc";
 
 /// One of each family.
 const SYSTEMS: &str = "dmtree,fptree,dmtree-published,sherman-published";
 
-/// The workloads of the bench run on processes, with every result checked, and one client posts the verbs that it posts in one
-/// process, exactly.
+/// The workloads of the bench run on processes, with every result checked, and one client posts the
+/// verbs that it posts in one process, exactly.
 #[test]
 fn the_bench_runs_on_a_memory_node_of_its_own() {
     let _machine = alone();
@@ -51,10 +52,10 @@ fn the_bench_runs_on_a_memory_node_of_its_own() {
     assert_eq!(counts(&fabric), counts("local"));
 }
 
-/// Several clients get in each other's way, in one process or not: their verbs per operation are within 3 %, what they try again
-/// (atomics beyond the others') included. Keys are many, for how often two meet is chance.
+/// Several clients conflict, in one process or not: their verbs per operation are within 3 %,
+/// retries (additional atomics) included. Keys are many, because the number of conflicts is random.
 #[test]
-#[expect(clippy::disallowed_macros, reason = "what differs")]
+#[expect(clippy::disallowed_macros, reason = "prints the differences")]
 fn several_clients_post_nearly_the_verbs_of_one_process() {
     let _machine = alone();
     let verbs = |c: &serde_json::Value, side: &str| -> f64 {
@@ -91,7 +92,7 @@ fn systems_conform_on_two_processes() {
     assert_eq!(said.matches("two processes").count(), 5, "{said}");
 }
 
-/// Operations that a process has done, and their round trips, as its shell says.
+/// The number of operations of a process, and their round trips, as its shell reports them.
 fn operations(p: &mut Process) -> (f64, f64) {
     p.say("stats");
     for _ in 0..20 {
@@ -105,9 +106,10 @@ fn operations(p: &mut Process) -> (f64, f64) {
     panic!("no line of operations")
 }
 
-/// A reader of what a process that has left had loaded: after a first pass, its gets take a round trip.
+/// A reader of keys that a process has loaded and left: after a first pass, its gets take one round
+/// trip.
 #[test]
-fn gets_of_what_a_process_left_take_one_round_trip() {
+fn gets_of_keys_of_a_process_that_left_take_one_round_trip() {
     const KEYS: usize = 3_000;
     let _machine = alone();
     let (_mn, at) = memnode();

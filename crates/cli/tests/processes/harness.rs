@@ -1,4 +1,4 @@
-//! Starting processes, talking to them, and waiting for what they say.
+//! Starts processes, sends them lines, and waits for their output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
@@ -14,7 +14,7 @@ pub fn binary() -> String {
     std::env::var("DMTREE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_dmtree").to_owned())
 }
 
-/// What carries verbs: tcp, or verbs where there is an RDMA device.
+/// The fabric: tcp, or verbs where there is an RDMA device.
 pub fn fabric() -> String {
     std::env::var("DMTREE_TEST_FABRIC").unwrap_or_else(|_| "tcp".to_owned())
 }
@@ -24,12 +24,12 @@ pub fn lease_ms() -> u64 {
     if fabric() == "tcp" { 300 } else { 1_500 }
 }
 
-/// So many leases.
+/// The duration of `n` leases.
 pub fn leases(n: u64) -> Duration {
     Duration::from_millis(lease_ms() * n)
 }
 
-/// The machine without another test that keeps both cores busy, or that minds if one does.
+/// Excludes other tests that keep both cores busy, or that depend on idle cores.
 pub fn alone() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -47,7 +47,7 @@ pub fn within<T>(limit: Duration, mut ask: impl FnMut() -> Result<T, String>) ->
     }
 }
 
-/// Scenes that mostly wait, all at once.
+/// Runs scenarios that mostly wait, all at once.
 pub fn together(scenarios: &[(&str, fn())]) {
     let caught = std::thread::scope(|scope| {
         let started: Vec<_> =
@@ -69,7 +69,7 @@ pub struct Process {
     pub child: Child,
     input: Option<ChildStdin>,
     answers: Receiver<String>,
-    /// All that it has said on standard error.
+    /// All of its standard error.
     notes: Arc<Mutex<Vec<String>>>,
 }
 
@@ -133,7 +133,7 @@ impl Process {
         (self.ask(line), began.elapsed())
     }
 
-    /// All that a process that has ended has said and that was not heard yet, on both streams.
+    /// The unread output of a process that has ended, of both streams.
     pub fn everything(&self) -> Vec<String> {
         let mut all = self.notes();
         while let Some(line) = self.heard() {
@@ -143,7 +143,7 @@ impl Process {
         all
     }
 
-    /// All that it has said on standard error so far.
+    /// All of its standard error so far.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -153,7 +153,7 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// Lets it leave in good order.
+    /// Lets it leave in an orderly way.
     pub fn quit(mut self) {
         self.say("quit");
         within(PATIENCE, || {
@@ -167,7 +167,7 @@ impl Process {
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
     }
 
-    /// Stands still for a while.
+    /// Stops the process for a while.
     pub fn pause(&self, time: Duration) {
         pause(&[self], time);
     }
@@ -187,7 +187,7 @@ impl Process {
     }
 }
 
-/// Several processes stand still for a while.
+/// Stops several processes for a while.
 pub fn pause(all: &[&Process], time: Duration) {
     all.iter().for_each(|p| p.signal("-STOP"));
     std::thread::sleep(time);
@@ -279,7 +279,7 @@ pub fn run_shell(at: &str, lines: &str) -> (Option<i32>, String) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary");
-    // It may have ended before it has read them: its output says why.
+    // It may have ended before it has read them: its output shows why.
     let _ = writeln!(child.stdin.take().expect("piped"), "{lines}");
     let out = child.wait_with_output().expect("it ends");
     (out.status.code(), said(&out))
@@ -291,7 +291,7 @@ pub fn run(args: &[&str]) -> (Option<i32>, String) {
     (out.status.code(), said(&out))
 }
 
-/// All that a process has said.
+/// All output of a process.
 pub fn said(out: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     text(&out.stdout) + &text(&out.stderr)

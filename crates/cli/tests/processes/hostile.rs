@@ -1,7 +1,9 @@
-//! Hostile inputs and hostile connections against a memory node, from peers that have the pool's key and from peers that do not, while a
-//! compute process works. What they cost: the node's memory, and the time of the process's operations.
+//! Hostile inputs and hostile connections against a memory node, from peers that have the pool's
+//! key and from peers that do not, while a compute process works. The test measures their cost: the
+//! node's memory, and the time of the process's operations.
 //!
-//! `DMTREE_HOSTILE=INPUTS,CONNECTIONS` makes it long (`cargo xtask hostile`): times are judged then, too.
+//! `DMTREE_HOSTILE=INPUTS,CONNECTIONS` makes it long (`cargo xtask hostile`): times are judged
+//! then, too.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -19,18 +21,18 @@ const MOST_KIB: u64 = 64 << 10;
 /// Keys of the process that works.
 const KEYS: u64 = 500;
 
-/// How much there is of it.
+/// The numbers of inputs and connections, and whether times are judged.
 fn extent() -> (u64, usize, bool) {
     let Ok(long) = std::env::var("DMTREE_HOSTILE") else { return (4_000, 300, false) };
     let (inputs, connections) = long.split_once(',').expect("INPUTS,CONNECTIONS");
     (inputs.parse().expect("a number"), connections.parse().expect("a number"), true)
 }
 
-/// What hostile peers draw from.
-struct Dice(u64);
+/// The random numbers of hostile peers.
+struct Draws(u64);
 
-impl Dice {
-    fn roll(&mut self, n: u64) -> u64 {
+impl Draws {
+    fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -38,11 +40,12 @@ impl Dice {
     }
 
     fn bytes(&mut self, most: u64) -> Vec<u8> {
-        (0..self.roll(most + 1)).map(|_| self.roll(256) as u8).collect()
+        (0..self.below(most + 1)).map(|_| self.below(256) as u8).collect()
     }
 }
 
-/// Connects from an address of its own, so that the limit for one peer is not the only one that holds.
+/// Connects from an address of its own, so that the limit for one peer is not the only one that
+/// holds.
 fn connect(at: &SocketAddrV4, from: u8) -> Option<TcpStream> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
     let from = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, from.max(2)), 0);
@@ -59,10 +62,10 @@ fn connect(at: &SocketAddrV4, from: u8) -> Option<TcpStream> {
 /// The hostile side.
 struct Attack<'a> {
     at: SocketAddrV4,
-    /// What the peers without the pool's key have.
+    /// The wrong key of the peers without the pool's key.
     wrong: &'a Key,
     key: &'a Key,
-    dice: Dice,
+    draws: Draws,
     /// A member that never joins.
     member: Option<Registered>,
     asking: Option<TcpStream>,
@@ -74,39 +77,40 @@ const GREETING: &[u8] = b"dmtwire\n\x03\0\0\0\x01";
 
 impl Attack<'_> {
     fn connect(&mut self) -> Option<TcpStream> {
-        connect(&self.at, self.dice.roll(200) as u8 + 2)
+        connect(&self.at, self.draws.below(200) as u8 + 2)
     }
 
     /// One input.
     fn input(&mut self) {
-        match self.dice.roll(10) {
-            0..=3 => self.stranger(),
+        match self.draws.below(10) {
+            0..=3 => self.unauthenticated(),
             4..=6 => self.question(),
             _ => self.frame(),
         }
     }
 
-    /// Bytes of a peer that does not get further.
-    fn stranger(&mut self) {
+    /// Bytes of a peer that fails authentication.
+    fn unauthenticated(&mut self) {
         let Some(mut stream) = self.connect() else { return };
-        if self.dice.roll(8) == 0 {
+        if self.draws.below(8) == 0 {
             let refused = fuzzing::begin_to_ask(&mut stream, self.wrong);
             assert!(refused.is_err(), "another key is let in");
             return;
         }
         let whole = [GREETING, &[7; 32]].concat();
-        let mut bytes = match self.dice.roll(5) {
+        let mut bytes = match self.draws.below(5) {
             0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
             1 => b"dmtwire\n\x02\0\0\0".to_vec(),
-            2 => whole[..self.dice.roll(45) as usize].to_vec(),
+            2 => whole[..self.draws.below(45) as usize].to_vec(),
             3 => [&whole[..], &[0xff, 0xff]].concat(),
             _ => whole,
         };
-        bytes.extend(self.dice.bytes(300));
+        bytes.extend(self.draws.bytes(300));
         let _ = stream.write_all(&bytes);
     }
 
-    /// A question of a process that has the key: of any bytes, announced as it is or as something else.
+    /// A question of a process that has the key: of any bytes, announced as it is or as something
+    /// else.
     fn question(&mut self) {
         let Some(mut stream) = self.asking.take().or_else(|| {
             let mut stream = self.connect()?;
@@ -115,10 +119,10 @@ impl Attack<'_> {
         }) else {
             return;
         };
-        let mut body = self.dice.bytes(60);
+        let mut body = self.draws.bytes(60);
         if let Some(first) = body.first_mut() {
             // All kinds but registering, which would take the numbers of others.
-            *first = [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11][self.dice.roll(11) as usize];
+            *first = [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11][self.draws.below(11) as usize];
         }
         if self.send(&mut stream, &body) {
             // The answer, or the end.
@@ -129,24 +133,25 @@ impl Attack<'_> {
         }
     }
 
-    /// A frame of a link of a process that has registered. (What a member may write it may write: nothing here reaches memory.)
+    /// A frame of a link of a process that has registered. (A member may write memory, so no frame
+    /// here addresses memory.)
     fn frame(&mut self) {
         let Some(mut stream) = self.link.take().or_else(|| self.open_link()) else { return };
-        let kind = self.dice.roll(6) as u8;
+        let kind = self.draws.below(6) as u8;
         let mut body = vec![kind];
         body.extend(u64::MAX.to_le_bytes());
         if kind == 1 {
-            let node = if self.dice.roll(2) == 0 { 0 } else { self.dice.roll(1 << 16) };
-            body.push(self.dice.roll(7) as u8);
-            body.extend((self.dice.roll(1 << 32) as u32).to_le_bytes());
+            let node = if self.draws.below(2) == 0 { 0 } else { self.draws.below(1 << 16) };
+            body.push(self.draws.below(7) as u8);
+            body.extend((self.draws.below(1 << 32) as u32).to_le_bytes());
             // Outside of every region.
-            body.extend(((node << 48) | ((1 << 40) + self.dice.roll(1 << 30))).to_le_bytes());
+            body.extend(((node << 48) | ((1 << 40) + self.draws.below(1 << 30))).to_le_bytes());
         } else if kind == 2 {
             // A call of a service that there is not.
-            body.extend(self.dice.roll(u64::MAX).to_le_bytes());
-            body.extend((0xf000 + self.dice.roll(99) as u16).to_le_bytes());
+            body.extend(self.draws.below(u64::MAX).to_le_bytes());
+            body.extend((0xf000 + self.draws.below(99) as u16).to_le_bytes());
         }
-        body.extend(self.dice.bytes(60));
+        body.extend(self.draws.bytes(60));
         if self.send(&mut stream, &body) {
             let mut answer = [0; 512];
             if matches!(stream.read(&mut answer), Ok(n) if n > 0) {
@@ -164,8 +169,8 @@ impl Attack<'_> {
 
     /// Whether a frame was sent as it was announced.
     fn send(&mut self, stream: &mut TcpStream, body: &[u8]) -> bool {
-        let honest = self.dice.roll(20) > 0;
-        let length = if honest { body.len() as u32 } else { self.dice.roll(1 << 32) as u32 };
+        let honest = self.draws.below(20) > 0;
+        let length = if honest { body.len() as u32 } else { self.draws.below(1 << 32) as u32 };
         let sent = stream.write_all(&[&length.to_le_bytes()[..], body].concat());
         sent.is_ok() && honest
     }
@@ -209,7 +214,7 @@ fn sixteen_reads(bytes: u32) -> Vec<u8> {
 /// KiB of memory that a process has.
 fn resident(id: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{id}/status")).expect("Linux");
-    let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("it lives");
+    let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("it runs");
     line.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number")
 }
 
@@ -232,8 +237,8 @@ fn p99(times: &mut [Duration]) -> Duration {
 }
 
 #[test]
-#[expect(clippy::disallowed_macros, reason = "what was measured")]
-fn hostile_peers_cost_little_and_stop_nobody() {
+#[expect(clippy::disallowed_macros, reason = "prints the measurements")]
+fn hostile_peers_cost_little_and_stop_no_client() {
     let _machine = alone();
     let (inputs, connections, is_long) = extent();
     let folder = tempfile::tempdir().expect("a directory");
@@ -258,7 +263,7 @@ fn hostile_peers_cost_little_and_stop_nobody() {
         at,
         key: &key,
         wrong: &wrong,
-        dice: Dice(7),
+        draws: Draws(7),
         member: None,
         asking: None,
         link: None,

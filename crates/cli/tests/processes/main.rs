@@ -1,5 +1,5 @@
-//! Real processes: memory nodes, compute processes that share an index on them, and what is left when some of them start, stop,
-//! hang or are killed.
+//! Real processes: memory nodes, and compute processes that share an index on them, while some of
+//! them start, stop, hang or are killed.
 #![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 
 mod costs;
@@ -11,4 +11,4 @@ mod operations;
 mod restarts;
 mod space;
 mod starts;
-mod strangers;
+mod unauthenticated;

@@ -1,4 +1,4 @@
-//! Memory nodes that are lost, come back, or ask for what cannot be.
+//! Memory nodes that are lost, come back, or register with impossible settings.
 
 use std::time::{Duration, Instant};
 
@@ -7,22 +7,25 @@ use crate::harness::{
     within,
 };
 
-/// Keys that three processes have loaded in turn: hundreds of leaves, which lie on both memory nodes in turn.
+/// Keys that three processes have loaded one after the other: hundreds of leaves, alternately on
+/// both memory nodes.
 const KEYS: usize = 6_000;
-/// Every so many-th of them is looked at.
+/// The stride of the keys that are checked.
 const STEP: usize = 40;
-/// An error that names a lost memory node comes at once: well before the time-out of an operation, 10 s, also on a busy machine.
+/// An error that names a lost memory node comes at once: well before the time-out of an operation,
+/// 10 s, also on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
-/// What an operation that needs a lost memory node ends in: an error that names it, at once.
+/// Asserts that an operation on a lost memory node ends at once in an error that names the node.
 fn names_the_lost(answer: &str, took: Duration) {
     assert!(answer.contains("mn1"), "the error must name the lost memory node: {answer}");
     assert!(took < AT_ONCE, "{took:?} until: {answer}");
 }
 
-/// Two memory nodes and three compute processes with keys on both, the second memory node killed; also the keys whose leaves lie on
-/// the first. Operations on these do not need the second one, whichever process makes them: the way to a leaf, its table and what
-/// says that an operation runs lie on the first memory node and on compute nodes.
+/// Two memory nodes and three compute processes with keys on both, the second memory node killed;
+/// also the keys whose leaves lie on the first. Operations on these do not need the second one, in
+/// any process: the path to a leaf, its table and the records of running operations are on the
+/// first memory node and on compute nodes.
 fn half_lost() -> (Process, String, Vec<Process>, Vec<usize>) {
     let ([first, mut second], at) = two_memory_nodes();
     let mut all: Vec<Process> = (0..3).map(|_| compute(&at)).collect();
@@ -50,7 +53,7 @@ fn half_lost() -> (Process, String, Vec<Process>, Vec<usize>) {
     (first, at, all, healthy)
 }
 
-/// Writes to the keys on the memory node that is there are done.
+/// Writes to the keys on the remaining memory node succeed.
 fn writes_go_on(p: &mut Process, healthy: &[usize]) {
     for i in healthy {
         assert_eq!(p.ask(&format!("put k{i:05} x")), "done", "k{i:05} does not need the lost one");
@@ -65,9 +68,10 @@ fn others_fail(p: &mut Process, healthy: &[usize]) {
     }
 }
 
-/// A memory node is lost, and then a compute process: all that does not need the memory node goes on.
+/// A memory node is lost, and then a compute process: every operation that does not need the memory
+/// node succeeds.
 #[test]
-fn a_death_does_not_wait_for_a_lost_memory_node() {
+fn a_failover_does_not_wait_for_a_lost_memory_node() {
     let (_mn, _at, mut all, healthy) = half_lost();
     writes_go_on(&mut all[1], &healthy);
     all[2].kill();
@@ -76,7 +80,8 @@ fn a_death_does_not_wait_for_a_lost_memory_node() {
     all[..2].iter_mut().for_each(|p| others_fail(p, &healthy));
 }
 
-/// A process that starts when a memory node has been lost joins, is told what is missing, and works with the rest.
+/// A process that starts when a memory node has been lost joins, reports the lost node, and works
+/// with the rest.
 #[test]
 fn a_newcomer_joins_without_a_lost_memory_node() {
     let (_mn, at, mut all, healthy) = half_lost();
@@ -93,7 +98,8 @@ fn a_newcomer_joins_without_a_lost_memory_node() {
     writes_go_on(&mut all[0], &healthy);
 }
 
-/// The first memory node says once that another one is lost, with what it held; compute processes are not told to try again for ever.
+/// The first memory node reports once that another one is lost, with its contents; compute
+/// processes do not retry for ever.
 #[test]
 fn a_lost_memory_node_is_named_once() {
     let (mut first, _at, mut all, healthy) = half_lost();
@@ -108,7 +114,8 @@ fn a_lost_memory_node_is_named_once() {
     assert_eq!(named.count(), 1, "{said:?}");
 }
 
-/// A number that no memory node can have is refused in a line, and costs the first memory node nothing.
+/// A number that no memory node can have is refused in a line, and costs the first memory node
+/// nothing.
 #[test]
 fn a_memory_node_with_an_impossible_number_is_refused() {
     let (mut mn, at) = found(&["--memory-bytes", "64MiB", "--memory-nodes", "2"]);
@@ -127,8 +134,8 @@ fn a_memory_node_with_an_impossible_number_is_refused() {
     assert!(!said.iter().any(|l| l.contains("panicked")), "{said:?}");
 }
 
-/// What a memory node held is lost with it: one that starts again at the same address is another pool, and compute processes of the
-/// old one are told, with what to do.
+/// The contents of a memory node are lost with it: a node that starts again at the same address is
+/// another pool, and compute processes of the old one get an error with a way out.
 #[test]
 fn a_memory_node_that_comes_back_empty_is_refused() {
     let (mut mn, at) = memnode();
@@ -137,7 +144,7 @@ fn a_memory_node_that_comes_back_empty_is_refused() {
     let _again = memnode_at(&at);
     within(PATIENCE, || {
         let answer = a.ask("get ready");
-        assert_ne!(answer, "yes", "memory of the dead");
+        assert_ne!(answer, "yes", "memory of the lost node");
         match answer.contains("another pool")
             && answer.contains("start its compute processes again")
         {

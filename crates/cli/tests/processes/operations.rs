@@ -1,4 +1,4 @@
-//! What one process has written another reads, whatever happens to the first.
+//! A process reads the writes of another one, also after a crash of the writer.
 
 use std::io::Write;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::harness::{PATIENCE, Process, compute, fabric, memnode};
 
 #[test]
-fn what_one_process_writes_another_reads() {
+fn a_process_reads_the_writes_of_another() {
     let (_mn, at) = memnode();
     let (mut a, mut b) = (compute(&at), compute(&at));
     assert_eq!(a.ask("put ada 1815"), "done");
@@ -15,14 +15,15 @@ fn what_one_process_writes_another_reads() {
     assert_eq!(a.ask("get ada"), "1852");
     assert_eq!(b.ask("delete ada"), "done");
     assert_eq!(a.ask("get ada"), "not found");
-    // One that leaves in good order leaves its tables to the others.
+    // A process that leaves in an orderly way hands its tables to the others.
     a.quit();
     for i in 0..100 {
         assert_eq!(b.ask(&format!("put after{i} x")), "done");
     }
 }
 
-/// Acknowledged writes survive the process that made them, whenever it is killed; the others go on, on the same leaves too.
+/// Acknowledged writes survive the process that made them, whenever it is killed; the others go on,
+/// on the same leaves too.
 #[test]
 fn a_process_that_is_killed_while_it_writes_loses_nothing_acknowledged() {
     let (_mn, at) = memnode();
@@ -50,7 +51,7 @@ fn a_process_that_is_killed_while_it_writes_loses_nothing_acknowledged() {
     assert_eq!(count, "(0)");
 }
 
-/// How many writes a process has acknowledged that is killed in the middle of them.
+/// The number of acknowledged writes of a process that is killed in the middle of its writes.
 fn killed_writer(mut writer: Process, pause: Duration, (round, keys): (u64, i32)) -> i32 {
     let mut pipe = writer.take_input();
     let feeder = std::thread::spawn(move || {

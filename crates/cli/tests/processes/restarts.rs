@@ -10,7 +10,7 @@ use crate::harness::{
 /// Longer than the membership waits for an acknowledgement.
 const LONG: Duration = Duration::from_secs(11);
 
-/// What was put is there for the next process.
+/// The next process reads the pair.
 fn next_process_reads(at: &str) {
     let (status, said) = run_shell(at, "get ada");
     assert_eq!((status, said.as_str()), (Some(0), "1815\n"));
@@ -60,7 +60,8 @@ fn a_lone_process_paused() {
     next_process_reads(&at);
 }
 
-/// A pool without compute processes, or with none that was awake, is there for the next one, however late it comes.
+/// A pool without compute processes, or with all of them paused, is there for the next one,
+/// however late it comes.
 #[test]
 fn a_pool_outlives_its_compute_processes() {
     together(&[
@@ -72,7 +73,7 @@ fn a_pool_outlives_its_compute_processes() {
     ]);
 }
 
-/// So many places, all taken by processes that are killed.
+/// A pool of `places` places, all taken by processes that are killed.
 fn killed_places(places: usize) {
     let n = places.to_string();
     let (_mn, at) = found(&["--memory-bytes", "64MiB", "--compute-nodes", &n]);
@@ -83,7 +84,8 @@ fn killed_places(places: usize) {
     assert_eq!(next.ask("get ada"), "1815");
 }
 
-/// The number of a dead process is free when its lease has ended, though no compute process is there to carry its death on.
+/// The number of a crashed process is free when its lease has expired, although no compute process
+/// is there to complete the failover.
 #[test]
 fn places_of_killed_processes_are_free_after_the_lease() {
     together(&[("one place", || killed_places(1)), ("three places", || killed_places(3))]);
@@ -104,8 +106,8 @@ fn after_a_pause_of_the_first_memory_node() {
     assert_eq!(all[0].ask("get k1"), "after");
 }
 
-/// A process that stands still for longer than its lease is dead to the others. Nothing that it had begun takes effect later; it joins
-/// again by itself, as a new incarnation, and works.
+/// A process that is stopped for longer than its lease is expelled. Its unfinished operations have
+/// no later effect; it joins again by itself, as a new incarnation, and works.
 fn after_a_pause_of_its_own() {
     let (_mn, at) = memnode();
     let (mut a, mut b) = (compute(&at), compute(&at));
@@ -150,9 +152,10 @@ fn processes_work_again_after_a_pause() {
     ]);
 }
 
-/// Others' first operations wait for a process that hangs for about its lease, and not for the frames that it might have sent.
+/// The first operations of other processes wait about one lease for a process that hangs, and not
+/// for frames of it in flight.
 #[test]
-fn a_hung_process_holds_others_up_for_a_lease() {
+fn a_hung_process_delays_others_by_a_lease() {
     let _machine = alone();
     // The best of some rounds: how fast this machine is does not count.
     let longest: Vec<Duration> = (0..3).map(|_| longest_wait_beside_a_hung_process()).collect();

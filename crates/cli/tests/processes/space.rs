@@ -1,12 +1,12 @@
-//! What lives and indexes hold comes back; what is deleted makes room again.
+//! The memory of incarnations and indexes is reclaimed; deletes make room again.
 
 use std::time::Duration;
 
 use crate::harness::{Process, alone, compute, compute_within, found, leases, run_shell, together};
 
-/// More lives than the pool has chunks.
-const LIVES: usize = 40;
-/// Too long to be kept beside its key.
+/// More incarnations than the pool has chunks.
+const INCARNATIONS: usize = 40;
+/// Too long to be inline.
 fn value() -> String {
     "x".repeat(200)
 }
@@ -15,17 +15,17 @@ fn sixteen_chunks() -> (Process, String) {
     found(&["--memory-bytes", "16MiB", "--chunk-bytes", "1MiB", "--compute-nodes", "4"])
 }
 
-/// Lives one after the other, each with one write; beside one that stays, or alone.
-fn lives(beside: bool, one: fn(&str, &str)) {
+/// Incarnations one after the other, each with one write; beside a process that stays, or alone.
+fn incarnations(beside: bool, one: fn(&str, &str)) {
     let (_mn, at) = sixteen_chunks();
     let stays = beside.then(|| compute(&at));
-    for i in 0..LIVES {
+    for i in 0..INCARNATIONS {
         one(&at, &format!("put k{i} {}", value()));
     }
     drop(stays);
     let (status, said) = run_shell(&at, "prefix k");
     assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains(&format!("({LIVES})")), "{said}");
+    assert!(said.contains(&format!("({INCARNATIONS})")), "{said}");
 }
 
 fn leaves(at: &str, put: &str) {
@@ -38,18 +38,18 @@ fn is_killed(at: &str, put: &str) {
     p.kill();
 }
 
-/// What a life held is there for the next when it has left, or is dead.
+/// The memory of an incarnation is free for the next one after an exit or a crash.
 #[test]
-fn what_a_incarnation_held_comes_back() {
+fn the_memory_of_an_incarnation_is_reclaimed() {
     together(&[
-        ("they leave", || lives(false, leaves)),
-        ("they leave, one stays", || lives(true, leaves)),
-        ("they are killed", || lives(false, is_killed)),
-        ("they are killed, one stays", || lives(true, is_killed)),
+        ("they leave", || incarnations(false, leaves)),
+        ("they leave, one stays", || incarnations(true, leaves)),
+        ("they are killed", || incarnations(false, is_killed)),
+        ("they are killed, one stays", || incarnations(true, is_killed)),
     ]);
 }
 
-/// Puts until the pool is full; how many.
+/// Puts until the pool is full; returns the number of puts.
 fn fill(all: &mut [Process], bytes: usize) -> usize {
     let value = "v".repeat(bytes);
     for i in 0.. {
@@ -77,7 +77,8 @@ fn fill_twice(processes: usize, bytes: usize) {
     assert!(second * 100 >= first * 95, "{first} puts of {bytes} bytes, and then {second}");
 }
 
-/// A pool that was filled and emptied takes as much again, whatever the length of values and the number of processes.
+/// A pool that was filled and emptied takes as much again, whatever the length of values and the
+/// number of processes.
 #[test]
 fn a_pool_that_is_emptied_takes_as_much_again() {
     let _machine = alone();

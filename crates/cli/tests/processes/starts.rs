@@ -1,4 +1,4 @@
-//! How processes start: many at once, at a bad moment, or with what cannot be.
+//! Starts of processes: many at once, at a bad moment, or with impossible settings.
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ fn the_name_of_an_index_outlives_a_killed_creator() {
 }
 
 #[test]
-fn what_cannot_be_is_said_with_a_way_out() {
+fn impossible_settings_give_an_error_with_a_way_out() {
     let (_mn, at) = memnode();
     for (args, words) in [
         (vec!["memnode", "--listen", at.as_str()], "give another address or port"),
@@ -84,7 +84,7 @@ fn what_cannot_be_is_said_with_a_way_out() {
 
 /// A binary without the feature, and a machine without the library or a device, say so.
 #[test]
-fn rdma_that_is_not_there_is_said() {
+fn missing_rdma_is_reported() {
     if fabric() == "verbs" {
         return;
     }

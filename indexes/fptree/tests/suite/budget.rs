@@ -1,6 +1,6 @@
 //! The exact costs of operations: verbs, bytes and round trips of every preset, at the published
 //! geometry (24-byte keys, 8-byte values, 32 slots). First fixed situations, verb by verb; then
-//! means over random keys, compared with what the paper's design implies.
+//! means over random keys, compared with the costs that the paper's design implies.
 
 use dmtree_check::conformance::Keys;
 use dmtree_check::rng::Rng;
@@ -156,7 +156,7 @@ fn reads_inserts_and_updates_of_every_preset() {
 /// Keys that are in a table but not in its mirror, keys that are in neither, and tables without a
 /// mirror.
 #[test]
-fn reads_that_ask_the_owner() {
+fn reads_at_the_owner() {
     let o = Options::dmtree_published();
     let test_cluster = loaded(&o, N);
     // No mirror yet; none is needed if this node is the table's owner.
@@ -252,7 +252,7 @@ fn stale_records() {
             costs(&counts, stale);
             reads += 1;
         }
-        // [lock, table, unlock] in vain, bottom node, then as usual.
+        // [lock, table, unlock] without effect, bottom node, then as usual.
         let (_, counts) =
             cost(&mut updater, |c| c.write(&old, Write::Update(&[9; 8])).expect("update"));
         if counts.cn.atomic == 2 && counts.mn.bytes_read < 2 * 1752 {
@@ -332,8 +332,8 @@ fn splits() {
     }
 }
 
-/// A full bottom node from the cache: lock in vain, unlock, descent; two WRITEs; lock, READ and
-/// WRITE of the node above.
+/// A full bottom node from the cache: lock without effect, unlock, descent; two WRITEs; lock, READ
+/// and WRITE of the node above.
 #[test]
 fn inner_splits() {
     let o = Options::dmtree_published();
@@ -380,7 +380,7 @@ fn near(what: &str, found: f64, wanted: f64) {
 const MANY: u64 = 400_000;
 
 /// For each key the number of keys in its leaf, itself included; the mean over all keys.
-fn mean_company(test_cluster: &TestCluster<FpTree>) -> f64 {
+fn mean_keys_in_leaf(test_cluster: &TestCluster<FpTree>) -> f64 {
     let shape = test_cluster.client(0).expect("attach").walk().expect("walk");
     let leaves = shape.fill.iter().map(|n| *n as f64);
     leaves.enumerate().map(|(n, leaves)| leaves * (n * n) as f64).sum::<f64>() / shape.keys as f64
@@ -404,7 +404,7 @@ fn means_of_searches() {
         near(
             "false",
             per(t.counts.mn.read) - base as f64,
-            (mean_company(&test_cluster) - 1.0) / 2.0 / 254.0,
+            (mean_keys_in_leaf(&test_cluster) - 1.0) / 2.0 / 254.0,
         );
         (MANY..MANY + MANY / 4).for_each(|n| assert!(c.get(&key(n)).expect("get").is_none()));
         let t = c.take_counts().total(&[OpKind::Get]);
@@ -412,12 +412,16 @@ fn means_of_searches() {
         // Absent keys: all keys of the leaf, in the mirror and again in the table.
         let looks = if o.mirrors { 2.0 } else { 1.0 };
         let tables = if o.mirrors { 0.0 } else { 1.0 };
-        near("absent", per(t.counts.mn.read), tables + looks * mean_company(&test_cluster) / 254.0);
+        near(
+            "absent",
+            per(t.counts.mn.read),
+            tables + looks * mean_keys_in_leaf(&test_cluster) / 254.0,
+        );
         assert_eq!(t.counts.cn.read, if o.mirrors { t.ops } else { 0 });
     }
 }
 
-/// Inserts of a tenth of the keys by six warm nodes in turn, with splits and stale records.
+/// Inserts of a tenth of the keys by six warm nodes alternately, with splits and stale records.
 #[test]
 fn means_of_inserts() {
     for o in [Options::fptree(), Options::dmtree_published()] {

@@ -2,11 +2,11 @@
 //! layouts are sound.
 //!
 //! They are not sound everywhere. An entry has no checksum, so one READ while its leaf is divided
-//! may show the key of the old and the value of the new occupant of a slot. A table's WRITE frees
-//! the lock with its last word, which presumes that words land in ascending order. A scan without
-//! tables (on memory nodes) may return a pair before its insert has reached the table, and a later
-//! read may miss it. So histories are checked where READs and WRITEs execute whole, or where no
-//! leaf is divided; elsewhere only the final state is checked.
+//! may show the key of the old entry and the value of the new entry of a slot. A table's WRITE
+//! frees the lock with its last word, which presumes that words land in ascending order. A scan
+//! without tables (on memory nodes) may return a pair before its insert has reached the table, and
+//! a later read may miss it. So histories are checked where READs and WRITEs execute whole, or
+//! where no leaf is divided; elsewhere only the final state is checked.
 
 use std::cell::RefCell;
 use std::ops::Bound;
@@ -84,7 +84,7 @@ fn preset(seed: u64) -> Options {
     })
 }
 
-/// Uniform and unfair schedules in turn.
+/// Uniform and unfair schedules, alternately.
 fn policy(seed: u64) -> Box<dyn Policy> {
     if seed.is_multiple_of(2) {
         Box::new(SeededRandom::new(seed))
@@ -100,14 +100,14 @@ fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
     from..from + more.map_or(usual, |n| if usual <= 2 { n.div_ceil(64) } else { n })
 }
 
-fn judge(test_cluster: &TestCluster<FpTree>, history: &History, what: &str) {
+fn check_linearizable(test_cluster: &TestCluster<FpTree>, history: &History, what: &str) {
     if let Err((key, violation)) = history.check() {
         panic!("{what}: key {:?}: {violation}", String::from_utf8_lossy(&key));
     }
-    rests(test_cluster);
+    check_invariants(test_cluster);
 }
 
-fn rests(test_cluster: &TestCluster<FpTree>) {
+fn check_invariants(test_cluster: &TestCluster<FpTree>) {
     test_cluster.client(0).expect("attach").walk().expect("every invariant holds");
 }
 
@@ -120,7 +120,7 @@ fn interleaved_on_few_keys() {
         let scan_one_in = if o.tables == Tables::Compute { 30 } else { 0 };
         let s = Stress { seed, keys: 8 + seed % 60, scan_one_in, ..stress() };
         let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        judge(&test_cluster, &history, &format!("seed {seed}"));
+        check_linearizable(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 
@@ -134,7 +134,7 @@ fn interleaved_splits() {
         let keys = 300 + seed % 1_500;
         let s = Stress { seed, coroutines: 8, ops: 400, keys, scan_one_in, ..stress() };
         let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        judge(&test_cluster, &history, &format!("seed {seed}"));
+        check_linearizable(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 
@@ -157,7 +157,11 @@ fn interleaved_with_every_combination_of_switches() {
             let test_cluster = whole(seed, &o);
             let s = Stress { seed, ops: 150, keys: [12, 400][seed as usize % 2], ..stress() };
             let history = coroutines(&test_cluster, s, &mut *policy(seed));
-            judge(&test_cluster, &history, &format!("switches {bits:07b}, seed {seed}"));
+            check_linearizable(
+                &test_cluster,
+                &history,
+                &format!("switches {bits:07b}, seed {seed}"),
+            );
         }
     }
 }
@@ -240,7 +244,7 @@ fn scans_over_splits(seed: u64, o: &Options, tearing: Tearing) {
     }
     worker.run(&mut *policy(seed)).expect("every client ends");
     drop(worker);
-    rests(&test_cluster);
+    check_invariants(&test_cluster);
 }
 
 impl Scenario {
@@ -305,9 +309,13 @@ fn number(value: &[u8]) -> u64 {
     u64::from_le_bytes(value.try_into().expect("8 bytes"))
 }
 
-/// Clients that write keys of their own, and read at random. Returns how many writes failed, and
-/// the acknowledged ones.
-fn own_keys(test_cluster: &TestCluster<FpTree>, seed: u64, ops: u64) -> (u64, Vec<(Vec<u8>, u64)>) {
+/// Runs clients that write disjoint keys, and read at random. Returns the number of failed writes,
+/// and the acknowledged ones.
+fn write_disjoint_keys(
+    test_cluster: &TestCluster<FpTree>,
+    seed: u64,
+    ops: u64,
+) -> (u64, Vec<(Vec<u8>, u64)>) {
     let failed = RefCell::new(0);
     let written = RefCell::new(Vec::new());
     let transport = test_cluster.cluster.fabric().attach(NodeId::compute(0)).expect("attach");
@@ -346,7 +354,7 @@ fn torn_ascending_verbs_lose_no_write() {
     for seed in seeds(500, 40) {
         let o = preset(seed);
         let test_cluster = test_cluster(seed, &o, Tearing::Ascending);
-        let (failed, written) = own_keys(&test_cluster, seed, 300);
+        let (failed, written) = write_disjoint_keys(&test_cluster, seed, 300);
         assert_eq!(failed, 0, "seed {seed}");
         let mut c = test_cluster.client(0).expect("attach");
         for (key, value) in &written {
@@ -365,7 +373,7 @@ fn verbs_torn_in_any_order_end() {
     for seed in seeds(600, 15) {
         let o = Options { timeout_ms: 2, ..preset(seed) };
         let test_cluster = test_cluster(seed, &o, Tearing::AnyOrder);
-        own_keys(&test_cluster, seed, 60);
+        write_disjoint_keys(&test_cluster, seed, 60);
     }
 }
 
@@ -379,7 +387,7 @@ fn real_threads_on_one_leaf() {
         let keys = [64, 8, 120][seed as usize % 3];
         let s = Stress { seed, coroutines: 3, ops: 500, keys, scan_one_in, ..stress() };
         let history = threads(&test_cluster, s);
-        judge(&test_cluster, &history, &format!("seed {seed}"));
+        check_linearizable(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 

@@ -225,7 +225,7 @@ fn tables_overflow_to_memory_nodes() {
     }
 }
 
-/// A pool that fills up: stored pairs stay, and no operation is left half done.
+/// A pool that fills up: stored pairs stay, and no operation stays incomplete.
 #[test]
 fn full_memory_nodes() {
     let pool = PoolOptions { memory_bytes_per_node: 2 << 20, ..pool() };

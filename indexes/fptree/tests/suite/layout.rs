@@ -180,7 +180,7 @@ fn a_leaf_that_grew() {
 
 /// Each client node fills its stretch on one compute node before it continues with the next.
 #[test]
-fn tables_go_round() {
+fn tables_rotate_over_compute_nodes() {
     let o = Options { table_chunk_bytes: 4 << 10, ..Options::dmtree_published() };
     let pool = PoolOptions { compute_nodes: 4, ..PoolOptions::default() };
     let test_cluster = TestCluster::<FpTree>::new(&pool, 8 << 20, &o).expect("a pool and an index");

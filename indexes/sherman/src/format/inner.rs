@@ -14,7 +14,7 @@ pub struct Inner<'a> {
 }
 
 impl<'a> Inner<'a> {
-    /// Accepts a page that looks whole if its keys ascend between its fence keys.
+    /// Accepts a page that passes its check if its keys ascend between its fence keys.
     pub fn check(g: &'a Geometry, image: &'a [u8]) -> Option<Self> {
         let h = header(g, image).filter(|h| h.level > 0)?;
         let n = Self { g, image, h };

@@ -184,8 +184,8 @@ fn parse<'a>(g: &Geometry, image: &'a [u8]) -> Option<Header<'a>> {
     })
 }
 
-/// The header of a page that looks whole: correct checksum, or two equal versions. As published,
-/// equal versions do not prove that a page is whole.
+/// The header of a page that passes its check: correct checksum, or two equal versions. As
+/// published, equal versions do not prove that a page is whole.
 pub fn header<'a>(g: &Geometry, image: &'a [u8]) -> Option<Header<'a>> {
     let is_leaf = get_addr(image, LEFTMOST_AT).is_null();
     let rear = g.rear_at(is_leaf);

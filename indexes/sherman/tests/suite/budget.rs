@@ -44,7 +44,7 @@ fn per(t: &Totals) -> [f64; 4] {
 /// Round trips, verbs, bytes read and bytes written of a write that splits nothing, per preset.
 /// (Atomics have no payload here.)
 #[test]
-fn updates_and_inserts_by_rung() {
+fn updates_and_inserts_by_preset() {
     let rungs = [
         (Options::fg(), [4.0, 4.0, 1166.0, 1166.0]),
         (Options::combine(), [3.0, 4.0, 1166.0, 1174.0]),
@@ -102,7 +102,7 @@ fn a_scan_reads_the_leaves_of_its_range() {
 /// With a cached route and inner levels above the bottom: lock, READ, WRITE sibling, WRITE left
 /// (and unlock), the descent to the page above, lock, READ, WRITE.
 #[test]
-fn a_split_looks_for_its_parent_from_the_root() {
+fn a_split_finds_its_parent_from_the_root() {
     let (_test_cluster, mut c) = warm(&Options { lazy_splits: false, ..Options::published() });
     for n in N..2 * N {
         c.write(&key(n), Write::Insert(&[9; 8])).expect("insert");

@@ -181,7 +181,7 @@ fn odd_lengths() {
     }
 }
 
-/// A pool that fills up: stored pairs stay, and no operation is left half done.
+/// A pool that fills up: stored pairs stay, and no operation stays incomplete.
 #[test]
 fn full_memory_nodes() {
     let pool = PoolOptions { memory_bytes_per_node: 2 << 20, ..pool() };

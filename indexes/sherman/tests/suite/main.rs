@@ -1,7 +1,7 @@
 //! The tests of Sherman in one program, so that it is linked once.
 
-mod apart;
 mod budget;
 mod conformance;
+mod multi_process;
 mod sound;
 mod sound_budget;

@@ -97,7 +97,7 @@ fn model_cache_of_three_nodes() {
 }
 
 #[test]
-fn model_high_trees_and_short_lives() {
+fn model_high_trees_and_few_generations() {
     let o = Options { fanout: 8, leaf_capacity: 6, ..sound::options() };
     conformance::model(&test_cluster(&o), 10, Keys::Ascending, 10_000, 40_000);
     let pool = PoolOptions { generation_bits: 2, ..pool() };

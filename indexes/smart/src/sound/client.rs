@@ -6,17 +6,17 @@
 //! leaves the epoch for that time (`Smart::rest`, a quiescent section), so that it does not delay
 //! reclamation.
 //!
-//! The client records every leaf lock before the CAS that takes it (`Smart::hold`), and forgets it
-//! after the release (`Smart::let_go`). Locks that remain when the operation ends are abandoned
-//! locks: the operation failed, or its caller dropped the future. They go to the shared list of the
-//! compute node, and the next operation of this node that meets one, or maintenance, releases it
-//! (`update.rs`).
+//! The client records every leaf lock before the CAS that takes it (`Smart::record_lock`), and
+//! forgets it after the release (`Smart::forget_lock`). Locks that remain when the operation ends
+//! are abandoned locks: the operation failed, or its caller dropped the future. They go to the
+//! shared list of the compute node, and the next operation of this node that meets one, or
+//! maintenance, releases it (`update.rs`).
 //!
 //! Invariant: an operation has not ended before its last verb has executed. A dropped operation can
 //! have verbs in flight, so its epoch and its abandoned locks wait until the endpoint is quiet.
 //!
 //! A crash of the whole compute node loses the list. Other compute nodes then take the locks over
-//! after the node has been fenced, by the holder's number and incarnation in the lock word.
+//! after its access is revoked, by the holder's number and incarnation in the lock word.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -42,7 +42,7 @@ pub struct Smart {
     pub(crate) held: RefCell<Vec<(GlobalAddr, Word)>>,
     /// A conflict forced the present operation to repeat a step.
     pub(crate) retried: Cell<bool>,
-    turns: Cell<u64>,
+    rounds: Cell<u64>,
 }
 
 impl std::fmt::Debug for Smart {
@@ -64,14 +64,14 @@ impl Drop for Pinned<'_> {
         let c = self.0;
         let held = c.held.take();
         if c.ep.is_quiet() {
-            held.into_iter().for_each(|(at, word)| c.node.abandoned_lock(at, word));
+            held.into_iter().for_each(|(at, word)| c.node.add_abandoned_lock(at, word));
             c.epoch.borrow().leave();
             return;
         }
         let epoch = c.epoch.replace(Rc::new(c.node.pool.register()));
         let node = c.node.clone();
         c.ep.when_quiet(move || {
-            held.into_iter().for_each(|(at, word)| node.abandoned_lock(at, word));
+            held.into_iter().for_each(|(at, word)| node.add_abandoned_lock(at, word));
             epoch.leave();
         });
     }
@@ -95,7 +95,7 @@ impl Smart {
             holder: Holder { node: ep.node().index() as u16, incarnation },
             held: RefCell::default(),
             retried: Cell::new(false),
-            turns: Cell::new(0),
+            rounds: Cell::new(0),
             ep,
             node,
         }
@@ -114,14 +114,14 @@ impl Smart {
     }
 
     /// Records that the operation holds a leaf, or tries to lock it.
-    pub(crate) fn hold(&self, at: GlobalAddr, word: Word) {
+    pub(crate) fn record_lock(&self, at: GlobalAddr, word: Word) {
         let mut held = self.held.borrow_mut();
         held.retain(|(a, _)| *a != at);
         held.push((at, word));
     }
 
     /// Records that the operation does not hold the leaf any more.
-    pub(crate) fn let_go(&self, at: GlobalAddr) {
+    pub(crate) fn forget_lock(&self, at: GlobalAddr) {
         self.held.borrow_mut().retain(|(a, _)| *a != at);
     }
 
@@ -134,9 +134,9 @@ impl Smart {
         }
     }
 
-    pub(crate) fn next_turn(&self) -> u64 {
-        self.turns.set(self.turns.get().wrapping_add(1));
-        self.turns.get()
+    pub(crate) fn next_round(&self) -> u64 {
+        self.rounds.set(self.rounds.get().wrapping_add(1));
+        self.rounds.get()
     }
 
     // ---- memory ----

@@ -1,22 +1,22 @@
 //! Finds the place where a key is or belongs.
 //!
 //! *Fast path*: along cached slots, which may be stale and lead anywhere. An object at their end
-//! counts only if it proves itself: a live leaf with the key. The fast path proves nothing else,
-//! and no absence. Verbs: READ node per level that is not cached, READ leaf.
+//! counts only if it validates itself: a live leaf with the key. The fast path proves nothing
+//! else, and no absence. Verbs: READ node per level that is not cached, READ leaf.
 //!
 //! *Slow path*: from a node that is known to be in the tree, which is the root, or a cached node
 //! that still has the generation under which it was cached and is linked. Verbs: READ of that node,
-//! then READ node per level. What a slot of such a node names was in the tree at a time after this
-//! operation began, and its memory is not reused before the operation ends.
+//! then READ node per level. The child that a slot of such a node names was in the tree at a time
+//! after this operation began, and its memory is not reused before the operation ends.
 //!
 //! The slow path relies on these invariants (DESIGN.md, section 10): a node is unlinked only after
-//! it is dead; the slots of a dead node are frozen; memory is reused only after the operations have
-//! ended that ran when it was unlinked. It completes what a crash or a slow client has left
-//! unfinished:
+//! it has become a tombstone; the slots of a tombstone are frozen; memory is reused only after the
+//! operations have ended that ran when it was unlinked. The slow path completes the changes that a
+//! crash or a slow client has left unfinished:
 //!
-//! - A new node that a slot names, but that nothing has marked as linked (`Young`): CAS head ->
+//! - A new node that a slot names, but that no client has marked as linked (`Pending`): CAS head ->
 //!   linked.
-//! - A dead node that a slot still names: CAS slot -> vacant. The client that succeeds with this
+//! - A tombstone that a slot still names: CAS slot -> vacant. The client that succeeds with this
 //!   CAS retires the node, so the node is retired exactly once. A crash between this CAS and the
 //!   retirement loses the memory until the next garbage collection.
 
@@ -27,7 +27,7 @@ use dmtree_pool::Grant;
 
 use super::cache;
 use super::client::Smart;
-use super::format::head::{self, Head, NodeType, SLOTS_AT, State, prefix_hash, slot_at};
+use super::format::head::{self, Head, NodeState, NodeType, SLOTS_AT, prefix_hash, slot_at};
 use super::format::slot::{Child, Slot, Symbol};
 use super::mutants::Mutant;
 
@@ -42,7 +42,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Whether all its keys begin with the first bytes of `key`.
+    /// Whether all keys of the node begin with the first bytes of `key`.
     pub fn leads_to(&self, key: &[u8]) -> bool {
         key.get(..self.head.len).is_some_and(|prefix| prefix_hash(prefix) == self.hash)
     }
@@ -57,12 +57,12 @@ impl View {
         slot_at(self.at, i)
     }
 
-    /// Whether it has any child.
+    /// Whether the node has any child.
     pub fn has_children(&self) -> bool {
         self.slots.iter().any(|s| s.has_child())
     }
 
-    /// The grant under which the allocator knows it.
+    /// The allocator's grant of the node: address and generation.
     pub fn grant(&self) -> Grant {
         Grant { addr: self.at, generation: self.head.generation }
     }
@@ -70,7 +70,7 @@ impl View {
 
 /// A slot of a node that is in the tree.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct SlotRef {
     pub at: GlobalAddr,
     pub slot: Slot,
 }
@@ -78,28 +78,28 @@ pub(crate) struct Spot {
 /// The place where a key is or belongs: in this node, which is the last on its path.
 pub(crate) struct Place {
     pub node: View,
-    /// The slot that names the node; `None` for the root.
-    pub above: Option<Spot>,
-    pub what: What,
+    /// The slot that names the node; `None` for the first node of the descent.
+    pub above: Option<SlotRef>,
+    pub content: Content,
 }
 
 /// The content of a place.
-pub(crate) enum What {
+pub(crate) enum Content {
     /// A leaf, of this key or of another one.
-    Leaf { spot: Spot, at: GlobalAddr, lines: usize },
+    Leaf { slot_ref: SlotRef, at: GlobalAddr, lines: usize },
     /// A node with a prefix that is not a prefix of the key.
-    Node { spot: Spot, view: View },
+    Node { slot_ref: SlotRef, view: View },
     /// The slot of the symbol, without a child.
-    Vacant(Spot),
+    Vacant(SlotRef),
     /// The symbol has no slot.
-    Nothing,
+    NoSlot,
 }
 
 impl Smart {
     /// The root node.
-    pub(crate) async fn top(&self) -> Result<Grant> {
-        if let Some(top) = self.node.top.get() {
-            return Ok(*top);
+    pub(crate) async fn root_grant(&self) -> Result<Grant> {
+        if let Some(grant) = self.node.root_grant.get() {
+            return Ok(*grant);
         }
         let bits = self.ep.read(self.node.root.word, 8).await?.word(0);
         let addr = GlobalAddr::from_bits(bits);
@@ -109,7 +109,7 @@ impl Smart {
         let view = self.read_node(addr, NodeType::SMALLEST).await?;
         let view = view.filter(|v| v.head.len == 0 && v.head.is_linked());
         let view = view.ok_or_else(|| Error::corrupt(format!("{addr} is no root")))?;
-        Ok(*self.node.top.get_or_init(|| view.grant()))
+        Ok(*self.node.root_grant.get_or_init(|| view.grant()))
     }
 
     /// READs a node; `None` when there is no node.
@@ -148,9 +148,9 @@ impl Smart {
             self.node.cache.remove(start.entry);
         }
         self.node.misses.fetch_add(1, Ordering::Relaxed);
-        let top = self.top().await?;
-        let view = self.read_node(top.addr, NodeType::LARGEST).await?;
-        let view = view.filter(|v| v.head.generation == top.generation && v.head.len == 0);
+        let root_grant = self.root_grant().await?;
+        let view = self.read_node(root_grant.addr, NodeType::LARGEST).await?;
+        let view = view.filter(|v| v.head.generation == root_grant.generation && v.head.len == 0);
         view.ok_or_else(|| Error::corrupt(format!("the root at {} is gone", top.addr)))
     }
 
@@ -161,28 +161,28 @@ impl Smart {
 
     /// The same; a descent that has reached a prefix of at least `len` bytes goes no further.
     pub(crate) async fn find_until(&self, key: &[u8], len: usize) -> Result<Place> {
-        let mut backoff = self.ep.backoff("a way to a key", self.node.root.word);
+        let mut backoff = self.ep.backoff("a path to a key", self.node.root.word);
         let mut node = self.begin(key).await?;
         let mut above = None;
         loop {
-            self.keep(key, &node);
+            self.cache_node(key, &node);
             if node.head.len >= len {
-                return Ok(Place { node, above, what: What::Nothing });
+                return Ok(Place { node, above, content: Content::NoSlot });
             }
             let symbol = Symbol::of(key, node.head.len);
             let Some((i, slot)) = node.slot_of(symbol) else {
-                return Ok(Place { node, above, what: What::Nothing });
+                return Ok(Place { node, above, content: Content::NoSlot });
             };
-            let spot = Spot { at: node.slot_at(i), slot };
-            let what = match slot.child()? {
-                Some(Child::Leaf { at, lines }) => What::Leaf { spot, at, lines },
-                Some(Child::Node { at, kind }) => match self.child(spot, at, kind).await? {
+            let slot_ref = SlotRef { at: node.slot_at(i), slot };
+            let content = match slot.child()? {
+                Some(Child::Leaf { at, lines }) => Content::Leaf { slot_ref, at, lines },
+                Some(Child::Node { at, kind }) => match self.child(slot_ref, at, kind).await? {
                     Some(view) if view.leads_to(key) => {
-                        above = Some(spot);
+                        above = Some(slot_ref);
                         node = view;
                         continue;
                     }
-                    Some(view) => What::Node { spot, view },
+                    Some(view) => Content::Node { slot_ref, view },
                     None => {
                         self.retried.set(true);
                         backoff.step().await?;
@@ -191,26 +191,26 @@ impl Smart {
                         continue;
                     }
                 },
-                Some(Child::Hole | Child::Frozen(_)) | None => What::Vacant(spot),
+                Some(Child::Hole | Child::Frozen(_)) | None => Content::Vacant(slot_ref),
             };
-            return Ok(Place { node, above, what });
+            return Ok(Place { node, above, content });
         }
     }
 
-    /// The child node of a slot of a node in the tree, marked as linked. `None`: the child was
-    /// dead, and the slot is vacant now.
+    /// The child node of a slot of a node in the tree, marked as linked. `None`: the child was a
+    /// tombstone, and the slot is vacant now.
     pub(crate) async fn child(
         &self,
-        spot: Spot,
+        slot_ref: SlotRef,
         at: GlobalAddr,
         kind: NodeType,
     ) -> Result<Option<View>> {
-        let lost = || Error::corrupt(format!("{} names {at}, where no node is", spot.at));
+        let lost = || Error::corrupt(format!("{} names {at}, where no node is", slot_ref.at));
         let mut view = self.read_node(at, kind).await?.ok_or_else(lost)?;
         match view.head.state {
-            State::Linked | State::Closing => {}
-            State::Young => {
-                let linked = Head { state: State::Linked, ..view.head };
+            NodeState::Linked | NodeState::Closing => {}
+            NodeState::Pending => {
+                let linked = Head { state: NodeState::Linked, ..view.head };
                 let was = self.ep.cas(at, view.head.bits(), linked.bits()).await?;
                 if was != view.head.bits() {
                     self.retried.set(true);
@@ -219,34 +219,34 @@ impl Smart {
                 }
                 view.head = linked;
             }
-            State::Dead => {
-                self.unlink(spot, view.grant()).await?;
+            NodeState::Tombstone => {
+                self.unlink(slot_ref, view.grant()).await?;
                 return Ok(None);
             }
         }
         Ok(Some(view))
     }
 
-    /// Makes the slot of a dead node vacant. The client that succeeds with the CAS retires the
+    /// Makes the slot of a tombstone vacant. The client that succeeds with the CAS retires the
     /// node.
-    pub(crate) async fn unlink(&self, spot: Spot, dead: Grant) -> Result<bool> {
-        let was = self.ep.cas(spot.at, spot.slot.0, spot.slot.hole().0).await?;
-        let won = was == spot.slot.0;
+    pub(crate) async fn unlink(&self, slot_ref: SlotRef, tombstone: Grant) -> Result<bool> {
+        let was = self.ep.cas(slot_ref.at, slot_ref.slot.0, slot_ref.slot.hole().0).await?;
+        let won = was == slot_ref.slot.0;
         if won {
-            self.node.pool.retire(&self.node.nodes, dead);
+            self.node.pool.retire(&self.node.nodes, tombstone);
         }
         Ok(won)
     }
 
     /// Caches a node of the tree.
-    pub(crate) fn keep(&self, key: &[u8], view: &View) {
+    pub(crate) fn cache_node(&self, key: &[u8], view: &View) {
         if let Some(prefix) = key.get(..view.head.len) {
             self.ep.stage_cost(Stage::CacheFill, 1);
             self.node.cache.insert(prefix, view.grant(), &view.slots);
         }
     }
 
-    /// The leaf that the fast path leads to. Nothing about it is proved.
+    /// The leaf that the fast path leads to, unvalidated.
     pub(crate) async fn find_fast(&self, key: &[u8]) -> Result<Option<(GlobalAddr, usize)>> {
         self.ep.stage_cost(Stage::CacheLookup, 1);
         let Some((mut slot, mut len)) = cache::next_slot(&self.node.cache, key) else {
@@ -264,7 +264,7 @@ impl Smart {
                     if !deeper || !view.leads_to(key) {
                         return Ok(None);
                     }
-                    self.keep(key, &view);
+                    self.cache_node(key, &view);
                     len = view.head.len;
                     match view.slot_of(Symbol::of(key, len)) {
                         Some((_, next)) => slot = next,
@@ -288,7 +288,7 @@ impl Smart {
     /// node is linked at once.
     pub(crate) fn new_head(&self, len: usize, kind: NodeType, generation: u16) -> Head {
         let at_once = generation == 1 || self.node.has(Mutant::NeverYoung);
-        let state = if at_once { State::Linked } else { State::Young };
+        let state = if at_once { NodeState::Linked } else { NodeState::Pending };
         Head { len, kind, state, closings: 0, generation }
     }
 }

@@ -1,48 +1,48 @@
-//! Garbage collection: finds memory that dead nodes held, or that dropped operations had allocated,
-//! takes it back, and releases abandoned locks of dead nodes.
+//! Garbage collection: finds memory that failed compute nodes held, or that dropped operations had
+//! allocated, retires it, and releases abandoned locks of failed nodes.
 //!
 //! `dmtree_pool::Gc` tells lost memory from memory in use while all clients work. This module
 //! supplies the mark phase: a cursor over the keys visits every leaf and node that is in the tree
 //! throughout.
 //!
 //! Phases, in order:
-//! 1. Settling: opens the GC log of every compute node, and waits until the operations have ended
+//! 1. Starting: opens the GC log of every compute node, and waits until the operations have ended
 //!    that ran at the beginning.
 //! 2. Marking: READs nodes and leaves in key order, some leaves at a time, and records them as
-//!    live. If a leaf's holder is fenced, CAS word: held -> free.
-//! 3. Ending: raises a barrier, and waits until the operations have ended that ran during marking.
-//!    What is neither marked, nor in a GC log, nor in a list of a compute node (free, retired) is
-//!    then lost.
+//!    live. If the access of a leaf's holder is revoked, CAS word: held -> free.
+//! 3. Draining: raises a barrier, and waits until the operations have ended that ran during
+//!    marking. An object that is neither marked, nor in a GC log, nor in a list of a compute node
+//!    (free list, limbo list) is then lost.
 //! 4. Checking: READs the first word of each lost object for its generation.
-//! 5. Clearing: raises a barrier, waits, and reads the GC log. Objects that were logged meanwhile
+//! 5. Sweeping: raises a barrier, waits, and reads the GC log. Objects that were logged meanwhile
 //!    belong to another operation; all others are retired.
 //!
 //! Invariant: an object that was in the tree throughout is marked, because the path to a key only
 //! grows, and a leaf keeps its place or is replaced by one that is logged. An object is retired
 //! with a generation that is larger than any it may have had, so old pointers cannot match it.
 //!
-//! The state is in the memory of one client's node. A crash loses it, and with it nothing but work:
-//! a later collection starts again.
+//! The state is in the memory of one compute node. A crash loses it, and a later collection starts
+//! again.
 
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::{Found, Work};
 use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, Span, Told};
 
 use super::client::Smart;
-use super::find::{Spot, View};
+use super::find::{SlotRef, View};
 use super::format::head::Head;
-use super::format::leaf::{State, Stored, Word};
+use super::format::leaf::{LeafState, Stored, Word};
 use super::format::slot::{Child, LINE, Slot, Symbol};
 use super::get::LeafView;
 use super::mutants::Mutant;
-use super::node::Chore;
+use super::node::Task;
 
-/// Pause while a collection waits for operations to end, ns.
+/// Pause between two checks whether the operations have ended, ns.
 const PAUSE_NS: u64 = 50_000;
-/// Steps of one call of maintenance.
-const PIECES: u32 = 16;
+/// Collection steps in one call of maintenance.
+const STEPS_PER_CALL: u32 = 16;
 /// Leaves marked in one step.
-const LEAVES: usize = 256;
+const LEAVES_PER_STEP: usize = 256;
 
 /// A collection in progress.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl GcRun {
     fn of(gc: Gc) -> Self {
         Self {
             gc,
-            phase: Phase::Settling,
+            phase: Phase::Starting,
             live: Held::default(),
             lost: Lost::default(),
             objects: Vec::new(),
@@ -73,22 +73,22 @@ impl GcRun {
 #[derive(Debug)]
 enum Phase {
     /// Waits for operations that ran at the beginning.
-    Settling,
+    Starting,
     /// Marks reachable objects, from a key on.
     Marking(Vec<u8>),
     /// Waits for operations that ran during the marking.
-    Ending,
+    Draining,
     /// Reads the generation of lost object number `.0`.
     Checking(usize),
     /// Waits for operations that may have retired one of the lost objects.
-    Clearing,
+    Sweeping,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pace {
-    On,
+enum Progress {
+    Continue,
     Wait,
-    Over,
+    Done,
 }
 
 impl Smart {
@@ -98,9 +98,9 @@ impl Smart {
         let mut gc_run = GcRun::of(gc);
         let counted = loop {
             match self.gc_step(&mut gc_run).await {
-                Ok(Pace::On) => {}
-                Ok(Pace::Wait) => self.ep.sleep(PAUSE_NS).await,
-                Ok(Pace::Over) => break Ok(gc_run.found),
+                Ok(Progress::Continue) => {}
+                Ok(Progress::Wait) => self.ep.sleep(PAUSE_NS).await,
+                Ok(Progress::Done) => break Ok(gc_run.found),
                 Err(e) => break Err(e),
             }
         };
@@ -108,14 +108,14 @@ impl Smart {
         counted
     }
 
-    /// Runs a part of the collection that follows a death; one node does it for all. A collection
-    /// that fails because of another node is started again.
-    pub(crate) async fn gc_chore(&self) -> Result<Work> {
+    /// Runs a part of the collection that follows a node failure; one node does it for all. A
+    /// collection that fails because of another node is started again.
+    pub(crate) async fn gc_task(&self) -> Result<Work> {
         if !self.node.pool.is_first() {
             return Ok(Work::None);
         }
         let scope = self.ep.begin(OpKind::Maintain);
-        let again = Again { c: self, wanted: true };
+        let again = RequeueGuard { c: self, wanted: true };
         let mut gc_run = match self.node.take_gc() {
             Some(gc_run) => gc_run,
             None => match self.begin_gc().await {
@@ -123,14 +123,14 @@ impl Smart {
                 Err(e) => return again.after(e),
             },
         };
-        for _ in 0..PIECES {
+        for _ in 0..STEPS_PER_CALL {
             match self.gc_step(&mut gc_run).await {
-                Ok(Pace::On) => {}
-                Ok(Pace::Wait) => {
+                Ok(Progress::Continue) => {}
+                Ok(Progress::Wait) => {
                     self.ep.sleep(PAUSE_NS).await;
                     break;
                 }
-                Ok(Pace::Over) => {
+                Ok(Progress::Done) => {
                     self.node.pool.end_gc(&self.ep, gc_run.gc).await;
                     again.done();
                     scope.end(OpOutcome::Other);
@@ -153,17 +153,17 @@ impl Smart {
         begun.await.map(GcRun::of)
     }
 
-    async fn gc_step(&self, gc_run: &mut GcRun) -> Result<Pace> {
+    async fn gc_step(&self, gc_run: &mut GcRun) -> Result<Progress> {
         self.ep.renew_deadline();
         let pool = &self.node.pool;
         pool.hold_gc(&self.ep, &mut gc_run.gc).await?;
         match &gc_run.phase {
-            Phase::Settling | Phase::Ending | Phase::Clearing
+            Phase::Starting | Phase::Draining | Phase::Sweeping
                 if !pool.is_past(&self.ep, &gc_run.gc).await? =>
             {
-                return Ok(Pace::Wait);
+                return Ok(Progress::Wait);
             }
-            Phase::Settling => gc_run.phase = Phase::Marking(Vec::new()),
+            Phase::Starting => gc_run.phase = Phase::Marking(Vec::new()),
             Phase::Marking(from) => {
                 let from = from.clone();
                 let pin = self.pin();
@@ -173,11 +173,11 @@ impl Smart {
                     Some(next) => gc_run.phase = Phase::Marking(next),
                     None => {
                         pool.raise_barrier(&self.ep, &mut gc_run.gc).await?;
-                        gc_run.phase = Phase::Ending;
+                        gc_run.phase = Phase::Draining;
                     }
                 }
             }
-            Phase::Ending => {
+            Phase::Draining => {
                 let held = pool.collect(&self.ep, &gc_run.gc, Told::All).await?;
                 gc_run.found.doubly = (held.twice.len() + gc_run.live.overlaps(&held)) as u64;
                 gc_run.lost = pool.lost(&gc_run.gc, &[&gc_run.live, &held]);
@@ -187,8 +187,8 @@ impl Smart {
                 let i = *i;
                 let Some((key, at)) = gc_run.lost.objects.get(i).copied() else {
                     pool.raise_barrier(&self.ep, &mut gc_run.gc).await?;
-                    gc_run.phase = Phase::Clearing;
-                    return Ok(Pace::On);
+                    gc_run.phase = Phase::Sweeping;
+                    return Ok(Progress::Continue);
                 };
                 let pin = self.pin();
                 if let Some(generation) = self.last_generation(key, at).await? {
@@ -197,15 +197,15 @@ impl Smart {
                 drop(pin);
                 gc_run.phase = Phase::Checking(i + 1);
             }
-            Phase::Clearing => {
+            Phase::Sweeping => {
                 // This part is pinned, too: a collection that another node has begun meanwhile
                 // waits for it.
                 let _pin = self.pin();
                 self.take_lost(gc_run).await?;
-                return Ok(Pace::Over);
+                return Ok(Progress::Done);
             }
         }
-        Ok(Pace::On)
+        Ok(Progress::Continue)
     }
 
     /// The largest generation that a lost object may have had; `None` when its first word does not
@@ -229,14 +229,14 @@ impl Smart {
         })
     }
 
-    /// The end: objects in the GC log belong to another operation; retires all others.
+    /// The sweep: objects in the GC log belong to another operation; retires all others.
     async fn take_lost(&self, gc_run: &mut GcRun) -> Result<()> {
         let pool = &self.node.pool;
-        let noted = pool.collect(&self.ep, &gc_run.gc, Told::GcLog).await?;
+        let logged = pool.collect(&self.ep, &gc_run.gc, Told::GcLog).await?;
         for (key, g) in std::mem::take(&mut gc_run.objects) {
             let bytes = u64::from(key.object_bytes);
-            let noted = noted.has(Span::object(g.addr, bytes));
-            if (noted && !self.node.has(Mutant::GcNoLog)) || pool.is_worn_out(key, g.generation) {
+            let logged = logged.has(Span::object(g.addr, bytes));
+            if (logged && !self.node.has(Mutant::GcNoLog)) || pool.is_worn_out(key, g.generation) {
                 continue;
             }
             gc_run.found.objects += 1;
@@ -244,7 +244,7 @@ impl Smart {
             pool.retire_lost(key, g);
         }
         for (at, bytes) in std::mem::take(&mut gc_run.lost.space) {
-            if noted.has(Span::Bytes(at.bits(), bytes)) {
+            if logged.has(Span::Bytes(at.bits(), bytes)) {
                 continue;
             }
             gc_run.found.space_bytes += bytes;
@@ -255,10 +255,10 @@ impl Smart {
 
     /// Marks reachable objects from a key on; returns the key to continue from.
     async fn mark_some(&self, from: &[u8], live: &mut Held) -> Result<Option<Vec<u8>>> {
-        let top = self.top().await?;
+        let root_grant = self.root_grant().await?;
         let node = |v: &View| Span::object(v.at, u64::from(self.node.nodes.key().object_bytes));
         let root = self.find_until(&[], 0).await?.node;
-        if root.at != top.addr {
+        if root.at != root_grant.addr {
             return Err(dmtree_fabric::Error::corrupt(format!("{} is no root", root.at)));
         }
         live.add(node(&root));
@@ -271,11 +271,11 @@ impl Smart {
             };
             *next += 1;
             let Some(i) = view.slots.iter().position(|s| *s == slot) else { continue };
-            let spot = Spot { at: view.slot_at(i), slot };
+            let slot_ref = SlotRef { at: view.slot_at(i), slot };
             let on_border = *border && slot.is(Symbol::of(from, view.head.len));
             match slot.child()? {
                 Some(Child::Node { at, kind }) => {
-                    let Some(child) = self.child(spot, at, kind).await? else { continue };
+                    let Some(child) = self.child(slot_ref, at, kind).await? else { continue };
                     live.add(node(&child));
                     let border = on_border && child.leads_to(from);
                     stack.push((in_order(&child, border.then_some(from)), child, border, 0));
@@ -283,7 +283,7 @@ impl Smart {
                 Some(Child::Leaf { at, lines }) => {
                     let key = self.mark_leaf(at, lines, live).await?;
                     marked += 1;
-                    if marked >= LEAVES && &key[..] >= from {
+                    if marked >= LEAVES_PER_STEP && &key[..] >= from {
                         return Ok(Some([&key[..], &[0]].concat()));
                     }
                 }
@@ -305,17 +305,17 @@ impl Smart {
         if let Stored::Block(b) = leaf.value {
             live.add(Span::block(b));
         }
-        if view.word.state == State::Dead {
-            self.node.push_chore(Chore::Close(leaf.key.to_vec()));
+        if view.word.state == LeafState::Tombstone {
+            self.node.push_task(Task::Unlink(leaf.key.to_vec()));
         }
-        self.release_for_dead(&view).await?;
+        self.release_abandoned(&view).await?;
         Ok(leaf.key.to_vec())
     }
 
-    /// Releases an abandoned lock: the leaf's holder is dead.
-    async fn release_for_dead(&self, view: &LeafView) -> Result<()> {
+    /// Releases an abandoned lock: the access of the holder's compute node is revoked.
+    async fn release_abandoned(&self, view: &LeafView) -> Result<()> {
         let word = view.word;
-        if word.holder.is_some_and(|h| self.node.is_gone(h)) {
+        if word.holder.is_some_and(|h| self.node.is_revoked(h)) {
             self.ep.cas(view.at, word.bits(), word.held_by(None).bits()).await?;
         }
         Ok(())
@@ -331,21 +331,21 @@ fn in_order(view: &View, from: Option<&[u8]>) -> Vec<Slot> {
     slots
 }
 
-/// A collection that is queued again, unless it is done.
-struct Again<'c> {
+/// Queues the collection again on drop, unless it is done.
+struct RequeueGuard<'c> {
     c: &'c Smart,
     wanted: bool,
 }
 
-impl Again<'_> {
+impl RequeueGuard<'_> {
     fn done(mut self) {
         self.wanted = false;
     }
 
-    /// Errors that a later attempt may not meet are not returned.
+    /// Returns errors that a later attempt would meet again, and no others.
     fn after(self, e: dmtree_fabric::Error) -> Result<Work> {
-        let soon = [ErrorKind::Unreachable, ErrorKind::Busy, ErrorKind::TimedOut];
-        if soon.contains(&e.kind()) {
+        let transient = [ErrorKind::Unreachable, ErrorKind::Busy, ErrorKind::TimedOut];
+        if transient.contains(&e.kind()) {
             return Ok(Work::None);
         }
         if e.kind() == ErrorKind::Corrupt {
@@ -355,10 +355,10 @@ impl Again<'_> {
     }
 }
 
-impl Drop for Again<'_> {
+impl Drop for RequeueGuard<'_> {
     fn drop(&mut self) {
         if self.wanted {
-            self.c.node.push_chore(Chore::Gc);
+            self.c.node.push_task(Task::Gc);
         }
     }
 }

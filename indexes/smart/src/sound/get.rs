@@ -11,8 +11,8 @@
 //! With delegation, readers of one key on a compute node share a READ. The leader closes the batch
 //! before its first verb, so a follower's operation began before the sample.
 //!
-//! On the slow path a read completes what an insert has left unfinished: a leaf that a slot names
-//! but that is not marked as live (`Young`) gets CAS word -> live before it counts. A tombstone
+//! On the slow path a read completes the unfinished step of an insert: a leaf that a slot names
+//! but that is not marked as live (`Pending`) gets CAS word -> live before it counts. A tombstone
 //! that a slot still names becomes a maintenance task.
 
 use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Sampled, Stage, Step, Verified};
@@ -23,9 +23,9 @@ use dmtree_parts::tree::block;
 use dmtree_pool::BlockPtr;
 
 use super::client::Smart;
-use super::find::{Spot, What};
-use super::format::leaf::{Leaf, State, Stored, Word};
-use super::node::Chore;
+use super::find::{Content, SlotRef};
+use super::format::leaf::{Leaf, LeafState, Stored, Word};
+use super::node::Task;
 
 /// A leaf as it was read; key and value are checked.
 pub(crate) struct LeafView {
@@ -38,12 +38,12 @@ pub(crate) struct LeafView {
     pub read_at: u64,
 }
 
-/// What the leaf that a slot names means for a key.
-pub(crate) enum Seen {
+/// How the leaf that a slot names relates to a key.
+pub(crate) enum LeafMatch {
     /// The key's leaf; the key is present.
-    Mine(LeafView),
+    Present(LeafView),
     /// The key's tombstone; the key is absent.
-    Dead(LeafView),
+    Tombstone(LeafView),
     /// The leaf of another key.
     Other(LeafView),
 }
@@ -123,7 +123,7 @@ impl Smart {
 
     async fn get_pinned(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let mut fast = self.fast_leaf(key).await?;
-        let mut backoff = self.ep.backoff("a value being replaced", self.node.root.word);
+        let mut backoff = self.ep.backoff("value being replaced", self.node.root.word);
         loop {
             let view = match fast.take() {
                 Some(view) => view,
@@ -172,7 +172,7 @@ impl Smart {
         self.ep.stage_cost(Stage::EntryCheck, 1);
         let shape = self.node.shape;
         let seen = bytes.check(|b| match shape.check(at, b) {
-            Some(l) if l.key == key && l.word.state == State::Live => Ok(l.word),
+            Some(l) if l.key == key && l.word.state == LeafState::Live => Ok(l.word),
             _ => Err(()),
         });
         Ok(seen.ok().map(|(word, bytes)| LeafView { at, lines, word, bytes, read_at }))
@@ -181,52 +181,52 @@ impl Smart {
     /// The key's leaf, if the key is present, by the slow path.
     async fn slow_leaf(&self, key: &[u8]) -> Result<Option<LeafView>> {
         let place = self.find(key).await?;
-        let What::Leaf { spot, at, lines } = place.what else { return Ok(None) };
+        let Content::Leaf { slot_ref, at, lines } = place.content else { return Ok(None) };
         if lines != self.node.shape.lines(key.len()) {
             return Ok(None);
         }
-        match self.see_leaf(key, spot, at, lines).await? {
-            Seen::Mine(view) => Ok(Some(view)),
-            Seen::Dead(_) => {
+        match self.match_leaf(key, slot_ref, at, lines).await? {
+            LeafMatch::Present(view) => Ok(Some(view)),
+            LeafMatch::Tombstone(_) => {
                 // The deleting client may have stopped before it unlinked the leaf.
-                self.node.push_chore(Chore::Close(key.to_vec()));
+                self.node.push_task(Task::Unlink(key.to_vec()));
                 Ok(None)
             }
-            Seen::Other(_) => Ok(None),
+            LeafMatch::Other(_) => Ok(None),
         }
     }
 
-    /// The leaf that a slot of the tree names; a young leaf of the key is marked as live.
-    pub(crate) async fn see_leaf(
+    /// The leaf that a slot of the tree names; a pending leaf of the key is marked as live.
+    pub(crate) async fn match_leaf(
         &self,
         key: &[u8],
-        spot: Spot,
+        slot_ref: SlotRef,
         at: GlobalAddr,
         lines: usize,
-    ) -> Result<Seen> {
+    ) -> Result<LeafMatch> {
         let mut view = self.read_leaf(at, lines).await?;
         let (same, word) = (view.leaf(self).key == key, view.word);
         Ok(match word.state {
-            _ if !same => Seen::Other(view),
-            State::Dead => Seen::Dead(view),
-            State::Live => Seen::Mine(view),
-            State::Young => {
-                let live = word.in_state(State::Live);
+            _ if !same => LeafMatch::Other(view),
+            LeafState::Tombstone => LeafMatch::Tombstone(view),
+            LeafState::Live => LeafMatch::Present(view),
+            LeafState::Pending => {
+                let live = word.in_state(LeafState::Live);
                 let was = self.ep.cas(at, word.bits(), live.bits()).await?;
                 if was != word.bits() {
                     // Another client has marked it, and may have changed it since.
                     self.retried.set(true);
-                    return Box::pin(self.see_leaf(key, spot, at, lines)).await;
+                    return Box::pin(self.match_leaf(key, slot_ref, at, lines)).await;
                 }
                 view.word = live;
-                Seen::Mine(view)
+                LeafMatch::Present(view)
             }
         })
     }
 
     /// READs a leaf of the tree until it is whole.
     pub(crate) async fn read_leaf(&self, at: GlobalAddr, lines: usize) -> Result<LeafView> {
-        let mut backoff = self.ep.backoff("a leaf being written", at);
+        let mut backoff = self.ep.backoff("leaf being written", at);
         loop {
             self.ep.step(Step::Entry);
             let read_at = self.ep.now();

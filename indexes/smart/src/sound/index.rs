@@ -13,7 +13,7 @@ use dmtree_parts::{
 
 use super::client::{Smart, Taken};
 use super::find::fill_node;
-use super::format::head::{Head, NodeType, State};
+use super::format::head::{Head, NodeState, NodeType};
 use super::node::SmartNode;
 use super::options::Options;
 
@@ -56,7 +56,7 @@ impl RangeIndex for Smart {
         let mut outcome = self.write_op(key, w).await;
         // Memory that deletes have freed may only wait for maintenance.
         if outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full)
-            && self.make_free().await.unwrap_or(false)
+            && self.reclaim_memory().await.unwrap_or(false)
         {
             outcome = self.write_op(key, w).await;
         }
@@ -108,7 +108,7 @@ impl Smart {
         let kind = NodeType::LARGEST;
         let mut image = self.buf(kind.bytes()).await?;
         let generation = grant.generation;
-        let head = Head { len: 0, kind, state: State::Linked, closings: 0, generation };
+        let head = Head { len: 0, kind, state: NodeState::Linked, closings: 0, generation };
         fill_node(&mut image, head, &[], &[]);
         self.ep.write(grant.addr, image).await?;
         if self.ep.cas(self.node.root.word, 0, grant.addr.bits()).await? != 0 {

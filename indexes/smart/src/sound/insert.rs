@@ -10,14 +10,14 @@
 //! The CAS of the slot is the linearization point. In the last case it replaces the leaf or node by
 //! the new node, which has the old child and the new leaf.
 //!
-//! Invariants: slots are taken in order and stay their symbol's, so two clients that insert under
+//! Invariants: slots are taken in order and belong to one symbol, so two clients that insert under
 //! one symbol meet at the same slot. A type is raised before a slot behind it is used, so no reader
 //! misses a slot. New memory is linked or live at once only in the first generation of its address,
-//! when no old pointer leads there; otherwise it is `Young` until a client has seen it behind a
-//! slot. An insertion into a frozen slot first changes the head, which makes the closing fail.
+//! when no old pointer leads there; otherwise it is `Pending` until a client has seen it behind
+//! a slot. An insertion into a frozen slot first changes the head, which makes the closing fail.
 //!
 //! A crash before the CAS loses the new memory until the next garbage collection. A crash after it
-//! leaves at most a young leaf or node, which the next client on the slow path marks. The client
+//! leaves at most a pending leaf or node, which the next client on the slow path marks. The client
 //! that replaces a tombstone retires it; if that client crashes first, garbage collection finds the
 //! memory.
 
@@ -27,13 +27,13 @@ use dmtree_parts::Outcome;
 use dmtree_parts::combine::Lease;
 
 use super::client::{Smart, Taken};
-use super::find::{Place, Spot, View, What, fill_node, image_bytes};
-use super::format::head::{Head, NodeType, State};
-use super::format::leaf::{State as LeafState, Stored, Word};
+use super::find::{Content, Place, SlotRef, View, fill_node, image_bytes};
+use super::format::head::{Head, NodeState, NodeType};
+use super::format::leaf::{LeafState, Stored, Word};
 use super::format::slot::{Child, Slot, Symbol};
 use super::get::LeafView;
 use super::mutants::Mutant;
-use super::node::Chore;
+use super::node::Task;
 use super::write::{Written, seal};
 
 /// A leaf image that is not written yet.
@@ -54,28 +54,28 @@ impl Smart {
         other: Option<LeafView>,
         lease: &mut Option<Lease>,
     ) -> Result<Option<Written>> {
-        let (spot, fork) = match &place.what {
-            What::Leaf { spot, .. } => {
+        let (slot_ref, fork) = match &place.content {
+            Content::Leaf { slot_ref, .. } => {
                 let Some(view) = &other else { return Ok(None) };
                 let leaf = view.leaf(self);
-                (*spot, (leaf.key != key).then(|| common(leaf.key, key)))
+                (*slot_ref, (leaf.key != key).then(|| common(leaf.key, key)))
             }
-            What::Node { spot, view } => match self.any_key(view).await? {
-                Some(below) => (*spot, Some(common(&below, key))),
+            Content::Node { slot_ref, view } => match self.any_key(view).await? {
+                Some(below) => (*slot_ref, Some(common(&below, key))),
                 None => {
                     // The node has no keys: it is removed, and its slot becomes vacant.
-                    self.prune_child(&place, *spot, view).await?;
+                    self.prune_child(&place, *slot_ref, view).await?;
                     return Ok(None);
                 }
             },
-            What::Vacant(spot) => {
-                if !self.keep_open(&place.node, spot.slot).await? {
+            Content::Vacant(slot_ref) => {
+                if !self.cancel_closing(&place.node, slot_ref.slot).await? {
                     return Ok(None);
                 }
-                (*spot, None)
+                (*slot_ref, None)
             }
-            What::Nothing => match self.free_slot(&place).await? {
-                Some(spot) => (spot, None),
+            Content::NoSlot => match self.free_slot(&place).await? {
+                Some(slot_ref) => (slot_ref, None),
                 None => return Ok(None),
             },
         };
@@ -85,12 +85,13 @@ impl Smart {
         {
             return Err(Error::corrupt(format!(
                 "{} leads to a key that shares {lcp} bytes, where {} are shared by all",
-                spot.at,
+                slot_ref.at,
                 len + 1
             )));
         }
         let mut taken = Taken::default();
-        let linked = self.build_and_link(key, value, (len, spot, fork), lease, &mut taken).await;
+        let linked =
+            self.build_and_link(key, value, (len, slot_ref, fork), lease, &mut taken).await;
         let linked = match linked {
             Ok(linked) => linked,
             Err(e) => {
@@ -120,7 +121,7 @@ impl Smart {
         &self,
         key: &[u8],
         value: &[u8],
-        (len, spot, fork): (usize, Spot, Option<(usize, Symbol)>),
+        (len, slot_ref, fork): (usize, SlotRef, Option<(usize, Symbol)>),
         lease: &mut Option<Lease>,
         taken: &mut Taken,
     ) -> Result<bool> {
@@ -131,7 +132,7 @@ impl Smart {
         let leaf = self.new_leaf(key, &value, symbol, taken).await?;
         let Some((lcp, below)) = fork else {
             self.ep.step(Step::Entry);
-            let (at, old, new) = (spot.at, spot.slot.0, leaf.slot.0);
+            let (at, old, new) = (slot_ref.at, slot_ref.slot.0, leaf.slot.0);
             if self.node.has(Mutant::SlotBeforeLeaf) {
                 let linked = self.ep.cas(at, old, new).await? == old;
                 self.ep.write(leaf.at, leaf.image).await?;
@@ -147,23 +148,23 @@ impl Smart {
         let grant = self.take_node(GlobalAddr::NULL, taken).await?;
         let kind = NodeType::SMALLEST;
         let mut image = self.buf(image_bytes(grant.generation, kind)).await?;
-        let slots = [spot.slot.under(below), leaf.slot];
+        let slots = [slot_ref.slot.under(below), leaf.slot];
         fill_node(&mut image, self.new_head(lcp, kind, grant.generation), &key[..lcp], &slots);
         let node = Slot::node(Symbol::of(key, len), grant.addr, kind);
         self.ep.step(Step::Structure);
         let both = (write(leaf.at, leaf.image), write(grant.addr, image));
         let was = if self.node.has(Mutant::SlotBeforeNode) {
-            let was = self.ep.cas(spot.at, spot.slot.0, node.0).await?;
+            let was = self.ep.cas(slot_ref.at, slot_ref.slot.0, node.0).await?;
             self.ep.batch(both).await?;
             was
         } else {
             self.ep.batch(both).await?;
-            self.ep.cas(spot.at, spot.slot.0, node.0).await?
+            self.ep.cas(slot_ref.at, slot_ref.slot.0, node.0).await?
         };
-        if was == spot.slot.0 {
+        if was == slot_ref.slot.0 {
             self.node.cache.insert(&key[..lcp], grant, &slots);
         }
-        Ok(was == spot.slot.0)
+        Ok(was == slot_ref.slot.0)
     }
 
     async fn new_leaf(
@@ -186,21 +187,21 @@ impl Smart {
     }
 
     /// The slot to take in a node that has none for the symbol. `None`: the node has changed.
-    async fn free_slot(&self, place: &Place) -> Result<Option<Spot>> {
+    async fn free_slot(&self, place: &Place) -> Result<Option<SlotRef>> {
         let view = &place.node;
-        let free = view.slots.iter().position(|s| *s == Slot::EMPTY || s.is_seal());
+        let free = view.slots.iter().position(|s| *s == Slot::EMPTY || s.is_end_mark());
         if let Some(i) = free {
             let slot = view.slots[i];
-            let open = slot == Slot::EMPTY || self.keep_open(view, slot).await?;
-            return Ok(open.then(|| Spot { at: view.slot_at(i), slot }));
+            let open = slot == Slot::EMPTY || self.cancel_closing(view, slot).await?;
+            return Ok(open.then(|| SlotRef { at: view.slot_at(i), slot }));
         }
         let Some(kind) = view.head.kind.next() else {
             return Err(Error::corrupt(format!("node {} has no slot left for a symbol", view.at)));
         };
         // A new number makes a closing in progress fail.
         let closings =
-            view.head.closings.wrapping_add(u16::from(view.head.state == State::Closing));
-        let larger = Head { kind, state: State::Linked, closings, ..view.head };
+            view.head.closings.wrapping_add(u16::from(view.head.state == NodeState::Closing));
+        let larger = Head { kind, state: NodeState::Linked, closings, ..view.head };
         if self.ep.cas(view.at, view.head.bits(), larger.bits()).await? != view.head.bits() {
             return Ok(None);
         }
@@ -211,27 +212,28 @@ impl Smart {
             let hint = Slot::node(symbol, view.at, kind);
             self.ep.cas(above.at, above.slot.0, hint.0).await?;
         }
-        Ok(Some(Spot { at: view.slot_at(view.slots.len()), slot: Slot::EMPTY }))
+        Ok(Some(SlotRef { at: view.slot_at(view.slots.len()), slot: Slot::EMPTY }))
     }
 
     /// Called before a frozen slot is used: cancels the closing that froze it. False: the node has
     /// changed.
-    async fn keep_open(&self, view: &View, slot: Slot) -> Result<bool> {
+    async fn cancel_closing(&self, view: &View, slot: Slot) -> Result<bool> {
         let Some(Child::Frozen(closing)) = slot.child()? else { return Ok(true) };
-        if view.head.state != State::Closing || view.head.closings != closing {
+        if view.head.state != NodeState::Closing || view.head.closings != closing {
             // The closing was cancelled, unless the slot was READ after the head: then it may go
             // on.
             let later = view.head.closings.wrapping_sub(closing) as i16;
             return Ok(later > 0 && view.head.is_linked());
         }
         let head = view.head;
-        let open = Head { state: State::Linked, closings: head.closings.wrapping_add(1), ..head };
+        let open =
+            Head { state: NodeState::Linked, closings: head.closings.wrapping_add(1), ..head };
         Ok(self.ep.cas(view.at, head.bits(), open.bits()).await? == head.bits())
     }
 
-    /// Any key below a node, present or not: all of them have its prefix. `None`: there is none.
+    /// Any key below a node, present or not: all of them have its prefix. `None`: there is no key.
     pub(crate) async fn any_key(&self, view: &View) -> Result<Option<Vec<u8>>> {
-        let mut open: Vec<(GlobalAddr, Slot)> = spots(view).collect();
+        let mut open: Vec<(GlobalAddr, Slot)> = slot_refs(view).collect();
         while let Some((at, slot)) = open.pop() {
             self.ep.check_deadline("a key below a node", view.at.bits())?;
             match slot.child()? {
@@ -240,15 +242,15 @@ impl Smart {
                     let key = leaf.leaf(self).key.to_vec();
                     if !view.leads_to(&key) {
                         return Err(Error::corrupt(format!(
-                            "leaf {at} is below node {}, whose prefix its key does not have",
+                            "leaf {at} is below node {}, but its key does not have the prefix",
                             view.at
                         )));
                     }
                     return Ok(Some(key));
                 }
                 Some(Child::Node { at: node, kind }) => {
-                    if let Some(child) = self.child(Spot { at, slot }, node, kind).await? {
-                        open.extend(spots(&child));
+                    if let Some(child) = self.child(SlotRef { at, slot }, node, kind).await? {
+                        open.extend(slot_refs(&child));
                     }
                 }
                 _ => {}
@@ -257,19 +259,19 @@ impl Smart {
         Ok(None)
     }
 
-    /// Removes a node without keys that is in the way: begins by closing it.
-    async fn prune_child(&self, place: &Place, spot: Spot, view: &View) -> Result<()> {
+    /// Removes a node without keys from the slot that an insert needs: begins by closing it.
+    async fn prune_child(&self, place: &Place, slot_ref: SlotRef, view: &View) -> Result<()> {
         let empty = !view.has_children();
         if empty && self.close(view).await? {
-            self.unlink(spot, view.grant()).await?;
+            self.unlink(slot_ref, view.grant()).await?;
         } else if !empty {
             // Its empty children are removed first.
-            let mut below = spots(view).filter(|(_, s)| s.has_child());
+            let mut below = slot_refs(view).filter(|(_, s)| s.has_child());
             if let Some((at, slot)) = below.next()
                 && let Some(Child::Node { at: node, kind }) = slot.child()?
-                && let Some(child) = self.child(Spot { at, slot }, node, kind).await?
+                && let Some(child) = self.child(SlotRef { at, slot }, node, kind).await?
             {
-                return Box::pin(self.prune_child(place, Spot { at, slot }, &child)).await;
+                return Box::pin(self.prune_child(place, SlotRef { at, slot }, &child)).await;
             }
         }
         Ok(())
@@ -284,12 +286,12 @@ impl Smart {
 
     pub(crate) fn prune_later(&self, prefix: &[u8]) {
         if !prefix.is_empty() {
-            self.node.push_chore(Chore::Prune(prefix.to_vec()));
+            self.node.push_task(Task::Prune(prefix.to_vec()));
         }
     }
 }
 
-fn spots(view: &View) -> impl Iterator<Item = (GlobalAddr, Slot)> + '_ {
+fn slot_refs(view: &View) -> impl Iterator<Item = (GlobalAddr, Slot)> + '_ {
     view.slots.iter().enumerate().map(|(i, s)| (view.slot_at(i), *s))
 }
 
@@ -303,7 +305,7 @@ pub(crate) fn fill_leaf(
     value: Stored<'_>,
 ) {
     let at_once = grant.generation == 1 || c.node.has(Mutant::NeverYoung);
-    let state = if at_once { LeafState::Live } else { LeafState::Young };
+    let state = if at_once { LeafState::Live } else { LeafState::Pending };
     let word =
         Word { state, active: false, version: 0, generation: grant.generation, holder: None };
     c.node.shape.fill(image, grant.addr, word, key, value);

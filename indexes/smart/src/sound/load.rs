@@ -27,7 +27,7 @@ use super::format::slot::{Slot, Symbol};
 use super::insert::fill_leaf;
 
 /// WRITEs posted together.
-const TOGETHER: usize = 64;
+const WRITES_TOGETHER: usize = 64;
 
 /// A node under construction.
 struct Frame {
@@ -61,10 +61,10 @@ impl Smart {
         })?;
         let scope = self.ep.begin(OpKind::Load);
         let _pin = self.pin();
-        let top = self.top().await?;
+        let root_grant = self.root_grant().await?;
         let root = self.find_until(&[], 0).await?.node;
         let mut loaded = Loaded { pairs: all.len() as u64, leaves: 0 };
-        let empty = root.at == top.addr && root.slots.iter().all(|s| *s == Slot::EMPTY);
+        let empty = root.at == root_grant.addr && root.slots.iter().all(|s| *s == Slot::EMPTY);
         let mut from = 0;
         let mut slot = 0;
         while from < all.len() {
@@ -97,7 +97,7 @@ impl Smart {
         let linked = self.link_group(root, slot, all, group, &mut built).await;
         match linked {
             Ok(true) => loaded.leaves += built.leaves.len() as u64,
-            Ok(false) => self.give_all_back(built),
+            Ok(false) => self.give_back_all(built),
             Err(_) => {}
         }
         linked
@@ -191,7 +191,7 @@ impl Smart {
     }
 
     async fn flush_some(&self, built: &mut Built) -> Result<()> {
-        if built.verbs.len() < TOGETHER {
+        if built.verbs.len() < WRITES_TOGETHER {
             return Ok(());
         }
         self.flush(built).await
@@ -201,13 +201,13 @@ impl Smart {
         if built.verbs.is_empty() {
             return Ok(());
         }
-        // Deadlines limit waits for other clients; a load is long by itself.
+        // Deadlines limit waits for other clients; a load takes long without any wait.
         self.ep.renew_deadline();
         let verbs = std::mem::take(&mut built.verbs);
         self.ep.batch(verbs).await.map(|_| ())
     }
 
-    fn give_all_back(&self, built: Built) {
+    fn give_back_all(&self, built: Built) {
         let pool = &self.node.pool;
         built.leaves.into_iter().for_each(|(n, g)| pool.give_back(self.node.leaves(n), g));
         built.nodes.into_iter().for_each(|g| pool.give_back(&self.node.nodes, g));

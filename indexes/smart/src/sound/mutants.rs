@@ -1,6 +1,6 @@
-//! Mutants: each omits a step, or does it too early. Only mutation tests enable them, to show that
-//! a checker finds them. They are no options, are not stored, and are off in every index that is
-//! opened.
+//! Mutants: each omits a step, or executes it too early. Only mutation tests enable them, to show
+//! that a checker finds them. Mutants are no options, are not stored, and are off in every index
+//! that is opened.
 
 dmtree_parts::mutants! {
     /// A slot names a new leaf before the leaf is written.
@@ -11,11 +11,11 @@ dmtree_parts::mutants! {
     ReleaseBeforeArea,
     /// A leaf's tombstone is retired before its slot is vacant.
     RetireNamed,
-    /// A node becomes dead without its slots being frozen.
+    /// A node becomes a tombstone although its slots are not frozen.
     CloseUnfrozen,
-    /// Abandoned locks of dead compute nodes are not taken over.
+    /// Abandoned locks of failed compute nodes are not taken over.
     NoTakeOver,
-    /// New memory is live and linked at once, also where an old pointer can lead.
+    /// New memory is live and linked at once (never `Pending`), also where an old pointer can lead.
     NeverYoung,
     /// Garbage collection takes objects that were logged as retired meanwhile.
     GcNoLog,

@@ -4,7 +4,7 @@ use dmtree_fabric::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::format::leaf::LeafShape;
-use super::format::slot::MOST_LINES;
+use super::format::slot::MAX_LINES;
 
 /// The layout of an index, and the techniques it uses. The catalog stores them. The layout cannot
 /// change later; every switch is sound in every position.
@@ -48,7 +48,7 @@ impl Options {
         if self.timeout_ms == 0 {
             return Err(Error::invalid("timeout_ms is 0; it must be 1 at least"));
         }
-        debug_assert!(self.leaf_shape().lines(dmtree_parts::MAX_KEY_BYTES) <= MOST_LINES);
+        debug_assert!(self.leaf_shape().lines(dmtree_parts::MAX_KEY_BYTES) <= MAX_LINES);
         Ok(())
     }
 
@@ -79,6 +79,6 @@ mod tests {
         assert!(o.check().expect_err("refused").to_string().contains("timeout_ms is 0"));
         let most = Options { value_inline_bytes: 1024, ..Options::default() };
         most.check().expect("allowed");
-        assert!(most.leaf_shape().lines(dmtree_parts::MAX_KEY_BYTES) <= MOST_LINES);
+        assert!(most.leaf_shape().lines(dmtree_parts::MAX_KEY_BYTES) <= MAX_LINES);
     }
 }

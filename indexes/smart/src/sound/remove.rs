@@ -1,67 +1,72 @@
-//! Removes what deletes leave behind: tombstones (it makes their slots vacant) and nodes without
-//! children. It also runs the maintenance tasks.
+//! Removes the objects that deletes leave behind: tombstones (their slots become vacant) and nodes
+//! without children. The module also runs the maintenance tasks.
 //!
-//! Unlinking a tombstone (`unlink_tombstone`): READ of the path, READ leaf, CAS slot: leaf -> vacant. The
-//! client that succeeds with this CAS retires the leaf.
+//! Unlinking a leaf's tombstone (`unlink_leaf`): READ of the path, READ leaf, CAS slot: leaf ->
+//! vacant. The client that succeeds with this CAS retires the leaf.
 //!
 //! Removing a node (`prune`), which has to be *closed* first so that no client inserts into it:
 //! 1. CAS head: linked -> closing, with the next number.
 //! 2. CAS of all used slots and of the first that was never used: frozen under that number. Slots
 //!    are taken in order, so no slot behind these is used.
-//! 3. CAS head: closing -> dead; or, if a slot had changed, back to linked with the next number.
+//! 3. CAS head: closing -> tombstone; or, if a slot had changed, back to linked with the next
+//!    number.
 //! 4. CAS of the slot above: node -> vacant. The client that succeeds with this CAS retires the
 //!    node.
 //!
-//! Invariants: an inserting client changes the head before it uses a frozen slot (`keep_open`), so
-//! step 3 fails if a child has come. A node is unlinked only after it is dead, and the slots of a
-//! dead node are frozen. Only the CAS that unlinks retires, so memory is retired exactly once.
+//! Invariants: an inserting client changes the head before it uses a frozen slot
+//! (`cancel_closing`), so step 3 fails if the node has got a child. A node is unlinked only after
+//! it has become a tombstone, and the slots of a tombstone are frozen. Only the CAS that unlinks
+//! retires, so memory is retired exactly once.
 //!
 //! A crash after step 1 or 2 leaves a closing unfinished; the next closer starts again under the
-//! next number, and an inserting client cancels it. A crash after step 3 leaves a dead node; the
-//! next client on the slow path makes its slot vacant. A crash after the last CAS leaves the memory
-//! to garbage collection.
+//! next number, and an inserting client cancels it. A crash after step 3 leaves a tombstone that a
+//! slot names; the next client on the slow path makes the slot vacant. After a crash behind the
+//! last CAS garbage collection finds the memory.
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
 
 use super::client::Smart;
-use super::find::{View, What};
-use super::format::head::{Head, State};
-use super::format::leaf::State as LeafState;
+use super::find::{Content, View};
+use super::format::head::{Head, NodeState};
+use super::format::leaf::LeafState;
 use super::format::slot::Slot;
 use super::mutants::Mutant;
-use super::node::Chore;
+use super::node::Task;
 
 impl Smart {
     /// Makes the slot vacant that names the tombstone of a key.
-    pub(crate) async fn unlink_tombstone(&self, key: &[u8]) -> Result<()> {
+    pub(crate) async fn unlink_leaf(&self, key: &[u8]) -> Result<()> {
         let place = self.find(key).await?;
-        let What::Leaf { spot, at, lines } = place.what else { return Ok(()) };
+        let Content::Leaf { slot_ref, at, lines } = place.content else { return Ok(()) };
         let view = self.read_leaf(at, lines).await?;
-        if view.leaf(self).key != key || view.word.state != LeafState::Dead {
+        if view.leaf(self).key != key || view.word.state != LeafState::Tombstone {
             return Ok(());
         }
         if self.node.has(Mutant::RetireNamed) {
             self.retire_leaf(&view);
         }
-        if self.ep.cas(spot.at, spot.slot.0, spot.slot.hole().0).await? != spot.slot.0 {
-            // The slot was split, or another client has unlinked the leaf; the task decides later.
-            self.node.push_chore(Chore::Close(key.to_vec()));
+        if self.ep.cas(slot_ref.at, slot_ref.slot.0, slot_ref.slot.hole().0).await?
+            != slot_ref.slot.0
+        {
+            // The slot was split, or another client has unlinked the leaf; the task is repeated.
+            self.node.push_task(Task::Unlink(key.to_vec()));
             return Ok(());
         }
         if !self.node.has(Mutant::RetireNamed) {
             self.retire_leaf(&view);
         }
-        let others = place.node.slots.iter().filter(|s| s.has_child() && **s != spot.slot).count();
+        let others =
+            place.node.slots.iter().filter(|s| s.has_child() && **s != slot_ref.slot).count();
         if others == 0 {
             self.prune_later(&key[..place.node.head.len]);
         }
         Ok(())
     }
 
-    /// Closes and unlinks the node with a prefix, if it has no children; then perhaps the node
-    /// above.
+    /// Closes and unlinks the node with a prefix, if it has no children; then the node above, if it
+    /// has none any more.
     async fn prune(&self, prefix: &[u8]) -> Result<()> {
         let place = self.find_until(prefix, prefix.len()).await?;
         let view = &place.node;
@@ -80,15 +85,15 @@ impl Smart {
 
     async fn prune_from_above(&self, prefix: &[u8], view: &View) -> Result<()> {
         if self.close(view).await? {
-            // A dead node starts no descent. The next descent comes from above, and makes its slot
-            // vacant.
+            // No descent starts at a tombstone. The next descent comes from above, and makes the
+            // slot vacant.
             self.find_until(prefix, prefix.len()).await?;
             self.prune_above(prefix).await?;
         }
         Ok(())
     }
 
-    /// The node above a removed node may have no children now.
+    /// Adds a task if the node above a removed node has no children now.
     async fn prune_above(&self, prefix: &[u8]) -> Result<()> {
         let place = self.find_until(prefix, prefix.len()).await?;
         if place.node.head.len < prefix.len() && !place.node.has_children() {
@@ -97,10 +102,10 @@ impl Smart {
         Ok(())
     }
 
-    /// Makes a node without children dead. False: it has children, or a client inserts.
+    /// Turns a node without children into a tombstone. False: it has children, or a client inserts.
     pub(crate) async fn close(&self, view: &View) -> Result<bool> {
         let closings = view.head.closings.wrapping_add(1);
-        let closing = Head { state: State::Closing, closings, ..view.head };
+        let closing = Head { state: NodeState::Closing, closings, ..view.head };
         if self.ep.cas(view.at, view.head.bits(), closing.bits()).await? != view.head.bits() {
             return Ok(false);
         }
@@ -109,8 +114,8 @@ impl Smart {
             false => self.freeze(view, closings).await,
         };
         let end = match frozen {
-            Ok(true) => Head { state: State::Dead, ..closing },
-            _ => Head { state: State::Linked, closings: closings.wrapping_add(1), ..closing },
+            Ok(true) => Head { state: NodeState::Tombstone, ..closing },
+            _ => Head { state: NodeState::Linked, closings: closings.wrapping_add(1), ..closing },
         };
         let was = self.ep.cas(view.at, closing.bits(), end.bits()).await?;
         Ok(frozen? && was == closing.bits())
@@ -122,7 +127,7 @@ impl Smart {
         for (i, slot) in view.slots.iter().enumerate() {
             verbs.cas(view.slot_at(i), slot.0, slot.frozen(closing).0);
             expected.push(slot.0);
-            if *slot == Slot::EMPTY || slot.is_seal() {
+            if *slot == Slot::EMPTY || slot.is_end_mark() {
                 break;
             }
         }
@@ -134,9 +139,9 @@ impl Smart {
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
         if self.node.is_sweep_due() && self.node.pool.is_first() {
-            self.node.push_chore(Chore::Gc);
+            self.node.push_task(Task::Gc);
         }
-        if let Some(at) = self.node.some_abandoned_lock(self.next_turn()) {
+        if let Some(at) = self.node.nth_abandoned_lock(self.next_round()) {
             let scope = self.ep.begin(OpKind::Maintain);
             let _pin = self.pin();
             if later(self.recover_lock(at).await)? {
@@ -144,9 +149,9 @@ impl Smart {
                 return Ok(Work::Some);
             }
         }
-        match self.node.pop_chore() {
-            Some(Chore::Gc) => return Box::pin(self.gc_chore()).await,
-            Some(chore) => return self.do_one(chore).await,
+        match self.node.pop_task() {
+            Some(Task::Gc) => return Box::pin(self.gc_task()).await,
+            Some(task) => return self.run_task(task).await,
             None => {}
         }
         if self.node.pool.reclaim_due() {
@@ -158,13 +163,13 @@ impl Smart {
         Ok(Work::None)
     }
 
-    async fn do_one(&self, chore: Chore) -> Result<Work> {
+    async fn run_task(&self, task: Task) -> Result<Work> {
         let scope = self.ep.begin(OpKind::Maintain);
         let _pin = self.pin();
-        let done = match &chore {
-            Chore::Prune(prefix) => self.prune(prefix).await,
-            Chore::Close(key) => self.unlink_tombstone(key).await,
-            Chore::Gc => Ok(()),
+        let done = match &task {
+            Task::Prune(prefix) => self.prune(prefix).await,
+            Task::Unlink(key) => self.unlink_leaf(key).await,
+            Task::Gc => Ok(()),
         };
         match later(done) {
             Ok(true) => {
@@ -172,21 +177,21 @@ impl Smart {
                 Ok(Work::Some)
             }
             Ok(false) => {
-                self.node.push_chore(chore);
+                self.node.push_task(task);
                 Ok(Work::None)
             }
             Err(e) => {
                 if e.kind() != ErrorKind::Corrupt {
-                    self.node.push_chore(chore);
+                    self.node.push_task(task);
                 }
                 Err(e)
             }
         }
     }
 
-    /// Runs waiting maintenance, so that freed memory can be reused; returns whether memory came
+    /// Runs queued maintenance, so that freed memory can be reused; returns whether memory became
     /// free.
-    pub(crate) async fn make_free(&self) -> Result<bool> {
+    pub(crate) async fn reclaim_memory(&self) -> Result<bool> {
         for _ in 0..256 {
             if self.maintain_op().await? == Work::None {
                 break;
@@ -203,7 +208,7 @@ impl Smart {
     }
 }
 
-/// False when a needed node is dead or cut off, so that a later attempt may succeed.
+/// False when a needed node is unreachable, so that a later attempt may succeed.
 pub(crate) fn later(done: Result<()>) -> Result<bool> {
     match done {
         Ok(()) => Ok(true),

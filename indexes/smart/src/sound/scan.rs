@@ -17,13 +17,13 @@ use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result, Stage, Step};
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, check_key};
 
 use super::client::Smart;
-use super::find::{Spot, View};
-use super::format::leaf::{State, Stored};
+use super::find::{SlotRef, View};
+use super::format::leaf::{LeafState, Stored};
 use super::format::slot::{Child, Slot, Symbol};
 use super::get::LeafView;
 
 /// Leaves READ together.
-const MOST_TOGETHER: usize = 64;
+const MAX_READS_TOGETHER: usize = 64;
 
 /// A node on the path, and its children that are still to be visited; the next one is last.
 struct Frame {
@@ -75,14 +75,14 @@ impl Smart {
                 Some(Child::Node { at: node, kind }) => {
                     frame.children.pop();
                     let border = std::mem::replace(&mut frame.border, false);
-                    if let Some(view) = self.child(Spot { at, slot }, node, kind).await? {
+                    if let Some(view) = self.child(SlotRef { at, slot }, node, kind).await? {
                         let begin = begin.map(|b| (b, border));
                         stack.push(self.frame(&view, begin, r.reverse).await?);
                     }
                 }
                 Some(Child::Leaf { .. }) => {
                     frame.border = false;
-                    let most = MOST_TOGETHER.min(r.limit - page.len());
+                    let most = MAX_READS_TOGETHER.min(r.limit - page.len());
                     let leaves = take_leaves(&mut frame.children, most)?;
                     match self.emit(&leaves, r, page).await? {
                         Ended::No => {}
@@ -148,13 +148,13 @@ impl Smart {
     ) -> Result<Ended> {
         let mut value = Vec::new();
         for mut view in self.read_leaves(leaves).await? {
-            let mut backoff = self.ep.backoff("a value being replaced", view.at);
+            let mut backoff = self.ep.backoff("value being replaced", view.at);
             loop {
                 let leaf = view.leaf(self);
                 if is_behind(r, leaf.key) {
                     return Ok(Ended::Range);
                 }
-                if view.word.state == State::Dead || !r.contains(leaf.key) {
+                if view.word.state == LeafState::Tombstone || !r.contains(leaf.key) {
                     break;
                 }
                 let whole = match leaf.value {

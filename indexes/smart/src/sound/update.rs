@@ -11,15 +11,15 @@
 //!
 //! Invariants: only the lock holder writes the area that does not count, so the value that counts
 //! stays whole. The lock word has the version, so the CAS that takes the lock proves that nothing
-//! has changed since the READ; the version may wrap around only after `SURE_NS`. The version in the
-//! area's check rejects an area that is from another version.
+//! has changed since the READ; the version may wrap around only after `VERSION_WRAP_NS`. The
+//! version in the area's check rejects an area that is from another version.
 //!
 //! A crash of the holder leaves its value unchanged, because an unfinished WRITE is in the area
-//! that does not count. When the holder's compute node is fenced, the next client takes the
-//! abandoned lock over by CAS. If only the operation ended (an error, a dropped future), the lock
-//! is in the list of abandoned locks of its compute node; the next operation of this node that
-//! meets the leaf, or maintenance, releases it. If a holder's release finds another word, its node
-//! was declared dead: the error is `Fenced`, and the effect unknown.
+//! that does not count. When the access of the holder's compute node is revoked, the next client
+//! takes the abandoned lock over by CAS. If only the operation ended (an error, a dropped future),
+//! the lock is in the list of abandoned locks of its compute node; the next operation of this node
+//! that meets the leaf, or maintenance, releases it. If a holder's release finds another word, the
+//! access of its node was revoked: the error is `Fenced`, and the effect unknown.
 
 use dmtree_fabric::verb::{cas, read, write};
 use dmtree_fabric::{Effect, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Step};
@@ -29,18 +29,18 @@ use dmtree_parts::turns::Turn;
 use dmtree_pool::BlockPtr;
 
 use super::client::{Smart, Taken};
-use super::format::leaf::{State, Stored, Word};
+use super::format::leaf::{LeafState, Stored, Word};
 use super::get::LeafView;
 use super::mutants::Mutant;
-use super::node::Chore;
+use super::node::Task;
 use super::write::{Written, seal};
 
-/// A leaf is unchanged if it has the same version this long after its READ: fewer than 2^19 updates
-/// fit into this time.
-const SURE_NS: u64 = 1_000_000;
+/// A leaf that has the same version less than this time after its READ is unchanged: fewer than
+/// 2^19 updates fit into this time, so the version cannot have wrapped around.
+const VERSION_WRAP_NS: u64 = 1_000_000;
 
 /// A leaf that this operation has locked.
-pub(crate) struct HeldLeaf {
+pub(crate) struct LockedLeaf {
     at: GlobalAddr,
     word: Word,
     key_bytes: usize,
@@ -57,7 +57,7 @@ impl Smart {
         value: &[u8],
         lease: &mut Option<Lease>,
     ) -> Result<Option<Written>> {
-        let Some(held) = self.hold_leaf(&view, None).await? else { return Ok(None) };
+        let Some(held) = self.lock_leaf(&view, None).await? else { return Ok(None) };
         let value = seal(lease, value);
         self.replace(held, &value).await?;
         Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))))
@@ -71,16 +71,16 @@ impl Smart {
         new: Option<&[u8]>,
     ) -> Result<Option<Written>> {
         let mut old = Vec::new();
-        let Some(held) = self.hold_leaf(&view, Some(&mut old)).await? else { return Ok(None) };
+        let Some(held) = self.lock_leaf(&view, Some(&mut old)).await? else { return Ok(None) };
         if old != expected {
-            self.release(held, State::Live).await?;
+            self.release(held, LeafState::Live).await?;
             return Ok(Some((Outcome::Mismatch, self.outcome(OpOutcome::Hit))));
         }
         match new {
             Some(value) => self.replace(held, value).await?,
             None => {
-                self.release(held, State::Dead).await?;
-                self.close_soon(key).await;
+                self.release(held, LeafState::Tombstone).await?;
+                self.unlink_soon(key).await;
             }
         }
         Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))))
@@ -88,44 +88,45 @@ impl Smart {
 
     /// A delete: one CAS, without the lock.
     pub(crate) async fn delete(&self, key: &[u8], view: LeafView) -> Result<Option<Written>> {
-        let mut backoff = self.ep.backoff("a leaf held by another", view.at);
-        let free = self.free_again(&view, view.word.bits(), false, &mut backoff).await?;
+        let mut backoff = self.ep.backoff("leaf locked by another client", view.at);
+        let free = self.await_free(&view, view.word.bits(), false, &mut backoff).await?;
         let Some(mut word) = free else { return Ok(None) };
         loop {
-            let dead = word.held_by(None).in_state(State::Dead);
-            let was = self.ep.cas(view.at, word.bits(), dead.bits()).await?;
+            let tombstone = word.held_by(None).in_state(LeafState::Tombstone);
+            let was = self.ep.cas(view.at, word.bits(), tombstone.bits()).await?;
             if was == word.bits() {
-                self.close_soon(key).await;
+                self.unlink_soon(key).await;
                 return Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))));
             }
             self.retried.set(true);
-            match self.free_again(&view, was, false, &mut backoff).await? {
+            match self.await_free(&view, was, false, &mut backoff).await? {
                 Some(free) => word = free,
                 None => return Ok(None),
             }
         }
     }
 
-    /// The word of a leaf as soon as it is free, or its holder is fenced. `was`: the word that a
-    /// CAS has returned. `None`: the leaf is not the key's any more, or the key is absent.
-    async fn free_again(
+    /// The word of a leaf as soon as it is free, or the access of its holder is revoked. `was`: the
+    /// word that a CAS has returned. `None`: the leaf is not the key's any more, or the key is
+    /// absent.
+    async fn await_free(
         &self,
         view: &LeafView,
         was: u64,
-        has_turn: bool,
+        has_local_lock: bool,
         backoff: &mut dmtree_fabric::Backoff<'_>,
     ) -> Result<Option<Word>> {
         let mut bits = was;
         loop {
             let word = Word::of_bits(bits).filter(|w| w.generation == view.word.generation);
-            let Some(word) = word.filter(|w| w.state == State::Live) else { return Ok(None) };
+            let Some(word) = word.filter(|w| w.state == LeafState::Live) else { return Ok(None) };
             match word.holder {
                 None => return Ok(Some(word)),
-                Some(holder) if self.node.is_gone(holder) => return Ok(Some(word)),
+                Some(holder) if self.node.is_revoked(holder) => return Ok(Some(word)),
                 Some(_) => {}
             }
             match self.node.abandoned_lock_at(view.at) == Some(bits) {
-                true if has_turn => self.recover_lock_in_turn(view.at).await?,
+                true if has_local_lock => self.recover_lock_under_local_lock(view.at).await?,
                 true => self.recover_lock(view.at).await?,
                 false => backoff.step().await?,
             }
@@ -135,24 +136,24 @@ impl Smart {
 
     /// Takes a leaf's lock, and reads the value that counts into `old`, if wanted. `None`: the leaf
     /// is not the key's any more.
-    async fn hold_leaf(
+    async fn lock_leaf(
         &self,
         view: &LeafView,
         mut old: Option<&mut Vec<u8>>,
-    ) -> Result<Option<HeldLeaf>> {
+    ) -> Result<Option<LockedLeaf>> {
         let resting = self.rest();
         let turn = self.node.turns.turn(&self.ep, view.at.bits()).await?;
         drop(resting);
         if self.node.abandoned_lock_at(view.at).is_some() {
-            self.recover_lock_in_turn(view.at).await?;
+            self.recover_lock_under_local_lock(view.at).await?;
         }
-        let mut backoff = self.ep.backoff("a leaf held by another", view.at);
-        let free = self.free_again(view, view.word.bits(), true, &mut backoff).await?;
+        let mut backoff = self.ep.backoff("leaf locked by another client", view.at);
+        let free = self.await_free(view, view.word.bits(), true, &mut backoff).await?;
         let Some(mut word) = free else { return Ok(None) };
         let len = view.lines * 64;
         loop {
             let mine = word.held_by(Some(self.holder));
-            self.hold(view.at, mine);
+            self.record_lock(view.at, mine);
             self.ep.step(Step::Lock);
             let with_image = old.is_some() || word.holder.is_some();
             let (was, image) = match with_image {
@@ -164,34 +165,39 @@ impl Smart {
                 false => (self.ep.cas(view.at, word.bits(), mine.bits()).await?, None),
             };
             if was != word.bits() {
-                self.let_go(view.at);
+                self.forget_lock(view.at);
                 self.retried.set(true);
-                match self.free_again(view, was, true, &mut backoff).await? {
+                match self.await_free(view, was, true, &mut backoff).await? {
                     Some(free) => word = free,
                     None => return Ok(None),
                 }
                 continue;
             }
             let key_bytes = view.leaf(self).key.len();
-            let mut held =
-                HeldLeaf { at: view.at, word: mine, key_bytes, block: BlockPtr::NULL, _turn: turn };
+            let mut held = LockedLeaf {
+                at: view.at,
+                word: mine,
+                key_bytes,
+                block: BlockPtr::NULL,
+                _turn: turn,
+            };
             let same = word.version == view.word.version
-                && self.ep.now().saturating_sub(view.read_at) < SURE_NS;
+                && self.ep.now().saturating_sub(view.read_at) < VERSION_WRAP_NS;
             if let (None, true) = (&image, same) {
                 held.block = block_of(view.leaf(self).value);
                 return Ok(Some(held));
             }
-            if let Err(e) = self.look_held(&mut held, len, image, old.as_deref_mut()).await {
-                return self.fail_held(held, e).await;
+            if let Err(e) = self.read_held(&mut held, len, image, old.as_deref_mut()).await {
+                return self.release_after_error(held, e).await;
             }
             return Ok(Some(held));
         }
     }
 
-    /// Reads what counts in a held leaf.
-    async fn look_held(
+    /// Reads the value that counts in a locked leaf.
+    async fn read_held(
         &self,
-        held: &mut HeldLeaf,
+        held: &mut LockedLeaf,
         len: usize,
         image: Option<dmtree_fabric::Sampled>,
         mut old: Option<&mut Vec<u8>>,
@@ -201,7 +207,7 @@ impl Smart {
             Some(image) => image,
             None => self.ep.read(held.at, len as u32).await?,
         };
-        let mut backoff = self.ep.backoff("a leaf that is held", held.at);
+        let mut backoff = self.ep.backoff("locked leaf being read", held.at);
         loop {
             let word = held.word;
             let seen = image.extract(|b| {
@@ -223,7 +229,7 @@ impl Smart {
                     return Ok(());
                 }
                 return Err(Error::corrupt(format!(
-                    "leaf {} names a block of a value, {:#x}, that is not one",
+                    "leaf {} names a value block, {:#x}, that is not one",
                     held.at,
                     block.bits()
                 )));
@@ -236,7 +242,7 @@ impl Smart {
     }
 
     /// Replaces the value of a held leaf, and releases the leaf.
-    async fn replace(&self, held: HeldLeaf, value: &[u8]) -> Result<()> {
+    async fn replace(&self, held: LockedLeaf, value: &[u8]) -> Result<()> {
         let mut taken = Taken::default();
         let stored = match self.store(value, held.at, &mut taken).await {
             Ok(stored) => stored,
@@ -244,19 +250,19 @@ impl Smart {
                 if e.effect() == Effect::None {
                     self.give_back(taken);
                 }
-                return self.fail_held(held, e).await;
+                return self.release_after_error(held, e).await;
             }
         };
         let shape = self.node.shape;
         let (word, new) = (held.word, held.word.flipped());
         let mut area = match self.buf(shape.area()).await {
             Ok(buf) => buf,
-            Err(e) => return self.fail_held(held, e).await,
+            Err(e) => return self.release_after_error(held, e).await,
         };
         shape.fill_area(&mut area, held.at, (new.generation, new.version), stored);
         if let Err(e) = self.node.pool.check_lease(&self.ep) {
             self.give_back(taken);
-            return self.fail_held(held, e).await;
+            return self.release_after_error(held, e).await;
         }
         let area_at = held.at.plus(shape.area_at(held.key_bytes, new.active) as u64);
         self.ep.step(Step::Entry);
@@ -268,30 +274,30 @@ impl Smart {
             self.ep.chain(both).await.map(|(_, was)| was)
         };
         let was = changed.map_err(Error::effect_unknown)?;
-        self.let_go(held.at);
+        self.forget_lock(held.at);
         if was != word.bits() {
-            return Err(taken_away(held.at).effect_unknown());
+            return Err(lock_lost(held.at).effect_unknown());
         }
         self.retire_value(Stored::Block(held.block));
         Ok(())
     }
 
     /// Releases a leaf with its value unchanged.
-    async fn release(&self, held: HeldLeaf, state: State) -> Result<()> {
+    async fn release(&self, held: LockedLeaf, state: LeafState) -> Result<()> {
         let free = held.word.held_by(None).in_state(state);
-        let effect = |e: Error| if state == State::Dead { e.effect_unknown() } else { e };
+        let effect = |e: Error| if state == LeafState::Tombstone { e.effect_unknown() } else { e };
         let was = self.ep.cas(held.at, held.word.bits(), free.bits()).await.map_err(effect)?;
-        self.let_go(held.at);
+        self.forget_lock(held.at);
         if was != held.word.bits() {
-            return Err(effect(taken_away(held.at)));
+            return Err(effect(lock_lost(held.at)));
         }
         Ok(())
     }
 
     /// Handles an error under the lock, before anything was changed.
-    async fn fail_held<T>(&self, held: HeldLeaf, e: Error) -> Result<T> {
+    async fn release_after_error<T>(&self, held: LockedLeaf, e: Error) -> Result<T> {
         // If this release fails, the lock becomes an abandoned lock.
-        let _ = self.release(held, State::Live).await;
+        let _ = self.release(held, LeafState::Live).await;
         Err(e)
     }
 
@@ -300,44 +306,44 @@ impl Smart {
         let resting = self.rest();
         let _turn = self.node.turns.turn(&self.ep, at.bits()).await?;
         drop(resting);
-        self.recover_lock_in_turn(at).await
+        self.recover_lock_under_local_lock(at).await
     }
 
-    async fn recover_lock_in_turn(&self, at: GlobalAddr) -> Result<()> {
+    async fn recover_lock_under_local_lock(&self, at: GlobalAddr) -> Result<()> {
         let Some(bits) = self.node.abandoned_lock_at(at) else { return Ok(()) };
         if let Some(word) = Word::of_bits(bits) {
             self.ep.cas(at, bits, word.held_by(None).bits()).await?;
         }
-        self.node.settled(at);
+        self.node.remove_abandoned_lock(at);
         Ok(())
     }
 
     /// After a delete: makes the slot vacant. If that fails, it becomes a maintenance task.
-    async fn close_soon(&self, key: &[u8]) {
+    async fn unlink_soon(&self, key: &[u8]) {
         // The guard also covers a caller that drops the operation here.
-        let chore = Soon { c: self, chore: Some(Chore::Close(key.to_vec())) };
-        if self.unlink_tombstone(key).await.is_ok() {
-            chore.done();
+        let task = TaskGuard { c: self, task: Some(Task::Unlink(key.to_vec())) };
+        if self.unlink_leaf(key).await.is_ok() {
+            task.done();
         }
     }
 }
 
-/// A maintenance task that is queued unless it is done before.
-struct Soon<'c> {
+/// Queues a maintenance task on drop, unless the task is done before.
+struct TaskGuard<'c> {
     c: &'c Smart,
-    chore: Option<Chore>,
+    task: Option<Task>,
 }
 
-impl Soon<'_> {
+impl TaskGuard<'_> {
     fn done(mut self) {
-        self.chore = None;
+        self.task = None;
     }
 }
 
-impl Drop for Soon<'_> {
+impl Drop for TaskGuard<'_> {
     fn drop(&mut self) {
-        if let Some(chore) = self.chore.take() {
-            self.c.node.push_chore(chore);
+        if let Some(task) = self.task.take() {
+            self.c.node.push_task(task);
         }
     }
 }
@@ -349,9 +355,9 @@ fn block_of(value: Stored<'_>) -> BlockPtr {
     }
 }
 
-fn taken_away(at: GlobalAddr) -> Error {
+fn lock_lost(at: GlobalAddr) -> Error {
     Error::new(
         ErrorKind::Fenced,
-        format!("the lock of leaf {at} was taken away: this node counts as dead"),
+        format!("the lock of leaf {at} was taken over: the access of this compute node is revoked"),
     )
 }

@@ -1,4 +1,4 @@
-//! Checks the whole tree: what must hold when no client writes.
+//! Checks the invariants of the whole tree while no client writes.
 //!
 //! The walk READs every node and leaf, from the root down. A prefix is longer than the one above;
 //! slots are used in order, with one symbol each; a leaf's key has the prefixes of all nodes on its
@@ -10,8 +10,8 @@ use dmtree_fabric::{Error, GlobalAddr, Result};
 use dmtree_parts::Shape;
 
 use super::client::Smart;
-use super::find::{Spot, View};
-use super::format::leaf::{State, Stored};
+use super::find::{SlotRef, View};
+use super::format::leaf::{LeafState, Stored};
 use super::format::slot::{Child, Slot};
 
 impl Smart {
@@ -29,14 +29,14 @@ impl Smart {
             path.push(view.clone());
             shape.levels = shape.levels.max(path.len() as u32);
             for (i, slot) in view.slots.iter().enumerate() {
-                let spot = Spot { at: view.slot_at(i), slot: *slot };
+                let slot_ref = SlotRef { at: view.slot_at(i), slot: *slot };
                 match slot.child()? {
                     Some(Child::Leaf { at, lines }) => {
                         leaves += 1;
-                        self.walk_leaf(&path, spot, (at, lines), &mut shape).await?;
+                        self.walk_leaf(&path, slot_ref, (at, lines), &mut shape).await?;
                     }
                     Some(Child::Node { at, kind }) => {
-                        if let Some(child) = self.child(spot, at, kind).await? {
+                        if let Some(child) = self.child(slot_ref, at, kind).await? {
                             open.push((depth + 1, child));
                         }
                     }
@@ -56,7 +56,7 @@ impl Smart {
                 view.head.len
             ));
         }
-        let used = view.slots.iter().position(|s| *s == Slot::EMPTY || s.is_seal());
+        let used = view.slots.iter().position(|s| *s == Slot::EMPTY || s.is_end_mark());
         let used = used.unwrap_or(view.slots.len());
         if let Some(i) = view.slots[used..].iter().skip(1).position(|s| *s != Slot::EMPTY) {
             return wrong(format!("slot {} is used, slot {used} before it is not", used + 1 + i));
@@ -74,7 +74,7 @@ impl Smart {
     async fn walk_leaf(
         &self,
         path: &[View],
-        spot: Spot,
+        slot_ref: SlotRef,
         (at, lines): (GlobalAddr, usize),
         shape: &mut Shape,
     ) -> Result<()> {
@@ -82,20 +82,20 @@ impl Smart {
         let leaf = view.leaf(self);
         let wrong = |what: &str| Err(Error::corrupt(format!("leaf {at}: {what}")));
         if !path.iter().all(|node| node.leads_to(leaf.key)) {
-            return wrong("it is below a node whose prefix its key does not have");
+            return wrong("its key lacks the prefix of a node above");
         }
         let len = path.last().map_or(0, |node| node.head.len);
-        if !spot.slot.is(super::format::slot::Symbol::of(leaf.key, len)) {
+        if !slot_ref.slot.is(super::format::slot::Symbol::of(leaf.key, len)) {
             return wrong("its slot has another symbol than its key");
         }
         if self.node.shape.lines(leaf.key.len()) != lines {
             return wrong("its slot gives it another length");
         }
         if view.word.holder.is_some() {
-            return wrong("somebody holds it though nobody writes");
+            return wrong("it is locked although no client writes");
         }
         shape.structure_bytes += 64 * lines as u64;
-        if view.word.state == State::Dead {
+        if view.word.state == LeafState::Tombstone {
             shape.fill[0] += 1;
             return Ok(());
         }

@@ -21,8 +21,8 @@ use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 
 use super::client::Smart;
-use super::find::{Place, What};
-use super::get::{LeafView, Seen};
+use super::find::{Content, Place};
+use super::get::{LeafMatch, LeafView};
 
 /// An outcome, and how it is counted.
 pub(crate) type Written = (Outcome, OpOutcome);
@@ -110,7 +110,7 @@ impl Smart {
         w: Write<'_>,
         lease: &mut Option<Lease>,
     ) -> Result<Written> {
-        let mut backoff = self.ep.backoff("a way to write a key", self.node.root.word);
+        let mut backoff = self.ep.backoff("a write of a key", self.node.root.word);
         if let Some(view) = self.fast_leaf(key).await? {
             if let Some(written) = self.write_present(key, view, w, lease).await? {
                 return Ok(written);
@@ -135,10 +135,10 @@ impl Smart {
         lease: &mut Option<Lease>,
     ) -> Result<Option<Written>> {
         let mut other = None;
-        if let What::Leaf { spot, at, lines } = &place.what {
-            match self.see_leaf(key, *spot, *at, *lines).await? {
-                Seen::Mine(view) => return self.write_present(key, view, w, lease).await,
-                Seen::Dead(view) | Seen::Other(view) => other = Some(view),
+        if let Content::Leaf { slot_ref, at, lines } = &place.content {
+            match self.match_leaf(key, *slot_ref, *at, *lines).await? {
+                LeafMatch::Present(view) => return self.write_present(key, view, w, lease).await,
+                LeafMatch::Tombstone(view) | LeafMatch::Other(view) => other = Some(view),
             }
         }
         if let Some(refused) = refused_absent(&w) {

@@ -1,9 +1,9 @@
 //! Crash points and delay injection for the sound SMART, in small trees: a crash at every verb of
 //! every operation, and a delay of every verb. Acknowledged writes are not lost; reads continue;
-//! the next client completes what the dead client left; every piece of memory has one owner
-//! afterwards.
+//! the next client completes the unfinished changes of the crashed client; every piece of memory
+//! has one owner afterwards.
 
-#![expect(clippy::disallowed_macros, reason = "what a test has run is told when it is asked for")]
+#![expect(clippy::disallowed_macros, reason = "tests print their counts")]
 
 mod late;
 
@@ -27,14 +27,14 @@ fn few() -> Script {
     script("few", (0..20).map(|n| n * 10))
 }
 
-fn everywhere(script: &Script, step: u64) -> Tally {
+fn crash_at_every_verb(script: &Script, step: u64) -> Tally {
     let tally = sweeps::everywhere(script, step);
     eprintln!("{}: {tally:?}", script.name);
     tally
 }
 
-fn two_deaths(script: &Script, steps: (u64, u64)) {
-    eprintln!("{}, two deaths: {:?}", script.name, sweeps::two_deaths(script, steps));
+fn two_crashes(script: &Script, steps: (u64, u64)) {
+    eprintln!("{}, two crashes: {:?}", script.name, sweeps::two_deaths(script, steps));
 }
 
 /// Inserts into free slots, updates in place, and deletes.
@@ -87,9 +87,9 @@ fn in_blocks() -> Script {
 /// All keys of a node are deleted, the node is removed, and its memory is reused.
 fn emptying() -> Script {
     let load = (0..3).map(|n| 500 + n).chain([0, 900_000]);
-    let gone = (0..3).map(|n| Op::Delete(500 + n));
-    let again = (0..3).map(|n| Op::Insert(500 + n, value(n)));
-    let ops = gone.chain([Op::Maintain]).chain(again).collect();
+    let deletes = (0..3).map(|n| Op::Delete(500 + n));
+    let inserts = (0..3).map(|n| Op::Insert(500 + n, value(n)));
+    let ops = deletes.chain([Op::Maintain]).chain(inserts).collect();
     Script { ops, ..script("emptying", load) }
 }
 
@@ -100,62 +100,62 @@ fn loading(n: u64) -> Script {
 
 #[test]
 fn insert_update_delete_set() {
-    assert!(at_least(everywhere(&changing(), 1).points, 200));
+    assert!(at_least(crash_at_every_verb(&changing(), 1).points, 200));
 }
 
 #[test]
 fn types_grow() {
-    everywhere(&growing(), 1);
+    crash_at_every_verb(&growing(), 1);
 }
 
 #[test]
 fn leaves_split() {
-    everywhere(&splitting_leaves(), 1);
+    crash_at_every_verb(&splitting_leaves(), 1);
 }
 
 #[test]
 fn prefixes_split() {
-    everywhere(&splitting_prefixes(), 1);
+    crash_at_every_verb(&splitting_prefixes(), 1);
 }
 
 #[test]
 fn values_in_blocks() {
-    everywhere(&in_blocks(), 1);
+    crash_at_every_verb(&in_blocks(), 1);
 }
 
 #[test]
-fn nodes_go() {
-    everywhere(&emptying(), 1);
+fn nodes_are_removed() {
+    crash_at_every_verb(&emptying(), 1);
 }
 
 #[test]
 fn several_at_once() {
     let ops = vec![Op::Many((0..8).map(|n| (n * 77, value(n))).collect())];
-    everywhere(&Script { name: "several at once", ops, ..few() }, 1);
+    crash_at_every_verb(&Script { name: "several at once", ops, ..few() }, 1);
 }
 
 #[test]
 fn bulk_load() {
-    everywhere(&loading(10), 1);
-    everywhere(&loading(60), 7);
+    crash_at_every_verb(&loading(10), 1);
+    crash_at_every_verb(&loading(60), 7);
 }
 
 #[test]
-fn two_deaths_around_an_update() {
+fn two_crashes_around_an_update() {
     let ops = vec![Op::Update(10, value(9)), Op::Insert(11, value(8)), Op::Delete(20)];
     let script = Script { ops, ..script("update", (0..4).map(|n| n * 10)) };
-    two_deaths(&script, (1, 2));
+    two_crashes(&script, (1, 2));
 }
 
 #[test]
-fn two_deaths_around_a_split() {
-    two_deaths(&splitting_leaves(), (1, 2));
-    two_deaths(&splitting_prefixes(), (1, 2));
+fn two_crashes_around_a_split() {
+    two_crashes(&splitting_leaves(), (1, 2));
+    two_crashes(&splitting_prefixes(), (1, 2));
 }
 
 #[test]
-fn two_deaths_around_a_node_that_goes() {
-    two_deaths(&emptying(), (2, 3));
+fn two_crashes_around_the_removal_of_a_node() {
+    two_crashes(&emptying(), (2, 3));
 }
 
 /// Mutation test: the crash points and the delays find the mutants.
@@ -165,22 +165,22 @@ fn mutants_are_found() {
         enable: Some(Rc::new(move |node: &SmartNode| node.set_mutants(&[d]))),
         ..script
     };
-    let by_death: [(Mutant, Script); 4] = [
+    let by_crash: [(Mutant, Script); 4] = [
         (Mutant::SlotBeforeLeaf, changing()),
         (Mutant::SlotBeforeNode, splitting_leaves()),
         (Mutant::ReleaseBeforeArea, changing()),
         (Mutant::NoTakeOver, changing()),
     ];
     let mut missed = Vec::new();
-    for (d, script) in some_of(by_death) {
+    for (d, script) in some_of(by_crash) {
         match sweeps::caught(&enabled(script, d)) {
             Some((points, what)) => eprintln!("{d:?}: {points} crash points: {what}"),
             None => missed.push(d.name()),
         }
     }
-    for (d, mut beside) in late::mutants() {
-        beside.script = enabled(beside.script, d);
-        match all_late(&beside, 2) {
+    for (d, mut scenario) in late::mutants() {
+        scenario.script = enabled(scenario.script, d);
+        match all_late(&scenario, 2) {
             (runs, Some(what)) => eprintln!("{d:?}: {runs} late verbs: {what}"),
             (_, None) => missed.push(d.name()),
         }

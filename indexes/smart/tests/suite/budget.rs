@@ -18,7 +18,7 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-fn rungs() -> [Options; 6] {
+fn presets() -> [Options; 6] {
     [
         Options::art(),
         Options::lock_free(),
@@ -72,7 +72,7 @@ fn per(t: &Totals) -> [f64; 5] {
 
 #[test]
 fn searches_read_one_leaf() {
-    for o in rungs() {
+    for o in presets() {
         let (_test_cluster, mut c) = warm(&o);
         (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
         let gets = per(&c.take_counts().total(&[OpKind::Get]));
@@ -86,7 +86,7 @@ fn searches_read_one_leaf() {
 
 /// Round trips, verbs, bytes and atomics of an update, per preset.
 #[test]
-fn updates_by_rung() {
+fn updates_by_preset() {
     // READ; [WRITE leaf, WRITE valid], CAS. As published: READ, WRITE, CAS, and a WRITE that is not
     // awaited.
     let replaced = [3.0, 4.0, 57.0, 58.0, 1.0];
@@ -94,7 +94,7 @@ fn updates_by_rung() {
     let table = [3.0, 4.0, 57.0, 57.0, 2.0];
     let rear = [3.0, 3.0, 57.0, 57.0, 1.0];
     let wanted = [replaced, replaced, table, rear, rear, rear];
-    for (o, wanted) in rungs().into_iter().zip(wanted) {
+    for (o, wanted) in presets().into_iter().zip(wanted) {
         let (_test_cluster, mut c) = warm(&o);
         // The addresses of the leaves' locks, too, are READ once.
         c.write(&key(N - 1), Write::Update(&[9; 8])).expect("update");

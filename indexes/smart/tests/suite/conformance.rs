@@ -21,7 +21,7 @@ fn pool() -> PoolOptions {
     }
 }
 
-fn rungs() -> [Options; 6] {
+fn presets() -> [Options; 6] {
     [
         Options::art(),
         Options::lock_free(),
@@ -35,7 +35,7 @@ fn rungs() -> [Options; 6] {
 /// Each preset as published but for the effects of stale copies, and each with every repair.
 fn all() -> impl Iterator<Item = (u64, Options)> {
     let reading = |o: Options| Options { cached_scans: false, recheck_absent: true, ..o };
-    let both = rungs().into_iter().flat_map(move |o| [o.repaired(), reading(o)]);
+    let both = presets().into_iter().flat_map(move |o| [o.repaired(), reading(o)]);
     (0..).zip(both)
 }
 
@@ -187,7 +187,8 @@ fn odd_lengths() {
     }
 }
 
-/// A node without room for one more byte returns an error, and stays unchanged.
+/// An insert into a node without a slot for one more byte returns an error, and the node stays
+/// unchanged.
 #[test]
 fn the_largest_node_is_full() {
     let o = Options { key_bytes: 2, largest_node: 16, ..Options::published() };
@@ -203,7 +204,7 @@ fn the_largest_node_is_full() {
     assert_eq!(c.walk().expect("walk").keys, 16);
 }
 
-/// A pool that fills up: stored pairs stay, and no operation is left half done.
+/// A pool that fills up: stored pairs stay, and no operation stays incomplete.
 #[test]
 fn full_memory_nodes() {
     let pool = PoolOptions { memory_bytes_per_node: 2 << 20, ..pool() };

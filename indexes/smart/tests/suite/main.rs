@@ -1,8 +1,8 @@
 //! The tests of SMART in one program, so that it is linked once.
 
-mod apart;
 mod budget;
 mod conformance;
-mod hazards;
+mod multi_process;
+mod published_defects;
 mod sound;
 mod sound_budget;

@@ -71,7 +71,7 @@ fn model_caches_of_any_size() {
 }
 
 #[test]
-fn model_short_lives_and_several_memory_nodes() {
+fn model_few_generations_and_several_memory_nodes() {
     let pool = PoolOptions { generation_bits: 2, memory_nodes: 3, ..pool() };
     conformance::model(
         &test_cluster_with(pool, &usual(), 8 << 20),

@@ -34,7 +34,7 @@ fn per(t: &Totals) -> [f64; 4] {
 }
 
 #[test]
-fn what_is_there_costs_one_read_and_a_change_three_round_trips() {
+fn present_keys_cost_one_read_and_changes_three_round_trips() {
     let (_test_cluster, mut c) = warm();
     (0..N).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     let search = per(&c.take_counts().total(&[OpKind::Get]));

@@ -6,8 +6,8 @@
 //! | 8 | XXH3-64 of the prefix: all bytes that its keys share; constant |
 //! | 16 | slots; there is room for all of them |
 //!
-//! The head and the slots change by compare-and-swap only. The generation (`generation`) counts the uses
-//! of the node's address.
+//! The head and the slots change by compare-and-swap only. The generation counts the uses of the
+//! node's address.
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_parts::hash::check64;
@@ -61,17 +61,17 @@ impl NodeType {
     }
 }
 
-/// State of a node within its generation.
+/// NodeState of a node within its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NodeState {
     /// Written; a slot may or may not name it.
-    Young,
+    Pending,
     /// A slot names it.
     Linked,
     /// A slot names it, and a client freezes its slots, because they have no children.
     Closing,
-    /// Tombstone: frozen for ever.
-    Dead,
+    /// All slots are frozen for ever.
+    Tombstone,
 }
 
 /// The head word, decoded.
@@ -82,7 +82,7 @@ pub struct Head {
     /// Its type.
     pub kind: NodeType,
     /// Its state.
-    pub state: State,
+    pub state: NodeState,
     /// How often a closing was begun or cancelled.
     pub closings: u16,
     /// The generation of its address.
@@ -93,10 +93,10 @@ impl Head {
     /// The word.
     pub fn bits(self) -> u64 {
         let state = match self.state {
-            State::Young => 0,
-            State::Linked => 1,
-            State::Closing => 2,
-            State::Dead => 3,
+            NodeState::Pending => 0,
+            NodeState::Linked => 1,
+            NodeState::Closing => 2,
+            NodeState::Tombstone => 3,
         };
         self.len as u64
             | u64::from(self.kind.0) << 16
@@ -109,10 +109,10 @@ impl Head {
     /// Decodes a word; `None` when it is no head.
     pub fn of_bits(bits: u64) -> Option<Self> {
         let state = match bits >> 19 & 3 {
-            0 => State::Young,
-            1 => State::Linked,
-            2 => State::Closing,
-            _ => State::Dead,
+            0 => NodeState::Pending,
+            1 => NodeState::Linked,
+            2 => NodeState::Closing,
+            _ => NodeState::Tombstone,
         };
         let kind = NodeType::of_code((bits >> 16 & 7) as u8)?;
         (bits >> 53 == MARK).then_some(Self {
@@ -126,7 +126,7 @@ impl Head {
 
     /// Whether the head says that the node is in the tree.
     pub fn is_linked(&self) -> bool {
-        matches!(self.state, State::Linked | State::Closing)
+        matches!(self.state, NodeState::Linked | NodeState::Closing)
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
     proptest! {
         #[test]
         fn heads_come_back(len in 0usize..1025, code in 0u8..7, state in 0u64..4, closings: u16, generation: u16) {
-            let state = [State::Young, State::Linked, State::Closing, State::Dead][state as usize];
+            let state = [NodeState::Pending, NodeState::Linked, NodeState::Closing, NodeState::Tombstone][state as usize];
             let head = Head { len, kind: NodeType::of_code(code).unwrap(), state, closings, generation };
             prop_assert_eq!(Head::of_bits(head.bits()), Some(head));
         }

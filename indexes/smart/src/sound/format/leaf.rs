@@ -10,8 +10,8 @@
 //!
 //! The holder is a compute node's number (10 bits) and incarnation (16 bits); 0 is a free leaf. The
 //! word changes by compare-and-swap only. A length of all ones in an area means that the value is
-//! in a block. Checks are XXH3-64, cut to 48 bits, over the address, the generation (`generation`), and
-//! for areas the version under which they were written.
+//! in a block. Checks are XXH3-64, cut to 48 bits, over the address, the generation, and for
+//! areas the version under which they were written.
 //!
 //! Two areas keep the old value whole while a holder writes the other one: a crash, or a READ, in
 //! the middle of that WRITE meets an area that does not count.
@@ -27,18 +27,18 @@ use super::slot::LINE;
 const KEY_AT: usize = 16;
 const CUT: u64 = (1 << 48) - 1;
 const IN_BLOCK: u64 = 0xffff;
-/// Number of compute nodes that a lock word can name.
-pub const MOST_NODES: usize = 1 << 10;
+/// Number of compute nodes that a lock word can identify.
+pub const MAX_NODES: usize = 1 << 10;
 
-/// State of a leaf within its generation.
+/// LeafState of a leaf within its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum LeafState {
     /// Written; a slot may or may not name it.
-    Young,
+    Pending,
     /// A slot names it, and its key is present.
     Live,
-    /// Tombstone: its key is absent.
-    Dead,
+    /// Its key is absent.
+    Tombstone,
 }
 
 /// The lock holder of a leaf: a compute node and its incarnation, cut to 16 bits.
@@ -61,7 +61,7 @@ impl Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word {
     /// The state.
-    pub state: State,
+    pub state: LeafState,
     /// The area that counts: false for area 0.
     pub active: bool,
     /// Counts values, 19 bits.
@@ -76,9 +76,9 @@ impl Word {
     /// Encodes the word.
     pub fn bits(self) -> u64 {
         let state = match self.state {
-            State::Young => 1,
-            State::Live => 2,
-            State::Dead => 3,
+            LeafState::Pending => 1,
+            LeafState::Live => 2,
+            LeafState::Tombstone => 3,
         };
         let holder = self.holder.map_or(0, |h| u64::from(h.node) << 16 | u64::from(h.incarnation));
         state
@@ -91,9 +91,9 @@ impl Word {
     /// Decodes a word; `None` when it is no leaf's word.
     pub fn of_bits(bits: u64) -> Option<Self> {
         let state = match bits & 3 {
-            1 => State::Young,
-            2 => State::Live,
-            3 => State::Dead,
+            1 => LeafState::Pending,
+            2 => LeafState::Live,
+            3 => LeafState::Tombstone,
             _ => return None,
         };
         let (node, incarnation) = ((bits >> 54) as u16, (bits >> 38) as u16);
@@ -116,7 +116,7 @@ impl Word {
 
     /// The same in another state.
     #[must_use]
-    pub fn in_state(self, state: State) -> Self {
+    pub fn in_state(self, state: LeafState) -> Self {
         Self { state, ..self }
     }
 
@@ -274,7 +274,7 @@ mod tests {
     proptest! {
         #[test]
         fn words_come_back(state in 0usize..3, active: bool, version in 0u32..1 << 19, generation: u16, node in 0u16..1024, incarnation in 1u16.., held: bool) {
-            let state = [State::Young, State::Live, State::Dead][state];
+            let state = [LeafState::Pending, LeafState::Live, LeafState::Tombstone][state];
             let holder = held.then_some(Holder { node, incarnation });
             let w = Word { state, active, version, generation, holder };
             prop_assert_eq!(Word::of_bits(w.bits()), Some(w));
@@ -285,7 +285,7 @@ mod tests {
         #[test]
         fn leaves_come_back_and_a_flipped_byte_does_not(key in proptest::collection::vec(any::<u8>(), 1..40), value in proptest::collection::vec(any::<u8>(), 0..17), flip in 0usize..4096) {
             let g = LeafShape { value: 16 };
-            let word = Word { state: State::Live, active: false, version: 5, generation: 9, holder: None };
+            let word = Word { state: LeafState::Live, active: false, version: 5, generation: 9, holder: None };
             let mut out = vec![0; g.bytes(key.len())];
             g.fill(&mut out, at(), word, &key, Stored::Inline(&value));
             let l = g.check(at(), &out).expect("whole");
@@ -309,7 +309,7 @@ mod tests {
     fn an_area_of_another_version_does_not_count() {
         let g = LeafShape { value: 8 };
         let word =
-            Word { state: State::Live, active: false, version: 0, generation: 1, holder: None };
+            Word { state: LeafState::Live, active: false, version: 0, generation: 1, holder: None };
         let mut out = vec![0; g.bytes(24)];
         g.fill(&mut out, at(), word, &[7; 24], Stored::Inline(&[1; 8]));
         let area = g.area_at(24, true);

@@ -5,7 +5,7 @@
 //! 28-63 offset / 64. A slot of 0 was never used. A frozen slot has the number of the closing in
 //! bits 18-33.
 //!
-//! A slot stays its symbol's for the generation of its node. Its states: never used -> child ->
+//! A slot belongs to one symbol for the generation of its node. Its states: never used -> child ->
 //! vacant (`HOLE`) -> child; a closing freezes it from any of these, and an insertion reuses a
 //! frozen slot only after that closing was cancelled.
 
@@ -22,11 +22,11 @@ const NODE: u64 = 2;
 const HOLE: u64 = 3;
 const FROZEN: u64 = 4;
 /// The symbol of a slot that was frozen before its first use.
-const NOBODYS: u64 = 0x1ff;
+const UNUSED: u64 = 0x1ff;
 /// Bytes of a line.
 pub const LINE: u64 = 64;
 /// Most lines of a leaf.
-pub const MOST_LINES: usize = 63;
+pub const MAX_LINES: usize = 63;
 
 /// The part of a key that follows a prefix: a byte, or the end of the key. The end sorts first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +66,7 @@ pub enum Child {
         /// Slots it has at least: its type as the writer of the slot knew it, a hint.
         kind: NodeType,
     },
-    /// No child now; the slot stays its symbol's.
+    /// No child now; the slot still belongs to its symbol.
     Hole,
     /// No child, and none will come, unless the closing with this number was cancelled.
     Frozen(u16),
@@ -99,7 +99,7 @@ impl Slot {
     /// The same symbol, frozen by a closing.
     #[must_use]
     pub fn frozen(self, closing: u16) -> Self {
-        let symbol = if self == Self::EMPTY { NOBODYS } else { self.0 & 0x1ff };
+        let symbol = if self == Self::EMPTY { UNUSED } else { self.0 & 0x1ff };
         Self::with(symbol, FROZEN, 0, u64::from(closing) << MN_AT)
     }
 
@@ -129,8 +129,8 @@ impl Slot {
     }
 
     /// Whether it was frozen before its first use. No slot behind it is used.
-    pub fn is_seal(self) -> bool {
-        self.kind() == FROZEN && self.0 & 0x1ff == NOBODYS
+    pub fn is_end_mark(self) -> bool {
+        self.kind() == FROZEN && self.0 & 0x1ff == UNUSED
     }
 
     /// Whether it names a child.
@@ -148,7 +148,7 @@ impl Slot {
             NodeId::memory((self.0 >> MN_AT & 0x3ff) as u16),
             (self.0 >> OFFSET_AT) * LINE,
         );
-        let sane = self.is_seal() || self.0 & 0x1ff < Symbol::COUNT as u64;
+        let sane = self.is_end_mark() || self.0 & 0x1ff < Symbol::COUNT as u64;
         let child = match self.kind() {
             _ if self == Self::EMPTY => return Ok(None),
             LEAF if size > 0 => Some(Child::Leaf { at, lines: size }),
@@ -157,9 +157,10 @@ impl Slot {
             FROZEN => Some(Child::Frozen((self.0 >> MN_AT) as u16)),
             _ => None,
         };
-        child.filter(|_| sane).map(Some).ok_or_else(|| {
-            Error::corrupt(format!("a slot says {:#x}, which nobody writes", self.0))
-        })
+        child
+            .filter(|_| sane)
+            .map(Some)
+            .ok_or_else(|| Error::corrupt(format!("{:#x} is no valid slot word", self.0)))
     }
 }
 
@@ -187,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn children_come_back(byte: u8, line in 0u64..1 << 36, mn in 0u16..1024, lines in 1usize..=MOST_LINES, closing: u16) {
+        fn children_come_back(byte: u8, line in 0u64..1 << 36, mn in 0u16..1024, lines in 1usize..=MAX_LINES, closing: u16) {
             let s = Symbol::of(&[byte], 0);
             let at = addr(line, mn);
             prop_assert!(fits(at));
@@ -202,8 +203,8 @@ mod tests {
             prop_assert_eq!(hole.child().unwrap(), Some(Child::Hole));
             let frozen = hole.frozen(closing);
             prop_assert_eq!(frozen.child().unwrap(), Some(Child::Frozen(closing)));
-            prop_assert!(frozen.is(s) && !frozen.is_seal());
-            prop_assert!(Slot::EMPTY.frozen(closing).is_seal());
+            prop_assert!(frozen.is(s) && !frozen.is_end_mark());
+            prop_assert!(Slot::EMPTY.frozen(closing).is_end_mark());
         }
 
         #[test]

@@ -1,5 +1,5 @@
-//! Published defects, made by hand: the tests build the states that an unlucky schedule leaves, and
-//! check what other clients then see. With the repair they see the correct result.
+//! Published defects, one state each: the tests build the state that an unlucky schedule leaves,
+//! and check the results of other clients. With the repair the results are correct.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use dmtree_smart::{Options, Smart};
 const NAME: &str = "radix";
 
 /// An index with clients on two compute nodes, and direct access to its memory.
-struct Scenario {
+struct Fixture {
     clients: [Client<Smart>; 2],
     ep: Endpoint,
     pool: Arc<PoolNode>,
@@ -28,7 +28,7 @@ fn text(digits: &str) -> Vec<u8> {
     format!("{digits:0<24}").into_bytes()
 }
 
-impl Scenario {
+impl Fixture {
     fn new(o: &Options, keys: &[&str]) -> Self {
         let o = Options { timeout_ms: 100, ..o.clone() };
         let pool = PoolOptions { compute_nodes: 2, ..PoolOptions::default() };
@@ -85,15 +85,15 @@ impl Scenario {
 /// An update that began before a split has written the old reverse pointer back. A client with the
 /// old slot in its cache accepts it.
 #[test]
-fn a_reverse_pointer_that_went_back_hides_a_key() {
+fn an_old_reverse_pointer_hides_a_key() {
     for (recheck_absent, wanted) in [(false, None), (true, Some(vec![2; 8]))] {
         let o = Options { recheck_absent, ..Options::published() };
-        let mut s = Scenario::new(&o, &["011", "012", "021", "022", "1"]);
+        let mut s = Fixture::new(&o, &["011", "012", "021", "022", "1"]);
         let old = s.slot(b"011");
         let split = s.clients[0].write(&text("01105"), Write::Insert(&[2; 8]));
         assert_eq!(split.expect("insert"), Outcome::Done);
         let leaf = s.child(b"0110");
-        assert_ne!(s.word(leaf), old.bits(), "the splitter has told the leaf");
+        assert_ne!(s.word(leaf), old.bits(), "the splitter has set the reverse pointer");
         s.set(leaf, old.bits());
         assert_eq!(s.clients[1].get(&text("01105")).expect("get"), wanted);
     }
@@ -105,7 +105,7 @@ fn a_reverse_pointer_that_went_back_hides_a_key() {
 fn a_slot_beyond_the_type_hides_a_write() {
     for (help_types, wanted) in [(false, None), (true, Some(vec![3; 8]))] {
         let o = Options { help_types, ..Options::published() };
-        let mut s = Scenario::new(&o, &["011", "012", "013", "014", "021", "1"]);
+        let mut s = Fixture::new(&o, &["011", "012", "013", "014", "021", "1"]);
         let node = s.child(b"01");
         assert_eq!(s.node(node).header.kind, NodeType::N4);
         let (slot, at) = (slot_at(node, 4), s.child(b"02").plus(4096));
@@ -121,13 +121,13 @@ fn a_slot_beyond_the_type_hides_a_write() {
     }
 }
 
-/// A client has raised a node's type in its header, and died before it raised the type in the slot
-/// above. As published no later split of the node's shared bytes succeeds.
+/// A client has raised a node's type in its header, and crashed before it raised the type in the
+/// slot above. As published no later split of the node's shared bytes succeeds.
 #[test]
 fn a_half_raised_type_stops_header_splits() {
     for keep_words in [false, true] {
         let o = Options { keep_words, ..Options::published() };
-        let mut s = Scenario::new(&o, &["01123", "01124", "021", "022", "1"]);
+        let mut s = Fixture::new(&o, &["01123", "01124", "021", "022", "1"]);
         let n = s.node(s.child(b"01"));
         assert_eq!(n.header.shared(), b"12");
         let larger = n.header.with_kind(NodeType::of_code(2).expect("N8"));

@@ -18,7 +18,7 @@ fn test_cluster<I: RangeIndex>(pool: &PoolOptions, o: &I::Options) -> TestCluste
 }
 
 #[test]
-fn the_sound_one() {
+fn the_sound_variant() {
     conformance::basics(&test_cluster::<sound::Sherman>(&pool(1, 2), &sound::options()));
     let test_cluster = test_cluster::<sound::Sherman>(&pool(2, 2), &sound::options());
     conformance::model(&test_cluster, 4, Keys::AnyLength, 500, 4_000);

@@ -1,16 +1,16 @@
 //! Shows each published defect of SMART by itself, with nothing and with everything granted.
 //!
-//! `smart-hazards [SHARE [WORD...]]` runs one in SHARE of the stated seeds, for the defects that
+//! `smart-defects [SHARE [WORD...]]` runs one in SHARE of the stated seeds, for the defects that
 //! have a word in their names. The output is a table in Markdown.
 
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 
-#[path = "../tests/suite/smart_hazards/hazards.rs"]
-mod hazards;
+#[path = "../tests/suite/smart_defects/defects.rs"]
+mod defects;
 
+use defects::{DEFECTS, Defect, EVERYTHING, REAR_LOCK};
 use dmtree_bench::registry::System;
 use dmtree_check::verdict::keep_panics;
-use hazards::{EVERYTHING, HAZARDS, Hazard, REAR_LOCK};
 
 /// Sets of grants for the rear lock.
 const GRANTS: [&[&str]; 6] = [
@@ -23,7 +23,7 @@ const GRANTS: [&[&str]; 6] = [
 ];
 
 /// The number of seeds that went wrong, and the first of them.
-fn wrong(h: &Hazard, system: &System, seeds: u64, granted: &[&str]) -> String {
+fn wrong(h: &Defect, system: &System, seeds: u64, granted: &[&str]) -> String {
     let wrong: Vec<_> = (0..seeds).filter(|s| h.run(system, *s, granted).is_some()).collect();
     match wrong.first() {
         None => format!("none of {seeds}"),
@@ -32,9 +32,9 @@ fn wrong(h: &Hazard, system: &System, seeds: u64, granted: &[&str]) -> String {
 }
 
 /// A row: the defect as published, beside the repaired system.
-fn row(h: &Hazard, share: u64, granted: &[&str], replaced: bool) {
+fn row(h: &Defect, share: u64, granted: &[&str], replaced: bool) {
     let seeds = h.seeds.div_ceil(share).max(h.seed + 1);
-    let leaves = if replaced { "replaced" } else { "as they are" };
+    let leaves = if replaced { "replaced" } else { "not replaced" };
     let found = wrong(h, &h.system(false, replaced), seeds, granted);
     let repaired = match h.repair {
         None => "-".to_owned(),
@@ -47,10 +47,10 @@ fn main() {
     keep_panics();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let share: u64 = args.first().map_or(1, |a| a.parse().expect("a share of the seeds"));
-    let wanted = |h: &&Hazard| args.len() < 2 || args[1..].iter().any(|w| h.name.contains(w));
-    println!("| hazard | leaves | granted | wrong | repaired |");
+    let wanted = |h: &&Defect| args.len() < 2 || args[1..].iter().any(|w| h.name.contains(w));
+    println!("| defect | leaves | granted | wrong | repaired |");
     println!("|---|---|---|---|---|");
-    for h in HAZARDS.iter().filter(wanted) {
+    for h in DEFECTS.iter().filter(wanted) {
         if h.replaced {
             row(h, share, &[], true);
         }

@@ -39,19 +39,19 @@ pub enum Scenario {
     Sprout,
     /// The same with ten keys that differ in one digit: one node, which grows twice.
     Digits,
-    /// Four clients insert 11 keys, of which ten share one byte more; a compute node dies inside
-    /// one of its verbs.
-    Death,
+    /// Four clients insert 11 keys, of which ten share one byte more; a compute node crashes
+    /// inside one of its verbs.
+    Crash,
 }
 
 /// A published defect.
 #[derive(Clone, Copy, Debug)]
-pub struct Hazard {
+pub struct Defect {
     /// Its name.
     pub name: &'static str,
     /// The system, with all repairs except `otherwise`.
     pub system: &'static str,
-    /// Options that are as published, or off so that nothing else can be the cause.
+    /// Options that are as published, or off to exclude other causes.
     pub otherwise: &'static [(&'static str, bool)],
     /// The operations that show it.
     pub scenario: Scenario,
@@ -67,7 +67,7 @@ pub struct Hazard {
 }
 
 /// The rear lock's need of hardware, which is no defect of the protocol. There is no repair.
-pub const REAR_LOCK: Hazard = Hazard {
+pub const REAR_LOCK: Defect = Defect {
     name: "a rear lock",
     system: "smart-rear-lock",
     otherwise: &[],
@@ -79,8 +79,8 @@ pub const REAR_LOCK: Hazard = Hazard {
 };
 
 /// The defects that DESIGN.md lists.
-pub const HAZARDS: [Hazard; 7] = [
-    Hazard {
+pub const DEFECTS: [Defect; 7] = [
+    Defect {
         name: "stale delegated reads",
         system: "smart-published",
         otherwise: &[("closed_batches", false), ("combining", false)],
@@ -90,7 +90,7 @@ pub const HAZARDS: [Hazard; 7] = [
         seeds: 60,
         replaced: true,
     },
-    Hazard {
+    Defect {
         name: "lost combined writes",
         system: "smart-published",
         otherwise: &[("closed_batches", false), ("delegation", false)],
@@ -100,7 +100,7 @@ pub const HAZARDS: [Hazard; 7] = [
         seeds: 60,
         replaced: true,
     },
-    Hazard {
+    Defect {
         name: "stale reverse pointers",
         system: "smart-published",
         otherwise: &[("recheck_absent", false)],
@@ -110,7 +110,7 @@ pub const HAZARDS: [Hazard; 7] = [
         seeds: 600,
         replaced: true,
     },
-    Hazard {
+    Defect {
         name: "slots beyond the type",
         system: "smart-published",
         otherwise: &[("help_types", false)],
@@ -120,17 +120,17 @@ pub const HAZARDS: [Hazard; 7] = [
         seeds: 1_000,
         replaced: true,
     },
-    Hazard {
+    Defect {
         name: "header splits that never end",
         system: "smart-published",
         otherwise: &[("keep_words", false)],
-        scenario: Scenario::Death,
+        scenario: Scenario::Crash,
         repair: Some("keep_words"),
         seed: 871,
         seeds: 2_000,
         replaced: true,
     },
-    Hazard {
+    Defect {
         name: "a lock handed over and released",
         system: "smart-delegation",
         otherwise: &[("locked_handover", false)],
@@ -140,7 +140,7 @@ pub const HAZARDS: [Hazard; 7] = [
         seeds: 60,
         replaced: false,
     },
-    Hazard {
+    Defect {
         name: "the old leaf invalid last",
         system: "smart-lock-free",
         otherwise: &[("invalidate_first", false)],
@@ -152,7 +152,7 @@ pub const HAZARDS: [Hazard; 7] = [
     },
 ];
 
-impl Hazard {
+impl Defect {
     /// The system that shows it, or the same with the last repair, too.
     pub fn system(&self, repaired: bool, replaced: bool) -> System {
         let mut system = find(self.system).expect("a system");
@@ -164,7 +164,7 @@ impl Hazard {
             system.options[name] = true.into();
         }
         // The system is not marked as recovering, and would not get the crash.
-        system.recovers |= self.scenario == Scenario::Death;
+        system.recovers |= self.scenario == Scenario::Crash;
         system
     }
 
@@ -172,14 +172,14 @@ impl Hazard {
     pub fn run(&self, system: &System, seed: u64, granted: &[&str]) -> Option<(String, String)> {
         let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
         let node_faults =
-            if self.scenario == Scenario::Death { NodeFaultSet::Crash } else { NodeFaultSet::None };
+            if self.scenario == Scenario::Crash { NodeFaultSet::Crash } else { NodeFaultSet::None };
         let setting =
             Setting { grants: grants(&names).expect("names of capabilities"), node_faults };
         let case = self.scenario.of(system, case(system, seed, setting));
         let finding = system.check(&case).expect("a case").finding?;
-        // The dead node leaves structure that only a recovery could repair, and there is none.
+        // The crashed node leaves structure that only a recovery could repair, and there is none.
         let kind = finding.kind();
-        (self.scenario != Scenario::Death || kind != "structure")
+        (self.scenario != Scenario::Crash || kind != "structure")
             .then(|| (kind.to_owned(), finding.to_string()))
     }
 }
@@ -207,7 +207,7 @@ impl Scenario {
             Self::Crowd => (case.keys, case.ops) = (1, 120),
             Self::Sprout => (case.keys, case.ops) = (400, 100),
             Self::Digits => (case.keys, case.ops) = (10, 10),
-            Self::Death => {
+            Self::Crash => {
                 (case.clients, case.keys, case.ops) = (4, 11, 30);
                 case.key_form = KeyForm::Late;
                 case.node_faults.iter_mut().for_each(inside_an_early_verb);
@@ -225,7 +225,7 @@ fn inside_an_early_verb(fault: &mut NodeFault) {
     }
 }
 
-/// The operations without updates, so that no dead client holds a lock.
+/// The operations without updates, so that no crashed client holds a lock.
 fn without_updates(system: &System, case: &Case) -> Vec<Vec<u32>> {
     let kept = |client: u32, op: &u32| {
         let planned = operation(case, system.ops, client, *op, &mut draws(case, client, *op));

@@ -1,4 +1,5 @@
-//! What a peer that is no process of the pool can do: connect, say nothing, and stand in the way.
+//! The effects of a peer that is no process of the pool: it connects, sends nothing, or occupies an
+//! address.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ fn listens(p: &Process) -> Vec<String> {
     listening.map(|row| row[1].to_owned()).collect()
 }
 
-/// Without a key a process listens on loopback only, and says what another address needs.
+/// Without a key a process listens on loopback only, and explains what another address needs.
 #[test]
 fn without_a_key_only_loopback_is_served() {
     let (mn, at) = memnode();
@@ -36,7 +37,8 @@ fn without_a_key_only_loopback_is_served() {
     assert!(line.contains("--key-file") && line.contains("--insecure"), "{line}");
 }
 
-/// Peers that connect and say nothing cost no threads, few descriptors, and are let go in time.
+/// Peers that connect and send nothing cost no threads and few descriptors, and are disconnected in
+/// time.
 #[test]
 fn idle_peers_are_bounded() {
     const PEERS: usize = 400;
@@ -55,7 +57,7 @@ fn idle_peers_are_bounded() {
     drop(peers);
 }
 
-/// A black hole: it listens, and no connection to it ever comes about.
+/// A black hole: it listens, and never completes a connection.
 struct BlackHole {
     _listener: TcpListener,
     _queued: Vec<TcpStream>,
@@ -72,7 +74,8 @@ fn black_hole(at: &str) -> BlackHole {
     BlackHole { _listener: listener, _queued: queued }
 }
 
-/// A memory node is gone, and something that does not answer has its address: operations end within their deadline.
+/// A memory node is gone, and something that does not answer has its address: operations end within
+/// their deadline.
 #[test]
 fn a_black_hole_costs_an_operation_its_deadline_at_most() {
     let (mut mn, at) = found(&["--memory-bytes", "64MiB"]);
