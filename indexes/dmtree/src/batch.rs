@@ -14,11 +14,11 @@ use crate::format::table::{BODY_AT, Table, View};
 use crate::lock::{LeafTurn, Locked};
 use crate::probe::Probe;
 
-/// Writes that are under way together: as many locks are held at most.
+/// Writes of one round. A round holds at most this many locks at once.
 const MAX_TOGETHER: usize = 16;
 
 impl DmTree {
-    /// One batch of READs for all keys whose mirrors name a slot; the rest one by one.
+    /// Reads the first slot that each key's mirror names in one batch; the rest goes one by one.
     pub(crate) async fn get_many_op(&self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
         for key in keys {
             check_key(key)?;
@@ -63,8 +63,9 @@ impl DmTree {
         Ok(())
     }
 
-    /// Rounds of writes to distinct leaves: locks and tables in one round trip, candidates in one, entries in one. What a round
-    /// cannot do (a held lock, a stale route, a split, a block) is done alone. Writes of one key keep their order.
+    /// Rounds of writes to distinct leaves: locks and tables in one round trip, candidates in one,
+    /// entries in one. A write that a round cannot do (held lock, stale route, split, block) runs
+    /// alone. Writes of one key keep their order.
     pub(crate) async fn write_many_op(
         &self,
         writes: &[(&[u8], Write<'_>)],
@@ -82,7 +83,7 @@ impl DmTree {
             self.ep.renew_deadline();
             let mut round = Round::default();
             if let Err(e) = self.write_together(writes, &mut pending, &mut round, outcomes).await {
-                // What the rounds before have come to stays known.
+                // Outcomes of earlier rounds stay known.
                 for i in round.members.into_iter().chain(round.alone).chain(pending) {
                     outcomes[i] = Err(e.clone());
                 }
@@ -97,8 +98,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// Takes writes of different leaves out of `pending`, and makes them. After an error, those of
-    /// the round may have had their effect, and those that are pending have not begun.
+    /// Takes writes of different leaves out of `pending` and executes them. After an error, the
+    /// writes of the round may have had their effect; the pending ones have not begun.
     async fn write_together(
         &self,
         writes: &[(&[u8], Write<'_>)],
@@ -164,7 +165,7 @@ impl DmTree {
         outcomes: &mut [Result<Outcome>],
     ) -> Result<()> {
         let mut locked = self.lock_round(round).await?;
-        // Candidates of all, together.
+        // One batch for the candidates of all writes.
         let g = &self.node.g;
         let mut batch = VerbVec::new();
         let mut probes = Vec::new();
@@ -190,7 +191,8 @@ impl DmTree {
                 _ => unclear[*n] = true,
             }
         }
-        // Plain puts, inserts and updates of inline pairs are written together; everything else alone.
+        // Plain puts, inserts and updates of inline pairs share a batch; everything else runs
+        // alone.
         let mut batch = VerbVec::new();
         let mut written = Vec::new();
         for (n, (i, mut l)) in locked.drain(..).enumerate() {
@@ -238,7 +240,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// Tries the locks of a round, together; who fails goes alone. Nobody waits while holding a lock.
+    /// Tries the locks of a round together; a write whose try fails runs alone. No client waits
+    /// while it holds a lock.
     async fn lock_round(&self, round: &mut Round) -> Result<Vec<(usize, Locked)>> {
         let mut batch = VerbVec::new();
         let mut tried = Vec::new();
@@ -270,7 +273,8 @@ impl DmTree {
         let mut results = match self.ep.batch(batch).await {
             Ok(results) => results,
             Err(e) if is_away(&e) => {
-                // Which locks are ours is unknown; whoever meets one of these tags repairs its leaf.
+                // The outcome of every try is unknown. A client that meets one of these tags
+                // repairs the leaf.
                 for (i, route, _, tag, ..) in tried {
                     self.leave_try(HeldLock { tag, on: Lockable::Leaf(route) });
                     round.alone.push(i);
@@ -309,6 +313,6 @@ impl DmTree {
 struct Round {
     members: Vec<usize>,
     routes: Vec<Route>,
-    /// Who has to be written alone.
+    /// Writes that have to run alone.
     alone: Vec<usize>,
 }

@@ -8,17 +8,17 @@ use dmtree_parts::turns::Turn;
 use crate::client::{DmTree, HeldLock, Route, is_away};
 use crate::marks::Mark;
 
-/// A waiter says that it waits after so many tries, and every so many further ones.
+/// A waiter announces itself after this many tries, and after every so many further ones.
 const SAYS_EVERY: u32 = 2;
-/// Longest time that a lock is left to waiters that do not say again that they wait, ns. They try
-/// again and again, but their threads may have to wait for their processor.
+/// Longest time that a lock is left to waiters that do not renew their announcement, ns. A waiter
+/// tries again and again, but its thread may have to wait for its processor.
 const QUIET_NS: Nanos = 20_000_000;
-/// Longest time that a lock is left at a time, ns.
+/// Longest time that a lock is left free at a time, ns.
 const LEFT_FOR_NS: Nanos = 200_000_000;
-/// Pauses between looks meanwhile, ns: the first, and the longest.
+/// Pauses between probes of the lock meanwhile, ns: the first, and the longest.
 const LOOKS_AFTER_NS: (Nanos, Nanos) = (2_000, 64_000);
 
-/// How long the stamps of a lock are.
+/// Length of the stamps of a lock.
 pub(crate) const STAMP_BYTES: u32 = WORDS as u32 * 8;
 
 fn stamps(said: &Sampled) -> Said {
@@ -26,8 +26,8 @@ fn stamps(said: &Sampled) -> Said {
 }
 
 impl DmTree {
-    /// Before a client tries for a lock: a lock that other nodes wait for is left to them. Costs a
-    /// load unless other nodes wait.
+    /// Called before a client tries for a lock: a lock that other nodes wait for is left to them.
+    /// Costs one load unless other nodes wait.
     pub(crate) async fn let_others_in(&self, route: &Route) -> Result<()> {
         let lock = route.table.bits();
         if !self.node.rivals.is_awaited(lock) {
@@ -38,14 +38,14 @@ impl DmTree {
         left
     }
 
-    /// The turn at a lock, when no client of this node has it and no other node waits.
+    /// The FIFO guard of a lock, when no client of this node has it and no other node waits.
     pub(crate) fn try_turn(&self, route: &Route) -> Option<Turn> {
         let lock = route.table.bits();
         let turn = self.node.leaf_turns.try_turn(lock)?;
         (!self.node.rivals.is_awaited(lock)).then_some(turn)
     }
 
-    /// Leaves a lock free until those that wait for it have had it, or for a bounded time.
+    /// Leaves a lock free until the waiting nodes have had it, or for a bounded time.
     async fn leave_lock(&self, route: &Route) -> Result<()> {
         Mark::LockLeft.hit();
         let (rivals, lock) = (&self.node.rivals, route.table.bits());
@@ -65,7 +65,8 @@ impl DmTree {
                 Err(e) if is_away(&e) => return Ok(()),
                 Err(e) => return Err(e),
             };
-            // No waiter gets what a dead node or an orphan of this one holds before its repair.
+            // No waiter gets a lock that a dead node or a failed operation has abandoned before its
+            // recovery.
             let is_stuck = self.node.is_abandoned(was) || (was != 0 && !self.is_rival(was));
             if is_stuck {
                 return Ok(());
@@ -91,8 +92,8 @@ impl DmTree {
         tag != 0 && (tag >> 48) as u16 != self.ep.node().bits()
     }
 
-    /// A try has found the lock in other hands. Other nodes are noticed; a waiter says now and then
-    /// that it waits.
+    /// A try has found the lock held. Other nodes are recorded as rivals; now and then the waiter
+    /// announces itself by a stamp.
     pub(crate) async fn meet(
         &self,
         route: &Route,
@@ -120,8 +121,8 @@ impl DmTree {
         Some(words.plus((self.ep.node().index() % WORDS * 8) as u64))
     }
 
-    /// A client has the lock that it has waited for: other nodes hear so, and whether more clients
-    /// of this one wait. Costs a load unless this node has said that it waits.
+    /// A waiting client has taken the lock: the stamp tells other nodes, and whether more clients
+    /// of this node wait. Costs one load unless this node has announced a waiter.
     pub(crate) fn say_taken(&self, route: &Route, at: GlobalAddr, turn: &Turn) {
         let Some(next) = self.node.rivals.next(route.table.bits(), turn.is_awaited()) else {
             return;
@@ -132,7 +133,7 @@ impl DmTree {
         }
     }
 
-    /// The words that a try for a lock reads, too.
+    /// The stamp words that a try for a lock reads along with it.
     pub(crate) fn looks_at(
         &self,
         route: &Route,
@@ -148,7 +149,7 @@ impl DmTree {
         self.node.rivals.took(route.table.bits(), said.map(stamps).as_ref());
     }
 
-    /// As [`DmTree::try_for`] a leaf's lock, and READs stamps in the same round trip.
+    /// As [`DmTree::try_for`] a leaf's lock, and READs the stamps in the same round trip.
     pub(crate) async fn try_and_look(
         &self,
         lock: HeldLock,

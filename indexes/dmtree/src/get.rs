@@ -19,10 +19,11 @@ use crate::probe::{Pair, Probe, pair_of};
 use crate::route::Candidates;
 use crate::write::Present;
 
-/// Hops to a right sibling or an heir that say nothing: an old route leads over dead leaves. Whoever makes more of them waits in between.
+/// Hops to a right sibling or a successor that indicate nothing: a stale route leads over
+/// tombstones. A reader that makes more hops pauses between them.
 const FREE_HOPS: u32 = 4;
 
-/// What a look at one place says about a key.
+/// Result of probing one place for a key.
 pub(crate) enum Answer {
     Found,
     Absent,
@@ -30,7 +31,7 @@ pub(crate) enum Answer {
     Stale,
 }
 
-/// What a READ of a whole leaf is used for besides its answer.
+/// Use of a whole leaf besides its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Learn {
     No,
@@ -38,11 +39,11 @@ enum Learn {
     Mirror,
 }
 
-/// Where a key is in a leaf.
+/// Position of a key in a leaf.
 pub(crate) enum Found {
     At(Present),
     Nowhere,
-    /// A block that an entry points to is not there any more.
+    /// The block that an entry points to is gone.
     Torn,
 }
 
@@ -116,7 +117,7 @@ impl DmTree {
         Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
     }
 
-    /// Only with its defect.
+    /// With its mutant only.
     pub(crate) async fn stop_for_death(&self) {
         while self.node.has(Mutant::StopForDeath) && !self.node.pool.is_settled() {
             self.ep.sleep(100_000).await;
@@ -134,7 +135,7 @@ impl DmTree {
         self.get_pinned(key, hash, out).await
     }
 
-    /// A point read by somebody whose operation is pinned.
+    /// A point read under a pin of the caller.
     pub(crate) async fn get_pinned(
         &self,
         key: &[u8],
@@ -166,8 +167,9 @@ impl DmTree {
             match self.get_confirmed(&route, key, hash, out).await? {
                 Answer::Found => return Ok(true),
                 Answer::Absent => {
-                    // A home that hangs serves its memory after it was fenced, and so does our own: no memory node has told us
-                    // whether we are members still.
+                    // An owner that hangs serves its memory after it was revoked, and so does this
+                    // node's own memory. No memory node has confirmed that this node is still a
+                    // member.
                     self.check_lease()?;
                     out.clear();
                     return Ok(false);
@@ -178,7 +180,7 @@ impl DmTree {
         }
     }
 
-    /// Step (1): `Absent` means only that none of these entries is the key's.
+    /// Step (1): `Absent` means only that none of these entries has the key.
     async fn try_candidates(
         &self,
         route: &Route,
@@ -245,7 +247,8 @@ impl DmTree {
             if matches!(probe, Probe::Hit { .. }) && probe.ver().generation == route.generation {
                 return Ok(Answer::Found);
             }
-            // The same version throughout: the key was not moved, so if the table named it, it was deleted since.
+            // The same version throughout: the key did not move, so if the table named it, it was
+            // deleted since.
             if probe.ver() != table.ver {
                 Mark::GetVersion.hit();
                 return Ok(Answer::Stale);
@@ -254,7 +257,8 @@ impl DmTree {
         Ok(Answer::Absent)
     }
 
-    /// Step (3): the answer from whole leaves, starting at the route's and following `into` and `next`.
+    /// Step (3): the answer from whole leaves, starting at the route's and following `forward` and
+    /// `next`.
     async fn get_by_leaf(
         &self,
         route: &Route,
@@ -273,7 +277,8 @@ impl DmTree {
             let (into, next) = (h.into, h.next);
             let on = if !into.is_null() {
                 Mark::GetDead.hit();
-                // A record that is older than this operation may name a leaf whose heir is gone already: `into` carries no life.
+                // A record that is older than this operation may name a tombstone whose successor
+                // is reclaimed already: `forward` carries no generation.
                 if leaf.addr == route.leaf && self.fresh_route(key).await?.leaf != route.leaf {
                     return Ok(Answer::Stale);
                 }
@@ -306,7 +311,7 @@ impl DmTree {
         }
     }
 
-    /// Without tables: the leaf answers.
+    /// Without tables the leaf answers.
     async fn get_from_leaves(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Result<bool> {
         let mut route = self.route(key).await?;
         let mut backoff = self.ep.backoff("a consistent view of a leaf", route.leaf);
@@ -323,8 +328,8 @@ impl DmTree {
         }
     }
 
-    /// Fills the mirror of a leaf that has no table from the leaf itself, so that the next read of a key there costs one round trip.
-    /// Keys that are in blocks stay out: a mirror is a hint.
+    /// Fills the mirror of a leaf that has no table from the leaf itself, so that the next read of
+    /// a key there costs one round trip. Keys in blocks stay out: a mirror is a hint.
     fn mirror_leaf(&self, key: &[u8], route: &Route, leaf: &LeafCopy) {
         let mut fps = vec![0; leaf.capacity];
         for (i, slot) in leaf.live(self) {

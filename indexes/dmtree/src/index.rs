@@ -1,4 +1,5 @@
-//! The contract, fulfilled.
+//! The [`dmtree_parts::RangeIndex`] contract of the engine: each method delegates to its operation
+//! module.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -127,7 +128,8 @@ impl RangeIndex for DmTree {
 }
 
 impl DmTree {
-    /// One empty leaf under one inner node; the root word last.
+    /// One empty leaf under one inner node. The root word is written last: before it, the index
+    /// does not exist.
     async fn format_empty(&self) -> Result<()> {
         let g = self.node.g;
         let s = self.new_leaf(self.node.o.leaf_capacity as usize).await?;

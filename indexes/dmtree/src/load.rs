@@ -24,7 +24,7 @@ use crate::mutants::Mutant;
 use crate::parent::LockedInner;
 use crate::split::{NewLeaf, separator};
 
-/// Everything a load has taken, to be given back when it fails.
+/// Memory that a load has taken, given back when the load fails.
 #[derive(Default)]
 struct Taken {
     leaves: Vec<NewLeaf>,
@@ -55,7 +55,7 @@ impl DmTree {
         if all.is_empty() {
             return Ok(Loaded::default());
         }
-        // Deadlines are for waiting on others; a load is long by itself.
+        // Deadlines bound waiting for other clients; a load is long by itself.
         let pin = self.pin();
         if let Some((l, r0)) = self.lock_empty().await? {
             let leaves = self.replace_empty(l, r0, all, fill).await?;
@@ -74,7 +74,8 @@ impl DmTree {
         Ok(Loaded { pairs, leaves: 0 })
     }
 
-    /// Locks the only leaf and the only inner node of an index without keys; `None` when it is anything else.
+    /// Locks the only leaf and the only inner node of an index without keys; `None` when the index
+    /// is anything else.
     async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
         let l = self.lock_leaf(&[0]).await?;
         let leaf = self.read_leaf(l.route.leaf, l.route.capacity).await?;
@@ -122,7 +123,8 @@ impl DmTree {
             self.check_lease()?;
             self.begin_change(&mut [&mut l], None).await?;
         }
-        // R0.next says where the commit leads to, for whoever finishes the load of a dead client; L.into commits.
+        // R0.next names the new root, so that the client that finishes a dead loader's work finds
+        // it; L.forward commits.
         let g = self.node.g;
         self.check_lease()?;
         if self.node.has(Mutant::LoadCommitEarly) {
@@ -131,11 +133,13 @@ impl DmTree {
         self.ep.write_word(r0.addr.plus(g.next_at() as u64), root.bits()).await?;
         self.commit_into(l.route.leaf, first_leaf).await?;
         if let Some(copy) = l.image.take() {
-            // Without a table only its header tells an old record that it is dead.
+            // Without a table only the header tells a client with a stale record that the leaf is a
+            // tombstone.
             self.blank(&copy, &l.table, first_leaf).await?;
         }
         self.commit_into(r0.addr, root).await?;
-        // Whoever met the old node meanwhile has swung the root himself, and it may have grown since.
+        // A client that met the old node meanwhile has swung the root itself, and the tree may have
+        // grown since.
         self.ep.cas(self.node.root.word, r0.addr.bits(), root.bits()).await?;
         let dead_inner = Grant { addr: r0.addr, generation: r0.ver.generation };
         self.node.cache.clear();
@@ -165,10 +169,11 @@ impl DmTree {
         }
     }
 
-    /// Builds leaves and inner nodes; the root.
+    /// Builds leaves and inner nodes; returns the root.
     async fn build(&self, all: &mut Pairs, fill: Fill, taken: &mut Taken) -> Result<GlobalAddr> {
         let capacity = self.node.o.leaf_capacity as usize;
-        // Of a full leaf and the pending pair half the slots stay, rounded down; of a full inner node likewise.
+        // A leaf keeps half of what a full leaf and the pending pair hold, rounded down; a full
+        // inner node likewise.
         let rule = |slots: usize| SplitRule::new(slots as u32, slots as u32 / 2);
         let mut chunks: Vec<Range<usize>> = Vec::new();
         for size in fill.sizes(rule(capacity), all.len() as u64, 0) {
@@ -184,12 +189,13 @@ impl DmTree {
         for chunk in &chunks[1..] {
             lows.push(separator(all.key(chunk.start - 1), all.key(chunk.start)).to_vec());
         }
-        // From the end, so that pairs go as leaves come.
+        // From the end, so that memory of pairs is freed as leaves are built.
         let mut above = None;
         for (i, chunk) in chunks.iter().enumerate().rev() {
             self.ep.renew_deadline();
             let hi = lows.get(i + 1).map(Vec::as_slice);
-            // A leaf's upper fence is the next one's lower, block and all: one of them owns it.
+            // A leaf's upper fence is the next leaf's lower fence, block included: exactly one of
+            // them owns the block.
             let area = self.written_area(&lows[i], taken).await?;
             let fences = (&area, above.as_ref());
             let next = taken.leaves.get(i + 1).map_or(GlobalAddr::NULL, |s| s.grant.addr);

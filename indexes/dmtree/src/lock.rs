@@ -14,13 +14,14 @@ use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 
-/// Longest pause between two tries for a leaf's lock. It is held for two or three round trips, and one client of each compute
-/// node tries: longer pauses leave it idle between two holders.
+/// Longest pause between two tries for a leaf's lock. The lock is held for two or three round
+/// trips, and one client of each compute node tries: longer pauses leave it idle between two
+/// holders.
 pub(crate) const LOCK_PAUSE_NS: u64 = 4_000;
-/// After so many tries, and every so many further ones, a waiter looks whether the leaf's memory node answers at all, and pauses
-/// longer.
+/// After this many tries, and every so many further ones, a waiter checks whether the leaf's memory
+/// node answers at all, and pauses longer.
 pub(crate) const LONG_WAIT: u32 = 64;
-/// Pause of a waiter for whom nothing changes soon, ns.
+/// Pause of a waiter for which nothing changes soon, ns.
 const LONG_PAUSE_NS: u64 = 200_000;
 
 /// A locked leaf, with its table as it was under the lock.
@@ -35,7 +36,7 @@ pub(crate) struct Locked {
     pub image: Option<LeafCopy>,
 }
 
-/// Whose turn it is at a leaf's lock, among the clients of a node.
+/// The FIFO guard of a leaf's lock, among the clients of a node.
 pub(crate) enum LeafTurn {
     /// The lock is a table's.
     Table(Turn),
@@ -56,7 +57,8 @@ impl DmTree {
         }
     }
 
-    /// Locks the leaf that a route names; `None` when the route is stale. The caller holds no other leaf's lock.
+    /// Locks the leaf that a route names; `None` when the route is stale. The caller holds no other
+    /// leaf's lock.
     pub(crate) async fn lock_route(&self, route: &Route) -> Result<Option<Locked>> {
         if !self.node.has_tables() {
             return self.lock_by_word(route).await;
@@ -69,7 +71,7 @@ impl DmTree {
         self.let_others_in(route).await?;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = self.next_tag();
-        // Where an earlier try with this tag may have succeeded.
+        // The cell at which an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
             let tried = match self.node.pool.resolve(&self.ep, route.table).await {
@@ -106,7 +108,7 @@ impl DmTree {
                         return Ok(None);
                     }
                 }
-                // Tables of a memory node get no other home: its loss is the operation's.
+                // Tables of a memory node are not reassigned: its loss is the operation's error.
                 (at, Err(e)) if is_away(&e) && (at.is_null() || !is_memory(at)) => {
                     Mark::LockInDoubt.hit();
                     doubt = (!at.is_null()).then_some(at);
@@ -118,15 +120,15 @@ impl DmTree {
             self.pass();
             self.pause(&mut backoff, route, doubt.is_some()).await?;
             if doubt.is_none() {
-                // The last one may have been given back in vain, and be an orphan's.
+                // The last try may have been given back in vain, and its lock be abandoned.
                 self.forget_try(tag);
                 tag = self.next_tag();
             }
         }
     }
 
-    /// Waits for somebody else's lock, or for a home. A memory node that does not answer, and keeps the lock from being given back,
-    /// is named before long.
+    /// Waits for another client's lock, or for a table's owner. A memory node that does not answer,
+    /// and keeps the lock from being given back, is named in an error before the deadline.
     pub(crate) async fn pause(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
@@ -143,7 +145,8 @@ impl DmTree {
         backoff.step().await
     }
 
-    /// As [`DmTree::lock_route`], but gives up at once when anybody else has the lock, or wants it on this node.
+    /// As [`DmTree::lock_route`], but gives up at once when another client has the lock, or waits
+    /// for it on this node.
     pub(crate) async fn try_lock_route(&self, route: &Route) -> Result<Option<Locked>> {
         if !self.node.has_tables() {
             return self.try_lock_by_word(route).await;
@@ -198,7 +201,8 @@ impl DmTree {
             return Ok(Tried::Busy(was));
         }
         self.took(route, said.as_ref());
-        // The lock is ours: nobody writes this table now, so a torn one is not a table of this leaf.
+        // This operation holds the lock: no other client writes this table now, so a torn one is
+        // not a table of this leaf.
         let view = body.extract(|b| Table::view(route.table, route.capacity, b));
         let other = match view {
             View::Whole(table) if route.matches(&table) => return Ok(Tried::Got(table)),
@@ -261,7 +265,7 @@ impl DmTree {
         self.released(l.tag, done)
     }
 
-    /// An unlock is under way, or has ended: its hook leaves the orphan, if any.
+    /// An unlock is in flight, or has ended: its hook records the abandoned lock, if any.
     pub(crate) fn released(&self, tag: LockTag, done: Result<()>) -> Result<()> {
         self.let_go(tag);
         match done {
@@ -270,9 +274,10 @@ impl DmTree {
         }
     }
 
-    /// An awaited unlock that has failed leaves an orphan behind, and does not undo what the operation has achieved: the home is dead
-    /// (then its lock is moot), or somebody will find the lock and repair the table. The operation does not hold it any more: when it
-    /// goes on and waits, tables may move.
+    /// An awaited unlock that has failed leaves an abandoned lock, and does not undo what the
+    /// operation has achieved. Either the owner is dead (then its lock is moot), or another client
+    /// finds the lock and repairs the table. The operation does not hold the lock any more: when it
+    /// continues and waits, tables may move.
     pub(crate) fn unlocked(&self, tag: LockTag, done: Result<()>) -> Result<()> {
         match done {
             Err(e) if is_away(&e) => {
@@ -295,7 +300,7 @@ pub(crate) fn is_memory(at: GlobalAddr) -> bool {
 enum Tried {
     Got(Table),
     Stale,
-    /// The cell was never written since it was zeroed: its home is new.
+    /// The cell was never written since it was zeroed: its owner is new.
     Unbuilt,
     Busy(u64),
 }

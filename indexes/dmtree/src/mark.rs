@@ -14,7 +14,8 @@ use crate::gc::GcRun;
 use crate::probe::block_of;
 
 impl DmTree {
-    /// Marks the node of a level that covers a key, and what its right sibling's link passes; where the next one begins.
+    /// Marks the node of a level that covers a key, and the tombstones that its `next` passes;
+    /// returns the next node's lower fence.
     pub(crate) async fn mark_node(
         &self,
         level: u8,
@@ -49,7 +50,7 @@ impl DmTree {
         }
     }
 
-    /// Inner nodes that went into others, and are linked still.
+    /// Marks tombstones of inner nodes that are still linked.
     async fn mark_dead_nodes(&self, first: GlobalAddr, gc_run: &mut GcRun) -> Result<()> {
         let bytes = u64::from(self.node.inner_arena.key().object_bytes);
         let mut at = first;
@@ -65,7 +66,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// Marks the leaf that covers a key, its table and its blocks, and the dead leaves on the way to the next one; where that begins.
+    /// Marks the leaf that covers a key, its table and its blocks, and the tombstones on the way to
+    /// the next one; returns that one's lower fence.
     pub(crate) async fn mark_leaf(
         &self,
         key: &[u8],
@@ -112,7 +114,7 @@ impl DmTree {
         }
     }
 
-    /// Leaves that went into others, and are linked still, by `next` or by each other.
+    /// Marks tombstones of leaves that are still linked, by `next` or by each other.
     async fn mark_dead_leaves(
         &self,
         first: GlobalAddr,
@@ -137,7 +139,8 @@ impl DmTree {
                 gc_run.moved.extend(begin.map(|lo| (lo.to_vec(), route)));
                 at = h.into;
             } else {
-                // A merge on its way: its left neighbour is marked, what follows is behind it.
+                // A merge in progress: its left neighbour is marked, and the chain continues behind
+                // it.
                 at = h.next;
             }
             self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;

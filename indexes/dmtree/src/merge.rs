@@ -24,8 +24,9 @@ use crate::parent::LockedInner;
 use crate::route::route_of;
 
 impl DmTree {
-    /// Merges the leaf of a key with a neighbour, if both are small enough and nobody is at work there: with the right one, or else
-    /// with the left one, which keys that are deleted in ascending order leave small.
+    /// Merges the leaf of a key with a neighbour, if both are small enough and no other client
+    /// works there: with the right one, or else with the left one, which deletes in ascending order
+    /// leave small.
     pub(crate) async fn merge_leaf(&self, key: &[u8]) -> Result<()> {
         self.route(key).await?;
         let pairs = self.node.cache.lookup(1, key, |n, i| {
@@ -43,7 +44,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// False: they are too large together.
+    /// False: the two leaves are too large together.
     pub(crate) async fn merge_pair(
         &self,
         key: &[u8],
@@ -82,7 +83,8 @@ impl DmTree {
                 return self.fail_locked(a, e).await;
             }
         };
-        // B must be A's neighbour, and not the first child of its parent (whose record says where the parent begins).
+        // B must be A's neighbour, and not the first child of its parent (the first record says
+        // where the parent begins).
         let at = parent.records.iter().position(|r| r.child.addr == rb.leaf);
         let neighbours = copy_a.header(self).next == rb.leaf;
         let Some(at) = at.filter(|at| *at > 0 && neighbours) else {
@@ -222,8 +224,8 @@ impl DmTree {
         }
     }
 
-    /// Merges the inner node that covers a key with a neighbour under the same parent, if both have few records: the right one, or else
-    /// the left one.
+    /// Merges the inner node that covers a key with a neighbour under the same parent, if both have
+    /// few records: the right one, or else the left one.
     pub(crate) async fn merge_inner(&self, key: &[u8], level: u8) -> Result<()> {
         match self.merge_inner_pair(key, level, 0).await? {
             true => Ok(()),
@@ -231,7 +233,8 @@ impl DmTree {
         }
     }
 
-    /// The node of a key, or the one `left` of it, with the next one. False: they are too large together, or there is none.
+    /// The node of a key, or the one `left` of it, with the next one. False: they are too large
+    /// together, or there is no neighbour.
     async fn merge_inner_pair(&self, key: &[u8], level: u8, left: usize) -> Result<bool> {
         let g = self.node.g;
         let Some(parent) = self.lock_inner(level + 1, key).await? else { return Ok(true) };
@@ -295,7 +298,7 @@ impl DmTree {
             &parts(&a, ver_a, &lo_a, &hi, b.addr, GlobalAddr::NULL),
         );
         put_header(&g, b.addr, &mut image_b, &parts(&b, ver_b, &lo_b, &hi, next, a.addr));
-        // A's records stay where they are: a WRITE that dies half way must not lose one.
+        // A's records stay where they are: a WRITE that is cut half way must not lose one.
         let mut all: Vec<Option<&crate::parent::Held>> = vec![None; g.fanout];
         let moves = self.node.has(Mutant::InnerMergeMoves);
         a.records
@@ -339,7 +342,7 @@ impl DmTree {
         self.retire_fence(&lo_b);
         self.retire_fence(&record_key);
         if is_bottom {
-            // Leaves that could not merge, being children of two nodes.
+            // Leaves that could not merge, as they were children of two nodes.
             self.node.push_chore(Chore::Merge(low.clone()));
         }
         if few {

@@ -81,7 +81,8 @@ impl DmTree {
         }
     }
 
-    /// Locks the node at an address; `None` when it is of another life or level, or dead.
+    /// Locks the node at an address; `None` when it has another generation or level, or is a
+    /// tombstone.
     pub(crate) async fn lock_inner_at(
         &self,
         addr: GlobalAddr,
@@ -107,7 +108,7 @@ impl DmTree {
                 Box::pin(self.recover_inner(addr, was)).await?;
             }
             if self.node.is_lock_recovery_due(self.ep.now()) {
-                // What it repairs may need this very turn.
+                // The repair may need this very FIFO guard.
                 drop(turn);
                 self.recover_locks_while_waiting().await;
                 turn = self.inner_turn(addr, level).await?;
@@ -127,7 +128,7 @@ impl DmTree {
         self.node.inner_turns.turn_of(&self.ep, Rank(level), addr.bits()).await
     }
 
-    /// A try that has failed may have taken the lock: it leaves an orphan.
+    /// A failed try may have taken the lock: it leaves an abandoned lock.
     fn sure_of<T>(&self, own: HeldLock, tried: Result<T>) -> Result<T> {
         if tried.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
             self.leave_try(own);
@@ -135,7 +136,7 @@ impl DmTree {
         tried
     }
 
-    /// Accepts (or gives back) a node just locked.
+    /// Accepts a node just locked, or gives its lock back.
     async fn open_inner(
         &self,
         addr: GlobalAddr,
@@ -155,7 +156,7 @@ impl DmTree {
             if right { Ok(h.ver) } else { Err(()) }
         });
         let Ok((ver, bytes)) = checked else {
-            // Stale, or freed and in another's hands: give the lock back.
+            // Stale, or freed and reused: give the lock back.
             Mark::InnerLockStale.hit();
             self.release_inner(addr, tag, turn).await?;
             return Ok(None);
@@ -184,12 +185,14 @@ impl DmTree {
         self.release_inner(n.addr, n.tag, n.turn).await
     }
 
-    /// Adds the record of a child to the level above it (`level`), unless it is there. Splits what is full, up to a new root.
+    /// Adds the record of a child to the level above it (`level`), unless it is there. Splits full
+    /// nodes, up to a new root.
     ///
-    /// The caller may have read of the child long ago. Under the lock of the parent its records name what lives: so a record of this
-    /// key means that somebody has published the child before (and it was moved since, if the record names another). An inner child
-    /// that was published by somebody else may have been merged away since; a leaf cannot be, because its left sibling, or it itself,
-    /// is locked by whoever publishes it.
+    /// The caller may have read of the child long ago. Under the parent's lock the parent's records
+    /// name live children. So a record of this key means that another client has published the
+    /// child before (and that it was moved since, if the record names another address). An inner
+    /// child that another client has published may have been merged away since. A leaf cannot be,
+    /// because the publishing client holds the lock of the leaf or of its left sibling.
     ///
     /// # Errors
     /// `Full` when a node must be split and there is no memory: nothing was changed on this level.
@@ -260,7 +263,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller retires what the record owned.
+    /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller
+    /// retires the block that the record owned.
     pub(crate) async fn remove_record(&self, n: LockedInner, index: usize) -> Result<()> {
         let g = self.node.g;
         let mut n = n;
@@ -278,8 +282,9 @@ impl DmTree {
         Ok(())
     }
 
-    /// Memory for an inner node: on the first memory node while it has room. Without that node there is no pool, so that no other memory
-    /// node, when it is lost, cuts off the leaves that lie elsewhere.
+    /// Memory for an inner node: on the first memory node while it has room. Without that node
+    /// there is no pool, so the loss of another memory node does not cut off leaves that lie
+    /// elsewhere.
     pub(crate) async fn alloc_inner(&self) -> Result<Grant> {
         let first = (self.node.pool.memory_nodes() > 1).then_some(NodeId::memory(0));
         self.node.pool.alloc(&self.ep, &self.node.inner_arena, first).await
@@ -351,7 +356,8 @@ impl DmTree {
         let Grant { addr, generation } = grant;
         let table = dmtree_pool::TableId::from_bits(0);
         let child = Child { addr, generation, table, slots: g.fanout };
-        // The node is unlocked before the record of the new one is there: who is dropped in between leaves that to maintenance.
+        // The node is unlocked before the new one's record is there: an operation that is dropped
+        // in between leaves the record to maintenance.
         let publish = self.begun(Chore::PublishInner(separator.clone(), n.level, child));
         self.write_inner(&n, lower, grant.addr).await?;
         self.let_go(n.tag);
@@ -360,7 +366,8 @@ impl DmTree {
         self.cache_inner(grant.addr, &upper_bytes).await?;
         let published = Box::pin(self.insert_record(n.level + 1, &separator, &child)).await;
         match published {
-            // Right links lead to the new node; whoever hops there can do without the record for a while.
+            // The right link (B-link) keeps the new node reachable; a missing parent record only
+            // costs hops.
             Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
                 Mark::PublishLater.hit();
                 Ok(())
@@ -384,7 +391,7 @@ impl DmTree {
         let mut tail = self.ep.buf((g.inner_image() - tail_at) as u32).await?;
         tail.copy_from_slice(&image[tail_at..]);
         if self.node.has(Mutant::InnerImageBeforeNext) {
-            // As a copy that has the old word lands: the image first, and then the word.
+            // Acts as a late WRITE with the old word: the image first, and then the word.
             let was = check_header(g, n.addr, &n.bytes).map_or(GlobalAddr::NULL, |h| h.next);
             put_u64(&mut head, g.next_at(), was.bits());
             let list = (
@@ -442,7 +449,8 @@ impl DmTree {
         Ok(image)
     }
 
-    /// Puts a new root of `level` over the present one and a new child; false when somebody else was faster.
+    /// Puts a new root of `level` over the present one and a new child; false when another client
+    /// was faster.
     async fn grow_root(&self, level: u8, low: &[u8], child: &Child) -> Result<bool> {
         let g = self.node.g;
         let old = self.read_root().await?;
@@ -501,7 +509,8 @@ impl DmTree {
 }
 
 impl DmTree {
-    /// As [`DmTree::lock_inner_at`], but gives up at once when anybody else has the lock, or wants it on this node.
+    /// As [`DmTree::lock_inner_at`], but gives up at once when another client has the lock, or
+    /// waits for it on this node.
     pub(crate) async fn try_lock_inner(
         &self,
         addr: GlobalAddr,

@@ -27,7 +27,7 @@ struct Kept {
 }
 
 impl DmTree {
-    /// A reader has looked at a torn inner node for long: when its writer is dead, the reader repairs it.
+    /// A reader has met a torn inner node for long: when the writer is dead, the reader repairs it.
     pub(crate) async fn help_inner(&self, addr: GlobalAddr) -> Result<()> {
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
         let was = self.ep.cas(lock, 0, 0).await?;
@@ -43,7 +43,8 @@ impl DmTree {
         recovered
     }
 
-    /// Takes an abandoned inner lock over, brings the node in order, and unlocks it. Nothing when the lock is not `was` any more.
+    /// Takes an abandoned inner lock over, repairs the node, and unlocks it. Does nothing when the
+    /// lock word is not `was` any more.
     pub(crate) async fn recover_inner(&self, addr: GlobalAddr, was: u64) -> Result<()> {
         let g = self.node.g;
         let lock = addr.plus(g.inner_lock_at() as u64);
@@ -69,10 +70,11 @@ impl DmTree {
         let h = Unvalidated::of(&g, addr, &image);
         let mut right = None;
         if !h.into.is_null() {
-            // Perhaps the root, by a bulk load that has committed and not swung the root word.
+            // Perhaps the root of an empty index, after a bulk load that committed and did not
+            // swing the root word.
             self.sweep_root().await?;
         }
-        // What was freed, or never published, is nobody's business.
+        // A node that was freed or never published needs no repair.
         if h.level > 0 && h.slots == g.fanout && h.into.is_null() && h.ver.generation > 0 {
             right = self.restore_inner(addr, &h, &image).await?;
         }
@@ -82,7 +84,7 @@ impl DmTree {
         self.ep.cas(lock, tag.0, 0).await?;
         self.let_go(tag);
         if let Some((low, child)) = right {
-            // Found by walking until then.
+            // Right links keep the node reachable until then.
             match Box::pin(self.insert_record(h.level + 1, &low, &child)).await {
                 Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
                     self.node.push_chore(Chore::PublishInner(low, h.level, child));
@@ -94,7 +96,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// Under the lock. A right sibling whose record may be missing is returned.
+    /// Under the lock. Returns a right sibling whose record may be missing.
     async fn restore_inner(
         &self,
         addr: GlobalAddr,
@@ -149,7 +151,8 @@ impl DmTree {
         }
     }
 
-    /// The valid records of an image, the largest range among the records of its life, and whether anything is torn.
+    /// The valid records of an image, the largest range among the records of its generation, and
+    /// whether anything is torn.
     async fn records_of(
         &self,
         addr: GlobalAddr,
@@ -202,7 +205,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// Children that went into others: the record of a relocated one names its heir, that of a merged one goes.
+    /// Children that are tombstones: the record of a relocated one names its successor, that of a
+    /// merged one goes.
     async fn audit(&self, kept: &mut Vec<Kept>, damaged: &mut bool) -> Result<()> {
         let g = self.node.g;
         let mut batch = VerbVec::new();
@@ -231,7 +235,8 @@ impl DmTree {
                 self.ep.check_deadline("the end of a chain of dead nodes", at.bits())?;
             }
             if successor.lo == child.lo && child.level == 0 {
-                // Copies of the heir's keys are dead before it is published.
+                // Invariant B: older copies of the successor's keys are blank before it is
+                // published.
                 Mark::RecoverDeadEarly.hit();
                 self.blank_unvalidated(r.child.addr, &child).await?;
             }
@@ -282,7 +287,7 @@ impl DmTree {
         }
     }
 
-    /// The neighbour's records, `next`, its record in the parent.
+    /// Blanks the neighbour's records, bypasses it by `next`, and removes its record in the parent.
     async fn finish_inner_merge(
         &self,
         a: GlobalAddr,
@@ -316,8 +321,9 @@ impl DmTree {
         Ok(())
     }
 
-    /// The only node of an empty index, with the root of a bulk load as its `next`: once the only leaf went into the first leaf of
-    /// the load, the root is swung; else the load never was.
+    /// The only node of an empty index, with the root of a bulk load as its `next`. When the only
+    /// leaf forwards to the first leaf of the load, the load has committed and the root is swung;
+    /// else the load is undone.
     async fn finish_load(&self, addr: GlobalAddr, h: &Unvalidated, image: &[u8]) -> Result<()> {
         let g = self.node.g;
         let (kept, ..) = self.records_of(addr, h, image).await?;

@@ -20,22 +20,22 @@ use crate::mutants::Mutant;
 use crate::node::Chore;
 use crate::unvalidated::Unvalidated;
 
-/// What is left of a leaf, and what it is to become.
+/// The state of a damaged leaf, and the image it is to get.
 struct Remains {
     /// The image, with restored slots.
     image: Vec<u8>,
     header: Unvalidated,
     /// Slots that stay, with their keys.
     kept: Vec<(usize, Vec<u8>)>,
-    /// Something has to be written.
+    /// The image differs from memory and has to be written.
     damaged: bool,
     /// Largest range seen.
     range: u8,
 }
 
 impl DmTree {
-    /// Repairs the leaf of a route whose lock was found to be `was`: abandoned, or 0 and the table unbuilt. True: the lock is worth
-    /// another try. False: the route is stale.
+    /// Repairs the leaf of a route whose lock was found to be `was`: abandoned, or 0 and the table
+    /// unbuilt. True: the lock is worth another try. False: the route is stale.
     pub(crate) async fn recover_leaf(
         &self,
         route: &Route,
@@ -50,13 +50,14 @@ impl DmTree {
             return Ok(false);
         }
         if !h.into.is_null() && !self.node.has(Mutant::RecoverWithoutSuccessor) {
-            // An unbuilt table of a dead leaf may be in other hands by now: it is left alone.
+            // The cell of a tombstone's unbuilt table may belong to another leaf by now: it is left
+            // alone.
             return if was == 0 { Ok(false) } else { self.finish_dead(route, &h, at, was).await };
         }
         let tag = self.next_tag();
         let Some((tag, body)) = self.take_over(route, at, was, tag).await? else { return Ok(true) };
         if was == 0 && body != View::Unbuilt {
-            // Somebody was faster.
+            // Another client was faster.
             self.give_lock_back(at, tag).await?;
             return Ok(true);
         }
@@ -67,10 +68,10 @@ impl DmTree {
         self.recover(route, at, tag).await.map(|()| true)
     }
 
-    /// The cell of a leaf's table holds something else, and nobody has its lock. A WRITE of a table
-    /// may execute long after its operation, when the cell is another leaf's: its partition has
-    /// moved away from that memory, or its index was dropped. The table is built anew, if under the
-    /// lock the leaf still names it.
+    /// The cell of a leaf's table holds something else, and its lock is free. A WRITE of a table
+    /// may execute long after its operation, when the cell is another leaf's: its partition was
+    /// reassigned, or its index was dropped. The table is built anew, if under the lock the leaf
+    /// still names it.
     pub(crate) async fn recover_table(&self, route: &Route) -> Result<()> {
         if !self.node.has_tables() {
             return Ok(());
@@ -94,7 +95,7 @@ impl DmTree {
         self.recover(route, at, tag).await
     }
 
-    /// Makes somebody's lock ours; `None` when it is not his any more.
+    /// Takes over an abandoned lock by compare-and-swap; `None` if the lock word has changed.
     pub(crate) async fn take_over(
         &self,
         route: &Route,
@@ -125,13 +126,13 @@ impl DmTree {
         Ok(Some((tag, body.extract(|b| Table::view(route.table, route.capacity, b)))))
     }
 
-    /// Unlocks, awaited. A home that is away leaves an orphan.
+    /// Unlocks, awaited. An owner that is away leaves an abandoned lock.
     pub(crate) async fn give_lock_back(&self, at: GlobalAddr, tag: LockTag) -> Result<()> {
         let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
         self.unlocked(tag, done)
     }
 
-    /// A reader has looked at a torn leaf for long: when its writer is dead, the reader repairs it.
+    /// A reader has met a torn leaf for long: when the writer is dead, the reader repairs it.
     pub(crate) async fn help_leaf(&self, addr: GlobalAddr) -> Result<()> {
         let h = self.unvalidated_header(addr).await?;
         if !h.is_leaf(&self.node) {
@@ -178,7 +179,8 @@ impl DmTree {
         Ok(if unbuilt() { Looked::Open } else { Looked::Done })
     }
 
-    /// The leaf's lock is ours: brings leaf, neighbours, parent and table in order, and unlocks.
+    /// This operation holds the leaf's lock: repairs leaf, neighbours, parent and table, and
+    /// unlocks.
     async fn recover(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<()> {
         let g = self.node.g;
         self.check_lease()?;
@@ -259,7 +261,7 @@ impl DmTree {
         Ok(Right::End)
     }
 
-    /// Tells the slots that stay from those that go.
+    /// Separates the slots that stay from those that go.
     async fn sift(
         &self,
         route: &Route,
@@ -380,13 +382,13 @@ impl DmTree {
     }
 }
 
-/// What a look at a leaf's table has shown.
+/// Result of checking a leaf's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looked {
-    /// The table is there, and whoever holds its lock lives; or the leaf is dead.
+    /// The table is there and its lock holder lives, or the leaf is a tombstone.
     Done,
-    /// Not for sure: the home is away, or somebody who lives has locked a table that is unbuilt. He may build it, or only have tried
-    /// for the lock.
+    /// Unknown: the owner is away, or a live client has locked an unbuilt table. That client may
+    /// build it, or only have tried for the lock.
     Open,
 }
 
@@ -394,12 +396,13 @@ pub(crate) enum Looked {
 enum Right {
     End,
     Sibling(GlobalAddr, Unvalidated),
-    /// This one went into the leaf, and the leaf does not bypass it yet.
+    /// The sibling has merged into this leaf, and this leaf does not bypass it yet.
     Merged(GlobalAddr, Unvalidated),
 }
 
-/// The new image of a slot that an update has torn. Its shadow was written before, and names the checksum of what it replaces: a
-/// slot whose word0 is neither the old one nor the new one was torn by something else.
+/// The new image of a slot that an update has torn. The shadow was written before the entry, and
+/// names the checksum of what it replaces: a slot whose word0 is neither the old one nor the new
+/// one was torn by something else.
 pub(crate) fn from_shadow(
     g: &Geometry,
     place: Place,

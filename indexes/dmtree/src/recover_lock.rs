@@ -13,11 +13,12 @@ use dmtree_fabric::{DetachedHook, GlobalAddr, Result};
 use crate::client::{DmTree, HeldLock, Lockable};
 use crate::node::{Chore, DmNode};
 
-/// Operations look after orphans no more often than this, ns.
+/// Shortest time between two checks of the abandoned locks by operations, ns.
 const RECOVER_LOCK_PAUSE_NS: u64 = 1_000_000;
 
 impl DmTree {
-    /// Before an operation of its own, a client looks after what others of its node have left behind: it may be wanted elsewhere.
+    /// Before its own operation, a client recovers abandoned locks of its node: other nodes may
+    /// wait for them.
     pub(crate) async fn recover_some_locks(&self) {
         let now = self.ep.now();
         let due = self.node.due_abandoned_lock(now, now + RECOVER_LOCK_PAUSE_NS, |_| true);
@@ -28,7 +29,7 @@ impl DmTree {
         self.node.answers(h.key(), false);
         let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
         let pin = self.pin();
-        // What fails is tried again later.
+        // A failed recovery is tried again later.
         let settled = Box::pin(self.recover_lock(h)).await;
         self.leave_abandoned_locks();
         drop(pin);
@@ -37,8 +38,9 @@ impl DmTree {
         }
     }
 
-    /// Whoever waits for a lock may wait for the orphan of a node all of whose clients wait for orphans of this one: so it looks
-    /// after them meanwhile. While it holds locks it touches no leaf, since whoever waits for a leaf's lock holds none.
+    /// A waiting client may wait for an abandoned lock of a node all of whose clients wait for
+    /// abandoned locks of this one, so a waiter recovers locks meanwhile. While it holds locks it
+    /// touches no leaf, since a client that waits for a leaf's lock holds none.
     pub(crate) async fn recover_locks_while_waiting(&self) {
         if !self.node.has_abandoned_locks() {
             return;
@@ -56,14 +58,14 @@ impl DmTree {
         }
     }
 
-    /// Asks whoever has the lock of an orphan whether he is there, and waits for no answer.
+    /// Probes the node with an abandoned lock's word, and waits for no answer.
     fn ask_after(&self, h: HeldLock) {
         let at = match h.on {
             Lockable::Leaf(route) => self.node.pool.resolve_cached(route.table),
             Lockable::Word(at) => Some(at),
             Lockable::Inner(addr) => Some(self.inner_lock(addr)),
         };
-        // A table whose home nobody knows is left to maintenance.
+        // A table without a known owner is left to maintenance.
         if let Some(at) = at {
             let probe = Rc::new(Probe { node: self.node.clone(), key: h.key() });
             self.ep.detach(cas(at, 0, 0), Some((probe, 0)));
@@ -74,7 +76,8 @@ impl DmTree {
         addr.plus(self.node.g.inner_lock_at() as u64)
     }
 
-    /// An operation of this node has failed under a lock: when it still has it, what it covers is repaired.
+    /// An operation of this node has failed under a lock: when the lock word still has its tag,
+    /// what it covers is repaired.
     pub(crate) async fn recover_lock(&self, h: HeldLock) -> Result<()> {
         match h.on {
             Lockable::Leaf(route) => {
@@ -84,10 +87,11 @@ impl DmTree {
                 };
                 if self.ep.cas(at, 0, 0).await? == h.tag.0 {
                     match self.recover_leaf(&route, at, h.tag.0).await? {
-                        // Whether it was taken over may be in doubt.
+                        // The outcome of the take-over may be unknown.
                         true if self.ep.cas(at, 0, 0).await? == h.tag.0 => return Ok(()),
                         true => {}
-                        // The cell was another leaf's when it was locked: nothing was done under the lock.
+                        // The cell was another leaf's when it was locked: nothing was done under
+                        // the lock.
                         false => {
                             self.ep.cas(at, h.tag.0, 0).await?;
                         }
@@ -98,7 +102,7 @@ impl DmTree {
                 let was = self.ep.cas(at, 0, 0).await?;
                 if was == h.tag.0 {
                     self.recover_word(at, was).await?;
-                    // Whether it was taken over may be in doubt.
+                    // The outcome of the take-over may be unknown.
                     if self.ep.cas(at, 0, 0).await? == was {
                         self.node.push_chore(Chore::RecoverLock(h));
                         return Ok(());
@@ -118,7 +122,7 @@ impl DmTree {
     }
 }
 
-/// Hears whether whoever has the lock of an orphan answers.
+/// Receives the answer to the probe of an abandoned lock.
 struct Probe {
     node: Arc<DmNode>,
     key: (u64, u64),

@@ -13,12 +13,13 @@ use crate::marks::Mark;
 use crate::node::Chore;
 use crate::unvalidated::Unvalidated;
 
-/// A dead or waiting heir is looked at again after this long, ns.
+/// Pause before a busy or unreachable successor is checked again, ns.
 const LOOK_AGAIN_NS: u64 = 20_000;
 
 impl DmTree {
-    /// A dead leaf whose lock died with its home, and which its owner was blanking: readers cannot pass it while it is torn. All do
-    /// the same to it, so no lock is needed; it is not reused while this operation runs.
+    /// A tombstone whose lock was lost with its table's owner, and which the lock holder was
+    /// blanking: readers cannot pass it while it is torn. All repairs write the same, so no lock is
+    /// needed; it is not reused while this operation runs.
     pub(crate) async fn help_dead(&self, route: &Route) -> Result<()> {
         let h = self.unvalidated_header(route.leaf).await?;
         let torn =
@@ -31,7 +32,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// From m4 on: the neighbour's slots, `next`, its record, its table. Its entries are all in the heir: m1 was awaited before m2.
+    /// From m4 on: the neighbour's slots, `next`, its record, its table. Its entries are all in the
+    /// successor: m1 was awaited before m2.
     pub(crate) async fn finish_merge(
         &self,
         a: &Route,
@@ -85,7 +87,8 @@ impl DmTree {
         self.retire_table(table);
     }
 
-    /// Removes the record of a dead leaf whose range its left neighbour has, if it is there.
+    /// Removes the record of a tombstone whose range its left neighbour has, if the record is
+    /// there.
     async fn drop_record(&self, low: &[u8], addr: GlobalAddr) -> Result<()> {
         let Some(parent) = self.lock_inner(1, low).await? else { return Ok(()) };
         match parent.records.iter().position(|r| r.child.addr == addr && r.key == low) {
@@ -97,14 +100,15 @@ impl DmTree {
         }
     }
 
-    /// Frees all slots of a dead leaf, torn or not.
+    /// Frees all slots of a tombstone, torn or not.
     pub(crate) async fn blank_unvalidated(&self, addr: GlobalAddr, h: &Unvalidated) -> Result<()> {
         let g = self.node.g;
         let len = g.leaf_image(h.slots) as u32;
         let bytes = self.ep.read(addr, len).await?;
         let old = bytes.extract(<[u8]>::to_vec);
         let now = Unvalidated::of(&g, addr, &old);
-        // Whoever repairs a parent blanks its dead children, too: two who do it at once write the same.
+        // A client that repairs a parent blanks its tombstones, too: two that do it at once write
+        // the same.
         let ver = Ver { generation: h.ver.generation, range: u8::MAX };
         let mut image = self.ep.buf(len).await?;
         image.copy_from_slice(&old);
@@ -124,7 +128,7 @@ impl DmTree {
         self.ep.write(addr, image).await.map(|_| ())
     }
 
-    /// Marks the table of a dead leaf and unlocks it, awaited.
+    /// Closes the table of a tombstone and unlocks it, awaited.
     async fn close(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<bool> {
         if !self.node.has_tables() {
             return self.close_word(at, tag).await;
@@ -138,7 +142,8 @@ impl DmTree {
         self.unlocked(tag, done).map(|()| true)
     }
 
-    /// A leaf that went `into` another, and whose lock is abandoned: its heir first, then itself. As [`DmTree::recover_leaf`].
+    /// A tombstone whose lock is abandoned: first its successor, then itself. As
+    /// [`DmTree::recover_leaf`].
     pub(crate) async fn finish_dead(
         &self,
         route: &Route,
@@ -149,14 +154,15 @@ impl DmTree {
         let successor = self.unvalidated_header(h.into).await?;
         let relocated = successor.lo == h.lo;
         if !relocated && successor.into.is_null() && successor.next == route.leaf {
-            // The merge is not finished: that is the heir's business.
+            // The merge is not finished: the successor's recovery finishes it.
             self.recover_successor(h.into, &successor).await?;
             return Ok(true);
         }
         let tag = self.next_tag();
         let tag = match self.take_over(route, at, was, tag).await? {
             None => return Ok(true),
-            // Locked by a stale record behind the burial: whoever buried it retires it.
+            // Locked through a stale record after the table was closed: the client that closed it
+            // retires the leaf.
             Some((tag, body)) if is_closed(&body, route.leaf) => {
                 Mark::RecoverClosed.hit();
                 self.give_lock_back(at, tag).await?;
@@ -167,14 +173,16 @@ impl DmTree {
         Mark::RecoverDead.hit();
         self.check_lease()?;
         self.blank_unvalidated(route.leaf, h).await?;
-        // The fence is the heir's, too: when its block is gone, the heir was merged away, and the record with it.
+        // The fence is the successor's, too: when its block is gone, the successor was merged away,
+        // and the record with it.
         let low = match self.fence_key_in(&h.lo, Validation::Unvalidated).await {
             Err(e) if e.kind() == dmtree_fabric::ErrorKind::Corrupt => None,
             low => Some(low?.unwrap_or_default()),
         };
         match &low {
             None => Mark::RecoverDeadLate.hit(),
-            // Whoever locks the parent replaces the record: its lock was held by the one who relocated.
+            // The client that locks the parent replaces the record: the relocating client held the
+            // parent's lock.
             Some(low) if relocated => {
                 if let Some(parent) = self.lock_inner(1, low).await? {
                     self.unlock_inner(parent).await?;
@@ -190,7 +198,7 @@ impl DmTree {
                 let Route { leaf, generation, table, capacity, .. } = *route;
                 self.node.push_chore(Chore::Unlink { lo, leaf, generation, capacity, table });
             }
-            // Its left sibling is not known: it stays linked, and is not reused.
+            // Its left sibling is unknown: the tombstone stays linked, and is not reused.
             None if relocated => {}
             _ => self.retire_leaf(route),
         }
@@ -212,7 +220,7 @@ impl DmTree {
     }
 }
 
-/// Whether a table says that its leaf is dead, and everything about it is done but for retiring it.
+/// Whether a table says that its leaf is a tombstone with nothing left to do but to retire it.
 pub(crate) fn is_closed(body: &View, leaf: GlobalAddr) -> bool {
     matches!(body, View::Whole(t) if t.dead && t.leaf == leaf)
 }

@@ -46,7 +46,8 @@ impl DmTree {
             }
         };
         let Some(at) = parent.records.iter().position(|r| r.child.addr == leaf.addr) else {
-            // The record is still missing (its publication found no memory): nothing to replace.
+            // The record is still missing (its publication found no memory): there is nothing to
+            // replace.
             Mark::RelocateNoRecord.hit();
             self.unlock_inner(parent).await?;
             self.forget_leaf(&s);
@@ -59,7 +60,7 @@ impl DmTree {
                     && self.node.has_tables()
                     && self.ep.cas(s.table_at, 0, 0).await.is_err() =>
             {
-                // The home of the new table is away: as good as no memory.
+                // The owner of the new table is away: handled like missing memory.
                 self.forget_leaf(&s);
                 self.unlock_inner(parent).await?;
                 return Ok(Some(l));
@@ -151,13 +152,13 @@ impl DmTree {
         Ok(table)
     }
 
-    /// Commits: the leaf's range goes to `into`.
+    /// Commits: the leaf's range goes to the leaf at `forward`.
     pub(crate) async fn commit_into(&self, leaf: GlobalAddr, into: GlobalAddr) -> Result<()> {
         self.check_lease()?;
         self.ep.write_word(leaf.plus(self.node.g.into_at() as u64), into.bits()).await
     }
 
-    /// Frees the slots of a leaf that has gone `into` another, under the next range.
+    /// Frees the slots of a tombstone, under the next range.
     pub(crate) async fn blank(
         &self,
         leaf: &LeafCopy,
@@ -211,9 +212,9 @@ impl DmTree {
         Ok(())
     }
 
-    /// Marks the table of a dead leaf and unlocks it. Awaited: its cell is retired next, and a WRITE that is still under way then
-    /// could land in the hands of the next owner.
-    /// False when somebody else will retire the leaf.
+    /// Closes the table of a tombstone and unlocks it. Awaited: its cell is retired next, and a
+    /// WRITE still in flight then could land in the next leaf's table. False when another client
+    /// will retire the leaf.
     pub(crate) async fn close_table(&self, l: Locked) -> Result<bool> {
         if !self.node.has_tables() {
             return self.close_word(l.at, l.tag).await;
@@ -240,8 +241,9 @@ impl DmTree {
         Ok(true)
     }
 
-    /// The home did not answer: whether it has buried the table is unknown. When it is dead its cells are gone, and zero at the next
-    /// home, where nobody finds this leaf alive; else the burial is repeated.
+    /// The owner did not answer: whether the table is closed is unknown. When the owner is dead its
+    /// cells are gone, and zero at the next owner, where no client finds this leaf alive; else
+    /// closing is repeated.
     async fn close_again(&self, tag: LockTag, route: &Route, at: GlobalAddr) -> Result<()> {
         let mut backoff = self.ep.backoff("the home of a dead table", at);
         loop {
@@ -278,7 +280,8 @@ impl DmTree {
         }
     }
 
-    /// Lets the left sibling of a dead, relocated leaf name its heir, and retires the leaf. False when it has to be tried again.
+    /// Makes the left sibling of a relocated tombstone name its successor, and retires the leaf.
+    /// False when it has to be tried again.
     pub(crate) async fn unlink(
         &self,
         lo: &[u8],
@@ -299,8 +302,9 @@ impl DmTree {
                 return Ok(false);
             };
             let copy = self.read_leaf(route.leaf, route.capacity).await?;
-            // What named the dead leaf ended where it begins. A leaf that reaches over that has taken all of them in: the heir was
-            // merged away, behind a chain that another leaf's unlinking, or a repair, had bypassed.
+            // The leaf that named the tombstone ended where the tombstone begins. A leaf that
+            // reaches over that place has taken all of them in: the successor was merged away,
+            // behind a chain that the unlinking of another leaf, or a repair, had bypassed.
             let hi = self.fence_bytes(copy.header(self).hi).await?;
             let reaches = hi.is_none_or(|hi| &hi[..] >= lo);
             let next = copy.header(self).next;
@@ -322,8 +326,9 @@ impl DmTree {
         Ok(true)
     }
 
-    /// The live leaf that a chain of dead ones leads to, and whether the chain passes through `dead`. Leaves of one chain may be
-    /// unlinked in any order: whoever comes first lets the left sibling name the live end.
+    /// The live leaf at the end of a chain of tombstones, and whether the chain passes through
+    /// `dead`. Leaves of one chain may be unlinked in any order: the first client makes the left
+    /// sibling name the live end.
     async fn live_successor(
         &self,
         first: GlobalAddr,

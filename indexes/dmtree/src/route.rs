@@ -25,12 +25,12 @@ pub(crate) struct InnerCopy {
 /// A walk over more leaves than this may go round in circles.
 const PACED_WALK: u32 = 16;
 
-/// What reading an inner node can show.
+/// Result of reading an inner node.
 pub(crate) enum InnerRead {
     Whole(InnerCopy),
-    /// Another life: whoever named this address was stale.
+    /// Another generation: the pointer to this address was stale.
     OtherGeneration,
-    /// The node is gone; this one took over its range.
+    /// The node is a tombstone; this one took over its range.
     Dead(GlobalAddr),
 }
 
@@ -87,7 +87,7 @@ impl DmTree {
         found
     }
 
-    /// What an operation on a key needs, as far as the cache knows.
+    /// The place of a key, as far as the cache knows.
     pub(crate) fn known_place(&self, key: &[u8]) -> Option<KeyPlace> {
         let route = self.node.cache.peek(1, key, |node, i| route_of(&node.records()[i]))?;
         let owner = match self.node.has_tables() {
@@ -128,7 +128,8 @@ impl DmTree {
         Ok(route_in(&node, key))
     }
 
-    /// The route of a key after one that has proved stale: as its bottom node has it now, or, when that says the same, found by walking.
+    /// The route of a key after one that has proved stale: as its bottom node has it now, or, when
+    /// that is the same, found by walking.
     pub(crate) async fn other_route(
         &self,
         key: &[u8],
@@ -143,13 +144,14 @@ impl DmTree {
         backoff.step().await?;
         let walked = self.walk_route(key, &fresh).await?.unwrap_or(fresh);
         if walked == *stale {
-            // The leaf itself says so: what is in its table's cell is not its table.
+            // The leaf itself confirms the route: its table's cell holds another table.
             Box::pin(self.recover_table(&walked)).await?;
         }
         Ok(walked)
     }
 
-    /// From a node of the right level to the one that covers `key`; `None` when the key lies to the left.
+    /// From a node of the right level to the one that covers `key`; `None` when the key lies to the
+    /// left.
     pub(crate) async fn hop_right(
         &self,
         copy: InnerCopy,
@@ -183,8 +185,10 @@ impl DmTree {
         }
     }
 
-    /// Before a look at the heir of a dead inner node. Until the heir's image is written it leads back to the dead one; when that lasts,
-    /// who wrote it may be dead, and who looks repairs the heir. Meanwhile tables may move: the repair may have to wait for that.
+    /// Called before reading the successor of an inner tombstone. Until the successor's image is
+    /// written it leads back to the tombstone. When that lasts, the writer may be dead, and the
+    /// reader repairs the successor. Meanwhile tables may move: the repair may have to wait for
+    /// that.
     async fn wait_for_successor(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
@@ -294,8 +298,8 @@ impl DmTree {
         Ok(root)
     }
 
-    /// READs an inner node until its image is whole, and caches it. A wanted life or level that differs means that whoever named
-    /// the address was stale.
+    /// READs an inner node until its image is whole, and caches it. Another generation or level
+    /// than the wanted one means that the pointer to the address was stale.
     pub(crate) async fn read_inner(
         &self,
         addr: GlobalAddr,
@@ -335,8 +339,8 @@ impl DmTree {
         }
     }
 
-    /// Caches an accepted image. `None` when two records claim the same key, or none the first: a relocation is half done, or the
-    /// image was sampled around it; read again.
+    /// Caches an accepted image. `None` when two records claim the same key, or none the first: a
+    /// relocation is half done, or the image was sampled around it, and has to be read again.
     pub(crate) async fn cache_inner(
         &self,
         addr: GlobalAddr,
@@ -369,7 +373,8 @@ impl DmTree {
             return Ok(None);
         }
         if sorted.first().is_none_or(|(key, _)| **key > *lo) {
-            // Sampled around a replacement of the first record: its new place before, its old place after.
+            // Sampled around a replacement of the first record: its new place before, its old place
+            // after.
             Mark::InnerHeadless.hit();
             return Ok(None);
         }
@@ -435,8 +440,9 @@ impl DmTree {
         });
     }
 
-    /// The route of a key by walking right from a leaf whose parent lacks a record (its splitter found no memory for the
-    /// parent): headers tell everything. `None` when the walk shows that the route is stale in another way.
+    /// The route of a key by walking right from a leaf whose parent lacks a record (the split found
+    /// no memory for the parent): headers tell everything. `None` when the walk shows that the
+    /// route is stale in another way.
     pub(crate) async fn walk_route(&self, key: &[u8], from: &Route) -> Result<Option<Route>> {
         let mut leaf = self.read_leaf(from.leaf, from.capacity).await?;
         if leaf.header(self).ver.generation != from.generation {
@@ -448,7 +454,8 @@ impl DmTree {
             let h = leaf.header(self);
             let (generation, table, next) = (h.ver.generation, h.table, h.next);
             let into = h.into;
-            // (The fences of a dead leaf are its heirs', which may have been merged away with their blocks.)
+            // The fences of a tombstone are its successor's, which may have been merged away with
+            // their blocks.
             if into.is_null() {
                 let hi = self.fence_bytes(h.hi).await?;
                 if hi.as_deref().is_none_or(|hi| key < hi) {
@@ -469,8 +476,9 @@ impl DmTree {
         }
     }
 
-    /// Between two leaves of a walk. A merge that has committed and not ended sends a walker back and forth between the two leaves:
-    /// when it goes on for long its owner may be dead, and the walker repairs what it meets.
+    /// Pauses between two leaves of a walk. A merge that has committed and not ended sends a walker
+    /// back and forth between the two leaves. When that goes on for long the merging client may be
+    /// dead, and the walker repairs what it meets.
     pub(crate) async fn paced_walk(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
@@ -479,8 +487,8 @@ impl DmTree {
         self.wait_for_leaf(backoff, leaf.addr, PACED_WALK).await
     }
 
-    /// The bottom node that covers the largest keys below `key` (below the right end when `None`): it begins below `key` and
-    /// reaches it.
+    /// The bottom node that covers the largest keys below `key` (below the right end when `None`):
+    /// it begins below `key` and reaches it.
     pub(crate) async fn descend_below(&self, key: Option<&[u8]>) -> Result<Arc<CachedNode>> {
         if let Some(node) = self.node.cache.lookup_below(1, key) {
             return Ok(node);

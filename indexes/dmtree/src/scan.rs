@@ -27,7 +27,7 @@ use crate::route::route_of;
 const MAX_GROUP: usize = 16;
 /// Bytes of blocks fetched together.
 const BLOCK_BATCH_BYTES: u64 = 4 << 20;
-/// Looks at the parent in vain, after which a scan finds the leaf by walking.
+/// Reads of the parent in vain, after which a scan finds the leaf by walking.
 const WALK_AFTER: u32 = 3;
 
 /// A pair on its way to a page.
@@ -44,7 +44,7 @@ pub(crate) enum ItemValue {
     In(BlockPtr),
 }
 
-/// An accepted leaf as a scan sees it.
+/// An accepted leaf, as a scan sees it.
 pub(crate) struct ScanLeaf {
     pub lo: Vec<u8>,
     pub hi: Option<Vec<u8>>,
@@ -53,12 +53,12 @@ pub(crate) struct ScanLeaf {
     pub items: Vec<Item>,
 }
 
-/// What reading a leaf for a scan shows.
+/// Result of reading a leaf for a scan.
 enum Seen {
     Whole(ScanLeaf),
-    /// Torn, or more slots are in use than were read: once more, all of it.
+    /// Torn, or more slots are in use than were read: the whole leaf is read again.
     Torn,
-    /// Not the leaf that the route meant, or dead.
+    /// Another leaf than the route meant, or a tombstone.
     Stale,
 }
 
@@ -116,7 +116,8 @@ impl DmTree {
                     stale = true;
                     break;
                 };
-                // A leaf that has taken over its left neighbour's range holds keys from before the cursor.
+                // A leaf that has taken over its left neighbour's range holds keys from before the
+                // cursor.
                 let new = leaf.items.partition_point(|item| item.key < cursor);
                 let items = leaf.items.into_iter().skip(new);
                 if let Some(last) = self.emit(items, r, page).await? {
@@ -134,7 +135,8 @@ impl DmTree {
                 self.pass();
                 backoff.step().await?;
                 if backoff.steps() > WALK_AFTER {
-                    // The record is missing, or names a dead leaf, and whoever should see to that may be dead, too.
+                    // The record is missing, or names a tombstone, and the client that should
+                    // repair it may be dead.
                     Mark::ScanWalk.hit();
                     walked = self.walk_route(&cursor, &fresh).await?;
                 }
@@ -200,7 +202,8 @@ impl DmTree {
         }
     }
 
-    /// The leaf that holds the keys just below `cursor`: the route's, or one to its right whose record is not there yet.
+    /// The leaf that holds the keys just below `cursor`: the route's, or one to its right whose
+    /// record is not there yet.
     async fn read_below(
         &self,
         key: &[u8],
@@ -209,7 +212,8 @@ impl DmTree {
     ) -> Result<Option<ScanLeaf>> {
         let mut leaf = match self.read_one(route).await? {
             Some(leaf) => leaf,
-            // A record that is older than this operation may name a leaf whose heir is gone already: `into` carries no life.
+            // A record that is older than this operation may name a tombstone whose successor is
+            // reclaimed already: `forward` carries no generation.
             None if self.fresh_route(key).await?.leaf != route.leaf => return Ok(None),
             None => match self.read_successor(route).await? {
                 Some(leaf) => leaf,
@@ -238,7 +242,7 @@ impl DmTree {
         }
     }
 
-    /// The leaf that a dead one went into, as long as the record names the dead one.
+    /// The successor of a tombstone, as long as the record names the tombstone.
     async fn read_successor(&self, route: &Route) -> Result<Option<ScanLeaf>> {
         let mut copy = self.read_leaf(route.leaf, route.capacity).await?;
         if copy.header(self).ver.generation != route.generation {
@@ -301,7 +305,7 @@ impl DmTree {
         let mut batch = VerbVec::new();
         let mut asked = vec![None; n];
         for (i, route) in routes.iter().enumerate().filter(|_| self.node.has_tables()) {
-            // A home that is dead or cut off is not asked: its leaf is read whole.
+            // An owner that is dead or cut off is not asked: its leaf is read whole.
             match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(at) => {
                     asked[i] = Some(batch.cas(at, 0, 0));
@@ -373,7 +377,7 @@ impl DmTree {
         Ok(leaves)
     }
 
-    /// Reads one leaf whole, until it is; `None` when the route no longer names it.
+    /// Reads one leaf whole, until its image is accepted; `None` when the route no longer names it.
     async fn read_one(&self, route: &Route) -> Result<Option<ScanLeaf>> {
         let mut backoff = self.ep.backoff("leaf being written", route.leaf);
         loop {
@@ -409,7 +413,7 @@ impl DmTree {
             {
                 return Err(Seen::Stale);
             }
-            // A part is the whole only for the version that the table vouches for.
+            // A part counts only for the version that the table confirms.
             let any = self.node.has(Mutant::ScanOtherVersion);
             if ver.is_some_and(|v| v != h.ver) && slots < route.capacity && !any {
                 return Err(Seen::Torn);
@@ -463,7 +467,8 @@ impl DmTree {
             return Ok(Seen::Torn);
         }
         items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        // A key deleted from one slot and inserted into another while the image was sampled shows twice; either was current.
+        // A key deleted from one slot and inserted into another while the image was sampled shows
+        // twice; either was current.
         items.dedup_by(|a, b| a.key == b.key);
         self.ep.stage_cost(Stage::ScanCollect, items.len() as u32);
         let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
@@ -524,7 +529,7 @@ impl DmTree {
                 ItemValue::In(at) => {
                     let whole = self.read_block(*at, |_, v| value.extend_from_slice(v)).await?;
                     if !whole && !self.get_alone_unpinned(&item.key, &mut value).await? {
-                        // Deleted since the leaf was read; the page goes on behind it.
+                        // Deleted since the leaf was read; the page continues behind it.
                         last = Some(item.key);
                         continue;
                     }

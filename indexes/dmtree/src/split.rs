@@ -32,7 +32,7 @@ use crate::options::Tables;
 use crate::probe::{Pair, block_pair, pair_of};
 use crate::write::Written;
 
-/// Homes of the new leaf's table that may die one after the other.
+/// Bound for successive owners of the new leaf's table that die.
 const MAX_SIBLINGS: u32 = 8;
 
 type Unwritten = Vec<(BlockPtr, Buf)>;
@@ -116,7 +116,7 @@ impl DmTree {
         Ok(keys)
     }
 
-    /// The key of a slot that cannot change now (its leaf is locked).
+    /// The key of a slot of a locked leaf: it cannot change now.
     pub(crate) async fn whole_key(&self, slot: &Slot<'_>, leaf: GlobalAddr) -> Result<Vec<u8>> {
         match pair_of(slot) {
             Some(Pair::Inline(k, _) | Pair::ValueIn(k, _)) => Ok(k.to_vec()),
@@ -134,7 +134,7 @@ impl DmTree {
         }
     }
 
-    /// Splits the locked, full leaf and stores the pair in the half where it belongs.
+    /// Splits the locked, full leaf and stores the pair in its half.
     pub(crate) async fn split(
         &self,
         mut l: Locked,
@@ -156,13 +156,15 @@ impl DmTree {
             Ok(written) => written,
             Err(e) => return self.fail_locked(l, e).await,
         };
-        // From here on, an error leaves the lock held (see `fail_locked`): the fabric failed, not the allocation. The pair may be there.
+        // From here on an error leaves the lock held (see `fail_locked`): the fabric failed, not
+        // the allocation, and the pair may be there.
         let done = self.finish_split(l, &leaf, (&plan.separator, s), images).await;
         done.map_err(dmtree_fabric::Error::effect_unknown)?;
         Ok((Outcome::Done, OpOutcome::InsertSplit))
     }
 
-    /// Leaves without records in their parents are found by walking from one to the next: there must not be many of them.
+    /// Leaves without parent records are found by walking from one to the next: there must not be
+    /// many of them.
     async fn check_parents(&self) -> Result<()> {
         if self.node.starved.load(Ordering::Relaxed) {
             let pool = &self.node.pool;
@@ -200,8 +202,9 @@ impl DmTree {
         self.unlock_with_table(l).await
     }
 
-    /// Step 2: the new leaf, complete but for the old one's commit word. When the home of its table dies meanwhile another cell will
-    /// do: nothing has been changed yet, and nobody waits for a home while he holds a lock.
+    /// Step 2: the new leaf, complete but for the old one's commit word. When the owner of its
+    /// table dies meanwhile another cell is taken: nothing has been changed yet, and no client
+    /// waits for an owner while it holds a lock.
     async fn write_sibling(
         &self,
         l: &mut Locked,
@@ -274,8 +277,8 @@ impl DmTree {
         Ok(self.fence_bytes(leaf.header(self).lo).await?.unwrap_or_default())
     }
 
-    /// Makes a new child known to the parent level. When there is no memory for that the tree stays right without it (readers
-    /// walk right), and the record is added later.
+    /// Adds the record of a new child to the parent level. When there is no memory for that the
+    /// tree stays right without it (readers walk right), and a chore adds the record later.
     pub(crate) async fn publish(&self, low: &[u8], child: &Child) -> Result<()> {
         match Box::pin(self.insert_record(1, low, child)).await {
             Ok(()) => {
@@ -284,7 +287,7 @@ impl DmTree {
                 }
                 Ok(())
             }
-            // A parent that cannot be reached is no reason for keeping the leaf locked, either.
+            // An unreachable parent is no reason for keeping the leaf locked, either.
             Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full || is_away(&e) => {
                 Mark::PublishLater.hit();
                 let starved = e.kind() == dmtree_fabric::ErrorKind::Full;
@@ -300,10 +303,10 @@ impl DmTree {
         let keys = self.sorted_keys(leaf).await?;
         let at = keys.partition_point(|(k, _)| k.as_slice() < key);
         let last = leaf.header(self).hi == crate::format::area::Stored::Infinite;
-        // A free slot is the lowest one: slots in the order of their keys were filled by inserts that
-        // ascend, also in a leaf that a neighbour bounds (a range that was emptied fills again).
+        // A free slot is the lowest one: slots in the order of their keys were filled by ascending
+        // inserts, also in a leaf that a neighbour bounds (a range that was emptied fills again).
         let ascends = last || keys.is_sorted_by(|a, b| a.1 < b.1);
-        // Inserts that ascend leave full leaves behind; otherwise half stays. Position `kept` in the
+        // Ascending inserts leave full leaves behind; otherwise half stays. Position `kept` in the
         // order that includes the new key.
         let appends = ascends && at == keys.len();
         let kept = if appends { keys.len() } else { keys.len().div_ceil(2) };
@@ -426,7 +429,8 @@ impl DmTree {
         self.check_lease()?;
         let addr = l.route.leaf;
         if self.ep.caps().whole_write_bytes as usize >= l_image.len() {
-            // The image lands wholly or not at all: it carries the commit word and the new pair with it.
+            // The image lands wholly or not at all: it carries the commit word and the new pair
+            // with it.
             if let Some((slot, entry)) = pending {
                 l_image[g.slot_at(slot)..][..entry.len()].copy_from_slice(&entry);
             }
@@ -458,8 +462,8 @@ impl DmTree {
         Ok(body)
     }
 
-    /// The capacity a full leaf must be relocated to instead of being split: its range is worn out, or the cache is so short that
-    /// fewer, larger leaves are better.
+    /// The capacity that a full leaf must be relocated to instead of being split: its range is worn
+    /// out, or the cache is so short that fewer, larger leaves are better.
     pub(crate) fn must_relocate(&self, l: &Locked) -> Option<usize> {
         let capacity = l.route.capacity;
         let least = DmNode::least_cache_bytes(&self.node.g);

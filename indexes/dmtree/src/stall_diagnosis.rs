@@ -15,10 +15,10 @@ use crate::marks::Mark;
 use crate::probe::{Pair, pair_of};
 use crate::unvalidated::Unvalidated;
 
-/// Dead leaves that lead to a live one, at most, that are looked at.
+/// Bound of tombstones on the way to a live leaf that are read.
 const LONGEST_CHAIN: u32 = 16;
 
-/// Passes on that memory cannot be reached; everything else may be because the image is changing.
+/// Passes on unreachable memory only; every other error may come from an image that is changing.
 fn only_away<T>(read: Result<T>) -> Result<()> {
     match read {
         Err(e) if is_away(&e) => {
@@ -30,7 +30,7 @@ fn only_away<T>(read: Result<T>) -> Result<()> {
 }
 
 impl DmTree {
-    /// For who waits for the lock of a leaf, or for its image.
+    /// For a client that waits for the lock of a leaf, or for its image.
     ///
     /// # Errors
     /// `Unreachable`, naming the node that a repair would wait for.
@@ -65,7 +65,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// The lock that a repair would take. A table on a compute node gets a new home some day, one on a memory node does not.
+    /// The lock that a repair would take. A table on a compute node is reassigned some time; one on
+    /// a memory node is not.
     async fn look_at_table(&self, h: &Unvalidated) -> Result<()> {
         match self.node.pool.resolve(&self.ep, h.table).await {
             Ok(at) if is_memory(at) => only_away(self.ep.read(at, 8).await),
@@ -73,7 +74,8 @@ impl DmTree {
         }
     }
 
-    /// From a neighbour to the live leaf that it leads to. One that went into the leaf itself has a record that is to go.
+    /// From a neighbour to the live leaf that it leads to. The record of a sibling merged into the
+    /// leaf itself has to go.
     async fn look_along(&self, first: GlobalAddr, leaf: GlobalAddr) -> Result<()> {
         let mut at = first;
         for _ in 0..LONGEST_CHAIN {
@@ -93,7 +95,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// The record of a dead leaf is to go. (Its fence may be gone: it was its heir's, too.)
+    /// The record of a tombstone has to go. Its fence may be gone: it was its successor's, too.
     async fn look_at_parent(&self, dead: &Unvalidated) -> Result<()> {
         match self.fence_key_in(&dead.lo, Validation::Unvalidated).await {
             Ok(low) => only_away(self.fresh_route(&low.unwrap_or_default()).await),
@@ -101,7 +103,7 @@ impl DmTree {
         }
     }
 
-    /// For who waits for the lock of an inner node, or for its image.
+    /// For a client that waits for the lock of an inner node, or for its image.
     ///
     /// # Errors
     /// As [`DmTree::diagnose_stall`].

@@ -17,7 +17,7 @@ impl DmTree {
     /// Sweeps the whole tree, every leaf of it, at once.
     ///
     /// # Errors
-    /// Those of the fabric; a leaf on a memory node that is lost is passed over.
+    /// Those of the fabric; a leaf on a lost memory node is passed over.
     pub async fn sweep(&mut self) -> Result<()> {
         let mut from = Vec::new();
         let swept = loop {
@@ -33,14 +33,16 @@ impl DmTree {
         swept
     }
 
-    /// Whether a death has come to its end since this node swept last; if so a sweep begins.
+    /// Whether a death has been handled completely since this node swept last; if so a sweep
+    /// begins.
     pub(crate) fn begin_sweep(&self) {
         if self.node.is_sweep_due() {
             self.node.push_chore(Chore::Sweep(Vec::new()));
         }
     }
 
-    /// One bottom node, and on the way the inner nodes above it; the key at which to go on.
+    /// One bottom node, and on the way the inner nodes above it; returns the key at which to
+    /// continue.
     pub(crate) async fn sweep_node(&self, from: &[u8], own: bool) -> Result<Option<Vec<u8>>> {
         if from.is_empty() {
             self.sweep_root().await?;
@@ -53,7 +55,7 @@ impl DmTree {
             self.sweep_inner(from, level).await?;
         }
         let node = self.descend(from, 1).await?;
-        // The cached node may be old: its leaves are those of now.
+        // The cached node may be stale; the sweep needs its present leaves.
         let node = match self.read_inner(node.addr, Some(node.generation), Some(1)).await? {
             InnerRead::Whole(copy) => copy.node,
             _ => {
@@ -73,7 +75,7 @@ impl DmTree {
             let last = i + 1 == node.records().len();
             let high = if last { node.hi() } else { Some(node.keys().get(i + 1)) };
             match self.sweep_right(route.leaf, high).await {
-                // Lost: with a table that would have been told before.
+                // A lost leaf; with a table the check above has met the loss already.
                 Err(e) if is_away(&e) && !self.node.has_tables() => {}
                 swept => swept?,
             }
@@ -89,7 +91,8 @@ impl DmTree {
         owner.is_ok_and(|at| self.sweeps_for(at.node()))
     }
 
-    /// One leaf: its lock and its table. What cannot be told now is looked at again by maintenance. False when the leaf is lost.
+    /// One leaf: its lock and its table. Maintenance checks an undecided leaf again. False when the
+    /// leaf is lost.
     pub(crate) async fn sweep_leaf(&self, route: &Route) -> Result<bool> {
         match self.help_route(route).await {
             Ok(Looked::Done) => return Ok(true),
@@ -106,8 +109,9 @@ impl DmTree {
         Ok(true)
     }
 
-    /// Whether this node looks at the leaves whose tables are homed at a node: at its own, and one node for all of them at those
-    /// of the memory nodes. (When that one dies its death begins another sweep, of another one.)
+    /// Whether this node sweeps the leaves whose tables a given node owns: those that it owns
+    /// itself, and one node for all those owned by memory nodes. (When that one dies its death
+    /// begins another sweep, of another one.)
     fn sweeps_for(&self, owner: NodeId) -> bool {
         match owner.role() {
             Role::Compute => owner == self.ep.node(),
@@ -115,7 +119,7 @@ impl DmTree {
         }
     }
 
-    /// A root that went into another one: the root of a load.
+    /// An old root that forwards to another one: the root of a load.
     pub(crate) async fn sweep_root(&self) -> Result<()> {
         loop {
             let root = self.read_root().await?;
@@ -174,7 +178,8 @@ impl DmTree {
         }
     }
 
-    /// The right sibling of a leaf has a record: otherwise the parent level goes on at another key than the leaf ends.
+    /// The right sibling of a leaf has a record: otherwise the parent level continues at another
+    /// key than the leaf's end.
     async fn sweep_right(&self, leaf: GlobalAddr, high: Option<&[u8]>) -> Result<()> {
         let h = self.unvalidated_header(leaf).await?;
         if !h.whole || !h.into.is_null() || h.next.is_null() {

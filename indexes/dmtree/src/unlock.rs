@@ -13,10 +13,10 @@ use dmtree_parts::turns::{Turn, TurnHook, TurnTable};
 use crate::client::HeldLock;
 use crate::node::DmNode;
 
-/// The argument's turn when the unlock has none to pass on.
+/// The hook argument's FIFO guard when the unlock has none to pass on.
 const NO_TURN: u64 = u32::MAX as u64;
 
-/// A hook, and the number to give it.
+/// A hook, and its argument.
 pub(crate) type Hooking = Option<(Rc<dyn DetachedHook>, u64)>;
 
 /// The locks that the detached lists of one client are giving back.
@@ -29,7 +29,7 @@ pub(crate) struct UnlockHook {
 #[derive(Default)]
 struct UnderWay {
     locks: Vec<HeldLock>,
-    /// Places in `locks` that nobody uses.
+    /// Free places in `locks`.
     free: Vec<u32>,
 }
 
@@ -40,7 +40,7 @@ impl UnlockHook {
         Rc::new(Self { node, turns, under_way: RefCell::default() })
     }
 
-    /// A lock is about to be given back: what to post the unlock with.
+    /// A lock is about to be given back: the hook to post the unlock with.
     pub fn watch(self: &Rc<Self>, lock: HeldLock, turn: Option<Turn>) -> Hooking {
         let mut u = self.under_way.borrow_mut();
         let place = match u.free.pop() {

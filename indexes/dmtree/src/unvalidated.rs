@@ -62,7 +62,7 @@ impl DmTree {
         self.fence_key_in(area, Validation::Held).await
     }
 
-    /// The same for a header of which it is not known that it is alive: the fence's block may be gone, and be another's.
+    /// The same for a header that may be a tombstone's: the fence's block may be gone, and reused.
     pub(crate) async fn fence_key_in(
         &self,
         area: &FenceArea,

@@ -17,7 +17,7 @@ fn broken(what: &str, at: GlobalAddr) -> Error {
     Error::corrupt(format!("{what} at {at}"))
 }
 
-/// A child as the level above names it.
+/// A child, as the level above names it.
 struct Named {
     low: Vec<u8>,
     child: inner::Child,
@@ -179,7 +179,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// Whether a dead leaf, relocated but not unlinked yet, leads to the leaf that has its range now.
+    /// Whether a relocated tombstone, not unlinked yet, leads to the leaf that has its range now.
     async fn leads_to(&self, mut at: GlobalAddr, wanted: GlobalAddr) -> Result<bool> {
         for _ in 0..64 {
             if at == wanted {
@@ -194,7 +194,7 @@ impl DmTree {
         Ok(false)
     }
 
-    /// The table of a leaf; `None` while it is unbuilt, or between homes.
+    /// The table of a leaf; `None` while it is unbuilt, or has no owner.
     async fn walk_table(
         &self,
         addr: GlobalAddr,

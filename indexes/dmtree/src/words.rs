@@ -40,32 +40,32 @@ pub(crate) struct Words {
     pub local: Arc<LocalLocks>,
 }
 
-/// What a leaf under its lock shows.
+/// Content of a leaf under its lock.
 enum Seen {
     /// All of it, with its live slots as bits.
     Whole(u128),
-    /// Not the leaf that was meant.
+    /// Another leaf than the route meant.
     Stale,
     /// A slot is torn.
     Torn,
 }
 
 impl LockTag {
-    /// Whether its holder changes more than an entry.
+    /// Whether the holder changes more than one entry.
     pub fn is_changing(self) -> bool {
         self.0 & CHANGING != 0
     }
 }
 
 impl DmNode {
-    /// What kind of lock tables the index has.
+    /// The kind of lock tables that the index has.
     pub(crate) fn lock_tables(&self) -> LockTables {
         LockTables { words: self.o.locks, on_chip: self.o.on_chip, kind: KIND_WORDS }
     }
 }
 
 impl DmTree {
-    /// The locks; where they are is asked for once.
+    /// The locks; their place is asked for once.
     pub(crate) async fn words(&self) -> Result<&Words> {
         if let Some(words) = self.node.words.get() {
             return Ok(words);
@@ -74,7 +74,7 @@ impl DmTree {
         Ok(self.node.words.get_or_init(|| self.local_locks(at)))
     }
 
-    /// A lock that was handed over to somebody who has given up is an orphan.
+    /// A lock that was handed over to an operation that has given up is abandoned.
     fn local_locks(&self, at: LockWords) -> Words {
         let (node, words) = (Arc::downgrade(&self.node), at.clone());
         let stranded = move |number, tag| {
@@ -93,7 +93,7 @@ impl DmTree {
         named.ok_or_else(|| Error::corrupt(format!("the lock at {word} names no leaf")))
     }
 
-    /// A tag that says that a leaf is about to be changed.
+    /// A tag that announces a change of a leaf.
     pub(crate) async fn changing_tag(&self, leaf: GlobalAddr) -> Result<LockTag> {
         let words = &self.words().await?.at;
         let (turn, word) = (words.turn_of(leaf), words.by_place(leaf)?.at);
@@ -104,7 +104,8 @@ impl DmTree {
             )));
         }
         let own = self.next_tag().0 >> 32 << 32;
-        // Tags come back after so many changes of a node: not while one is an orphan's.
+        // Tags repeat after this many changes of a node: never one that an abandoned lock still
+        // has.
         for _ in 0..=CHANGES {
             let change = u64::from(self.node.changes.fetch_add(1, Ordering::Relaxed)) & CHANGES;
             let tag = LockTag(own | CHANGING | change << TURN_BITS | turn);
@@ -158,7 +159,7 @@ impl DmTree {
         self.open_locked(route, word.at, tag, turn).await
     }
 
-    /// One try; what the word holds when somebody else has it.
+    /// One try; returns the content of the word when another client has it.
     async fn try_word(
         &self,
         word: &LockWord,
@@ -195,7 +196,7 @@ impl DmTree {
             }
             self.recover_locks_while_waiting().await;
             self.pass();
-            // A change that is stuck is that of the leaf it names.
+            // A stuck change is that of the leaf that the tag names.
             let leaf = match LockTag(was).is_changing() {
                 true => self.named_by(word.at, LockTag(was)).await?,
                 false => route.leaf,
@@ -204,7 +205,8 @@ impl DmTree {
         }
     }
 
-    /// READs the leaf whose lock is ours. `None`, and the lock is given back, when the route is stale.
+    /// READs the leaf whose lock this operation holds. `None`, and the lock is given back, when the
+    /// route is stale.
     async fn open_locked(
         &self,
         route: &Route,
@@ -230,7 +232,8 @@ impl DmTree {
         }
     }
 
-    /// A locked leaf's image, and what a table of it would say. A torn slot was left by a writer who has died: it is repaired.
+    /// A locked leaf's image, and the table that would describe it. A dead writer has left a torn
+    /// slot: it is repaired.
     async fn read_locked(&self, route: &Route) -> Result<Option<(LeafCopy, Table)>> {
         let g = &self.node.g;
         let mut backoff = self.ep.backoff("a torn slot to be repaired", route.leaf);
@@ -265,7 +268,7 @@ impl DmTree {
     fn see_locked(&self, route: &Route, bytes: &Sampled) -> Seen {
         let g = &self.node.g;
         bytes.extract(|b| {
-            // Alive in this life under its lock: nobody else changes it, and nothing else is there.
+            // Alive in this generation under its lock: no other client changes it.
             let h = check_header(g, route.leaf, b).filter(|h| {
                 let same = h.ver.generation == route.generation
                     && h.slots == route.capacity
@@ -287,7 +290,7 @@ impl DmTree {
         })
     }
 
-    /// Says that these leaves are about to be changed, and WRITEs the image of a new one.
+    /// Announces the change of these leaves, and WRITEs the image of a new one.
     pub(crate) async fn begin_change(
         &self,
         locks: &mut [&mut Locked],
@@ -324,7 +327,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// The WRITE of a new leaf. Where another one was, its header goes first: a mix of the two must not pass for the old one.
+    /// The WRITE of a new leaf. Where another leaf was, the header goes first: a mix of the two
+    /// must not pass for the old one.
     pub(crate) fn add_new_leaf(&self, batch: &mut VerbVec, grant: Grant, image: Buf) {
         if grant.generation > 1 {
             batch.write_word(grant.addr, 0);
@@ -348,7 +352,8 @@ impl DmTree {
         self.released(tag, done)
     }
 
-    /// Hands a lock over to the next client of this node, if there is one and it may be; else the turn comes back.
+    /// Hands a lock over to the next client of this node, if one waits and the bound allows it;
+    /// else returns the FIFO guard.
     pub(crate) fn hand_over(
         &self,
         at: GlobalAddr,
@@ -364,8 +369,8 @@ impl DmTree {
         Some(back)
     }
 
-    /// Unlocks a leaf that is dead, awaited. False when that is not certain: then it leaves an orphan that names the leaf, and whoever
-    /// settles that retires it.
+    /// Unlocks a tombstone, awaited. False when the outcome is unknown: then the abandoned lock
+    /// names the leaf, and its recovery retires the leaf.
     pub(crate) async fn close_word(&self, at: GlobalAddr, tag: LockTag) -> Result<bool> {
         self.ep.step(Step::Structure);
         let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
@@ -373,7 +378,7 @@ impl DmTree {
         self.unlocked(tag, done).map(|()| certain)
     }
 
-    /// A cell that nobody can reach from now on, where leaves have any.
+    /// Closes a table's cell for later clients, where leaves have tables.
     pub(crate) fn retire_table(&self, table: TableId) {
         if self.node.has_tables() {
             self.node.pool.retire_table(self.node.root.index, table);

@@ -10,8 +10,8 @@ use crate::mutants::Mutant;
 use crate::recover_leaf::from_shadow;
 
 impl DmTree {
-    /// A lock word whose holder does nothing any more: what it hides is repaired, and the word is free again, unless it changes
-    /// meanwhile.
+    /// A lock word whose holder does nothing any more: what it hides is repaired, and the word is
+    /// free again, unless it changes meanwhile.
     pub(crate) async fn recover_word(&self, at: GlobalAddr, was: u64) -> Result<()> {
         let tag = LockTag(was);
         if !tag.is_changing() || self.node.has(Mutant::WordForgetsChange) {
@@ -34,7 +34,8 @@ impl DmTree {
         Box::pin(self.recover_leaf(&route, at, was)).await.map(|_| ())
     }
 
-    /// Makes somebody's lock ours, as one for a change of the same leaf; `None` when it is not his any more.
+    /// Takes over an abandoned lock word, as one for a change of the same leaf; `None` if the lock
+    /// word has changed.
     pub(crate) async fn take_word_over(
         &self,
         route: &Route,
@@ -62,7 +63,7 @@ impl DmTree {
         }
     }
 
-    /// A merge is finished: the lock of the leaf that went into another, if it is still the dead one's.
+    /// A merge is finished: frees the lock of the tombstone, if it is still the dead client's.
     pub(crate) async fn finish_merged_word(&self, route: &Route) -> Result<()> {
         let word = self.words().await?.at.by_place(route.leaf)?;
         let was = self.ep.cas(word.at, 0, 0).await?;
@@ -78,7 +79,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// Whether no change of a dead leaf is under way. That of a dead node is finished.
+    /// Whether no change of a tombstone is in progress. A dead client's change is finished.
     pub(crate) async fn is_unchanged(&self, route: &Route) -> Result<bool> {
         let word = self.words().await?.at.by_place(route.leaf)?;
         let was = self.ep.cas(word.at, 0, 0).await?;
@@ -93,8 +94,8 @@ impl DmTree {
         Ok(false)
     }
 
-    /// A reader has looked at a torn leaf for long, or a sweep passes by. (A leaf that no record names may be somebody's who has not
-    /// published it: it is left alone.)
+    /// A reader has met a torn leaf for long, or a sweep passes by. (A leaf without a record may
+    /// belong to a client that has not published it: it is left alone.)
     pub(crate) async fn help_by_word(&self, route: &Route) -> Result<()> {
         let word = self.words().await?.at.by_place(route.leaf)?;
         let was = self.ep.cas(word.at, 0, 0).await?;
@@ -115,7 +116,7 @@ impl DmTree {
             let Some(walked) = self.walk_route(&low, &found).await? else { return Ok(()) };
             found = walked;
         }
-        // Whoever locks it repairs it.
+        // The client that locks it next repairs it.
         if found.leaf == route.leaf
             && let Some(l) = self.try_lock_by_word(&found).await?
         {
@@ -124,7 +125,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// Slots of a locked leaf that a dead writer has torn: an update is restored from its shadow, an insert is dropped.
+    /// Slots of a locked leaf that a dead writer has torn: an update is restored from its shadow,
+    /// an insert is dropped.
     pub(crate) async fn repair_slots(&self, route: &Route) -> Result<()> {
         let g = self.node.g;
         self.check_lease()?;
@@ -157,7 +159,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// After a death one node looks at all lock words.
+    /// After a death one node checks all lock words.
     pub(crate) async fn sweep_words(&self) -> Result<()> {
         let words = self.words().await?;
         for m in 0..words.at.nodes() {
@@ -174,7 +176,7 @@ impl DmTree {
                 let before = self.locks();
                 if let Err(e) = self.recover_word(at, was).await {
                     self.leave_since(&before);
-                    // What its repair needs is lost.
+                    // Memory that its repair needs is lost.
                     if !is_away(&e) {
                         return Err(e);
                     }

@@ -20,7 +20,7 @@ use crate::write::{Present, Written, refused, worn_out};
 /// WRITEs that change one entry.
 struct Change {
     place: Place,
-    /// First, if there is one: what the entry points to.
+    /// First, if there is one: the block that the entry points to.
     block: Option<(BlockPtr, Buf)>,
     shadow: Option<Buf>,
     entry: Entry,
@@ -33,7 +33,8 @@ enum Entry {
 }
 
 impl DmTree {
-    /// The write under the lock; `None` when the leaf had to be relocated first, or its blocks have changed.
+    /// The write under the lock; `None` when the leaf had to be relocated first, or its blocks have
+    /// changed.
     pub(crate) async fn write_by_word(
         &self,
         l: Locked,

@@ -23,7 +23,7 @@ use crate::node::Chore;
 use crate::probe::Probe;
 use crate::route::Candidates;
 
-/// What a write did, for its caller and for the counters.
+/// Outcome of a write, for its caller and for the counters.
 pub(crate) type Written = (Outcome, OpOutcome);
 
 /// An entry found under the lock.
@@ -34,7 +34,7 @@ pub(crate) struct Present {
     pub crc: u32,
 }
 
-/// What a write that cannot be done comes to, and how it is counted.
+/// Outcome of a write that cannot be done, and how it is counted.
 pub(crate) fn refused(w: &Write<'_>, is_present: bool, old: &[u8]) -> Option<(Outcome, OpOutcome)> {
     match (w, is_present) {
         (Write::Insert(_), true) => Some((Outcome::Exists, OpOutcome::Hit)),
@@ -48,7 +48,7 @@ pub(crate) fn refused(w: &Write<'_>, is_present: bool, old: &[u8]) -> Option<(Ou
     }
 }
 
-/// A leaf whose range is worn out, and that finds no memory to move to.
+/// The error for a leaf whose range is worn out, and that finds no memory to move to.
 pub(crate) fn worn_out(leaf: GlobalAddr) -> Error {
     Error::new(
         ErrorKind::Full,
@@ -177,7 +177,8 @@ impl DmTree {
             Err(e) => return self.fail_locked(l, e).await,
         };
         if let Some((outcome, counted)) = refused(&w, present.is_some(), &old) {
-            // An absence that no memory node has confirmed: a table of ours, or of a home that hangs, is worth nothing by itself.
+            // An absence that no memory node has confirmed: a table of this node, or of an owner
+            // that hangs, proves nothing by itself.
             if let Err(e) = self.check_lease_untouched() {
                 return self.fail_locked(l, e).await;
             }
@@ -233,8 +234,8 @@ impl DmTree {
         }
     }
 
-    /// An error under the lock: when nothing was changed the lock is given back; otherwise it is kept, because a WRITE may still
-    /// land and must not land under the next holder.
+    /// An error under the lock: when nothing was changed the lock is given back; otherwise it is
+    /// kept, because a WRITE may still land and must not land under the next holder.
     pub(crate) async fn fail_locked<T>(&self, l: Locked, e: dmtree_fabric::Error) -> Result<T> {
         if e.effect() == Effect::None {
             self.unlock(l).await?;
@@ -292,7 +293,8 @@ impl DmTree {
         let Some(slot) = l.table.free_slot() else {
             if let Some(capacity) = self.must_relocate(&l) {
                 match Box::pin(self.relocate(l, capacity)).await? {
-                    // Nothing is sealed yet: the write starts over, and others may still join it.
+                    // Nothing is sealed yet: the write starts over, and other writers may still
+                    // join it.
                     None => return Ok(None),
                     Some(locked) if locked.table.ver.range == u8::MAX => {
                         let e = worn_out(locked.route.leaf);
@@ -351,8 +353,8 @@ impl DmTree {
         Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
     }
 
-    /// Encodes and WRITEs an entry, its block first. Replacing a live entry without `whole_write` needs the shadow: a survivor
-    /// must be able to restore what a torn WRITE destroyed.
+    /// Encodes and WRITEs an entry, its block first. Replacing a live entry without `whole_write`
+    /// needs the shadow: recovery must be able to restore what a torn WRITE destroyed.
     async fn write_entry(
         &self,
         l: &Locked,
@@ -369,7 +371,7 @@ impl DmTree {
             Some(crc) => Some(self.shadow(place, crc, &entry).await?),
             None => None,
         };
-        // Nothing that others can reach has been written under the lock.
+        // Nothing that other clients can reach has been written under the lock.
         self.check_lease_untouched()?;
         let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
         self.ep.step(Step::Entry);
@@ -420,8 +422,9 @@ impl DmTree {
         }
     }
 
-    /// The shadow of an entry about to be replaced: its slot and its checksum, then the new image. A torn slot whose word0 is the old
-    /// one or the new one was torn by this update and by nothing else.
+    /// The shadow of an entry about to be replaced: its slot and its checksum, then the new image.
+    /// A torn slot whose word0 is the old one or the new one was torn by this update and by nothing
+    /// else.
     pub(crate) async fn shadow(&self, place: Place, crc: u32, entry: &[u8]) -> Result<Buf> {
         let mut buf = self.ep.buf(8 + entry.len() as u32).await?;
         let head = place.slot as u64 | u64::from(crc) << 32;
@@ -439,8 +442,8 @@ impl DmTree {
     }
 }
 
-/// The error of an operation that has not got its lock. What it may have repaired on the way, or locked, is no effect of its own; it
-/// can be made again by the next life of its node.
+/// The error of an operation that has not got its lock. A repair or a lock on the way is no effect
+/// of its own; the next incarnation of its node can repeat it.
 fn untouched(e: dmtree_fabric::Error) -> dmtree_fabric::Error {
     match e.kind() {
         dmtree_fabric::ErrorKind::Fenced => e.without_effect(),

@@ -1,4 +1,5 @@
-//! A fingerprint table at its home: one byte per slot of a leaf, its lock, and what tells whose table it is.
+//! A fingerprint table at its owner: one byte per slot of a leaf, its lock, and the identity of its
+//! leaf.
 //!
 //! | offset | field |
 //! |---|---|
@@ -27,12 +28,12 @@ pub fn lines(capacity: usize) -> u8 {
     bytes(capacity).div_ceil(64) as u8
 }
 
-/// Who holds a lock: node 16, incarnation 16, client 16, acquisition 16 bits. Unique, so that reading one's own tag back means
-/// holding the lock.
+/// Identifies a lock's holder: node 16, incarnation 16, client 16, acquisition 16 bits. Unique, so
+/// that a client that reads its own tag back holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockTag(pub u64);
 
-/// A table as its owner sees it.
+/// A table, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The leaf.
@@ -41,7 +42,7 @@ pub struct Table {
     pub ver: Ver,
     /// Tag of the leaf's upper fence.
     pub fence: u32,
-    /// The leaf is gone.
+    /// The leaf is a tombstone, and this table is closed.
     pub dead: bool,
     /// Counts the WRITEs of the table.
     pub writes: u32,
@@ -49,7 +50,7 @@ pub struct Table {
     capacity: usize,
 }
 
-/// What a READ of a table shows.
+/// Result of READing a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum View {
     /// A whole table.
