@@ -61,7 +61,7 @@ impl DmTree {
             }
             gc_run.linked.add(Span::object(at, bytes));
             at = h.next;
-            self.ep.check_deadline("the end of a chain of dead nodes", at.bits())?;
+            self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl DmTree {
                 // it.
                 at = h.next;
             }
-            self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;
+            self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok(())
     }

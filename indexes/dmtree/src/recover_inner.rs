@@ -232,7 +232,7 @@ impl DmTree {
             while !successor.into.is_null() {
                 at = successor.into;
                 successor = self.unvalidated_header(at).await?;
-                self.ep.check_deadline("the end of a chain of dead nodes", at.bits())?;
+                self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
             }
             if successor.lo == child.lo && child.level == 0 {
                 // Invariant B: older copies of the successor's keys are blank before it is

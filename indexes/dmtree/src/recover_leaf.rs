@@ -256,7 +256,7 @@ impl DmTree {
                 return Ok(Right::Sibling(at, n));
             }
             at = n.into;
-            self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;
+            self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok(Right::End)
     }

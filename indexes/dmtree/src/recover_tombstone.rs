@@ -216,7 +216,7 @@ impl DmTree {
         Box::pin(self.look_and_recover(&route)).await?;
         self.pass();
         self.ep.sleep(LOOK_AGAIN_NS).await;
-        self.ep.check_deadline("the heir of a dead leaf", addr.bits())
+        self.ep.check_deadline("the successor of a tombstone", addr.bits())
     }
 }
 

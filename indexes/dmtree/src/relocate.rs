@@ -245,7 +245,7 @@ impl DmTree {
     /// cells are gone, and zero at the next owner, where no client finds this leaf alive; else
     /// closing is repeated.
     async fn close_again(&self, tag: LockTag, route: &Route, at: GlobalAddr) -> Result<()> {
-        let mut backoff = self.ep.backoff("the home of a dead table", at);
+        let mut backoff = self.ep.backoff("the owner of a closed table", at);
         loop {
             match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(now) if now == at => {}
@@ -291,7 +291,10 @@ impl DmTree {
     ) -> Result<bool> {
         let leaf = self.read_leaf(dead.addr, capacity).await?;
         if leaf.header(self).ver.generation != dead.generation || leaf.header(self).into.is_null() {
-            return Err(dmtree_fabric::Error::corrupt(format!("leaf {} is not dead", dead.addr)));
+            return Err(dmtree_fabric::Error::corrupt(format!(
+                "leaf {} is no tombstone",
+                dead.addr
+            )));
         }
         if !lo.is_empty() {
             let parent = self.descend_below(Some(lo)).await?;
@@ -343,7 +346,7 @@ impl DmTree {
                 break;
             }
             at = into;
-            self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;
+            self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok((at, through))
     }

@@ -114,7 +114,7 @@ impl DmTree {
     async fn count_dead(&self) -> Result<bool> {
         let pool = &self.node.pool;
         let root = self.node.root.word;
-        let mut pause = self.ep.backoff("a census of the dead", root);
+        let mut pause = self.ep.backoff("a garbage collection after a death", root);
         let mut was_due = false;
         // A collection renews the deadline with each of its steps: the caller waits for at most one
         // time-out of an operation, whatever holds the collection up.

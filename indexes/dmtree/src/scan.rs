@@ -253,7 +253,7 @@ impl DmTree {
             if into.is_null() {
                 break;
             }
-            self.ep.check_deadline("the end of a chain of dead leaves", into.bits())?;
+            self.ep.check_deadline("the end of a chain of tombstones", into.bits())?;
             copy = self.read_leaf(into, copy.capacity).await?;
         }
         match self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await? {

@@ -81,7 +81,7 @@ impl DmTree {
                 }
             }
             Some(stored) => self.fence_in(stored, trust).await,
-            None => Err(Error::corrupt("a fence that nobody stores")),
+            None => Err(Error::corrupt("a fence that no writer stores")),
         }
     }
 }

@@ -31,7 +31,7 @@ impl DmTree {
         let mut seen = BTreeSet::new();
         let root = self.read_root().await?;
         let InnerRead::Whole(top) = self.read_inner(root, None, None).await? else {
-            return Err(broken("the root is dead", root));
+            return Err(broken("the root is a tombstone", root));
         };
         shape.levels = u32::from(top.level);
         let table = dmtree_pool::TableId::from_bits(0);
@@ -77,7 +77,7 @@ impl DmTree {
             let (h, records) = inner::check(g, addr, &bytes).expect("accepted");
             if h.level != level || h.ver.generation != n.child.generation || !h.into.is_null() {
                 return Err(broken(
-                    "a record names a node of another level or life, or a dead one",
+                    "a record names a node of another level or generation, or a tombstone",
                     addr,
                 ));
             }
@@ -88,7 +88,7 @@ impl DmTree {
             let next = named.get(i + 1);
             self.check_fences((h.lo, h.hi), &n.low, next.map(|n| &n.low[..]), addr).await?;
             if h.next != next.map_or(GlobalAddr::NULL, |n| n.child.addr) {
-                return Err(broken("an inner node whose right sibling has no record", addr));
+                return Err(broken("the right sibling of an inner node has no record", addr));
             }
             shape.inner_nodes += 1;
             shape.structure_bytes += g.inner_bytes() as u64;
@@ -103,7 +103,7 @@ impl DmTree {
             held.sort_by(|a, b| a.low.cmp(&b.low));
             if held.first().is_none_or(|first| first.low != n.low) {
                 return Err(broken(
-                    "an inner node whose first record is not at its lower fence",
+                    "the first record of an inner node is not at its lower fence",
                     addr,
                 ));
             }
@@ -151,14 +151,17 @@ impl DmTree {
                 && h.slots == n.child.slots
                 && h.into.is_null();
             if !right {
-                return Err(broken("a record names another life or table, or a dead leaf", addr));
+                return Err(broken(
+                    "a record names another generation or table, or a tombstone",
+                    addr,
+                ));
             }
             let next = named.get(i + 1);
             let high = next.map(|n| &n.low[..]);
             self.check_fences((h.lo, h.hi), &n.low, high, addr).await?;
             let expected = next.map_or(GlobalAddr::NULL, |n| n.child.addr);
             if h.next != expected && !self.leads_to(h.next, expected).await? {
-                return Err(broken("a leaf whose right sibling has no record", addr));
+                return Err(broken("the right sibling of a leaf has no record", addr));
             }
             if self.node.has_tables() && !tables.insert(h.table.bits()) {
                 return Err(broken("two leaves with one table", addr));
@@ -256,7 +259,7 @@ impl DmTree {
                 }
                 shape.block_bytes += u64::from(at.capacity());
                 if !self.read_block(at, |_, _| ()).await? {
-                    return Err(broken("an entry whose block is garbage", at.addr()));
+                    return Err(broken("an entry with a garbage block", at.addr()));
                 }
             }
         }

@@ -115,7 +115,9 @@ impl DmTree {
         }
         Err(Error::new(
             ErrorKind::Busy,
-            format!("too many changes of leaf {leaf} have failed: let maintenance settle them"),
+            format!(
+                "too many changes of leaf {leaf} have failed: let maintenance recover their locks"
+            ),
         ))
     }
 

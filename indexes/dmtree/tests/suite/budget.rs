@@ -166,7 +166,8 @@ fn several_reads_and_writes_together() {
     assert!(t.counts.round_trips <= 40, "64 puts: {} round trips", t.counts.round_trips);
 }
 
-/// Digest 8.5 #22: an old mirror costs a look at its home, never a READ of an inner node.
+/// Digest 8.5 #22: a stale mirror costs a probe of the table's owner, never a READ of an inner
+/// node.
 #[test]
 fn an_old_mirror_costs_no_inner_read() {
     let (test_cluster, mut reader) = warm(&Options::default());

@@ -38,7 +38,7 @@ fn test_cluster(pool: &PoolOptions, o: &Options) -> TestCluster<DmTree> {
     TestCluster::new(pool, 4 << 20, o).expect("a pool and an index")
 }
 
-/// Uniform and unfair schedules in turn.
+/// Alternates uniform and unfair schedules.
 fn policy(seed: u64) -> Box<dyn Policy> {
     if seed.is_multiple_of(2) {
         Box::new(SeededRandom::new(seed))
@@ -152,15 +152,15 @@ fn what_a_scan_has_shown_a_get_finds() {
     }
 }
 
-/// 8.3 #10 and #16: a lock that nobody gives back ends writes with an error at the deadline, which says what was waited for;
-/// reads go on.
+/// 8.3 #10 and #16: a lock that no client gives back ends writes with an error at the deadline,
+/// which says what was waited for; reads continue.
 #[test]
 fn a_lost_lock_ends_in_an_error_and_readers_go_on() {
     let o = Options { timeout_ms: 50, ..Options::default() };
     let test_cluster = test_cluster(&pool(), &o);
     let mut c = test_cluster.client(0).expect("attach");
     fill(&mut c, Keys::Hashed24, 0..10);
-    // Somebody who died held the lock of the only leaf.
+    // A dead client held the lock of the only leaf.
     let cluster = &test_cluster.cluster;
     let node = cluster.compute_node(0).expect("node");
     let ep = node.endpoint(1 << 20).expect("endpoint");
@@ -322,14 +322,15 @@ fn adaptive_capacity_leaves_no_empty_leaves_behind() {
         }
     }
     c.maintain().expect("maintain");
-    let shape = c.walk().expect("every invariant holds, no dead leaf is linked");
+    let shape = c.walk().expect("every invariant holds, no tombstone is linked");
     assert_eq!(shape.keys, 4_000);
     assert!(shape.leaves.iter().any(|(capacity, _)| *capacity == 128), "{:?}", shape.leaves);
     assert_eq!(shape.fill.first().copied().unwrap_or(0), 0, "no empty leaves: {:?}", shape.fill);
 }
 
-/// Keys that descend split the leftmost leaf and the leftmost inner node again and again: their ranges wear out (255 changes a
-/// life). The leaf is relocated each time, the inner node's counter wraps.
+/// Descending keys split the leftmost leaf and the leftmost inner node again and again: their
+/// ranges wear out (255 changes in a generation). The leaf is relocated each time, the inner node's
+/// counter wraps.
 #[test]
 fn descending_keys_wear_out_ranges() {
     let o = Options { fanout: 8, ..Options::default() };
@@ -352,8 +353,8 @@ fn descending_keys_wear_out_ranges() {
     }
 }
 
-/// Dead leaves of one chain are unlinked in any order. (Found in review: the second of two relocations of one range, unlinked
-/// first, left the left sibling naming freed memory.)
+/// Tombstones of one chain are unlinked in any order. (Found in review: the second of two
+/// relocations of one range, unlinked first, left the left sibling naming freed memory.)
 #[test]
 fn relocated_twice_unlinked_in_any_order() {
     let o = Options { fanout: 8, ..Options::default() };
