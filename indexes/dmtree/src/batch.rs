@@ -1,4 +1,30 @@
-//! Several operations with fewer round trips than one by one. Not atomic: each is linearizable by itself.
+//! Several operations with fewer round trips than one by one. Not atomic: each is linearizable by
+//! itself.
+//!
+//! *get_many*: one batch of READs for the first slot that each key's mirror names; a hit of the
+//! route's generation is the answer, as in step 1 of `get.rs`. Every other key runs alone.
+//!
+//! *write_many*: rounds over distinct leaves. A round:
+//!
+//! 1. tries the locks of its leaves together, each with its table: `[CAS 0->tag, READ table] |
+//!    ...`;
+//! 2. READs the candidates of all of its keys in one batch;
+//! 3. WRITEs all entries in one batch, awaited: the linearization points;
+//! 4. releases the locks, detached, with tables where a fingerprint has changed.
+//!
+//! A lock is only tried, never waited for: a client that waited for one leaf's lock while it held
+//! another's could form a cycle. A write whose lock is held, whose route is stale, or that needs a
+//! block, a split or a compare runs alone after the round, through `write.rs`. Writes of one key
+//! are never in one round, so they keep their order.
+//!
+//! P and F hold per leaf exactly as for single writes: entries are awaited before any table is
+//! written, under the lock. The lease is checked once before step 3.
+//!
+//! When a batch fails, the outcome of each of its tries is unknown. All tags are left as abandoned
+//! locks, and the client that meets one of them repairs its leaf. Outcomes of earlier rounds stay
+//! known; the writes of the failed round report the error, and those still pending have not begun.
+//!
+//! A crash leaves several locked leaves, each in a state of a single write.
 
 use std::collections::VecDeque;
 
@@ -11,7 +37,7 @@ use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
 use crate::fair::STAMP_BYTES;
 use crate::format::slot::Place;
 use crate::format::table::{BODY_AT, Table, View};
-use crate::lock::{LeafTurn, Locked};
+use crate::lock::{LeafFifoGuard, Locked};
 use crate::probe::Probe;
 
 /// Writes of one round. A round holds at most this many locks at once.
@@ -246,7 +272,7 @@ impl DmTree {
         let mut batch = VerbVec::new();
         let mut tried = Vec::new();
         for (i, route) in round.members.iter().zip(&round.routes) {
-            let Some(turn) = self.try_turn(route) else {
+            let Some(fifo_guard) = self.try_fifo_guard(route) else {
                 round.alone.push(*i);
                 continue;
             };
@@ -263,8 +289,9 @@ impl DmTree {
             let len = Table::body_len(route.capacity) as u32;
             let verb = batch.cas(at, 0, tag.0);
             batch.then().read(at.plus(BODY_AT as u64), len);
-            let look = self.looks_at(route, at, &turn).map(|at| batch.read(at, STAMP_BYTES));
-            tried.push((*i, *route, at, tag, turn, (verb, look)));
+            let stamps =
+                self.stamps_at(route, at, &fifo_guard).map(|at| batch.read(at, STAMP_BYTES));
+            tried.push((*i, *route, at, tag, fifo_guard, (verb, stamps)));
         }
         if batch.is_empty() {
             return Ok(Vec::new());
@@ -284,20 +311,20 @@ impl DmTree {
             Err(e) => return Err(e),
         };
         let mut locked = Vec::with_capacity(tried.len());
-        for (i, route, at, tag, turn, (verb, look)) in tried {
+        for (i, route, at, tag, fifo_guard, (verb, stamps)) in tried {
             let bytes = results.take_sampled(verb + 1);
             self.forget_try(tag);
             if results.word(verb) != 0 {
                 round.alone.push(i);
                 continue;
             }
-            let said = look.map(|l| results.take_sampled(l));
+            let said = stamps.map(|l| results.take_sampled(l));
             self.took(&route, said.as_ref());
             match bytes.extract(|b| Table::view(route.table, route.capacity, b)) {
                 View::Whole(table) if route.matches(&table) => {
                     self.hold(tag, Lockable::Leaf(route));
-                    let turn = LeafTurn::Table(turn);
-                    locked.push((i, Locked { route, at, tag, table, turn, image: None }));
+                    let fifo_guard = LeafFifoGuard::Table(fifo_guard);
+                    locked.push((i, Locked { route, at, tag, table, fifo_guard, image: None }));
                 }
                 _ => {
                     self.give_back_leaf(&route, at, tag).await?;

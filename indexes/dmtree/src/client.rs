@@ -136,7 +136,7 @@ pub(crate) struct Route {
 impl Route {
     /// Whether a table belongs to this leaf, in this generation, with this range.
     pub fn matches(&self, t: &Table) -> bool {
-        !t.dead
+        !t.closed
             && t.leaf == self.leaf
             && t.ver.generation == self.generation
             && t.fence == self.fence
@@ -172,13 +172,13 @@ impl DmTree {
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
         ep.set_attached_only(!node.o.round_trip_combining);
         let epoch = Rc::new(node.pool.register());
-        let leaf_hook = UnlockHook::of(&node, &node.leaf_turns);
+        let leaf_hook = UnlockHook::of(&node, &node.leaf_fifo);
         epoch.used_by(&ep);
         ep.uses(&*leaf_hook);
         Self {
             epoch: RefCell::new(epoch),
             leaf_hook,
-            inner_hook: UnlockHook::of(&node, &node.inner_turns),
+            inner_hook: UnlockHook::of(&node, &node.inner_fifo),
             tag_base: u64::from(ep.node().bits()) << 48
                 | u64::from(incarnation) << 32
                 | u64::from(client) << 16,
@@ -228,7 +228,7 @@ impl DmTree {
     }
 
     /// An operation that waits and holds no lock does not block tables that move.
-    pub(crate) fn pass(&self) {
+    pub(crate) fn quiescent_point(&self) {
         if self.held.borrow().is_empty() {
             self.epoch.borrow().pass();
         }
@@ -254,7 +254,7 @@ impl DmTree {
 
     /// While an operation that holds no lock waits for another operation of its node, it does not
     /// block tables that move: the other operation may wait for exactly that.
-    pub(crate) fn rest(&self) -> Option<dmtree_pool::Rest> {
+    pub(crate) fn quiescent_section(&self) -> Option<dmtree_pool::Rest> {
         self.held.borrow().is_empty().then(|| self.epoch.borrow().rest())
     }
 
@@ -463,7 +463,7 @@ impl DmTree {
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
             Box::pin(self.diagnose_stall(leaf)).await?;
         }
-        self.pass();
+        self.quiescent_point();
         backoff.step().await
     }
 

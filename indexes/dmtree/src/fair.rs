@@ -9,14 +9,14 @@ use crate::client::{DmTree, HeldLock, Route, is_away};
 use crate::marks::Mark;
 
 /// A waiter announces itself after this many tries, and after every so many further ones.
-const SAYS_EVERY: u32 = 2;
+const ANNOUNCE_EVERY: u32 = 2;
 /// Longest time that a lock is left to waiters that do not renew their announcement, ns. A waiter
 /// tries again and again, but its thread may have to wait for its processor.
 const QUIET_NS: Nanos = 20_000_000;
 /// Longest time that a lock is left free at a time, ns.
 const LEFT_FOR_NS: Nanos = 200_000_000;
 /// Pauses between probes of the lock meanwhile, ns: the first, and the longest.
-const LOOKS_AFTER_NS: (Nanos, Nanos) = (2_000, 64_000);
+const PROBES_AFTER_NS: (Nanos, Nanos) = (2_000, 64_000);
 
 /// Length of the stamps of a lock.
 pub(crate) const STAMP_BYTES: u32 = WORDS as u32 * 8;
@@ -28,7 +28,7 @@ fn stamps(said: &Sampled) -> Said {
 impl DmTree {
     /// Called before a client tries for a lock: a lock that other nodes wait for is left to them.
     /// Costs one load unless other nodes wait.
-    pub(crate) async fn let_others_in(&self, route: &Route) -> Result<()> {
+    pub(crate) async fn yield_to_rivals(&self, route: &Route) -> Result<()> {
         let lock = route.table.bits();
         if !self.node.rivals.is_awaited(lock) {
             return Ok(());
@@ -39,10 +39,10 @@ impl DmTree {
     }
 
     /// The FIFO guard of a lock, when no client of this node has it and no other node waits.
-    pub(crate) fn try_turn(&self, route: &Route) -> Option<Turn> {
+    pub(crate) fn try_fifo_guard(&self, route: &Route) -> Option<Turn> {
         let lock = route.table.bits();
-        let turn = self.node.leaf_turns.try_turn(lock)?;
-        (!self.node.rivals.is_awaited(lock)).then_some(turn)
+        let fifo_guard = self.node.leaf_fifo.try_turn(lock)?;
+        (!self.node.rivals.is_awaited(lock)).then_some(fifo_guard)
     }
 
     /// Leaves a lock free until the waiting nodes have had it, or for a bounded time.
@@ -51,7 +51,7 @@ impl DmTree {
         let (rivals, lock) = (&self.node.rivals, route.table.bits());
         let last = self.ep.now() + LEFT_FOR_NS;
         let (mut until, mut before) = (0, None);
-        let (mut pause, longest) = LOOKS_AFTER_NS;
+        let (mut pause, longest) = PROBES_AFTER_NS;
         loop {
             let at = match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(at) => at,
@@ -81,7 +81,7 @@ impl DmTree {
                 return Ok(());
             }
             self.ep.check_deadline("leaf lock", route.leaf.bits())?;
-            self.pass();
+            self.quiescent_point();
             self.ep.sleep(pause).await;
             pause = (pause * 2).min(longest);
         }
@@ -106,7 +106,7 @@ impl DmTree {
         }
         let lock = route.table.bits();
         self.node.rivals.met(lock);
-        if tries == 0 || !tries.is_multiple_of(SAYS_EVERY) {
+        if tries == 0 || !tries.is_multiple_of(ANNOUNCE_EVERY) {
             return Ok(());
         }
         let Some(word) = self.own_wait_word(route, at) else { return Ok(()) };
@@ -123,8 +123,8 @@ impl DmTree {
 
     /// A waiting client has taken the lock: the stamp tells other nodes, and whether more clients
     /// of this node wait. Costs one load unless this node has announced a waiter.
-    pub(crate) fn say_taken(&self, route: &Route, at: GlobalAddr, turn: &Turn) {
-        let Some(next) = self.node.rivals.next(route.table.bits(), turn.is_awaited()) else {
+    pub(crate) fn announce_taken(&self, route: &Route, at: GlobalAddr, fifo_guard: &Turn) {
+        let Some(next) = self.node.rivals.next(route.table.bits(), fifo_guard.is_awaited()) else {
             return;
         };
         if let Some(word) = self.own_wait_word(route, at) {
@@ -134,13 +134,13 @@ impl DmTree {
     }
 
     /// The stamp words that a try for a lock reads along with it.
-    pub(crate) fn looks_at(
+    pub(crate) fn stamps_at(
         &self,
         route: &Route,
         at: GlobalAddr,
-        turn: &Turn,
+        fifo_guard: &Turn,
     ) -> Option<GlobalAddr> {
-        let looks = self.node.rivals.looks(route.table.bits(), || turn.is_awaited());
+        let looks = self.node.rivals.looks(route.table.bits(), || fifo_guard.is_awaited());
         looks.then(|| self.node.pool.wait_words(route.table, at)).flatten()
     }
 
@@ -150,7 +150,7 @@ impl DmTree {
     }
 
     /// As [`DmTree::try_for`] a leaf's lock, and READs the stamps in the same round trip.
-    pub(crate) async fn try_and_look(
+    pub(crate) async fn try_and_read_stamps(
         &self,
         lock: HeldLock,
         at: GlobalAddr,

@@ -15,7 +15,7 @@ use crate::maintain::Begun;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::node::Chore;
-use crate::recover_leaf::Looked;
+use crate::recover_leaf::Inspected;
 use crate::recover_tombstone::is_closed;
 use crate::unvalidated::Unvalidated;
 
@@ -394,8 +394,8 @@ impl DmTree {
         };
         let was = self.ep.cas(at, 0, 0).await?;
         if was != 0 {
-            if self.help_route(route).await? == Looked::Open {
-                self.node.push_chore(Chore::Look(*route));
+            if self.help_route(route).await? == Inspected::Open {
+                self.node.push_chore(Chore::Inspect(*route));
             }
             return Ok(None);
         }

@@ -1,9 +1,33 @@
 //! Point reads.
 //!
-//! (1) Entries that the mirror names are READ one by one: a valid, live entry of the route's life with this key is the answer,
-//! current at its sample. (2) No hit: `[CAS lock 0->0, READ table]` at the home; when the lock was free, the table is exact: its
-//! candidates are READ, and if none has the key, it was absent. (3) Lock held: the whole leaf is READ, and answers alone. So a
-//! read waits neither for a lock nor for a home.
+//! An operation on a key tries three sources, the cheapest first:
+//!
+//! 1. *Mirror.* The fingerprints in the cache name slots. Each is READ by itself. A valid, live
+//!    entry of the route's generation with this key is the answer, current at its sample: by P a
+//!    live entry of a published generation holds the key's current value. No hit proves nothing,
+//!    since a mirror may be stale.
+//! 2. *Table.* `[CAS lock 0->0, READ table]` at the table's owner. When the lock was free at the
+//!    CAS the table is exact (F) at that instant, or at a later WRITE inside this operation. Its
+//!    candidates are READ. One with the key is the answer. When none has it and every candidate
+//!    carries the table's version, the key was absent at the CAS. A candidate of another version
+//!    proves nothing: the key may have moved.
+//! 3. *Leaf.* When the lock is held, the whole leaf is READ until all its slots and its header
+//!    carry one version (S). It answers by itself, after hops over `forward` (the leaf is a
+//!    tombstone) and `next` (a split whose record is not there yet).
+//!
+//! So a read waits neither for a lock nor for an owner. It waits for a half-written image only, and
+//! repairs it when the writer has died.
+//!
+//! Generation and fences are checked at every step. A stale route meets another generation (L), or
+//! a leaf with other fences; then the route is read again from the bottom node. Hops carry no
+//! generation, so a tombstone reached by the route's own record is followed only when the parent
+//! still names it.
+//!
+//! An absence that no memory node has confirmed needs a lease that has not ended: an owner that was
+//! revoked, or this node's own memory, may serve old tables.
+//!
+//! A read writes nothing, so a crash of its client leaves nothing to recover. Readers of one key
+//! share one READ (single-flight); a leader that is dropped sends its members alone.
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
@@ -78,9 +102,9 @@ impl DmTree {
         let lease = match arrival {
             Arrival::Join(group) => {
                 Mark::ReadShared.hit();
-                let resting = self.rest();
+                let quiescent = self.quiescent_section();
                 let shared = group.share(&self.ep, out).await;
-                drop(resting);
+                drop(quiescent);
                 match shared {
                     Ok(shared) => {
                         let found = matches!(shared, Shared::Found(true));
@@ -94,9 +118,9 @@ impl DmTree {
                 }
             }
             Arrival::Lead(mut lease) => {
-                let resting = self.rest();
+                let quiescent = self.quiescent_section();
                 lease.begin(&self.ep).await?;
-                drop(resting);
+                drop(quiescent);
                 self.ep.point().await;
                 if !self.node.has(Mutant::DelegateLate) {
                     lease.seal(out);
@@ -276,7 +300,7 @@ impl DmTree {
             let h = leaf.header(self);
             let (into, next) = (h.into, h.next);
             let on = if !into.is_null() {
-                Mark::GetDead.hit();
+                Mark::GetTombstone.hit();
                 // A record that is older than this operation may name a tombstone whose successor
                 // is reclaimed already: `forward` carries no generation.
                 if leaf.addr == route.leaf && self.fresh_route(key).await?.leaf != route.leaf {

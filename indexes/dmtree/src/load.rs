@@ -128,23 +128,23 @@ impl DmTree {
         let g = self.node.g;
         self.check_lease()?;
         if self.node.has(Mutant::LoadCommitEarly) {
-            self.commit_into(l.route.leaf, first_leaf).await?;
+            self.commit_forward(l.route.leaf, first_leaf).await?;
         }
         self.ep.write_word(r0.addr.plus(g.next_at() as u64), root.bits()).await?;
-        self.commit_into(l.route.leaf, first_leaf).await?;
+        self.commit_forward(l.route.leaf, first_leaf).await?;
         if let Some(copy) = l.image.take() {
             // Without a table only the header tells a client with a stale record that the leaf is a
             // tombstone.
             self.blank(&copy, &l.table, first_leaf).await?;
         }
-        self.commit_into(r0.addr, root).await?;
+        self.commit_forward(r0.addr, root).await?;
         // A client that met the old node meanwhile has swung the root itself, and the tree may have
         // grown since.
         self.ep.cas(self.node.root.word, r0.addr.bits(), root.bits()).await?;
         let dead_inner = Grant { addr: r0.addr, generation: r0.ver.generation };
         self.node.cache.clear();
         self.unlock_inner(r0).await?;
-        let dead = l.route;
+        let tombstone = l.route;
         let pool = &self.node.pool;
         let closed = self.close_table(l).await?;
         pool.retire(&self.node.inner_arena, dead_inner);
@@ -152,10 +152,10 @@ impl DmTree {
             return Ok(taken.leaves.len() as u64);
         }
         pool.retire(
-            self.node.leaf_arena(dead.capacity),
-            Grant { addr: dead.leaf, generation: dead.generation },
+            self.node.leaf_arena(tombstone.capacity),
+            Grant { addr: tombstone.leaf, generation: tombstone.generation },
         );
-        self.retire_table(dead.table);
+        self.retire_table(tombstone.table);
         Ok(taken.leaves.len() as u64)
     }
 

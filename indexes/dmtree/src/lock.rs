@@ -1,8 +1,36 @@
-//! Leaf locks: a word at the table's home, touched by atomics only.
+//! Leaf locks: a word at the table's owner, touched by atomics only.
 //!
-//! A try whose outcome is unknown is decided by the tag: whoever reads his own tag back holds the lock. A lock whose holder is dead
-//! (its node is fenced everywhere), or has failed, is taken over by whoever meets it (`mend.rs`). While a table has no home its
-//! writers wait.
+//! Taking a lock:
+//!
+//! 1. A FIFO guard admits one client of this node at a time. It is taken in a quiescent section, so
+//!    that tables may move while the client queues.
+//! 2. A lock that other nodes wait for is left to them (`fair.rs`).
+//! 3. `[CAS lock 0->tag, READ table]`, one chain. The READ executes behind the CAS, so under the
+//!    lock the table is exact (F).
+//! 4. A table that is not the route's (leaf, generation, version, fence tag) means a stale route:
+//!    the lock is given back and the caller reads the route again. An unbuilt table is built by
+//!    `recover_leaf.rs`.
+//!
+//! Releasing it: `[WRITE table, CAS tag->0]` when fingerprints have changed, else the CAS alone. A
+//! WRITE is ordered before an atomic of the same chain, so the lock is never free while the table
+//! is old. Releases are detached. The lock word is never written, so no WRITE can overwrite another
+//! client's tag.
+//!
+//! *Unknown outcomes.* Each tag is used once. After a try whose outcome is unknown the client tries
+//! again with the same tag: a lock word that holds the client's own tag is the client's lock. Until
+//! the outcome is known the lock counts as tried for (`DmTree::tries`), also when the caller drops
+//! the future.
+//!
+//! *Abandoned locks.* A lock whose holder is dead (its node is revoked everywhere) or has failed is
+//! taken over by the next client that meets it, through `recover_leaf.rs`. While a table has no
+//! owner its writers wait, and let tables move meanwhile.
+//!
+//! A client waits for a leaf's lock only while it holds no other leaf's lock; a second one is taken
+//! by try. So leaf locks form no cycle. A waiter that waits for long reads what a repair would read
+//! (`stall_diagnosis.rs`), and fails with the name of a lost node instead of at its deadline.
+//!
+//! A crash of the holder leaves its tag in the word. The tag names node and incarnation, which is
+//! all that a survivor needs to tell whether the lock is abandoned.
 
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Effect, GlobalAddr, Result, Role, Stage, Step};
@@ -31,13 +59,13 @@ pub(crate) struct Locked {
     pub at: GlobalAddr,
     pub tag: LockTag,
     pub table: Table,
-    pub turn: LeafTurn,
+    pub fifo_guard: LeafFifoGuard,
     /// Without tables: the leaf as READ under the lock.
     pub image: Option<LeafCopy>,
 }
 
 /// The FIFO guard of a leaf's lock, among the clients of a node.
-pub(crate) enum LeafTurn {
+pub(crate) enum LeafFifoGuard {
     /// The lock is a table's.
     Table(Turn),
     /// The lock is a word of a memory node.
@@ -61,21 +89,23 @@ impl DmTree {
     /// leaf's lock.
     pub(crate) async fn lock_route(&self, route: &Route) -> Result<Option<Locked>> {
         if !self.node.has_tables() {
-            return self.lock_by_word(route).await;
+            return self.lock_by_lock_word(route).await;
         }
         self.ep.stage_cost(Stage::LocalQueue, 1);
-        let resting = self.rest();
-        let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
-        drop(resting);
+        let quiescent = self.quiescent_section();
+        let fifo_guard = self.node.leaf_fifo.turn(&self.ep, route.table.bits()).await?;
+        drop(quiescent);
         self.ep.point().await;
-        self.let_others_in(route).await?;
+        self.yield_to_rivals(route).await?;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = self.next_tag();
         // The cell at which an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
             let tried = match self.node.pool.resolve(&self.ep, route.table).await {
-                Ok(at) => (at, self.try_lock((route, &turn), at, tag, doubt == Some(at)).await),
+                Ok(at) => {
+                    (at, self.try_lock((route, &fifo_guard), at, tag, doubt == Some(at)).await)
+                }
                 Err(e) if is_away(&e) => {
                     Mark::Unowned.hit();
                     (GlobalAddr::NULL, Err(e))
@@ -85,12 +115,19 @@ impl DmTree {
             match tried {
                 (at, Ok(Tried::Got(table))) => {
                     self.hold(tag, Lockable::Leaf(*route));
-                    self.say_taken(route, at, &turn);
-                    let turn = LeafTurn::Table(turn);
-                    return Ok(Some(Locked { route: *route, at, tag, table, turn, image: None }));
+                    self.announce_taken(route, at, &fifo_guard);
+                    let fifo_guard = LeafFifoGuard::Table(fifo_guard);
+                    return Ok(Some(Locked {
+                        route: *route,
+                        at,
+                        tag,
+                        table,
+                        fifo_guard,
+                        image: None,
+                    }));
                 }
                 (at, Ok(Tried::Stale)) => {
-                    self.say_taken(route, at, &turn);
+                    self.announce_taken(route, at, &fifo_guard);
                     return Ok(None);
                 }
                 (at, Ok(Tried::Unbuilt)) => {
@@ -117,7 +154,7 @@ impl DmTree {
             }
             self.retried.set(true);
             self.recover_locks_while_waiting().await;
-            self.pass();
+            self.quiescent_point();
             self.pause(&mut backoff, route, doubt.is_some()).await?;
             if doubt.is_none() {
                 // The last try may have been given back in vain, and its lock be abandoned.
@@ -149,20 +186,22 @@ impl DmTree {
     /// for it on this node.
     pub(crate) async fn try_lock_route(&self, route: &Route) -> Result<Option<Locked>> {
         if !self.node.has_tables() {
-            return self.try_lock_by_word(route).await;
+            return self.try_lock_by_lock_word(route).await;
         }
-        let Some(turn) = self.node.leaf_turns.try_turn(route.table.bits()) else { return Ok(None) };
+        let Some(fifo_guard) = self.node.leaf_fifo.try_turn(route.table.bits()) else {
+            return Ok(None);
+        };
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
             Ok(at) => at,
             Err(e) if is_away(&e) => return Ok(None),
             Err(e) => return Err(e),
         };
         let tag = self.next_tag();
-        match self.try_lock((route, &turn), at, tag, false).await {
+        match self.try_lock((route, &fifo_guard), at, tag, false).await {
             Ok(Tried::Got(table)) => {
                 self.hold(tag, Lockable::Leaf(*route));
-                let turn = LeafTurn::Table(turn);
-                Ok(Some(Locked { route: *route, at, tag, table, turn, image: None }))
+                let fifo_guard = LeafFifoGuard::Table(fifo_guard);
+                Ok(Some(Locked { route: *route, at, tag, table, fifo_guard, image: None }))
             }
             Ok(_) => Ok(None),
             Err(e) => {
@@ -177,7 +216,7 @@ impl DmTree {
     /// `doubt`: an earlier try with this tag may have succeeded.
     async fn try_lock(
         &self,
-        (route, turn): (&Route, &Turn),
+        (route, fifo_guard): (&Route, &Turn),
         at: GlobalAddr,
         tag: LockTag,
         doubt: bool,
@@ -186,13 +225,14 @@ impl DmTree {
         self.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
         let body = at.plus(BODY_AT as u64);
-        let (was, body, said) = match self.looks_at(route, at, turn) {
+        let (was, body, said) = match self.stamps_at(route, at, fifo_guard) {
             None => {
                 let (was, body) = self.try_for(lock, (at, 0), body, len).await?;
                 (was, body, None)
             }
             Some(words) => {
-                let (was, body, said) = self.try_and_look(lock, at, (body, len), words).await?;
+                let (was, body, said) =
+                    self.try_and_read_stamps(lock, at, (body, len), words).await?;
                 (was, body, Some(said))
             }
         };
@@ -221,12 +261,14 @@ impl DmTree {
 
     /// Unlocks a leaf whose table has not changed.
     pub(crate) async fn unlock(&self, l: Locked) -> Result<()> {
-        let turn = match l.turn {
-            LeafTurn::Word(turn) => return self.unlock_word(l.at, l.tag, turn).await,
-            LeafTurn::Table(turn) => turn,
+        let fifo_guard = match l.fifo_guard {
+            LeafFifoGuard::Word(fifo_guard) => {
+                return self.unlock_lock_word(l.at, l.tag, fifo_guard).await;
+            }
+            LeafFifoGuard::Table(fifo_guard) => fifo_guard,
         };
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
-        let hook = self.leaf_hook.watch(lock, Some(turn));
+        let hook = self.leaf_hook.watch(lock, Some(fifo_guard));
         let done = self.ep.release(cas(l.at, l.tag.0, 0), hook).await;
         self.released(l.tag, done)
     }
@@ -246,14 +288,16 @@ impl DmTree {
 
     /// Writes the table and unlocks behind it: WRITE->atomic is ordered.
     pub(crate) async fn unlock_with_table(&self, mut l: Locked) -> Result<()> {
-        let turn = match l.turn {
-            LeafTurn::Word(turn) => return self.unlock_word(l.at, l.tag, turn).await,
-            LeafTurn::Table(turn) => turn,
+        let fifo_guard = match l.fifo_guard {
+            LeafFifoGuard::Word(fifo_guard) => {
+                return self.unlock_lock_word(l.at, l.tag, fifo_guard).await;
+            }
+            LeafFifoGuard::Table(fifo_guard) => fifo_guard,
         };
         let mut body = self.ep.buf(Table::body_len(l.route.capacity) as u32).await?;
         l.table.body(l.route.table, &mut body);
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
-        let hook = self.leaf_hook.watch(lock, Some(turn));
+        let hook = self.leaf_hook.watch(lock, Some(fifo_guard));
         if self.node.has(Mutant::UnlockBesideTable) {
             self.ep.detach(write(l.at.plus(BODY_AT as u64), body), None);
             self.ep.detach(cas(l.at, l.tag.0, 0), hook);

@@ -144,7 +144,7 @@ impl DmTree {
                 Ok(())
             }
             Chore::Gc => Ok(()),
-            Chore::Look(route) => Box::pin(self.sweep_leaf(&route)).await.map(|_| ()),
+            Chore::Inspect(route) => Box::pin(self.sweep_leaf(&route)).await.map(|_| ()),
             Chore::RecoverLock(h) => Box::pin(self.recover_lock(h)).await,
             Chore::Merge(key) => Box::pin(self.merge_leaf(&key)).await,
             Chore::MergeInner(key, level) => Box::pin(self.merge_inner(&key, level)).await,
@@ -190,8 +190,8 @@ impl DmTree {
                 done
             }
             Chore::Unlink { lo, leaf, generation, capacity, table } => {
-                let dead = Grant { addr: leaf, generation };
-                if !self.unlink(&lo, dead, capacity, table).await? {
+                let tombstone = Grant { addr: leaf, generation };
+                if !self.unlink(&lo, tombstone, capacity, table).await? {
                     self.node.push_chore(Chore::Unlink { lo, leaf, generation, capacity, table });
                 }
                 Ok(())

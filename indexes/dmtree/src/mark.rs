@@ -41,7 +41,7 @@ impl DmTree {
                     gc_run.live.add(Span::object(node.addr, bytes));
                     let keys = records.iter().map(|r| r.key);
                     [h.lo, h.hi].into_iter().chain(keys).for_each(|s| mark_stored(s, gc_run));
-                    self.mark_dead_nodes(h.next, gc_run).await?;
+                    self.mark_inner_tombstones(h.next, gc_run).await?;
                     return Ok(hi);
                 }
             }
@@ -51,7 +51,7 @@ impl DmTree {
     }
 
     /// Marks tombstones of inner nodes that are still linked.
-    async fn mark_dead_nodes(&self, first: GlobalAddr, gc_run: &mut GcRun) -> Result<()> {
+    async fn mark_inner_tombstones(&self, first: GlobalAddr, gc_run: &mut GcRun) -> Result<()> {
         let bytes = u64::from(self.node.inner_arena.key().object_bytes);
         let mut at = first;
         while !at.is_null() {
@@ -92,7 +92,7 @@ impl DmTree {
         self.mark_copy(&leaf, gc_run);
         let h = leaf.header(self);
         let hi = self.fence_bytes(h.hi).await?;
-        self.mark_dead_leaves(h.next, hi.as_deref(), gc_run).await?;
+        self.mark_leaf_tombstones(h.next, hi.as_deref(), gc_run).await?;
         Ok(hi)
     }
 
@@ -115,7 +115,7 @@ impl DmTree {
     }
 
     /// Marks tombstones of leaves that are still linked, by `next` or by each other.
-    async fn mark_dead_leaves(
+    async fn mark_leaf_tombstones(
         &self,
         first: GlobalAddr,
         begin: Option<&[u8]>,

@@ -1,8 +1,33 @@
 //! Merging two small neighbours, A <- B, under one parent node.
 //!
-//! Locks: A, then B by try only, then the parent (so that nothing can go wrong after the commit). m1: B's entries into free
-//! slots of A, staged. m2: B.into = A commits. m3: A's image: upper fence of B, range one on, staged entries live, next still B.
-//! m4: B's slots free. m5: A.next = B.next. m6: B's record goes. m7: tables, unlock, B is retired. Each step is awaited.
+//! Locks: A, then B by try only, then the parent, so that no step after the commit can fail for
+//! want of memory. Each step is awaited before the next:
+//!
+//! - m1: B's entries are written into free slots of A, staged. A reader ignores staged slots.
+//! - m2: `B.forward = A` commits. From here on A answers for both ranges.
+//! - m3: A's image: upper fence of B, range one on, staged entries live, `next` still B.
+//! - m4: B's slots are freed, under the next range.
+//! - m5: `A.next = B.next`.
+//! - m6: B's record is removed from the parent, which is unlocked.
+//! - m7: A's table and unlock; B's table is closed, awaited; B, its table and its fence blocks are
+//!   retired.
+//!
+//! P holds because m1 is awaited before m2: at the commit A holds every entry of B, and until m4
+//! both copies are frozen, since both leaves are locked. B must be A's `next` and not the first
+//! child of its parent, because a parent's first record defines where the parent begins.
+//!
+//! A crash before m2 leaves staged slots in A and nothing else; recovery drops them (R: an unlocked
+//! leaf has no staged slot). A crash after m2 leaves a tombstone whose forwarding pointer names A
+//! while `A.next` is still B: recovery of A redoes m3 to m7 from the memory nodes
+//! (`recover_leaf.rs`, `recover_tombstone.rs`). Recovery of B first hands over to A's. `A.next` is
+//! the last link to B, and m5 follows m4, so a reader that hops to B finds a whole image.
+//!
+//! Inner nodes merge likewise: parent first, then A and B by try; `B.forward = A`, A's image, B's
+//! image, `A.next`, the record. Records that A has already stay at their places, so that a torn
+//! WRITE of A loses none.
+//!
+//! A merge is maintenance work. One that finds a neighbour busy or too large gives up, and the next
+//! delete queues it again.
 
 use dmtree_fabric::verb::{VerbVec, write as write_verb, write_word};
 use dmtree_fabric::{GlobalAddr, Result, Step};
@@ -179,7 +204,7 @@ impl DmTree {
             copy.copy_from_slice(&early);
             self.ep.write(copy_a.addr, copy).await?;
         }
-        self.commit_into(copy_b.addr, copy_a.addr).await?; // m2
+        self.commit_forward(copy_b.addr, copy_a.addr).await?; // m2
         self.ep.write(copy_a.addr, image).await?; // m3
         if !self.node.has(Mutant::MergeNoBlank) {
             self.blank(copy_b, &b.table, copy_a.addr).await?; // m4
@@ -199,16 +224,18 @@ impl DmTree {
         a.table.fence = fence_tag(hi.as_deref());
         let route_a = Route { fence: a.table.fence, ..a.route };
         self.fill_mirror(&low_a, &route_a, a.table.fps());
-        let dead = b.route;
+        let tombstone = b.route;
         self.unlock_with_table(a).await?; // m7
         if !self.close_table(b).await? {
             return Ok(());
         }
-        let arena = self.node.leaf_arena(dead.capacity);
+        let arena = self.node.leaf_arena(tombstone.capacity);
         if !self.node.has(Mutant::RetireMergedEarly) {
-            self.node.pool.retire(arena, Grant { addr: dead.leaf, generation: dead.generation });
+            self.node
+                .pool
+                .retire(arena, Grant { addr: tombstone.leaf, generation: tombstone.generation });
         }
-        self.retire_table(dead.table);
+        self.retire_table(tombstone.table);
         self.retire_fence(&FenceArea::lo_of(&g, &copy_b.bytes));
         self.retire_fence(&record_key);
         if few {
@@ -334,11 +361,11 @@ impl DmTree {
         self.remove_record(parent, index).await?;
         put_u64(&mut image_a, g.next_at(), next.bits());
         self.cache_inner(a.addr, &image_a).await?;
-        let dead = Grant { addr: b.addr, generation: b.ver.generation };
+        let tombstone = Grant { addr: b.addr, generation: b.ver.generation };
         let is_bottom = a.level == 1;
         self.unlock_inner(a).await?;
         self.unlock_inner(b).await?;
-        self.node.pool.retire(&self.node.inner_arena, dead);
+        self.node.pool.retire(&self.node.inner_arena, tombstone);
         self.retire_fence(&lo_b);
         self.retire_fence(&record_key);
         if is_bottom {

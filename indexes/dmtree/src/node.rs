@@ -17,17 +17,17 @@ use crate::format::Geometry;
 use crate::format::inner::Child;
 use crate::format::table::LockTag;
 use crate::gc::GcRun;
+use crate::lock_word_mode::LeafLockWords;
 use crate::mutants::{Mutant, Mutants};
 use crate::options::{Options, Tables};
-use crate::words::Words;
 
 /// Kinds of arenas: the content of a chunk.
 const KIND_INNER: u8 = 1;
 const KIND_LEAF: u8 = 2;
 /// FIFO mutexes for leaf locks.
-const TURNS: usize = 4096;
+const LEAF_FIFOS: usize = 4096;
 /// FIFO mutexes for the locks of the inner nodes of each level.
-const INNER_TURNS: usize = 256;
+const INNER_FIFOS: usize = 256;
 /// Slots for groups of readers, and as many for groups of writers. Few enough to stay in a core's
 /// cache: two keys that share a slot only miss a chance to share a verb.
 const GROUPS: usize = 1024;
@@ -58,7 +58,7 @@ pub(crate) enum Chore {
     /// An operation has failed while it held this lock: what it covers needs recovery.
     RecoverLock(HeldLock),
     /// A sweep could not tell whether this leaf has a table.
-    Look(Route),
+    Inspect(Route),
     /// Lost memory of dead nodes needs a garbage collection, once the sweep of one node for all has
     /// ended.
     Gc,
@@ -82,16 +82,16 @@ pub struct DmNode {
     pub(crate) g: Geometry,
     pub(crate) root: Root,
     pub(crate) cache: NodeCache,
-    pub(crate) leaf_turns: Arc<TurnTable>,
+    pub(crate) leaf_fifo: Arc<TurnTable>,
     /// How far this node is ahead of others at the locks of leaves.
     pub(crate) rivals: Rivals,
-    pub(crate) inner_turns: Arc<TurnTable>,
+    pub(crate) inner_fifo: Arc<TurnTable>,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
     pub(crate) inner_arena: Arc<Arena>,
     leaf_arenas: Vec<(usize, Arc<Arena>)>,
     /// Lock-word mode: the locks of leaves, once their place is known.
-    pub(crate) words: OnceLock<Words>,
+    pub(crate) lock_words: OnceLock<LeafLockWords>,
     /// Counts the tags of changes of whole leaves.
     pub(crate) changes: AtomicU32,
     /// By tag, and by word where a tag is one for many words.
@@ -145,9 +145,9 @@ impl DmNode {
             g,
             root,
             cache: NodeCache::new(cx.cache_bytes),
-            leaf_turns: TurnTable::new(TURNS),
-            rivals: Rivals::new(cx.pool.cn().bits(), TURNS),
-            inner_turns: TurnTable::ranked(Rank(MAX_LEVELS as u8), INNER_TURNS),
+            leaf_fifo: TurnTable::new(LEAF_FIFOS),
+            rivals: Rivals::new(cx.pool.cn().bits(), LEAF_FIFOS),
+            inner_fifo: TurnTable::ranked(Rank(MAX_LEVELS as u8), INNER_FIFOS),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             inner_arena: arena(KIND_INNER, g.inner_bytes()),
@@ -156,7 +156,7 @@ impl DmNode {
                 .into_iter()
                 .map(|c| (c, arena(KIND_LEAF, g.leaf_bytes(c))))
                 .collect(),
-            words: OnceLock::new(),
+            lock_words: OnceLock::new(),
             changes: AtomicU32::new(0),
             abandoned_locks: Mutex::default(),
             recover_lock_at: AtomicU64::new(u64::MAX),
@@ -351,7 +351,7 @@ impl DmNode {
         let mut chores = self.chores.lock().expect("no panic under this lock");
         let wanted = matches!(
             chore,
-            Chore::Unlink { .. } | Chore::RecoverLock(_) | Chore::Look(_) | Chore::Sweep(_)
+            Chore::Unlink { .. } | Chore::RecoverLock(_) | Chore::Inspect(_) | Chore::Sweep(_)
         );
         if wanted || (chores.len() < MAX_CHORES && !chores.contains(&chore)) {
             chores.push_back(chore);

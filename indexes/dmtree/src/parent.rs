@@ -1,8 +1,32 @@
 //! Inner nodes: adding and removing records, splitting, growing a new root.
 //!
-//! A node is locked by a word of its own; who waits for an inner lock while holding another waits for one of a higher level (the turns
-//! at inner locks are ranked by level). Readers check fences and hop right. An inner split
-//! has the form of a leaf's: image of N', N.next = N' commits, image of N, unlock, then the record of N' one level up.
+//! An inner node is locked by a word of its own, taken by `[CAS lock 0->tag, READ node]` behind a
+//! FIFO guard. A client that waits for an inner lock while it holds another waits for one of a
+//! higher level, and FIFO guards of inner locks are ranked by level; so inner locks form no cycle.
+//! The lock word lies inside the image, and images are written around it: the word is touched by
+//! atomics only.
+//!
+//! - *Add a record*: WRITE the record into a free place, unlock behind it in the same chain.
+//!   Records are unsorted and each is valid alone, so one WRITE changes one record.
+//! - *Remove a record*: WRITE word0 = free, unlock behind it.
+//! - *Split N*: WRITE N', awaited; then one chain: `N.next = N'` (the commit), N's image around the
+//!   lock word, CAS unlock; then the record of N' one level up, without N's lock.
+//! - *New root*: WRITE the root with two records, then change the root word by compare-and-swap. A
+//!   client that loses the race gives its node back and inserts into the level that it finds.
+//!
+//! R holds for inner nodes as for leaves: in an unlocked node `hi` is `next`'s `lo`, and the
+//! sibling's record is one level up unless memory was short. Until the record is there the right
+//! link keeps N' reachable, and a chore adds the record. S: all records of a node carry its range;
+//! a change of the node's range rewrites every word0, so an image that mixes two versions is
+//! refused.
+//!
+//! The parent's lock decides between clients that publish the same child: under it, a record with
+//! the child's key means that the child was published already, and a child that is a tombstone by
+//! now gets no record.
+//!
+//! A crash under the lock leaves a torn record, a half split or a node that misses a sibling's
+//! record. The next client that meets the abandoned lock, or a sweep, repairs it
+//! (`recover_inner.rs`).
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, NodeId, Result, Stage, Step};
@@ -23,7 +47,7 @@ use crate::node::Chore;
 pub(crate) struct LockedInner {
     pub addr: GlobalAddr,
     pub tag: LockTag,
-    pub turn: Turn,
+    pub fifo_guard: Turn,
     pub ver: Ver,
     pub level: u8,
     pub hi: Option<Vec<u8>>,
@@ -90,7 +114,7 @@ impl DmTree {
         level: u8,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
-        let mut turn = self.inner_turn(addr, level).await?;
+        let mut fifo_guard = self.inner_fifo_guard(addr, level).await?;
         let lock = addr.plus(g.inner_lock_at() as u64);
         let mut backoff = self.ep.backoff("inner lock", lock);
         let (tag, bytes) = loop {
@@ -109,23 +133,23 @@ impl DmTree {
             }
             if self.node.is_lock_recovery_due(self.ep.now()) {
                 // The repair may need this very FIFO guard.
-                drop(turn);
+                drop(fifo_guard);
                 self.recover_locks_while_waiting().await;
-                turn = self.inner_turn(addr, level).await?;
+                fifo_guard = self.inner_fifo_guard(addr, level).await?;
             }
-            self.pass();
+            self.quiescent_point();
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
                 Box::pin(self.diagnose_stall_inner(addr)).await?;
             }
             backoff.step().await?;
         };
         self.hold(tag, Lockable::Inner(addr));
-        self.open_inner(addr, generation, level, tag, turn, bytes).await
+        self.open_inner(addr, generation, level, tag, fifo_guard, bytes).await
     }
 
-    async fn inner_turn(&self, addr: GlobalAddr, level: u8) -> Result<Turn> {
-        let _resting = self.rest();
-        self.node.inner_turns.turn_of(&self.ep, Rank(level), addr.bits()).await
+    async fn inner_fifo_guard(&self, addr: GlobalAddr, level: u8) -> Result<Turn> {
+        let _quiescent = self.quiescent_section();
+        self.node.inner_fifo.turn_of(&self.ep, Rank(level), addr.bits()).await
     }
 
     /// A failed try may have taken the lock: it leaves an abandoned lock.
@@ -143,7 +167,7 @@ impl DmTree {
         generation: Option<u16>,
         level: u8,
         tag: LockTag,
-        turn: Turn,
+        fifo_guard: Turn,
         bytes: dmtree_fabric::Sampled,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
@@ -158,7 +182,7 @@ impl DmTree {
         let Ok((ver, bytes)) = checked else {
             // Stale, or freed and reused: give the lock back.
             Mark::InnerLockStale.hit();
-            self.release_inner(addr, tag, turn).await?;
+            self.release_inner(addr, tag, fifo_guard).await?;
             return Ok(None);
         };
         let bytes = bytes.into_buf();
@@ -171,18 +195,19 @@ impl DmTree {
             records.push(Held { key, area, index: r.index, child: r.child });
         }
         records.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(Some(LockedInner { addr, tag, turn, ver, level, hi, bytes, records }))
+        Ok(Some(LockedInner { addr, tag, fifo_guard, ver, level, hi, bytes, records }))
     }
 
-    async fn release_inner(&self, addr: GlobalAddr, tag: LockTag, turn: Turn) -> Result<()> {
+    async fn release_inner(&self, addr: GlobalAddr, tag: LockTag, fifo_guard: Turn) -> Result<()> {
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
-        let hook = self.inner_hook.watch(HeldLock { tag, on: Lockable::Inner(addr) }, Some(turn));
+        let hook =
+            self.inner_hook.watch(HeldLock { tag, on: Lockable::Inner(addr) }, Some(fifo_guard));
         let done = self.ep.release(cas(lock, tag.0, 0), hook).await;
         self.released(tag, done)
     }
 
     pub(crate) async fn unlock_inner(&self, n: LockedInner) -> Result<()> {
-        self.release_inner(n.addr, n.tag, n.turn).await
+        self.release_inner(n.addr, n.tag, n.fifo_guard).await
     }
 
     /// Adds the record of a child to the level above it (`level`), unless it is there. Splits full
@@ -212,7 +237,7 @@ impl DmTree {
             if level > 1 {
                 let h = self.unvalidated_header(child.addr).await?;
                 if h.ver.generation != child.generation || !h.into.is_null() {
-                    Mark::PublishDead.hit();
+                    Mark::PublishTombstone.hit();
                     return self.unlock_inner(n).await;
                 }
             }
@@ -258,7 +283,7 @@ impl DmTree {
             self.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
         }
         self.let_go(n.tag);
-        drop(n.turn);
+        drop(n.fifo_guard);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
     }
@@ -277,7 +302,7 @@ impl DmTree {
         self.check_lease()?;
         self.ep.chain(list).await?;
         self.let_go(n.tag);
-        drop(n.turn);
+        drop(n.fifo_guard);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
     }
@@ -361,7 +386,7 @@ impl DmTree {
         let publish = self.begun(Chore::PublishInner(separator.clone(), n.level, child));
         self.write_inner(&n, lower, grant.addr).await?;
         self.let_go(n.tag);
-        drop(n.turn);
+        drop(n.fifo_guard);
         self.cache_inner(n.addr, &lower_bytes).await?;
         self.cache_inner(grant.addr, &upper_bytes).await?;
         let published = Box::pin(self.insert_record(n.level + 1, &separator, &child)).await;
@@ -517,7 +542,7 @@ impl DmTree {
         generation: u16,
         level: u8,
     ) -> Result<Option<LockedInner>> {
-        let Some(turn) = self.node.inner_turns.try_turn_of(Rank(level), addr.bits()) else {
+        let Some(fifo_guard) = self.node.inner_fifo.try_turn_of(Rank(level), addr.bits()) else {
             return Ok(None);
         };
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
@@ -531,7 +556,7 @@ impl DmTree {
             return Ok(None);
         }
         self.hold(tag, Lockable::Inner(addr));
-        self.open_inner(addr, Some(generation), level, tag, turn, bytes).await
+        self.open_inner(addr, Some(generation), level, tag, fifo_guard, bytes).await
     }
 
     /// Writes an image around the lock word, which is touched by atomics only.

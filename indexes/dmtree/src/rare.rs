@@ -193,13 +193,13 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
                 gone.push((low, child));
             }
         }
-        let before = hits(Mark::PublishDead);
+        let before = hits(Mark::PublishTombstone);
         let merged = gone.len() as u64;
         for (low, child) in gone {
             let _pin = c.pin();
             c.insert_record(2, &low, &child).await.expect("there is nothing to do");
         }
-        assert!(merged > 0 && hits(Mark::PublishDead) == before + merged, "{merged} merged");
+        assert!(merged > 0 && hits(Mark::PublishTombstone) == before + merged, "{merged} merged");
     });
 }
 
@@ -232,9 +232,9 @@ fn a_tombstone_is_closed_when_its_fence_is_gone() {
                 block::fill(b, &mut bytes, &long_key(77), &[]);
             }
             let fence = replace(&c, b.addr(), &bytes).await;
-            let before = hits(Mark::RecoverDeadLate);
-            assert!(!c.finish_dead(&route, &h, at, 0).await.expect("works"));
-            assert_eq!(hits(Mark::RecoverDeadLate), before + 1, "another key: {other_key}");
+            let before = hits(Mark::RecoverTombstoneLate);
+            assert!(!c.finish_tombstone(&route, &h, at, 0).await.expect("works"));
+            assert_eq!(hits(Mark::RecoverTombstoneLate), before + 1, "another key: {other_key}");
             assert!(matches!(c.ep.cas(at, 0, 0).await, Ok(0)), "unlocked");
             replace(&c, b.addr(), &fence).await;
             drop(pin);

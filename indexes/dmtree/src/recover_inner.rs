@@ -123,7 +123,7 @@ impl DmTree {
         };
         if merged {
             Mark::RecoverInnerMerge.hit();
-            self.take_in(h.next, &mut kept).await?;
+            self.absorb(h.next, &mut kept).await?;
         } else if !h.whole || h.hi != hi {
             Mark::RecoverInnerSplit.hit();
         }
@@ -186,7 +186,7 @@ impl DmTree {
     }
 
     /// The records of a neighbour that was being merged in, as far as they are not here yet.
-    async fn take_in(&self, b: GlobalAddr, kept: &mut Vec<Kept>) -> Result<()> {
+    async fn absorb(&self, b: GlobalAddr, kept: &mut Vec<Kept>) -> Result<()> {
         let g = self.node.g;
         let bytes = self.ep.read(b, g.inner_image() as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
@@ -237,7 +237,7 @@ impl DmTree {
             if successor.lo == child.lo && child.level == 0 {
                 // Invariant B: older copies of the successor's keys are blank before it is
                 // published.
-                Mark::RecoverDeadEarly.hit();
+                Mark::RecoverRelocation.hit();
                 self.blank_unvalidated(r.child.addr, &child).await?;
             }
             let named = kept.iter().any(|k| k.child.addr == at);
@@ -315,8 +315,8 @@ impl DmTree {
         let was = self.ep.cas(lock, 0, 0).await?;
         if self.node.is_abandoned(was) && self.ep.cas(lock, was, 0).await? == was {
             self.node.adopted(LockTag(was));
-            let dead = Grant { addr, generation: b.ver.generation };
-            self.node.pool.retire(&self.node.inner_arena, dead);
+            let tombstone = Grant { addr, generation: b.ver.generation };
+            self.node.pool.retire(&self.node.inner_arena, tombstone);
         }
         Ok(())
     }

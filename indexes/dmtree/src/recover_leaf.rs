@@ -21,7 +21,7 @@ use crate::node::Chore;
 use crate::unvalidated::Unvalidated;
 
 /// The state of a damaged leaf, and the image it is to get.
-struct Remains {
+struct DamagedLeaf {
     /// The image, with restored slots.
     image: Vec<u8>,
     header: Unvalidated,
@@ -52,7 +52,11 @@ impl DmTree {
         if !h.into.is_null() && !self.node.has(Mutant::RecoverWithoutSuccessor) {
             // The cell of a tombstone's unbuilt table may belong to another leaf by now: it is left
             // alone.
-            return if was == 0 { Ok(false) } else { self.finish_dead(route, &h, at, was).await };
+            return if was == 0 {
+                Ok(false)
+            } else {
+                self.finish_tombstone(route, &h, at, was).await
+            };
         }
         let tag = self.next_tag();
         let Some((tag, body)) = self.take_over(route, at, was, tag).await? else { return Ok(true) };
@@ -104,7 +108,7 @@ impl DmTree {
         tag: LockTag,
     ) -> Result<Option<(LockTag, View)>> {
         if !self.node.has_tables() {
-            let taken = self.take_word_over(route, at, was).await?;
+            let taken = self.take_over_lock_word(route, at, was).await?;
             return Ok(taken.map(|tag| (tag, View::Unbuilt)));
         }
         let len = Table::body_len(route.capacity);
@@ -144,26 +148,26 @@ impl DmTree {
     }
 
     /// Repairs the leaf of a route if its lock is abandoned or its table unbuilt.
-    pub(crate) async fn help_route(&self, route: &Route) -> Result<Looked> {
+    pub(crate) async fn help_route(&self, route: &Route) -> Result<Inspected> {
         let before = self.locks();
-        let helped = self.look_and_recover(route).await;
+        let helped = self.inspect_and_recover(route).await;
         if helped.is_err() {
             self.leave_since(&before);
         }
         helped
     }
 
-    pub(crate) async fn look_and_recover(&self, route: &Route) -> Result<Looked> {
+    pub(crate) async fn inspect_and_recover(&self, route: &Route) -> Result<Inspected> {
         if !self.node.has_tables() {
-            return Box::pin(self.help_by_word(route)).await.map(|()| Looked::Done);
+            return Box::pin(self.help_by_lock_word(route)).await.map(|()| Inspected::Done);
         }
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
-            Err(e) if is_away(&e) => return Ok(Looked::Open),
+            Err(e) if is_away(&e) => return Ok(Inspected::Open),
             at => at?,
         };
         let len = Table::body_len(route.capacity);
         let (was, body) = match self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await {
-            Err(e) if is_away(&e) => return Ok(Looked::Open),
+            Err(e) if is_away(&e) => return Ok(Inspected::Open),
             got => got?,
         };
         let unbuilt =
@@ -172,11 +176,11 @@ impl DmTree {
             Mark::HelpLeaf.hit();
             let recovered = self.recover_leaf(route, at, was).await?;
             if !recovered && was == 0 {
-                self.help_dead(route).await?;
+                self.help_tombstone(route).await?;
             }
-            return Ok(if recovered { Looked::Open } else { Looked::Done });
+            return Ok(if recovered { Inspected::Open } else { Inspected::Done });
         }
-        Ok(if unbuilt() { Looked::Open } else { Looked::Done })
+        Ok(if unbuilt() { Inspected::Open } else { Inspected::Done })
     }
 
     /// This operation holds the leaf's lock: repairs leaf, neighbours, parent and table, and
@@ -205,7 +209,7 @@ impl DmTree {
             false => (hi, next),
         };
         let high = self.fence_key(&hi).await?;
-        let mut left = self.sift(route, image, header, merged, high.as_deref()).await?;
+        let mut left = self.classify_slots(route, image, header, merged, high.as_deref()).await?;
         let moved = left.header.hi != hi || left.header.next != next || !left.header.whole;
         let mut ver = Ver { generation: route.generation, range: left.range };
         if left.damaged || moved || merged {
@@ -262,14 +266,14 @@ impl DmTree {
     }
 
     /// Separates the slots that stay from those that go.
-    async fn sift(
+    async fn classify_slots(
         &self,
         route: &Route,
         mut image: Vec<u8>,
         header: Unvalidated,
         merged: bool,
         high: Option<&[u8]>,
-    ) -> Result<Remains> {
+    ) -> Result<DamagedLeaf> {
         let g = self.node.g;
         let (mut damaged, mut range) = (false, header.ver.range);
         let mut kept = Vec::new();
@@ -311,14 +315,14 @@ impl DmTree {
             }
             kept.push((i, key));
         }
-        Ok(Remains { image, header, kept, damaged, range })
+        Ok(DamagedLeaf { image, header, kept, damaged, range })
     }
 
     /// WRITEs the leaf anew under one version. Only word0s, the upper fence and `next` differ from what is there.
     async fn restamp(
         &self,
         route: &Route,
-        left: &mut Remains,
+        left: &mut DamagedLeaf,
         hi: &FenceArea,
         next: GlobalAddr,
         ver: Ver,
@@ -384,7 +388,7 @@ impl DmTree {
 
 /// Result of checking a leaf's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Looked {
+pub(crate) enum Inspected {
     /// The table is there and its lock holder lives, or the leaf is a tombstone.
     Done,
     /// Unknown: the owner is away, or a live client has locked an unbuilt table. That client may

@@ -101,7 +101,7 @@ impl DmTree {
             Lockable::Word(at) => {
                 let was = self.ep.cas(at, 0, 0).await?;
                 if was == h.tag.0 {
-                    self.recover_word(at, was).await?;
+                    self.recover_lock_word(at, was).await?;
                     // The outcome of the take-over may be unknown.
                     if self.ep.cas(at, 0, 0).await? == was {
                         self.node.push_chore(Chore::RecoverLock(h));

@@ -14,18 +14,18 @@ use crate::node::Chore;
 use crate::unvalidated::Unvalidated;
 
 /// Pause before a busy or unreachable successor is checked again, ns.
-const LOOK_AGAIN_NS: u64 = 20_000;
+const INSPECT_AGAIN_NS: u64 = 20_000;
 
 impl DmTree {
     /// A tombstone whose lock was lost with its table's owner, and which the lock holder was
     /// blanking: readers cannot pass it while it is torn. All repairs write the same, so no lock is
     /// needed; it is not reused while this operation runs.
-    pub(crate) async fn help_dead(&self, route: &Route) -> Result<()> {
+    pub(crate) async fn help_tombstone(&self, route: &Route) -> Result<()> {
         let h = self.unvalidated_header(route.leaf).await?;
         let torn =
             !h.into.is_null() && h.ver.generation == route.generation && h.slots == route.capacity;
         if torn && h.table == route.table {
-            Mark::RecoverDead.hit();
+            Mark::RecoverTombstone.hit();
             self.check_lease()?;
             self.blank_unvalidated(route.leaf, &h).await?;
         }
@@ -54,7 +54,7 @@ impl DmTree {
             fence: 0,
         };
         if !self.node.has_tables() {
-            return self.finish_merged_word(&route).await;
+            return self.finish_merged_lock_word(&route).await;
         }
         let at = match self.node.pool.resolve(&self.ep, b.table).await {
             Err(e) if is_away(&e) => return Ok(()),
@@ -131,11 +131,11 @@ impl DmTree {
     /// Closes the table of a tombstone and unlocks it, awaited.
     async fn close(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<bool> {
         if !self.node.has_tables() {
-            return self.close_word(at, tag).await;
+            return self.close_by_lock_word(at, tag).await;
         }
         let ver = Ver { generation: route.generation, range: 0 };
         let mut table = Table::new(route.leaf, ver, 0, route.capacity);
-        table.dead = true;
+        table.closed = true;
         let body = self.table_body(&mut table, route.table).await?;
         let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
         let done = self.ep.chain(list).await.map(|_| ());
@@ -144,7 +144,7 @@ impl DmTree {
 
     /// A tombstone whose lock is abandoned: first its successor, then itself. As
     /// [`DmTree::recover_leaf`].
-    pub(crate) async fn finish_dead(
+    pub(crate) async fn finish_tombstone(
         &self,
         route: &Route,
         h: &Unvalidated,
@@ -170,7 +170,7 @@ impl DmTree {
             }
             Some((tag, _)) => tag,
         };
-        Mark::RecoverDead.hit();
+        Mark::RecoverTombstone.hit();
         self.check_lease()?;
         self.blank_unvalidated(route.leaf, h).await?;
         // The fence is the successor's, too: when its block is gone, the successor was merged away,
@@ -180,7 +180,7 @@ impl DmTree {
             low => Some(low?.unwrap_or_default()),
         };
         match &low {
-            None => Mark::RecoverDeadLate.hit(),
+            None => Mark::RecoverTombstoneLate.hit(),
             // The client that locks the parent replaces the record: the relocating client held the
             // parent's lock.
             Some(low) if relocated => {
@@ -213,14 +213,14 @@ impl DmTree {
             capacity: h.slots,
             fence: 0,
         };
-        Box::pin(self.look_and_recover(&route)).await?;
-        self.pass();
-        self.ep.sleep(LOOK_AGAIN_NS).await;
+        Box::pin(self.inspect_and_recover(&route)).await?;
+        self.quiescent_point();
+        self.ep.sleep(INSPECT_AGAIN_NS).await;
         self.ep.check_deadline("the successor of a tombstone", addr.bits())
     }
 }
 
 /// Whether a table says that its leaf is a tombstone with nothing left to do but to retire it.
 pub(crate) fn is_closed(body: &View, leaf: GlobalAddr) -> bool {
-    matches!(body, View::Whole(t) if t.dead && t.leaf == leaf)
+    matches!(body, View::Whole(t) if t.closed && t.leaf == leaf)
 }

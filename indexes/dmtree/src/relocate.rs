@@ -1,8 +1,31 @@
 //! Moving a leaf to another address: its range is worn out, or it shall have more slots.
 //!
-//! The parent is locked before the commit, so that nothing can fail after it for want of memory. `into` commits; the old leaf
-//! stays dead and linked until its left sibling names the new one (a dangling `next` would destroy data in a recovery), and is
-//! retired only then.
+//! The steps under the lock of the old leaf L:
+//!
+//! 1. READ L; take memory for the new leaf S and its table; lock the parent with room for one more
+//!    record. Every step that can fail for want of memory comes before the commit.
+//! 2. WRITE S and S's table, awaited. S carries L's fences and all of its live entries.
+//! 3. `L.forward = S` commits.
+//! 4. L's slots are blanked under the next range. B: S is not published before every older copy of
+//!    its keys is gone.
+//! 5. `[WRITE new record, WRITE old record free, CAS parent unlock]`. For one instant the parent
+//!    shows two records of one key; a reader of such an image reads again.
+//! 6. L's table is closed and its lock released, awaited: the cell is retired next, and a late
+//!    WRITE would land in another leaf's table.
+//! 7. Later, as a chore: the left sibling's `next` is changed from L to the live end of the chain,
+//!    under its lock. Only then is L retired.
+//!
+//! Step 7 keeps L's address unused while any `next` names it. A dangling `next` would let a
+//! recovery take another leaf's fences for a sibling's, and destroy data. Tombstones of one chain
+//! may be unlinked in any order: the first unlink makes the left sibling name the live end, and the
+//! others find themselves bypassed.
+//!
+//! A crash before step 3 leaves S unreachable (the garbage collection finds it) and L as it was. A
+//! crash after it leaves a tombstone with an abandoned lock and the parent's lock: the client that
+//! takes over the parent blanks L and replaces the record (`recover_inner.rs`), and the client that
+//! takes over L closes its table and queues the unlink (`recover_tombstone.rs`).
+//!
+//! When there is no memory for S, the lock comes back to the caller, which splits or fails instead.
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
@@ -70,7 +93,7 @@ impl DmTree {
         if self.node.has(Mutant::BlankBeforeInto) {
             self.blank(&leaf, &l.table, GlobalAddr::NULL).await?;
         }
-        self.commit_into(leaf.addr, s.grant.addr).await?;
+        self.commit_forward(leaf.addr, s.grant.addr).await?;
         if !self.node.has(Mutant::NoBlank) {
             self.blank(&leaf, &l.table, s.grant.addr).await?;
         }
@@ -88,8 +111,8 @@ impl DmTree {
             table: route.table,
         };
         if self.node.has(Mutant::RetireRelocatedEarly) {
-            let dead = Grant { addr: route.leaf, generation: route.generation };
-            self.node.pool.retire(self.node.leaf_arena(route.capacity), dead);
+            let tombstone = Grant { addr: route.leaf, generation: route.generation };
+            self.node.pool.retire(self.node.leaf_arena(route.capacity), tombstone);
             self.retire_table(route.table);
             return Ok(None);
         }
@@ -153,7 +176,7 @@ impl DmTree {
     }
 
     /// Commits: the leaf's range goes to the leaf at `forward`.
-    pub(crate) async fn commit_into(&self, leaf: GlobalAddr, into: GlobalAddr) -> Result<()> {
+    pub(crate) async fn commit_forward(&self, leaf: GlobalAddr, into: GlobalAddr) -> Result<()> {
         self.check_lease()?;
         self.ep.write_word(leaf.plus(self.node.g.into_at() as u64), into.bits()).await
     }
@@ -207,7 +230,7 @@ impl DmTree {
         self.check_lease()?;
         self.ep.chain(list).await?;
         self.let_go(n.tag);
-        drop(n.turn);
+        drop(n.fifo_guard);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
     }
@@ -217,10 +240,10 @@ impl DmTree {
     /// will retire the leaf.
     pub(crate) async fn close_table(&self, l: Locked) -> Result<bool> {
         if !self.node.has_tables() {
-            return self.close_word(l.at, l.tag).await;
+            return self.close_by_lock_word(l.at, l.tag).await;
         }
         let mut table = l.table.clone();
-        table.dead = true;
+        table.closed = true;
         (0..l.route.capacity).for_each(|i| table.set(i, 0));
         let body = self.table_body(&mut table, l.route.table).await?;
         let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
@@ -231,7 +254,7 @@ impl DmTree {
             return Ok(true);
         }
         let closed = self.ep.chain(list).await.map(|_| ());
-        drop(l.turn);
+        drop(l.fifo_guard);
         if closed.as_ref().is_err_and(is_away) {
             self.close_again(l.tag, &l.route, l.at).await?;
         } else {
@@ -258,7 +281,7 @@ impl DmTree {
                 0,
                 route.capacity,
             );
-            table.dead = true;
+            table.closed = true;
             let was = match self.ep.cas(at, tag.0, tag.0).await {
                 Ok(was) => was,
                 Err(e) if is_away(&e) => {
@@ -285,15 +308,17 @@ impl DmTree {
     pub(crate) async fn unlink(
         &self,
         lo: &[u8],
-        dead: Grant,
+        tombstone: Grant,
         capacity: usize,
         table: TableId,
     ) -> Result<bool> {
-        let leaf = self.read_leaf(dead.addr, capacity).await?;
-        if leaf.header(self).ver.generation != dead.generation || leaf.header(self).into.is_null() {
+        let leaf = self.read_leaf(tombstone.addr, capacity).await?;
+        if leaf.header(self).ver.generation != tombstone.generation
+            || leaf.header(self).into.is_null()
+        {
             return Err(dmtree_fabric::Error::corrupt(format!(
                 "leaf {} is no tombstone",
-                dead.addr
+                tombstone.addr
             )));
         }
         if !lo.is_empty() {
@@ -311,7 +336,7 @@ impl DmTree {
             let hi = self.fence_bytes(copy.header(self).hi).await?;
             let reaches = hi.is_none_or(|hi| &hi[..] >= lo);
             let next = copy.header(self).next;
-            let (successor, through) = self.live_successor(next, dead.addr, capacity).await?;
+            let (successor, through) = self.live_successor(next, tombstone.addr, capacity).await?;
             if successor != next {
                 let at = route.leaf.plus(self.node.g.next_at() as u64);
                 self.ep.write_word(at, successor.bits()).await?;
@@ -323,8 +348,8 @@ impl DmTree {
             }
         }
         Mark::Unlinked.hit();
-        self.node.pool.kept_no_more(dead.addr);
-        self.node.pool.retire(self.node.leaf_arena(capacity), dead);
+        self.node.pool.kept_no_more(tombstone.addr);
+        self.node.pool.retire(self.node.leaf_arena(capacity), tombstone);
         self.retire_table(table);
         Ok(true)
     }
@@ -335,12 +360,12 @@ impl DmTree {
     async fn live_successor(
         &self,
         first: GlobalAddr,
-        dead: GlobalAddr,
+        tombstone: GlobalAddr,
         capacity: usize,
     ) -> Result<(GlobalAddr, bool)> {
         let (mut at, mut through) = (first, false);
         while !at.is_null() {
-            through |= at == dead;
+            through |= at == tombstone;
             let into = self.read_leaf(at, capacity).await?.header(self).into;
             if into.is_null() {
                 break;

@@ -39,7 +39,7 @@ impl DmTree {
         for dead in [false, true] {
             let found = match dead {
                 false => self.make_free().await,
-                true => self.count_dead().await,
+                true => self.collect_lost().await,
             };
             let before = std::mem::replace(&mut released, pool.released());
             // A node that does not report its epoch keeps freed memory from being used; that is no
@@ -111,7 +111,7 @@ impl DmTree {
     /// Finds memory of nodes that have died, or left, since the last garbage collection; returns
     /// whether there may be room now. A live node that does not answer is waited for: it answers
     /// again, or is dead when its lease has ended.
-    async fn count_dead(&self) -> Result<bool> {
+    async fn collect_lost(&self) -> Result<bool> {
         let pool = &self.node.pool;
         let root = self.node.root.word;
         let mut pause = self.ep.backoff("a garbage collection after a death", root);

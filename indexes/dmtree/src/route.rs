@@ -1,4 +1,30 @@
 //! Finding the leaf of a key: the cache, and the descent that fills it.
+//!
+//! A route is (leaf, generation, table, slots, fence tag as the parent implies it). It comes from
+//! one of:
+//!
+//! 1. *Cache*: a lookup in the cached bottom nodes. No verb, no lock, no allocation.
+//! 2. *Descent*: from the lowest cached ancestor, or from the root word, READ one inner node per
+//!    level. Each is checked (S), cached under its own fences and address, and left by a right hop
+//!    when the key lies behind its upper fence.
+//! 3. *Refresh*: one READ of the bottom node, when the cached one has proved stale.
+//! 4. *Walk*: right hops over leaf headers, when the parent has no record for the leaf (R allows
+//!    that while memory was short for the parent).
+//!
+//! Nothing here has to be current. A route is a hint that its user checks: an entry carries the
+//! generation, a table carries leaf, version and fence tag, a leaf carries its fences. L makes the
+//! check sound, since an address never has a generation twice.
+//!
+//! Images of inner nodes are accepted only when header and records carry one range, no two records
+//! claim one key, and some record stands at the lower fence. Around a relocation of a child an
+//! image may show both records, or neither; it is read again.
+//!
+//! A tombstone leads to its successor. Until the successor's image is written the successor may
+//! lead back, so such hops are paced. When that lasts, or an image stays torn, the writer may be
+//! dead, and the reader repairs the node (`recover_inner.rs`). Between two paced hops the operation
+//! passes a quiescent point, because the repair may wait for tables to move.
+//!
+//! A descent writes nothing; a crash leaves nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +57,7 @@ pub(crate) enum InnerRead {
     /// Another generation: the pointer to this address was stale.
     OtherGeneration,
     /// The node is a tombstone; this one took over its range.
-    Dead(GlobalAddr),
+    Tombstone(GlobalAddr),
 }
 
 /// Slots whose fingerprints match, as far as they fit.
@@ -120,7 +146,7 @@ impl DmTree {
                         return Ok(route_in(&node, key));
                     }
                 }
-                InnerRead::OtherGeneration | InnerRead::Dead(_) => {}
+                InnerRead::OtherGeneration | InnerRead::Tombstone(_) => {}
             }
             self.node.cache.invalidate(1, &old);
         }
@@ -140,7 +166,7 @@ impl DmTree {
         if fresh != *stale {
             return Ok(fresh);
         }
-        self.pass();
+        self.quiescent_point();
         backoff.step().await?;
         let walked = self.walk_route(key, &fresh).await?.unwrap_or(fresh);
         if walked == *stale {
@@ -174,8 +200,8 @@ impl DmTree {
             copy = loop {
                 match self.read_inner(at, None, Some(copy.level)).await? {
                     InnerRead::Whole(next) => break next,
-                    InnerRead::Dead(into) => {
-                        Mark::InnerDead.hit();
+                    InnerRead::Tombstone(into) => {
+                        Mark::InnerTombstone.hit();
                         at = into;
                     }
                     InnerRead::OtherGeneration => return Ok(None),
@@ -200,7 +226,7 @@ impl DmTree {
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
             Box::pin(self.diagnose_stall_inner(successor)).await?;
         }
-        self.pass();
+        self.quiescent_point();
         backoff.step().await
     }
 
@@ -237,8 +263,8 @@ impl DmTree {
             loop {
                 let copy = match self.read_inner(at, generation, expect).await? {
                     InnerRead::Whole(copy) => copy,
-                    InnerRead::Dead(into) => {
-                        Mark::InnerDead.hit();
+                    InnerRead::Tombstone(into) => {
+                        Mark::InnerTombstone.hit();
                         (at, generation) = (into, None);
                         self.drop_parent(&parent);
                         self.wait_for_successor(&mut backoff, into).await?;
@@ -248,7 +274,7 @@ impl DmTree {
                         Mark::InnerOtherGeneration.hit();
                         self.drop_parent(&parent);
                         self.retried.set(true);
-                        self.pass();
+                        self.quiescent_point();
                         backoff.step().await?;
                         continue 'restart;
                     }
@@ -259,7 +285,7 @@ impl DmTree {
                 let at_level = copy.level;
                 let Some(node) = self.hop_right(copy, key).await? else {
                     self.drop_parent(&parent);
-                    self.pass();
+                    self.quiescent_point();
                     backoff.step().await?;
                     continue 'restart;
                 };
@@ -334,7 +360,7 @@ impl DmTree {
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
                 Box::pin(self.diagnose_stall_inner(addr)).await?;
             }
-            self.pass();
+            self.quiescent_point();
             backoff.step().await?;
         }
     }
@@ -348,7 +374,7 @@ impl DmTree {
     ) -> Result<Option<InnerRead>> {
         let (header, records) = inner::check(&self.node.g, addr, bytes).expect("accepted");
         if !header.into.is_null() {
-            return Ok(Some(InnerRead::Dead(header.into)));
+            return Ok(Some(InnerRead::Tombstone(header.into)));
         }
         let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
         let hi = self.fence_bytes(header.hi).await?;
@@ -469,7 +495,7 @@ impl DmTree {
                 return Ok(None);
             }
             if !into.is_null() {
-                Mark::RouteWalkInto.hit();
+                Mark::RouteWalkTombstone.hit();
             }
             self.paced_walk(&mut backoff, &leaf).await?;
             leaf = self.read_leaf(on, leaf.capacity).await?;
@@ -498,12 +524,12 @@ impl DmTree {
             let (mut at, mut generation, mut expect) = (self.read_root().await?, None, None);
             loop {
                 match self.read_inner(at, generation, expect).await? {
-                    InnerRead::Dead(into) => {
+                    InnerRead::Tombstone(into) => {
                         (at, generation) = (into, None);
                         self.wait_for_successor(&mut backoff, into).await?;
                     }
                     InnerRead::OtherGeneration => {
-                        self.pass();
+                        self.quiescent_point();
                         backoff.step().await?;
                         continue 'restart;
                     }

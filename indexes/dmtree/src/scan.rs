@@ -1,9 +1,31 @@
 //! Range reads.
 //!
-//! Per leaf, `[CAS lock 0->0, READ table]` at the home tells how many slots to READ (all, when the lock is held). An image is
-//! accepted when header and slots carry one version (and the table's, when only a part was read). The next leaf must begin where
-//! this one ends. So each pair is current at its sample, and a key that is there throughout keeps its slot or changes the
-//! version. Leaves under one bottom node are fetched together: two round trips for all of them.
+//! For the leaves of one bottom node together:
+//!
+//! 1. `[CAS lock 0->0, READ table] | ...` at the tables' owners tells how many slots of each leaf
+//!    are in use. A held lock, an odd table or an owner that is away means that the whole leaf is
+//!    READ.
+//! 2. `READ | ...`: the used part of each leaf. An image is accepted when header and slots carry
+//!    one version (S), the leaf is no tombstone, and, when only a part was read, the version is the
+//!    table's: the table vouches for the part that was not read.
+//! 3. `READ | ...`: the blocks of long keys and values.
+//!
+//! The next leaf has to begin where the accepted one ended, so the scan neither skips nor repeats a
+//! range: splits, merges and relocations show as a leaf with other fences, and the scan goes on
+//! from its cursor with a fresh route. A leaf that took over its left neighbour's range holds keys
+//! from before the cursor; they are cut off.
+//!
+//! Each pair is current at its sample (P). A key that is present throughout keeps its slot, or
+//! changes the leaf's version when it moves, so an accepted image cannot miss it. A key that was
+//! deleted from one slot and inserted into another during the sample shows twice, and is returned
+//! once. A scan is not a snapshot.
+//!
+//! A downward scan works leaf by leaf from the right end of its range, over the same images; a leaf
+//! to the left is found through the parent, as leaves link to the right only.
+//!
+//! The scan renews its epoch at each group of leaves, so that a long scan does not hold up
+//! reclamation. It takes no lock; a leaf that stays torn is repaired as in a point read, and a
+//! missing record is bypassed by walking.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -132,7 +154,7 @@ impl DmTree {
             if stale {
                 Mark::ScanStale.hit();
                 let fresh = self.fresh_route(&cursor).await?;
-                self.pass();
+                self.quiescent_point();
                 backoff.step().await?;
                 if backoff.steps() > WALK_AFTER {
                     // The record is missing, or names a tombstone, and the client that should
@@ -389,7 +411,7 @@ impl DmTree {
                 Seen::Whole(leaf) => return Ok(Some(leaf)),
                 Seen::Stale => return Ok(None),
                 Seen::Torn => {
-                    self.pass();
+                    self.quiescent_point();
                     backoff.step().await?;
                 }
             }

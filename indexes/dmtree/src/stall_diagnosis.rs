@@ -40,7 +40,7 @@ impl DmTree {
         if !first.is_leaf(&self.node) {
             return Ok(());
         }
-        self.look_at_table(&first).await?;
+        self.inspect_table(&first).await?;
         let bytes = self.ep.read(leaf, g.leaf_bytes(first.slots) as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Unvalidated::of(&g, leaf, &image);
@@ -48,10 +48,10 @@ impl DmTree {
             only_away(self.fence_key_in(fence, Validation::Unvalidated).await)?;
         }
         if !h.into.is_null() {
-            self.look_at_parent(&h).await?;
-            self.look_along(h.into, leaf).await?;
+            self.inspect_parent(&h).await?;
+            self.inspect_chain(h.into, leaf).await?;
         }
-        self.look_along(h.next, leaf).await?;
+        self.inspect_chain(h.next, leaf).await?;
         for i in 0..first.slots {
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
             let place = Place { leaf, slot: i };
@@ -67,7 +67,7 @@ impl DmTree {
 
     /// The lock that a repair would take. A table on a compute node is reassigned some time; one on
     /// a memory node is not.
-    async fn look_at_table(&self, h: &Unvalidated) -> Result<()> {
+    async fn inspect_table(&self, h: &Unvalidated) -> Result<()> {
         match self.node.pool.resolve(&self.ep, h.table).await {
             Ok(at) if is_memory(at) => only_away(self.ep.read(at, 8).await),
             _ => Ok(()),
@@ -76,7 +76,7 @@ impl DmTree {
 
     /// From a neighbour to the live leaf that it leads to. The record of a sibling merged into the
     /// leaf itself has to go.
-    async fn look_along(&self, first: GlobalAddr, leaf: GlobalAddr) -> Result<()> {
+    async fn inspect_chain(&self, first: GlobalAddr, leaf: GlobalAddr) -> Result<()> {
         let mut at = first;
         for _ in 0..LONGEST_CHAIN {
             if at.is_null() || at == leaf {
@@ -88,7 +88,7 @@ impl DmTree {
             };
             only_away(self.fence_key_in(&n.lo, Validation::Unvalidated).await)?;
             if n.into == leaf {
-                return self.look_at_parent(&n).await;
+                return self.inspect_parent(&n).await;
             }
             at = n.into;
         }
@@ -96,8 +96,8 @@ impl DmTree {
     }
 
     /// The record of a tombstone has to go. Its fence may be gone: it was its successor's, too.
-    async fn look_at_parent(&self, dead: &Unvalidated) -> Result<()> {
-        match self.fence_key_in(&dead.lo, Validation::Unvalidated).await {
+    async fn inspect_parent(&self, tombstone: &Unvalidated) -> Result<()> {
+        match self.fence_key_in(&tombstone.lo, Validation::Unvalidated).await {
             Ok(low) => only_away(self.fresh_route(&low.unwrap_or_default()).await),
             Err(e) => only_away::<()>(Err(e)),
         }

@@ -10,7 +10,7 @@ use crate::client::{DmTree, Route, is_away};
 use crate::format::inner::Child;
 use crate::marks::Mark;
 use crate::node::Chore;
-use crate::recover_leaf::Looked;
+use crate::recover_leaf::Inspected;
 use crate::route::{InnerRead, route_of};
 
 impl DmTree {
@@ -47,7 +47,7 @@ impl DmTree {
         if from.is_empty() {
             self.sweep_root().await?;
             if !self.node.has_tables() && (!own || self.node.pool.is_first()) {
-                self.sweep_words().await?;
+                self.sweep_lock_words().await?;
             }
         }
         let top = self.top_level().await?;
@@ -95,8 +95,8 @@ impl DmTree {
     /// leaf is lost.
     pub(crate) async fn sweep_leaf(&self, route: &Route) -> Result<bool> {
         match self.help_route(route).await {
-            Ok(Looked::Done) => return Ok(true),
-            Ok(Looked::Open) => {}
+            Ok(Inspected::Done) => return Ok(true),
+            Ok(Inspected::Open) => {}
             // The leaf is lost, or something else that its repair needs is away.
             Err(e) if is_away(&e) => match self.unvalidated_header(route.leaf).await {
                 Err(e) if is_away(&e) => return Ok(false),
@@ -105,7 +105,7 @@ impl DmTree {
             Err(e) => return Err(e),
         }
         Mark::SweepAgain.hit();
-        self.node.push_chore(Chore::Look(*route));
+        self.node.push_chore(Chore::Inspect(*route));
         Ok(true)
     }
 

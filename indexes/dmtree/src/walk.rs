@@ -47,8 +47,8 @@ impl DmTree {
         }
         self.walk_leaves(&named, &mut shape, &mut seen).await?;
         if !self.node.has_tables() {
-            shape.table_bytes = self.words().await?.at.count() as u64 * 8;
-            if let Some((word, _)) = self.words().await?.at.held(&self.ep).await?.first() {
+            shape.table_bytes = self.lock_words().await?.at.count() as u64 * 8;
+            if let Some((word, _)) = self.lock_words().await?.at.held(&self.ep).await?.first() {
                 return Err(broken("a held leaf lock", *word));
             }
         }
@@ -217,7 +217,7 @@ impl DmTree {
             }
         };
         let whose = table.leaf == addr && table.ver == h.ver && table.fence == fence_tag(high);
-        if !whose || table.dead {
+        if !whose || table.closed {
             return Err(broken("a table of another leaf, version or range", addr));
         }
         Ok(Some(table))

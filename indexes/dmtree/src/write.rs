@@ -1,9 +1,34 @@
 //! Point writes: put, insert, update, delete, compare-and-set.
 //!
-//! Under the leaf's lock: candidates are READ, the entry is WRITTEN and awaited (the linearization point), the operation is
-//! acknowledged, and a detached chain writes the table and unlocks. Entry before table on insert, so that a fingerprint never
-//! names an unwritten entry; entry before table on delete too, so that a fingerprint never outlives its entry by more than the
-//! lock.
+//! The steps, under the leaf's lock (`lock.rs`):
+//!
+//! 1. `[CAS lock 0->tag, READ table]`: the table is exact (F), so its candidates decide whether the
+//!    key is present.
+//! 2. READ the candidates. An absent key is confirmed by the lease, not by the table alone.
+//! 3. WRITE the entry, its block before it in the same chain, and await it. Its last word is the
+//!    linearization point. An update without `whole_write` writes the shadow first, so that
+//!    recovery can restore a torn entry.
+//! 4. Acknowledge. The unlock is detached: `[WRITE table, CAS tag->0]`, or the CAS alone when no
+//!    fingerprint has changed.
+//!
+//! The entry precedes the table on insert, so that a fingerprint never names an unwritten entry. It
+//! precedes the table on delete too, so that a fingerprint outlives its entry no longer than the
+//! lock is held. Both keep F: whenever the lock is free, a fingerprint is set if and only if the
+//! slot is live.
+//!
+//! Before step 3 the operation checks its lease. A client that was declared dead has lost its lock,
+//! and must not write under it.
+//!
+//! A failure before step 3 gives the lock back, since nothing has changed. A later failure keeps
+//! the lock: a WRITE may still land, and must not land under the next holder. The lock is then
+//! abandoned, and its recovery (`recover_leaf.rs`) finds either the old entry, the new one, or a
+//! torn one that the shadow restores or that is dropped. A crash leaves exactly the same states. An
+//! operation whose entry has landed may take effect without its acknowledgement; the history allows
+//! that for an operation that has not returned.
+//!
+//! Full leaves are split (`split.rs`) or relocated first (`relocate.rs`); a delete that leaves a
+//! quarter of the slots queues a merge. Writers of one key share a WRITE: members of a group add
+//! their values until the leader seals it right before step 3.
 
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{
@@ -96,9 +121,9 @@ impl DmTree {
         match arrival {
             Arrival::Join(group) => {
                 Mark::WriteShared.hit();
-                let resting = self.rest();
+                let quiescent = self.quiescent_section();
                 let shared = group.share(&self.ep, &mut Vec::new()).await;
-                drop(resting);
+                drop(quiescent);
                 match shared {
                     Ok(Shared::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
                     Ok(Shared::Found(_)) => unreachable!("groups of writers share writes"),
@@ -111,9 +136,9 @@ impl DmTree {
             }
             Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
             Arrival::Lead(mut lease) => {
-                let resting = self.rest();
+                let quiescent = self.quiescent_section();
                 lease.begin(&self.ep).await?;
-                drop(resting);
+                drop(quiescent);
                 let mut lease = Some(lease);
                 let result = self.write_alone(key, hash, w, &mut lease).await;
                 let shared = match &result {
@@ -169,7 +194,7 @@ impl DmTree {
         lease: &mut Option<Lease>,
     ) -> Result<Option<Written>> {
         if !self.node.has_tables() {
-            return self.write_by_word(l, (key, hash), w).await;
+            return self.write_by_lock_word(l, (key, hash), w).await;
         }
         let mut old = Vec::new();
         let present = match self.find_locked(&l, key, hash, &mut old).await {

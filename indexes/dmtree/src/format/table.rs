@@ -43,7 +43,7 @@ pub struct Table {
     /// Tag of the leaf's upper fence.
     pub fence: u32,
     /// The leaf is a tombstone, and this table is closed.
-    pub dead: bool,
+    pub closed: bool,
     /// Counts the WRITEs of the table.
     pub writes: u32,
     fps: [u8; 128],
@@ -64,7 +64,7 @@ pub enum View {
 impl Table {
     /// An empty table of a leaf.
     pub fn new(leaf: GlobalAddr, ver: Ver, fence: u32, capacity: usize) -> Self {
-        Self { leaf, ver, fence, dead: false, writes: 0, fps: [0; 128], capacity }
+        Self { leaf, ver, fence, closed: false, writes: 0, fps: [0; 128], capacity }
     }
 
     /// The fingerprints.
@@ -101,7 +101,7 @@ impl Table {
     pub fn body(&mut self, id: TableId, out: &mut [u8]) {
         self.writes = self.writes.wrapping_add(1);
         put_u64(out, 0, self.leaf.bits());
-        let flags = u64::from(self.dead);
+        let flags = u64::from(self.closed);
         put_u64(out, 8, u64::from(self.ver.bits()) | flags << 24 | u64::from(self.fence) << 32);
         let fps_end = FPS_AT - BODY_AT + self.capacity;
         out[FPS_AT - BODY_AT..fps_end].copy_from_slice(self.fps());
@@ -124,7 +124,7 @@ impl Table {
         View::Whole(Self {
             leaf: GlobalAddr::from_bits(u64_at(body, 0)),
             ver: Ver::from_bits(meta as u32 & 0xff_ffff),
-            dead: meta >> 24 & 1 == 1,
+            closed: meta >> 24 & 1 == 1,
             fence: (meta >> 32) as u32,
             writes,
             fps,

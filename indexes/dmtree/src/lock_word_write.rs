@@ -12,7 +12,7 @@ use dmtree_pool::BlockPtr;
 use crate::client::DmTree;
 use crate::format::slot::{self, Place};
 use crate::get::Found;
-use crate::lock::{LeafTurn, Locked};
+use crate::lock::{LeafFifoGuard, Locked};
 use crate::mutants::Mutant;
 use crate::node::Chore;
 use crate::write::{Present, Written, refused, worn_out};
@@ -35,7 +35,7 @@ enum Entry {
 impl DmTree {
     /// The write under the lock; `None` when the leaf had to be relocated first, or its blocks have
     /// changed.
-    pub(crate) async fn write_by_word(
+    pub(crate) async fn write_by_lock_word(
         &self,
         l: Locked,
         (key, hash): (&[u8], KeyHash),
@@ -62,14 +62,14 @@ impl DmTree {
             Write::CompareAndSet { new, .. } => new,
         };
         match (value, present) {
-            (None, Some(p)) => self.delete_by_word(l, key, p).await.map(Some),
-            (Some(v), Some(p)) => self.update_by_word(l, (key, hash, v), p).await.map(Some),
-            (Some(v), None) => self.insert_by_word(l, (key, hash, v)).await,
+            (None, Some(p)) => self.delete_by_lock_word(l, key, p).await.map(Some),
+            (Some(v), Some(p)) => self.update_by_lock_word(l, (key, hash, v), p).await.map(Some),
+            (Some(v), None) => self.insert_by_lock_word(l, (key, hash, v)).await,
             (None, None) => unreachable!("refused above"),
         }
     }
 
-    async fn update_by_word(
+    async fn update_by_lock_word(
         &self,
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
@@ -85,7 +85,7 @@ impl DmTree {
         Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
     }
 
-    async fn insert_by_word(
+    async fn insert_by_lock_word(
         &self,
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
@@ -110,7 +110,7 @@ impl DmTree {
         Ok(Some((Outcome::Done, self.outcome(OpOutcome::InsertPlain))))
     }
 
-    async fn delete_by_word(&self, l: Locked, key: &[u8], p: Present) -> Result<Written> {
+    async fn delete_by_lock_word(&self, l: Locked, key: &[u8], p: Present) -> Result<Written> {
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let entry = Entry::Free(slot::free_word(place, l.table.ver));
         let small = (l.table.live() - 1) * 4 <= l.route.capacity;
@@ -145,8 +145,8 @@ impl DmTree {
     async fn write_and_unlock(&self, l: Locked, change: Change) -> Result<()> {
         let g = &self.node.g;
         let Change { place, block, shadow, entry } = change;
-        let Locked { route, at, tag, turn, .. } = l;
-        let LeafTurn::Word(turn) = turn else { unreachable!("locked by a word") };
+        let Locked { route, at, tag, fifo_guard, .. } = l;
+        let LeafFifoGuard::Word(fifo_guard) = fifo_guard else { unreachable!("locked by a word") };
         let mut list = VerbVec::new();
         if let Some((b, buf)) = block {
             if b.addr().node() == place.leaf.node() {
@@ -166,15 +166,15 @@ impl DmTree {
             Entry::Free(word) => behind(&mut list).write_word(entry_at, word),
         };
         self.ep.step(Step::Entry);
-        if !tag.is_changing() && turn.may_hand_over() {
+        if !tag.is_changing() && fifo_guard.may_hand_over() {
             self.ep.batch(list).await?;
-            return self.unlock_word(at, tag, turn).await;
+            return self.unlock_lock_word(at, tag, fifo_guard).await;
         }
         if self.node.has(Mutant::WordBesideEntry) {
             self.ep.detach(dmtree_fabric::verb::cas(at, tag.0, 0), None);
             self.ep.batch(list).await?;
             self.let_go(tag);
-            turn.leave();
+            fifo_guard.leave();
             return Ok(());
         }
         let unlock = behind(&mut list).cas(at, tag.0, 0);
@@ -183,7 +183,7 @@ impl DmTree {
             return Err(Error::corrupt(format!("the lock at {at} was lost")).effect_unknown());
         }
         self.let_go(tag);
-        turn.leave();
+        fifo_guard.leave();
         Ok(())
     }
 }

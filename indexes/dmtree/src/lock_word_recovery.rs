@@ -12,7 +12,7 @@ use crate::recover_leaf::from_shadow;
 impl DmTree {
     /// A lock word whose holder does nothing any more: what it hides is repaired, and the word is
     /// free again, unless it changes meanwhile.
-    pub(crate) async fn recover_word(&self, at: GlobalAddr, was: u64) -> Result<()> {
+    pub(crate) async fn recover_lock_word(&self, at: GlobalAddr, was: u64) -> Result<()> {
         let tag = LockTag(was);
         if !tag.is_changing() || self.node.has(Mutant::WordForgetsChange) {
             self.check_lease()?;
@@ -36,7 +36,7 @@ impl DmTree {
 
     /// Takes over an abandoned lock word, as one for a change of the same leaf; `None` if the lock
     /// word has changed.
-    pub(crate) async fn take_word_over(
+    pub(crate) async fn take_over_lock_word(
         &self,
         route: &Route,
         at: GlobalAddr,
@@ -64,15 +64,15 @@ impl DmTree {
     }
 
     /// A merge is finished: frees the lock of the tombstone, if it is still the dead client's.
-    pub(crate) async fn finish_merged_word(&self, route: &Route) -> Result<()> {
-        let word = self.words().await?.at.by_place(route.leaf)?;
+    pub(crate) async fn finish_merged_lock_word(&self, route: &Route) -> Result<()> {
+        let word = self.lock_words().await?.at.by_place(route.leaf)?;
         let was = self.ep.cas(word.at, 0, 0).await?;
         let changing = LockTag(was).is_changing() && self.node.is_abandoned_at(was, word.at);
         if !changing || self.named_by(word.at, LockTag(was)).await? != route.leaf {
             return Ok(());
         }
-        if let Some(tag) = self.take_word_over(route, word.at, was).await?
-            && self.close_word(word.at, tag).await?
+        if let Some(tag) = self.take_over_lock_word(route, word.at, was).await?
+            && self.close_by_lock_word(word.at, tag).await?
         {
             self.retire_leaf(route);
         }
@@ -81,7 +81,7 @@ impl DmTree {
 
     /// Whether no change of a tombstone is in progress. A dead client's change is finished.
     pub(crate) async fn is_unchanged(&self, route: &Route) -> Result<bool> {
-        let word = self.words().await?.at.by_place(route.leaf)?;
+        let word = self.lock_words().await?.at.by_place(route.leaf)?;
         let was = self.ep.cas(word.at, 0, 0).await?;
         let changes = was != 0 && LockTag(was).is_changing();
         if !changes || self.named_by(word.at, LockTag(was)).await? != route.leaf {
@@ -89,19 +89,19 @@ impl DmTree {
         }
         if self.node.is_abandoned_at(was, word.at) {
             Mark::GcLock.hit();
-            self.recover_word(word.at, was).await?;
+            self.recover_lock_word(word.at, was).await?;
         }
         Ok(false)
     }
 
     /// A reader has met a torn leaf for long, or a sweep passes by. (A leaf without a record may
     /// belong to a client that has not published it: it is left alone.)
-    pub(crate) async fn help_by_word(&self, route: &Route) -> Result<()> {
-        let word = self.words().await?.at.by_place(route.leaf)?;
+    pub(crate) async fn help_by_lock_word(&self, route: &Route) -> Result<()> {
+        let word = self.lock_words().await?.at.by_place(route.leaf)?;
         let was = self.ep.cas(word.at, 0, 0).await?;
         if self.node.is_abandoned_at(was, word.at) {
             Mark::HelpLeaf.hit();
-            return self.recover_word(word.at, was).await;
+            return self.recover_lock_word(word.at, was).await;
         }
         if was != 0 {
             return Ok(());
@@ -118,7 +118,7 @@ impl DmTree {
         }
         // The client that locks it next repairs it.
         if found.leaf == route.leaf
-            && let Some(l) = self.try_lock_by_word(&found).await?
+            && let Some(l) = self.try_lock_by_lock_word(&found).await?
         {
             self.unlock(l).await?;
         }
@@ -160,8 +160,8 @@ impl DmTree {
     }
 
     /// After a death one node checks all lock words.
-    pub(crate) async fn sweep_words(&self) -> Result<()> {
-        let words = self.words().await?;
+    pub(crate) async fn sweep_lock_words(&self) -> Result<()> {
+        let words = self.lock_words().await?;
         for m in 0..words.at.nodes() {
             let held = match words.at.held_on(&self.ep, m).await {
                 // This memory is lost.
@@ -174,7 +174,7 @@ impl DmTree {
                     continue;
                 }
                 let before = self.locks();
-                if let Err(e) = self.recover_word(at, was).await {
+                if let Err(e) = self.recover_lock_word(at, was).await {
                     self.leave_since(&before);
                     // Memory that its repair needs is lost.
                     if !is_away(&e) {

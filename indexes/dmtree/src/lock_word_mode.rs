@@ -20,7 +20,7 @@ use crate::client::{DmTree, HeldLock, LeafCopy, Lockable, Route};
 use crate::format::leaf::check_header;
 use crate::format::slot::{self, Place, State};
 use crate::format::table::{LockTag, Table};
-use crate::lock::{LOCK_PAUSE_NS, LeafTurn, Locked};
+use crate::lock::{LOCK_PAUSE_NS, LeafFifoGuard, Locked};
 use crate::marks::Mark;
 use crate::node::DmNode;
 
@@ -35,7 +35,7 @@ const CHANGES: u64 = 0x7f;
 
 /// The locks of leaves as a compute node knows them.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct LeafLockWords {
     pub at: LockWords,
     pub local: Arc<LocalLocks>,
 }
@@ -66,16 +66,16 @@ impl DmNode {
 
 impl DmTree {
     /// The locks; their place is asked for once.
-    pub(crate) async fn words(&self) -> Result<&Words> {
-        if let Some(words) = self.node.words.get() {
+    pub(crate) async fn lock_words(&self) -> Result<&LeafLockWords> {
+        if let Some(words) = self.node.lock_words.get() {
             return Ok(words);
         }
         let at = self.node.lock_tables().find(&self.ep, &self.node.pool, self.node.root).await?;
-        Ok(self.node.words.get_or_init(|| self.local_locks(at)))
+        Ok(self.node.lock_words.get_or_init(|| self.local_locks(at)))
     }
 
     /// A lock that was handed over to an operation that has given up is abandoned.
-    fn local_locks(&self, at: LockWords) -> Words {
+    fn local_locks(&self, at: LockWords) -> LeafLockWords {
         let (node, words) = (Arc::downgrade(&self.node), at.clone());
         let stranded = move |number, tag| {
             if let (Some(node), Some(word)) = (node.upgrade(), words.numbered(number)) {
@@ -83,19 +83,19 @@ impl DmTree {
             }
         };
         let local = LocalLocks::telling(at.count(), LONGEST_CHAIN, Some(Box::new(stranded)));
-        Words { at, local }
+        LeafLockWords { at, local }
     }
 
     /// The leaf that a changing tag names.
     pub(crate) async fn named_by(&self, word: GlobalAddr, tag: LockTag) -> Result<GlobalAddr> {
         let turn = tag.0 & ((1 << TURN_BITS) - 1);
-        let named = self.words().await?.at.page_of(word, turn);
+        let named = self.lock_words().await?.at.page_of(word, turn);
         named.ok_or_else(|| Error::corrupt(format!("the lock at {word} names no leaf")))
     }
 
     /// A tag that announces a change of a leaf.
     pub(crate) async fn changing_tag(&self, leaf: GlobalAddr) -> Result<LockTag> {
-        let words = &self.words().await?.at;
+        let words = &self.lock_words().await?.at;
         let (turn, word) = (words.turn_of(leaf), words.by_place(leaf)?.at);
         if turn >> TURN_BITS != 0 {
             return Err(Error::invalid(format!(
@@ -122,14 +122,14 @@ impl DmTree {
     }
 
     /// As [`DmTree::lock_route`].
-    pub(crate) async fn lock_by_word(&self, route: &Route) -> Result<Option<Locked>> {
-        let words = self.words().await?;
+    pub(crate) async fn lock_by_lock_word(&self, route: &Route) -> Result<Option<Locked>> {
+        let words = self.lock_words().await?;
         let word = words.at.by_place(route.leaf)?;
         self.ep.stage_cost(Stage::LocalQueue, 1);
-        let resting = self.rest();
-        let turn = words.local.turn(&self.ep, word.number).await?;
-        drop(resting);
-        let handed = turn.is_handed.then(|| LockTag(turn.tag()));
+        let quiescent = self.quiescent_section();
+        let fifo_guard = words.local.turn(&self.ep, word.number).await?;
+        drop(quiescent);
+        let handed = fifo_guard.is_handed.then(|| LockTag(fifo_guard.tag()));
         if let Some(tag) = handed {
             Mark::WordHanded.hit();
             self.hold(tag, Lockable::Word(word.at));
@@ -137,35 +137,35 @@ impl DmTree {
         self.ep.point().await;
         let tag = match handed {
             Some(tag) => tag,
-            None => self.take_word(&word, &turn, route).await?,
+            None => self.take_lock_word(&word, &fifo_guard, route).await?,
         };
-        self.open_locked(route, word.at, tag, turn).await
+        self.open_locked(route, word.at, tag, fifo_guard).await
     }
 
     /// As [`DmTree::try_lock_route`].
-    pub(crate) async fn try_lock_by_word(&self, route: &Route) -> Result<Option<Locked>> {
-        let words = self.words().await?;
+    pub(crate) async fn try_lock_by_lock_word(&self, route: &Route) -> Result<Option<Locked>> {
+        let words = self.lock_words().await?;
         let word = words.at.by_place(route.leaf)?;
-        let Some(turn) = words.local.try_turn(word.number) else { return Ok(None) };
-        let tag = match turn.is_handed {
+        let Some(fifo_guard) = words.local.try_turn(word.number) else { return Ok(None) };
+        let tag = match fifo_guard.is_handed {
             true => {
-                let tag = LockTag(turn.tag());
+                let tag = LockTag(fifo_guard.tag());
                 self.hold(tag, Lockable::Word(word.at));
                 tag
             }
-            false => match self.try_word(&word, &turn).await? {
+            false => match self.try_lock_word(&word, &fifo_guard).await? {
                 Ok(tag) => tag,
                 Err(_) => return Ok(None),
             },
         };
-        self.open_locked(route, word.at, tag, turn).await
+        self.open_locked(route, word.at, tag, fifo_guard).await
     }
 
     /// One try; returns the content of the word when another client has it.
-    async fn try_word(
+    async fn try_lock_word(
         &self,
         word: &LockWord,
-        turn: &LocalTurn,
+        fifo_guard: &LocalTurn,
     ) -> Result<std::result::Result<LockTag, u64>> {
         let tag = self.next_tag();
         let own = HeldLock { tag, on: Lockable::Word(word.at) };
@@ -181,23 +181,28 @@ impl DmTree {
             return Ok(Err(was));
         }
         self.hold(tag, own.on);
-        turn.set_tag(tag.0);
+        fifo_guard.set_tag(tag.0);
         Ok(Ok(tag))
     }
 
-    async fn take_word(&self, word: &LockWord, turn: &LocalTurn, route: &Route) -> Result<LockTag> {
+    async fn take_lock_word(
+        &self,
+        word: &LockWord,
+        fifo_guard: &LocalTurn,
+        route: &Route,
+    ) -> Result<LockTag> {
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         loop {
-            let was = match self.try_word(word, turn).await? {
+            let was = match self.try_lock_word(word, fifo_guard).await? {
                 Ok(tag) => return Ok(tag),
                 Err(was) => was,
             };
             self.retried.set(true);
             if self.node.is_abandoned_at(was, word.at) {
-                Box::pin(self.recover_word(word.at, was)).await?;
+                Box::pin(self.recover_lock_word(word.at, was)).await?;
             }
             self.recover_locks_while_waiting().await;
-            self.pass();
+            self.quiescent_point();
             // A stuck change is that of the leaf that the tag names.
             let leaf = match LockTag(was).is_changing() {
                 true => self.named_by(word.at, LockTag(was)).await?,
@@ -214,12 +219,12 @@ impl DmTree {
         route: &Route,
         at: GlobalAddr,
         tag: LockTag,
-        turn: LocalTurn,
+        fifo_guard: LocalTurn,
     ) -> Result<Option<Locked>> {
-        let turn = LeafTurn::Word(turn);
+        let fifo_guard = LeafFifoGuard::Word(fifo_guard);
         let opened = self.read_locked(route).await;
         let table = Table::new(route.leaf, crate::format::Ver { generation: 0, range: 0 }, 0, 0);
-        let mut l = Locked { route: *route, at, tag, table, turn, image: None };
+        let mut l = Locked { route: *route, at, tag, table, fifo_guard, image: None };
         match opened {
             Ok(Some((image, table))) => {
                 (l.image, l.table) = (Some(image), table);
@@ -341,16 +346,16 @@ impl DmTree {
     }
 
     /// Unlocks, or hands the lock over.
-    pub(crate) async fn unlock_word(
+    pub(crate) async fn unlock_lock_word(
         &self,
         at: GlobalAddr,
         tag: LockTag,
-        turn: LocalTurn,
+        fifo_guard: LocalTurn,
     ) -> Result<()> {
-        let Some(turn) = self.hand_over(at, tag, turn) else { return Ok(()) };
+        let Some(fifo_guard) = self.hand_over(at, tag, fifo_guard) else { return Ok(()) };
         let hook = self.leaf_hook.watch(HeldLock { tag, on: Lockable::Word(at) }, None);
         let done = self.ep.release(cas(at, tag.0, 0), hook).await;
-        turn.leave();
+        fifo_guard.leave();
         self.released(tag, done)
     }
 
@@ -360,20 +365,20 @@ impl DmTree {
         &self,
         at: GlobalAddr,
         tag: LockTag,
-        turn: LocalTurn,
+        fifo_guard: LocalTurn,
     ) -> Option<LocalTurn> {
-        if tag.is_changing() || !turn.may_hand_over() {
-            return Some(turn);
+        if tag.is_changing() || !fifo_guard.may_hand_over() {
+            return Some(fifo_guard);
         }
         self.let_go(tag);
-        let back = turn.hand_over()?;
+        let back = fifo_guard.hand_over()?;
         self.hold(tag, Lockable::Word(at));
         Some(back)
     }
 
     /// Unlocks a tombstone, awaited. False when the outcome is unknown: then the abandoned lock
     /// names the leaf, and its recovery retires the leaf.
-    pub(crate) async fn close_word(&self, at: GlobalAddr, tag: LockTag) -> Result<bool> {
+    pub(crate) async fn close_by_lock_word(&self, at: GlobalAddr, tag: LockTag) -> Result<bool> {
         self.ep.step(Step::Structure);
         let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
         let certain = done.is_ok();
