@@ -13,7 +13,7 @@
 //! 4. releases the locks, detached, with tables where a fingerprint has changed.
 //!
 //! A lock is only tried, never waited for: a client that waited for one leaf's lock while it held
-//! another's could form a cycle. A write whose lock is held, whose route is stale, or that needs a
+//! another's could form a cycle. A write that meets a held lock or a stale route, or that needs a
 //! block, a split or a compare runs alone after the round, through `write.rs`. Writes of one key
 //! are never in one round, so they keep their order.
 //!
@@ -266,7 +266,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// Tries the locks of a round together; a write whose try fails runs alone. No client waits
+    /// Tries the locks of a round together; a write with a failed try runs alone. No client waits
     /// while it holds a lock.
     async fn lock_round(&self, round: &mut Round) -> Result<Vec<(usize, Locked)>> {
         let mut batch = VerbVec::new();

@@ -1,4 +1,30 @@
-//! A client: one slot's view of the index.
+//! A client: one slot's view of the index, and the verbs that all operations share.
+//!
+//! *Operations and pins.* Every operation runs under a pin (`Pinned`): the client's epoch slot
+//! announces it, so that no object that it may reach is reused before it ends. A caller may drop
+//! the operation's future at any await. Its verbs in flight execute all the same; announcement and
+//! locks are kept until they have completed.
+//!
+//! *Locks.* `held` lists the locks of the running operation, `tries` those with an unknown outcome.
+//! At the end of the operation whatever is left in either list becomes an abandoned lock of the
+//! node (`recover_lock.rs`). A verb under a failed lock may still land only before the operation
+//! has ended; that is why a lock is not abandoned earlier.
+//!
+//! *Quiescent points and sections.* A table moves when no running operation can write under the old
+//! owner's lock. An operation that holds no lock passes a quiescent point between two tries, and
+//! waits for local queues in a quiescent section. One that holds a lock never does.
+//!
+//! *Lease.* `check_lease` comes before each WRITE of a protocol step under a lock, and before an
+//! answer that no memory node has confirmed. `check_lease_untouched` says in its error that nothing
+//! has changed, so that the caller may give the lock back.
+//!
+//! *Confirmation.* `[CAS lock 0->0, READ table]`: the CAS proves that the lock was free at that
+//! instant, and the READ executes behind it. By F the table is then exact at the CAS, or at a later
+//! WRITE within the operation.
+//!
+//! *Images.* `read_leaf` returns a leaf only when header and slots carry one version (S); a torn
+//! image is READ again, with pauses, and repaired after `HELP_AFTER` READs when its writer has
+//! died. Blocks carry a checksum over their address, so a reused block is refused.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -36,7 +62,8 @@ pub struct DmTree {
     pub(crate) retried: Cell<bool>,
     /// The current operation replaces a value in a full pool: it may use the reserved block.
     pub(crate) spare: Cell<bool>,
-    /// Cache hits not yet added to the node's, so that clients do not share a counter per operation.
+    /// Cache hits not yet added to the node's, so that clients do not share a counter per
+    /// operation.
     hits: Cell<u64>,
 }
 
@@ -307,7 +334,8 @@ impl DmTree {
         }
     }
 
-    /// Takes a lock and reads what it covers: one round trip, or two where round-trip combining is off.
+    /// Takes a lock and reads what it covers: one round trip, or two where round-trip combining is
+    /// off.
     pub(crate) async fn cas_and_read(
         &self,
         lock: GlobalAddr,
@@ -415,7 +443,8 @@ impl DmTree {
         }
     }
 
-    /// READs a leaf until its image is whole. A leaf of another capacity than expected is read again in full.
+    /// READs a leaf until its image is whole. A leaf of another capacity than expected is read
+    /// again in full.
     pub(crate) async fn read_leaf(&self, addr: GlobalAddr, capacity: usize) -> Result<LeafCopy> {
         let g = &self.node.g;
         let mut capacity = capacity;

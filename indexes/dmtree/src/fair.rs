@@ -1,4 +1,28 @@
-//! Leaf locks are shared fairly between compute nodes: see `dmtree_parts::rivals`.
+//! Fair shares of leaf locks between compute nodes: see `dmtree_parts::rivals` for the rule and its
+//! argument.
+//!
+//! The problem: a node that tries again faster than tries of other nodes arrive would take a lock
+//! again and again. The rule, the same for all nodes:
+//!
+//! 1. A waiter that meets other nodes' tags WRITEs a stamp (lock, node, takes, announcements) to
+//!    its node's word of four at the table's owner, at every second try.
+//! 2. A client that takes the lock replaces its node's stamp by a detached CAS: by the next one
+//!    while other clients of the node queue, else by 0.
+//! 3. A node in company READs the stamps along with lock and table, in the same round trip. When it
+//!    finds stamps of others, its next client leaves the lock free until each of those nodes has
+//!    had it.
+//! 4. A lock is left free for a bounded time: 20 ms without a new announcement, 200 ms in all, once
+//!    for each stamp. So a waiter that dies delays the others once.
+//!
+//! A node waits only for nodes that have had the lock before its own last take and not since, so
+//! there is no circle of nodes that wait for each other. A lock that is abandoned, or held by this
+//! node, is not left: no waiter gets it before it is recovered.
+//!
+//! Fairness only: the stamps are hints, and no invariant rests on them. A lost, late or foreign
+//! stamp (nodes equal modulo four share a word) costs time within the bound of step 4.
+//!
+//! Without company and without a queue no verb is added. Lock words, and tables on memory nodes,
+//! have no stamps.
 
 use dmtree_fabric::verb::{cas, chain, read};
 use dmtree_fabric::{GlobalAddr, Nanos, Result, Sampled, Step};

@@ -1,8 +1,31 @@
-//! A census of this index's memory: what dead nodes held, and what dropped operations had taken, is found and taken back.
+//! Garbage collection of this index's memory: finding objects that dead nodes held, or that dropped
+//! operations had taken.
 //!
-//! How lost memory is told from memory in use while everybody works is the pool's business (`dmtree_pool::Gc`); here is what is
-//! reachable (`mark.rs`), and what has to be done to a lost thing before it is free: a lock of the dead on a leaf that went into
-//! another is taken over, whoever does that retires the leaf; what is torn is blanked, because old records may still lead there.
+//! The pool tells lost memory from memory in use while all clients work (`dmtree_pool::Gc`). This
+//! module knows what is reachable (`mark.rs`), and what a lost object needs before it is free. The
+//! phases:
+//!
+//! 1. *Settling*: operations that ran at the beginning end. From then on every operation logs what
+//!    it takes and gives back (the gc log).
+//! 2. *Nodes*, then *Leaves*: the mark phase, by one cursor per level.
+//! 3. *Ending*: a barrier; operations that ran during the mark phase end. Lost is what is not
+//!    marked, on no list, and not in the log.
+//! 4. *Checking*: each lost object is READ, one after the other. An abandoned lock on a lost
+//!    tombstone is taken over, and the client that does so retires the leaf; an object with a live
+//!    client's lock is left out. Relocated tombstones that no queue will unlink become chores.
+//! 5. *Clearing*: a barrier, and the log is read once more. Objects that appear there are in use.
+//!    The others are blanked where a stale record may still lead to them, and retired.
+//!
+//! An object is taken with the largest generation that its bytes show plus one: a grant may have
+//! been used up without a word written, and L forbids a generation to be used twice.
+//!
+//! Each step is one bounded piece, so maintenance can interleave it with other work. Every piece
+//! renews this node's hold on the pool's collection (`hold_gc`); a membership change, or another
+//! node's collection, ends this one, and it begins again later.
+//!
+//! A crash of the collecting node leaves nothing to repair: until phase 5 nothing has changed
+//! except locks that were taken over, and a retired object is on a limbo list or lost again for the
+//! next collection.
 
 use dmtree_fabric::{Error, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::{Found, Work};
@@ -99,7 +122,7 @@ impl DmTree {
             if until.is_some_and(|until| self.ep.now() >= until) {
                 break Err(Error::new(
                     ErrorKind::TimedOut,
-                    "the garbage collection that looks for room has not ended in time: try again",
+                    "the garbage collection that searches for room has not ended in time: try again",
                 ));
             }
             match self.gc_step(&mut gc_run).await {
@@ -317,7 +340,7 @@ impl DmTree {
         let Some(capacity) = capacity else { return Ok(None) };
         let stamp = |i: usize| Ver::from_bits(u64_at(&image, g.slot_at(i)) as u32 >> 8).generation;
         let generation = (0..capacity).map(stamp).fold(h.ver.generation, u16::max);
-        if !h.into.is_null() && h.slots == capacity && h.level == 0 {
+        if !h.forward.is_null() && h.slots == capacity && h.level == 0 {
             let table = h.table;
             let route = Route { leaf: at, generation: h.ver.generation, table, capacity, fence: 0 };
             if !self.is_unlocked(&route, lost).await? {
@@ -335,7 +358,9 @@ impl DmTree {
             return Ok(());
         }
         let h = self.unvalidated_header(at).await?;
-        if !h.into.is_null() && h.is_leaf(&self.node) && self.node.leaf_arena(h.slots).key() == key
+        if !h.forward.is_null()
+            && h.is_leaf(&self.node)
+            && self.node.leaf_arena(h.slots).key() == key
         {
             self.check_lease()?;
             self.blank_unvalidated(at, &h).await?;

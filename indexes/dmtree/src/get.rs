@@ -13,7 +13,7 @@
 //!    proves nothing: the key may have moved.
 //! 3. *Leaf.* When the lock is held, the whole leaf is READ until all its slots and its header
 //!    carry one version (S). It answers by itself, after hops over `forward` (the leaf is a
-//!    tombstone) and `next` (a split whose record is not there yet).
+//!    tombstone) and `next` (a split without its record yet).
 //!
 //! So a read waits neither for a lock nor for an owner. It waits for a half-written image only, and
 //! repairs it when the writer has died.
@@ -298,15 +298,15 @@ impl DmTree {
         let mut hops = 0;
         loop {
             let h = leaf.header(self);
-            let (into, next) = (h.into, h.next);
-            let on = if !into.is_null() {
+            let (forward, next) = (h.forward, h.next);
+            let on = if !forward.is_null() {
                 Mark::GetTombstone.hit();
-                // A record that is older than this operation may name a tombstone whose successor
-                // is reclaimed already: `forward` carries no generation.
+                // A record that is older than this operation may name a tombstone with a successor
+                // that is reclaimed already: `forward` carries no generation.
                 if leaf.addr == route.leaf && self.fresh_route(key).await?.leaf != route.leaf {
                     return Ok(Answer::Stale);
                 }
-                into
+                forward
             } else {
                 if self.fence_bytes(h.lo).await?.is_some_and(|lo| key < &lo[..]) {
                     return Ok(Answer::Stale);

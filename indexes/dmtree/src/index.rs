@@ -1,5 +1,9 @@
 //! The [`dmtree_parts::RangeIndex`] contract of the engine: each method delegates to its operation
-//! module.
+//! module. Formatting an empty index is here, too.
+//!
+//! `format`: one empty leaf under one inner node, with the leaf's table at its owner. The root word
+//! in the catalog is written last, so that an index exists only when it is complete. A crash before
+//! that leaves memory that no index owns.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -143,7 +147,7 @@ impl DmTree {
             lo: &bottom,
             hi: &top,
             next: GlobalAddr::NULL,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         let (addr, ver) = (s.grant.addr, s.ver());
         let mut image = self.ep.buf(g.leaf_bytes(s.capacity) as u32).await?;

@@ -1,7 +1,8 @@
-//! DMTree: a range index whose entries live on memory nodes while fingerprints and locks live on compute nodes.
+//! DMTree: a range index with entries on memory nodes, and fingerprints and locks on compute nodes.
 //!
-//! The design is that of "DMTree: Towards Efficient Tree Indexing on Disaggregated Memory via Compute-side Collaborative
-//! Design" (FAST'26), made correct and general: see DESIGN.md for layouts, invariants and linearization points.
+//! The design is that of "DMTree: Towards Efficient Tree Indexing on Disaggregated Memory via
+//! Compute-side Collaborative Design" (FAST'26), made correct and general: see DESIGN.md for
+//! layouts, invariants and linearization points.
 #![forbid(unsafe_code)]
 
 mod batch;

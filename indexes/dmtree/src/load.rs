@@ -1,7 +1,26 @@
 //! Bulk load: whole leaves and inner nodes are written into an empty index.
 //!
-//! The only leaf L and the only inner node R0 are locked; the new tree is built beside them; `R0.next` names its root, `L.into`
-//! commits, `R0.into` and the root word follow, and the old pair is retired. Until the commit a failure gives everything back.
+//! 1. Lock the only leaf L and the only inner node R0. An index that has keys is loaded by ordinary
+//!    batches of puts.
+//! 2. Build the new tree beside them, level by level: leaves, tables, inner nodes, up to a root.
+//!    All memory is taken and written, awaited, before the commit.
+//! 3. `R0.next` = the new root. Nothing reads it as a sibling while the lower fences are equal; it
+//!    tells a recovery where the load leads to.
+//! 4. `L.forward` = the first leaf: commits. A client with a stale route to L follows it from here
+//!    on.
+//! 5. `R0.forward` = the new root, and the root word by compare-and-swap from R0. A client that met
+//!    R0 meanwhile may have swung it already.
+//! 6. Unlock R0, close L's table, retire L and R0.
+//!
+//! B holds because L has no live entry: no older copy of a key exists. R holds as the new levels
+//! are complete before they are reachable. S and L hold as for any new node.
+//!
+//! A failure before step 3 gives all memory back. A crash before step 4 leaves a tree that no
+//! pointer leads to, except `R0.next`; the recovery of R0 clears that word, and the garbage
+//! collection finds the memory. A crash after step 4 is a committed load: the recovery of R0, a
+//! sweep, or a reader that meets R0 swings the root word (`recover_inner.rs`, `sweep.rs`).
+//!
+//! The order of steps 3 and 4 protects from hops and repairs only, not from a loss of data.
 
 use std::ops::Range;
 
@@ -279,7 +298,7 @@ impl DmTree {
             lo: fences.0,
             hi: fences.1.unwrap_or(&top),
             next,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(g, addr, &mut image, &parts);
         let mut table = Table::new(addr, ver, fence_tag(high), s.capacity);
@@ -337,7 +356,7 @@ impl DmTree {
                     lo: &areas[i],
                     hi: areas.get(i + 1).unwrap_or(&top),
                     next: grants.get(i + 1).map_or(GlobalAddr::NULL, |n| n.addr),
-                    into: GlobalAddr::NULL,
+                    forward: GlobalAddr::NULL,
                 };
                 put_header(&g, addr, &mut image, &parts);
                 for slot in 0..g.fanout {

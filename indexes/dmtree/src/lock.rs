@@ -16,13 +16,13 @@
 //! is old. Releases are detached. The lock word is never written, so no WRITE can overwrite another
 //! client's tag.
 //!
-//! *Unknown outcomes.* Each tag is used once. After a try whose outcome is unknown the client tries
+//! *Unknown outcomes.* Each tag is used once. After a try with an unknown outcome the client tries
 //! again with the same tag: a lock word that holds the client's own tag is the client's lock. Until
 //! the outcome is known the lock counts as tried for (`DmTree::tries`), also when the caller drops
 //! the future.
 //!
-//! *Abandoned locks.* A lock whose holder is dead (its node is revoked everywhere) or has failed is
-//! taken over by the next client that meets it, through `recover_leaf.rs`. While a table has no
+//! *Abandoned locks.* A lock of a dead holder (its node is revoked everywhere) or of a failed one
+//! is taken over by the next client that meets it, through `recover_leaf.rs`. While a table has no
 //! owner its writers wait, and let tables move meanwhile.
 //!
 //! A client waits for a leaf's lock only while it holds no other leaf's lock; a second one is taken
@@ -259,7 +259,7 @@ impl DmTree {
         Ok(other)
     }
 
-    /// Unlocks a leaf whose table has not changed.
+    /// Unlocks a leaf with an unchanged table.
     pub(crate) async fn unlock(&self, l: Locked) -> Result<()> {
         let fifo_guard = match l.fifo_guard {
             LeafFifoGuard::Word(fifo_guard) => {

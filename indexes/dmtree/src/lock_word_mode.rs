@@ -1,10 +1,34 @@
-//! Leaves without tables: they are read whole, and their locks are words of their memory nodes (`parts::lock_words`), behind local locks
-//! that hand them over.
+//! Lock-word mode: leaves without tables. They are read whole, and their locks are words of their
+//! memory nodes (`parts::lock_words`), behind local locks that hand them over.
 //!
-//! A lock's tag is that of its holder, node 16, incarnation 16, 0 1, client 15, acquisition 16 bits. Who is about to change more of a leaf
-//! than one entry says so first: node 16, incarnation 16, 1 1, change 7, turn 24 bits, where word and turn tell the leaf. So an abandoned
-//! lock of the first kind hides one torn slot at most, which the leaf's next holder finds by itself, and one of the second kind names
-//! what is to be repaired, whichever of the leaves that share the word somebody wants.
+//! A lock's tag is that of its holder: node 16, incarnation 16, 0 1, client 15, acquisition 16
+//! bits. A client that is about to change more of a leaf than one entry announces it first by
+//! another tag: node 16, incarnation 16, 1 1, change 7, turn 24 bits, where word and turn name the
+//! leaf. So an abandoned lock of the first kind hides one torn slot at most, which the leaf's next
+//! holder finds by itself. One of the second kind names the leaf to repair, whichever of the leaves
+//! that share the word a client wants.
+//!
+//! Taking a lock:
+//!
+//! 1. The local lock of this node, in a quiescent section. It may arrive with the word already
+//!    held: the former local holder has handed it over, for a bounded number of times.
+//! 2. Otherwise `CAS word 0->tag`. A held word is tried again; an abandoned one is recovered
+//!    (`lock_word_recovery.rs`).
+//! 3. READ the leaf. It has to be alive, of the route's generation and fences, with one version; a
+//!    torn slot is repaired under the lock. The image stays with the lock and takes the place of a
+//!    table: its live slots stand in for fingerprints.
+//!
+//! Changes of whole leaves (split, merge, relocation, load) call `begin_change` before their first
+//! WRITE: `[CAS tag -> changing tag] | WRITE new leaf`. A split's new leaf is not reachable yet, so
+//! both may share a round trip. Where another leaf was at the address, its header is cleared first:
+//! a mix of the two must not pass for the old one.
+//!
+//! P, B, R, S and L hold as with tables; F has no object. Readers take no lock: they READ the whole
+//! leaf, and follow `forward` and `next`.
+//!
+//! A release that fails becomes an abandoned lock through its hook, as for tables. A lock that was
+//! handed over to an operation that has given up becomes one too. A crash leaves the tag in the
+//! word; it tells the node and incarnation, and whether a change of a leaf was announced.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -212,7 +236,7 @@ impl DmTree {
         }
     }
 
-    /// READs the leaf whose lock this operation holds. `None`, and the lock is given back, when the
+    /// READs the leaf under this operation's lock. `None`, and the lock is given back, when the
     /// route is stale.
     async fn open_locked(
         &self,
@@ -280,7 +304,7 @@ impl DmTree {
                 let same = h.ver.generation == route.generation
                     && h.slots == route.capacity
                     && h.level == 0;
-                same && h.into.is_null() && !h.dead
+                same && h.forward.is_null() && !h.dead
             });
             let Some(h) = h else { return Seen::Stale };
             let (mut live, mut torn) = (0u128, false);

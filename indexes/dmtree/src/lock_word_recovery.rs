@@ -1,4 +1,27 @@
-//! Recovery without tables: abandoned lock words, and slots that a dead writer has torn.
+//! Recovery in lock-word mode: abandoned lock words, and slots that a dead writer has torn.
+//!
+//! - *A plain tag.* Its holder changed one entry at most, by WRITEs in one chain. The word is freed
+//!   by `CAS tag->0` and nothing else: a torn slot refuses every image of the leaf until the next
+//!   holder repairs it (`repair_slots`), or a reader that waits for the image does so. The word
+//!   does not name the leaf, so the client that frees it could not repair it.
+//! - *A changing tag.* It names a leaf with an announced change. The word is taken over by another
+//!   changing tag of the same leaf, and `recover_leaf.rs` repairs the leaf as it does with a table:
+//!   split, merge, relocation and load have the same steps and the same commit words.
+//!
+//! A torn slot is restored from the shadow when its word0 is the old or the new one; otherwise it
+//! was an insert that was never acknowledged, and it is freed. P holds: an acknowledged entry was
+//! written whole before its release.
+//!
+//! One word serves many leaves. The take-over of a changing tag therefore covers only the leaf that
+//! the tag names; a tombstone's word counts as this tombstone's only while the tag names it.
+//!
+//! After a death one node walks all lock words and recovers those of dead clients
+//! (`sweep_lock_words`); a word that needs lost memory for its repair is passed over. Without that
+//! sweep a leaf with no further writers would stay locked.
+//!
+//! A crash during a take-over leaves a changing tag of the same leaf, and the next client repeats
+//! the recovery. A crash after the freeing of a plain tag leaves at most the torn slot that was
+//! there before.
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
 
@@ -10,8 +33,8 @@ use crate::mutants::Mutant;
 use crate::recover_leaf::from_shadow;
 
 impl DmTree {
-    /// A lock word whose holder does nothing any more: what it hides is repaired, and the word is
-    /// free again, unless it changes meanwhile.
+    /// An abandoned lock word: what it hides is repaired, and the word is free again, unless it
+    /// changes meanwhile.
     pub(crate) async fn recover_lock_word(&self, at: GlobalAddr, was: u64) -> Result<()> {
         let tag = LockTag(was);
         if !tag.is_changing() || self.node.has(Mutant::WordForgetsChange) {
@@ -107,7 +130,7 @@ impl DmTree {
             return Ok(());
         }
         let h = self.unvalidated_header(route.leaf).await?;
-        if !h.whole || !h.into.is_null() {
+        if !h.whole || !h.forward.is_null() {
             return Ok(());
         }
         let low = self.fence_key(&h.lo).await?.unwrap_or_default();

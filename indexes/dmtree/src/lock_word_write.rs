@@ -1,7 +1,28 @@
-//! Point writes without tables: one entry, and the release of the lock, in one chain ("Sherman", SIGMOD'22: command combination).
+//! Point writes in lock-word mode: one entry, and the release of the lock, in one chain ("Sherman",
+//! SIGMOD'22: command combination).
 //!
-//! The leaf was READ under the lock. The entry's WRITE is the linearization point. When the lock is handed over, only the entry is
-//! written.
+//! The leaf was READ under the lock, so presence, old value and a free slot are known without a
+//! further verb. Then one chain, each verb behind the one before it:
+//!
+//! 1. WRITE the block, when the entry points to one (awaited by itself when it lies on another
+//!    memory node);
+//! 2. WRITE the shadow, for an update where the fabric does not write an entry as a whole;
+//! 3. WRITE the entry, or word0 = free for a delete: the linearization point;
+//! 4. `CAS tag->0`. When the lock is handed over to the next local client, this verb is left out,
+//!    and the chain is awaited before the hand-over.
+//!
+//! The lease is checked before the chain. Step 4 is ordered behind step 3, so the next holder READs
+//! the entry. The CAS must find the tag: any other word means that the lock was lost, and the
+//! outcome is unknown.
+//!
+//! P holds as with tables: the entry is complete before the lock is free. S holds because an entry
+//! carries the leaf's version.
+//!
+//! A failed chain leaves an abandoned lock that hides one torn slot at most. A crash inside the
+//! chain leaves the old entry, a torn one, or the new one, with the lock held or free. The next
+//! holder restores a torn update from its shadow and drops a torn insert (`lock_word_recovery.rs`).
+//!
+//! Inserts that find no free slot split or relocate the leaf after `begin_change`, as with tables.
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{Buf, Error, OpOutcome, Result, Step};

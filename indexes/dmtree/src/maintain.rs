@@ -1,4 +1,31 @@
-//! Work that nobody waits for, one bounded piece at a time.
+//! Maintenance: work that no operation waits for, in bounded pieces, called by clients between
+//! their operations.
+//!
+//! One call does the first of these that is due:
+//!
+//! 1. begin a sweep, when a death has been handled since the last one;
+//! 2. one chore of the queue: merge, publish a missing record, unlink a relocated tombstone,
+//!    recover an abandoned lock, inspect a leaf again, continue a sweep, a piece of the garbage
+//!    collection;
+//! 3. build tables that readers have found unbuilt;
+//! 4. reclaim: move objects from the limbo list to the free lists.
+//!
+//! A chore is one operation with a pin of its own. It is idempotent and checks its premises anew,
+//! since any client may have done the work meanwhile. Chores that the next operation on the same
+//! leaf would queue again (merges) are forgotten on an error; the others are kept, because no other
+//! client knows of them. `Begun` covers a caller that drops the future in the middle: the chore
+//! returns to the queue.
+//!
+//! R allows a missing record only as long as a chore will add it, so publishing is the chore that
+//! restores R in full. While its record is added the child stays locked, so that it cannot be
+//! merged away in between.
+//!
+//! Reclamation is not an operation of the index: it waits for every running operation to end, and
+//! would wait for itself.
+//!
+//! The queue is volatile. After a crash of the node the sweep that follows its death finds missing
+//! records, unbuilt tables and abandoned locks, and the garbage collection finds tombstones that
+//! its queue was to unlink.
 
 use std::sync::Arc;
 
@@ -74,8 +101,8 @@ impl DmTree {
         Ok(Work::None)
     }
 
-    /// Builds tables that readers have found unbuilt. A leaf that cannot be reached, or whose route
-    /// is stale, is forgotten: the next reader queues it again.
+    /// Builds tables that readers have found unbuilt. A leaf that cannot be reached, or a stale
+    /// route, is forgotten: the next reader queues it again.
     async fn build_some(&self) -> Result<Work> {
         let scope = self.ep.begin(OpKind::Maintain);
         let pin = self.pin();

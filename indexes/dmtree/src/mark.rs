@@ -1,7 +1,29 @@
-//! What a census finds reachable: nodes, tables and blocks, by cursors over the levels and over the leaves.
+//! The mark phase: nodes, tables and blocks that are reachable, by cursors over the levels and over
+//! the leaves.
 //!
-//! The ranges of a level's nodes are a partition of all keys at any time. So a cursor over the level meets every record, and every pair,
-//! that is there throughout; what it misses was taken from a free list, or put on one, while it went.
+//! At any time the ranges of a level's nodes are a partition of all keys (R). A cursor over the
+//! level therefore meets every record, and every pair, that is present throughout. An object that
+//! the cursor misses was taken from a free list, or put on one, during the walk, and the gc log
+//! names it.
+//!
+//! For each node the cursor
+//!
+//! 1. descends to the node that covers the cursor's key, and READs it whole, of the record's
+//!    generation and alive;
+//! 2. marks the node, its table, and the blocks of its fences, records or entries;
+//! 3. marks the tombstones that `next` passes before the next live node. They are linked, not live:
+//!    they are in use until they are unlinked, and a relocated one is remembered with its lower
+//!    fence, in case that no queue will unlink it;
+//! 4. goes on at the node's upper fence.
+//!
+//! An image that changes is READ again. A node that splits during the walk is marked in its new
+//! extent, and its new sibling is met next, or is in the log.
+//!
+//! A tombstone with the same lower fence as its successor was relocated: the chain goes on at the
+//! successor. Otherwise it was merged into its left neighbour, which is marked already, and the
+//! chain goes on behind it by `next`.
+//!
+//! The mark phase writes nothing to memory nodes. Each piece runs under a pin of its own.
 
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_pool::{BlockPtr, Span};
@@ -30,7 +52,7 @@ impl DmTree {
             let bytes = self.ep.read(node.addr, g.inner_image() as u32).await?;
             let image = bytes.extract(<[u8]>::to_vec);
             if let Some((h, records)) = inner::check(&g, node.addr, &image)
-                && h.into.is_null()
+                && h.forward.is_null()
                 && h.ver.generation == node.generation
                 && h.level == level
             {
@@ -56,7 +78,7 @@ impl DmTree {
         let mut at = first;
         while !at.is_null() {
             let h = self.unvalidated_header(at).await?;
-            if h.into.is_null() {
+            if h.forward.is_null() {
                 break;
             }
             gc_run.linked.add(Span::object(at, bytes));
@@ -78,7 +100,7 @@ impl DmTree {
         let leaf = loop {
             let leaf = self.read_leaf(route.leaf, route.capacity).await?;
             let h = leaf.header(self);
-            if h.ver.generation == route.generation && h.into.is_null() {
+            if h.ver.generation == route.generation && h.forward.is_null() {
                 let lo = self.fence_bytes(h.lo).await?.unwrap_or_default();
                 let hi = self.fence_bytes(h.hi).await?;
                 if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
@@ -124,7 +146,7 @@ impl DmTree {
         let mut at = first;
         while !at.is_null() {
             let h = self.unvalidated_header(at).await?;
-            if h.into.is_null() || !h.is_leaf(&self.node) {
+            if h.forward.is_null() || !h.is_leaf(&self.node) {
                 break;
             }
             let arena = self.node.leaf_arena(h.slots).key();
@@ -132,12 +154,12 @@ impl DmTree {
             if self.node.has_tables() {
                 gc_run.linked.add(Span::table(h.table));
             }
-            let successor = self.unvalidated_header(h.into).await?;
+            let successor = self.unvalidated_header(h.forward).await?;
             if successor.lo == h.lo {
                 let (generation, table, capacity) = (h.ver.generation, h.table, h.slots);
                 let route = Route { leaf: at, generation, table, capacity, fence: 0 };
                 gc_run.moved.extend(begin.map(|lo| (lo.to_vec(), route)));
-                at = h.into;
+                at = h.forward;
             } else {
                 // A merge in progress: its left neighbour is marked, and the chain continues behind
                 // it.

@@ -17,10 +17,9 @@
 //! child of its parent, because a parent's first record defines where the parent begins.
 //!
 //! A crash before m2 leaves staged slots in A and nothing else; recovery drops them (R: an unlocked
-//! leaf has no staged slot). A crash after m2 leaves a tombstone whose forwarding pointer names A
-//! while `A.next` is still B: recovery of A redoes m3 to m7 from the memory nodes
-//! (`recover_leaf.rs`, `recover_tombstone.rs`). Recovery of B first hands over to A's. `A.next` is
-//! the last link to B, and m5 follows m4, so a reader that hops to B finds a whole image.
+//! leaf has no staged slot). A crash after m2 leaves a tombstone that forwards to A while `A.next`
+//! is still B: recovery of A redoes m3 to m7 from the memory nodes (`recover_leaf.rs`,
+//! `recover_tombstone.rs`). Recovery of B first hands over to A's.
 //!
 //! Inner nodes merge likewise: parent first, then A and B by try; `B.forward = A`, A's image, B's
 //! image, `A.next`, the record. Records that A has already stay at their places, so that a torn
@@ -185,7 +184,7 @@ impl DmTree {
             lo: &FenceArea::lo_of(&g, &copy_a.bytes),
             hi: &FenceArea::hi_of(&g, &copy_b.bytes),
             next: copy_b.addr,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(&g, copy_a.addr, &mut image, &parts);
         if self.node.has(Mutant::MergeNextEarly) {
@@ -306,7 +305,7 @@ impl DmTree {
         image_a.copy_from_slice(&a.bytes);
         let mut image_b = self.ep.buf(g.inner_image() as u32).await?;
         image_b.copy_from_slice(&b.bytes);
-        let parts = |n: &LockedInner, ver, lo, hi, next, into| HeaderParts {
+        let parts = |n: &LockedInner, ver, lo, hi, next, forward| HeaderParts {
             ver,
             table: dmtree_pool::TableId::from_bits(0),
             slots: g.fanout,
@@ -314,7 +313,7 @@ impl DmTree {
             lo,
             hi,
             next,
-            into,
+            forward,
         };
         let (lo_a, lo_b) = (FenceArea::lo_of(&g, &a.bytes), FenceArea::lo_of(&g, &b.bytes));
         let hi = FenceArea::hi_of(&g, &b.bytes);
@@ -345,10 +344,10 @@ impl DmTree {
             }
             put_u64(&mut image_b, at, free_word(b.addr, ver_b, i));
         }
-        let into = b.addr.plus(g.into_at() as u64);
+        let forward = b.addr.plus(g.forward_at() as u64);
         self.ep.step(Step::Structure);
         self.check_lease()?;
-        self.ep.write_word(into, a.addr.bits()).await?;
+        self.ep.write_word(forward, a.addr.bits()).await?;
         if self.node.has(Mutant::InnerMergeBlankEarly) {
             self.write_around_lock(b.addr, &image_b).await?;
         }

@@ -83,7 +83,7 @@ dmtree_parts::mutants! {
     LeafMixed,
     /// A reader joins a read that was posted before.
     DelegateLate,
-    /// A writer joins a write whose value was taken before.
+    /// A writer joins a write after its value was taken.
     CombineLate,
     /// A split publishes the new leaf before its table has landed.
     SplitBeforeTable,
@@ -121,7 +121,7 @@ dmtree_parts::mutants! {
     RecoverDetached,
     /// A repair takes staged entries of a merge that did not commit for live ones.
     RecoverStagedLive,
-    /// A repair drops a torn slot without a look at its shadow.
+    /// A repair drops a torn slot without reading its shadow.
     RecoverDropsTorn,
     /// A repair does not add the record of the right sibling.
     RecoverNoPublish,

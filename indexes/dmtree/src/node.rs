@@ -1,4 +1,27 @@
-//! What the clients of one compute node share.
+//! The state that the clients of one compute node share for one index.
+//!
+//! - *Cache*: inner nodes and mirrors, within one byte budget. Everything in it is a hint.
+//! - *FIFO mutexes* for leaf locks and inner locks: one client of the node at a time competes for a
+//!   remote lock. Those of inner locks are ranked by level, which keeps waits free of cycles.
+//! - *Groups* of readers and writers of one key (single-flight).
+//! - *Chores*: bounded, except for chores that no other client would find again. An operation
+//!   pushes; maintenance pops.
+//! - *Builds*: unbuilt tables that readers have met.
+//! - *Abandoned locks*: locks that failed or dropped operations have left, by tag. The list answers
+//!   two questions: whether a lock word's tag may be taken over, and which lock is due for
+//!   recovery.
+//! - *Rivals*: how often this node has had a lock, against others.
+//! - *Mutants*: enabled by a checker only.
+//!
+//! `is_abandoned` is the premise of every take-over: the tag's node and incarnation are revoked at
+//! every host, or the tag is in the list of this node. In both cases no verb of the holder executes
+//! any more. A tag that only looks old must not be taken over: its holder could still write.
+//!
+//! Counters beside the queues (`chores_waiting`, `builds_waiting`) let an operation see with one
+//! load that there is nothing to do; they lag behind by at most the holder of the queue's mutex.
+//!
+//! None of this state is needed after a crash: survivors derive the node's unfinished work from the
+//! memory nodes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -103,13 +126,13 @@ pub struct DmNode {
     /// Deaths after which this node has swept.
     swept: AtomicU64,
     chores: Mutex<VecDeque<Chore>>,
-    /// Leaves whose tables readers have found unbuilt, by table.
+    /// Leaves with tables that readers have found unbuilt, by table.
     builds: Mutex<BTreeMap<u64, Route>>,
     /// A garbage collection in progress, between two calls of maintenance.
     gc: Mutex<Option<Box<GcRun>>>,
     /// A client of this node runs a garbage collection because it needs room.
     pub(crate) counting: AtomicBool,
-    /// The number of counted deaths when a write of this node last looked for room.
+    /// The number of counted deaths at this node's last search for room.
     pub(crate) counted: AtomicU64,
     /// A leaf has no record in its parent, for want of memory for inner nodes.
     pub(crate) starved: AtomicBool,

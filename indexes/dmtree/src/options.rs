@@ -22,9 +22,11 @@ pub enum Tables {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// Bytes of a key kept inside its entry; longer keys go to blocks of their own. A multiple of 8, 8 to 256.
+    /// Bytes of a key kept inside its entry; longer keys go to blocks of their own. A multiple of
+    /// 8, 8 to 256.
     pub key_inline_bytes: u32,
-    /// Bytes of a value kept inside its entry; longer values go to blocks of their own. A multiple of 8, 0 to 1024.
+    /// Bytes of a value kept inside its entry; longer values go to blocks of their own. A multiple
+    /// of 8, 0 to 1024.
     pub value_inline_bytes: u32,
     /// Slots of a new leaf: 32, 64 or 128; without tables 4 to 128.
     pub leaf_capacity: u32,
@@ -44,7 +46,8 @@ pub struct Options {
     pub round_trip_combining: bool,
     /// Without tables: lock words of a memory node, where they are not on chip.
     pub locks: u32,
-    /// Without tables: lock words lie in on-chip memory, where the fabric has any that no other index has taken.
+    /// Without tables: lock words lie in on-chip memory, where the fabric has any that no other
+    /// index has taken.
     pub on_chip: bool,
     /// Longest wait of one operation for others, ms.
     pub timeout_ms: u64,

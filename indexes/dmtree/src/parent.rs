@@ -64,7 +64,8 @@ pub(crate) struct Held {
 }
 
 impl DmTree {
-    /// Locks the node of `level` that covers `key`; `None` when the tree does not reach up to `level`.
+    /// Locks the node of `level` that covers `key`; `None` when the tree does not reach up to
+    /// `level`.
     pub(crate) async fn lock_inner(&self, level: u8, key: &[u8]) -> Result<Option<LockedInner>> {
         let mut backoff = self.ep.backoff("inner node", self.node.root.word);
         'again: loop {
@@ -176,7 +177,7 @@ impl DmTree {
             let (h, _) = inner::check(g, addr, b).ok_or(())?;
             let right = h.level == level
                 && generation.is_none_or(|l| l == h.ver.generation)
-                && h.into.is_null();
+                && h.forward.is_null();
             if right { Ok(h.ver) } else { Err(()) }
         });
         let Ok((ver, bytes)) = checked else {
@@ -236,7 +237,7 @@ impl DmTree {
             }
             if level > 1 {
                 let h = self.unvalidated_header(child.addr).await?;
-                if h.ver.generation != child.generation || !h.into.is_null() {
+                if h.ver.generation != child.generation || !h.forward.is_null() {
                     Mark::PublishTombstone.hit();
                     return self.unlock_inner(n).await;
                 }
@@ -315,7 +316,8 @@ impl DmTree {
         self.node.pool.alloc(&self.ep, &self.node.inner_arena, first).await
     }
 
-    /// Splits a locked, full node; on return it is unlocked, and the new node's record is one level up.
+    /// Splits a locked, full node; on return it is unlocked, and the new node's record is one level
+    /// up.
     pub(crate) async fn split_inner(&self, n: LockedInner) -> Result<()> {
         let g = self.node.g;
         Mark::InnerSplit.hit();
@@ -359,7 +361,7 @@ impl DmTree {
             lo: &lo,
             hi: &fence,
             next: grant.addr,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(&g, n.addr, &mut lower, &parts);
         for i in 0..g.fanout {
@@ -406,7 +408,8 @@ impl DmTree {
         }
     }
 
-    /// `[WRITE next, WRITE image around the lock word, CAS unlock]`: the lock word is touched by atomics only.
+    /// `[WRITE next, WRITE image around the lock word, CAS unlock]`: the lock word is touched by
+    /// atomics only.
     async fn write_inner(&self, n: &LockedInner, image: Buf, next: GlobalAddr) -> Result<()> {
         let g = &self.node.g;
         let lock_at = g.inner_lock_at();
@@ -458,7 +461,7 @@ impl DmTree {
             lo: fences.0,
             hi: fences.1,
             next,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(&g, grant.addr, &mut image, &parts);
         for i in 0..g.fanout {

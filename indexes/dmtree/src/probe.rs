@@ -1,4 +1,24 @@
-//! Probing one entry.
+//! Probing one entry: READ a slot, check it, compare its key.
+//!
+//! A slot is judged by itself. Its checksum covers the leaf's address, the slot's number, state,
+//! modes, version and, unless free, both areas; so a slot that is accepted was written as a whole,
+//! for this place, in the generation that it carries. What the caller concludes from it depends on
+//! that version: `get.rs` compares it with the route's generation and the table's version, and
+//! writers hold the lock.
+//!
+//! 1. READ the slot. A torn one is READ again, with pauses; after `HELP_AFTER` READs the leaf is
+//!    repaired when its writer has died.
+//! 2. Compare. An inline key is compared in place. A long key is sorted out by its prefix and hash,
+//!    and confirmed by the block.
+//! 3. A value in a block is READ and checked against its pointer. A block that is not whole means
+//!    that the entry has changed meanwhile: the slot is READ again.
+//!
+//! `encode` is the inverse: it fills an entry and returns the block that has to be written before
+//! it. An entry that is visible before its block would let a reader take garbage for a changed
+//! entry and wait for ever.
+//!
+//! P makes a hit sufficient: in a published generation a live, valid entry holds the key's current
+//! value.
 
 use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::hash::KeyHash;
@@ -51,7 +71,8 @@ enum Glance {
 }
 
 impl DmTree {
-    /// READs slot `i` of a leaf until it is whole, and compares its key. A hit's value replaces `out`.
+    /// READs slot `i` of a leaf until it is whole, and compares its key. A hit's value replaces
+    /// `out`.
     pub(crate) async fn probe(
         &self,
         leaf: GlobalAddr,
@@ -164,7 +185,7 @@ impl DmTree {
     }
 }
 
-/// A key that would fit, but whose value has no area of its own: the key is in the block too. The
+/// A key that would fit, with a value that has no area of its own: the key is in the block too. The
 /// area's first bytes say so.
 fn short_key_block(area: &mut [u8], block: BlockPtr) -> Mode {
     area.fill(0);

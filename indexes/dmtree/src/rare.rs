@@ -189,7 +189,7 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
         let mut gone = Vec::new();
         for (low, child) in below {
             let h = c.unvalidated_header(child.addr).await.expect("there");
-            if h.ver.generation != child.generation || !h.into.is_null() {
+            if h.ver.generation != child.generation || !h.forward.is_null() {
                 gone.push((low, child));
             }
         }

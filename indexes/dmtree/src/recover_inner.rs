@@ -1,8 +1,32 @@
-//! Completing or undoing what a dead (or failed) client has left of an inner node, under the node's lock.
+//! Recovery of an inner node under its lock: completing or undoing the changes of a dead or failed
+//! client.
 //!
-//! Each record is valid by itself, and a change of the node's range changes word0s alone: so the records that are there are found
-//! whatever WRITE died half way. Children are audited, too: the parent of a leaf that is relocated or merged stays locked until its
-//! record has changed.
+//! 1. Take the lock over: `[CAS abandoned tag -> own tag, READ node]`. Check the lease.
+//! 2. A node of another kind, generation 0 or a tombstone needs nothing but its lock's release. An
+//!    old root that forwards to another one may need the root word swung.
+//! 3. Keep the records that are valid by themselves. Each record has its own checksum, and a change
+//!    of the node's range rewrites word0s alone, so a record that is present is found whichever
+//!    WRITE was cut half way.
+//! 4. The right neighbour decides about the fence. It forwards to this node: redo the merge, with
+//!    its records where this node lacks them. `hi` is not its `lo`: finish the split; records from
+//!    `hi` on go. It begins where this node begins: it is the root of a bulk load, which is
+//!    finished when the only leaf forwards and undone otherwise.
+//! 5. Audit the children. A relocated child's record is replaced by its successor's, and the child
+//!    blanked first (B). A merged child's record goes. The parent of a relocation or merge stays
+//!    locked until its record has changed, so this lock covers exactly those records.
+//! 6. WRITE the image around the lock word under the next range, when anything differs. S holds
+//!    again.
+//! 7. Unlock, and then add the right sibling's record one level up. Until then the right link keeps
+//!    the sibling reachable, so R's exception for a missing record covers the time between.
+//!
+//! Kept records stay at their places: a WRITE that is cut again loses none of them.
+//!
+//! Ranges of inner nodes wrap. Two ranges in one image differ by a few, so the later one is found
+//! by their difference.
+//!
+//! A crash during the recovery leaves a node that the next client repairs in the same way. A crash
+//! between steps 7's two halves leaves a missing record, which a sweep finds; for a failed client
+//! of a live node, a chore adds it.
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, Result, Step};
@@ -69,13 +93,13 @@ impl DmTree {
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Unvalidated::of(&g, addr, &image);
         let mut right = None;
-        if !h.into.is_null() {
+        if !h.forward.is_null() {
             // Perhaps the root of an empty index, after a bulk load that committed and did not
             // swing the root word.
             self.sweep_root().await?;
         }
         // A node that was freed or never published needs no repair.
-        if h.level > 0 && h.slots == g.fanout && h.into.is_null() && h.ver.generation > 0 {
+        if h.level > 0 && h.slots == g.fanout && h.forward.is_null() && h.ver.generation > 0 {
             right = self.restore_inner(addr, &h, &image).await?;
         }
         let publish = right
@@ -96,7 +120,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// Under the lock. Returns a right sibling whose record may be missing.
+    /// Under the lock. Returns a right sibling that may lack its record.
     async fn restore_inner(
         &self,
         addr: GlobalAddr,
@@ -115,7 +139,7 @@ impl DmTree {
             return Ok(None);
         }
         let (mut kept, mut range, mut damaged) = self.records_of(addr, h, image).await?;
-        let merged = next.as_ref().is_some_and(|n| n.into == addr);
+        let merged = next.as_ref().is_some_and(|n| n.forward == addr);
         let hi = match &next {
             Some(b) if merged => b.hi.clone(),
             Some(n) => n.lo.clone(),
@@ -223,14 +247,15 @@ impl DmTree {
             })
             .collect();
         for (r, child) in kept.clone().into_iter().zip(children) {
-            if child.into.is_null() || child.ver.generation != r.child.generation {
+            if child.forward.is_null() || child.ver.generation != r.child.generation {
                 continue;
             }
             Mark::RecoverRecord.hit();
             *damaged = true;
-            let (mut at, mut successor) = (child.into, self.unvalidated_header(child.into).await?);
-            while !successor.into.is_null() {
-                at = successor.into;
+            let (mut at, mut successor) =
+                (child.forward, self.unvalidated_header(child.forward).await?);
+            while !successor.forward.is_null() {
+                at = successor.forward;
                 successor = self.unvalidated_header(at).await?;
                 self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
             }
@@ -272,7 +297,7 @@ impl DmTree {
             lo: &h.lo,
             hi,
             next: h.next,
-            into: h.into,
+            forward: h.forward,
         };
         put_header(&g, addr, image, &parts);
         for i in 0..g.fanout {
@@ -328,12 +353,12 @@ impl DmTree {
         let g = self.node.g;
         let (kept, ..) = self.records_of(addr, h, image).await?;
         let gone = match kept.first() {
-            Some(r) => !self.unvalidated_header(r.child.addr).await?.into.is_null(),
+            Some(r) => !self.unvalidated_header(r.child.addr).await?.forward.is_null(),
             None => false,
         };
         if gone {
             Mark::RecoverRoot.hit();
-            self.ep.write_word(addr.plus(g.into_at() as u64), h.next.bits()).await?;
+            self.ep.write_word(addr.plus(g.forward_at() as u64), h.next.bits()).await?;
             self.ep.cas(self.node.root.word, addr.bits(), h.next.bits()).await?;
             self.node.cache.clear();
         } else {

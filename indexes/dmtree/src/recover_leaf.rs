@@ -1,9 +1,34 @@
-//! Completing or undoing what a dead (or failed) client has left of a leaf: the one routine for locks that are taken over, for
-//! tables that have to be built, and for audits.
+//! Recovery of a leaf: completing or undoing the changes of a dead or failed client. One routine
+//! serves locks that are taken over, tables that have to be built, and tables that a late WRITE has
+//! overwritten.
 //!
-//! Everything is derived from the memory nodes, under the leaf's lock, and may be repeated: a survivor that dies here leaves what
-//! the next one starts from. The header is read *before* the lock is taken: a leaf that went `into` another is not repaired without
-//! its heir. Whoever gets here has seen that nothing of the former holder executes any more, so what he reads is what there is.
+//! The precondition is that nothing of the former holder executes any more: its node is revoked at
+//! every host, or its operation has ended. So memory is stable under the lock, apart from live
+//! clients, and everything is derived from it.
+//!
+//! 1. READ the header, before the lock is taken. A leaf that forwards to another is a tombstone and
+//!    is repaired with its successor (`recover_tombstone.rs`).
+//! 2. Take the lock over: `CAS abandoned tag -> own tag`, or `0 -> own tag` for an unbuilt table. A
+//!    changed word means that another client was faster.
+//! 3. Check the lease. READ the leaf, and the right neighbour past relocated tombstones.
+//! 4. Decide. The neighbour forwards to this leaf: redo the merge; all of its entries are here,
+//!    since m1 was awaited before m2. `hi` is not the sibling's `lo`, or the header is torn: finish
+//!    the split. Staged slots of a merge that did not commit go. A torn slot is restored from the
+//!    shadow, or freed when the shadow does not name it.
+//! 5. WRITE the leaf under one new range, when anything differs. This restores S and R, and the new
+//!    version refuses every image that mixes the two states.
+//! 6. Add the sibling's record, or finish the merge of the neighbour.
+//! 7. `[WRITE table, CAS own tag -> 0]`: F holds again before the lock is free.
+//!
+//! P holds throughout, because a slot's key and value are never changed here: slots are kept,
+//! restored from the shadow, or freed.
+//!
+//! Every step may be repeated. A client that dies during a recovery leaves its own tag on a leaf
+//! that is damaged less or as much as before, and the next client starts from there. An unreachable
+//! parent or owner is no reason to keep the lock: the record becomes a chore, and the table is
+//! built at its next owner.
+//!
+//! The READ of step 1 only chooses the routine; steps 3 to 7 use what is READ under the lock.
 
 use dmtree_fabric::verb::{cas, write as write_verb};
 use dmtree_fabric::{GlobalAddr, Result, Step};
@@ -34,7 +59,7 @@ struct DamagedLeaf {
 }
 
 impl DmTree {
-    /// Repairs the leaf of a route whose lock was found to be `was`: abandoned, or 0 and the table
+    /// Repairs the leaf of a route; its lock was found to be `was`: abandoned, or 0 and the table
     /// unbuilt. True: the lock is worth another try. False: the route is stale.
     pub(crate) async fn recover_leaf(
         &self,
@@ -49,7 +74,7 @@ impl DmTree {
         if !same || h.level != 0 {
             return Ok(false);
         }
-        if !h.into.is_null() && !self.node.has(Mutant::RecoverWithoutSuccessor) {
+        if !h.forward.is_null() && !self.node.has(Mutant::RecoverWithoutSuccessor) {
             // The cell of a tombstone's unbuilt table may belong to another leaf by now: it is left
             // alone.
             return if was == 0 {
@@ -91,7 +116,7 @@ impl DmTree {
         let same = h.table == route.table
             && h.ver.generation == route.generation
             && h.slots == route.capacity;
-        let alive = same && h.level == 0 && h.into.is_null();
+        let alive = same && h.level == 0 && h.forward.is_null();
         if !alive || matches!(&body, View::Whole(t) if own(t)) {
             return self.give_lock_back(at, tag).await;
         }
@@ -245,21 +270,22 @@ impl DmTree {
         Ok(())
     }
 
-    /// The live right sibling, past relocated ones, or a neighbour that was being merged into this leaf.
+    /// The live right sibling, past relocated ones, or a neighbour that was being merged into this
+    /// leaf.
     async fn right_of(&self, leaf: GlobalAddr, header: &Unvalidated) -> Result<Right> {
         let mut at = header.next;
         while !at.is_null() {
             let n = self.unvalidated_header(at).await?;
-            if n.into == leaf {
+            if n.forward == leaf {
                 return Ok(Right::Merged(at, n));
             }
-            if n.into.is_null() {
+            if n.forward.is_null() {
                 if at != header.next {
                     Mark::RecoverNext.hit();
                 }
                 return Ok(Right::Sibling(at, n));
             }
-            at = n.into;
+            at = n.forward;
             self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok(Right::End)
@@ -318,7 +344,8 @@ impl DmTree {
         Ok(DamagedLeaf { image, header, kept, damaged, range })
     }
 
-    /// WRITEs the leaf anew under one version. Only word0s, the upper fence and `next` differ from what is there.
+    /// WRITEs the leaf anew under one version. Only word0s, the upper fence and `next` differ from
+    /// what is there.
     async fn restamp(
         &self,
         route: &Route,
@@ -340,7 +367,7 @@ impl DmTree {
             lo: &h.lo,
             hi,
             next,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(&g, route.leaf, &mut image, &parts);
         for i in 0..route.capacity {
@@ -405,8 +432,8 @@ enum Right {
 }
 
 /// The new image of a slot that an update has torn. The shadow was written before the entry, and
-/// names the checksum of what it replaces: a slot whose word0 is neither the old one nor the new
-/// one was torn by something else.
+/// names the checksum of what it replaces: a slot with neither the old nor the new word0 was torn
+/// by something else.
 pub(crate) fn from_shadow(
     g: &Geometry,
     place: Place,

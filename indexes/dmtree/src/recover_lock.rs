@@ -1,8 +1,29 @@
-//! Orphans: locks that a failed or dropped operation of this node has left, with what they cover. Any client of the node settles them,
-//! before an operation of its own or while it waits for a lock, and maintenance does.
+//! Abandoned locks of this node: locks that a failed or dropped operation has left, with what they
+//! cover.
 //!
-//! An operation does so only where whoever has the lock answers, as a probe has shown that nobody waited for: its own leaf may be far
-//! from all that, and a home that is dead keeps whoever asks it waiting until the fabric gives up.
+//! Their node lives, so no membership change frees them. Their operation is over and its verbs have
+//! completed, which is the precondition of every repair. The node keeps them in a list, by tag.
+//!
+//! Three callers work on the list:
+//!
+//! - An operation, before it begins: one lock, no more often than once in a pause. Other nodes may
+//!   wait for it.
+//! - A waiter for a lock, between two tries: the lock that it waits for may depend on an abandoned
+//!   one of its own node. While it holds a lock it recovers inner nodes only, because a client that
+//!   waits for a leaf's lock holds no lock.
+//! - Maintenance, through `Chore::RecoverLock`.
+//!
+//! For one lock: `CAS 0->0` reads the word. When it still holds the tag, `recover_leaf`,
+//! `recover_inner` or `recover_lock_word` takes it over and repairs what it covers. When it holds
+//! anything else, the lock was never taken, was given back, or another client was faster. Either
+//! way the entry leaves the list, except after a take-over with an unknown outcome.
+//!
+//! An operation first probes the node with the lock word by a detached CAS, and recovers the lock
+//! only after an answer: its own leaf may be on quite another node, and a dead owner keeps a caller
+//! waiting until the fabric gives up.
+//!
+//! A crash of this node makes all of its locks abandoned by membership, and survivors recover them
+//! from their tags; the list needs no persistence.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,9 +59,9 @@ impl DmTree {
         }
     }
 
-    /// A waiting client may wait for an abandoned lock of a node all of whose clients wait for
-    /// abandoned locks of this one, so a waiter recovers locks meanwhile. While it holds locks it
-    /// touches no leaf, since a client that waits for a leaf's lock holds none.
+    /// A waiting client may wait for an abandoned lock of another node, while all clients of that
+    /// node wait for abandoned locks of this one, so a waiter recovers locks meanwhile. While it
+    /// holds locks it touches no leaf, since a client that waits for a leaf's lock holds none.
     pub(crate) async fn recover_locks_while_waiting(&self) {
         if !self.node.has_abandoned_locks() {
             return;

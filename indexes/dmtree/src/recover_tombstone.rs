@@ -1,5 +1,35 @@
-//! Repairing dead leaves: those that went `into` another one by a merge or a relocation that nobody has brought to its end. Their slots
-//! are blanked, their record and their link go, their table says that they are buried, and whoever buries them retires them.
+//! Recovery of tombstones: leaves that forward to another one by a merge or a relocation that a
+//! dead client has not finished.
+//!
+//! A tombstone is finished when its slots are blank, its record is gone from the parent, its table
+//! says that it is closed, and it is retired. The client that closes the table retires the leaf, so
+//! that it is retired once.
+//!
+//! For a tombstone with an abandoned lock, in this order:
+//!
+//! 1. The successor first. When the successor is alive and its `next` still is this leaf, the merge
+//!    is not finished: the successor's recovery finishes it (`finish_merge`), and this leaf is
+//!    tried again.
+//! 2. Take the lock over. A table that says it is closed was locked through a stale record; the
+//!    lock is only given back.
+//! 3. Check the lease, and blank all slots under the largest range. Clients that repair the same
+//!    tombstone write the same bytes.
+//! 4. The record. Relocated: locking the parent is enough, because the relocating client held the
+//!    parent's lock and the take-over of that lock replaces the record (`recover_inner.rs`).
+//!    Merged: the record is removed.
+//! 5. Close the table and unlock, awaited, since the cell is retired next.
+//! 6. Merged: retire the leaf. Relocated: queue the unlink from the left sibling, which retires it.
+//!
+//! B is the reason for step 3 before step 4: no copy of the successor's keys may be live when the
+//! successor is published. The generation of a tombstone is never published again; L gives the
+//! address a larger one when it is reused.
+//!
+//! A tombstone's fences belong to its successor. When the successor has been merged away in turn,
+//! the block of a long fence is freed, and its bytes may be anything: then the record is gone as
+//! well, and the tombstone stays linked and unused.
+//!
+//! A crash here leaves an abandoned lock on a tombstone, as before. After step 5 it leaves a closed
+//! tombstone that no client will retire; the garbage collection finds it.
 
 use dmtree_fabric::verb::{cas, write as write_verb};
 use dmtree_fabric::{GlobalAddr, Result, Step};
@@ -17,13 +47,14 @@ use crate::unvalidated::Unvalidated;
 const INSPECT_AGAIN_NS: u64 = 20_000;
 
 impl DmTree {
-    /// A tombstone whose lock was lost with its table's owner, and which the lock holder was
-    /// blanking: readers cannot pass it while it is torn. All repairs write the same, so no lock is
-    /// needed; it is not reused while this operation runs.
+    /// A tombstone that lost its lock with its table's owner while the lock holder was blanking it:
+    /// readers cannot pass it while it is torn. All repairs write the same, so no lock is needed;
+    /// it is not reused while this operation runs.
     pub(crate) async fn help_tombstone(&self, route: &Route) -> Result<()> {
         let h = self.unvalidated_header(route.leaf).await?;
-        let torn =
-            !h.into.is_null() && h.ver.generation == route.generation && h.slots == route.capacity;
+        let torn = !h.forward.is_null()
+            && h.ver.generation == route.generation
+            && h.slots == route.capacity;
         if torn && h.table == route.table {
             Mark::RecoverTombstone.hit();
             self.check_lease()?;
@@ -87,8 +118,7 @@ impl DmTree {
         self.retire_table(table);
     }
 
-    /// Removes the record of a tombstone whose range its left neighbour has, if the record is
-    /// there.
+    /// Removes the record of a tombstone merged into its left neighbour, if the record is there.
     async fn drop_record(&self, low: &[u8], addr: GlobalAddr) -> Result<()> {
         let Some(parent) = self.lock_inner(1, low).await? else { return Ok(()) };
         match parent.records.iter().position(|r| r.child.addr == addr && r.key == low) {
@@ -120,7 +150,7 @@ impl DmTree {
             lo: &now.lo,
             hi: &now.hi,
             next: now.next,
-            into: now.into,
+            forward: now.forward,
         };
         put_header(&g, addr, &mut image, &parts);
         (0..h.slots).for_each(|i| put_free(&g, addr, &mut image, i, ver));
@@ -142,7 +172,7 @@ impl DmTree {
         self.unlocked(tag, done).map(|()| true)
     }
 
-    /// A tombstone whose lock is abandoned: first its successor, then itself. As
+    /// A tombstone with an abandoned lock: first its successor, then itself. As
     /// [`DmTree::recover_leaf`].
     pub(crate) async fn finish_tombstone(
         &self,
@@ -151,11 +181,11 @@ impl DmTree {
         at: GlobalAddr,
         was: u64,
     ) -> Result<bool> {
-        let successor = self.unvalidated_header(h.into).await?;
+        let successor = self.unvalidated_header(h.forward).await?;
         let relocated = successor.lo == h.lo;
-        if !relocated && successor.into.is_null() && successor.next == route.leaf {
+        if !relocated && successor.forward.is_null() && successor.next == route.leaf {
             // The merge is not finished: the successor's recovery finishes it.
-            self.recover_successor(h.into, &successor).await?;
+            self.recover_successor(h.forward, &successor).await?;
             return Ok(true);
         }
         let tag = self.next_tag();

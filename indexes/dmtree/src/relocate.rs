@@ -46,7 +46,8 @@ use crate::parent::LockedInner;
 use crate::split::NewLeaf;
 
 impl DmTree {
-    /// Moves the locked leaf to a new one of `capacity` slots. The lock comes back when there is no memory for that.
+    /// Moves the locked leaf to a new one of `capacity` slots. The lock comes back when there is no
+    /// memory for that.
     pub(crate) async fn relocate(&self, mut l: Locked, capacity: usize) -> Result<Option<Locked>> {
         let leaf = match self.image_of(&mut l).await {
             Ok(leaf) => leaf,
@@ -147,7 +148,7 @@ impl DmTree {
             lo: &FenceArea::lo_of(g, &leaf.bytes),
             hi: &FenceArea::hi_of(g, &leaf.bytes),
             next: header.next,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(g, addr, &mut image, &parts);
         let mut table = Table::new(addr, ver, l.table.fence, s.capacity);
@@ -176,9 +177,9 @@ impl DmTree {
     }
 
     /// Commits: the leaf's range goes to the leaf at `forward`.
-    pub(crate) async fn commit_forward(&self, leaf: GlobalAddr, into: GlobalAddr) -> Result<()> {
+    pub(crate) async fn commit_forward(&self, leaf: GlobalAddr, forward: GlobalAddr) -> Result<()> {
         self.check_lease()?;
-        self.ep.write_word(leaf.plus(self.node.g.into_at() as u64), into.bits()).await
+        self.ep.write_word(leaf.plus(self.node.g.forward_at() as u64), forward.bits()).await
     }
 
     /// Frees the slots of a tombstone, under the next range.
@@ -186,7 +187,7 @@ impl DmTree {
         &self,
         leaf: &LeafCopy,
         table: &Table,
-        into: GlobalAddr,
+        forward: GlobalAddr,
     ) -> Result<()> {
         let g = &self.node.g;
         let (header, ver) = (leaf.header(self), table.ver.bumped());
@@ -200,7 +201,7 @@ impl DmTree {
             lo: &FenceArea::lo_of(g, &leaf.bytes),
             hi: &FenceArea::hi_of(g, &leaf.bytes),
             next: header.next,
-            into,
+            forward,
         };
         put_header(g, leaf.addr, &mut image, &parts);
         (0..leaf.capacity).for_each(|i| put_free(g, leaf.addr, &mut image, i, ver));
@@ -314,7 +315,7 @@ impl DmTree {
     ) -> Result<bool> {
         let leaf = self.read_leaf(tombstone.addr, capacity).await?;
         if leaf.header(self).ver.generation != tombstone.generation
-            || leaf.header(self).into.is_null()
+            || leaf.header(self).forward.is_null()
         {
             return Err(dmtree_fabric::Error::corrupt(format!(
                 "leaf {} is no tombstone",
@@ -366,11 +367,11 @@ impl DmTree {
         let (mut at, mut through) = (first, false);
         while !at.is_null() {
             through |= at == tombstone;
-            let into = self.read_leaf(at, capacity).await?.header(self).into;
-            if into.is_null() {
+            let forward = self.read_leaf(at, capacity).await?.header(self).forward;
+            if forward.is_null() {
                 break;
             }
-            at = into;
+            at = forward;
             self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok((at, through))

@@ -1,4 +1,23 @@
-//! Writes in a full pool: what maintenance, other nodes and the dead hold back is looked for before a write fails.
+//! Writes in a full pool: before a write fails with `Full`, the client looks for memory that others
+//! hold back.
+//!
+//! In this order, with a retry of the write after each step that has freed memory:
+//!
+//! 1. Maintenance of this node: chores that free objects, then a round of reclamation.
+//! 2. A garbage collection, when a node has died or left since the last one. A live node that does
+//!    not answer is waited for: it answers, or is dead when its lease has ended. One client of a
+//!    node collects at a time.
+//! 3. For a new value of an existing key: the reserved memory. The old value's block is retired by
+//!    the same write, so the reserve fills again.
+//!
+//! The write itself is repeated from its beginning. All memory of a change is taken before its
+//! commit, so a write that has failed with `Full` has had no effect.
+//!
+//! The time is bounded by one time-out of an operation, whatever holds the collection up. Errors of
+//! the search are not errors of the write: the caller gets the original `Full`.
+//!
+//! In a batch a write is repeated only when no later write of the batch has the same key, which
+//! keeps their order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

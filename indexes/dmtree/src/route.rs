@@ -60,7 +60,7 @@ pub(crate) enum InnerRead {
     Tombstone(GlobalAddr),
 }
 
-/// Slots whose fingerprints match, as far as they fit.
+/// Slots with matching fingerprints, as far as they fit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Candidates {
     slots: [u8; 24],
@@ -93,8 +93,8 @@ pub(crate) fn route_of(r: &Record) -> Route {
 }
 
 impl DmTree {
-    /// The route of a key from the cache alone, and the slots that its mirror names; `None` for the slots when there is no
-    /// mirror. No verb, no lock, no allocation.
+    /// The route of a key from the cache alone, and the slots that its mirror names; `None` for the
+    /// slots when there is no mirror. No verb, no lock, no allocation.
     pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Candidates>)> {
         let mirrors = self.node.o.mirrors;
         self.ep.stage_cost(Stage::CacheLookup, 1);
@@ -200,9 +200,9 @@ impl DmTree {
             copy = loop {
                 match self.read_inner(at, None, Some(copy.level)).await? {
                     InnerRead::Whole(next) => break next,
-                    InnerRead::Tombstone(into) => {
+                    InnerRead::Tombstone(forward) => {
                         Mark::InnerTombstone.hit();
-                        at = into;
+                        at = forward;
                     }
                     InnerRead::OtherGeneration => return Ok(None),
                 }
@@ -263,11 +263,11 @@ impl DmTree {
             loop {
                 let copy = match self.read_inner(at, generation, expect).await? {
                     InnerRead::Whole(copy) => copy,
-                    InnerRead::Tombstone(into) => {
+                    InnerRead::Tombstone(forward) => {
                         Mark::InnerTombstone.hit();
-                        (at, generation) = (into, None);
+                        (at, generation) = (forward, None);
                         self.drop_parent(&parent);
-                        self.wait_for_successor(&mut backoff, into).await?;
+                        self.wait_for_successor(&mut backoff, forward).await?;
                         continue;
                     }
                     InnerRead::OtherGeneration => {
@@ -373,8 +373,8 @@ impl DmTree {
         bytes: &[u8],
     ) -> Result<Option<InnerRead>> {
         let (header, records) = inner::check(&self.node.g, addr, bytes).expect("accepted");
-        if !header.into.is_null() {
-            return Ok(Some(InnerRead::Tombstone(header.into)));
+        if !header.forward.is_null() {
+            return Ok(Some(InnerRead::Tombstone(header.forward)));
         }
         let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
         let hi = self.fence_bytes(header.hi).await?;
@@ -451,7 +451,7 @@ impl DmTree {
         });
     }
 
-    /// Notes one fingerprint in the mirror of a leaf.
+    /// Records one fingerprint in the mirror of a leaf.
     pub(crate) fn note_mirror(&self, key: &[u8], route: &Route, slot: usize, fp: u8) {
         if !self.node.o.mirrors {
             return;
@@ -466,9 +466,9 @@ impl DmTree {
         });
     }
 
-    /// The route of a key by walking right from a leaf whose parent lacks a record (the split found
-    /// no memory for the parent): headers tell everything. `None` when the walk shows that the
-    /// route is stale in another way.
+    /// The route of a key by walking right from a leaf without a parent record (the split found no
+    /// memory for the parent): headers tell everything. `None` when the walk shows that the route
+    /// is stale in another way.
     pub(crate) async fn walk_route(&self, key: &[u8], from: &Route) -> Result<Option<Route>> {
         let mut leaf = self.read_leaf(from.leaf, from.capacity).await?;
         if leaf.header(self).ver.generation != from.generation {
@@ -479,10 +479,10 @@ impl DmTree {
         loop {
             let h = leaf.header(self);
             let (generation, table, next) = (h.ver.generation, h.table, h.next);
-            let into = h.into;
+            let forward = h.forward;
             // The fences of a tombstone are its successor's, which may have been merged away with
             // their blocks.
-            if into.is_null() {
+            if forward.is_null() {
                 let hi = self.fence_bytes(h.hi).await?;
                 if hi.as_deref().is_none_or(|hi| key < hi) {
                     let fence = fence_tag(hi.as_deref());
@@ -490,11 +490,11 @@ impl DmTree {
                     return Ok(Some(Route { leaf: leaf.addr, generation, table, capacity, fence }));
                 }
             }
-            let on = if into.is_null() { next } else { into };
+            let on = if forward.is_null() { next } else { forward };
             if on.is_null() {
                 return Ok(None);
             }
-            if !into.is_null() {
+            if !forward.is_null() {
                 Mark::RouteWalkTombstone.hit();
             }
             self.paced_walk(&mut backoff, &leaf).await?;
@@ -524,9 +524,9 @@ impl DmTree {
             let (mut at, mut generation, mut expect) = (self.read_root().await?, None, None);
             loop {
                 match self.read_inner(at, generation, expect).await? {
-                    InnerRead::Tombstone(into) => {
-                        (at, generation) = (into, None);
-                        self.wait_for_successor(&mut backoff, into).await?;
+                    InnerRead::Tombstone(forward) => {
+                        (at, generation) = (forward, None);
+                        self.wait_for_successor(&mut backoff, forward).await?;
                     }
                     InnerRead::OtherGeneration => {
                         self.quiescent_point();

@@ -224,8 +224,8 @@ impl DmTree {
         }
     }
 
-    /// The leaf that holds the keys just below `cursor`: the route's, or one to its right whose
-    /// record is not there yet.
+    /// The leaf that holds the keys just below `cursor`: the route's, or one to its right without a
+    /// record yet.
     async fn read_below(
         &self,
         key: &[u8],
@@ -234,8 +234,8 @@ impl DmTree {
     ) -> Result<Option<ScanLeaf>> {
         let mut leaf = match self.read_one(route).await? {
             Some(leaf) => leaf,
-            // A record that is older than this operation may name a tombstone whose successor is
-            // reclaimed already: `forward` carries no generation.
+            // A record that is older than this operation may name a tombstone with a successor that
+            // is reclaimed already: `forward` carries no generation.
             None if self.fresh_route(key).await?.leaf != route.leaf => return Ok(None),
             None => match self.read_successor(route).await? {
                 Some(leaf) => leaf,
@@ -271,12 +271,12 @@ impl DmTree {
             return Ok(None);
         }
         loop {
-            let into = copy.header(self).into;
-            if into.is_null() {
+            let forward = copy.header(self).forward;
+            if forward.is_null() {
                 break;
             }
-            self.ep.check_deadline("the end of a chain of tombstones", into.bits())?;
-            copy = self.read_leaf(into, copy.capacity).await?;
+            self.ep.check_deadline("the end of a chain of tombstones", forward.bits())?;
+            copy = self.read_leaf(forward, copy.capacity).await?;
         }
         match self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await? {
             Seen::Whole(leaf) => Ok(Some(leaf)),
@@ -431,7 +431,7 @@ impl DmTree {
             let h = check_header(g, route.leaf, b).ok_or(Seen::Torn)?;
             if h.ver.generation != route.generation
                 || h.slots != route.capacity
-                || !h.into.is_null()
+                || !h.forward.is_null()
             {
                 return Err(Seen::Stale);
             }
@@ -477,7 +477,7 @@ impl DmTree {
             }
         })
         .expect("accepted");
-        if !header.into.is_null() {
+        if !header.forward.is_null() {
             return Ok(Seen::Stale);
         }
         let whole = self
@@ -498,7 +498,8 @@ impl DmTree {
         Ok(Seen::Whole(ScanLeaf { lo, hi, next: header.next, items }))
     }
 
-    /// READs blocks, several together; false when one was not whole (its entry has changed meanwhile).
+    /// READs blocks, several together; false when one was not whole (its entry has changed
+    /// meanwhile).
     pub(crate) async fn fetch_blocks(
         &self,
         blocks: &[BlockPtr],
@@ -532,7 +533,8 @@ impl DmTree {
         Ok(true)
     }
 
-    /// Moves the items of the range into the page; the last key when the page is full before they end.
+    /// Moves the items of the range into the page; the last key when the page is full before they
+    /// end.
     async fn emit(
         &self,
         items: impl Iterator<Item = Item>,
@@ -567,7 +569,7 @@ impl DmTree {
         Ok(if full { last } else { None })
     }
 
-    /// A point read inside a scan, whose own pin covers it.
+    /// A point read inside a scan; the scan's pin covers it.
     async fn get_alone_unpinned(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let hash = dmtree_parts::hash::KeyHash::of(key);
         Box::pin(self.get_pinned(key, hash, out)).await

@@ -1,13 +1,31 @@
-//! Splitting a full leaf.
+//! Splitting a full leaf L into L and a new right sibling S.
 //!
-//! - 1: READ L.
-//! - 2: WRITE the new leaf S and S's table.
-//! - 3: WRITE L.next = S (the commit word), then L's image: upper fence = S.lo, range one on, moved slots free, kept slots where
-//!   they are.
-//! - 4, 5: the parent's record for S.
-//! - 6: L's table, and unlock.
+//! 1. READ L.
+//! 2. WRITE S and S's table, awaited: B demands that S is complete before any pointer leads to it.
+//! 3. `L.next = S` (the commit word), then L's image in the same chain: upper fence = S.lo, range
+//!    one on, moved slots free, kept slots where they are; then the pending entry, if it stays in
+//!    L. Where `whole_write` covers a leaf, one WRITE does it all.
+//! 4. Lock S's parent.
+//! 5. WRITE the parent's record for S, and unlock the parent behind it.
+//! 6. WRITE L's table, and unlock L behind it.
 //!
-//! L stays locked until the parent is published. All memory is taken before step 2, so a full memory node changes nothing.
+//! L stays locked until the parent is published, so that R holds whenever L is unlocked: `hi` is
+//! the sibling's `lo`, and the sibling has its record. All memory is taken before step 2, so a full
+//! memory node changes nothing. The one exception is a parent that finds no memory for its own
+//! split, or cannot be reached: readers then walk right, and a chore adds the record later. While
+//! memory is that short no further leaf is split.
+//!
+//! P across the commit: until L's image has landed, moved entries are in both leaves, with equal
+//! contents, and L is locked. Afterwards a reader of L finds the key above L's fence and hops
+//! right. S: the new range refuses an image that mixes L before and after.
+//!
+//! The pending pair goes into S's image, or is written behind L's image into a slot that this image
+//! frees.
+//!
+//! A crash before step 3 leaves S unreachable; the garbage collection finds it. A crash after the
+//! commit word leaves L with `hi` above S's `lo`, or torn: recovery finishes the split from the
+//! sibling's fence (`recover_leaf.rs`), adds the record and builds the table. A commit that fails
+//! without a crash keeps the lock, with the same effect.
 
 use std::sync::atomic::Ordering;
 
@@ -353,7 +371,7 @@ impl DmTree {
                 lo: &fence,
                 hi: &FenceArea::hi_of(g, &leaf.bytes),
                 next: header.next,
-                into: GlobalAddr::NULL,
+                forward: GlobalAddr::NULL,
             },
         );
         let mut s_table = Table::new(s.grant.addr, s_ver, fence_tag(hi.as_deref()), s.capacity);
@@ -379,7 +397,7 @@ impl DmTree {
                 lo: &FenceArea::lo_of(g, &leaf.bytes),
                 hi: &fence,
                 next: s.grant.addr,
-                into: GlobalAddr::NULL,
+                forward: GlobalAddr::NULL,
             },
         );
         let mut l_table = l.table.clone();

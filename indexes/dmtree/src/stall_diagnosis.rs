@@ -1,8 +1,26 @@
-//! What a lock that nobody gives back may be held for: a change that has begun and needs memory that is lost.
+//! Stall diagnosis: why a lock is not given back, when its repair needs memory that is lost.
 //!
-//! Its repair fails whoever tries it, with an error that names the node. Others would wait until their deadlines; so who has waited for
-//! long reads what the repair would read, and fails for the same reason. Nothing that is read here counts otherwise: a leaf found by an
-//! old route may be dead, and the blocks that it names may be others' by now.
+//! A change that has begun and needs a lost memory node cannot be finished. Its repair fails each
+//! client that tries it, with an error that names the node. A client that merely waits for the lock
+//! would learn nothing until its deadline. So a client that has waited for long READs what the
+//! repair would READ, and fails for the same reason:
+//!
+//! 1. the table's owner, when it is a memory node (a table on a compute node is reassigned; one on
+//!    a memory node is not);
+//! 2. the leaf, the blocks of its fences, and the blocks of its keys;
+//! 3. the chain of tombstones from `next` and from the forwarding pointer, each with its lower
+//!    fence;
+//! 4. the parent, where the record of a tombstone has to go.
+//!
+//! For an inner node: its neighbours, the blocks of its records, and the headers of its children.
+//!
+//! Only unreachable memory counts (`only_away`). A leaf found by a stale route may be a tombstone,
+//! and blocks that it names may have been reused; READs here are unvalidated, and no other
+//! conclusion is drawn from them. So a false diagnosis is impossible as long as the named memory is
+//! truly unreachable, and a missed one costs time only.
+//!
+//! The diagnosis takes no lock and writes nothing. It relies on no invariant, since a change may be
+//! half done.
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, Result, Step};
@@ -47,9 +65,9 @@ impl DmTree {
         for fence in [&h.lo, &h.hi] {
             only_away(self.fence_key_in(fence, Validation::Unvalidated).await)?;
         }
-        if !h.into.is_null() {
+        if !h.forward.is_null() {
             self.inspect_parent(&h).await?;
-            self.inspect_chain(h.into, leaf).await?;
+            self.inspect_chain(h.forward, leaf).await?;
         }
         self.inspect_chain(h.next, leaf).await?;
         for i in 0..first.slots {
@@ -87,10 +105,10 @@ impl DmTree {
                 Err(e) => return only_away::<()>(Err(e)),
             };
             only_away(self.fence_key_in(&n.lo, Validation::Unvalidated).await)?;
-            if n.into == leaf {
+            if n.forward == leaf {
                 return self.inspect_parent(&n).await;
             }
-            at = n.into;
+            at = n.forward;
         }
         Ok(())
     }
@@ -114,7 +132,7 @@ impl DmTree {
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Unvalidated::of(&g, addr, &image);
         let mut named: Vec<GlobalAddr> =
-            [h.next, h.into].into_iter().filter(|at| !at.is_null()).collect();
+            [h.next, h.forward].into_iter().filter(|at| !at.is_null()).collect();
         for i in 0..g.fanout {
             let at = g.record_at(i);
             let raw = &image[at..at + g.record()];

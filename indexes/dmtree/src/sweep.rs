@@ -1,7 +1,29 @@
-//! Going over the whole tree after a death: locks of the dead, unbuilt tables and missing records that nobody has met yet.
+//! The sweep after a death: one pass over the whole tree for locks of dead clients, unbuilt tables
+//! and missing records that no operation has met.
 //!
-//! Maintenance does it one bottom node at a time: each node looks at the leaves whose tables are homed with it (one node for all
-//! whose tables are homed on memory nodes), and at the inner nodes above them.
+//! Every node sweeps when a death has been handled completely, one bottom node per call of
+//! maintenance:
+//!
+//! 1. At the beginning: the root word, when it names a root that forwards to another one (a bulk
+//!    load that has committed); in lock-word mode all lock words, by one node.
+//! 2. The inner nodes above, from the top level down: an abandoned lock is taken over, and the
+//!    right sibling's record is added when it is missing.
+//! 3. The leaves of the bottom node, as READ now: lock and table by `help_route`, which repairs an
+//!    abandoned lock and builds an unbuilt table. Each node looks at the leaves with tables that it
+//!    owns; one node looks at those with tables on memory nodes.
+//! 4. Each leaf's right sibling: when the leaf ends at another key than its record implies, the
+//!    missing record becomes a chore.
+//!
+//! A leaf that cannot be decided now (its owner is away, or a live client has locked an unbuilt
+//! table) becomes a chore and is inspected again. A leaf on a lost memory node is passed over.
+//!
+//! After the sweep F holds for every leaf of a live owner, R holds up to queued chores, and no lock
+//! of the dead client is left that any client could wait for. Then one node queues the garbage
+//! collection.
+//!
+//! The sweep changes memory only through recovery routines, each of which may be repeated. When the
+//! sweeping node dies, its death begins another sweep, which covers its leaves under their new
+//! owners.
 
 use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
 use dmtree_pool::TableId;
@@ -109,9 +131,9 @@ impl DmTree {
         Ok(true)
     }
 
-    /// Whether this node sweeps the leaves whose tables a given node owns: those that it owns
-    /// itself, and one node for all those owned by memory nodes. (When that one dies its death
-    /// begins another sweep, of another one.)
+    /// Whether this node sweeps the leaves with tables on a given node: those that it owns itself,
+    /// and one node for all those on memory nodes. (When that one dies its death begins another
+    /// sweep, of another one.)
     fn sweeps_for(&self, owner: NodeId) -> bool {
         match owner.role() {
             Role::Compute => owner == self.ep.node(),
@@ -124,11 +146,11 @@ impl DmTree {
         loop {
             let root = self.read_root().await?;
             let h = self.unvalidated_header(root).await?;
-            if h.into.is_null() || h.into == root {
+            if h.forward.is_null() || h.forward == root {
                 return Ok(());
             }
             Mark::RecoverRoot.hit();
-            self.ep.cas(self.node.root.word, root.bits(), h.into.bits()).await?;
+            self.ep.cas(self.node.root.word, root.bits(), h.forward.bits()).await?;
             self.ep.check_deadline("the root", root.bits())?;
         }
     }
@@ -143,7 +165,7 @@ impl DmTree {
         let Some(node) = self.descend_to(key, level).await? else { return Ok(()) };
         self.help_inner(node.addr).await?;
         let h = self.unvalidated_header(node.addr).await?;
-        if !h.into.is_null() || h.ver.generation != node.generation {
+        if !h.forward.is_null() || h.ver.generation != node.generation {
             self.node.cache.invalidate(level, &node);
             return Ok(());
         }
@@ -153,7 +175,7 @@ impl DmTree {
         let n = self.unvalidated_header(h.next).await?;
         let Some(low) = self.fence_key(&n.lo).await? else { return Ok(()) };
         // A bulk load that has not ended names its root here, which is no sibling.
-        if n.level != level || !n.into.is_null() || !n.whole || n.lo == h.lo {
+        if n.level != level || !n.forward.is_null() || !n.whole || n.lo == h.lo {
             return Ok(());
         }
         let parent = self.descend_to(&low, level + 1).await?;
@@ -182,7 +204,7 @@ impl DmTree {
     /// key than the leaf's end.
     async fn sweep_right(&self, leaf: GlobalAddr, high: Option<&[u8]>) -> Result<()> {
         let h = self.unvalidated_header(leaf).await?;
-        if !h.whole || !h.into.is_null() || h.next.is_null() {
+        if !h.whole || !h.forward.is_null() || h.next.is_null() {
             return Ok(());
         }
         let hi = self.fence_key(&h.hi).await?;

@@ -4,19 +4,19 @@
 //! therefore carries a hook with the lock's tag and place, and with the FIFO guard of the next
 //! client on this node.
 //!
-//! - When the list has executed far enough (`finished`), the FIFO guard passes to the next client.
-//!   Its verbs follow the release in order.
-//! - When the list has ended (`ended`), an error turns the lock into an abandoned lock of this
-//!   node. `recover_lock.rs` then frees the word if it still holds the tag, after the repair of
-//!   what it covers.
+//! - `finished`: the list has ended, or it was posted by a caller that blocks. The FIFO guard
+//!   passes to the next client of the node.
+//! - `ended`: none of the list's verbs executes any more. An error turns the lock into an abandoned
+//!   lock of this node, and `recover_lock.rs` frees the word if it still holds the tag, after the
+//!   repair of what it covers.
 //!
 //! The failure matters for an owner that hangs for a while and is not dead: it still holds the lock
-//! of an operation that ended long ago. No membership change will free that lock, and without its
-//! abandoned-lock entry it would be held for ever. A release whose owner is dead leaves an entry
-//! too; its recovery finds the table unowned or unbuilt, which is repaired on its own.
+//! of an operation that ended long ago. No membership change frees that lock, and without its entry
+//! among the abandoned locks it would be held for ever. A release to a dead owner leaves an entry
+//! too; the table is then unowned or unbuilt, and repaired as such.
 //!
-//! The places of `locks` are reused, so a client allocates nothing per release once it has reached
-//! its largest number of detached lists.
+//! Places in `locks` are reused: a client allocates nothing per release once it has reached its
+//! largest number of detached lists.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -49,7 +49,7 @@ struct InFlight {
 }
 
 impl UnlockHook {
-    /// A hook for unlocks whose turns are those of `turns`.
+    /// A hook for unlocks that pass on FIFO guards of `turns`.
     pub fn of(node: &Arc<DmNode>, turns: &Arc<TurnTable>) -> Rc<Self> {
         let (node, turns) = (node.clone(), TurnHook::of(turns));
         Rc::new(Self { node, turns, in_flight: RefCell::default() })

@@ -1,4 +1,27 @@
-//! Walking the whole structure and checking what must hold when nobody writes (invariants of DESIGN.md section 3).
+//! The walk: checks the invariants of DESIGN.md section 3 on the whole structure, while no client
+//! writes.
+//!
+//! From the root word down, level by level, it compares each node with the record that names it:
+//!
+//! - *R*: fences equal the record's key and the next record's key; `next` is the node of the next
+//!   record (past relocated tombstones that are not unlinked yet); the first record of an inner
+//!   node stands at its lower fence.
+//! - *S*: images are accepted under one version only (`read_leaf`, `read_inner`).
+//! - *F*: the table is the leaf's (address, version, fence tag), its fingerprints are set exactly
+//!   for live slots, and each is the hash of its key.
+//! - *P*, as far as one instant shows it: keys lie inside the fences, no key is in two slots, and
+//!   every entry's block is whole.
+//! - No lock is held, no node or block is reached twice, and no two leaves share a table.
+//!
+//! An unbuilt table is counted and not an error: its owner is new, and the next writer builds it.
+//! So is a table without an owner.
+//!
+//! L and B speak of the past and cannot be seen at one instant; the checkers' histories and the
+//! generation tests cover them.
+//!
+//! The walk takes no lock and writes nothing. With writers at work it would report states that
+//! operations are about to leave; the suites therefore end with it, after all clients have stopped
+//! and maintenance has run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +98,7 @@ impl DmTree {
             let checked = bytes.check(|b| inner::check(g, addr, b).map(|_| ()).ok_or(()));
             let Ok(((), bytes)) = checked else { return Err(broken("a torn inner node", addr)) };
             let (h, records) = inner::check(g, addr, &bytes).expect("accepted");
-            if h.level != level || h.ver.generation != n.child.generation || !h.into.is_null() {
+            if h.level != level || h.ver.generation != n.child.generation || !h.forward.is_null() {
                 return Err(broken(
                     "a record names a node of another level or generation, or a tombstone",
                     addr,
@@ -149,7 +172,7 @@ impl DmTree {
             let right = h.ver.generation == n.child.generation
                 && h.table == n.child.table
                 && h.slots == n.child.slots
-                && h.into.is_null();
+                && h.forward.is_null();
             if !right {
                 return Err(broken(
                     "a record names another generation or table, or a tombstone",
@@ -192,7 +215,7 @@ impl DmTree {
                 return Ok(false);
             }
             let leaf = self.read_leaf(at, self.node.o.leaf_capacity as usize).await?;
-            at = leaf.header(self).into;
+            at = leaf.header(self).forward;
         }
         Ok(false)
     }
@@ -216,8 +239,8 @@ impl DmTree {
                 };
             }
         };
-        let whose = table.leaf == addr && table.ver == h.ver && table.fence == fence_tag(high);
-        if !whose || table.closed {
+        let is_own = table.leaf == addr && table.ver == h.ver && table.fence == fence_tag(high);
+        if !is_own || table.closed {
             return Err(broken("a table of another leaf, version or range", addr));
         }
         Ok(Some(table))

@@ -23,8 +23,8 @@
 //! the lock: a WRITE may still land, and must not land under the next holder. The lock is then
 //! abandoned, and its recovery (`recover_leaf.rs`) finds either the old entry, the new one, or a
 //! torn one that the shadow restores or that is dropped. A crash leaves exactly the same states. An
-//! operation whose entry has landed may take effect without its acknowledgement; the history allows
-//! that for an operation that has not returned.
+//! operation may take effect once its entry has landed, without its acknowledgement; the history
+//! allows that for an operation that has not returned.
 //!
 //! Full leaves are split (`split.rs`) or relocated first (`relocate.rs`); a delete that leaves a
 //! quarter of the slots queues a merge. Writers of one key share a WRITE: members of a group add
@@ -73,7 +73,7 @@ pub(crate) fn refused(w: &Write<'_>, is_present: bool, old: &[u8]) -> Option<(Ou
     }
 }
 
-/// The error for a leaf whose range is worn out, and that finds no memory to move to.
+/// The error for a leaf with a worn-out range that finds no memory to move to.
 pub(crate) fn worn_out(leaf: GlobalAddr) -> Error {
     Error::new(
         ErrorKind::Full,
@@ -448,8 +448,7 @@ impl DmTree {
     }
 
     /// The shadow of an entry about to be replaced: its slot and its checksum, then the new image.
-    /// A torn slot whose word0 is the old one or the new one was torn by this update and by nothing
-    /// else.
+    /// A torn slot with the old or the new word0 was torn by this update and by nothing else.
     pub(crate) async fn shadow(&self, place: Place, crc: u32, entry: &[u8]) -> Result<Buf> {
         let mut buf = self.ep.buf(8 + entry.len() as u32).await?;
         let head = place.slot as u64 | u64::from(crc) << 32;

@@ -170,8 +170,8 @@ fn two_deaths_around_a_split() {
 }
 
 /// Regression: a reader waited for a torn entry. Its own node's acknowledgement of the writer's
-/// death waited for the reader, so the table never got an owner under whose lock the entry could be
-/// repaired. A client that waits without a lock lets tables move.
+/// death waited for the reader, so the table never got an owner, under its lock the entry could
+/// have been repaired. A client that waits without a lock lets tables move.
 #[test]
 fn two_deaths_around_an_update() {
     let load = ((0..4).map(|n| n * 10).collect(), 1.0);
@@ -250,7 +250,7 @@ fn mutants_are_found() {
         (Mutant::RootBeside, inner_splitting()),
     ];
     // Not known to be found here; tried only when asked for by name.
-    let unvalidated: Vec<(Mutant, Script)> = vec![
+    let uncertain: Vec<(Mutant, Script)> = vec![
         // A table that never landed is built anew by the next reader or lock holder.
         (Mutant::SplitBeforeTable, splitting(5)),
         (Mutant::UnlockBeforePublish, splitting(5)),
@@ -280,7 +280,7 @@ fn mutants_are_found() {
     let named = |d: Mutant| asked.as_ref().is_some_and(|a| a.split(',').any(|n| n == d.name()));
     let table: Vec<_> = match &asked {
         None => some_of(table).collect(),
-        Some(_) => table.into_iter().chain(unvalidated).filter(|(d, _)| named(*d)).collect(),
+        Some(_) => table.into_iter().chain(uncertain).filter(|(d, _)| named(*d)).collect(),
     };
     let mut missed = Vec::new();
     for (mutant, script) in table {

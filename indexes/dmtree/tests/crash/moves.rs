@@ -117,12 +117,12 @@ async fn work(scenario: &Scenario, c: &mut DmTree, stop: &Cell<bool>) -> BTreeMa
 }
 
 /// No step of a death or a move is left, as the watcher knows it.
-async fn settled(scenario: &Scenario, ep: &Endpoint, ready: impl Fn() -> bool) {
+async fn wait_until_handled(scenario: &Scenario, ep: &Endpoint, ready: impl Fn() -> bool) {
     let began = ep.now();
     while !(ready() && scenario.pool(WATCHER).is_settled()) && scenario.trouble().is_none() {
         if ep.now() > began + SETTLED_NS {
             scenario.complain()(format!(
-                "not settled: {:?}",
+                "not handled: {:?}",
                 scenario.test_cluster.cluster.judge()
             ));
         }
@@ -188,7 +188,7 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
             Move::Join => {
                 let mover = NodeId::compute(MOVER);
                 scenario.fabric.crash(mover, How::Process).expect("known");
-                settled(&scenario, &ep, || gone(MOVER, 1)).await;
+                wait_until_handled(&scenario, &ep, || gone(MOVER, 1)).await;
                 scenario.fabric.restart(mover).expect("down");
                 node.replace(Some(
                     scenario.test_cluster.revive(usize::from(MOVER)).expect("restarted"),
@@ -200,12 +200,12 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
         go.set(true);
         [slot, membership_agent].into_iter().for_each(|slot| scenario.wake(slot));
         let dead = || scenario.fabric.is_down(NodeId::compute(cut.victim));
-        settled(&scenario, &ep, || ended.get() || dead()).await;
+        wait_until_handled(&scenario, &ep, || ended.get() || dead()).await;
         died.set(dead());
         scenario.fabric.spare(NodeId::compute(cut.victim));
         // Another node's death keeps no node from joining or leaving.
         let moves_on = !died.get() || cut.victim != MOVER;
-        settled(&scenario, &ep, || {
+        wait_until_handled(&scenario, &ep, || {
             (ended.get() || !moves_on)
                 && (!died.get() || gone(cut.victim, if moves_on { 1 } else { mover_generation }))
                 && (what == Move::Join || gone(MOVER, 1))

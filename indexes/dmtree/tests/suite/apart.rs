@@ -1,4 +1,5 @@
-//! DMTree on nodes that are apart and share nothing but TCP connections: the conformance suite, and the same verbs as in one process.
+//! DMTree on nodes that are apart and share nothing but TCP connections: the conformance suite, and
+//! the same verbs as in one process.
 
 use dmtree_check::conformance::{self, Keys};
 use dmtree_check::test_cluster::TestCluster;

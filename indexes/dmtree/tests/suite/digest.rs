@@ -1,5 +1,6 @@
-//! The defects of the published prototype that can be reached without a crash, by their numbers in the digest of the artifact
-//! (sections 8.1, 8.3 and 8.5), each with a test that would catch it. Some live beside the code they are about:
+//! The defects of the published prototype that can be reached without a crash, by their numbers in
+//! the digest of the artifact (sections 8.1, 8.3 and 8.5), each with a test that would catch it.
+//! Some live beside the code they are about:
 //!
 //! | defect | test |
 //! |---|---|
@@ -60,8 +61,8 @@ fn fill(c: &mut Client<DmTree>, keys: Keys, range: std::ops::Range<u64>) {
     }
 }
 
-/// 8.1 #3 and #4: readers and scanners of leaves that split and merge under them see whole entries, no key twice, none missing.
-/// Values beyond a line make torn entries likely.
+/// 8.1 #3 and #4: readers and scanners of leaves that split and merge under them see whole entries,
+/// no key twice, none missing. Values beyond a line make torn entries likely.
 #[test]
 fn readers_beside_splits_and_merges() {
     for seed in 0..12 {
@@ -83,7 +84,8 @@ fn readers_beside_splits_and_merges() {
     }
 }
 
-/// 8.1 #8: a node reached by a right hop is cached under its own fence and address, so that the next access is right at once.
+/// 8.1 #8: a node reached by a right hop is cached under its own fence and address, so that the
+/// next access is right at once.
 #[test]
 fn a_right_hop_caches_the_node_under_its_own_name() {
     let o = Options { fanout: 8, ..Options::default() };
@@ -130,8 +132,9 @@ fn roots_change_under_several_clients() {
     }
 }
 
-/// 8.2, "not safe after all": a key that a scan has returned is never absent for a get that begins later. The history check
-/// treats a scan as reads inside its interval, so this is a run with many scans and inserts.
+/// 8.2, "not safe after all": a key that a scan has returned is never absent for a get that begins
+/// later. The history check treats a scan as reads inside its interval, so this is a run with many
+/// scans and inserts.
 #[test]
 fn what_a_scan_has_shown_a_get_finds() {
     for seed in 0..20 {
@@ -177,7 +180,8 @@ fn a_lost_lock_ends_in_an_error_and_readers_go_on() {
     assert_eq!(scan_all(&mut c, &everything(100)).len(), 10);
 }
 
-/// Sets the lock word of the first cells of both compute nodes' regions, wherever a table has been written.
+/// Sets the lock word of the first cells of both compute nodes' regions, wherever a table has been
+/// written.
 fn hold_every_table_lock(test_cluster: &TestCluster<DmTree>, ep: &dmtree_fabric::Endpoint) -> u64 {
     let mut held = 0;
     for cn in 0..2 {
@@ -196,8 +200,8 @@ fn hold_every_table_lock(test_cluster: &TestCluster<DmTree>, ep: &dmtree_fabric:
     held
 }
 
-/// 8.3 #11: when a split is acknowledged its parent record is there: another node's cold client finds every key in one descent,
-/// without walking right at the leaf level.
+/// 8.3 #11: when a split is acknowledged its parent record is there: another node's cold client
+/// finds every key in one descent, without walking right at the leaf level.
 #[test]
 fn a_split_is_published_before_it_is_acknowledged() {
     let test_cluster = test_cluster(&pool(), &Options { fanout: 8, ..Options::default() });
@@ -211,8 +215,8 @@ fn a_split_is_published_before_it_is_acknowledged() {
     }
 }
 
-/// 8.5 #24 and #26: a full memory node ends writes with an error that says so; everything stored stays readable and deletable,
-/// and what is deleted makes room again.
+/// 8.5 #24 and #26: a full memory node ends writes with an error that says so; everything stored
+/// stays readable and deletable, and what is deleted makes room again.
 #[test]
 fn a_full_memory_node() {
     let small = PoolOptions { memory_bytes_per_node: 1 << 20, ..pool() };
@@ -263,7 +267,8 @@ fn a_full_memory_node() {
     }
 }
 
-/// A node that fills up in the middle of splits of every kind: whatever the moment, nothing is lost or half done.
+/// A node that fills up in the middle of splits of every kind: whatever the moment, nothing is lost
+/// or half done.
 #[test]
 fn full_at_every_moment() {
     for extra in 0..24u64 {
@@ -306,8 +311,8 @@ fn full_at_every_moment() {
     }
 }
 
-/// 8.5 #25 and adaptive capacity: while the cache is short of room leaves grow instead of splitting; the emptied ones leave the
-/// sibling chain and their memory is used again.
+/// 8.5 #25 and adaptive capacity: while the cache is short of room leaves grow instead of
+/// splitting; the emptied ones leave the sibling chain and their memory is used again.
 #[test]
 fn adaptive_capacity_leaves_no_empty_leaves_behind() {
     let o = Options { fanout: 8, ..Options::default() };

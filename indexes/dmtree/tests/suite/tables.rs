@@ -14,7 +14,7 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-/// Two compute nodes whose leases hold as long as the test runs.
+/// Two compute nodes with leases that hold as long as the test runs.
 fn test_cluster() -> TestCluster<DmTree> {
     let pool =
         PoolOptions { compute_nodes: 2, memory_bytes_per_node: 32 << 20, ..PoolOptions::default() };
