@@ -5,7 +5,7 @@
 //! module knows what is reachable (`mark.rs`), and what a lost object needs before it is free. The
 //! phases:
 //!
-//! 1. *Settling*: operations that ran at the beginning end. From then on every operation logs what
+//! 1. *Starting*: operations that ran at the beginning end. From then on every operation logs what
 //!    it takes and gives back (the gc log).
 //! 2. *Nodes*, then *Leaves*: the mark phase, by one cursor per level.
 //! 3. *Ending*: a barrier; operations that ran during the mark phase end. Lost is what is not
@@ -71,7 +71,7 @@ impl GcRun {
     fn of(gc: Gc) -> Self {
         Self {
             gc,
-            phase: Phase::Settling,
+            phase: Phase::Starting,
             live: Held::default(),
             linked: Held::default(),
             moved: Vec::new(),
@@ -87,7 +87,7 @@ impl GcRun {
 #[derive(Debug)]
 enum Phase {
     /// Operations that ran at the beginning have to end.
-    Settling,
+    Starting,
     /// The mark phase of the inner nodes of a level, from a key on.
     Nodes(u8, Vec<u8>),
     /// The mark phase of the leaves, from a key on.
@@ -208,12 +208,12 @@ impl DmTree {
         let pool = &self.node.pool;
         pool.hold_gc(&self.ep, &mut gc_run.gc).await?;
         match &gc_run.phase {
-            Phase::Settling | Phase::Ending | Phase::Clearing
+            Phase::Starting | Phase::Ending | Phase::Clearing
                 if !self.is_past(&gc_run.gc).await? =>
             {
                 Ok(Pace::Wait)
             }
-            Phase::Settling => {
+            Phase::Starting => {
                 let _pin = self.pin();
                 gc_run.phase = Phase::Nodes(self.top_level().await?, Vec::new());
                 Ok(Pace::On)

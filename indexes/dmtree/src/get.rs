@@ -99,7 +99,7 @@ impl DmTree {
         self.ep.stage_cost(Stage::LocalQueue, 1);
         let arrival = self.node.readers.arrive(key, hash, &Intent::Read);
         self.ep.point().await;
-        let lease = match arrival {
+        let flight = match arrival {
             Arrival::Join(group) => {
                 Mark::ReadShared.hit();
                 let quiescent = self.quiescent_section();
@@ -117,25 +117,25 @@ impl DmTree {
                     Err(e) => return Err(e),
                 }
             }
-            Arrival::Lead(mut lease) => {
+            Arrival::Lead(mut flight) => {
                 let quiescent = self.quiescent_section();
-                lease.begin(&self.ep).await?;
+                flight.begin(&self.ep).await?;
                 drop(quiescent);
                 self.ep.point().await;
                 if !self.node.has(Mutant::DelegateLate) {
-                    lease.seal(out);
+                    flight.seal(out);
                 }
-                Some(lease)
+                Some(flight)
             }
             Arrival::Alone => None,
         };
         let result = self.get_alone(key, hash, out).await;
-        if let Some(mut lease) = lease {
+        if let Some(mut flight) = flight {
             self.ep.point().await;
             if self.node.has(Mutant::DelegateLate) {
-                lease.seal(&mut Vec::new());
+                flight.seal(&mut Vec::new());
             }
-            finish_read(lease, &result, out);
+            finish_read(flight, &result, out);
         }
         let found = result?;
         Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
@@ -436,10 +436,10 @@ impl DmTree {
     }
 }
 
-fn finish_read(lease: Lease, result: &Result<bool>, value: &[u8]) {
+fn finish_read(flight: Lease, result: &Result<bool>, value: &[u8]) {
     let shared = match result {
         Ok(found) => Ok(Shared::Found(*found)),
         Err(e) => Err(e.clone()),
     };
-    lease.finish(&shared, Some(value));
+    flight.finish(&shared, Some(value));
 }

@@ -51,10 +51,10 @@ impl DmTree {
         let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
         let pin = self.pin();
         // A failed recovery is tried again later.
-        let settled = Box::pin(self.recover_lock(h)).await;
+        let recovered = Box::pin(self.recover_lock(h)).await;
         self.leave_abandoned_locks();
         drop(pin);
-        if settled.is_ok() {
+        if recovered.is_ok() {
             scope.end(dmtree_fabric::OpOutcome::Other);
         }
     }

@@ -55,8 +55,8 @@ impl DmTree {
             Err(e) if e.kind() == ErrorKind::Full => e,
             done => return done,
         };
-        for dead in [false, true] {
-            let found = match dead {
+        for collect in [false, true] {
+            let found = match collect {
                 false => self.make_free().await,
                 true => self.collect_lost().await,
             };

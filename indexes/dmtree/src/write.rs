@@ -135,19 +135,19 @@ impl DmTree {
                 }
             }
             Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
-            Arrival::Lead(mut lease) => {
+            Arrival::Lead(mut flight) => {
                 let quiescent = self.quiescent_section();
-                lease.begin(&self.ep).await?;
+                flight.begin(&self.ep).await?;
                 drop(quiescent);
-                let mut lease = Some(lease);
-                let result = self.write_alone(key, hash, w, &mut lease).await;
+                let mut flight = Some(flight);
+                let result = self.write_alone(key, hash, w, &mut flight).await;
                 let shared = match &result {
                     Ok((outcome, _)) => Ok(Shared::Wrote(*outcome)),
                     Err(e) => Err(e.clone()),
                 };
-                if let Some(lease) = lease {
+                if let Some(flight) = flight {
                     self.ep.point().await;
-                    lease.finish(&shared, None);
+                    flight.finish(&shared, None);
                 }
                 result
             }
@@ -159,11 +159,11 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
     ) -> Result<Written> {
         self.stop_for_death().await;
         let _pin = self.pin();
-        let written = self.write_pinned(key, hash, w, lease).await;
+        let written = self.write_pinned(key, hash, w, flight).await;
         self.leave_abandoned_locks();
         written
     }
@@ -173,11 +173,11 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
     ) -> Result<Written> {
         loop {
             let l = self.lock_leaf(key).await.map_err(untouched)?;
-            if let Some(written) = self.write_locked(l, key, hash, w, lease).await? {
+            if let Some(written) = self.write_locked(l, key, hash, w, flight).await? {
                 return Ok(written);
             }
             self.retried.set(true);
@@ -191,7 +191,7 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
     ) -> Result<Option<Written>> {
         if !self.node.has_tables() {
             return self.write_by_lock_word(l, (key, hash), w).await;
@@ -207,8 +207,8 @@ impl DmTree {
             if let Err(e) = self.check_lease_untouched() {
                 return self.fail_locked(l, e).await;
             }
-            if let Some(lease) = lease {
-                lease.seal(&mut Vec::new());
+            if let Some(flight) = flight {
+                flight.seal(&mut Vec::new());
             }
             self.unlock(l).await?;
             return Ok(Some((outcome, self.outcome(counted))));
@@ -220,8 +220,8 @@ impl DmTree {
         };
         match (value, present) {
             (None, Some(p)) => self.delete_locked(l, key, p).await.map(Some),
-            (Some(v), Some(p)) => self.update_locked(l, (key, hash, v), p, lease).await.map(Some),
-            (Some(v), None) => self.insert_locked(l, (key, hash, v), lease).await,
+            (Some(v), Some(p)) => self.update_locked(l, (key, hash, v), p, flight).await.map(Some),
+            (Some(v), None) => self.insert_locked(l, (key, hash, v), flight).await,
             (None, None) => unreachable!("refused above"),
         }
     }
@@ -268,17 +268,17 @@ impl DmTree {
         Err(e)
     }
 
-    /// The value to be written: the lease's, sealed now, or the caller's.
+    /// The value to be written: the flight's, sealed now, or the caller's.
     fn final_value<'a>(
         value: &'a [u8],
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
         combined: &'a mut Vec<u8>,
     ) -> &'a [u8] {
-        match lease {
+        match flight {
             None => value,
-            Some(lease) => {
+            Some(flight) => {
                 combined.extend_from_slice(value);
-                lease.seal(combined);
+                flight.seal(combined);
                 combined
             }
         }
@@ -289,11 +289,11 @@ impl DmTree {
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
         p: Present,
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
     ) -> Result<Written> {
         let mut combined = Vec::new();
         let late = self.node.has(Mutant::CombineLate);
-        let own = if late { &mut None } else { &mut *lease };
+        let own = if late { &mut None } else { &mut *flight };
         let value = Self::final_value(pair.2, own, &mut combined);
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let written = self.write_entry(&l, place, (pair.0, pair.1, value), Some(p.crc)).await;
@@ -302,8 +302,8 @@ impl DmTree {
         }
         self.unlock(l).await?;
         self.retire_block(p.block);
-        if let Some(lease) = lease.as_mut().filter(|_| late) {
-            lease.seal(&mut Vec::new());
+        if let Some(flight) = flight.as_mut().filter(|_| late) {
+            flight.seal(&mut Vec::new());
         }
         Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
     }
@@ -312,7 +312,7 @@ impl DmTree {
         &self,
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
     ) -> Result<Option<Written>> {
         let mut l = l;
         let Some(slot) = l.table.free_slot() else {
@@ -330,11 +330,11 @@ impl DmTree {
                 }
             }
             let mut combined = Vec::new();
-            let value = Self::final_value(pair.2, lease, &mut combined);
+            let value = Self::final_value(pair.2, flight, &mut combined);
             return Box::pin(self.split(l, (pair.0, pair.1, value))).await.map(Some);
         };
         let mut combined = Vec::new();
-        let value = Self::final_value(pair.2, lease, &mut combined);
+        let value = Self::final_value(pair.2, flight, &mut combined);
         let place = Place { leaf: l.route.leaf, slot };
         if let Err(e) = self.write_entry(&l, place, (pair.0, pair.1, value), None).await {
             return self.fail_locked(l, e).await;

@@ -6,7 +6,7 @@ use dmtree_engine::Mutant;
 use dmtree_fabric::sim::{CrashPoint, Place};
 
 use crate::late_scripts::{
-    burying, counted, counting, growing, growing_and_merged, handing_over, handing_over_twice,
+    closing, counted, counting, growing, growing_and_merged, handing_over, handing_over_twice,
     loading, merging, merging_again, merging_inner, moving, moving_again, reading, reading_moved,
     reading_uncached, repairing_a_merge, repairing_a_split, repairing_an_update, split_and_merged,
     splitting, writing,
@@ -36,7 +36,7 @@ fn a_late_gc() {
 fn late_before_memory_is_used_again() {
     harmless(&merging_again());
     harmless(&moving_again());
-    harmless(&burying());
+    harmless(&closing());
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn late_verbs_find_mutants() {
         merging_inner,
         reading,
         reading_moved,
-        burying,
+        closing,
         handing_over_twice,
         reading_uncached,
         growing_and_merged,

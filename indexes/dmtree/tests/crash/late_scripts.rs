@@ -229,10 +229,10 @@ pub fn handing_over() -> DelayScenario {
 
 /// A merged leaf's address is reused by another client of the same node, and their verbs are not
 /// ordered.
-pub fn burying() -> DelayScenario {
+pub fn closing() -> DelayScenario {
     let before = deletes((0..96).filter(|n| n % 8 != 0));
     let script =
-        Script { name: "burying", before, ops: vec![Op::Maintain], ..merging_again().script };
+        Script { name: "closing", before, ops: vec![Op::Maintain], ..merging_again().script };
     let more = (3..8).map(|digit| inserts(0..32, digit)).collect::<Vec<_>>().concat();
     let others = concat(&[vec![Op::Reclaim], more]);
     DelayScenario { twin: true, ..DelayScenario::new(script, others) }

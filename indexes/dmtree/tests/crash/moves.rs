@@ -32,7 +32,7 @@ const CLAIMANT: u16 = 2;
 /// Its tables move, too.
 const OTHER: u16 = 3;
 /// Longest time that a death and a move take together, ns.
-const SETTLED_NS: u64 = 3_000_000_000;
+const HANDLED_NS: u64 = 3_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Move {
@@ -120,7 +120,7 @@ async fn work(scenario: &Scenario, c: &mut DmTree, stop: &Cell<bool>) -> BTreeMa
 async fn wait_until_handled(scenario: &Scenario, ep: &Endpoint, ready: impl Fn() -> bool) {
     let began = ep.now();
     while !(ready() && scenario.pool(WATCHER).is_settled()) && scenario.trouble().is_none() {
-        if ep.now() > began + SETTLED_NS {
+        if ep.now() > began + HANDLED_NS {
             scenario.complain()(format!(
                 "not handled: {:?}",
                 scenario.test_cluster.cluster.judge()
