@@ -48,7 +48,7 @@ use crate::lock::{LOCK_PAUSE_NS, LeafFifoGuard, Locked};
 use crate::marks::Mark;
 use crate::node::DmNode;
 
-/// What a chunk of lock words is to the pool.
+/// The pool's kind of a chunk of lock words.
 const KIND_WORDS: u8 = 3;
 /// Clients of a node that may have a lock one after the other ("Sherman", SIGMOD'22; its code).
 const LONGEST_CHAIN: u32 = 8;

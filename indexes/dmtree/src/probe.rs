@@ -2,9 +2,9 @@
 //!
 //! A slot is judged by itself. Its checksum covers the leaf's address, the slot's number, state,
 //! modes, version and, unless free, both areas; so a slot that is accepted was written as a whole,
-//! for this place, in the generation that it carries. What the caller concludes from it depends on
-//! that version: `get.rs` compares it with the route's generation and the table's version, and
-//! writers hold the lock.
+//! for this place, in the generation that it carries. The caller's conclusion depends on that
+//! version: `get.rs` compares it with the route's generation and the table's version, and writers
+//! hold the lock.
 //!
 //! 1. READ the slot. A torn one is READ again, with pauses; after `HELP_AFTER` READs the leaf is
 //!    repaired when its writer has died.

@@ -423,7 +423,7 @@ pub(crate) enum Inspected {
     Open,
 }
 
-/// What lies to the right of a leaf.
+/// The right neighbour of a leaf.
 enum Right {
     End,
     Sibling(GlobalAddr, Unvalidated),

@@ -52,7 +52,7 @@ const BLOCK_BATCH_BYTES: u64 = 4 << 20;
 /// Reads of the parent in vain, after which a scan finds the leaf by walking.
 const WALK_AFTER: u32 = 3;
 
-/// A pair on its way to a page.
+/// A pair that goes to a page.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub key: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What operations cost, exactly: verbs, bytes and round trips do not depend on the machine. The
+//! The cost of operations, exactly: verbs, bytes and round trips do not depend on the machine. The
 //! figures are those of DESIGN.md section 7, at the published geometry (24-byte keys, 8-byte
 //! values, 32 slots), warm and uncontended.
 

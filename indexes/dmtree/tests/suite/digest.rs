@@ -96,7 +96,7 @@ fn a_right_hop_caches_the_node_under_its_own_name() {
     for n in 0..100 {
         assert!(b.get(&Keys::Ascending.key(n)).expect("get").is_some());
     }
-    // Many inner splits that node 1 has not seen: it hops right from what it has cached.
+    // Many inner splits that node 1 has not seen: it hops right from its cached nodes.
     fill(&mut a, Keys::Ascending, 100..6_000);
     for n in 0..6_000 {
         assert!(b.get(&Keys::Ascending.key(n)).expect("get").is_some(), "key {n}");
@@ -216,7 +216,7 @@ fn a_split_is_published_before_it_is_acknowledged() {
 }
 
 /// 8.5 #24 and #26: a full memory node ends writes with an error that says so; everything stored
-/// stays readable and deletable, and what is deleted makes room again.
+/// stays readable and deletable, and deletes make room again.
 #[test]
 fn a_full_memory_node() {
     let small = PoolOptions { memory_bytes_per_node: 1 << 20, ..pool() };
