@@ -31,11 +31,8 @@ const SEEDS: [(&str, &str, &str); 12] = [
 /// `regressions` is crates/bench/tests/suite/regressions.rs, and `rare` is the engine's module of
 /// that name.
 const BY_TESTS: &[(&str, &str)] = &[
-    ("get: a table is unbuilt, and maintenance shall build it", "tables: any_reader_has_tables"),
-    (
-        "recovery: a table that a reader has met unbuilt is looked after",
-        "tables: any_reader_has_tables",
-    ),
+    ("get: a table is unbuilt, and maintenance will build it", "tables: any_reader_has_tables"),
+    ("recovery: a table that a reader has met unbuilt is built", "tables: any_reader_has_tables"),
     (
         "recovery: a table that a late WRITE has overwritten is built anew",
         "rare: a_table_that_a_late_write",
@@ -44,31 +41,28 @@ const BY_TESTS: &[(&str, &str)] = &[
         "leaf lock: left to other nodes that have had it less often",
         "fair: two_processes_add_to_counters",
     ),
-    ("census: a dead leaf that nobody was to unlink", "rare: a_dead_leaf_that_no_list_names"),
+    ("gc: a tombstone that no queue would unlink", "rare: a_tombstone_that_no_list_names"),
     ("merge: no neighbours under one parent", "rare: leaves_that_are_no_neighbours"),
     ("block: its entry has changed meanwhile", "rare: a_block_that_holds_something_else"),
     (
         "inner: an image sampled around a relocation of the first child is read again",
         "rare: a_node_without_its_first_record",
     ),
+    ("publish: an inner node was merged away meanwhile", "rare: an_inner_node_that_was_merged"),
     (
-        "publish: an inner node that was merged away meanwhile",
-        "rare: an_inner_node_that_was_merged",
-    ),
-    (
-        "recovery: a dead leaf is buried when its heir is gone, too",
-        "rare: a_dead_leaf_is_closed_when_its_fence_is_gone",
+        "recovery: a tombstone's table is closed when its successor is gone, too",
+        "rare: a_tombstone_is_closed_when_its_fence_is_gone",
     ),
     ("relocate: the record is still missing", "rare: a_leaf_without_a_record_does_not_move"),
-    ("relocate: unlinking is tried again", "rare: a_dead_leaf_whose_sibling_has_no_record"),
+    ("relocate: unlinking is tried again", "rare: a_tombstone_without_its_sibling_record"),
     ("inner: a half-done relocation is read again", "crash: relocation"),
     ("recovery: a bulk load that did not commit is forgotten", "crash: bulk_load"),
-    ("census: a dead node's lock on a lost leaf is taken over", "crash: late::a_late_repair"),
-    ("root: somebody else was faster", "crash: late::a_late_split"),
+    ("gc: a dead node's lock on a lost leaf is taken over", "crash: late::a_late_repair"),
+    ("root: another client was faster", "crash: late::a_late_split"),
     ("relocate: the range is worn out", "digest: descending_keys_wear_out_ranges"),
-    ("recovery: a dead leaf is buried", "crash: merge"),
+    ("recovery: a tombstone's table is closed", "crash: merge"),
     (
-        "recovery: a dead node's lock on a buried leaf is given back",
+        "recovery: a dead node's lock on a closed table is given back",
         "regressions: a_closed_leaf_is_retired_once",
     ),
     ("recovery: a half merge is finished", "crash: merge"),
@@ -85,10 +79,10 @@ const BY_TESTS: &[(&str, &str)] = &[
         "recovery: the leader of a group is dropped, its members go alone",
         "dropped_leader: the_members_of_a_group_go_alone",
     ),
-    ("recovery: the record of a dead child is replaced or dropped", "crash: relocation"),
+    ("recovery: the record of a tombstone is replaced or dropped", "crash: relocation"),
     ("recovery: the root of a bulk load is swung", "crash: bulk_load"),
     (
-        "recovery: who waits for a lock finds that its repair needs what is lost",
+        "recovery: a waiter for a lock finds that its repair needs lost memory",
         "regressions: a_wait_for_lost_memory_ends_in_an_error_that_names_it",
     ),
 ];

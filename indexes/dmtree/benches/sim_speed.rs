@@ -1,5 +1,6 @@
-//! How fast the simulator runs the index, searches, then updates, in a closed loop of 6 compute nodes, 72 threads and 4 coroutines:
-//! `cargo bench -p dmtree-engine --bench sim_speed -- [KEYS [US [PROFILE]]]`.
+//! How fast the simulator runs the index, searches, then updates, in a closed loop of 6 compute
+//! nodes, 72 threads and 4 coroutines: `cargo bench -p dmtree-engine --bench sim_speed -- [KEYS [US
+//! [PROFILE]]]`.
 
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 

@@ -1,4 +1,30 @@
-//! Several operations with fewer round trips than one by one. Not atomic: each is linearizable by itself.
+//! Several operations with fewer round trips than one by one. Not atomic: each is linearizable by
+//! itself.
+//!
+//! *get_many*: one batch of READs for the first slot that each key's mirror names; a hit of the
+//! route's generation is the answer, as in step 1 of `get.rs`. Every other key runs alone.
+//!
+//! *write_many*: rounds over distinct leaves. A round:
+//!
+//! 1. tries the locks of its leaves together, each with its table: `[CAS 0->tag, READ table] |
+//!    ...`;
+//! 2. READs the candidates of all of its keys in one batch;
+//! 3. WRITEs all entries in one batch, awaited: the linearization points;
+//! 4. releases the locks, detached, with tables where a fingerprint has changed.
+//!
+//! A lock is only tried, never waited for: a client that waited for one leaf's lock while it held
+//! another's could form a cycle. A write that meets a held lock or a stale route, or that needs a
+//! block, a split or a compare runs alone after the round, through `write.rs`. Writes of one key
+//! are never in one round, so they keep their order.
+//!
+//! P and F hold per leaf exactly as for single writes: entries are awaited before any table is
+//! written, under the lock. The lease is checked once before step 3.
+//!
+//! When a batch fails, the outcome of each of its tries is unknown. All tags are left as abandoned
+//! locks, and the client that meets one of them repairs its leaf. Outcomes of earlier rounds stay
+//! known; the writes of the failed round report the error, and those still pending have not begun.
+//!
+//! A crash leaves several locked leaves, each in a state of a single write.
 
 use std::collections::VecDeque;
 
@@ -11,14 +37,14 @@ use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
 use crate::fair::STAMP_BYTES;
 use crate::format::slot::Place;
 use crate::format::table::{BODY_AT, Table, View};
-use crate::lock::{LeafTurn, Locked};
+use crate::lock::{LeafFifoGuard, Locked};
 use crate::probe::Probe;
 
-/// Writes that are under way together: as many locks are held at most.
+/// Writes of one round. A round holds at most this many locks at once.
 const MAX_TOGETHER: usize = 16;
 
 impl DmTree {
-    /// One batch of READs for all keys whose mirrors name a slot; the rest one by one.
+    /// Reads the first slot that each key's mirror names in one batch; the rest goes one by one.
     pub(crate) async fn get_many_op(&self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
         for key in keys {
             check_key(key)?;
@@ -63,8 +89,9 @@ impl DmTree {
         Ok(())
     }
 
-    /// Rounds of writes to distinct leaves: locks and tables in one round trip, candidates in one, entries in one. What a round
-    /// cannot do (a held lock, a stale route, a split, a block) is done alone. Writes of one key keep their order.
+    /// Rounds of writes to distinct leaves: locks and tables in one round trip, candidates in one,
+    /// entries in one. A write that a round cannot do (held lock, stale route, split, block) runs
+    /// alone. Writes of one key keep their order.
     pub(crate) async fn write_many_op(
         &self,
         writes: &[(&[u8], Write<'_>)],
@@ -82,7 +109,7 @@ impl DmTree {
             self.ep.renew_deadline();
             let mut round = Round::default();
             if let Err(e) = self.write_together(writes, &mut pending, &mut round, outcomes).await {
-                // What the rounds before have come to stays known.
+                // Outcomes of earlier rounds stay known.
                 for i in round.members.into_iter().chain(round.alone).chain(pending) {
                     outcomes[i] = Err(e.clone());
                 }
@@ -97,8 +124,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// Takes writes of different leaves out of `pending`, and makes them. After an error, those of
-    /// the round may have had their effect, and those that are pending have not begun.
+    /// Takes writes of different leaves out of `pending` and executes them. After an error, the
+    /// writes of the round may have had their effect; the pending ones have not begun.
     async fn write_together(
         &self,
         writes: &[(&[u8], Write<'_>)],
@@ -164,7 +191,7 @@ impl DmTree {
         outcomes: &mut [Result<Outcome>],
     ) -> Result<()> {
         let mut locked = self.lock_round(round).await?;
-        // Candidates of all, together.
+        // One batch for the candidates of all writes.
         let g = &self.node.g;
         let mut batch = VerbVec::new();
         let mut probes = Vec::new();
@@ -190,7 +217,8 @@ impl DmTree {
                 _ => unclear[*n] = true,
             }
         }
-        // Plain puts, inserts and updates of inline pairs are written together; everything else alone.
+        // Plain puts, inserts and updates of inline pairs share a batch; everything else runs
+        // alone.
         let mut batch = VerbVec::new();
         let mut written = Vec::new();
         for (n, (i, mut l)) in locked.drain(..).enumerate() {
@@ -238,12 +266,13 @@ impl DmTree {
         Ok(())
     }
 
-    /// Tries the locks of a round, together; who fails goes alone. Nobody waits while holding a lock.
+    /// Tries the locks of a round together; a write with a failed try runs alone. No client waits
+    /// while it holds a lock.
     async fn lock_round(&self, round: &mut Round) -> Result<Vec<(usize, Locked)>> {
         let mut batch = VerbVec::new();
         let mut tried = Vec::new();
         for (i, route) in round.members.iter().zip(&round.routes) {
-            let Some(turn) = self.try_turn(route) else {
+            let Some(fifo_guard) = self.try_fifo_guard(route) else {
                 round.alone.push(*i);
                 continue;
             };
@@ -260,8 +289,9 @@ impl DmTree {
             let len = Table::body_len(route.capacity) as u32;
             let verb = batch.cas(at, 0, tag.0);
             batch.then().read(at.plus(BODY_AT as u64), len);
-            let look = self.looks_at(route, at, &turn).map(|at| batch.read(at, STAMP_BYTES));
-            tried.push((*i, *route, at, tag, turn, (verb, look)));
+            let stamps =
+                self.stamps_at(route, at, &fifo_guard).map(|at| batch.read(at, STAMP_BYTES));
+            tried.push((*i, *route, at, tag, fifo_guard, (verb, stamps)));
         }
         if batch.is_empty() {
             return Ok(Vec::new());
@@ -270,7 +300,8 @@ impl DmTree {
         let mut results = match self.ep.batch(batch).await {
             Ok(results) => results,
             Err(e) if is_away(&e) => {
-                // Which locks are ours is unknown; whoever meets one of these tags repairs its leaf.
+                // The outcome of every try is unknown. A client that meets one of these tags
+                // repairs the leaf.
                 for (i, route, _, tag, ..) in tried {
                     self.leave_try(HeldLock { tag, on: Lockable::Leaf(route) });
                     round.alone.push(i);
@@ -280,20 +311,20 @@ impl DmTree {
             Err(e) => return Err(e),
         };
         let mut locked = Vec::with_capacity(tried.len());
-        for (i, route, at, tag, turn, (verb, look)) in tried {
+        for (i, route, at, tag, fifo_guard, (verb, stamps)) in tried {
             let bytes = results.take_sampled(verb + 1);
             self.forget_try(tag);
             if results.word(verb) != 0 {
                 round.alone.push(i);
                 continue;
             }
-            let said = look.map(|l| results.take_sampled(l));
+            let said = stamps.map(|l| results.take_sampled(l));
             self.took(&route, said.as_ref());
             match bytes.extract(|b| Table::view(route.table, route.capacity, b)) {
                 View::Whole(table) if route.matches(&table) => {
                     self.hold(tag, Lockable::Leaf(route));
-                    let turn = LeafTurn::Table(turn);
-                    locked.push((i, Locked { route, at, tag, table, turn, image: None }));
+                    let fifo_guard = LeafFifoGuard::Table(fifo_guard);
+                    locked.push((i, Locked { route, at, tag, table, fifo_guard, image: None }));
                 }
                 _ => {
                     self.give_back_leaf(&route, at, tag).await?;
@@ -309,6 +340,6 @@ impl DmTree {
 struct Round {
     members: Vec<usize>,
     routes: Vec<Route>,
-    /// Who has to be written alone.
+    /// Writes that have to run alone.
     alone: Vec<usize>,
 }

@@ -1,4 +1,30 @@
-//! A client: one slot's view of the index.
+//! A client: one slot's view of the index, and the verbs that all operations share.
+//!
+//! *Operations and pins.* Every operation runs under a pin (`Pinned`): the client's epoch slot
+//! announces it, so that no object that it may reach is reused before it ends. A caller may drop
+//! the operation's future at any await. Its verbs in flight execute all the same; announcement and
+//! locks are kept until they have completed.
+//!
+//! *Locks.* `held` lists the locks of the running operation, `tries` those with an unknown outcome.
+//! At the end of the operation whatever is left in either list becomes an abandoned lock of the
+//! node (`recover_lock.rs`). A verb under a failed lock may still land only before the operation
+//! has ended; that is why a lock is not abandoned earlier.
+//!
+//! *Quiescent points and sections.* A table moves when no running operation can write under the old
+//! owner's lock. An operation that holds no lock passes a quiescent point between two tries, and
+//! waits for local queues in a quiescent section. One that holds a lock never does.
+//!
+//! *Lease.* `check_lease` comes before each WRITE of a protocol step under a lock, and before an
+//! answer that no memory node has confirmed. `check_lease_untouched` says in its error that nothing
+//! has changed, so that the caller may give the lock back.
+//!
+//! *Confirmation.* `[CAS lock 0->0, READ table]`: the CAS proves that the lock was free at that
+//! instant, and the READ executes behind it. By F the table is then exact at the CAS, or at a later
+//! WRITE within the operation.
+//!
+//! *Images.* `read_leaf` returns a leaf only when header and slots carry one version (S); a torn
+//! image is READ again, with pauses, and repaired after `HELP_AFTER` READs when its writer has
+//! died. Blocks carry a checksum over their address, so a reused block is refused.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,15 +54,16 @@ pub struct DmTree {
     pub(crate) inner_hook: Rc<UnlockHook>,
     tag_base: u64,
     acquisitions: Cell<u16>,
-    /// Locks that the present operation holds.
+    /// Locks that the current operation holds.
     pub(crate) held: RefCell<Vec<HeldLock>>,
-    /// Locks that it tries for, or has tried for without hearing the outcome.
+    /// Locks that it tries for, or has tried for without learning the outcome.
     pub(crate) tries: RefCell<Vec<HeldLock>>,
-    /// Something forced the present operation to repeat a step.
+    /// Something forced the current operation to repeat a step.
     pub(crate) retried: Cell<bool>,
-    /// The present operation replaces a value in a full pool: it may use the last block.
+    /// The current operation replaces a value in a full pool: it may use the reserved block.
     pub(crate) spare: Cell<bool>,
-    /// Cache hits not yet added to the node's, so that clients do not share a counter per operation.
+    /// Cache hits not yet added to the node's, so that clients do not share a counter per
+    /// operation.
     hits: Cell<u64>,
 }
 
@@ -59,7 +86,7 @@ pub(crate) struct HeldLock {
     pub on: Lockable,
 }
 
-/// What a lock protects.
+/// Objects that a lock protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lockable {
     Leaf(Route),
@@ -69,7 +96,7 @@ pub(crate) enum Lockable {
 }
 
 impl HeldLock {
-    /// What tells it from every other lock of its node.
+    /// Distinguishes this lock from every other lock of its node.
     pub fn key(&self) -> (u64, u64) {
         match self.on {
             Lockable::Word(at) => (self.tag.0, at.bits()),
@@ -78,26 +105,28 @@ impl HeldLock {
     }
 }
 
-/// Locks of an operation at some moment.
+/// Counts of an operation's locks at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Locks {
     held: usize,
     tries: usize,
 }
 
-/// Whether what a pointer names is held for whoever reads it.
+/// Whether the object that a pointer names is protected while it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validation {
     /// It was reachable, or locked, in this operation.
     Held,
-    /// What names it may be dead for long: the bytes may be anybody's.
+    /// The pointer comes from a node that may be a tombstone for long: the bytes may be reused.
     Unvalidated,
 }
 
-/// An operation runs: what it may reach is not reused before it ends, and the locks that it has then are orphans.
+/// A pin: nothing that the operation may reach is reused before the pin ends. Locks that the
+/// operation still holds then become abandoned locks.
 ///
-/// A caller may drop its future at any await. Verbs in flight execute all the same, so the operation has not ended before they have:
-/// its announcement and its locks wait for that, and the client goes on with another announcement.
+/// A caller may drop the future at any await. Verbs in flight execute all the same, so the
+/// operation ends only when they have completed: its announcement and its locks wait for that, and
+/// the client continues with another announcement.
 pub(crate) struct Pinned<'c>(&'c DmTree);
 
 impl Drop for Pinned<'_> {
@@ -120,7 +149,7 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// A leaf as a route names it.
+/// A leaf, as a route names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub leaf: GlobalAddr,
@@ -132,24 +161,25 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// Whether a table is that of this leaf, in this life, with this range.
+    /// Whether a table belongs to this leaf, in this generation, with this range.
     pub fn matches(&self, t: &Table) -> bool {
-        !t.dead
+        !t.closed
             && t.leaf == self.leaf
             && t.ver.generation == self.generation
             && t.fence == self.fence
     }
 }
 
-/// What a confirmation at a table's home shows.
+/// Result of confirming a route at its table's owner.
 pub(crate) enum Confirmed {
     /// The lock was free: the table is exact.
     Exact(Table),
-    /// The lock was free, and the table was never written since its cell was zeroed: its home is new.
+    /// The lock was free, and the table was never written since its cell was zeroed: its owner is
+    /// new.
     Unbuilt,
-    /// No table can be read: its home is away, or this is no (whole) table.
+    /// No table can be read: its owner is away, or the cell holds no (whole) table.
     Odd,
-    /// Somebody holds the lock.
+    /// Another client holds the lock.
     Locked,
 }
 
@@ -169,13 +199,13 @@ impl DmTree {
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
         ep.set_attached_only(!node.o.round_trip_combining);
         let epoch = Rc::new(node.pool.register());
-        let leaf_hook = UnlockHook::of(&node, &node.leaf_turns);
+        let leaf_hook = UnlockHook::of(&node, &node.leaf_fifo);
         epoch.used_by(&ep);
         ep.uses(&*leaf_hook);
         Self {
             epoch: RefCell::new(epoch),
             leaf_hook,
-            inner_hook: UnlockHook::of(&node, &node.inner_turns),
+            inner_hook: UnlockHook::of(&node, &node.inner_fifo),
             tag_base: u64::from(ep.node().bits()) << 48
                 | u64::from(incarnation) << 32
                 | u64::from(client) << 16,
@@ -207,7 +237,7 @@ impl DmTree {
         }
     }
 
-    /// It has given the lock back, or is about to, in a way that does not fail.
+    /// The operation has given the lock back, or is about to, in a way that does not fail.
     pub(crate) fn let_go(&self, tag: LockTag) {
         let mut held = self.held.borrow_mut();
         if let Some(i) = held.iter().rposition(|h| h.tag == tag) {
@@ -215,7 +245,7 @@ impl DmTree {
         }
     }
 
-    /// It could not give this lock back, and does nothing under it any more.
+    /// The operation could not give this lock back, and does nothing under it any more.
     pub(crate) fn leave_abandoned_lock(&self, tag: LockTag) {
         let mut held = self.held.borrow_mut();
         if let Some(i) = held.iter().rposition(|h| h.tag == tag) {
@@ -224,8 +254,8 @@ impl DmTree {
         }
     }
 
-    /// An operation that waits while it holds no lock does not stand in the way of tables that move.
-    pub(crate) fn pass(&self) {
+    /// An operation that waits and holds no lock does not block tables that move.
+    pub(crate) fn quiescent_point(&self) {
         if self.held.borrow().is_empty() {
             self.epoch.borrow().pass();
         }
@@ -249,19 +279,21 @@ impl DmTree {
         }
     }
 
-    /// While it waits for another operation of its node, an operation that holds no lock does not stand in the way of tables that
-    /// move: the other may wait for just that.
-    pub(crate) fn rest(&self) -> Option<dmtree_pool::Rest> {
+    /// While an operation that holds no lock waits for another operation of its node, it does not
+    /// block tables that move: the other operation may wait for exactly that.
+    pub(crate) fn quiescent_section(&self) -> Option<dmtree_pool::Rest> {
         self.held.borrow().is_empty().then(|| self.epoch.borrow().rest())
     }
 
-    /// An operation has come to its end. Locks that it could not give back, because a verb under them failed, are orphans now: no
-    /// verb of theirs executes any more, and whoever meets one repairs what it covers.
+    /// Ends an operation. Locks that it could not give back, because a verb under them failed, are
+    /// abandoned locks now: none of their verbs executes any more, and the client that meets one
+    /// repairs what it covers.
     pub(crate) fn leave_abandoned_locks(&self) {
         self.leave_since(&Locks::default());
     }
 
-    /// A part of an operation has failed, and the operation goes on: the same for the locks of that part.
+    /// A part of an operation has failed and the operation continues: the same for the locks of
+    /// that part.
     pub(crate) fn leave_since(&self, before: &Locks) {
         if self.held.borrow().len() > before.held {
             let left = self.held.borrow_mut().split_off(before.held);
@@ -273,7 +305,7 @@ impl DmTree {
         }
     }
 
-    /// How many locks the present operation has, and how many it has tried for.
+    /// Numbers of locks that the operation holds and tries for.
     pub(crate) fn locks(&self) -> Locks {
         Locks { held: self.held.borrow().len(), tries: self.tries.borrow().len() }
     }
@@ -286,14 +318,14 @@ impl DmTree {
         }
     }
 
-    /// A tag never used before (in the lifetime of a lock word's memory of it): 0 is not among them.
+    /// A tag that this client never used before, except by wrap-around of its counter; never 0.
     pub(crate) fn next_tag(&self) -> LockTag {
         let n = self.acquisitions.get().wrapping_add(1);
         self.acquisitions.set(n);
         LockTag(self.tag_base | u64::from(n))
     }
 
-    /// The outcome to count for an operation that went this way.
+    /// The outcome to count for an operation that took this path.
     pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
         match plain {
             OpOutcome::InsertSplit => plain,
@@ -302,7 +334,8 @@ impl DmTree {
         }
     }
 
-    /// Takes a lock and reads what it covers: one round trip, or two where round-trip combining is off.
+    /// Takes a lock and reads what it covers: one round trip, or two where round-trip combining is
+    /// off.
     pub(crate) async fn cas_and_read(
         &self,
         lock: GlobalAddr,
@@ -317,8 +350,9 @@ impl DmTree {
         Ok((was, self.ep.read(body, len as u32).await?))
     }
 
-    /// [`DmTree::cas_and_read`] for a lock that is to become this operation's. Until the outcome is known it counts as tried for: also
-    /// when the future is dropped meanwhile, and when the try fails.
+    /// [`DmTree::cas_and_read`] for a lock that is to become this operation's. Until the outcome is
+    /// known the lock counts as tried for, also when the future is dropped meanwhile and when the
+    /// try fails.
     pub(crate) async fn try_for(
         &self,
         h: HeldLock,
@@ -354,21 +388,21 @@ impl DmTree {
         tried
     }
 
-    /// The outcome of a try is known, or is somebody else's business.
+    /// The outcome of a try is known, or another operation takes care of it.
     pub(crate) fn forget_try(&self, tag: LockTag) {
         self.tries.borrow_mut().retain(|t| t.tag != tag);
     }
 
-    /// A try has failed in a way that leaves it open whether the lock was taken, and the operation goes on without it.
+    /// A try has failed with an unknown outcome, and the operation continues without the lock.
     pub(crate) fn leave_try(&self, h: HeldLock) {
         self.forget_try(h.tag);
         self.node.abandoned_lock(h);
     }
 
-    /// `[CAS lock 0->0, READ table]`: when the lock was free at the CAS, the table is exact at that instant or at a later one
-    /// of this operation.
+    /// `[CAS lock 0->0, READ table]`: when the lock was free at the CAS, the table is exact at that
+    /// instant or at a later one of this operation.
     pub(crate) async fn confirm(&self, table: TableId, capacity: usize) -> Result<Confirmed> {
-        // A home that is dead, or cannot be reached: the leaf will answer.
+        // The owner is dead or cannot be reached: the leaf answers instead.
         let at = match self.node.pool.resolve(&self.ep, table).await {
             Ok(at) => at,
             Err(e) if is_away(&e) => return Ok(Confirmed::Odd),
@@ -400,7 +434,8 @@ impl DmTree {
             match bytes.extract(|b| Table::view(table, capacity, b)) {
                 View::Whole(t) => return Ok(Confirmed::Exact(t)),
                 View::Unbuilt => return Ok(Confirmed::Unbuilt),
-                // A writer locked and wrote between the two; or the cell has other capacity or another owner now.
+                // A writer locked and wrote between the two verbs, or the cell has another capacity
+                // or owner now.
                 View::Torn if backoff.steps() >= 3 => return Ok(Confirmed::Odd),
                 View::Torn => backoff.step().await?,
             }
@@ -408,7 +443,8 @@ impl DmTree {
         }
     }
 
-    /// READs a leaf until its image is whole. A leaf of another capacity than expected is read again in full.
+    /// READs a leaf until its image is whole. A leaf of another capacity than expected is read
+    /// again in full.
     pub(crate) async fn read_leaf(&self, addr: GlobalAddr, capacity: usize) -> Result<LeafCopy> {
         let g = &self.node.g;
         let mut capacity = capacity;
@@ -440,8 +476,10 @@ impl DmTree {
         }
     }
 
-    /// Between two looks at a leaf that somebody is changing. After `patience` looks he may be dead, and who looks repairs what he left;
-    /// after many the repair may need memory that is lost. Meanwhile tables may move: the repair itself may have to wait for that.
+    /// Pauses between two READs of a leaf that another client is changing. After `patience` READs
+    /// the writer may be dead, and the reader repairs the leaf. After many more the repair may need
+    /// memory that is lost. The pause is a quiescent point for moving tables, because the repair
+    /// itself may have to wait for one.
     pub(crate) async fn wait_for_leaf(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
@@ -454,7 +492,7 @@ impl DmTree {
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
             Box::pin(self.diagnose_stall(leaf)).await?;
         }
-        self.pass();
+        self.quiescent_point();
         backoff.step().await
     }
 
@@ -485,7 +523,8 @@ impl DmTree {
         }
     }
 
-    /// READs a block and calls `f` with its key and value; false when the bytes are no block (any more).
+    /// READs a block and calls `f` with its key and value; false when the bytes are no block (any
+    /// more).
     pub(crate) async fn read_block(
         &self,
         at: BlockPtr,
@@ -515,7 +554,8 @@ impl DmTree {
         Ok(whole)
     }
 
-    /// A fence area for a key; a key that does not fit gets a block, filled in `later` to be written before the fence is.
+    /// A fence area for a key. A key that does not fit gets a block, pushed to `later`: it must be
+    /// written before the fence.
     pub(crate) async fn fence_area(
         &self,
         key: &[u8],
@@ -554,7 +594,7 @@ impl DmTree {
         Ok((at, buf))
     }
 
-    /// Writes blocks that nobody points to yet.
+    /// Writes blocks that nothing points to yet.
     pub(crate) async fn write_blocks(
         &self,
         blocks: &mut Vec<(BlockPtr, dmtree_fabric::Buf)>,
@@ -565,7 +605,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// Gives back blocks that nobody points to.
+    /// Gives back blocks that nothing points to.
     pub(crate) fn forget_blocks(&self, blocks: Vec<(BlockPtr, dmtree_fabric::Buf)>) {
         for (at, _) in blocks {
             self.node.pool.give_back_block(self.node.root.index, at);
@@ -573,10 +613,11 @@ impl DmTree {
     }
 }
 
-/// So many looks at a torn image, and its writer may be dead.
+/// After this many READs of a torn image its writer may be dead.
 pub(crate) const HELP_AFTER: u32 = 6;
 
-/// Whether an error says that a node is dead or cut off, so that another way, or another time, may do.
+/// Whether an error says that a node is dead or cut off, so that another path, or a later try, may
+/// succeed.
 pub(crate) fn is_away(e: &Error) -> bool {
     e.kind() == dmtree_fabric::ErrorKind::Unreachable
 }

@@ -1,4 +1,28 @@
-//! Leaf locks are shared fairly between compute nodes: see `dmtree_parts::rivals`.
+//! Fair shares of leaf locks between compute nodes: see `dmtree_parts::rivals` for the rule and its
+//! argument.
+//!
+//! The problem: a node that tries again faster than tries of other nodes arrive would take a lock
+//! again and again. The rule, the same for all nodes:
+//!
+//! 1. A waiter that meets other nodes' tags WRITEs a stamp (lock, node, takes, announcements) to
+//!    its node's word of four at the table's owner, at every second try.
+//! 2. A client that takes the lock replaces its node's stamp by a detached CAS: by the next one
+//!    while other clients of the node queue, else by 0.
+//! 3. A node in company READs the stamps along with lock and table, in the same round trip. When it
+//!    finds stamps of others, its next client leaves the lock free until each of those nodes has
+//!    had it.
+//! 4. A lock is left free for a bounded time: 20 ms without a new announcement, 200 ms in all, once
+//!    for each stamp. So a waiter that dies delays the others once.
+//!
+//! A node waits only for nodes that have had the lock before its own last take and not since, so
+//! there is no circle of nodes that wait for each other. A lock that is abandoned, or held by this
+//! node, is not left: no waiter gets it before it is recovered.
+//!
+//! Fairness only: the stamps are hints, and no invariant rests on them. A lost, late or foreign
+//! stamp (nodes equal modulo four share a word) costs time within the bound of step 4.
+//!
+//! Without company and without a queue no verb is added. Lock words, and tables on memory nodes,
+//! have no stamps.
 
 use dmtree_fabric::verb::{cas, chain, read};
 use dmtree_fabric::{GlobalAddr, Nanos, Result, Sampled, Step};
@@ -8,17 +32,17 @@ use dmtree_parts::turns::Turn;
 use crate::client::{DmTree, HeldLock, Route, is_away};
 use crate::marks::Mark;
 
-/// A waiter says that it waits after so many tries, and every so many further ones.
-const SAYS_EVERY: u32 = 2;
-/// Longest time that a lock is left to waiters that do not say again that they wait, ns. They try
-/// again and again, but their threads may have to wait for their processor.
+/// A waiter announces itself after this many tries, and after every so many further ones.
+const ANNOUNCE_EVERY: u32 = 2;
+/// Longest time that a lock is left to waiters that do not renew their announcement, ns. A waiter
+/// tries again and again, but its thread may have to wait for its processor.
 const QUIET_NS: Nanos = 20_000_000;
-/// Longest time that a lock is left at a time, ns.
+/// Longest time that a lock is left free at a time, ns.
 const LEFT_FOR_NS: Nanos = 200_000_000;
-/// Pauses between looks meanwhile, ns: the first, and the longest.
-const LOOKS_AFTER_NS: (Nanos, Nanos) = (2_000, 64_000);
+/// Pauses between probes of the lock meanwhile, ns: the first, and the longest.
+const PROBES_AFTER_NS: (Nanos, Nanos) = (2_000, 64_000);
 
-/// How long the stamps of a lock are.
+/// Length of the stamps of a lock.
 pub(crate) const STAMP_BYTES: u32 = WORDS as u32 * 8;
 
 fn stamps(said: &Sampled) -> Said {
@@ -26,9 +50,9 @@ fn stamps(said: &Sampled) -> Said {
 }
 
 impl DmTree {
-    /// Before a client tries for a lock: a lock that other nodes wait for is left to them. Costs a
-    /// load unless other nodes wait.
-    pub(crate) async fn let_others_in(&self, route: &Route) -> Result<()> {
+    /// Called before a client tries for a lock: a lock that other nodes wait for is left to them.
+    /// Costs one load unless other nodes wait.
+    pub(crate) async fn yield_to_rivals(&self, route: &Route) -> Result<()> {
         let lock = route.table.bits();
         if !self.node.rivals.is_awaited(lock) {
             return Ok(());
@@ -38,20 +62,20 @@ impl DmTree {
         left
     }
 
-    /// The turn at a lock, when no client of this node has it and no other node waits.
-    pub(crate) fn try_turn(&self, route: &Route) -> Option<Turn> {
+    /// The FIFO guard of a lock, when no client of this node has it and no other node waits.
+    pub(crate) fn try_fifo_guard(&self, route: &Route) -> Option<Turn> {
         let lock = route.table.bits();
-        let turn = self.node.leaf_turns.try_turn(lock)?;
-        (!self.node.rivals.is_awaited(lock)).then_some(turn)
+        let fifo_guard = self.node.leaf_fifo.try_turn(lock)?;
+        (!self.node.rivals.is_awaited(lock)).then_some(fifo_guard)
     }
 
-    /// Leaves a lock free until those that wait for it have had it, or for a bounded time.
+    /// Leaves a lock free until the waiting nodes have had it, or for a bounded time.
     async fn leave_lock(&self, route: &Route) -> Result<()> {
         Mark::LockLeft.hit();
         let (rivals, lock) = (&self.node.rivals, route.table.bits());
         let last = self.ep.now() + LEFT_FOR_NS;
         let (mut until, mut before) = (0, None);
-        let (mut pause, longest) = LOOKS_AFTER_NS;
+        let (mut pause, longest) = PROBES_AFTER_NS;
         loop {
             let at = match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(at) => at,
@@ -65,7 +89,8 @@ impl DmTree {
                 Err(e) if is_away(&e) => return Ok(()),
                 Err(e) => return Err(e),
             };
-            // No waiter gets what a dead node or an orphan of this one holds before its repair.
+            // No waiter gets a lock that a dead node or a failed operation has abandoned before its
+            // recovery.
             let is_stuck = self.node.is_abandoned(was) || (was != 0 && !self.is_rival(was));
             if is_stuck {
                 return Ok(());
@@ -80,7 +105,7 @@ impl DmTree {
                 return Ok(());
             }
             self.ep.check_deadline("leaf lock", route.leaf.bits())?;
-            self.pass();
+            self.quiescent_point();
             self.ep.sleep(pause).await;
             pause = (pause * 2).min(longest);
         }
@@ -91,8 +116,8 @@ impl DmTree {
         tag != 0 && (tag >> 48) as u16 != self.ep.node().bits()
     }
 
-    /// A try has found the lock in other hands. Other nodes are noticed; a waiter says now and then
-    /// that it waits.
+    /// A try has found the lock held. Other nodes are recorded as rivals; now and then the waiter
+    /// announces itself by a stamp.
     pub(crate) async fn meet(
         &self,
         route: &Route,
@@ -105,7 +130,7 @@ impl DmTree {
         }
         let lock = route.table.bits();
         self.node.rivals.met(lock);
-        if tries == 0 || !tries.is_multiple_of(SAYS_EVERY) {
+        if tries == 0 || !tries.is_multiple_of(ANNOUNCE_EVERY) {
             return Ok(());
         }
         let Some(word) = self.own_wait_word(route, at) else { return Ok(()) };
@@ -120,10 +145,10 @@ impl DmTree {
         Some(words.plus((self.ep.node().index() % WORDS * 8) as u64))
     }
 
-    /// A client has the lock that it has waited for: other nodes hear so, and whether more clients
-    /// of this one wait. Costs a load unless this node has said that it waits.
-    pub(crate) fn say_taken(&self, route: &Route, at: GlobalAddr, turn: &Turn) {
-        let Some(next) = self.node.rivals.next(route.table.bits(), turn.is_awaited()) else {
+    /// A waiting client has taken the lock: the stamp tells other nodes, and whether more clients
+    /// of this node wait. Costs one load unless this node has announced a waiter.
+    pub(crate) fn announce_taken(&self, route: &Route, at: GlobalAddr, fifo_guard: &Turn) {
+        let Some(next) = self.node.rivals.next(route.table.bits(), fifo_guard.is_awaited()) else {
             return;
         };
         if let Some(word) = self.own_wait_word(route, at) {
@@ -132,14 +157,14 @@ impl DmTree {
         }
     }
 
-    /// The words that a try for a lock reads, too.
-    pub(crate) fn looks_at(
+    /// The stamp words that a try for a lock reads along with it.
+    pub(crate) fn stamps_at(
         &self,
         route: &Route,
         at: GlobalAddr,
-        turn: &Turn,
+        fifo_guard: &Turn,
     ) -> Option<GlobalAddr> {
-        let looks = self.node.rivals.looks(route.table.bits(), || turn.is_awaited());
+        let looks = self.node.rivals.looks(route.table.bits(), || fifo_guard.is_awaited());
         looks.then(|| self.node.pool.wait_words(route.table, at)).flatten()
     }
 
@@ -148,8 +173,8 @@ impl DmTree {
         self.node.rivals.took(route.table.bits(), said.map(stamps).as_ref());
     }
 
-    /// As [`DmTree::try_for`] a leaf's lock, and READs stamps in the same round trip.
-    pub(crate) async fn try_and_look(
+    /// As [`DmTree::try_for`] a leaf's lock, and READs the stamps in the same round trip.
+    pub(crate) async fn try_and_read_stamps(
         &self,
         lock: HeldLock,
         at: GlobalAddr,

@@ -1,8 +1,31 @@
-//! A census of this index's memory: what dead nodes held, and what dropped operations had taken, is found and taken back.
+//! Garbage collection of this index's memory: finding objects that dead nodes held, or that dropped
+//! operations had taken.
 //!
-//! How lost memory is told from memory in use while everybody works is the pool's business (`dmtree_pool::Gc`); here is what is
-//! reachable (`mark.rs`), and what has to be done to a lost thing before it is free: a lock of the dead on a leaf that went into
-//! another is taken over, whoever does that retires the leaf; what is torn is blanked, because old records may still lead there.
+//! The pool tells lost memory from memory in use while all clients work (`dmtree_pool::Gc`). This
+//! module knows what is reachable (`mark.rs`), and what a lost object needs before it is free. The
+//! phases:
+//!
+//! 1. *Starting*: operations that ran at the beginning end. From then on every operation logs what
+//!    it takes and gives back (the gc log).
+//! 2. *Nodes*, then *Leaves*: the mark phase, by one cursor per level.
+//! 3. *Ending*: a barrier; operations that ran during the mark phase end. Lost is what is not
+//!    marked, on no list, and not in the log.
+//! 4. *Checking*: each lost object is READ, one after the other. An abandoned lock on a lost
+//!    tombstone is taken over, and the client that does so retires the leaf; an object with a live
+//!    client's lock is left out. Relocated tombstones that no queue will unlink become chores.
+//! 5. *Clearing*: a barrier, and the log is read once more. Objects that appear there are in use.
+//!    The others are blanked where a stale record may still lead to them, and retired.
+//!
+//! An object is taken with the largest generation that its bytes show plus one: a grant may have
+//! been used up without a word written, and L forbids a generation to be used twice.
+//!
+//! Each step is one bounded piece, so maintenance can interleave it with other work. Every piece
+//! renews this node's hold on the pool's collection (`hold_gc`); a membership change, or another
+//! node's collection, ends this one, and it begins again later.
+//!
+//! A crash of the collecting node leaves nothing to repair: until phase 5 nothing has changed
+//! except locks that were taken over, and a retired object is on a limbo list or lost again for the
+//! next collection.
 
 use dmtree_fabric::{Error, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::{Found, Work};
@@ -15,29 +38,30 @@ use crate::maintain::Begun;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::node::Chore;
-use crate::recover_leaf::Looked;
+use crate::recover_leaf::Inspected;
 use crate::recover_tombstone::is_closed;
 use crate::unvalidated::Unvalidated;
 
-/// Pause of a census that waits for operations to end, ns.
+/// Pause while the garbage collection waits for operations to end, ns.
 const PAUSE_NS: u64 = 50_000;
-/// Pieces of work of one call of maintenance.
+/// Steps of one call of maintenance.
 const PIECES: u32 = 16;
 
-/// A census under way.
+/// A garbage collection in progress.
 #[derive(Debug)]
 pub(crate) struct GcRun {
     gc: Gc,
     phase: Phase,
     pub(crate) live: Held,
-    /// Dead nodes that others still name.
+    /// Tombstones of inner nodes that other nodes still name.
     pub(crate) linked: Held,
-    /// Dead leaves that were moved, and that a left sibling still names; with the key at which they begin.
+    /// Relocated tombstones that a left sibling still names, each with its lower fence.
     pub(crate) moved: Vec<(Vec<u8>, Route)>,
-    /// Those of them that nobody is to unlink.
+    /// Those of them that no maintenance queue will unlink.
     unlinks: Vec<Chore>,
     lost: Lost,
-    /// Those of them that are free once nobody has noted them: objects with the largest life they may have had.
+    /// Objects that are free unless the gc log names them, with the largest generation they may
+    /// have had.
     objects: Vec<(ArenaKey, Grant)>,
     cells: Vec<TableId>,
     found: Found,
@@ -47,7 +71,7 @@ impl GcRun {
     fn of(gc: Gc) -> Self {
         Self {
             gc,
-            phase: Phase::Settling,
+            phase: Phase::Starting,
             live: Held::default(),
             linked: Held::default(),
             moved: Vec::new(),
@@ -63,20 +87,20 @@ impl GcRun {
 #[derive(Debug)]
 enum Phase {
     /// Operations that ran at the beginning have to end.
-    Settling,
-    /// The inner nodes of a level, from a key on.
+    Starting,
+    /// The mark phase of the inner nodes of a level, from a key on.
     Nodes(u8, Vec<u8>),
-    /// The leaves, from a key on.
+    /// The mark phase of the leaves, from a key on.
     Leaves(Vec<u8>),
-    /// Operations that ran while it was marked have to end.
+    /// Operations that ran during the mark phase have to end.
     Ending,
-    /// Locks of the dead on lost things.
+    /// Dead clients' locks on lost objects.
     Checking(usize),
-    /// Operations that may have retired one of them have to end.
+    /// Operations that may have retired one of the lost objects have to end.
     Clearing,
 }
 
-/// How a step has ended.
+/// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
     On,
@@ -85,8 +109,8 @@ enum Pace {
 }
 
 impl DmTree {
-    /// A whole census, at once; `TimedOut` when it has not ended at `until`, a reading of the
-    /// fabric's clock.
+    /// A whole garbage collection, at once; `TimedOut` when it has not ended at `until`, a reading
+    /// of the fabric's clock.
     pub(crate) async fn gc_op(&self, until: Option<Nanos>) -> Result<Found> {
         let (pool, index) = (&self.node.pool, self.node.root.index);
         let gc = match until {
@@ -98,7 +122,7 @@ impl DmTree {
             if until.is_some_and(|until| self.ep.now() >= until) {
                 break Err(Error::new(
                     ErrorKind::TimedOut,
-                    "the garbage collection that looks for room has not ended in time: try again",
+                    "the garbage collection that searches for room has not ended in time: try again",
                 ));
             }
             match self.gc_step(&mut gc_run).await {
@@ -116,7 +140,8 @@ impl DmTree {
         counted
     }
 
-    /// A piece of the census that follows a death, by one node for all. What goes wrong for want of somebody else begins again.
+    /// A step of the garbage collection that follows a death; one node does it for all. An
+    /// unreachable node makes it start over later.
     pub(crate) async fn gc_chore(&self) -> Result<Work> {
         if !self.node.pool.is_first() {
             return Ok(Work::None);
@@ -128,7 +153,7 @@ impl DmTree {
         if kept.is_none() {
             match self.node.pool.has_uncounted_deaths(&self.ep, root).await {
                 Ok(true) => {}
-                // What the dead held has been found already.
+                // An earlier collection has found what the dead node held.
                 Ok(false) => {
                     begun.done();
                     scope.end(OpOutcome::Other);
@@ -183,12 +208,12 @@ impl DmTree {
         let pool = &self.node.pool;
         pool.hold_gc(&self.ep, &mut gc_run.gc).await?;
         match &gc_run.phase {
-            Phase::Settling | Phase::Ending | Phase::Clearing
+            Phase::Starting | Phase::Ending | Phase::Clearing
                 if !self.is_past(&gc_run.gc).await? =>
             {
                 Ok(Pace::Wait)
             }
-            Phase::Settling => {
+            Phase::Starting => {
                 let _pin = self.pin();
                 gc_run.phase = Phase::Nodes(self.top_level().await?, Vec::new());
                 Ok(Pace::On)
@@ -224,8 +249,9 @@ impl DmTree {
             }
             Phase::Checking(i) => self.check_some(gc_run, *i).await,
             Phase::Clearing => {
-                // An operation, too: should another node have begun a census meanwhile, it waits until these are on this node's list,
-                // or this one's window is closed by now.
+                // Runs as an operation: should another node have begun a collection meanwhile, that
+                // one waits until these objects are on this node's list, or the window of this one
+                // is closed by now.
                 let _pin = self.pin();
                 self.take_lost(gc_run).await?;
                 Ok(Pace::Over)
@@ -238,7 +264,7 @@ impl DmTree {
         Ok(past || self.node.has(Mutant::GcNoBarrier))
     }
 
-    /// What is neither reachable nor on a list nor noted.
+    /// Objects that are neither reachable nor on a list nor in the gc log.
     async fn tell_lost(&self, gc_run: &mut GcRun) -> Result<()> {
         let what = match self.node.has(Mutant::GcNoLog) {
             true => Told::Lists,
@@ -257,7 +283,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// Looks at one lost thing after the other: what is somebody's business still is left out.
+    /// Checks one lost object after the other; objects that another client still works on are left
+    /// out.
     async fn check_some(&self, gc_run: &mut GcRun, i: usize) -> Result<Pace> {
         let (objects, moved) = (gc_run.lost.objects.len(), gc_run.moved.len());
         let pin = self.pin();
@@ -286,13 +313,13 @@ impl DmTree {
         Ok(Pace::On)
     }
 
-    /// The largest life that a lost object may have had; `None` when it is not free.
+    /// The largest generation that a lost object may have had; `None` when it is not free.
     async fn free_object(&self, key: ArenaKey, at: GlobalAddr, lost: &Lost) -> Result<Option<u16>> {
         let g = self.node.g;
         let capacity =
             self.node.o.capacities().into_iter().find(|c| self.node.leaf_arena(*c).key() == key);
         let is_inner = key == self.node.inner_arena.key();
-        // Lock words are nobody's objects.
+        // Chunks of lock words are not objects of the index.
         if !is_inner && capacity.is_none() {
             return Ok(None);
         }
@@ -313,7 +340,7 @@ impl DmTree {
         let Some(capacity) = capacity else { return Ok(None) };
         let stamp = |i: usize| Ver::from_bits(u64_at(&image, g.slot_at(i)) as u32 >> 8).generation;
         let generation = (0..capacity).map(stamp).fold(h.ver.generation, u16::max);
-        if !h.into.is_null() && h.slots == capacity && h.level == 0 {
+        if !h.forward.is_null() && h.slots == capacity && h.level == 0 {
             let table = h.table;
             let route = Route { leaf: at, generation: h.ver.generation, table, capacity, fence: 0 };
             if !self.is_unlocked(&route, lost).await? {
@@ -324,13 +351,16 @@ impl DmTree {
         Ok(Some(generation.saturating_add(1)))
     }
 
-    /// Old records may lead to a dead leaf until it has another life: they find it whole.
+    /// A stale record may lead to a tombstone until the address has another generation: readers
+    /// must find it whole.
     async fn blank_lost(&self, key: ArenaKey, at: GlobalAddr) -> Result<()> {
         if key == self.node.inner_arena.key() {
             return Ok(());
         }
         let h = self.unvalidated_header(at).await?;
-        if !h.into.is_null() && h.is_leaf(&self.node) && self.node.leaf_arena(h.slots).key() == key
+        if !h.forward.is_null()
+            && h.is_leaf(&self.node)
+            && self.node.leaf_arena(h.slots).key() == key
         {
             self.check_lease()?;
             self.blank_unvalidated(at, &h).await?;
@@ -338,7 +368,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// Whether nobody holds, or will take over, the lock of a dead leaf. An abandoned one is taken over, and the leaf retired with it.
+    /// Whether no client holds, or will take over, the lock of a tombstone. An abandoned lock is
+    /// taken over, and its recovery retires the leaf.
     async fn is_unlocked(&self, route: &Route, lost: &Lost) -> Result<bool> {
         if !self.node.has_tables() {
             return self.is_unchanged(route).await;
@@ -360,7 +391,7 @@ impl DmTree {
         let nobodys =
             route.table.with_lines(1).is_some_and(|t| lost.lines.binary_search(&t).is_ok());
         if !names && !nobodys {
-            // The cell is in other hands by now; the leaf's own lock is gone.
+            // The cell belongs to another leaf by now; this leaf's own lock is gone.
             return Ok(true);
         }
         if !self.node.is_abandoned(was) {
@@ -374,7 +405,8 @@ impl DmTree {
         Ok(false)
     }
 
-    /// A dead leaf that was moved, whose unlinking nobody has on his list: the lock says whether somebody is at it still.
+    /// A relocated tombstone that no maintenance queue will unlink. Its lock tells whether a client
+    /// still works on it.
     async fn unlink_lost(&self, lo: Vec<u8>, route: &Route) -> Result<Option<Chore>> {
         let Route { leaf, generation, table, capacity, .. } = *route;
         if !self.node.has_tables() {
@@ -387,15 +419,16 @@ impl DmTree {
         };
         let was = self.ep.cas(at, 0, 0).await?;
         if was != 0 {
-            if self.help_route(route).await? == Looked::Open {
-                self.node.push_chore(Chore::Look(*route));
+            if self.help_route(route).await? == Inspected::Open {
+                self.node.push_chore(Chore::Inspect(*route));
             }
             return Ok(None);
         }
         Ok(Some(Chore::Unlink { lo, leaf, generation, capacity, table }))
     }
 
-    /// The cell that begins at a lost line, as large as its contents say. A line that says nothing is a cell of its own.
+    /// The cell that begins at a lost line, as large as its contents say. A line without contents
+    /// is a cell of its own.
     async fn free_cell(&self, line: TableId, lost: &[TableId]) -> Result<Option<TableId>> {
         let at = match self.node.pool.resolve(&self.ep, line).await {
             Ok(at) => at,
@@ -422,7 +455,7 @@ impl DmTree {
         Ok(Some(cell))
     }
 
-    /// The end: what was noted meanwhile is somebody's.
+    /// The last phase: objects that the gc log has named meanwhile are in use.
     async fn take_lost(&self, gc_run: &mut GcRun) -> Result<()> {
         let noted = match self.node.has(Mutant::GcNoLog) {
             true => Held::default(),
@@ -468,7 +501,7 @@ impl DmTree {
     }
 }
 
-/// What will do later is no error.
+/// An error that a later try may not meet is not reported.
 fn later(e: Error, begun: Begun) -> Result<Work> {
     if is_away(&e) || matches!(e.kind(), ErrorKind::Busy | ErrorKind::TimedOut) {
         return Ok(Work::None);

@@ -1,9 +1,33 @@
 //! Point reads.
 //!
-//! (1) Entries that the mirror names are READ one by one: a valid, live entry of the route's life with this key is the answer,
-//! current at its sample. (2) No hit: `[CAS lock 0->0, READ table]` at the home; when the lock was free, the table is exact: its
-//! candidates are READ, and if none has the key, it was absent. (3) Lock held: the whole leaf is READ, and answers alone. So a
-//! read waits neither for a lock nor for a home.
+//! An operation on a key tries three sources, the cheapest first:
+//!
+//! 1. *Mirror.* The fingerprints in the cache name slots. Each is READ by itself. A valid, live
+//!    entry of the route's generation with this key is the answer, current at its sample: by P a
+//!    live entry of a published generation holds the key's current value. No hit proves nothing,
+//!    since a mirror may be stale.
+//! 2. *Table.* `[CAS lock 0->0, READ table]` at the table's owner. When the lock was free at the
+//!    CAS the table is exact (F) at that instant, or at a later WRITE inside this operation. Its
+//!    candidates are READ. One with the key is the answer. When none has it and every candidate
+//!    carries the table's version, the key was absent at the CAS. A candidate of another version
+//!    proves nothing: the key may have moved.
+//! 3. *Leaf.* When the lock is held, the whole leaf is READ until all its slots and its header
+//!    carry one version (S). It answers by itself, after hops over `forward` (the leaf is a
+//!    tombstone) and `next` (a split without its record yet).
+//!
+//! So a read waits neither for a lock nor for an owner. It waits for a half-written image only, and
+//! repairs it when the writer has died.
+//!
+//! Generation and fences are checked at every step. A stale route meets another generation (L), or
+//! a leaf with other fences; then the route is read again from the bottom node. Hops carry no
+//! generation, so a tombstone reached by the route's own record is followed only when the parent
+//! still names it.
+//!
+//! An absence that no memory node has confirmed needs a lease that has not ended: an owner that was
+//! revoked, or this node's own memory, may serve old tables.
+//!
+//! A read writes nothing, so a crash of its client leaves nothing to recover. Readers of one key
+//! share one READ (single-flight); a leader that is dropped sends its members alone.
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
@@ -19,10 +43,11 @@ use crate::probe::{Pair, Probe, pair_of};
 use crate::route::Candidates;
 use crate::write::Present;
 
-/// Hops to a right sibling or an heir that say nothing: an old route leads over dead leaves. Whoever makes more of them waits in between.
+/// Hops to a right sibling or a successor that indicate nothing: a stale route leads over
+/// tombstones. A reader that makes more hops pauses between them.
 const FREE_HOPS: u32 = 4;
 
-/// What a look at one place says about a key.
+/// Result of probing one place for a key.
 pub(crate) enum Answer {
     Found,
     Absent,
@@ -30,7 +55,7 @@ pub(crate) enum Answer {
     Stale,
 }
 
-/// What a READ of a whole leaf is used for besides its answer.
+/// Use of a whole leaf besides its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Learn {
     No,
@@ -38,11 +63,11 @@ enum Learn {
     Mirror,
 }
 
-/// Where a key is in a leaf.
+/// Position of a key in a leaf.
 pub(crate) enum Found {
     At(Present),
     Nowhere,
-    /// A block that an entry points to is not there any more.
+    /// The block that an entry points to is gone.
     Torn,
 }
 
@@ -74,12 +99,12 @@ impl DmTree {
         self.ep.stage_cost(Stage::LocalQueue, 1);
         let arrival = self.node.readers.arrive(key, hash, &Intent::Read);
         self.ep.point().await;
-        let lease = match arrival {
+        let flight = match arrival {
             Arrival::Join(group) => {
                 Mark::ReadShared.hit();
-                let resting = self.rest();
+                let quiescent = self.quiescent_section();
                 let shared = group.share(&self.ep, out).await;
-                drop(resting);
+                drop(quiescent);
                 match shared {
                     Ok(shared) => {
                         let found = matches!(shared, Shared::Found(true));
@@ -92,31 +117,31 @@ impl DmTree {
                     Err(e) => return Err(e),
                 }
             }
-            Arrival::Lead(mut lease) => {
-                let resting = self.rest();
-                lease.begin(&self.ep).await?;
-                drop(resting);
+            Arrival::Lead(mut flight) => {
+                let quiescent = self.quiescent_section();
+                flight.begin(&self.ep).await?;
+                drop(quiescent);
                 self.ep.point().await;
                 if !self.node.has(Mutant::DelegateLate) {
-                    lease.seal(out);
+                    flight.seal(out);
                 }
-                Some(lease)
+                Some(flight)
             }
             Arrival::Alone => None,
         };
         let result = self.get_alone(key, hash, out).await;
-        if let Some(mut lease) = lease {
+        if let Some(mut flight) = flight {
             self.ep.point().await;
             if self.node.has(Mutant::DelegateLate) {
-                lease.seal(&mut Vec::new());
+                flight.seal(&mut Vec::new());
             }
-            finish_read(lease, &result, out);
+            finish_read(flight, &result, out);
         }
         let found = result?;
         Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
     }
 
-    /// Only with its defect.
+    /// With its mutant only.
     pub(crate) async fn stop_for_death(&self) {
         while self.node.has(Mutant::StopForDeath) && !self.node.pool.is_settled() {
             self.ep.sleep(100_000).await;
@@ -134,7 +159,7 @@ impl DmTree {
         self.get_pinned(key, hash, out).await
     }
 
-    /// A point read by somebody whose operation is pinned.
+    /// A point read under a pin of the caller.
     pub(crate) async fn get_pinned(
         &self,
         key: &[u8],
@@ -166,8 +191,9 @@ impl DmTree {
             match self.get_confirmed(&route, key, hash, out).await? {
                 Answer::Found => return Ok(true),
                 Answer::Absent => {
-                    // A home that hangs serves its memory after it was fenced, and so does our own: no memory node has told us
-                    // whether we are members still.
+                    // An owner that hangs serves its memory after it was revoked, and so does this
+                    // node's own memory. No memory node has confirmed that this node is still a
+                    // member.
                     self.check_lease()?;
                     out.clear();
                     return Ok(false);
@@ -178,7 +204,7 @@ impl DmTree {
         }
     }
 
-    /// Step (1): `Absent` means only that none of these entries is the key's.
+    /// Step (1): `Absent` means only that none of these entries has the key.
     async fn try_candidates(
         &self,
         route: &Route,
@@ -245,7 +271,8 @@ impl DmTree {
             if matches!(probe, Probe::Hit { .. }) && probe.ver().generation == route.generation {
                 return Ok(Answer::Found);
             }
-            // The same version throughout: the key was not moved, so if the table named it, it was deleted since.
+            // The same version throughout: the key did not move, so if the table named it, it was
+            // deleted since.
             if probe.ver() != table.ver {
                 Mark::GetVersion.hit();
                 return Ok(Answer::Stale);
@@ -254,7 +281,8 @@ impl DmTree {
         Ok(Answer::Absent)
     }
 
-    /// Step (3): the answer from whole leaves, starting at the route's and following `into` and `next`.
+    /// Step (3): the answer from whole leaves, starting at the route's and following `forward` and
+    /// `next`.
     async fn get_by_leaf(
         &self,
         route: &Route,
@@ -270,14 +298,15 @@ impl DmTree {
         let mut hops = 0;
         loop {
             let h = leaf.header(self);
-            let (into, next) = (h.into, h.next);
-            let on = if !into.is_null() {
-                Mark::GetDead.hit();
-                // A record that is older than this operation may name a leaf whose heir is gone already: `into` carries no life.
+            let (forward, next) = (h.forward, h.next);
+            let on = if !forward.is_null() {
+                Mark::GetTombstone.hit();
+                // A record that is older than this operation may name a tombstone with a successor
+                // that is reclaimed already: `forward` carries no generation.
                 if leaf.addr == route.leaf && self.fresh_route(key).await?.leaf != route.leaf {
                     return Ok(Answer::Stale);
                 }
-                into
+                forward
             } else {
                 if self.fence_bytes(h.lo).await?.is_some_and(|lo| key < &lo[..]) {
                     return Ok(Answer::Stale);
@@ -306,7 +335,7 @@ impl DmTree {
         }
     }
 
-    /// Without tables: the leaf answers.
+    /// Without tables the leaf answers.
     async fn get_from_leaves(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Result<bool> {
         let mut route = self.route(key).await?;
         let mut backoff = self.ep.backoff("a consistent view of a leaf", route.leaf);
@@ -323,8 +352,8 @@ impl DmTree {
         }
     }
 
-    /// Fills the mirror of a leaf that has no table from the leaf itself, so that the next read of a key there costs one round trip.
-    /// Keys that are in blocks stay out: a mirror is a hint.
+    /// Fills the mirror of a leaf that has no table from the leaf itself, so that the next read of
+    /// a key there costs one round trip. Keys in blocks stay out: a mirror is a hint.
     fn mirror_leaf(&self, key: &[u8], route: &Route, leaf: &LeafCopy) {
         let mut fps = vec![0; leaf.capacity];
         for (i, slot) in leaf.live(self) {
@@ -407,10 +436,10 @@ impl DmTree {
     }
 }
 
-fn finish_read(lease: Lease, result: &Result<bool>, value: &[u8]) {
+fn finish_read(flight: Lease, result: &Result<bool>, value: &[u8]) {
     let shared = match result {
         Ok(found) => Ok(Shared::Found(*found)),
         Err(e) => Err(e.clone()),
     };
-    lease.finish(&shared, Some(value));
+    flight.finish(&shared, Some(value));
 }

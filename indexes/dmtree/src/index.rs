@@ -1,4 +1,9 @@
-//! The contract, fulfilled.
+//! The [`dmtree_parts::RangeIndex`] contract of the engine: each method delegates to its operation
+//! module. Formatting an empty index is here, too.
+//!
+//! `format`: one empty leaf under one inner node, with the leaf's table at its owner. The root word
+//! in the catalog is written last, so that an index exists only when it is complete. A crash before
+//! that leaves memory that no index owns.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -127,7 +132,8 @@ impl RangeIndex for DmTree {
 }
 
 impl DmTree {
-    /// One empty leaf under one inner node; the root word last.
+    /// One empty leaf under one inner node. The root word is written last: before it, the index
+    /// does not exist.
     async fn format_empty(&self) -> Result<()> {
         let g = self.node.g;
         let s = self.new_leaf(self.node.o.leaf_capacity as usize).await?;
@@ -141,7 +147,7 @@ impl DmTree {
             lo: &bottom,
             hi: &top,
             next: GlobalAddr::NULL,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         let (addr, ver) = (s.grant.addr, s.ver());
         let mut image = self.ep.buf(g.leaf_bytes(s.capacity) as u32).await?;

@@ -1,7 +1,8 @@
-//! DMTree: a range index whose entries live on memory nodes while fingerprints and locks live on compute nodes.
+//! DMTree: a range index with entries on memory nodes, and fingerprints and locks on compute nodes.
 //!
-//! The design is that of "DMTree: Towards Efficient Tree Indexing on Disaggregated Memory via Compute-side Collaborative
-//! Design" (FAST'26), made correct and general: see DESIGN.md for layouts, invariants and linearization points.
+//! The design is that of "DMTree: Towards Efficient Tree Indexing on Disaggregated Memory via
+//! Compute-side Collaborative Design" (FAST'26), made correct and general: see DESIGN.md for
+//! layouts, invariants and linearization points.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -13,6 +14,9 @@ mod get;
 mod index;
 mod load;
 mod lock;
+mod lock_word_mode;
+mod lock_word_recovery;
+mod lock_word_write;
 mod maintain;
 mod mark;
 mod marks;
@@ -38,9 +42,6 @@ mod sweep;
 mod unlock;
 mod unvalidated;
 mod walk;
-mod words;
-mod words_recover;
-mod words_write;
 mod write;
 
 pub use client::DmTree;

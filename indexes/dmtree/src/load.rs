@@ -1,7 +1,26 @@
 //! Bulk load: whole leaves and inner nodes are written into an empty index.
 //!
-//! The only leaf L and the only inner node R0 are locked; the new tree is built beside them; `R0.next` names its root, `L.into`
-//! commits, `R0.into` and the root word follow, and the old pair is retired. Until the commit a failure gives everything back.
+//! 1. Lock the only leaf L and the only inner node R0. An index that has keys is loaded by ordinary
+//!    batches of puts.
+//! 2. Build the new tree beside them, level by level: leaves, tables, inner nodes, up to a root.
+//!    All memory is taken and written, awaited, before the commit.
+//! 3. `R0.next` = the new root. Nothing reads it as a sibling while the lower fences are equal; it
+//!    tells a recovery where the load leads to.
+//! 4. `L.forward` = the first leaf: commits. A client with a stale route to L follows it from here
+//!    on.
+//! 5. `R0.forward` = the new root, and the root word by compare-and-swap from R0. A client that met
+//!    R0 meanwhile may have swung it already.
+//! 6. Unlock R0, close L's table, retire L and R0.
+//!
+//! B holds because L has no live entry: no older copy of a key exists. R holds as the new levels
+//! are complete before they are reachable. S and L hold as for any new node.
+//!
+//! A failure before step 3 gives all memory back. A crash before step 4 leaves a tree that no
+//! pointer leads to, except `R0.next`; the recovery of R0 clears that word, and the garbage
+//! collection finds the memory. A crash after step 4 is a committed load: the recovery of R0, a
+//! sweep, or a reader that meets R0 swings the root word (`recover_inner.rs`, `sweep.rs`).
+//!
+//! The order of steps 3 and 4 protects from hops and repairs only, not from a loss of data.
 
 use std::ops::Range;
 
@@ -24,7 +43,7 @@ use crate::mutants::Mutant;
 use crate::parent::LockedInner;
 use crate::split::{NewLeaf, separator};
 
-/// Everything a load has taken, to be given back when it fails.
+/// Memory that a load has taken, given back when the load fails.
 #[derive(Default)]
 struct Taken {
     leaves: Vec<NewLeaf>,
@@ -55,7 +74,7 @@ impl DmTree {
         if all.is_empty() {
             return Ok(Loaded::default());
         }
-        // Deadlines are for waiting on others; a load is long by itself.
+        // Deadlines bound waiting for other clients; a load is long by itself.
         let pin = self.pin();
         if let Some((l, r0)) = self.lock_empty().await? {
             let leaves = self.replace_empty(l, r0, all, fill).await?;
@@ -74,7 +93,8 @@ impl DmTree {
         Ok(Loaded { pairs, leaves: 0 })
     }
 
-    /// Locks the only leaf and the only inner node of an index without keys; `None` when it is anything else.
+    /// Locks the only leaf and the only inner node of an index without keys; `None` when the index
+    /// is anything else.
     async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
         let l = self.lock_leaf(&[0]).await?;
         let leaf = self.read_leaf(l.route.leaf, l.route.capacity).await?;
@@ -122,25 +142,28 @@ impl DmTree {
             self.check_lease()?;
             self.begin_change(&mut [&mut l], None).await?;
         }
-        // R0.next says where the commit leads to, for whoever finishes the load of a dead client; L.into commits.
+        // R0.next names the new root, so that the client that finishes a dead loader's work finds
+        // it; L.forward commits.
         let g = self.node.g;
         self.check_lease()?;
         if self.node.has(Mutant::LoadCommitEarly) {
-            self.commit_into(l.route.leaf, first_leaf).await?;
+            self.commit_forward(l.route.leaf, first_leaf).await?;
         }
         self.ep.write_word(r0.addr.plus(g.next_at() as u64), root.bits()).await?;
-        self.commit_into(l.route.leaf, first_leaf).await?;
+        self.commit_forward(l.route.leaf, first_leaf).await?;
         if let Some(copy) = l.image.take() {
-            // Without a table only its header tells an old record that it is dead.
+            // Without a table only the header tells a client with a stale record that the leaf is a
+            // tombstone.
             self.blank(&copy, &l.table, first_leaf).await?;
         }
-        self.commit_into(r0.addr, root).await?;
-        // Whoever met the old node meanwhile has swung the root himself, and it may have grown since.
+        self.commit_forward(r0.addr, root).await?;
+        // A client that met the old node meanwhile has swung the root itself, and the tree may have
+        // grown since.
         self.ep.cas(self.node.root.word, r0.addr.bits(), root.bits()).await?;
         let dead_inner = Grant { addr: r0.addr, generation: r0.ver.generation };
         self.node.cache.clear();
         self.unlock_inner(r0).await?;
-        let dead = l.route;
+        let tombstone = l.route;
         let pool = &self.node.pool;
         let closed = self.close_table(l).await?;
         pool.retire(&self.node.inner_arena, dead_inner);
@@ -148,10 +171,10 @@ impl DmTree {
             return Ok(taken.leaves.len() as u64);
         }
         pool.retire(
-            self.node.leaf_arena(dead.capacity),
-            Grant { addr: dead.leaf, generation: dead.generation },
+            self.node.leaf_arena(tombstone.capacity),
+            Grant { addr: tombstone.leaf, generation: tombstone.generation },
         );
-        self.retire_table(dead.table);
+        self.retire_table(tombstone.table);
         Ok(taken.leaves.len() as u64)
     }
 
@@ -165,10 +188,11 @@ impl DmTree {
         }
     }
 
-    /// Builds leaves and inner nodes; the root.
+    /// Builds leaves and inner nodes; returns the root.
     async fn build(&self, all: &mut Pairs, fill: Fill, taken: &mut Taken) -> Result<GlobalAddr> {
         let capacity = self.node.o.leaf_capacity as usize;
-        // Of a full leaf and the pending pair half the slots stay, rounded down; of a full inner node likewise.
+        // A leaf keeps half of what a full leaf and the pending pair hold, rounded down; a full
+        // inner node likewise.
         let rule = |slots: usize| SplitRule::new(slots as u32, slots as u32 / 2);
         let mut chunks: Vec<Range<usize>> = Vec::new();
         for size in fill.sizes(rule(capacity), all.len() as u64, 0) {
@@ -184,12 +208,13 @@ impl DmTree {
         for chunk in &chunks[1..] {
             lows.push(separator(all.key(chunk.start - 1), all.key(chunk.start)).to_vec());
         }
-        // From the end, so that pairs go as leaves come.
+        // From the end, so that memory of pairs is freed as leaves are built.
         let mut above = None;
         for (i, chunk) in chunks.iter().enumerate().rev() {
             self.ep.renew_deadline();
             let hi = lows.get(i + 1).map(Vec::as_slice);
-            // A leaf's upper fence is the next one's lower, block and all: one of them owns it.
+            // A leaf's upper fence is the next leaf's lower fence, block included: exactly one of
+            // them owns the block.
             let area = self.written_area(&lows[i], taken).await?;
             let fences = (&area, above.as_ref());
             let next = taken.leaves.get(i + 1).map_or(GlobalAddr::NULL, |s| s.grant.addr);
@@ -273,7 +298,7 @@ impl DmTree {
             lo: fences.0,
             hi: fences.1.unwrap_or(&top),
             next,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(g, addr, &mut image, &parts);
         let mut table = Table::new(addr, ver, fence_tag(high), s.capacity);
@@ -331,7 +356,7 @@ impl DmTree {
                     lo: &areas[i],
                     hi: areas.get(i + 1).unwrap_or(&top),
                     next: grants.get(i + 1).map_or(GlobalAddr::NULL, |n| n.addr),
-                    into: GlobalAddr::NULL,
+                    forward: GlobalAddr::NULL,
                 };
                 put_header(&g, addr, &mut image, &parts);
                 for slot in 0..g.fanout {

@@ -1,8 +1,36 @@
-//! Leaf locks: a word at the table's home, touched by atomics only.
+//! Leaf locks: a word at the table's owner, touched by atomics only.
 //!
-//! A try whose outcome is unknown is decided by the tag: whoever reads his own tag back holds the lock. A lock whose holder is dead
-//! (its node is fenced everywhere), or has failed, is taken over by whoever meets it (`mend.rs`). While a table has no home its
-//! writers wait.
+//! Taking a lock:
+//!
+//! 1. A FIFO guard admits one client of this node at a time. It is taken in a quiescent section, so
+//!    that tables may move while the client queues.
+//! 2. A lock that other nodes wait for is left to them (`fair.rs`).
+//! 3. `[CAS lock 0->tag, READ table]`, one chain. The READ executes behind the CAS, so under the
+//!    lock the table is exact (F).
+//! 4. A table that is not the route's (leaf, generation, version, fence tag) means a stale route:
+//!    the lock is given back and the caller reads the route again. An unbuilt table is built by
+//!    `recover_leaf.rs`.
+//!
+//! Releasing it: `[WRITE table, CAS tag->0]` when fingerprints have changed, else the CAS alone. A
+//! WRITE is ordered before an atomic of the same chain, so the lock is never free while the table
+//! is old. Releases are detached. The lock word is never written, so no WRITE can overwrite another
+//! client's tag.
+//!
+//! *Unknown outcomes.* Each tag is used once. After a try with an unknown outcome the client tries
+//! again with the same tag: a lock word that holds the client's own tag is the client's lock. Until
+//! the outcome is known the lock counts as tried for (`DmTree::tries`), also when the caller drops
+//! the future.
+//!
+//! *Abandoned locks.* A lock of a dead holder (its node is revoked everywhere) or of a failed one
+//! is taken over by the next client that meets it, through `recover_leaf.rs`. While a table has no
+//! owner its writers wait, and let tables move meanwhile.
+//!
+//! A client waits for a leaf's lock only while it holds no other leaf's lock; a second one is taken
+//! by try. So leaf locks form no cycle. A waiter that waits for long reads what a repair would read
+//! (`stall_diagnosis.rs`), and fails with the name of a lost node instead of at its deadline.
+//!
+//! A crash of the holder leaves its tag in the word. The tag names node and incarnation, which is
+//! all that a survivor needs to tell whether the lock is abandoned.
 
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Effect, GlobalAddr, Result, Role, Stage, Step};
@@ -14,13 +42,14 @@ use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 
-/// Longest pause between two tries for a leaf's lock. It is held for two or three round trips, and one client of each compute
-/// node tries: longer pauses leave it idle between two holders.
+/// Longest pause between two tries for a leaf's lock. The lock is held for two or three round
+/// trips, and one client of each compute node tries: longer pauses leave it idle between two
+/// holders.
 pub(crate) const LOCK_PAUSE_NS: u64 = 4_000;
-/// After so many tries, and every so many further ones, a waiter looks whether the leaf's memory node answers at all, and pauses
-/// longer.
+/// After this many tries, and every so many further ones, a waiter checks whether the leaf's memory
+/// node answers at all, and pauses longer.
 pub(crate) const LONG_WAIT: u32 = 64;
-/// Pause of a waiter for whom nothing changes soon, ns.
+/// Pause of a waiter for which nothing changes soon, ns.
 const LONG_PAUSE_NS: u64 = 200_000;
 
 /// A locked leaf, with its table as it was under the lock.
@@ -30,13 +59,13 @@ pub(crate) struct Locked {
     pub at: GlobalAddr,
     pub tag: LockTag,
     pub table: Table,
-    pub turn: LeafTurn,
+    pub fifo_guard: LeafFifoGuard,
     /// Without tables: the leaf as READ under the lock.
     pub image: Option<LeafCopy>,
 }
 
-/// Whose turn it is at a leaf's lock, among the clients of a node.
-pub(crate) enum LeafTurn {
+/// The FIFO guard of a leaf's lock, among the clients of a node.
+pub(crate) enum LeafFifoGuard {
     /// The lock is a table's.
     Table(Turn),
     /// The lock is a word of a memory node.
@@ -56,24 +85,27 @@ impl DmTree {
         }
     }
 
-    /// Locks the leaf that a route names; `None` when the route is stale. The caller holds no other leaf's lock.
+    /// Locks the leaf that a route names; `None` when the route is stale. The caller holds no other
+    /// leaf's lock.
     pub(crate) async fn lock_route(&self, route: &Route) -> Result<Option<Locked>> {
         if !self.node.has_tables() {
-            return self.lock_by_word(route).await;
+            return self.lock_by_lock_word(route).await;
         }
         self.ep.stage_cost(Stage::LocalQueue, 1);
-        let resting = self.rest();
-        let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
-        drop(resting);
+        let quiescent = self.quiescent_section();
+        let fifo_guard = self.node.leaf_fifo.turn(&self.ep, route.table.bits()).await?;
+        drop(quiescent);
         self.ep.point().await;
-        self.let_others_in(route).await?;
+        self.yield_to_rivals(route).await?;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = self.next_tag();
-        // Where an earlier try with this tag may have succeeded.
+        // The cell at which an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
             let tried = match self.node.pool.resolve(&self.ep, route.table).await {
-                Ok(at) => (at, self.try_lock((route, &turn), at, tag, doubt == Some(at)).await),
+                Ok(at) => {
+                    (at, self.try_lock((route, &fifo_guard), at, tag, doubt == Some(at)).await)
+                }
                 Err(e) if is_away(&e) => {
                     Mark::Unowned.hit();
                     (GlobalAddr::NULL, Err(e))
@@ -83,12 +115,19 @@ impl DmTree {
             match tried {
                 (at, Ok(Tried::Got(table))) => {
                     self.hold(tag, Lockable::Leaf(*route));
-                    self.say_taken(route, at, &turn);
-                    let turn = LeafTurn::Table(turn);
-                    return Ok(Some(Locked { route: *route, at, tag, table, turn, image: None }));
+                    self.announce_taken(route, at, &fifo_guard);
+                    let fifo_guard = LeafFifoGuard::Table(fifo_guard);
+                    return Ok(Some(Locked {
+                        route: *route,
+                        at,
+                        tag,
+                        table,
+                        fifo_guard,
+                        image: None,
+                    }));
                 }
                 (at, Ok(Tried::Stale)) => {
-                    self.say_taken(route, at, &turn);
+                    self.announce_taken(route, at, &fifo_guard);
                     return Ok(None);
                 }
                 (at, Ok(Tried::Unbuilt)) => {
@@ -106,7 +145,7 @@ impl DmTree {
                         return Ok(None);
                     }
                 }
-                // Tables of a memory node get no other home: its loss is the operation's.
+                // Tables of a memory node are not reassigned: its loss is the operation's error.
                 (at, Err(e)) if is_away(&e) && (at.is_null() || !is_memory(at)) => {
                     Mark::LockInDoubt.hit();
                     doubt = (!at.is_null()).then_some(at);
@@ -115,18 +154,18 @@ impl DmTree {
             }
             self.retried.set(true);
             self.recover_locks_while_waiting().await;
-            self.pass();
+            self.quiescent_point();
             self.pause(&mut backoff, route, doubt.is_some()).await?;
             if doubt.is_none() {
-                // The last one may have been given back in vain, and be an orphan's.
+                // The last try may have been given back in vain, and its lock be abandoned.
                 self.forget_try(tag);
                 tag = self.next_tag();
             }
         }
     }
 
-    /// Waits for somebody else's lock, or for a home. A memory node that does not answer, and keeps the lock from being given back,
-    /// is named before long.
+    /// Waits for another client's lock, or for a table's owner. A memory node that does not answer,
+    /// and keeps the lock from being given back, is named in an error before the deadline.
     pub(crate) async fn pause(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
@@ -143,23 +182,26 @@ impl DmTree {
         backoff.step().await
     }
 
-    /// As [`DmTree::lock_route`], but gives up at once when anybody else has the lock, or wants it on this node.
+    /// As [`DmTree::lock_route`], but gives up at once when another client has the lock, or waits
+    /// for it on this node.
     pub(crate) async fn try_lock_route(&self, route: &Route) -> Result<Option<Locked>> {
         if !self.node.has_tables() {
-            return self.try_lock_by_word(route).await;
+            return self.try_lock_by_lock_word(route).await;
         }
-        let Some(turn) = self.node.leaf_turns.try_turn(route.table.bits()) else { return Ok(None) };
+        let Some(fifo_guard) = self.node.leaf_fifo.try_turn(route.table.bits()) else {
+            return Ok(None);
+        };
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
             Ok(at) => at,
             Err(e) if is_away(&e) => return Ok(None),
             Err(e) => return Err(e),
         };
         let tag = self.next_tag();
-        match self.try_lock((route, &turn), at, tag, false).await {
+        match self.try_lock((route, &fifo_guard), at, tag, false).await {
             Ok(Tried::Got(table)) => {
                 self.hold(tag, Lockable::Leaf(*route));
-                let turn = LeafTurn::Table(turn);
-                Ok(Some(Locked { route: *route, at, tag, table, turn, image: None }))
+                let fifo_guard = LeafFifoGuard::Table(fifo_guard);
+                Ok(Some(Locked { route: *route, at, tag, table, fifo_guard, image: None }))
             }
             Ok(_) => Ok(None),
             Err(e) => {
@@ -174,7 +216,7 @@ impl DmTree {
     /// `doubt`: an earlier try with this tag may have succeeded.
     async fn try_lock(
         &self,
-        (route, turn): (&Route, &Turn),
+        (route, fifo_guard): (&Route, &Turn),
         at: GlobalAddr,
         tag: LockTag,
         doubt: bool,
@@ -183,13 +225,14 @@ impl DmTree {
         self.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
         let body = at.plus(BODY_AT as u64);
-        let (was, body, said) = match self.looks_at(route, at, turn) {
+        let (was, body, said) = match self.stamps_at(route, at, fifo_guard) {
             None => {
                 let (was, body) = self.try_for(lock, (at, 0), body, len).await?;
                 (was, body, None)
             }
             Some(words) => {
-                let (was, body, said) = self.try_and_look(lock, at, (body, len), words).await?;
+                let (was, body, said) =
+                    self.try_and_read_stamps(lock, at, (body, len), words).await?;
                 (was, body, Some(said))
             }
         };
@@ -198,7 +241,8 @@ impl DmTree {
             return Ok(Tried::Busy(was));
         }
         self.took(route, said.as_ref());
-        // The lock is ours: nobody writes this table now, so a torn one is not a table of this leaf.
+        // This operation holds the lock: no other client writes this table now, so a torn one is
+        // not a table of this leaf.
         let view = body.extract(|b| Table::view(route.table, route.capacity, b));
         let other = match view {
             View::Whole(table) if route.matches(&table) => return Ok(Tried::Got(table)),
@@ -215,14 +259,16 @@ impl DmTree {
         Ok(other)
     }
 
-    /// Unlocks a leaf whose table has not changed.
+    /// Unlocks a leaf with an unchanged table.
     pub(crate) async fn unlock(&self, l: Locked) -> Result<()> {
-        let turn = match l.turn {
-            LeafTurn::Word(turn) => return self.unlock_word(l.at, l.tag, turn).await,
-            LeafTurn::Table(turn) => turn,
+        let fifo_guard = match l.fifo_guard {
+            LeafFifoGuard::Word(fifo_guard) => {
+                return self.unlock_lock_word(l.at, l.tag, fifo_guard).await;
+            }
+            LeafFifoGuard::Table(fifo_guard) => fifo_guard,
         };
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
-        let hook = self.leaf_hook.watch(lock, Some(turn));
+        let hook = self.leaf_hook.watch(lock, Some(fifo_guard));
         let done = self.ep.release(cas(l.at, l.tag.0, 0), hook).await;
         self.released(l.tag, done)
     }
@@ -242,14 +288,16 @@ impl DmTree {
 
     /// Writes the table and unlocks behind it: WRITE->atomic is ordered.
     pub(crate) async fn unlock_with_table(&self, mut l: Locked) -> Result<()> {
-        let turn = match l.turn {
-            LeafTurn::Word(turn) => return self.unlock_word(l.at, l.tag, turn).await,
-            LeafTurn::Table(turn) => turn,
+        let fifo_guard = match l.fifo_guard {
+            LeafFifoGuard::Word(fifo_guard) => {
+                return self.unlock_lock_word(l.at, l.tag, fifo_guard).await;
+            }
+            LeafFifoGuard::Table(fifo_guard) => fifo_guard,
         };
         let mut body = self.ep.buf(Table::body_len(l.route.capacity) as u32).await?;
         l.table.body(l.route.table, &mut body);
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
-        let hook = self.leaf_hook.watch(lock, Some(turn));
+        let hook = self.leaf_hook.watch(lock, Some(fifo_guard));
         if self.node.has(Mutant::UnlockBesideTable) {
             self.ep.detach(write(l.at.plus(BODY_AT as u64), body), None);
             self.ep.detach(cas(l.at, l.tag.0, 0), hook);
@@ -261,7 +309,7 @@ impl DmTree {
         self.released(l.tag, done)
     }
 
-    /// An unlock is under way, or has ended: its hook leaves the orphan, if any.
+    /// An unlock is in flight, or has ended: its hook records the abandoned lock, if any.
     pub(crate) fn released(&self, tag: LockTag, done: Result<()>) -> Result<()> {
         self.let_go(tag);
         match done {
@@ -270,9 +318,10 @@ impl DmTree {
         }
     }
 
-    /// An awaited unlock that has failed leaves an orphan behind, and does not undo what the operation has achieved: the home is dead
-    /// (then its lock is moot), or somebody will find the lock and repair the table. The operation does not hold it any more: when it
-    /// goes on and waits, tables may move.
+    /// An awaited unlock that has failed leaves an abandoned lock, and does not undo what the
+    /// operation has achieved. Either the owner is dead (then its lock is moot), or another client
+    /// finds the lock and repairs the table. The operation does not hold the lock any more: when it
+    /// continues and waits, tables may move.
     pub(crate) fn unlocked(&self, tag: LockTag, done: Result<()>) -> Result<()> {
         match done {
             Err(e) if is_away(&e) => {
@@ -295,7 +344,7 @@ pub(crate) fn is_memory(at: GlobalAddr) -> bool {
 enum Tried {
     Got(Table),
     Stale,
-    /// The cell was never written since it was zeroed: its home is new.
+    /// The cell was never written since it was zeroed: its owner is new.
     Unbuilt,
     Busy(u64),
 }

@@ -1,4 +1,31 @@
-//! Work that nobody waits for, one bounded piece at a time.
+//! Maintenance: work that no operation waits for, in bounded pieces, called by clients between
+//! their operations.
+//!
+//! One call does the first of these that is due:
+//!
+//! 1. begin a sweep, when a death has been handled since the last one;
+//! 2. one chore of the queue: merge, publish a missing record, unlink a relocated tombstone,
+//!    recover an abandoned lock, inspect a leaf again, continue a sweep, a piece of the garbage
+//!    collection;
+//! 3. build tables that readers have found unbuilt;
+//! 4. reclaim: move objects from the limbo list to the free lists.
+//!
+//! A chore is one operation with a pin of its own. It is idempotent and checks its premises anew,
+//! since any client may have done the work meanwhile. Chores that the next operation on the same
+//! leaf would queue again (merges) are forgotten on an error; the others are kept, because no other
+//! client knows of them. `Begun` covers a caller that drops the future in the middle: the chore
+//! returns to the queue.
+//!
+//! R allows a missing record only as long as a chore will add it, so publishing is the chore that
+//! restores R in full. While its record is added the child stays locked, so that it cannot be
+//! merged away in between.
+//!
+//! Reclamation is not an operation of the index: it waits for every running operation to end, and
+//! would wait for itself.
+//!
+//! The queue is volatile. After a crash of the node the sweep that follows its death finds missing
+//! records, unbuilt tables and abandoned locks, and the garbage collection finds tombstones that
+//! its queue was to unlink.
 
 use std::sync::Arc;
 
@@ -13,15 +40,15 @@ use crate::node::{Chore, DmNode};
 /// Tables that one call of maintenance builds at most.
 const BUILDS: u32 = 8;
 
-/// Work that an operation has begun. Should it not come to its end, because it fails or because its caller drops it, maintenance finds
-/// the chore.
+/// Work that an operation has begun. When it does not end, because it fails or because its caller
+/// drops it, maintenance finds the chore.
 pub(crate) struct Begun {
     node: Arc<DmNode>,
     chore: Option<Chore>,
 }
 
 impl Begun {
-    /// It has come to its end.
+    /// The work has ended.
     pub fn done(mut self) {
         self.chore = None;
     }
@@ -36,7 +63,7 @@ impl Drop for Begun {
 }
 
 impl DmTree {
-    /// Whether maintenance would find something to do: three loads, for callers that ask after every write.
+    /// Whether maintenance has work: three loads, for callers that ask after every write.
     pub fn maintenance_due(&self) -> bool {
         self.node.chores_waiting.load(std::sync::atomic::Ordering::Relaxed) > 0
             || self.node.is_build_due()
@@ -51,7 +78,8 @@ impl DmTree {
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
         self.begin_sweep();
         match self.node.pop_chore() {
-            // It waits for every operation to end: it is none itself.
+            // The limbo list waits for every operation to end, so emptying it is not an operation
+            // itself.
             Some(Chore::Gc) => return Box::pin(self.gc_chore()).await,
             Some(chore) => return self.do_one(chore).await,
             None => {}
@@ -64,7 +92,8 @@ impl DmTree {
             let did = self.node.pool.reclaim(&self.ep).await;
             scope.end(OpOutcome::Other);
             match did {
-                // A member that does not answer keeps everything in quarantine until it answers or is fenced.
+                // A member that does not answer keeps everything on the limbo list until it answers
+                // or is revoked.
                 Err(e) if !is_away(&e) => return Err(e),
                 _ => {}
             }
@@ -72,8 +101,8 @@ impl DmTree {
         Ok(Work::None)
     }
 
-    /// Builds tables that readers have found unbuilt. A leaf that cannot be reached, or whose route is old, is forgotten: the next
-    /// reader notes it again.
+    /// Builds tables that readers have found unbuilt. A leaf that cannot be reached, or a stale
+    /// route, is forgotten: the next reader queues it again.
     async fn build_some(&self) -> Result<Work> {
         let scope = self.ep.begin(OpKind::Maintain);
         let pin = self.pin();
@@ -102,10 +131,10 @@ impl DmTree {
     async fn do_one(&self, chore: Chore) -> Result<Work> {
         let scope = self.ep.begin(OpKind::Maintain);
         let pin = self.pin();
-        // Merges are found again by the next delete; everything else is not.
+        // The next delete finds a merge again; nothing finds the other chores again.
         let again =
             (!matches!(chore, Chore::Merge(_) | Chore::MergeInner(..))).then(|| chore.clone());
-        // Nor is what a caller drops in the middle.
+        // A chore that a caller drops in the middle is not found again either.
         let begun = again.clone().map(|chore| self.begun(chore));
         let did = self.do_chore(chore).await;
         begun.into_iter().for_each(|chore| chore.done());
@@ -113,12 +142,12 @@ impl DmTree {
         drop(pin);
         match did {
             Err(e) if is_away(&e) => {
-                // A node that this needs is dead or cut off: later.
+                // A node that the chore needs is dead or cut off: later.
                 again.into_iter().for_each(|chore| self.node.push_chore(chore));
                 Ok(Work::None)
             }
             Err(e) => {
-                // What nobody else would find again is not forgotten for an error of the moment.
+                // A chore that no other client finds again is not forgotten for a transient error.
                 if e.kind() != ErrorKind::Corrupt {
                     again.into_iter().for_each(|chore| self.node.push_chore(chore));
                 }
@@ -142,7 +171,7 @@ impl DmTree {
                 Ok(())
             }
             Chore::Gc => Ok(()),
-            Chore::Look(route) => Box::pin(self.sweep_leaf(&route)).await.map(|_| ()),
+            Chore::Inspect(route) => Box::pin(self.sweep_leaf(&route)).await.map(|_| ()),
             Chore::RecoverLock(h) => Box::pin(self.recover_lock(h)).await,
             Chore::Merge(key) => Box::pin(self.merge_leaf(&key)).await,
             Chore::MergeInner(key, level) => Box::pin(self.merge_inner(&key, level)).await,
@@ -160,9 +189,10 @@ impl DmTree {
                     table: found.table,
                     slots: found.capacity,
                 };
-                // The leaf stays locked while its record is added: it cannot be merged away meanwhile.
+                // The leaf stays locked while its record is added: it cannot be merged away
+                // meanwhile.
                 let Some(l) = self.lock_route(&found).await? else {
-                    // It has changed meanwhile, which says nothing about its record.
+                    // The leaf has changed meanwhile, which says nothing about its record.
                     self.node.push_chore(Chore::Publish(key));
                     return Ok(());
                 };
@@ -172,7 +202,8 @@ impl DmTree {
             }
             Chore::PublishInner(low, level, child) => {
                 let Some(n) = self.lock_inner(level, &low).await? else { return Ok(()) };
-                // It stays locked while its record is added: it cannot be merged away meanwhile.
+                // The leaf stays locked while its record is added: it cannot be merged away
+                // meanwhile.
                 let there = n.addr == child.addr && n.ver.generation == child.generation;
                 let done = match there {
                     true => Box::pin(self.insert_record(level + 1, &low, &child)).await,
@@ -186,8 +217,8 @@ impl DmTree {
                 done
             }
             Chore::Unlink { lo, leaf, generation, capacity, table } => {
-                let dead = Grant { addr: leaf, generation };
-                if !self.unlink(&lo, dead, capacity, table).await? {
+                let tombstone = Grant { addr: leaf, generation };
+                if !self.unlink(&lo, tombstone, capacity, table).await? {
                     self.node.push_chore(Chore::Unlink { lo, leaf, generation, capacity, table });
                 }
                 Ok(())

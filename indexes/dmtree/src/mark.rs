@@ -1,7 +1,29 @@
-//! What a census finds reachable: nodes, tables and blocks, by cursors over the levels and over the leaves.
+//! The mark phase: nodes, tables and blocks that are reachable, by cursors over the levels and over
+//! the leaves.
 //!
-//! The ranges of a level's nodes are a partition of all keys at any time. So a cursor over the level meets every record, and every pair,
-//! that is there throughout; what it misses was taken from a free list, or put on one, while it went.
+//! At any time the ranges of a level's nodes are a partition of all keys (R). A cursor over the
+//! level therefore meets every record, and every pair, that is present throughout. An object that
+//! the cursor misses was taken from a free list, or put on one, during the walk, and the gc log
+//! names it.
+//!
+//! For each node the cursor
+//!
+//! 1. descends to the node that covers the cursor's key, and READs it whole, of the record's
+//!    generation and alive;
+//! 2. marks the node, its table, and the blocks of its fences, records or entries;
+//! 3. marks the tombstones that `next` passes before the next live node. They are linked, not live:
+//!    they are in use until they are unlinked, and a relocated one is remembered with its lower
+//!    fence, in case that no queue will unlink it;
+//! 4. goes on at the node's upper fence.
+//!
+//! An image that changes is READ again. A node that splits during the walk is marked in its new
+//! extent, and its new sibling is met next, or is in the log.
+//!
+//! A tombstone with the same lower fence as its successor was relocated: the chain goes on at the
+//! successor. Otherwise it was merged into its left neighbour, which is marked already, and the
+//! chain goes on behind it by `next`.
+//!
+//! The mark phase writes nothing to memory nodes. Each piece runs under a pin of its own.
 
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_pool::{BlockPtr, Span};
@@ -14,7 +36,8 @@ use crate::gc::GcRun;
 use crate::probe::block_of;
 
 impl DmTree {
-    /// Marks the node of a level that covers a key, and what its right sibling's link passes; where the next one begins.
+    /// Marks the node of a level that covers a key, and the tombstones that its `next` passes;
+    /// returns the next node's lower fence.
     pub(crate) async fn mark_node(
         &self,
         level: u8,
@@ -29,7 +52,7 @@ impl DmTree {
             let bytes = self.ep.read(node.addr, g.inner_image() as u32).await?;
             let image = bytes.extract(<[u8]>::to_vec);
             if let Some((h, records)) = inner::check(&g, node.addr, &image)
-                && h.into.is_null()
+                && h.forward.is_null()
                 && h.ver.generation == node.generation
                 && h.level == level
             {
@@ -40,7 +63,7 @@ impl DmTree {
                     gc_run.live.add(Span::object(node.addr, bytes));
                     let keys = records.iter().map(|r| r.key);
                     [h.lo, h.hi].into_iter().chain(keys).for_each(|s| mark_stored(s, gc_run));
-                    self.mark_dead_nodes(h.next, gc_run).await?;
+                    self.mark_inner_tombstones(h.next, gc_run).await?;
                     return Ok(hi);
                 }
             }
@@ -49,23 +72,24 @@ impl DmTree {
         }
     }
 
-    /// Inner nodes that went into others, and are linked still.
-    async fn mark_dead_nodes(&self, first: GlobalAddr, gc_run: &mut GcRun) -> Result<()> {
+    /// Marks tombstones of inner nodes that are still linked.
+    async fn mark_inner_tombstones(&self, first: GlobalAddr, gc_run: &mut GcRun) -> Result<()> {
         let bytes = u64::from(self.node.inner_arena.key().object_bytes);
         let mut at = first;
         while !at.is_null() {
             let h = self.unvalidated_header(at).await?;
-            if h.into.is_null() {
+            if h.forward.is_null() {
                 break;
             }
             gc_run.linked.add(Span::object(at, bytes));
             at = h.next;
-            self.ep.check_deadline("the end of a chain of dead nodes", at.bits())?;
+            self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok(())
     }
 
-    /// Marks the leaf that covers a key, its table and its blocks, and the dead leaves on the way to the next one; where that begins.
+    /// Marks the leaf that covers a key, its table and its blocks, and the tombstones on the way to
+    /// the next one; returns that one's lower fence.
     pub(crate) async fn mark_leaf(
         &self,
         key: &[u8],
@@ -76,7 +100,7 @@ impl DmTree {
         let leaf = loop {
             let leaf = self.read_leaf(route.leaf, route.capacity).await?;
             let h = leaf.header(self);
-            if h.ver.generation == route.generation && h.into.is_null() {
+            if h.ver.generation == route.generation && h.forward.is_null() {
                 let lo = self.fence_bytes(h.lo).await?.unwrap_or_default();
                 let hi = self.fence_bytes(h.hi).await?;
                 if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
@@ -90,7 +114,7 @@ impl DmTree {
         self.mark_copy(&leaf, gc_run);
         let h = leaf.header(self);
         let hi = self.fence_bytes(h.hi).await?;
-        self.mark_dead_leaves(h.next, hi.as_deref(), gc_run).await?;
+        self.mark_leaf_tombstones(h.next, hi.as_deref(), gc_run).await?;
         Ok(hi)
     }
 
@@ -112,8 +136,8 @@ impl DmTree {
         }
     }
 
-    /// Leaves that went into others, and are linked still, by `next` or by each other.
-    async fn mark_dead_leaves(
+    /// Marks tombstones of leaves that are still linked, by `next` or by each other.
+    async fn mark_leaf_tombstones(
         &self,
         first: GlobalAddr,
         begin: Option<&[u8]>,
@@ -122,7 +146,7 @@ impl DmTree {
         let mut at = first;
         while !at.is_null() {
             let h = self.unvalidated_header(at).await?;
-            if h.into.is_null() || !h.is_leaf(&self.node) {
+            if h.forward.is_null() || !h.is_leaf(&self.node) {
                 break;
             }
             let arena = self.node.leaf_arena(h.slots).key();
@@ -130,17 +154,18 @@ impl DmTree {
             if self.node.has_tables() {
                 gc_run.linked.add(Span::table(h.table));
             }
-            let successor = self.unvalidated_header(h.into).await?;
+            let successor = self.unvalidated_header(h.forward).await?;
             if successor.lo == h.lo {
                 let (generation, table, capacity) = (h.ver.generation, h.table, h.slots);
                 let route = Route { leaf: at, generation, table, capacity, fence: 0 };
                 gc_run.moved.extend(begin.map(|lo| (lo.to_vec(), route)));
-                at = h.into;
+                at = h.forward;
             } else {
-                // A merge on its way: its left neighbour is marked, what follows is behind it.
+                // A merge in progress: its left neighbour is marked, and the chain continues behind
+                // it.
                 at = h.next;
             }
-            self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;
+            self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok(())
     }

@@ -1,8 +1,32 @@
 //! Merging two small neighbours, A <- B, under one parent node.
 //!
-//! Locks: A, then B by try only, then the parent (so that nothing can go wrong after the commit). m1: B's entries into free
-//! slots of A, staged. m2: B.into = A commits. m3: A's image: upper fence of B, range one on, staged entries live, next still B.
-//! m4: B's slots free. m5: A.next = B.next. m6: B's record goes. m7: tables, unlock, B is retired. Each step is awaited.
+//! Locks: A, then B by try only, then the parent, so that no step after the commit can fail for
+//! want of memory. Each step is awaited before the next:
+//!
+//! - m1: B's entries are written into free slots of A, staged. A reader ignores staged slots.
+//! - m2: `B.forward = A` commits. From here on A answers for both ranges.
+//! - m3: A's image: upper fence of B, range one on, staged entries live, `next` still B.
+//! - m4: B's slots are freed, under the next range.
+//! - m5: `A.next = B.next`.
+//! - m6: B's record is removed from the parent, which is unlocked.
+//! - m7: A's table and unlock; B's table is closed, awaited; B, its table and its fence blocks are
+//!   retired.
+//!
+//! P holds because m1 is awaited before m2: at the commit A holds every entry of B, and until m4
+//! both copies are frozen, since both leaves are locked. B must be A's `next` and not the first
+//! child of its parent, because a parent's first record defines where the parent begins.
+//!
+//! A crash before m2 leaves staged slots in A and nothing else; recovery drops them (R: an unlocked
+//! leaf has no staged slot). A crash after m2 leaves a tombstone that forwards to A while `A.next`
+//! is still B: recovery of A redoes m3 to m7 from the memory nodes (`recover_leaf.rs`,
+//! `recover_tombstone.rs`). Recovery of B first hands over to A's.
+//!
+//! Inner nodes merge likewise: parent first, then A and B by try; `B.forward = A`, A's image, B's
+//! image, `A.next`, the record. Records that A has already stay at their places, so that a torn
+//! WRITE of A loses none.
+//!
+//! A merge is maintenance work. One that finds a neighbour busy or too large gives up, and the next
+//! delete queues it again.
 
 use dmtree_fabric::verb::{VerbVec, write as write_verb, write_word};
 use dmtree_fabric::{GlobalAddr, Result, Step};
@@ -24,8 +48,9 @@ use crate::parent::LockedInner;
 use crate::route::route_of;
 
 impl DmTree {
-    /// Merges the leaf of a key with a neighbour, if both are small enough and nobody is at work there: with the right one, or else
-    /// with the left one, which keys that are deleted in ascending order leave small.
+    /// Merges the leaf of a key with a neighbour, if both are small enough and no other client
+    /// works there: with the right one, or else with the left one, which deletes in ascending order
+    /// leave small.
     pub(crate) async fn merge_leaf(&self, key: &[u8]) -> Result<()> {
         self.route(key).await?;
         let pairs = self.node.cache.lookup(1, key, |n, i| {
@@ -43,7 +68,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// False: they are too large together.
+    /// False: the two leaves are too large together.
     pub(crate) async fn merge_pair(
         &self,
         key: &[u8],
@@ -82,7 +107,8 @@ impl DmTree {
                 return self.fail_locked(a, e).await;
             }
         };
-        // B must be A's neighbour, and not the first child of its parent (whose record says where the parent begins).
+        // B must be A's neighbour, and not the first child of its parent (the first record says
+        // where the parent begins).
         let at = parent.records.iter().position(|r| r.child.addr == rb.leaf);
         let neighbours = copy_a.header(self).next == rb.leaf;
         let Some(at) = at.filter(|at| *at > 0 && neighbours) else {
@@ -158,7 +184,7 @@ impl DmTree {
             lo: &FenceArea::lo_of(&g, &copy_a.bytes),
             hi: &FenceArea::hi_of(&g, &copy_b.bytes),
             next: copy_b.addr,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(&g, copy_a.addr, &mut image, &parts);
         if self.node.has(Mutant::MergeNextEarly) {
@@ -177,7 +203,7 @@ impl DmTree {
             copy.copy_from_slice(&early);
             self.ep.write(copy_a.addr, copy).await?;
         }
-        self.commit_into(copy_b.addr, copy_a.addr).await?; // m2
+        self.commit_forward(copy_b.addr, copy_a.addr).await?; // m2
         self.ep.write(copy_a.addr, image).await?; // m3
         if !self.node.has(Mutant::MergeNoBlank) {
             self.blank(copy_b, &b.table, copy_a.addr).await?; // m4
@@ -197,16 +223,18 @@ impl DmTree {
         a.table.fence = fence_tag(hi.as_deref());
         let route_a = Route { fence: a.table.fence, ..a.route };
         self.fill_mirror(&low_a, &route_a, a.table.fps());
-        let dead = b.route;
+        let tombstone = b.route;
         self.unlock_with_table(a).await?; // m7
         if !self.close_table(b).await? {
             return Ok(());
         }
-        let arena = self.node.leaf_arena(dead.capacity);
+        let arena = self.node.leaf_arena(tombstone.capacity);
         if !self.node.has(Mutant::RetireMergedEarly) {
-            self.node.pool.retire(arena, Grant { addr: dead.leaf, generation: dead.generation });
+            self.node
+                .pool
+                .retire(arena, Grant { addr: tombstone.leaf, generation: tombstone.generation });
         }
-        self.retire_table(dead.table);
+        self.retire_table(tombstone.table);
         self.retire_fence(&FenceArea::lo_of(&g, &copy_b.bytes));
         self.retire_fence(&record_key);
         if few {
@@ -222,8 +250,8 @@ impl DmTree {
         }
     }
 
-    /// Merges the inner node that covers a key with a neighbour under the same parent, if both have few records: the right one, or else
-    /// the left one.
+    /// Merges the inner node that covers a key with a neighbour under the same parent, if both have
+    /// few records: the right one, or else the left one.
     pub(crate) async fn merge_inner(&self, key: &[u8], level: u8) -> Result<()> {
         match self.merge_inner_pair(key, level, 0).await? {
             true => Ok(()),
@@ -231,7 +259,8 @@ impl DmTree {
         }
     }
 
-    /// The node of a key, or the one `left` of it, with the next one. False: they are too large together, or there is none.
+    /// The node of a key, or the one `left` of it, with the next one. False: they are too large
+    /// together, or there is no neighbour.
     async fn merge_inner_pair(&self, key: &[u8], level: u8, left: usize) -> Result<bool> {
         let g = self.node.g;
         let Some(parent) = self.lock_inner(level + 1, key).await? else { return Ok(true) };
@@ -276,7 +305,7 @@ impl DmTree {
         image_a.copy_from_slice(&a.bytes);
         let mut image_b = self.ep.buf(g.inner_image() as u32).await?;
         image_b.copy_from_slice(&b.bytes);
-        let parts = |n: &LockedInner, ver, lo, hi, next, into| HeaderParts {
+        let parts = |n: &LockedInner, ver, lo, hi, next, forward| HeaderParts {
             ver,
             table: dmtree_pool::TableId::from_bits(0),
             slots: g.fanout,
@@ -284,7 +313,7 @@ impl DmTree {
             lo,
             hi,
             next,
-            into,
+            forward,
         };
         let (lo_a, lo_b) = (FenceArea::lo_of(&g, &a.bytes), FenceArea::lo_of(&g, &b.bytes));
         let hi = FenceArea::hi_of(&g, &b.bytes);
@@ -295,7 +324,7 @@ impl DmTree {
             &parts(&a, ver_a, &lo_a, &hi, b.addr, GlobalAddr::NULL),
         );
         put_header(&g, b.addr, &mut image_b, &parts(&b, ver_b, &lo_b, &hi, next, a.addr));
-        // A's records stay where they are: a WRITE that dies half way must not lose one.
+        // A's records stay where they are: a WRITE that is cut half way must not lose one.
         let mut all: Vec<Option<&crate::parent::Held>> = vec![None; g.fanout];
         let moves = self.node.has(Mutant::InnerMergeMoves);
         a.records
@@ -315,10 +344,10 @@ impl DmTree {
             }
             put_u64(&mut image_b, at, free_word(b.addr, ver_b, i));
         }
-        let into = b.addr.plus(g.into_at() as u64);
+        let forward = b.addr.plus(g.forward_at() as u64);
         self.ep.step(Step::Structure);
         self.check_lease()?;
-        self.ep.write_word(into, a.addr.bits()).await?;
+        self.ep.write_word(forward, a.addr.bits()).await?;
         if self.node.has(Mutant::InnerMergeBlankEarly) {
             self.write_around_lock(b.addr, &image_b).await?;
         }
@@ -331,15 +360,15 @@ impl DmTree {
         self.remove_record(parent, index).await?;
         put_u64(&mut image_a, g.next_at(), next.bits());
         self.cache_inner(a.addr, &image_a).await?;
-        let dead = Grant { addr: b.addr, generation: b.ver.generation };
+        let tombstone = Grant { addr: b.addr, generation: b.ver.generation };
         let is_bottom = a.level == 1;
         self.unlock_inner(a).await?;
         self.unlock_inner(b).await?;
-        self.node.pool.retire(&self.node.inner_arena, dead);
+        self.node.pool.retire(&self.node.inner_arena, tombstone);
         self.retire_fence(&lo_b);
         self.retire_fence(&record_key);
         if is_bottom {
-            // Leaves that could not merge, being children of two nodes.
+            // Leaves that could not merge, as they were children of two nodes.
             self.node.push_chore(Chore::Merge(low.clone()));
         }
         if few {

@@ -1,5 +1,6 @@
-//! Defects on purpose, one per edge that the protocol awaits and per order it chains: only a checker switches them on, to show that
-//! it finds them. Not an option, not stored, off in every index that is opened.
+//! Mutants: deliberate protocol bugs, one per edge that the protocol awaits and per order that it
+//! chains. Only a checker enables one, to show that it finds the bug. A mutant is not an option, is
+//! not stored, and is off in every index that is opened.
 
 dmtree_parts::mutants! {
     /// The unlock is not behind the table's WRITE in its chain.
@@ -12,7 +13,7 @@ dmtree_parts::mutants! {
     ConfirmWhileLocked,
     /// A delete clears the fingerprint before it blanks the entry.
     DeleteTableFirst,
-    /// The entry is not behind its block.
+    /// The entry's WRITE is not ordered behind its block's.
     EntryBesideBlock,
     /// A torn update has no shadow.
     NoShadow,
@@ -24,7 +25,7 @@ dmtree_parts::mutants! {
     SplitBeforeSibling,
     /// A split publishes the new leaf before the old one has shrunk.
     PublishBeforeImage,
-    /// A new leaf that was not published is reused in the same life.
+    /// A new leaf that was not published is reused in the same generation.
     NoNewGeneration,
     /// A merge writes the neighbour's entries live instead of staged.
     MergeLive,
@@ -32,15 +33,15 @@ dmtree_parts::mutants! {
     MergeNextEarly,
     /// A merge retires the neighbour before it is unlinked.
     RetireMergedEarly,
-    /// A relocated leaf is retired before its left sibling has forgotten it.
+    /// A relocated leaf is retired before its left sibling has dropped its link.
     RetireRelocatedEarly,
     /// A relocation does not blank the old leaf.
     NoBlank,
-    /// The burial of a table is not awaited before its cell is retired.
+    /// The WRITE that closes a table is not awaited before its cell is retired.
     CloseDetached,
     /// A part of a leaf counts for a scan although its version is not the table's.
     ScanOtherVersion,
-    /// An entry of another life counts for a get.
+    /// An entry of another generation counts for a get.
     MirrorOtherGeneration,
     /// A write does not compare the table with its route.
     LockAnyTable,
@@ -48,41 +49,41 @@ dmtree_parts::mutants! {
     InnerMergeMoves,
     /// A lock is taken over as soon as its holder is suspected.
     TakeOverEarly,
-    /// A dead leaf is repaired without its heir.
+    /// A tombstone is repaired without its successor.
     RecoverWithoutSuccessor,
-    /// A take-over does not finish a half split.
+    /// A lock take-over does not finish a half split.
     RecoverNoSplit,
-    /// A take-over does not build the table anew.
+    /// A lock take-over does not build the table anew.
     RecoverOldTable,
-    /// Whether the lease has ended is not asked.
+    /// Operations do not check whether the lease has ended.
     NoLease,
-    /// An abandoned lock word is freed, whatever it says about a change.
+    /// An abandoned lock word is freed without the repair of the change that it names.
     WordForgetsChange,
     /// The release of a lock word is not behind the entry's WRITE in its chain.
     WordBesideEntry,
-    /// A slot that a dead writer has torn is dropped without a look at its shadow.
+    /// A torn slot of a dead writer is dropped without its shadow being read.
     WordDropsTorn,
-    /// A census does not wait for operations that run.
+    /// A garbage collection does not wait for running operations.
     GcNoBarrier,
-    /// A census does not ask what was noted.
+    /// A garbage collection ignores the gc log.
     GcNoLog,
-    /// A census does not look at the locks of what it takes.
+    /// A garbage collection ignores the locks of the objects that it takes.
     GcNoLocks,
-    /// What a lock covers is READ beside its compare-and-swap instead of behind it.
+    /// The object that a lock covers is READ beside the compare-and-swap instead of behind it.
     LockBesideRead,
     /// A delete is acknowledged before the entry is blank.
     DeleteEarly,
-    /// A block that was replaced is free at once.
+    /// A replaced block is free at once.
     BlockFreedAtOnce,
-    /// Running operations are not announced: what they hold is reused.
+    /// Running operations are not announced: objects that they hold are reused.
     NoEpoch,
-    /// An entry counts whatever its checksum says.
+    /// An entry counts regardless of its checksum.
     EntryUnchecked,
-    /// An image of a leaf counts although its slots are of several versions.
+    /// An image of a leaf counts although its slots carry several versions.
     LeafMixed,
     /// A reader joins a read that was posted before.
     DelegateLate,
-    /// A writer joins a write whose value was taken before.
+    /// A writer joins a write after its value was taken.
     CombineLate,
     /// A split publishes the new leaf before its table has landed.
     SplitBeforeTable,
@@ -98,17 +99,17 @@ dmtree_parts::mutants! {
     InnerBeforeSibling,
     /// A new root is named before it has landed.
     RootBeside,
-    /// Who was too late with a new root names it all the same.
+    /// A client that lost the race for a new root names its own all the same.
     RootOverwritten,
     /// A merge commits before the neighbour's entries have landed.
     MergeCommitEarly,
-    /// A merge writes the heir's image before it commits.
+    /// A merge writes the successor's image before it commits.
     MergeImageEarly,
     /// A merge does not blank the neighbour.
     MergeNoBlank,
     /// The WRITE that bypasses a merged neighbour is not awaited.
     MergeNextDetached,
-    /// A merge of inner nodes blanks the neighbour before the heir has its records.
+    /// A merge of inner nodes blanks the neighbour before the successor has its records.
     InnerMergeBlankEarly,
     /// A relocation commits before the new leaf has landed.
     RelocateBeforeSibling,
@@ -120,7 +121,7 @@ dmtree_parts::mutants! {
     RecoverDetached,
     /// A repair takes staged entries of a merge that did not commit for live ones.
     RecoverStagedLive,
-    /// A repair drops a torn slot without a look at its shadow.
+    /// A repair drops a torn slot without reading its shadow.
     RecoverDropsTorn,
     /// A repair does not add the record of the right sibling.
     RecoverNoPublish,
@@ -130,10 +131,10 @@ dmtree_parts::mutants! {
     MoveWhileLocked,
     /// A lock is never taken over.
     NoTakeOver,
-    /// A home that does not answer fails the reader.
+    /// An owner that does not answer fails the reader.
     OwnerIsNeeded,
-    /// Operations wait while a death is dealt with.
+    /// Operations wait while a death is handled.
     StopForDeath,
-    /// What a failed operation holds is forgotten.
+    /// Locks of a failed operation are forgotten.
     NoAbandonedLocks,
 }

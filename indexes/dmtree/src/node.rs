@@ -1,4 +1,27 @@
-//! What the clients of one compute node share.
+//! The state that the clients of one compute node share for one index.
+//!
+//! - *Cache*: inner nodes and mirrors, within one byte budget. Everything in it is a hint.
+//! - *FIFO mutexes* for leaf locks and inner locks: one client of the node at a time competes for a
+//!   remote lock. Those of inner locks are ranked by level, which keeps waits free of cycles.
+//! - *Groups* of readers and writers of one key (single-flight).
+//! - *Chores*: bounded, except for chores that no other client would find again. An operation
+//!   pushes; maintenance pops.
+//! - *Builds*: unbuilt tables that readers have met.
+//! - *Abandoned locks*: locks that failed or dropped operations have left, by tag. The list answers
+//!   two questions: whether a lock word's tag may be taken over, and which lock is due for
+//!   recovery.
+//! - *Rivals*: how often this node has had a lock, against others.
+//! - *Mutants*: enabled by a checker only.
+//!
+//! `is_abandoned` is the premise of every take-over: the tag's node and incarnation are revoked at
+//! every host, or the tag is in the list of this node. In both cases no verb of the holder executes
+//! any more. A tag that only looks old must not be taken over: its holder could still write.
+//!
+//! Counters beside the queues (`chores_waiting`, `builds_waiting`) let an operation see with one
+//! load that there is nothing to do; they lag behind by at most the holder of the queue's mutex.
+//!
+//! None of this state is needed after a crash: survivors derive the node's unfinished work from the
+//! memory nodes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,48 +40,52 @@ use crate::format::Geometry;
 use crate::format::inner::Child;
 use crate::format::table::LockTag;
 use crate::gc::GcRun;
+use crate::lock_word_mode::LeafLockWords;
 use crate::mutants::{Mutant, Mutants};
 use crate::options::{Options, Tables};
-use crate::words::Words;
 
-/// Kinds of arenas: what a chunk holds.
+/// Kinds of arenas: the content of a chunk.
 const KIND_INNER: u8 = 1;
 const KIND_LEAF: u8 = 2;
-/// Turnstiles for leaf locks.
-const TURNS: usize = 4096;
-/// Turnstiles for the locks of the inner nodes of each level.
-const INNER_TURNS: usize = 256;
-/// Slots for groups of readers, and as many for groups of writers. Few enough to stay in a core's cache: two keys that meet in
-/// one slot only miss a chance to share.
+/// FIFO mutexes for leaf locks.
+const LEAF_FIFOS: usize = 4096;
+/// FIFO mutexes for the locks of the inner nodes of each level.
+const INNER_FIFOS: usize = 256;
+/// Slots for groups of readers, and as many for groups of writers. Few enough to stay in a core's
+/// cache: two keys that share a slot only miss a chance to share a verb.
 const GROUPS: usize = 1024;
-/// Operations of one group: any number. What did not fit into a group would queue for the leaf one by one, and with more clients on
-/// a hot key than groups have room for, the leaf's lock would serve nothing else.
+/// Operations of one group: any number. Operations that did not fit into a group would queue for
+/// the leaf one by one, and with more clients on a hot key than groups have room for, the leaf's
+/// lock would serve nothing else.
 const GROUP_BOUND: u32 = u32::MAX;
-/// Chores that wait; further ones are forgotten, and found again by whoever meets the same leaf.
+/// Chores that wait. Further ones are forgotten, and the next client that meets the same leaf
+/// queues them again.
 const MAX_CHORES: usize = 1024;
-/// Unbuilt tables that wait to be built; the next reader of a leaf that was forgotten notes it again.
+/// Unbuilt tables that wait to be built. The next reader of a leaf that was forgotten queues it
+/// again.
 const MAX_BUILDS: usize = 1024;
 
-/// Work that nobody waits for.
+/// Work that no operation waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
-    /// The leaf of this key has become small: merge it with its neighbour.
+    /// The leaf of this key has become small: merge it with a neighbour.
     Merge(Vec<u8>),
     /// The parent level lacks the record of the leaf that covers this key.
     Publish(Vec<u8>),
-    /// This dead leaf is still linked by its left sibling; its lower fence finds that one.
+    /// The left sibling still links this tombstone; its lower fence finds that sibling.
     Unlink { lo: Vec<u8>, leaf: GlobalAddr, generation: u16, capacity: usize, table: TableId },
     /// This inner node (by a key it covers, and its level) has few records left.
     MergeInner(Vec<u8>, u8),
     /// The level above lacks the record of this inner node, which begins at this key on this level.
     PublishInner(Vec<u8>, u8, Child),
-    /// An operation has failed while it held this lock: what it covers is to be repaired.
+    /// An operation has failed while it held this lock: what it covers needs recovery.
     RecoverLock(HeldLock),
     /// A sweep could not tell whether this leaf has a table.
-    Look(Route),
-    /// What the dead held is to be found, when the sweep of one node for all has ended.
+    Inspect(Route),
+    /// Lost memory of dead nodes needs a garbage collection, once the sweep of one node for all has
+    /// ended.
     Gc,
-    /// The sweep after a death goes on at this key.
+    /// The sweep after a death continues at this key.
     Sweep(Vec<u8>),
 }
 
@@ -66,7 +93,7 @@ pub(crate) enum Chore {
 #[derive(Clone, Copy, Debug)]
 struct AbandonedLock {
     on: Lockable,
-    /// Whoever has the lock word has answered since the last look.
+    /// The node with the lock word has answered since the last probe.
     answers: bool,
 }
 
@@ -78,33 +105,34 @@ pub struct DmNode {
     pub(crate) g: Geometry,
     pub(crate) root: Root,
     pub(crate) cache: NodeCache,
-    pub(crate) leaf_turns: Arc<TurnTable>,
+    pub(crate) leaf_fifo: Arc<TurnTable>,
     /// How far this node is ahead of others at the locks of leaves.
     pub(crate) rivals: Rivals,
-    pub(crate) inner_turns: Arc<TurnTable>,
+    pub(crate) inner_fifo: Arc<TurnTable>,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
     pub(crate) inner_arena: Arc<Arena>,
     leaf_arenas: Vec<(usize, Arc<Arena>)>,
-    /// Without tables: the locks of leaves, once it is known where they are.
-    pub(crate) words: OnceLock<Words>,
+    /// Lock-word mode: the locks of leaves, once their place is known.
+    pub(crate) lock_words: OnceLock<LeafLockWords>,
     /// Counts the tags of changes of whole leaves.
     pub(crate) changes: AtomicU32,
     /// By tag, and by word where a tag is one for many words.
     abandoned_locks: Mutex<BTreeMap<(u64, u64), AbandonedLock>>,
-    /// When an operation shall look after the orphans next, ns of the fabric's clock; `u64::MAX` while there are none.
+    /// When an operation next checks the abandoned locks, ns of the fabric's clock; `u64::MAX`
+    /// while there are none.
     recover_lock_at: AtomicU64,
     mutants: Mutants,
     /// Deaths after which this node has swept.
     swept: AtomicU64,
     chores: Mutex<VecDeque<Chore>>,
-    /// Leaves whose tables readers have found unbuilt, by table.
+    /// Leaves with tables that readers have found unbuilt, by table.
     builds: Mutex<BTreeMap<u64, Route>>,
-    /// A census under way, between two calls of maintenance.
+    /// A garbage collection in progress, between two calls of maintenance.
     gc: Mutex<Option<Box<GcRun>>>,
-    /// A client of this node counts what the dead have left, because it needs room.
+    /// A client of this node runs a garbage collection because it needs room.
     pub(crate) counting: AtomicBool,
-    /// How many deaths had been counted when a write of this node looked for room last.
+    /// The number of counted deaths at this node's last search for room.
     pub(crate) counted: AtomicU64,
     /// A leaf has no record in its parent, for want of memory for inner nodes.
     pub(crate) starved: AtomicBool,
@@ -119,7 +147,7 @@ impl DmNode {
     /// The shared state of a compute node.
     ///
     /// # Errors
-    /// `InvalidArgument` for options or a budget that cannot be.
+    /// `InvalidArgument` for invalid options or too small a budget.
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
         let g = o.geometry();
@@ -140,9 +168,9 @@ impl DmNode {
             g,
             root,
             cache: NodeCache::new(cx.cache_bytes),
-            leaf_turns: TurnTable::new(TURNS),
-            rivals: Rivals::new(cx.pool.cn().bits(), TURNS),
-            inner_turns: TurnTable::ranked(Rank(MAX_LEVELS as u8), INNER_TURNS),
+            leaf_fifo: TurnTable::new(LEAF_FIFOS),
+            rivals: Rivals::new(cx.pool.cn().bits(), LEAF_FIFOS),
+            inner_fifo: TurnTable::ranked(Rank(MAX_LEVELS as u8), INNER_FIFOS),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             inner_arena: arena(KIND_INNER, g.inner_bytes()),
@@ -151,7 +179,7 @@ impl DmNode {
                 .into_iter()
                 .map(|c| (c, arena(KIND_LEAF, g.leaf_bytes(c))))
                 .collect(),
-            words: OnceLock::new(),
+            lock_words: OnceLock::new(),
             changes: AtomicU32::new(0),
             abandoned_locks: Mutex::default(),
             recover_lock_at: AtomicU64::new(u64::MAX),
@@ -176,7 +204,7 @@ impl DmNode {
         (g.fanout * (g.k + 16 + 48 + 32) + 2 * g.k + 512) as u64
     }
 
-    /// Where leaves of a capacity come from; of one that no leaf has, the largest.
+    /// The arena of leaves of a capacity; the largest for a capacity that no leaf has.
     pub(crate) fn leaf_arena(&self, capacity: usize) -> &Arc<Arena> {
         let arenas = &self.leaf_arenas;
         let found = arenas.iter().find(|(c, _)| *c == capacity).or(arenas.last());
@@ -198,7 +226,8 @@ impl DmNode {
         self.clients.fetch_add(1, Ordering::Relaxed) as u16
     }
 
-    /// Whether a lock's holder does nothing any more: its node is dead and fenced everywhere, or its operation has failed.
+    /// Whether a lock's holder does nothing any more: its node is dead and revoked everywhere, or
+    /// its operation has failed.
     pub(crate) fn is_abandoned(&self, tag: u64) -> bool {
         if tag == 0 {
             return false;
@@ -224,7 +253,7 @@ impl DmNode {
         own || self.is_gone(tag)
     }
 
-    /// Whether this node has left a lock word with this tag to be settled.
+    /// Whether this node has an abandoned lock word with this tag on its list.
     pub(crate) fn is_abandoned_lock_at(&self, tag: u64, word: GlobalAddr) -> bool {
         let abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
         abandoned_locks.contains_key(&(tag, word.bits()))
@@ -240,19 +269,19 @@ impl DmNode {
             || (self.has(Mutant::TakeOverEarly) && self.pool.is_suspected(node, incarnation))
     }
 
-    /// For checkers of checkers: makes every client of this node wrong from now on.
+    /// For checkers of checkers: enables a mutant in every client of this node.
     #[doc(hidden)]
     pub fn set_mutants(&self, on: &[Mutant]) {
         self.mutants.set(on);
     }
 
-    /// Whether a defect is on: a load and a branch.
+    /// Whether a mutant is enabled: a load and a branch.
     #[inline]
     pub(crate) fn has(&self, d: Mutant) -> bool {
         self.mutants.has(d)
     }
 
-    /// Whether deaths have come to their ends since this was asked last.
+    /// Whether deaths have been handled completely since the last call.
     pub(crate) fn is_sweep_due(&self) -> bool {
         let deaths = self.pool.deaths();
         self.swept.fetch_max(deaths, Ordering::Relaxed) < deaths
@@ -270,7 +299,7 @@ impl DmNode {
         self.push_chore(Chore::RecoverLock(h));
     }
 
-    /// Somebody has taken the lock of an orphan over, or it is gone.
+    /// A client has taken an abandoned lock over, or the lock is gone.
     pub(crate) fn adopted(&self, tag: LockTag) {
         self.adopted_at(tag, GlobalAddr::NULL);
     }
@@ -284,19 +313,19 @@ impl DmNode {
         }
     }
 
-    /// Whether this node has orphans at all: a load.
+    /// Whether this node has abandoned locks at all: a load.
     #[inline]
     pub(crate) fn has_abandoned_locks(&self) -> bool {
         self.recover_lock_at.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// Whether an orphan is to be looked after now: a load.
+    /// Whether an abandoned lock is due for a check: a load.
     pub(crate) fn is_lock_recovery_due(&self, now: u64) -> bool {
         self.recover_lock_at.load(Ordering::Relaxed) <= now
     }
 
-    /// An orphan, of those that `may` be touched, to look after now, and whether who has its lock has answered since the last look;
-    /// the next one not before `again`.
+    /// An abandoned lock to recover now, of those that `may` be touched, and whether the node with
+    /// its lock word has answered since the last probe; the next one is due not before `again`.
     pub(crate) fn due_abandoned_lock(
         &self,
         now: u64,
@@ -316,7 +345,7 @@ impl DmNode {
         Some((HeldLock { tag: LockTag(*tag), on: abandoned_lock.on }, abandoned_lock.answers))
     }
 
-    /// Who has the lock word of an orphan has answered just now: the next operation may look after it.
+    /// The node with the lock word has answered just now: the next operation may recover the lock.
     pub(crate) fn answers(&self, key: (u64, u64), now: bool) {
         let mut abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
         if let Some(abandoned_lock) = abandoned_locks.get_mut(&key) {
@@ -337,7 +366,7 @@ impl DmNode {
 
     pub(crate) fn push_chore(&self, chore: Chore) {
         if let Chore::Unlink { leaf, capacity, table, .. } = &chore {
-            // Nobody else knows of it until it is retired.
+            // No other client knows of it until it is retired.
             let bytes = u64::from(self.leaf_arena(*capacity).key().object_bytes);
             let table = self.has_tables().then_some(*table);
             self.pool.keep_for_later(*leaf, bytes, table);
@@ -345,7 +374,7 @@ impl DmNode {
         let mut chores = self.chores.lock().expect("no panic under this lock");
         let wanted = matches!(
             chore,
-            Chore::Unlink { .. } | Chore::RecoverLock(_) | Chore::Look(_) | Chore::Sweep(_)
+            Chore::Unlink { .. } | Chore::RecoverLock(_) | Chore::Inspect(_) | Chore::Sweep(_)
         );
         if wanted || (chores.len() < MAX_CHORES && !chores.contains(&chore)) {
             chores.push_back(chore);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Geometry;
 
-/// Where the fingerprint tables (and so the leaf locks) live.
+/// Placement of the fingerprint tables (and so of the leaf locks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tables {
@@ -17,14 +17,16 @@ pub enum Tables {
     None,
 }
 
-/// How an index is laid out, and which techniques it uses. Stored in the catalog; the layout cannot change later, every switch
-/// is sound in every position.
+/// Layout of an index, and its techniques. Stored in the catalog: the layout cannot change later;
+/// every switch is sound in every position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// Bytes of a key kept inside its entry; longer keys go to blocks of their own. A multiple of 8, 8 to 256.
+    /// Bytes of a key kept inside its entry; longer keys go to blocks of their own. A multiple of
+    /// 8, 8 to 256.
     pub key_inline_bytes: u32,
-    /// Bytes of a value kept inside its entry; longer values go to blocks of their own. A multiple of 8, 0 to 1024.
+    /// Bytes of a value kept inside its entry; longer values go to blocks of their own. A multiple
+    /// of 8, 0 to 1024.
     pub value_inline_bytes: u32,
     /// Slots of a new leaf: 32, 64 or 128; without tables 4 to 128.
     pub leaf_capacity: u32,
@@ -44,7 +46,8 @@ pub struct Options {
     pub round_trip_combining: bool,
     /// Without tables: lock words of a memory node, where they are not on chip.
     pub locks: u32,
-    /// Without tables: lock words lie in on-chip memory, where the fabric has any that no other index has taken.
+    /// Without tables: lock words lie in on-chip memory, where the fabric has any that no other
+    /// index has taken.
     pub on_chip: bool,
     /// Longest wait of one operation for others, ms.
     pub timeout_ms: u64,
@@ -84,7 +87,7 @@ impl Options {
         }
     }
 
-    /// Sizes and offsets that follow.
+    /// Derived sizes and offsets.
     pub fn geometry(&self) -> Geometry {
         Geometry {
             k: self.key_inline_bytes as usize,
@@ -93,7 +96,7 @@ impl Options {
         }
     }
 
-    /// How many slots leaves may have.
+    /// The capacities that leaves may have.
     pub fn capacities(&self) -> Vec<usize> {
         match self.tables {
             Tables::None => vec![self.leaf_capacity as usize],
@@ -101,7 +104,7 @@ impl Options {
         }
     }
 
-    /// Refuses what cannot be.
+    /// Rejects invalid options.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
@@ -141,8 +144,9 @@ impl Options {
         Ok(())
     }
 
-    /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: small nodes, keys and values inline or not. With `switches`
-    /// techniques are drawn, too, in half of the cases; otherwise they stay as they are here.
+    /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: small nodes, keys and values
+    /// inline or not. With `switches`, techniques are drawn too in half of the cases; otherwise
+    /// they stay as they are here.
     #[must_use]
     pub fn drawn(&self, switches: bool, below: &mut dyn FnMut(u64) -> u64) -> Self {
         let mut of = |choices: &[u32]| choices[below(choices.len() as u64) as usize];

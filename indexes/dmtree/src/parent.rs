@@ -1,8 +1,32 @@
 //! Inner nodes: adding and removing records, splitting, growing a new root.
 //!
-//! A node is locked by a word of its own; who waits for an inner lock while holding another waits for one of a higher level (the turns
-//! at inner locks are ranked by level). Readers check fences and hop right. An inner split
-//! has the form of a leaf's: image of N', N.next = N' commits, image of N, unlock, then the record of N' one level up.
+//! An inner node is locked by a word of its own, taken by `[CAS lock 0->tag, READ node]` behind a
+//! FIFO guard. A client that waits for an inner lock while it holds another waits for one of a
+//! higher level, and FIFO guards of inner locks are ranked by level; so inner locks form no cycle.
+//! The lock word lies inside the image, and images are written around it: the word is touched by
+//! atomics only.
+//!
+//! - *Add a record*: WRITE the record into a free place, unlock behind it in the same chain.
+//!   Records are unsorted and each is valid alone, so one WRITE changes one record.
+//! - *Remove a record*: WRITE word0 = free, unlock behind it.
+//! - *Split N*: WRITE N', awaited; then one chain: `N.next = N'` (the commit), N's image around the
+//!   lock word, CAS unlock; then the record of N' one level up, without N's lock.
+//! - *New root*: WRITE the root with two records, then change the root word by compare-and-swap. A
+//!   client that loses the race gives its node back and inserts into the level that it finds.
+//!
+//! R holds for inner nodes as for leaves: in an unlocked node `hi` is `next`'s `lo`, and the
+//! sibling's record is one level up unless memory was short. Until the record is there the right
+//! link keeps N' reachable, and a chore adds the record. S: all records of a node carry its range;
+//! a change of the node's range rewrites every word0, so an image that mixes two versions is
+//! refused.
+//!
+//! The parent's lock decides between clients that publish the same child: under it, a record with
+//! the child's key means that the child was published already, and a child that is a tombstone by
+//! now gets no record.
+//!
+//! A crash under the lock leaves a torn record, a half split or a node that misses a sibling's
+//! record. The next client that meets the abandoned lock, or a sweep, repairs it
+//! (`recover_inner.rs`).
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, NodeId, Result, Stage, Step};
@@ -23,7 +47,7 @@ use crate::node::Chore;
 pub(crate) struct LockedInner {
     pub addr: GlobalAddr,
     pub tag: LockTag,
-    pub turn: Turn,
+    pub fifo_guard: Turn,
     pub ver: Ver,
     pub level: u8,
     pub hi: Option<Vec<u8>>,
@@ -40,7 +64,8 @@ pub(crate) struct Held {
 }
 
 impl DmTree {
-    /// Locks the node of `level` that covers `key`; `None` when the tree does not reach up to `level`.
+    /// Locks the node of `level` that covers `key`; `None` when the tree does not reach up to
+    /// `level`.
     pub(crate) async fn lock_inner(&self, level: u8, key: &[u8]) -> Result<Option<LockedInner>> {
         let mut backoff = self.ep.backoff("inner node", self.node.root.word);
         'again: loop {
@@ -81,7 +106,8 @@ impl DmTree {
         }
     }
 
-    /// Locks the node at an address; `None` when it is of another life or level, or dead.
+    /// Locks the node at an address; `None` when it has another generation or level, or is a
+    /// tombstone.
     pub(crate) async fn lock_inner_at(
         &self,
         addr: GlobalAddr,
@@ -89,7 +115,7 @@ impl DmTree {
         level: u8,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
-        let mut turn = self.inner_turn(addr, level).await?;
+        let mut fifo_guard = self.inner_fifo_guard(addr, level).await?;
         let lock = addr.plus(g.inner_lock_at() as u64);
         let mut backoff = self.ep.backoff("inner lock", lock);
         let (tag, bytes) = loop {
@@ -107,27 +133,27 @@ impl DmTree {
                 Box::pin(self.recover_inner(addr, was)).await?;
             }
             if self.node.is_lock_recovery_due(self.ep.now()) {
-                // What it repairs may need this very turn.
-                drop(turn);
+                // The repair may need this very FIFO guard.
+                drop(fifo_guard);
                 self.recover_locks_while_waiting().await;
-                turn = self.inner_turn(addr, level).await?;
+                fifo_guard = self.inner_fifo_guard(addr, level).await?;
             }
-            self.pass();
+            self.quiescent_point();
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
                 Box::pin(self.diagnose_stall_inner(addr)).await?;
             }
             backoff.step().await?;
         };
         self.hold(tag, Lockable::Inner(addr));
-        self.open_inner(addr, generation, level, tag, turn, bytes).await
+        self.open_inner(addr, generation, level, tag, fifo_guard, bytes).await
     }
 
-    async fn inner_turn(&self, addr: GlobalAddr, level: u8) -> Result<Turn> {
-        let _resting = self.rest();
-        self.node.inner_turns.turn_of(&self.ep, Rank(level), addr.bits()).await
+    async fn inner_fifo_guard(&self, addr: GlobalAddr, level: u8) -> Result<Turn> {
+        let _quiescent = self.quiescent_section();
+        self.node.inner_fifo.turn_of(&self.ep, Rank(level), addr.bits()).await
     }
 
-    /// A try that has failed may have taken the lock: it leaves an orphan.
+    /// A failed try may have taken the lock: it leaves an abandoned lock.
     fn sure_of<T>(&self, own: HeldLock, tried: Result<T>) -> Result<T> {
         if tried.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
             self.leave_try(own);
@@ -135,14 +161,14 @@ impl DmTree {
         tried
     }
 
-    /// Accepts (or gives back) a node just locked.
+    /// Accepts a node just locked, or gives its lock back.
     async fn open_inner(
         &self,
         addr: GlobalAddr,
         generation: Option<u16>,
         level: u8,
         tag: LockTag,
-        turn: Turn,
+        fifo_guard: Turn,
         bytes: dmtree_fabric::Sampled,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
@@ -151,13 +177,13 @@ impl DmTree {
             let (h, _) = inner::check(g, addr, b).ok_or(())?;
             let right = h.level == level
                 && generation.is_none_or(|l| l == h.ver.generation)
-                && h.into.is_null();
+                && h.forward.is_null();
             if right { Ok(h.ver) } else { Err(()) }
         });
         let Ok((ver, bytes)) = checked else {
-            // Stale, or freed and in another's hands: give the lock back.
+            // Stale, or freed and reused: give the lock back.
             Mark::InnerLockStale.hit();
-            self.release_inner(addr, tag, turn).await?;
+            self.release_inner(addr, tag, fifo_guard).await?;
             return Ok(None);
         };
         let bytes = bytes.into_buf();
@@ -170,26 +196,29 @@ impl DmTree {
             records.push(Held { key, area, index: r.index, child: r.child });
         }
         records.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(Some(LockedInner { addr, tag, turn, ver, level, hi, bytes, records }))
+        Ok(Some(LockedInner { addr, tag, fifo_guard, ver, level, hi, bytes, records }))
     }
 
-    async fn release_inner(&self, addr: GlobalAddr, tag: LockTag, turn: Turn) -> Result<()> {
+    async fn release_inner(&self, addr: GlobalAddr, tag: LockTag, fifo_guard: Turn) -> Result<()> {
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
-        let hook = self.inner_hook.watch(HeldLock { tag, on: Lockable::Inner(addr) }, Some(turn));
+        let hook =
+            self.inner_hook.watch(HeldLock { tag, on: Lockable::Inner(addr) }, Some(fifo_guard));
         let done = self.ep.release(cas(lock, tag.0, 0), hook).await;
         self.released(tag, done)
     }
 
     pub(crate) async fn unlock_inner(&self, n: LockedInner) -> Result<()> {
-        self.release_inner(n.addr, n.tag, n.turn).await
+        self.release_inner(n.addr, n.tag, n.fifo_guard).await
     }
 
-    /// Adds the record of a child to the level above it (`level`), unless it is there. Splits what is full, up to a new root.
+    /// Adds the record of a child to the level above it (`level`), unless it is there. Splits full
+    /// nodes, up to a new root.
     ///
-    /// The caller may have read of the child long ago. Under the lock of the parent its records name what lives: so a record of this
-    /// key means that somebody has published the child before (and it was moved since, if the record names another). An inner child
-    /// that was published by somebody else may have been merged away since; a leaf cannot be, because its left sibling, or it itself,
-    /// is locked by whoever publishes it.
+    /// The caller may have read of the child long ago. Under the parent's lock the parent's records
+    /// name live children. So a record of this key means that another client has published the
+    /// child before (and that it was moved since, if the record names another address). An inner
+    /// child that another client has published may have been merged away since. A leaf cannot be,
+    /// because the publishing client holds the lock of the leaf or of its left sibling.
     ///
     /// # Errors
     /// `Full` when a node must be split and there is no memory: nothing was changed on this level.
@@ -208,8 +237,8 @@ impl DmTree {
             }
             if level > 1 {
                 let h = self.unvalidated_header(child.addr).await?;
-                if h.ver.generation != child.generation || !h.into.is_null() {
-                    Mark::PublishDead.hit();
+                if h.ver.generation != child.generation || !h.forward.is_null() {
+                    Mark::PublishTombstone.hit();
                     return self.unlock_inner(n).await;
                 }
             }
@@ -255,12 +284,13 @@ impl DmTree {
             self.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
         }
         self.let_go(n.tag);
-        drop(n.turn);
+        drop(n.fifo_guard);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
     }
 
-    /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller retires what the record owned.
+    /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller
+    /// retires the block that the record owned.
     pub(crate) async fn remove_record(&self, n: LockedInner, index: usize) -> Result<()> {
         let g = self.node.g;
         let mut n = n;
@@ -273,19 +303,21 @@ impl DmTree {
         self.check_lease()?;
         self.ep.chain(list).await?;
         self.let_go(n.tag);
-        drop(n.turn);
+        drop(n.fifo_guard);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
     }
 
-    /// Memory for an inner node: on the first memory node while it has room. Without that node there is no pool, so that no other memory
-    /// node, when it is lost, cuts off the leaves that lie elsewhere.
+    /// Memory for an inner node: on the first memory node while it has room. Without that node
+    /// there is no pool, so the loss of another memory node does not cut off leaves that lie
+    /// elsewhere.
     pub(crate) async fn alloc_inner(&self) -> Result<Grant> {
         let first = (self.node.pool.memory_nodes() > 1).then_some(NodeId::memory(0));
         self.node.pool.alloc(&self.ep, &self.node.inner_arena, first).await
     }
 
-    /// Splits a locked, full node; on return it is unlocked, and the new node's record is one level up.
+    /// Splits a locked, full node; on return it is unlocked, and the new node's record is one level
+    /// up.
     pub(crate) async fn split_inner(&self, n: LockedInner) -> Result<()> {
         let g = self.node.g;
         Mark::InnerSplit.hit();
@@ -329,7 +361,7 @@ impl DmTree {
             lo: &lo,
             hi: &fence,
             next: grant.addr,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(&g, n.addr, &mut lower, &parts);
         for i in 0..g.fanout {
@@ -351,16 +383,18 @@ impl DmTree {
         let Grant { addr, generation } = grant;
         let table = dmtree_pool::TableId::from_bits(0);
         let child = Child { addr, generation, table, slots: g.fanout };
-        // The node is unlocked before the record of the new one is there: who is dropped in between leaves that to maintenance.
+        // The node is unlocked before the new one's record is there: an operation that is dropped
+        // in between leaves the record to maintenance.
         let publish = self.begun(Chore::PublishInner(separator.clone(), n.level, child));
         self.write_inner(&n, lower, grant.addr).await?;
         self.let_go(n.tag);
-        drop(n.turn);
+        drop(n.fifo_guard);
         self.cache_inner(n.addr, &lower_bytes).await?;
         self.cache_inner(grant.addr, &upper_bytes).await?;
         let published = Box::pin(self.insert_record(n.level + 1, &separator, &child)).await;
         match published {
-            // Right links lead to the new node; whoever hops there can do without the record for a while.
+            // The right link (B-link) keeps the new node reachable; a missing parent record only
+            // costs hops.
             Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
                 Mark::PublishLater.hit();
                 Ok(())
@@ -374,7 +408,8 @@ impl DmTree {
         }
     }
 
-    /// `[WRITE next, WRITE image around the lock word, CAS unlock]`: the lock word is touched by atomics only.
+    /// `[WRITE next, WRITE image around the lock word, CAS unlock]`: the lock word is touched by
+    /// atomics only.
     async fn write_inner(&self, n: &LockedInner, image: Buf, next: GlobalAddr) -> Result<()> {
         let g = &self.node.g;
         let lock_at = g.inner_lock_at();
@@ -384,7 +419,7 @@ impl DmTree {
         let mut tail = self.ep.buf((g.inner_image() - tail_at) as u32).await?;
         tail.copy_from_slice(&image[tail_at..]);
         if self.node.has(Mutant::InnerImageBeforeNext) {
-            // As a copy that has the old word lands: the image first, and then the word.
+            // Acts as a late WRITE with the old word: the image first, and then the word.
             let was = check_header(g, n.addr, &n.bytes).map_or(GlobalAddr::NULL, |h| h.next);
             put_u64(&mut head, g.next_at(), was.bits());
             let list = (
@@ -426,7 +461,7 @@ impl DmTree {
             lo: fences.0,
             hi: fences.1,
             next,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(&g, grant.addr, &mut image, &parts);
         for i in 0..g.fanout {
@@ -442,7 +477,8 @@ impl DmTree {
         Ok(image)
     }
 
-    /// Puts a new root of `level` over the present one and a new child; false when somebody else was faster.
+    /// Puts a new root of `level` over the present one and a new child; false when another client
+    /// was faster.
     async fn grow_root(&self, level: u8, low: &[u8], child: &Child) -> Result<bool> {
         let g = self.node.g;
         let old = self.read_root().await?;
@@ -501,14 +537,15 @@ impl DmTree {
 }
 
 impl DmTree {
-    /// As [`DmTree::lock_inner_at`], but gives up at once when anybody else has the lock, or wants it on this node.
+    /// As [`DmTree::lock_inner_at`], but gives up at once when another client has the lock, or
+    /// waits for it on this node.
     pub(crate) async fn try_lock_inner(
         &self,
         addr: GlobalAddr,
         generation: u16,
         level: u8,
     ) -> Result<Option<LockedInner>> {
-        let Some(turn) = self.node.inner_turns.try_turn_of(Rank(level), addr.bits()) else {
+        let Some(fifo_guard) = self.node.inner_fifo.try_turn_of(Rank(level), addr.bits()) else {
             return Ok(None);
         };
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
@@ -522,7 +559,7 @@ impl DmTree {
             return Ok(None);
         }
         self.hold(tag, Lockable::Inner(addr));
-        self.open_inner(addr, Some(generation), level, tag, turn, bytes).await
+        self.open_inner(addr, Some(generation), level, tag, fifo_guard, bytes).await
     }
 
     /// Writes an image around the lock word, which is touched by atomics only.

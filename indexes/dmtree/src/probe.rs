@@ -1,4 +1,24 @@
-//! Looking at one entry.
+//! Probing one entry: READ a slot, check it, compare its key.
+//!
+//! A slot is judged by itself. Its checksum covers the leaf's address, the slot's number, state,
+//! modes, version and, unless free, both areas; so a slot that is accepted was written as a whole,
+//! for this place, in the generation that it carries. The caller's conclusion depends on that
+//! version: `get.rs` compares it with the route's generation and the table's version, and writers
+//! hold the lock.
+//!
+//! 1. READ the slot. A torn one is READ again, with pauses; after `HELP_AFTER` READs the leaf is
+//!    repaired when its writer has died.
+//! 2. Compare. An inline key is compared in place. A long key is sorted out by its prefix and hash,
+//!    and confirmed by the block.
+//! 3. A value in a block is READ and checked against its pointer. A block that is not whole means
+//!    that the entry has changed meanwhile: the slot is READ again.
+//!
+//! `encode` is the inverse: it fills an entry and returns the block that has to be written before
+//! it. An entry that is visible before its block would let a reader take garbage for a changed
+//! entry and wait for ever.
+//!
+//! P makes a hit sufficient: in a published generation a live, valid entry holds the key's current
+//! value.
 
 use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::hash::KeyHash;
@@ -11,7 +31,7 @@ use crate::format::{Ver, block};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 
-/// What a slot shows when one looks for a key in it.
+/// Result of probing a slot for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {
     /// The key is there.
@@ -23,7 +43,7 @@ pub(crate) enum Probe {
         /// The high half of its word0: its checksum.
         crc: u32,
     },
-    /// Something else is there, or nothing.
+    /// The slot holds another key, or nothing.
     Other {
         /// The leaf's version.
         ver: Ver,
@@ -51,7 +71,8 @@ enum Glance {
 }
 
 impl DmTree {
-    /// READs slot `i` of a leaf until it is whole, and compares its key. A hit's value replaces `out`.
+    /// READs slot `i` of a leaf until it is whole, and compares its key. A hit's value replaces
+    /// `out`.
     pub(crate) async fn probe(
         &self,
         leaf: GlobalAddr,
@@ -75,7 +96,7 @@ impl DmTree {
         }
     }
 
-    /// What a sampled slot shows; `None` when it (or its block) was torn.
+    /// The content of a sampled slot; `None` when it (or its block) was torn.
     pub(crate) async fn judge(
         &self,
         place: Place,
@@ -127,7 +148,8 @@ impl DmTree {
         })
     }
 
-    /// Fills `entry` with a pair for a slot. What does not fit goes to a block, which is returned to be written first.
+    /// Fills `entry` with a pair for a slot. A part that does not fit goes to a block, which is
+    /// returned to be written first.
     pub(crate) async fn encode(
         &self,
         place: Place,
@@ -146,7 +168,7 @@ impl DmTree {
                     let block = self.new_block(&[], value, near).await?;
                     ((k, area::put_value_block(value_area, block.0)), Some(block))
                 }
-                // A long key, or a value where there is no room even for a pointer: both in one block.
+                // A long key, or a value area without room even for a pointer: both in one block.
                 _ => {
                     let block = self.new_block(key, value, near).await?;
                     value_area.fill(0);
@@ -163,7 +185,8 @@ impl DmTree {
     }
 }
 
-/// A key that would fit, but whose value has no place of its own: the key is in the block too. The area's first bytes say so.
+/// A key that would fit, with a value that has no area of its own: the key is in the block too. The
+/// area's first bytes say so.
 fn short_key_block(area: &mut [u8], block: BlockPtr) -> Mode {
     area.fill(0);
     let at = area.len() - 8;
@@ -186,7 +209,7 @@ fn glance(s: &Slot<'_>, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Glance 
             _ => Glance::Torn,
         },
         Some(Stored::Block(block)) => {
-            // Without room for values, short keys are in blocks too, and the area has no hash.
+            // Without an area for values, short keys are in blocks too, and the area has no hash.
             let short = s.value.is_empty() && key.len() <= s.key.len();
             if short || area::may_be(s.key, key, hash) {
                 Glance::MaybeIn(s.ver, block)
@@ -214,7 +237,7 @@ pub(crate) enum Pair<'a> {
     BothIn(BlockPtr),
 }
 
-/// What a live slot holds; `None` for bytes that nobody stores.
+/// Content of a live slot; `None` for bytes that no writer stores.
 pub(crate) fn pair_of<'a>(s: &Slot<'a>) -> Option<Pair<'a>> {
     match (area::get_key(s.key, s.key_mode)?, area::get_value(s.value, s.value_mode)?) {
         (Stored::Block(b), _) => Some(Pair::BothIn(b)),

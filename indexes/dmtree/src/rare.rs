@@ -1,4 +1,5 @@
-//! Branches that hardly any run reaches, or none of sound nodes: each is led to by hand, and has to do what it is there for.
+//! Branches that hardly any run reaches, or that sound nodes never reach: each test constructs the
+//! state that leads to one, and checks that the branch does its work.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -25,7 +26,7 @@ use crate::probe::{Pair, pair_of};
 
 /// Bytes of cache of a node: a few inner nodes.
 const SMALL_CACHE: u64 = 16 << 10;
-/// Somebody has looked again and again within this time, ns.
+/// A reader has retried repeatedly within this time, ns.
 const A_WHILE_NS: u64 = 50_000;
 
 fn hits(mark: Mark) -> u64 {
@@ -42,7 +43,7 @@ fn long_key(n: u64) -> Vec<u8> {
     format!("a long key that needs a block {n:012}").into_bytes()
 }
 
-/// A cluster with so many keys in it.
+/// A cluster with these keys in it.
 fn scenario(options: Options, keys: impl Iterator<Item = Vec<u8>>) -> Scenario<DmTree> {
     dmtree_fabric::mark::set_on(true);
     let script = Script { cache_bytes: SMALL_CACHE, ..Script::new("rare", options) };
@@ -57,7 +58,7 @@ fn small() -> Options {
     Options { fanout: 8, adaptive_capacity: false, ..Options::default() }
 }
 
-/// Does this in virtual time on the first node; then everything is as it should be.
+/// Runs this in virtual time on the first node; afterwards the tree has to be sound.
 fn alone<F: Future<Output = ()>>(scenario: &Scenario<DmTree>, f: impl FnOnce(DmTree) -> F) {
     scenario.run(&mut Fifo, f(scenario.client(0)));
     assert_eq!(scenario.trouble(), None);
@@ -73,7 +74,7 @@ async fn locked(c: &DmTree, level: u8, key: &[u8]) -> LockedInner {
     c.lock_inner(level, key).await.expect("works").expect("as high as that")
 }
 
-/// Takes the record of the leaf of a key away, as if it had found no memory, and says what it was.
+/// Removes the record of a key's leaf, as if its publication had found no memory, and returns it.
 async fn lose_record(c: &DmTree, key: &[u8]) -> (Vec<u8>, Child) {
     let parent = locked(c, 1, key).await;
     let i = parent.records.partition_point(|r| r.key.as_slice() <= key) - 1;
@@ -90,7 +91,7 @@ async fn route_to(c: &DmTree, key: &[u8]) -> Route {
     crate::route::route_of(&node.records()[i])
 }
 
-/// What lies somewhere, and something else there instead.
+/// Replaces bytes in memory and returns the old ones.
 async fn replace(c: &DmTree, at: GlobalAddr, bytes: &[u8]) -> Vec<u8> {
     let was = c.ep.read(at, bytes.len() as u32).await.expect("there");
     let mut buf: Buf = c.ep.buf(bytes.len() as u32).await.expect("room");
@@ -99,7 +100,8 @@ async fn replace(c: &DmTree, at: GlobalAddr, bytes: &[u8]) -> Vec<u8> {
     was.extract(<[u8]>::to_vec)
 }
 
-/// While something is wrong in memory another node's client reads a key: it looks again and again, and finds it once that is right.
+/// While bytes in memory are wrong another node's client reads a key: it retries, and finds the key
+/// once the bytes are right again.
 fn reads_again(
     scenario: &Scenario<DmTree>,
     (key, value): (Vec<u8>, Vec<u8>),
@@ -123,7 +125,7 @@ fn reads_again(
         let (at, right) = wrong(&c).await;
         went.set(true);
         c.ep.sleep(A_WHILE_NS).await;
-        assert!(!did.get() && hits(mark) > before, "who reads {wanted:?} has not noticed");
+        assert!(!did.get() && hits(mark) > before, "the reader of {wanted:?} has not noticed");
         replace(&c, at, &right).await;
         while !did.get() {
             c.ep.sleep(A_WHILE_NS).await;
@@ -132,8 +134,8 @@ fn reads_again(
     });
 }
 
-/// Memory is not used again while an operation that may have read its address runs: so a block holds what it held, and this is a second
-/// line of defence.
+/// Memory is not reused while an operation that may have read its address runs, so a block holds
+/// what it held. The check of a block is a second line of defence.
 #[test]
 fn a_block_that_holds_something_else_is_read_again() {
     let _one = one_at_a_time();
@@ -153,8 +155,8 @@ fn a_block_that_holds_something_else_is_read_again() {
     });
 }
 
-/// A READ of an inner node around the replacement of its first record can show the new place as it was before, and the old one as it
-/// is after.
+/// A READ of an inner node around the replacement of its first record can show the new place as it
+/// was before, and the old one as it is after.
 #[test]
 fn a_node_without_its_first_record_is_read_again() {
     let _one = one_at_a_time();
@@ -169,8 +171,8 @@ fn a_node_without_its_first_record_is_read_again() {
     });
 }
 
-/// Whoever has split an inner node gives its lock back before he adds the record of the new one. Others may add it meanwhile, and merge
-/// the node away.
+/// A client that has split an inner node gives its lock back before it adds the new node's record.
+/// Other clients may add the record meanwhile, and merge the node away.
 #[test]
 fn an_inner_node_that_was_merged_away_gets_no_record() {
     let _one = one_at_a_time();
@@ -187,24 +189,25 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
         let mut gone = Vec::new();
         for (low, child) in below {
             let h = c.unvalidated_header(child.addr).await.expect("there");
-            if h.ver.generation != child.generation || !h.into.is_null() {
+            if h.ver.generation != child.generation || !h.forward.is_null() {
                 gone.push((low, child));
             }
         }
-        let before = hits(Mark::PublishDead);
+        let before = hits(Mark::PublishTombstone);
         let merged = gone.len() as u64;
         for (low, child) in gone {
             let _pin = c.pin();
             c.insert_record(2, &low, &child).await.expect("there is nothing to do");
         }
-        assert!(merged > 0 && hits(Mark::PublishDead) == before + merged, "{merged} merged");
+        assert!(merged > 0 && hits(Mark::PublishTombstone) == before + merged, "{merged} merged");
     });
 }
 
-/// A dead leaf and its heir have one lower fence. When the heir is merged away, the fence's block goes, and may hold anything by the time
-/// somebody finds that the leaf was never buried.
+/// A tombstone and its successor share one lower fence. When the successor is merged away, the
+/// fence's block is freed, and may hold anything when a client finds that the tombstone's table was
+/// never closed.
 #[test]
-fn a_dead_leaf_is_closed_when_its_fence_is_gone() {
+fn a_tombstone_is_closed_when_its_fence_is_gone() {
     let _one = one_at_a_time();
     for other_key in [false, true] {
         let options = Options { key_inline_bytes: 24, ..small() };
@@ -215,7 +218,7 @@ fn a_dead_leaf_is_closed_when_its_fence_is_gone() {
             let l = c.lock_route(&route).await.expect("works").expect("alive");
             let (at, fence) = (l.at, l.table.fence);
             assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
-            // As if whoever moved it had died before the burial.
+            // As if the relocating client had died before it closed the table.
             let ver = Ver { generation: route.generation, range: 0 };
             let mut table = Table::new(route.leaf, ver, fence, route.capacity);
             let body = c.table_body(&mut table, route.table).await.expect("room");
@@ -229,9 +232,9 @@ fn a_dead_leaf_is_closed_when_its_fence_is_gone() {
                 block::fill(b, &mut bytes, &long_key(77), &[]);
             }
             let fence = replace(&c, b.addr(), &bytes).await;
-            let before = hits(Mark::RecoverDeadLate);
-            assert!(!c.finish_dead(&route, &h, at, 0).await.expect("works"));
-            assert_eq!(hits(Mark::RecoverDeadLate), before + 1, "another key: {other_key}");
+            let before = hits(Mark::RecoverTombstoneLate);
+            assert!(!c.finish_tombstone(&route, &h, at, 0).await.expect("works"));
+            assert_eq!(hits(Mark::RecoverTombstoneLate), before + 1, "another key: {other_key}");
             assert!(matches!(c.ep.cas(at, 0, 0).await, Ok(0)), "unlocked");
             replace(&c, b.addr(), &fence).await;
             drop(pin);
@@ -240,7 +243,8 @@ fn a_dead_leaf_is_closed_when_its_fence_is_gone() {
     }
 }
 
-/// The record of a leaf has found no memory: there is none to replace, and the leaf stays as it is until there is.
+/// The record of a leaf has found no memory: there is none to replace, and the leaf stays in place
+/// until there is one.
 #[test]
 fn a_leaf_without_a_record_does_not_move() {
     let _one = one_at_a_time();
@@ -262,10 +266,10 @@ fn a_leaf_without_a_record_does_not_move() {
     });
 }
 
-/// The left sibling of a dead leaf has no record, and the leaf before it ends where the dead one begins, as far as the tags of the two
-/// fences tell: what it names is another leaf.
+/// The left sibling of a tombstone has no record, and the leaf before it ends where the tombstone
+/// begins, as far as the tags of the two fences tell: its `next` names another leaf.
 #[test]
-fn a_dead_leaf_whose_sibling_has_no_record_is_unlinked_later() {
+fn a_tombstone_without_its_sibling_record_is_unlinked_later() {
     let _one = one_at_a_time();
     let scenario = scenario(small(), (0..100).map(key));
     alone(&scenario, |mut c| async move {
@@ -274,7 +278,7 @@ fn a_dead_leaf_whose_sibling_has_no_record_is_unlinked_later() {
         let l = c.lock_route(&route).await.expect("works").expect("alive");
         assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
         let Some(Chore::Unlink { lo, .. }) = c.node.pop_chore() else {
-            panic!("the dead leaf is to be unlinked")
+            panic!("the tombstone is to be unlinked")
         };
         let before = route_to(&c, &key(20)).await;
         let l = c.lock_route(&before).await.expect("works").expect("alive");
@@ -299,10 +303,10 @@ fn a_dead_leaf_whose_sibling_has_no_record_is_unlinked_later() {
     });
 }
 
-/// A process that dies takes its list of dead leaves to unlink with it. The garbage collection finds
-/// such a leaf by the left sibling that still names it.
+/// A process that dies loses its queue of tombstones to unlink. The garbage collection finds such a
+/// leaf by the left sibling that still names it.
 #[test]
-fn a_dead_leaf_that_no_list_names_is_unlinked_by_a_gc() {
+fn a_tombstone_that_no_list_names_is_unlinked_by_a_gc() {
     let _one = one_at_a_time();
     let scenario = scenario(small(), (0..100).map(key));
     alone(&scenario, |mut c| async move {
@@ -322,8 +326,8 @@ fn a_dead_leaf_that_no_list_names_is_unlinked_by_a_gc() {
     });
 }
 
-/// A cached inner node may name two leaves side by side that a split has parted meanwhile. They are not
-/// merged: the leaf between them would not be reached any more.
+/// A cached inner node may name two leaves side by side that a split has parted meanwhile. They are
+/// not merged: the leaf between them would become unreachable.
 #[test]
 fn leaves_that_are_no_neighbours_are_not_merged() {
     let _one = one_at_a_time();
@@ -349,8 +353,7 @@ fn leaves_that_are_no_neighbours_are_not_merged() {
     });
 }
 
-/// The WRITE of a table that its operation did not wait for may come when the cell is another
-/// leaf's. Nobody is locked out by it.
+/// A detached WRITE of a table may land when the cell is another leaf's. It locks no client out.
 #[test]
 fn a_table_that_a_late_write_has_overwritten_is_built_anew() {
     let _one = one_at_a_time();

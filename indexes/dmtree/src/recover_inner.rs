@@ -1,8 +1,32 @@
-//! Completing or undoing what a dead (or failed) client has left of an inner node, under the node's lock.
+//! Recovery of an inner node under its lock: completing or undoing the changes of a dead or failed
+//! client.
 //!
-//! Each record is valid by itself, and a change of the node's range changes word0s alone: so the records that are there are found
-//! whatever WRITE died half way. Children are audited, too: the parent of a leaf that is relocated or merged stays locked until its
-//! record has changed.
+//! 1. Take the lock over: `[CAS abandoned tag -> own tag, READ node]`. Check the lease.
+//! 2. A node of another kind, generation 0 or a tombstone needs nothing but its lock's release. An
+//!    old root that forwards to another one may need the root word swung.
+//! 3. Keep the records that are valid by themselves. Each record has its own checksum, and a change
+//!    of the node's range rewrites word0s alone, so a record that is present is found whichever
+//!    WRITE was cut half way.
+//! 4. The right neighbour decides about the fence. It forwards to this node: redo the merge, with
+//!    its records where this node lacks them. `hi` is not its `lo`: finish the split; records from
+//!    `hi` on go. It begins where this node begins: it is the root of a bulk load, which is
+//!    finished when the only leaf forwards and undone otherwise.
+//! 5. Audit the children. A relocated child's record is replaced by its successor's, and the child
+//!    blanked first (B). A merged child's record goes. The parent of a relocation or merge stays
+//!    locked until its record has changed, so this lock covers exactly those records.
+//! 6. WRITE the image around the lock word under the next range, when anything differs. S holds
+//!    again.
+//! 7. Unlock, and then add the right sibling's record one level up. Until then the right link keeps
+//!    the sibling reachable, so R's exception for a missing record covers the time between.
+//!
+//! Kept records stay at their places: a WRITE that is cut again loses none of them.
+//!
+//! Ranges of inner nodes wrap. Two ranges in one image differ by a few, so the later one is found
+//! by their difference.
+//!
+//! A crash during the recovery leaves a node that the next client repairs in the same way. A crash
+//! between steps 7's two halves leaves a missing record, which a sweep finds; for a failed client
+//! of a live node, a chore adds it.
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, Result, Step};
@@ -27,7 +51,7 @@ struct Kept {
 }
 
 impl DmTree {
-    /// A reader has looked at a torn inner node for long: when its writer is dead, the reader repairs it.
+    /// A reader has met a torn inner node for long: when the writer is dead, the reader repairs it.
     pub(crate) async fn help_inner(&self, addr: GlobalAddr) -> Result<()> {
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
         let was = self.ep.cas(lock, 0, 0).await?;
@@ -43,7 +67,8 @@ impl DmTree {
         recovered
     }
 
-    /// Takes an abandoned inner lock over, brings the node in order, and unlocks it. Nothing when the lock is not `was` any more.
+    /// Takes an abandoned inner lock over, repairs the node, and unlocks it. Does nothing when the
+    /// lock word is not `was` any more.
     pub(crate) async fn recover_inner(&self, addr: GlobalAddr, was: u64) -> Result<()> {
         let g = self.node.g;
         let lock = addr.plus(g.inner_lock_at() as u64);
@@ -68,12 +93,13 @@ impl DmTree {
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Unvalidated::of(&g, addr, &image);
         let mut right = None;
-        if !h.into.is_null() {
-            // Perhaps the root, by a bulk load that has committed and not swung the root word.
+        if !h.forward.is_null() {
+            // Perhaps the root of an empty index, after a bulk load that committed and did not
+            // swing the root word.
             self.sweep_root().await?;
         }
-        // What was freed, or never published, is nobody's business.
-        if h.level > 0 && h.slots == g.fanout && h.into.is_null() && h.ver.generation > 0 {
+        // A node that was freed or never published needs no repair.
+        if h.level > 0 && h.slots == g.fanout && h.forward.is_null() && h.ver.generation > 0 {
             right = self.restore_inner(addr, &h, &image).await?;
         }
         let publish = right
@@ -82,7 +108,7 @@ impl DmTree {
         self.ep.cas(lock, tag.0, 0).await?;
         self.let_go(tag);
         if let Some((low, child)) = right {
-            // Found by walking until then.
+            // Right links keep the node reachable until then.
             match Box::pin(self.insert_record(h.level + 1, &low, &child)).await {
                 Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
                     self.node.push_chore(Chore::PublishInner(low, h.level, child));
@@ -94,7 +120,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// Under the lock. A right sibling whose record may be missing is returned.
+    /// Under the lock. Returns a right sibling that may lack its record.
     async fn restore_inner(
         &self,
         addr: GlobalAddr,
@@ -113,7 +139,7 @@ impl DmTree {
             return Ok(None);
         }
         let (mut kept, mut range, mut damaged) = self.records_of(addr, h, image).await?;
-        let merged = next.as_ref().is_some_and(|n| n.into == addr);
+        let merged = next.as_ref().is_some_and(|n| n.forward == addr);
         let hi = match &next {
             Some(b) if merged => b.hi.clone(),
             Some(n) => n.lo.clone(),
@@ -121,7 +147,7 @@ impl DmTree {
         };
         if merged {
             Mark::RecoverInnerMerge.hit();
-            self.take_in(h.next, &mut kept).await?;
+            self.absorb(h.next, &mut kept).await?;
         } else if !h.whole || h.hi != hi {
             Mark::RecoverInnerSplit.hit();
         }
@@ -149,7 +175,8 @@ impl DmTree {
         }
     }
 
-    /// The valid records of an image, the largest range among the records of its life, and whether anything is torn.
+    /// The valid records of an image, the largest range among the records of its generation, and
+    /// whether anything is torn.
     async fn records_of(
         &self,
         addr: GlobalAddr,
@@ -183,7 +210,7 @@ impl DmTree {
     }
 
     /// The records of a neighbour that was being merged in, as far as they are not here yet.
-    async fn take_in(&self, b: GlobalAddr, kept: &mut Vec<Kept>) -> Result<()> {
+    async fn absorb(&self, b: GlobalAddr, kept: &mut Vec<Kept>) -> Result<()> {
         let g = self.node.g;
         let bytes = self.ep.read(b, g.inner_image() as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
@@ -202,7 +229,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// Children that went into others: the record of a relocated one names its heir, that of a merged one goes.
+    /// Children that are tombstones: the record of a relocated one names its successor, that of a
+    /// merged one goes.
     async fn audit(&self, kept: &mut Vec<Kept>, damaged: &mut bool) -> Result<()> {
         let g = self.node.g;
         let mut batch = VerbVec::new();
@@ -219,20 +247,22 @@ impl DmTree {
             })
             .collect();
         for (r, child) in kept.clone().into_iter().zip(children) {
-            if child.into.is_null() || child.ver.generation != r.child.generation {
+            if child.forward.is_null() || child.ver.generation != r.child.generation {
                 continue;
             }
             Mark::RecoverRecord.hit();
             *damaged = true;
-            let (mut at, mut successor) = (child.into, self.unvalidated_header(child.into).await?);
-            while !successor.into.is_null() {
-                at = successor.into;
+            let (mut at, mut successor) =
+                (child.forward, self.unvalidated_header(child.forward).await?);
+            while !successor.forward.is_null() {
+                at = successor.forward;
                 successor = self.unvalidated_header(at).await?;
-                self.ep.check_deadline("the end of a chain of dead nodes", at.bits())?;
+                self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
             }
             if successor.lo == child.lo && child.level == 0 {
-                // Copies of the heir's keys are dead before it is published.
-                Mark::RecoverDeadEarly.hit();
+                // Invariant B: older copies of the successor's keys are blank before it is
+                // published.
+                Mark::RecoverRelocation.hit();
                 self.blank_unvalidated(r.child.addr, &child).await?;
             }
             let named = kept.iter().any(|k| k.child.addr == at);
@@ -267,7 +297,7 @@ impl DmTree {
             lo: &h.lo,
             hi,
             next: h.next,
-            into: h.into,
+            forward: h.forward,
         };
         put_header(&g, addr, image, &parts);
         for i in 0..g.fanout {
@@ -282,7 +312,7 @@ impl DmTree {
         }
     }
 
-    /// The neighbour's records, `next`, its record in the parent.
+    /// Blanks the neighbour's records, bypasses it by `next`, and removes its record in the parent.
     async fn finish_inner_merge(
         &self,
         a: GlobalAddr,
@@ -310,24 +340,25 @@ impl DmTree {
         let was = self.ep.cas(lock, 0, 0).await?;
         if self.node.is_abandoned(was) && self.ep.cas(lock, was, 0).await? == was {
             self.node.adopted(LockTag(was));
-            let dead = Grant { addr, generation: b.ver.generation };
-            self.node.pool.retire(&self.node.inner_arena, dead);
+            let tombstone = Grant { addr, generation: b.ver.generation };
+            self.node.pool.retire(&self.node.inner_arena, tombstone);
         }
         Ok(())
     }
 
-    /// The only node of an empty index, with the root of a bulk load as its `next`: once the only leaf went into the first leaf of
-    /// the load, the root is swung; else the load never was.
+    /// The only node of an empty index, with the root of a bulk load as its `next`. When the only
+    /// leaf forwards to the first leaf of the load, the load has committed and the root is swung;
+    /// else the load is undone.
     async fn finish_load(&self, addr: GlobalAddr, h: &Unvalidated, image: &[u8]) -> Result<()> {
         let g = self.node.g;
         let (kept, ..) = self.records_of(addr, h, image).await?;
         let gone = match kept.first() {
-            Some(r) => !self.unvalidated_header(r.child.addr).await?.into.is_null(),
+            Some(r) => !self.unvalidated_header(r.child.addr).await?.forward.is_null(),
             None => false,
         };
         if gone {
             Mark::RecoverRoot.hit();
-            self.ep.write_word(addr.plus(g.into_at() as u64), h.next.bits()).await?;
+            self.ep.write_word(addr.plus(g.forward_at() as u64), h.next.bits()).await?;
             self.ep.cas(self.node.root.word, addr.bits(), h.next.bits()).await?;
             self.node.cache.clear();
         } else {

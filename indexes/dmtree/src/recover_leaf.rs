@@ -1,9 +1,34 @@
-//! Completing or undoing what a dead (or failed) client has left of a leaf: the one routine for locks that are taken over, for
-//! tables that have to be built, and for audits.
+//! Recovery of a leaf: completing or undoing the changes of a dead or failed client. One routine
+//! serves locks that are taken over, tables that have to be built, and tables that a late WRITE has
+//! overwritten.
 //!
-//! Everything is derived from the memory nodes, under the leaf's lock, and may be repeated: a survivor that dies here leaves what
-//! the next one starts from. The header is read *before* the lock is taken: a leaf that went `into` another is not repaired without
-//! its heir. Whoever gets here has seen that nothing of the former holder executes any more, so what he reads is what there is.
+//! The precondition is that nothing of the former holder executes any more: its node is revoked at
+//! every host, or its operation has ended. So memory is stable under the lock, apart from live
+//! clients, and everything is derived from it.
+//!
+//! 1. READ the header, before the lock is taken. A leaf that forwards to another is a tombstone and
+//!    is repaired with its successor (`recover_tombstone.rs`).
+//! 2. Take the lock over: `CAS abandoned tag -> own tag`, or `0 -> own tag` for an unbuilt table. A
+//!    changed word means that another client was faster.
+//! 3. Check the lease. READ the leaf, and the right neighbour past relocated tombstones.
+//! 4. Decide. The neighbour forwards to this leaf: redo the merge; all of its entries are here,
+//!    since m1 was awaited before m2. `hi` is not the sibling's `lo`, or the header is torn: finish
+//!    the split. Staged slots of a merge that did not commit go. A torn slot is restored from the
+//!    shadow, or freed when the shadow does not name it.
+//! 5. WRITE the leaf under one new range, when anything differs. This restores S and R, and the new
+//!    version refuses every image that mixes the two states.
+//! 6. Add the sibling's record, or finish the merge of the neighbour.
+//! 7. `[WRITE table, CAS own tag -> 0]`: F holds again before the lock is free.
+//!
+//! P holds throughout, because a slot's key and value are never changed here: slots are kept,
+//! restored from the shadow, or freed.
+//!
+//! Every step may be repeated. A client that dies during a recovery leaves its own tag on a leaf
+//! that is damaged less or as much as before, and the next client starts from there. An unreachable
+//! parent or owner is no reason to keep the lock: the record becomes a chore, and the table is
+//! built at its next owner.
+//!
+//! The READ of step 1 only chooses the routine; steps 3 to 7 use what is READ under the lock.
 
 use dmtree_fabric::verb::{cas, write as write_verb};
 use dmtree_fabric::{GlobalAddr, Result, Step};
@@ -20,22 +45,22 @@ use crate::mutants::Mutant;
 use crate::node::Chore;
 use crate::unvalidated::Unvalidated;
 
-/// What is left of a leaf, and what it is to become.
-struct Remains {
+/// The state of a damaged leaf, and the image it is to get.
+struct DamagedLeaf {
     /// The image, with restored slots.
     image: Vec<u8>,
     header: Unvalidated,
     /// Slots that stay, with their keys.
     kept: Vec<(usize, Vec<u8>)>,
-    /// Something has to be written.
+    /// The image differs from memory and has to be written.
     damaged: bool,
     /// Largest range seen.
     range: u8,
 }
 
 impl DmTree {
-    /// Repairs the leaf of a route whose lock was found to be `was`: abandoned, or 0 and the table unbuilt. True: the lock is worth
-    /// another try. False: the route is stale.
+    /// Repairs the leaf of a route; its lock was found to be `was`: abandoned, or 0 and the table
+    /// unbuilt. True: the lock is worth another try. False: the route is stale.
     pub(crate) async fn recover_leaf(
         &self,
         route: &Route,
@@ -49,14 +74,19 @@ impl DmTree {
         if !same || h.level != 0 {
             return Ok(false);
         }
-        if !h.into.is_null() && !self.node.has(Mutant::RecoverWithoutSuccessor) {
-            // An unbuilt table of a dead leaf may be in other hands by now: it is left alone.
-            return if was == 0 { Ok(false) } else { self.finish_dead(route, &h, at, was).await };
+        if !h.forward.is_null() && !self.node.has(Mutant::RecoverWithoutSuccessor) {
+            // The cell of a tombstone's unbuilt table may belong to another leaf by now: it is left
+            // alone.
+            return if was == 0 {
+                Ok(false)
+            } else {
+                self.finish_tombstone(route, &h, at, was).await
+            };
         }
         let tag = self.next_tag();
         let Some((tag, body)) = self.take_over(route, at, was, tag).await? else { return Ok(true) };
         if was == 0 && body != View::Unbuilt {
-            // Somebody was faster.
+            // Another client was faster.
             self.give_lock_back(at, tag).await?;
             return Ok(true);
         }
@@ -67,10 +97,10 @@ impl DmTree {
         self.recover(route, at, tag).await.map(|()| true)
     }
 
-    /// The cell of a leaf's table holds something else, and nobody has its lock. A WRITE of a table
-    /// may execute long after its operation, when the cell is another leaf's: its partition has
-    /// moved away from that memory, or its index was dropped. The table is built anew, if under the
-    /// lock the leaf still names it.
+    /// The cell of a leaf's table holds something else, and its lock is free. A WRITE of a table
+    /// may execute long after its operation, when the cell is another leaf's: its partition was
+    /// reassigned, or its index was dropped. The table is built anew, if under the lock the leaf
+    /// still names it.
     pub(crate) async fn recover_table(&self, route: &Route) -> Result<()> {
         if !self.node.has_tables() {
             return Ok(());
@@ -86,7 +116,7 @@ impl DmTree {
         let same = h.table == route.table
             && h.ver.generation == route.generation
             && h.slots == route.capacity;
-        let alive = same && h.level == 0 && h.into.is_null();
+        let alive = same && h.level == 0 && h.forward.is_null();
         if !alive || matches!(&body, View::Whole(t) if own(t)) {
             return self.give_lock_back(at, tag).await;
         }
@@ -94,7 +124,7 @@ impl DmTree {
         self.recover(route, at, tag).await
     }
 
-    /// Makes somebody's lock ours; `None` when it is not his any more.
+    /// Takes over an abandoned lock by compare-and-swap; `None` if the lock word has changed.
     pub(crate) async fn take_over(
         &self,
         route: &Route,
@@ -103,7 +133,7 @@ impl DmTree {
         tag: LockTag,
     ) -> Result<Option<(LockTag, View)>> {
         if !self.node.has_tables() {
-            let taken = self.take_word_over(route, at, was).await?;
+            let taken = self.take_over_lock_word(route, at, was).await?;
             return Ok(taken.map(|tag| (tag, View::Unbuilt)));
         }
         let len = Table::body_len(route.capacity);
@@ -125,13 +155,13 @@ impl DmTree {
         Ok(Some((tag, body.extract(|b| Table::view(route.table, route.capacity, b)))))
     }
 
-    /// Unlocks, awaited. A home that is away leaves an orphan.
+    /// Unlocks, awaited. An owner that is away leaves an abandoned lock.
     pub(crate) async fn give_lock_back(&self, at: GlobalAddr, tag: LockTag) -> Result<()> {
         let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
         self.unlocked(tag, done)
     }
 
-    /// A reader has looked at a torn leaf for long: when its writer is dead, the reader repairs it.
+    /// A reader has met a torn leaf for long: when the writer is dead, the reader repairs it.
     pub(crate) async fn help_leaf(&self, addr: GlobalAddr) -> Result<()> {
         let h = self.unvalidated_header(addr).await?;
         if !h.is_leaf(&self.node) {
@@ -143,26 +173,26 @@ impl DmTree {
     }
 
     /// Repairs the leaf of a route if its lock is abandoned or its table unbuilt.
-    pub(crate) async fn help_route(&self, route: &Route) -> Result<Looked> {
+    pub(crate) async fn help_route(&self, route: &Route) -> Result<Inspected> {
         let before = self.locks();
-        let helped = self.look_and_recover(route).await;
+        let helped = self.inspect_and_recover(route).await;
         if helped.is_err() {
             self.leave_since(&before);
         }
         helped
     }
 
-    pub(crate) async fn look_and_recover(&self, route: &Route) -> Result<Looked> {
+    pub(crate) async fn inspect_and_recover(&self, route: &Route) -> Result<Inspected> {
         if !self.node.has_tables() {
-            return Box::pin(self.help_by_word(route)).await.map(|()| Looked::Done);
+            return Box::pin(self.help_by_lock_word(route)).await.map(|()| Inspected::Done);
         }
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
-            Err(e) if is_away(&e) => return Ok(Looked::Open),
+            Err(e) if is_away(&e) => return Ok(Inspected::Open),
             at => at?,
         };
         let len = Table::body_len(route.capacity);
         let (was, body) = match self.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await {
-            Err(e) if is_away(&e) => return Ok(Looked::Open),
+            Err(e) if is_away(&e) => return Ok(Inspected::Open),
             got => got?,
         };
         let unbuilt =
@@ -171,14 +201,15 @@ impl DmTree {
             Mark::HelpLeaf.hit();
             let recovered = self.recover_leaf(route, at, was).await?;
             if !recovered && was == 0 {
-                self.help_dead(route).await?;
+                self.help_tombstone(route).await?;
             }
-            return Ok(if recovered { Looked::Open } else { Looked::Done });
+            return Ok(if recovered { Inspected::Open } else { Inspected::Done });
         }
-        Ok(if unbuilt() { Looked::Open } else { Looked::Done })
+        Ok(if unbuilt() { Inspected::Open } else { Inspected::Done })
     }
 
-    /// The leaf's lock is ours: brings leaf, neighbours, parent and table in order, and unlocks.
+    /// This operation holds the leaf's lock: repairs leaf, neighbours, parent and table, and
+    /// unlocks.
     async fn recover(&self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<()> {
         let g = self.node.g;
         self.check_lease()?;
@@ -203,7 +234,7 @@ impl DmTree {
             false => (hi, next),
         };
         let high = self.fence_key(&hi).await?;
-        let mut left = self.sift(route, image, header, merged, high.as_deref()).await?;
+        let mut left = self.classify_slots(route, image, header, merged, high.as_deref()).await?;
         let moved = left.header.hi != hi || left.header.next != next || !left.header.whole;
         let mut ver = Ver { generation: route.generation, range: left.range };
         if left.damaged || moved || merged {
@@ -239,35 +270,36 @@ impl DmTree {
         Ok(())
     }
 
-    /// The live right sibling, past relocated ones, or a neighbour that was being merged into this leaf.
+    /// The live right sibling, past relocated ones, or a neighbour that was being merged into this
+    /// leaf.
     async fn right_of(&self, leaf: GlobalAddr, header: &Unvalidated) -> Result<Right> {
         let mut at = header.next;
         while !at.is_null() {
             let n = self.unvalidated_header(at).await?;
-            if n.into == leaf {
+            if n.forward == leaf {
                 return Ok(Right::Merged(at, n));
             }
-            if n.into.is_null() {
+            if n.forward.is_null() {
                 if at != header.next {
                     Mark::RecoverNext.hit();
                 }
                 return Ok(Right::Sibling(at, n));
             }
-            at = n.into;
-            self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;
+            at = n.forward;
+            self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok(Right::End)
     }
 
-    /// Tells the slots that stay from those that go.
-    async fn sift(
+    /// Separates the slots that stay from those that go.
+    async fn classify_slots(
         &self,
         route: &Route,
         mut image: Vec<u8>,
         header: Unvalidated,
         merged: bool,
         high: Option<&[u8]>,
-    ) -> Result<Remains> {
+    ) -> Result<DamagedLeaf> {
         let g = self.node.g;
         let (mut damaged, mut range) = (false, header.ver.range);
         let mut kept = Vec::new();
@@ -309,14 +341,15 @@ impl DmTree {
             }
             kept.push((i, key));
         }
-        Ok(Remains { image, header, kept, damaged, range })
+        Ok(DamagedLeaf { image, header, kept, damaged, range })
     }
 
-    /// WRITEs the leaf anew under one version. Only word0s, the upper fence and `next` differ from what is there.
+    /// WRITEs the leaf anew under one version. Only word0s, the upper fence and `next` differ from
+    /// what is there.
     async fn restamp(
         &self,
         route: &Route,
-        left: &mut Remains,
+        left: &mut DamagedLeaf,
         hi: &FenceArea,
         next: GlobalAddr,
         ver: Ver,
@@ -334,7 +367,7 @@ impl DmTree {
             lo: &h.lo,
             hi,
             next,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(&g, route.leaf, &mut image, &parts);
         for i in 0..route.capacity {
@@ -380,26 +413,27 @@ impl DmTree {
     }
 }
 
-/// What a look at a leaf's table has shown.
+/// Result of checking a leaf's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Looked {
-    /// The table is there, and whoever holds its lock lives; or the leaf is dead.
+pub(crate) enum Inspected {
+    /// The table is there and its lock holder lives, or the leaf is a tombstone.
     Done,
-    /// Not for sure: the home is away, or somebody who lives has locked a table that is unbuilt. He may build it, or only have tried
-    /// for the lock.
+    /// Unknown: the owner is away, or a live client has locked an unbuilt table. That client may
+    /// build it, or only have tried for the lock.
     Open,
 }
 
-/// What lies to the right of a leaf.
+/// The right neighbour of a leaf.
 enum Right {
     End,
     Sibling(GlobalAddr, Unvalidated),
-    /// This one went into the leaf, and the leaf does not bypass it yet.
+    /// The sibling has merged into this leaf, and this leaf does not bypass it yet.
     Merged(GlobalAddr, Unvalidated),
 }
 
-/// The new image of a slot that an update has torn. Its shadow was written before, and names the checksum of what it replaces: a
-/// slot whose word0 is neither the old one nor the new one was torn by something else.
+/// The new image of a slot that an update has torn. The shadow was written before the entry, and
+/// names the checksum of what it replaces: a slot with neither the old nor the new word0 was torn
+/// by something else.
 pub(crate) fn from_shadow(
     g: &Geometry,
     place: Place,

@@ -1,8 +1,29 @@
-//! Orphans: locks that a failed or dropped operation of this node has left, with what they cover. Any client of the node settles them,
-//! before an operation of its own or while it waits for a lock, and maintenance does.
+//! Abandoned locks of this node: locks that a failed or dropped operation has left, with what they
+//! cover.
 //!
-//! An operation does so only where whoever has the lock answers, as a probe has shown that nobody waited for: its own leaf may be far
-//! from all that, and a home that is dead keeps whoever asks it waiting until the fabric gives up.
+//! Their node lives, so no membership change frees them. Their operation is over and its verbs have
+//! completed, which is the precondition of every repair. The node keeps them in a list, by tag.
+//!
+//! Three callers work on the list:
+//!
+//! - An operation, before it begins: one lock, no more often than once in a pause. Other nodes may
+//!   wait for it.
+//! - A waiter for a lock, between two tries: the lock that it waits for may depend on an abandoned
+//!   one of its own node. While it holds a lock it recovers inner nodes only, because a client that
+//!   waits for a leaf's lock holds no lock.
+//! - Maintenance, through `Chore::RecoverLock`.
+//!
+//! For one lock: `CAS 0->0` reads the word. When it still holds the tag, `recover_leaf`,
+//! `recover_inner` or `recover_lock_word` takes it over and repairs what it covers. When it holds
+//! anything else, the lock was never taken, was given back, or another client was faster. Either
+//! way the entry leaves the list, except after a take-over with an unknown outcome.
+//!
+//! An operation first probes the node with the lock word by a detached CAS, and recovers the lock
+//! only after an answer: its own leaf may be on quite another node, and a dead owner keeps a caller
+//! waiting until the fabric gives up.
+//!
+//! A crash of this node makes all of its locks abandoned by membership, and survivors recover them
+//! from their tags; the list needs no persistence.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,11 +34,12 @@ use dmtree_fabric::{DetachedHook, GlobalAddr, Result};
 use crate::client::{DmTree, HeldLock, Lockable};
 use crate::node::{Chore, DmNode};
 
-/// Operations look after orphans no more often than this, ns.
+/// Shortest time between two checks of the abandoned locks by operations, ns.
 const RECOVER_LOCK_PAUSE_NS: u64 = 1_000_000;
 
 impl DmTree {
-    /// Before an operation of its own, a client looks after what others of its node have left behind: it may be wanted elsewhere.
+    /// Before its own operation, a client recovers abandoned locks of its node: other nodes may
+    /// wait for them.
     pub(crate) async fn recover_some_locks(&self) {
         let now = self.ep.now();
         let due = self.node.due_abandoned_lock(now, now + RECOVER_LOCK_PAUSE_NS, |_| true);
@@ -28,17 +50,18 @@ impl DmTree {
         self.node.answers(h.key(), false);
         let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
         let pin = self.pin();
-        // What fails is tried again later.
-        let settled = Box::pin(self.recover_lock(h)).await;
+        // A failed recovery is tried again later.
+        let recovered = Box::pin(self.recover_lock(h)).await;
         self.leave_abandoned_locks();
         drop(pin);
-        if settled.is_ok() {
+        if recovered.is_ok() {
             scope.end(dmtree_fabric::OpOutcome::Other);
         }
     }
 
-    /// Whoever waits for a lock may wait for the orphan of a node all of whose clients wait for orphans of this one: so it looks
-    /// after them meanwhile. While it holds locks it touches no leaf, since whoever waits for a leaf's lock holds none.
+    /// A waiting client may wait for an abandoned lock of another node, while all clients of that
+    /// node wait for abandoned locks of this one, so a waiter recovers locks meanwhile. While it
+    /// holds locks it touches no leaf, since a client that waits for a leaf's lock holds none.
     pub(crate) async fn recover_locks_while_waiting(&self) {
         if !self.node.has_abandoned_locks() {
             return;
@@ -56,14 +79,14 @@ impl DmTree {
         }
     }
 
-    /// Asks whoever has the lock of an orphan whether he is there, and waits for no answer.
+    /// Probes the node with an abandoned lock's word, and waits for no answer.
     fn ask_after(&self, h: HeldLock) {
         let at = match h.on {
             Lockable::Leaf(route) => self.node.pool.resolve_cached(route.table),
             Lockable::Word(at) => Some(at),
             Lockable::Inner(addr) => Some(self.inner_lock(addr)),
         };
-        // A table whose home nobody knows is left to maintenance.
+        // A table without a known owner is left to maintenance.
         if let Some(at) = at {
             let probe = Rc::new(Probe { node: self.node.clone(), key: h.key() });
             self.ep.detach(cas(at, 0, 0), Some((probe, 0)));
@@ -74,7 +97,8 @@ impl DmTree {
         addr.plus(self.node.g.inner_lock_at() as u64)
     }
 
-    /// An operation of this node has failed under a lock: when it still has it, what it covers is repaired.
+    /// An operation of this node has failed under a lock: when the lock word still has its tag,
+    /// what it covers is repaired.
     pub(crate) async fn recover_lock(&self, h: HeldLock) -> Result<()> {
         match h.on {
             Lockable::Leaf(route) => {
@@ -84,10 +108,11 @@ impl DmTree {
                 };
                 if self.ep.cas(at, 0, 0).await? == h.tag.0 {
                     match self.recover_leaf(&route, at, h.tag.0).await? {
-                        // Whether it was taken over may be in doubt.
+                        // The outcome of the take-over may be unknown.
                         true if self.ep.cas(at, 0, 0).await? == h.tag.0 => return Ok(()),
                         true => {}
-                        // The cell was another leaf's when it was locked: nothing was done under the lock.
+                        // The cell was another leaf's when it was locked: nothing was done under
+                        // the lock.
                         false => {
                             self.ep.cas(at, h.tag.0, 0).await?;
                         }
@@ -97,8 +122,8 @@ impl DmTree {
             Lockable::Word(at) => {
                 let was = self.ep.cas(at, 0, 0).await?;
                 if was == h.tag.0 {
-                    self.recover_word(at, was).await?;
-                    // Whether it was taken over may be in doubt.
+                    self.recover_lock_word(at, was).await?;
+                    // The outcome of the take-over may be unknown.
                     if self.ep.cas(at, 0, 0).await? == was {
                         self.node.push_chore(Chore::RecoverLock(h));
                         return Ok(());
@@ -118,7 +143,7 @@ impl DmTree {
     }
 }
 
-/// Hears whether whoever has the lock of an orphan answers.
+/// Receives the answer to the probe of an abandoned lock.
 struct Probe {
     node: Arc<DmNode>,
     key: (u64, u64),

@@ -1,8 +1,31 @@
 //! Moving a leaf to another address: its range is worn out, or it shall have more slots.
 //!
-//! The parent is locked before the commit, so that nothing can fail after it for want of memory. `into` commits; the old leaf
-//! stays dead and linked until its left sibling names the new one (a dangling `next` would destroy data in a recovery), and is
-//! retired only then.
+//! The steps under the lock of the old leaf L:
+//!
+//! 1. READ L; take memory for the new leaf S and its table; lock the parent with room for one more
+//!    record. Every step that can fail for want of memory comes before the commit.
+//! 2. WRITE S and S's table, awaited. S carries L's fences and all of its live entries.
+//! 3. `L.forward = S` commits.
+//! 4. L's slots are blanked under the next range. B: S is not published before every older copy of
+//!    its keys is gone.
+//! 5. `[WRITE new record, WRITE old record free, CAS parent unlock]`. For one instant the parent
+//!    shows two records of one key; a reader of such an image reads again.
+//! 6. L's table is closed and its lock released, awaited: the cell is retired next, and a late
+//!    WRITE would land in another leaf's table.
+//! 7. Later, as a chore: the left sibling's `next` is changed from L to the live end of the chain,
+//!    under its lock. Only then is L retired.
+//!
+//! Step 7 keeps L's address unused while any `next` names it. A dangling `next` would let a
+//! recovery take another leaf's fences for a sibling's, and destroy data. Tombstones of one chain
+//! may be unlinked in any order: the first unlink makes the left sibling name the live end, and the
+//! others find themselves bypassed.
+//!
+//! A crash before step 3 leaves S unreachable (the garbage collection finds it) and L as it was. A
+//! crash after it leaves a tombstone with an abandoned lock and the parent's lock: the client that
+//! takes over the parent blanks L and replaces the record (`recover_inner.rs`), and the client that
+//! takes over L closes its table and queues the unlink (`recover_tombstone.rs`).
+//!
+//! When there is no memory for S, the lock comes back to the caller, which splits or fails instead.
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
@@ -23,7 +46,8 @@ use crate::parent::LockedInner;
 use crate::split::NewLeaf;
 
 impl DmTree {
-    /// Moves the locked leaf to a new one of `capacity` slots. The lock comes back when there is no memory for that.
+    /// Moves the locked leaf to a new one of `capacity` slots. The lock comes back when there is no
+    /// memory for that.
     pub(crate) async fn relocate(&self, mut l: Locked, capacity: usize) -> Result<Option<Locked>> {
         let leaf = match self.image_of(&mut l).await {
             Ok(leaf) => leaf,
@@ -46,7 +70,8 @@ impl DmTree {
             }
         };
         let Some(at) = parent.records.iter().position(|r| r.child.addr == leaf.addr) else {
-            // The record is still missing (its publication found no memory): nothing to replace.
+            // The record is still missing (its publication found no memory): there is nothing to
+            // replace.
             Mark::RelocateNoRecord.hit();
             self.unlock_inner(parent).await?;
             self.forget_leaf(&s);
@@ -59,7 +84,7 @@ impl DmTree {
                     && self.node.has_tables()
                     && self.ep.cas(s.table_at, 0, 0).await.is_err() =>
             {
-                // The home of the new table is away: as good as no memory.
+                // The owner of the new table is away: handled like missing memory.
                 self.forget_leaf(&s);
                 self.unlock_inner(parent).await?;
                 return Ok(Some(l));
@@ -69,7 +94,7 @@ impl DmTree {
         if self.node.has(Mutant::BlankBeforeInto) {
             self.blank(&leaf, &l.table, GlobalAddr::NULL).await?;
         }
-        self.commit_into(leaf.addr, s.grant.addr).await?;
+        self.commit_forward(leaf.addr, s.grant.addr).await?;
         if !self.node.has(Mutant::NoBlank) {
             self.blank(&leaf, &l.table, s.grant.addr).await?;
         }
@@ -87,8 +112,8 @@ impl DmTree {
             table: route.table,
         };
         if self.node.has(Mutant::RetireRelocatedEarly) {
-            let dead = Grant { addr: route.leaf, generation: route.generation };
-            self.node.pool.retire(self.node.leaf_arena(route.capacity), dead);
+            let tombstone = Grant { addr: route.leaf, generation: route.generation };
+            self.node.pool.retire(self.node.leaf_arena(route.capacity), tombstone);
             self.retire_table(route.table);
             return Ok(None);
         }
@@ -123,7 +148,7 @@ impl DmTree {
             lo: &FenceArea::lo_of(g, &leaf.bytes),
             hi: &FenceArea::hi_of(g, &leaf.bytes),
             next: header.next,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(g, addr, &mut image, &parts);
         let mut table = Table::new(addr, ver, l.table.fence, s.capacity);
@@ -151,18 +176,18 @@ impl DmTree {
         Ok(table)
     }
 
-    /// Commits: the leaf's range goes to `into`.
-    pub(crate) async fn commit_into(&self, leaf: GlobalAddr, into: GlobalAddr) -> Result<()> {
+    /// Commits: the leaf's range goes to the leaf at `forward`.
+    pub(crate) async fn commit_forward(&self, leaf: GlobalAddr, forward: GlobalAddr) -> Result<()> {
         self.check_lease()?;
-        self.ep.write_word(leaf.plus(self.node.g.into_at() as u64), into.bits()).await
+        self.ep.write_word(leaf.plus(self.node.g.forward_at() as u64), forward.bits()).await
     }
 
-    /// Frees the slots of a leaf that has gone `into` another, under the next range.
+    /// Frees the slots of a tombstone, under the next range.
     pub(crate) async fn blank(
         &self,
         leaf: &LeafCopy,
         table: &Table,
-        into: GlobalAddr,
+        forward: GlobalAddr,
     ) -> Result<()> {
         let g = &self.node.g;
         let (header, ver) = (leaf.header(self), table.ver.bumped());
@@ -176,7 +201,7 @@ impl DmTree {
             lo: &FenceArea::lo_of(g, &leaf.bytes),
             hi: &FenceArea::hi_of(g, &leaf.bytes),
             next: header.next,
-            into,
+            forward,
         };
         put_header(g, leaf.addr, &mut image, &parts);
         (0..leaf.capacity).for_each(|i| put_free(g, leaf.addr, &mut image, i, ver));
@@ -206,20 +231,20 @@ impl DmTree {
         self.check_lease()?;
         self.ep.chain(list).await?;
         self.let_go(n.tag);
-        drop(n.turn);
+        drop(n.fifo_guard);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
     }
 
-    /// Marks the table of a dead leaf and unlocks it. Awaited: its cell is retired next, and a WRITE that is still under way then
-    /// could land in the hands of the next owner.
-    /// False when somebody else will retire the leaf.
+    /// Closes the table of a tombstone and unlocks it. Awaited: its cell is retired next, and a
+    /// WRITE still in flight then could land in the next leaf's table. False when another client
+    /// will retire the leaf.
     pub(crate) async fn close_table(&self, l: Locked) -> Result<bool> {
         if !self.node.has_tables() {
-            return self.close_word(l.at, l.tag).await;
+            return self.close_by_lock_word(l.at, l.tag).await;
         }
         let mut table = l.table.clone();
-        table.dead = true;
+        table.closed = true;
         (0..l.route.capacity).for_each(|i| table.set(i, 0));
         let body = self.table_body(&mut table, l.route.table).await?;
         let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
@@ -230,7 +255,7 @@ impl DmTree {
             return Ok(true);
         }
         let closed = self.ep.chain(list).await.map(|_| ());
-        drop(l.turn);
+        drop(l.fifo_guard);
         if closed.as_ref().is_err_and(is_away) {
             self.close_again(l.tag, &l.route, l.at).await?;
         } else {
@@ -240,10 +265,11 @@ impl DmTree {
         Ok(true)
     }
 
-    /// The home did not answer: whether it has buried the table is unknown. When it is dead its cells are gone, and zero at the next
-    /// home, where nobody finds this leaf alive; else the burial is repeated.
+    /// The owner did not answer: whether the table is closed is unknown. When the owner is dead its
+    /// cells are gone, and zero at the next owner, where no client finds this leaf alive; else
+    /// closing is repeated.
     async fn close_again(&self, tag: LockTag, route: &Route, at: GlobalAddr) -> Result<()> {
-        let mut backoff = self.ep.backoff("the home of a dead table", at);
+        let mut backoff = self.ep.backoff("the owner of a closed table", at);
         loop {
             match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(now) if now == at => {}
@@ -256,7 +282,7 @@ impl DmTree {
                 0,
                 route.capacity,
             );
-            table.dead = true;
+            table.closed = true;
             let was = match self.ep.cas(at, tag.0, tag.0).await {
                 Ok(was) => was,
                 Err(e) if is_away(&e) => {
@@ -278,17 +304,23 @@ impl DmTree {
         }
     }
 
-    /// Lets the left sibling of a dead, relocated leaf name its heir, and retires the leaf. False when it has to be tried again.
+    /// Makes the left sibling of a relocated tombstone name its successor, and retires the leaf.
+    /// False when it has to be tried again.
     pub(crate) async fn unlink(
         &self,
         lo: &[u8],
-        dead: Grant,
+        tombstone: Grant,
         capacity: usize,
         table: TableId,
     ) -> Result<bool> {
-        let leaf = self.read_leaf(dead.addr, capacity).await?;
-        if leaf.header(self).ver.generation != dead.generation || leaf.header(self).into.is_null() {
-            return Err(dmtree_fabric::Error::corrupt(format!("leaf {} is not dead", dead.addr)));
+        let leaf = self.read_leaf(tombstone.addr, capacity).await?;
+        if leaf.header(self).ver.generation != tombstone.generation
+            || leaf.header(self).forward.is_null()
+        {
+            return Err(dmtree_fabric::Error::corrupt(format!(
+                "leaf {} is no tombstone",
+                tombstone.addr
+            )));
         }
         if !lo.is_empty() {
             let parent = self.descend_below(Some(lo)).await?;
@@ -299,12 +331,13 @@ impl DmTree {
                 return Ok(false);
             };
             let copy = self.read_leaf(route.leaf, route.capacity).await?;
-            // What named the dead leaf ended where it begins. A leaf that reaches over that has taken all of them in: the heir was
-            // merged away, behind a chain that another leaf's unlinking, or a repair, had bypassed.
+            // The leaf that named the tombstone ended where the tombstone begins. A leaf that
+            // reaches over that place has taken all of them in: the successor was merged away,
+            // behind a chain that the unlinking of another leaf, or a repair, had bypassed.
             let hi = self.fence_bytes(copy.header(self).hi).await?;
             let reaches = hi.is_none_or(|hi| &hi[..] >= lo);
             let next = copy.header(self).next;
-            let (successor, through) = self.live_successor(next, dead.addr, capacity).await?;
+            let (successor, through) = self.live_successor(next, tombstone.addr, capacity).await?;
             if successor != next {
                 let at = route.leaf.plus(self.node.g.next_at() as u64);
                 self.ep.write_word(at, successor.bits()).await?;
@@ -316,29 +349,30 @@ impl DmTree {
             }
         }
         Mark::Unlinked.hit();
-        self.node.pool.kept_no_more(dead.addr);
-        self.node.pool.retire(self.node.leaf_arena(capacity), dead);
+        self.node.pool.kept_no_more(tombstone.addr);
+        self.node.pool.retire(self.node.leaf_arena(capacity), tombstone);
         self.retire_table(table);
         Ok(true)
     }
 
-    /// The live leaf that a chain of dead ones leads to, and whether the chain passes through `dead`. Leaves of one chain may be
-    /// unlinked in any order: whoever comes first lets the left sibling name the live end.
+    /// The live leaf at the end of a chain of tombstones, and whether the chain passes through
+    /// `dead`. Leaves of one chain may be unlinked in any order: the first client makes the left
+    /// sibling name the live end.
     async fn live_successor(
         &self,
         first: GlobalAddr,
-        dead: GlobalAddr,
+        tombstone: GlobalAddr,
         capacity: usize,
     ) -> Result<(GlobalAddr, bool)> {
         let (mut at, mut through) = (first, false);
         while !at.is_null() {
-            through |= at == dead;
-            let into = self.read_leaf(at, capacity).await?.header(self).into;
-            if into.is_null() {
+            through |= at == tombstone;
+            let forward = self.read_leaf(at, capacity).await?.header(self).forward;
+            if forward.is_null() {
                 break;
             }
-            at = into;
-            self.ep.check_deadline("the end of a chain of dead leaves", at.bits())?;
+            at = forward;
+            self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok((at, through))
     }

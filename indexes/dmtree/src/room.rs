@@ -1,4 +1,23 @@
-//! Writes in a full pool: what maintenance, other nodes and the dead hold back is looked for before a write fails.
+//! Writes in a full pool: before a write fails with `Full`, the client looks for memory that others
+//! hold back.
+//!
+//! In this order, with a retry of the write after each step that has freed memory:
+//!
+//! 1. Maintenance of this node: chores that free objects, then a round of reclamation.
+//! 2. A garbage collection, when a node has died or left since the last one. A live node that does
+//!    not answer is waited for: it answers, or is dead when its lease has ended. One client of a
+//!    node collects at a time.
+//! 3. For a new value of an existing key: the reserved memory. The old value's block is retired by
+//!    the same write, so the reserve fills again.
+//!
+//! The write itself is repeated from its beginning. All memory of a change is taken before its
+//! commit, so a write that has failed with `Full` has had no effect.
+//!
+//! The time is bounded by one time-out of an operation, whatever holds the collection up. Errors of
+//! the search are not errors of the write: the caller gets the original `Full`.
+//!
+//! In a batch a write is repeated only when no later write of the batch has the same key, which
+//! keeps their order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,10 +26,10 @@ use dmtree_parts::{Outcome, Work, Write};
 
 use crate::client::DmTree;
 
-/// Pieces of maintenance that a write in a full pool does.
+/// Pieces of maintenance that a write in a full pool executes.
 const PIECES: usize = 256;
 
-/// One client of a node counts at a time; also when its caller drops it.
+/// One client of a node collects at a time; the flag is also cleared when its caller drops it.
 struct Counting<'a>(&'a AtomicBool);
 
 impl<'a> Counting<'a> {
@@ -26,23 +45,24 @@ impl Drop for Counting<'_> {
 }
 
 impl DmTree {
-    /// A write, which is tried again in a full pool as long as there is room to be found.
+    /// A write that is tried again in a full pool as long as memory can be freed.
     pub(crate) async fn write_with_room(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         self.spare.set(false);
         let pool = &self.node.pool;
-        // Whichever client frees memory after the write has found the pool full: room is room.
+        // Any client may free memory after the write has found the pool full.
         let mut released = pool.released();
         let mut full = match self.write_op(key, w).await {
             Err(e) if e.kind() == ErrorKind::Full => e,
             done => return done,
         };
-        for dead in [false, true] {
-            let found = match dead {
+        for collect in [false, true] {
+            let found = match collect {
                 false => self.make_free().await,
-                true => self.count_dead().await,
+                true => self.collect_lost().await,
             };
             let before = std::mem::replace(&mut released, pool.released());
-            // A node that does not say what it reads keeps what is freed from being used; that is no error of this write.
+            // A node that does not report its epoch keeps freed memory from being used; that is no
+            // error of this write.
             if released != before || found.unwrap_or(false) {
                 full = match self.write_op(key, w).await {
                     Err(e) if e.kind() == ErrorKind::Full => e,
@@ -53,7 +73,8 @@ impl DmTree {
         self.replace(key, w, full).await
     }
 
-    /// Tries those of several writes again that have found the pool full; not where a later one has written the same key.
+    /// Retries those of several writes that have found the pool full, except where a later one has
+    /// written the same key.
     pub(crate) async fn write_rest_with_room(
         &self,
         writes: &[(&[u8], Write<'_>)],
@@ -68,7 +89,8 @@ impl DmTree {
         }
     }
 
-    /// A new value for a key that is there may use memory that is kept for this: the old value's will be free soon.
+    /// A new value for an existing key may use reserved memory: the old value's memory will be free
+    /// soon.
     async fn replace(&self, key: &[u8], w: Write<'_>, full: Error) -> Result<Outcome> {
         let may = matches!(
             w,
@@ -83,7 +105,8 @@ impl DmTree {
         done
     }
 
-    /// Does what maintenance waits, so that freed memory can be reused; whether any came free.
+    /// Executes waiting maintenance, so that freed memory can be reused; returns whether any came
+    /// free.
     async fn make_free(&self) -> Result<bool> {
         for _ in 0..PIECES {
             if self.maintain_op().await? == Work::None {
@@ -98,21 +121,22 @@ impl DmTree {
         let freed = self.node.pool.reclaim_for_room(&self.ep).await;
         scope.end(OpOutcome::Other);
         match freed {
-            // Somebody's long operation holds all that waits: the pool is full for now.
+            // A long operation holds everything that waits: the pool is full for now.
             Err(e) if e.kind() == ErrorKind::TimedOut => Ok(false),
             other => other,
         }
     }
 
-    /// Finds what those held who have died, or left, since the last census; whether there may be room now. A node that lives and does
-    /// not answer is waited for: it answers again, or is dead when its lease has ended.
-    async fn count_dead(&self) -> Result<bool> {
+    /// Finds memory of nodes that have died, or left, since the last garbage collection; returns
+    /// whether there may be room now. A live node that does not answer is waited for: it answers
+    /// again, or is dead when its lease has ended.
+    async fn collect_lost(&self) -> Result<bool> {
         let pool = &self.node.pool;
         let root = self.node.root.word;
-        let mut pause = self.ep.backoff("a census of the dead", root);
+        let mut pause = self.ep.backoff("a garbage collection after a death", root);
         let mut was_due = false;
-        // A collection renews the deadline with each of its steps: the caller waits for one time-out
-        // of an operation at most, whatever holds the collection up.
+        // A collection renews the deadline with each of its steps: the caller waits for at most one
+        // time-out of an operation, whatever holds the collection up.
         let begun = self.ep.now();
         let until = begun.saturating_add(self.node.o.timeout_ms.saturating_mul(1_000_000));
         let patient_until = begun.saturating_add(pool.longest_silence_ns()).min(until);
@@ -131,7 +155,7 @@ impl DmTree {
             if !waits && pool.is_settled() && counting.is_some() {
                 match self.gc_op(Some(until)).await {
                     Ok(_) => break,
-                    // Another node has begun one, or a death has: that comes first.
+                    // Another node has begun a collection, or a death has: that one comes first.
                     Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => {}
                     Err(e) => return Err(e),
                 }
@@ -142,7 +166,8 @@ impl DmTree {
         if was_due {
             self.reclaim_for_room().await?;
         }
-        // What another node has found can be borrowed, also when it was done before this node has asked.
+        // Memory that another node has found can be borrowed, also when it was found before this
+        // node has asked.
         let counted = pool.counted_deaths(&self.ep, root).await?;
         Ok(self.node.counted.swap(counted, Ordering::Relaxed) != counted || was_due)
     }

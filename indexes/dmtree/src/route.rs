@@ -1,4 +1,30 @@
 //! Finding the leaf of a key: the cache, and the descent that fills it.
+//!
+//! A route is (leaf, generation, table, slots, fence tag as the parent implies it). It comes from
+//! one of:
+//!
+//! 1. *Cache*: a lookup in the cached bottom nodes. No verb, no lock, no allocation.
+//! 2. *Descent*: from the lowest cached ancestor, or from the root word, READ one inner node per
+//!    level. Each is checked (S), cached under its own fences and address, and left by a right hop
+//!    when the key lies behind its upper fence.
+//! 3. *Refresh*: one READ of the bottom node, when the cached one has proved stale.
+//! 4. *Walk*: right hops over leaf headers, when the parent has no record for the leaf (R allows
+//!    that while memory was short for the parent).
+//!
+//! Nothing here has to be current. A route is a hint that its user checks: an entry carries the
+//! generation, a table carries leaf, version and fence tag, a leaf carries its fences. L makes the
+//! check sound, since an address never has a generation twice.
+//!
+//! Images of inner nodes are accepted only when header and records carry one range, no two records
+//! claim one key, and some record stands at the lower fence. Around a relocation of a child an
+//! image may show both records, or neither; it is read again.
+//!
+//! A tombstone leads to its successor. Until the successor's image is written the successor may
+//! lead back, so such hops are paced. When that lasts, or an image stays torn, the writer may be
+//! dead, and the reader repairs the node (`recover_inner.rs`). Between two paced hops the operation
+//! passes a quiescent point, because the repair may wait for tables to move.
+//!
+//! A descent writes nothing; a crash leaves nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,16 +51,16 @@ pub(crate) struct InnerCopy {
 /// A walk over more leaves than this may go round in circles.
 const PACED_WALK: u32 = 16;
 
-/// What reading an inner node can show.
+/// Result of reading an inner node.
 pub(crate) enum InnerRead {
     Whole(InnerCopy),
-    /// Another life: whoever named this address was stale.
+    /// Another generation: the pointer to this address was stale.
     OtherGeneration,
-    /// The node is gone; this one took over its range.
-    Dead(GlobalAddr),
+    /// The node is a tombstone; this one took over its range.
+    Tombstone(GlobalAddr),
 }
 
-/// Slots whose fingerprints match, as far as they fit.
+/// Slots with matching fingerprints, as far as they fit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Candidates {
     slots: [u8; 24],
@@ -67,8 +93,8 @@ pub(crate) fn route_of(r: &Record) -> Route {
 }
 
 impl DmTree {
-    /// The route of a key from the cache alone, and the slots that its mirror names; `None` for the slots when there is no
-    /// mirror. No verb, no lock, no allocation.
+    /// The route of a key from the cache alone, and the slots that its mirror names; `None` for the
+    /// slots when there is no mirror. No verb, no lock, no allocation.
     pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Candidates>)> {
         let mirrors = self.node.o.mirrors;
         self.ep.stage_cost(Stage::CacheLookup, 1);
@@ -87,7 +113,7 @@ impl DmTree {
         found
     }
 
-    /// What an operation on a key needs, as far as the cache knows.
+    /// The place of a key, as far as the cache knows.
     pub(crate) fn known_place(&self, key: &[u8]) -> Option<KeyPlace> {
         let route = self.node.cache.peek(1, key, |node, i| route_of(&node.records()[i]))?;
         let owner = match self.node.has_tables() {
@@ -120,7 +146,7 @@ impl DmTree {
                         return Ok(route_in(&node, key));
                     }
                 }
-                InnerRead::OtherGeneration | InnerRead::Dead(_) => {}
+                InnerRead::OtherGeneration | InnerRead::Tombstone(_) => {}
             }
             self.node.cache.invalidate(1, &old);
         }
@@ -128,7 +154,8 @@ impl DmTree {
         Ok(route_in(&node, key))
     }
 
-    /// The route of a key after one that has proved stale: as its bottom node has it now, or, when that says the same, found by walking.
+    /// The route of a key after one that has proved stale: as its bottom node has it now, or, when
+    /// that is the same, found by walking.
     pub(crate) async fn other_route(
         &self,
         key: &[u8],
@@ -139,17 +166,18 @@ impl DmTree {
         if fresh != *stale {
             return Ok(fresh);
         }
-        self.pass();
+        self.quiescent_point();
         backoff.step().await?;
         let walked = self.walk_route(key, &fresh).await?.unwrap_or(fresh);
         if walked == *stale {
-            // The leaf itself says so: what is in its table's cell is not its table.
+            // The leaf itself confirms the route: its table's cell holds another table.
             Box::pin(self.recover_table(&walked)).await?;
         }
         Ok(walked)
     }
 
-    /// From a node of the right level to the one that covers `key`; `None` when the key lies to the left.
+    /// From a node of the right level to the one that covers `key`; `None` when the key lies to the
+    /// left.
     pub(crate) async fn hop_right(
         &self,
         copy: InnerCopy,
@@ -172,9 +200,9 @@ impl DmTree {
             copy = loop {
                 match self.read_inner(at, None, Some(copy.level)).await? {
                     InnerRead::Whole(next) => break next,
-                    InnerRead::Dead(into) => {
-                        Mark::InnerDead.hit();
-                        at = into;
+                    InnerRead::Tombstone(forward) => {
+                        Mark::InnerTombstone.hit();
+                        at = forward;
                     }
                     InnerRead::OtherGeneration => return Ok(None),
                 }
@@ -183,8 +211,10 @@ impl DmTree {
         }
     }
 
-    /// Before a look at the heir of a dead inner node. Until the heir's image is written it leads back to the dead one; when that lasts,
-    /// who wrote it may be dead, and who looks repairs the heir. Meanwhile tables may move: the repair may have to wait for that.
+    /// Called before reading the successor of an inner tombstone. Until the successor's image is
+    /// written it leads back to the tombstone. When that lasts, the writer may be dead, and the
+    /// reader repairs the successor. Meanwhile tables may move: the repair may have to wait for
+    /// that.
     async fn wait_for_successor(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
@@ -196,7 +226,7 @@ impl DmTree {
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
             Box::pin(self.diagnose_stall_inner(successor)).await?;
         }
-        self.pass();
+        self.quiescent_point();
         backoff.step().await
     }
 
@@ -233,18 +263,18 @@ impl DmTree {
             loop {
                 let copy = match self.read_inner(at, generation, expect).await? {
                     InnerRead::Whole(copy) => copy,
-                    InnerRead::Dead(into) => {
-                        Mark::InnerDead.hit();
-                        (at, generation) = (into, None);
+                    InnerRead::Tombstone(forward) => {
+                        Mark::InnerTombstone.hit();
+                        (at, generation) = (forward, None);
                         self.drop_parent(&parent);
-                        self.wait_for_successor(&mut backoff, into).await?;
+                        self.wait_for_successor(&mut backoff, forward).await?;
                         continue;
                     }
                     InnerRead::OtherGeneration => {
                         Mark::InnerOtherGeneration.hit();
                         self.drop_parent(&parent);
                         self.retried.set(true);
-                        self.pass();
+                        self.quiescent_point();
                         backoff.step().await?;
                         continue 'restart;
                     }
@@ -255,7 +285,7 @@ impl DmTree {
                 let at_level = copy.level;
                 let Some(node) = self.hop_right(copy, key).await? else {
                     self.drop_parent(&parent);
-                    self.pass();
+                    self.quiescent_point();
                     backoff.step().await?;
                     continue 'restart;
                 };
@@ -294,8 +324,8 @@ impl DmTree {
         Ok(root)
     }
 
-    /// READs an inner node until its image is whole, and caches it. A wanted life or level that differs means that whoever named
-    /// the address was stale.
+    /// READs an inner node until its image is whole, and caches it. Another generation or level
+    /// than the wanted one means that the pointer to the address was stale.
     pub(crate) async fn read_inner(
         &self,
         addr: GlobalAddr,
@@ -330,21 +360,21 @@ impl DmTree {
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
                 Box::pin(self.diagnose_stall_inner(addr)).await?;
             }
-            self.pass();
+            self.quiescent_point();
             backoff.step().await?;
         }
     }
 
-    /// Caches an accepted image. `None` when two records claim the same key, or none the first: a relocation is half done, or the
-    /// image was sampled around it; read again.
+    /// Caches an accepted image. `None` when two records claim the same key, or none the first: a
+    /// relocation is half done, or the image was sampled around it, and has to be read again.
     pub(crate) async fn cache_inner(
         &self,
         addr: GlobalAddr,
         bytes: &[u8],
     ) -> Result<Option<InnerRead>> {
         let (header, records) = inner::check(&self.node.g, addr, bytes).expect("accepted");
-        if !header.into.is_null() {
-            return Ok(Some(InnerRead::Dead(header.into)));
+        if !header.forward.is_null() {
+            return Ok(Some(InnerRead::Tombstone(header.forward)));
         }
         let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
         let hi = self.fence_bytes(header.hi).await?;
@@ -369,7 +399,8 @@ impl DmTree {
             return Ok(None);
         }
         if sorted.first().is_none_or(|(key, _)| **key > *lo) {
-            // Sampled around a replacement of the first record: its new place before, its old place after.
+            // Sampled around a replacement of the first record: its new place before, its old place
+            // after.
             Mark::InnerHeadless.hit();
             return Ok(None);
         }
@@ -420,7 +451,7 @@ impl DmTree {
         });
     }
 
-    /// Notes one fingerprint in the mirror of a leaf.
+    /// Records one fingerprint in the mirror of a leaf.
     pub(crate) fn note_mirror(&self, key: &[u8], route: &Route, slot: usize, fp: u8) {
         if !self.node.o.mirrors {
             return;
@@ -435,8 +466,9 @@ impl DmTree {
         });
     }
 
-    /// The route of a key by walking right from a leaf whose parent lacks a record (its splitter found no memory for the
-    /// parent): headers tell everything. `None` when the walk shows that the route is stale in another way.
+    /// The route of a key by walking right from a leaf without a parent record (the split found no
+    /// memory for the parent): headers tell everything. `None` when the walk shows that the route
+    /// is stale in another way.
     pub(crate) async fn walk_route(&self, key: &[u8], from: &Route) -> Result<Option<Route>> {
         let mut leaf = self.read_leaf(from.leaf, from.capacity).await?;
         if leaf.header(self).ver.generation != from.generation {
@@ -447,9 +479,10 @@ impl DmTree {
         loop {
             let h = leaf.header(self);
             let (generation, table, next) = (h.ver.generation, h.table, h.next);
-            let into = h.into;
-            // (The fences of a dead leaf are its heirs', which may have been merged away with their blocks.)
-            if into.is_null() {
+            let forward = h.forward;
+            // The fences of a tombstone are its successor's, which may have been merged away with
+            // their blocks.
+            if forward.is_null() {
                 let hi = self.fence_bytes(h.hi).await?;
                 if hi.as_deref().is_none_or(|hi| key < hi) {
                     let fence = fence_tag(hi.as_deref());
@@ -457,20 +490,21 @@ impl DmTree {
                     return Ok(Some(Route { leaf: leaf.addr, generation, table, capacity, fence }));
                 }
             }
-            let on = if into.is_null() { next } else { into };
+            let on = if forward.is_null() { next } else { forward };
             if on.is_null() {
                 return Ok(None);
             }
-            if !into.is_null() {
-                Mark::RouteWalkInto.hit();
+            if !forward.is_null() {
+                Mark::RouteWalkTombstone.hit();
             }
             self.paced_walk(&mut backoff, &leaf).await?;
             leaf = self.read_leaf(on, leaf.capacity).await?;
         }
     }
 
-    /// Between two leaves of a walk. A merge that has committed and not ended sends a walker back and forth between the two leaves:
-    /// when it goes on for long its owner may be dead, and the walker repairs what it meets.
+    /// Pauses between two leaves of a walk. A merge that has committed and not ended sends a walker
+    /// back and forth between the two leaves. When that goes on for long the merging client may be
+    /// dead, and the walker repairs what it meets.
     pub(crate) async fn paced_walk(
         &self,
         backoff: &mut dmtree_fabric::Backoff<'_>,
@@ -479,8 +513,8 @@ impl DmTree {
         self.wait_for_leaf(backoff, leaf.addr, PACED_WALK).await
     }
 
-    /// The bottom node that covers the largest keys below `key` (below the right end when `None`): it begins below `key` and
-    /// reaches it.
+    /// The bottom node that covers the largest keys below `key` (below the right end when `None`):
+    /// it begins below `key` and reaches it.
     pub(crate) async fn descend_below(&self, key: Option<&[u8]>) -> Result<Arc<CachedNode>> {
         if let Some(node) = self.node.cache.lookup_below(1, key) {
             return Ok(node);
@@ -490,12 +524,12 @@ impl DmTree {
             let (mut at, mut generation, mut expect) = (self.read_root().await?, None, None);
             loop {
                 match self.read_inner(at, generation, expect).await? {
-                    InnerRead::Dead(into) => {
-                        (at, generation) = (into, None);
-                        self.wait_for_successor(&mut backoff, into).await?;
+                    InnerRead::Tombstone(forward) => {
+                        (at, generation) = (forward, None);
+                        self.wait_for_successor(&mut backoff, forward).await?;
                     }
                     InnerRead::OtherGeneration => {
-                        self.pass();
+                        self.quiescent_point();
                         backoff.step().await?;
                         continue 'restart;
                     }

@@ -1,9 +1,31 @@
 //! Range reads.
 //!
-//! Per leaf, `[CAS lock 0->0, READ table]` at the home tells how many slots to READ (all, when the lock is held). An image is
-//! accepted when header and slots carry one version (and the table's, when only a part was read). The next leaf must begin where
-//! this one ends. So each pair is current at its sample, and a key that is there throughout keeps its slot or changes the
-//! version. Leaves under one bottom node are fetched together: two round trips for all of them.
+//! For the leaves of one bottom node together:
+//!
+//! 1. `[CAS lock 0->0, READ table] | ...` at the tables' owners tells how many slots of each leaf
+//!    are in use. A held lock, an odd table or an owner that is away means that the whole leaf is
+//!    READ.
+//! 2. `READ | ...`: the used part of each leaf. An image is accepted when header and slots carry
+//!    one version (S), the leaf is no tombstone, and, when only a part was read, the version is the
+//!    table's: the table vouches for the part that was not read.
+//! 3. `READ | ...`: the blocks of long keys and values.
+//!
+//! The next leaf has to begin where the accepted one ended, so the scan neither skips nor repeats a
+//! range: splits, merges and relocations show as a leaf with other fences, and the scan goes on
+//! from its cursor with a fresh route. A leaf that took over its left neighbour's range holds keys
+//! from before the cursor; they are cut off.
+//!
+//! Each pair is current at its sample (P). A key that is present throughout keeps its slot, or
+//! changes the leaf's version when it moves, so an accepted image cannot miss it. A key that was
+//! deleted from one slot and inserted into another during the sample shows twice, and is returned
+//! once. A scan is not a snapshot.
+//!
+//! A downward scan works leaf by leaf from the right end of its range, over the same images; a leaf
+//! to the left is found through the parent, as leaves link to the right only.
+//!
+//! The scan renews its epoch at each group of leaves, so that a long scan does not hold up
+//! reclamation. It takes no lock; a leaf that stays torn is repaired as in a point read, and a
+//! missing record is bypassed by walking.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -27,10 +49,10 @@ use crate::route::route_of;
 const MAX_GROUP: usize = 16;
 /// Bytes of blocks fetched together.
 const BLOCK_BATCH_BYTES: u64 = 4 << 20;
-/// Looks at the parent in vain, after which a scan finds the leaf by walking.
+/// Reads of the parent in vain, after which a scan finds the leaf by walking.
 const WALK_AFTER: u32 = 3;
 
-/// A pair on its way to a page.
+/// A pair that goes to a page.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub key: Vec<u8>,
@@ -44,7 +66,7 @@ pub(crate) enum ItemValue {
     In(BlockPtr),
 }
 
-/// An accepted leaf as a scan sees it.
+/// An accepted leaf, as a scan sees it.
 pub(crate) struct ScanLeaf {
     pub lo: Vec<u8>,
     pub hi: Option<Vec<u8>>,
@@ -53,12 +75,12 @@ pub(crate) struct ScanLeaf {
     pub items: Vec<Item>,
 }
 
-/// What reading a leaf for a scan shows.
+/// Result of reading a leaf for a scan.
 enum Seen {
     Whole(ScanLeaf),
-    /// Torn, or more slots are in use than were read: once more, all of it.
+    /// Torn, or more slots are in use than were read: the whole leaf is read again.
     Torn,
-    /// Not the leaf that the route meant, or dead.
+    /// Another leaf than the route meant, or a tombstone.
     Stale,
 }
 
@@ -116,7 +138,8 @@ impl DmTree {
                     stale = true;
                     break;
                 };
-                // A leaf that has taken over its left neighbour's range holds keys from before the cursor.
+                // A leaf that has taken over its left neighbour's range holds keys from before the
+                // cursor.
                 let new = leaf.items.partition_point(|item| item.key < cursor);
                 let items = leaf.items.into_iter().skip(new);
                 if let Some(last) = self.emit(items, r, page).await? {
@@ -131,10 +154,11 @@ impl DmTree {
             if stale {
                 Mark::ScanStale.hit();
                 let fresh = self.fresh_route(&cursor).await?;
-                self.pass();
+                self.quiescent_point();
                 backoff.step().await?;
                 if backoff.steps() > WALK_AFTER {
-                    // The record is missing, or names a dead leaf, and whoever should see to that may be dead, too.
+                    // The record is missing, or names a tombstone, and the client that should
+                    // repair it may be dead.
                     Mark::ScanWalk.hit();
                     walked = self.walk_route(&cursor, &fresh).await?;
                 }
@@ -200,7 +224,8 @@ impl DmTree {
         }
     }
 
-    /// The leaf that holds the keys just below `cursor`: the route's, or one to its right whose record is not there yet.
+    /// The leaf that holds the keys just below `cursor`: the route's, or one to its right without a
+    /// record yet.
     async fn read_below(
         &self,
         key: &[u8],
@@ -209,7 +234,8 @@ impl DmTree {
     ) -> Result<Option<ScanLeaf>> {
         let mut leaf = match self.read_one(route).await? {
             Some(leaf) => leaf,
-            // A record that is older than this operation may name a leaf whose heir is gone already: `into` carries no life.
+            // A record that is older than this operation may name a tombstone with a successor that
+            // is reclaimed already: `forward` carries no generation.
             None if self.fresh_route(key).await?.leaf != route.leaf => return Ok(None),
             None => match self.read_successor(route).await? {
                 Some(leaf) => leaf,
@@ -238,19 +264,19 @@ impl DmTree {
         }
     }
 
-    /// The leaf that a dead one went into, as long as the record names the dead one.
+    /// The successor of a tombstone, as long as the record names the tombstone.
     async fn read_successor(&self, route: &Route) -> Result<Option<ScanLeaf>> {
         let mut copy = self.read_leaf(route.leaf, route.capacity).await?;
         if copy.header(self).ver.generation != route.generation {
             return Ok(None);
         }
         loop {
-            let into = copy.header(self).into;
-            if into.is_null() {
+            let forward = copy.header(self).forward;
+            if forward.is_null() {
                 break;
             }
-            self.ep.check_deadline("the end of a chain of dead leaves", into.bits())?;
-            copy = self.read_leaf(into, copy.capacity).await?;
+            self.ep.check_deadline("the end of a chain of tombstones", forward.bits())?;
+            copy = self.read_leaf(forward, copy.capacity).await?;
         }
         match self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await? {
             Seen::Whole(leaf) => Ok(Some(leaf)),
@@ -301,7 +327,7 @@ impl DmTree {
         let mut batch = VerbVec::new();
         let mut asked = vec![None; n];
         for (i, route) in routes.iter().enumerate().filter(|_| self.node.has_tables()) {
-            // A home that is dead or cut off is not asked: its leaf is read whole.
+            // An owner that is dead or cut off is not asked: its leaf is read whole.
             match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(at) => {
                     asked[i] = Some(batch.cas(at, 0, 0));
@@ -373,7 +399,7 @@ impl DmTree {
         Ok(leaves)
     }
 
-    /// Reads one leaf whole, until it is; `None` when the route no longer names it.
+    /// Reads one leaf whole, until its image is accepted; `None` when the route no longer names it.
     async fn read_one(&self, route: &Route) -> Result<Option<ScanLeaf>> {
         let mut backoff = self.ep.backoff("leaf being written", route.leaf);
         loop {
@@ -385,7 +411,7 @@ impl DmTree {
                 Seen::Whole(leaf) => return Ok(Some(leaf)),
                 Seen::Stale => return Ok(None),
                 Seen::Torn => {
-                    self.pass();
+                    self.quiescent_point();
                     backoff.step().await?;
                 }
             }
@@ -405,11 +431,11 @@ impl DmTree {
             let h = check_header(g, route.leaf, b).ok_or(Seen::Torn)?;
             if h.ver.generation != route.generation
                 || h.slots != route.capacity
-                || !h.into.is_null()
+                || !h.forward.is_null()
             {
                 return Err(Seen::Stale);
             }
-            // A part is the whole only for the version that the table vouches for.
+            // A part counts only for the version that the table confirms.
             let any = self.node.has(Mutant::ScanOtherVersion);
             if ver.is_some_and(|v| v != h.ver) && slots < route.capacity && !any {
                 return Err(Seen::Torn);
@@ -451,7 +477,7 @@ impl DmTree {
             }
         })
         .expect("accepted");
-        if !header.into.is_null() {
+        if !header.forward.is_null() {
             return Ok(Seen::Stale);
         }
         let whole = self
@@ -463,7 +489,8 @@ impl DmTree {
             return Ok(Seen::Torn);
         }
         items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        // A key deleted from one slot and inserted into another while the image was sampled shows twice; either was current.
+        // A key deleted from one slot and inserted into another while the image was sampled shows
+        // twice; either was current.
         items.dedup_by(|a, b| a.key == b.key);
         self.ep.stage_cost(Stage::ScanCollect, items.len() as u32);
         let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
@@ -471,7 +498,8 @@ impl DmTree {
         Ok(Seen::Whole(ScanLeaf { lo, hi, next: header.next, items }))
     }
 
-    /// READs blocks, several together; false when one was not whole (its entry has changed meanwhile).
+    /// READs blocks, several together; false when one was not whole (its entry has changed
+    /// meanwhile).
     pub(crate) async fn fetch_blocks(
         &self,
         blocks: &[BlockPtr],
@@ -505,7 +533,8 @@ impl DmTree {
         Ok(true)
     }
 
-    /// Moves the items of the range into the page; the last key when the page is full before they end.
+    /// Moves the items of the range into the page; the last key when the page is full before they
+    /// end.
     async fn emit(
         &self,
         items: impl Iterator<Item = Item>,
@@ -524,7 +553,7 @@ impl DmTree {
                 ItemValue::In(at) => {
                     let whole = self.read_block(*at, |_, v| value.extend_from_slice(v)).await?;
                     if !whole && !self.get_alone_unpinned(&item.key, &mut value).await? {
-                        // Deleted since the leaf was read; the page goes on behind it.
+                        // Deleted since the leaf was read; the page continues behind it.
                         last = Some(item.key);
                         continue;
                     }
@@ -540,7 +569,7 @@ impl DmTree {
         Ok(if full { last } else { None })
     }
 
-    /// A point read inside a scan, whose own pin covers it.
+    /// A point read inside a scan; the scan's pin covers it.
     async fn get_alone_unpinned(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let hash = dmtree_parts::hash::KeyHash::of(key);
         Box::pin(self.get_pinned(key, hash, out)).await

@@ -1,13 +1,31 @@
-//! Splitting a full leaf.
+//! Splitting a full leaf L into L and a new right sibling S.
 //!
-//! - 1: READ L.
-//! - 2: WRITE the new leaf S and S's table.
-//! - 3: WRITE L.next = S (the commit word), then L's image: upper fence = S.lo, range one on, moved slots free, kept slots where
-//!   they are.
-//! - 4, 5: the parent's record for S.
-//! - 6: L's table, and unlock.
+//! 1. READ L.
+//! 2. WRITE S and S's table, awaited: B demands that S is complete before any pointer leads to it.
+//! 3. `L.next = S` (the commit word), then L's image in the same chain: upper fence = S.lo, range
+//!    one on, moved slots free, kept slots where they are; then the pending entry, if it stays in
+//!    L. Where `whole_write` covers a leaf, one WRITE does it all.
+//! 4. Lock S's parent.
+//! 5. WRITE the parent's record for S, and unlock the parent behind it.
+//! 6. WRITE L's table, and unlock L behind it.
 //!
-//! L stays locked until the parent is published. All memory is taken before step 2, so a full memory node changes nothing.
+//! L stays locked until the parent is published, so that R holds whenever L is unlocked: `hi` is
+//! the sibling's `lo`, and the sibling has its record. All memory is taken before step 2, so a full
+//! memory node changes nothing. The one exception is a parent that finds no memory for its own
+//! split, or cannot be reached: readers then walk right, and a chore adds the record later. While
+//! memory is that short no further leaf is split.
+//!
+//! P across the commit: until L's image has landed, moved entries are in both leaves, with equal
+//! contents, and L is locked. Afterwards a reader of L finds the key above L's fence and hops
+//! right. S: the new range refuses an image that mixes L before and after.
+//!
+//! The pending pair goes into S's image, or is written behind L's image into a slot that this image
+//! frees.
+//!
+//! A crash before step 3 leaves S unreachable; the garbage collection finds it. A crash after the
+//! commit word leaves L with `hi` above S's `lo`, or torn: recovery finishes the split from the
+//! sibling's fence (`recover_leaf.rs`), adds the record and builds the table. A commit that fails
+//! without a crash keeps the lock, with the same effect.
 
 use std::sync::atomic::Ordering;
 
@@ -32,7 +50,7 @@ use crate::options::Tables;
 use crate::probe::{Pair, block_pair, pair_of};
 use crate::write::Written;
 
-/// Homes of the new leaf's table that may die one after the other.
+/// Bound for successive owners of the new leaf's table that die.
 const MAX_SIBLINGS: u32 = 8;
 
 type Unwritten = Vec<(BlockPtr, Buf)>;
@@ -116,7 +134,7 @@ impl DmTree {
         Ok(keys)
     }
 
-    /// The key of a slot that cannot change now (its leaf is locked).
+    /// The key of a slot of a locked leaf: it cannot change now.
     pub(crate) async fn whole_key(&self, slot: &Slot<'_>, leaf: GlobalAddr) -> Result<Vec<u8>> {
         match pair_of(slot) {
             Some(Pair::Inline(k, _) | Pair::ValueIn(k, _)) => Ok(k.to_vec()),
@@ -134,7 +152,7 @@ impl DmTree {
         }
     }
 
-    /// Splits the locked, full leaf and stores the pair in the half where it belongs.
+    /// Splits the locked, full leaf and stores the pair in its half.
     pub(crate) async fn split(
         &self,
         mut l: Locked,
@@ -156,13 +174,15 @@ impl DmTree {
             Ok(written) => written,
             Err(e) => return self.fail_locked(l, e).await,
         };
-        // From here on, an error leaves the lock held (see `fail_locked`): the fabric failed, not the allocation. The pair may be there.
+        // From here on an error leaves the lock held (see `fail_locked`): the fabric failed, not
+        // the allocation, and the pair may be there.
         let done = self.finish_split(l, &leaf, (&plan.separator, s), images).await;
         done.map_err(dmtree_fabric::Error::effect_unknown)?;
         Ok((Outcome::Done, OpOutcome::InsertSplit))
     }
 
-    /// Leaves without records in their parents are found by walking from one to the next: there must not be many of them.
+    /// Leaves without parent records are found by walking from one to the next: there must not be
+    /// many of them.
     async fn check_parents(&self) -> Result<()> {
         if self.node.starved.load(Ordering::Relaxed) {
             let pool = &self.node.pool;
@@ -200,8 +220,9 @@ impl DmTree {
         self.unlock_with_table(l).await
     }
 
-    /// Step 2: the new leaf, complete but for the old one's commit word. When the home of its table dies meanwhile another cell will
-    /// do: nothing has been changed yet, and nobody waits for a home while he holds a lock.
+    /// Step 2: the new leaf, complete but for the old one's commit word. When the owner of its
+    /// table dies meanwhile another cell is taken: nothing has been changed yet, and no client
+    /// waits for an owner while it holds a lock.
     async fn write_sibling(
         &self,
         l: &mut Locked,
@@ -274,8 +295,8 @@ impl DmTree {
         Ok(self.fence_bytes(leaf.header(self).lo).await?.unwrap_or_default())
     }
 
-    /// Makes a new child known to the parent level. When there is no memory for that the tree stays right without it (readers
-    /// walk right), and the record is added later.
+    /// Adds the record of a new child to the parent level. When there is no memory for that the
+    /// tree stays right without it (readers walk right), and a chore adds the record later.
     pub(crate) async fn publish(&self, low: &[u8], child: &Child) -> Result<()> {
         match Box::pin(self.insert_record(1, low, child)).await {
             Ok(()) => {
@@ -284,7 +305,7 @@ impl DmTree {
                 }
                 Ok(())
             }
-            // A parent that cannot be reached is no reason for keeping the leaf locked, either.
+            // An unreachable parent is no reason for keeping the leaf locked, either.
             Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full || is_away(&e) => {
                 Mark::PublishLater.hit();
                 let starved = e.kind() == dmtree_fabric::ErrorKind::Full;
@@ -300,10 +321,10 @@ impl DmTree {
         let keys = self.sorted_keys(leaf).await?;
         let at = keys.partition_point(|(k, _)| k.as_slice() < key);
         let last = leaf.header(self).hi == crate::format::area::Stored::Infinite;
-        // A free slot is the lowest one: slots in the order of their keys were filled by inserts that
-        // ascend, also in a leaf that a neighbour bounds (a range that was emptied fills again).
+        // A free slot is the lowest one: slots in the order of their keys were filled by ascending
+        // inserts, also in a leaf that a neighbour bounds (a range that was emptied fills again).
         let ascends = last || keys.is_sorted_by(|a, b| a.1 < b.1);
-        // Inserts that ascend leave full leaves behind; otherwise half stays. Position `kept` in the
+        // Ascending inserts leave full leaves behind; otherwise half stays. Position `kept` in the
         // order that includes the new key.
         let appends = ascends && at == keys.len();
         let kept = if appends { keys.len() } else { keys.len().div_ceil(2) };
@@ -350,7 +371,7 @@ impl DmTree {
                 lo: &fence,
                 hi: &FenceArea::hi_of(g, &leaf.bytes),
                 next: header.next,
-                into: GlobalAddr::NULL,
+                forward: GlobalAddr::NULL,
             },
         );
         let mut s_table = Table::new(s.grant.addr, s_ver, fence_tag(hi.as_deref()), s.capacity);
@@ -376,7 +397,7 @@ impl DmTree {
                 lo: &FenceArea::lo_of(g, &leaf.bytes),
                 hi: &fence,
                 next: s.grant.addr,
-                into: GlobalAddr::NULL,
+                forward: GlobalAddr::NULL,
             },
         );
         let mut l_table = l.table.clone();
@@ -426,7 +447,8 @@ impl DmTree {
         self.check_lease()?;
         let addr = l.route.leaf;
         if self.ep.caps().whole_write_bytes as usize >= l_image.len() {
-            // The image lands wholly or not at all: it carries the commit word and the new pair with it.
+            // The image lands wholly or not at all: it carries the commit word and the new pair
+            // with it.
             if let Some((slot, entry)) = pending {
                 l_image[g.slot_at(slot)..][..entry.len()].copy_from_slice(&entry);
             }
@@ -458,8 +480,8 @@ impl DmTree {
         Ok(body)
     }
 
-    /// The capacity a full leaf must be relocated to instead of being split: its range is worn out, or the cache is so short that
-    /// fewer, larger leaves are better.
+    /// The capacity that a full leaf must be relocated to instead of being split: its range is worn
+    /// out, or the cache is so short that fewer, larger leaves are better.
     pub(crate) fn must_relocate(&self, l: &Locked) -> Option<usize> {
         let capacity = l.route.capacity;
         let least = DmNode::least_cache_bytes(&self.node.g);

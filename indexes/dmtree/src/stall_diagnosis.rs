@@ -1,8 +1,26 @@
-//! What a lock that nobody gives back may be held for: a change that has begun and needs memory that is lost.
+//! Stall diagnosis: why a lock is not given back, when its repair needs memory that is lost.
 //!
-//! Its repair fails whoever tries it, with an error that names the node. Others would wait until their deadlines; so who has waited for
-//! long reads what the repair would read, and fails for the same reason. Nothing that is read here counts otherwise: a leaf found by an
-//! old route may be dead, and the blocks that it names may be others' by now.
+//! A change that has begun and needs a lost memory node cannot be finished. Its repair fails each
+//! client that tries it, with an error that names the node. A client that merely waits for the lock
+//! would learn nothing until its deadline. So a client that has waited for long READs what the
+//! repair would READ, and fails for the same reason:
+//!
+//! 1. the table's owner, when it is a memory node (a table on a compute node is reassigned; one on
+//!    a memory node is not);
+//! 2. the leaf, the blocks of its fences, and the blocks of its keys;
+//! 3. the chain of tombstones from `next` and from the forwarding pointer, each with its lower
+//!    fence;
+//! 4. the parent, where the record of a tombstone has to go.
+//!
+//! For an inner node: its neighbours, the blocks of its records, and the headers of its children.
+//!
+//! Only unreachable memory counts (`only_away`). A leaf found by a stale route may be a tombstone,
+//! and blocks that it names may have been reused; READs here are unvalidated, and no other
+//! conclusion is drawn from them. So a false diagnosis is impossible as long as the named memory is
+//! truly unreachable, and a missed one costs time only.
+//!
+//! The diagnosis takes no lock and writes nothing. It relies on no invariant, since a change may be
+//! half done.
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, Result, Step};
@@ -15,10 +33,10 @@ use crate::marks::Mark;
 use crate::probe::{Pair, pair_of};
 use crate::unvalidated::Unvalidated;
 
-/// Dead leaves that lead to a live one, at most, that are looked at.
+/// Bound of tombstones on the way to a live leaf that are read.
 const LONGEST_CHAIN: u32 = 16;
 
-/// Passes on that memory cannot be reached; everything else may be because the image is changing.
+/// Passes on unreachable memory only; every other error may come from an image that is changing.
 fn only_away<T>(read: Result<T>) -> Result<()> {
     match read {
         Err(e) if is_away(&e) => {
@@ -30,7 +48,7 @@ fn only_away<T>(read: Result<T>) -> Result<()> {
 }
 
 impl DmTree {
-    /// For who waits for the lock of a leaf, or for its image.
+    /// For a client that waits for the lock of a leaf, or for its image.
     ///
     /// # Errors
     /// `Unreachable`, naming the node that a repair would wait for.
@@ -40,18 +58,18 @@ impl DmTree {
         if !first.is_leaf(&self.node) {
             return Ok(());
         }
-        self.look_at_table(&first).await?;
+        self.inspect_table(&first).await?;
         let bytes = self.ep.read(leaf, g.leaf_bytes(first.slots) as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Unvalidated::of(&g, leaf, &image);
         for fence in [&h.lo, &h.hi] {
             only_away(self.fence_key_in(fence, Validation::Unvalidated).await)?;
         }
-        if !h.into.is_null() {
-            self.look_at_parent(&h).await?;
-            self.look_along(h.into, leaf).await?;
+        if !h.forward.is_null() {
+            self.inspect_parent(&h).await?;
+            self.inspect_chain(h.forward, leaf).await?;
         }
-        self.look_along(h.next, leaf).await?;
+        self.inspect_chain(h.next, leaf).await?;
         for i in 0..first.slots {
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
             let place = Place { leaf, slot: i };
@@ -65,16 +83,18 @@ impl DmTree {
         Ok(())
     }
 
-    /// The lock that a repair would take. A table on a compute node gets a new home some day, one on a memory node does not.
-    async fn look_at_table(&self, h: &Unvalidated) -> Result<()> {
+    /// The lock that a repair would take. A table on a compute node is reassigned some time; one on
+    /// a memory node is not.
+    async fn inspect_table(&self, h: &Unvalidated) -> Result<()> {
         match self.node.pool.resolve(&self.ep, h.table).await {
             Ok(at) if is_memory(at) => only_away(self.ep.read(at, 8).await),
             _ => Ok(()),
         }
     }
 
-    /// From a neighbour to the live leaf that it leads to. One that went into the leaf itself has a record that is to go.
-    async fn look_along(&self, first: GlobalAddr, leaf: GlobalAddr) -> Result<()> {
+    /// From a neighbour to the live leaf that it leads to. The record of a sibling merged into the
+    /// leaf itself has to go.
+    async fn inspect_chain(&self, first: GlobalAddr, leaf: GlobalAddr) -> Result<()> {
         let mut at = first;
         for _ in 0..LONGEST_CHAIN {
             if at.is_null() || at == leaf {
@@ -85,23 +105,23 @@ impl DmTree {
                 Err(e) => return only_away::<()>(Err(e)),
             };
             only_away(self.fence_key_in(&n.lo, Validation::Unvalidated).await)?;
-            if n.into == leaf {
-                return self.look_at_parent(&n).await;
+            if n.forward == leaf {
+                return self.inspect_parent(&n).await;
             }
-            at = n.into;
+            at = n.forward;
         }
         Ok(())
     }
 
-    /// The record of a dead leaf is to go. (Its fence may be gone: it was its heir's, too.)
-    async fn look_at_parent(&self, dead: &Unvalidated) -> Result<()> {
-        match self.fence_key_in(&dead.lo, Validation::Unvalidated).await {
+    /// The record of a tombstone has to go. Its fence may be gone: it was its successor's, too.
+    async fn inspect_parent(&self, tombstone: &Unvalidated) -> Result<()> {
+        match self.fence_key_in(&tombstone.lo, Validation::Unvalidated).await {
             Ok(low) => only_away(self.fresh_route(&low.unwrap_or_default()).await),
             Err(e) => only_away::<()>(Err(e)),
         }
     }
 
-    /// For who waits for the lock of an inner node, or for its image.
+    /// For a client that waits for the lock of an inner node, or for its image.
     ///
     /// # Errors
     /// As [`DmTree::diagnose_stall`].
@@ -112,7 +132,7 @@ impl DmTree {
         let image = bytes.extract(<[u8]>::to_vec);
         let h = Unvalidated::of(&g, addr, &image);
         let mut named: Vec<GlobalAddr> =
-            [h.next, h.into].into_iter().filter(|at| !at.is_null()).collect();
+            [h.next, h.forward].into_iter().filter(|at| !at.is_null()).collect();
         for i in 0..g.fanout {
             let at = g.record_at(i);
             let raw = &image[at..at + g.record()];

@@ -1,7 +1,29 @@
-//! Going over the whole tree after a death: locks of the dead, unbuilt tables and missing records that nobody has met yet.
+//! The sweep after a death: one pass over the whole tree for locks of dead clients, unbuilt tables
+//! and missing records that no operation has met.
 //!
-//! Maintenance does it one bottom node at a time: each node looks at the leaves whose tables are homed with it (one node for all
-//! whose tables are homed on memory nodes), and at the inner nodes above them.
+//! Every node sweeps when a death has been handled completely, one bottom node per call of
+//! maintenance:
+//!
+//! 1. At the beginning: the root word, when it names a root that forwards to another one (a bulk
+//!    load that has committed); in lock-word mode all lock words, by one node.
+//! 2. The inner nodes above, from the top level down: an abandoned lock is taken over, and the
+//!    right sibling's record is added when it is missing.
+//! 3. The leaves of the bottom node, as READ now: lock and table by `help_route`, which repairs an
+//!    abandoned lock and builds an unbuilt table. Each node looks at the leaves with tables that it
+//!    owns; one node looks at those with tables on memory nodes.
+//! 4. Each leaf's right sibling: when the leaf ends at another key than its record implies, the
+//!    missing record becomes a chore.
+//!
+//! A leaf that cannot be decided now (its owner is away, or a live client has locked an unbuilt
+//! table) becomes a chore and is inspected again. A leaf on a lost memory node is passed over.
+//!
+//! After the sweep F holds for every leaf of a live owner, R holds up to queued chores, and no lock
+//! of the dead client is left that any client could wait for. Then one node queues the garbage
+//! collection.
+//!
+//! The sweep changes memory only through recovery routines, each of which may be repeated. When the
+//! sweeping node dies, its death begins another sweep, which covers its leaves under their new
+//! owners.
 
 use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
 use dmtree_pool::TableId;
@@ -10,14 +32,14 @@ use crate::client::{DmTree, Route, is_away};
 use crate::format::inner::Child;
 use crate::marks::Mark;
 use crate::node::Chore;
-use crate::recover_leaf::Looked;
+use crate::recover_leaf::Inspected;
 use crate::route::{InnerRead, route_of};
 
 impl DmTree {
     /// Sweeps the whole tree, every leaf of it, at once.
     ///
     /// # Errors
-    /// Those of the fabric; a leaf on a memory node that is lost is passed over.
+    /// Those of the fabric; a leaf on a lost memory node is passed over.
     pub async fn sweep(&mut self) -> Result<()> {
         let mut from = Vec::new();
         let swept = loop {
@@ -33,19 +55,21 @@ impl DmTree {
         swept
     }
 
-    /// Whether a death has come to its end since this node swept last; if so a sweep begins.
+    /// Whether a death has been handled completely since this node swept last; if so a sweep
+    /// begins.
     pub(crate) fn begin_sweep(&self) {
         if self.node.is_sweep_due() {
             self.node.push_chore(Chore::Sweep(Vec::new()));
         }
     }
 
-    /// One bottom node, and on the way the inner nodes above it; the key at which to go on.
+    /// One bottom node, and on the way the inner nodes above it; returns the key at which to
+    /// continue.
     pub(crate) async fn sweep_node(&self, from: &[u8], own: bool) -> Result<Option<Vec<u8>>> {
         if from.is_empty() {
             self.sweep_root().await?;
             if !self.node.has_tables() && (!own || self.node.pool.is_first()) {
-                self.sweep_words().await?;
+                self.sweep_lock_words().await?;
             }
         }
         let top = self.top_level().await?;
@@ -53,7 +77,7 @@ impl DmTree {
             self.sweep_inner(from, level).await?;
         }
         let node = self.descend(from, 1).await?;
-        // The cached node may be old: its leaves are those of now.
+        // The cached node may be stale; the sweep needs its present leaves.
         let node = match self.read_inner(node.addr, Some(node.generation), Some(1)).await? {
             InnerRead::Whole(copy) => copy.node,
             _ => {
@@ -73,7 +97,7 @@ impl DmTree {
             let last = i + 1 == node.records().len();
             let high = if last { node.hi() } else { Some(node.keys().get(i + 1)) };
             match self.sweep_right(route.leaf, high).await {
-                // Lost: with a table that would have been told before.
+                // A lost leaf; with a table the check above has met the loss already.
                 Err(e) if is_away(&e) && !self.node.has_tables() => {}
                 swept => swept?,
             }
@@ -89,11 +113,12 @@ impl DmTree {
         owner.is_ok_and(|at| self.sweeps_for(at.node()))
     }
 
-    /// One leaf: its lock and its table. What cannot be told now is looked at again by maintenance. False when the leaf is lost.
+    /// One leaf: its lock and its table. Maintenance checks an undecided leaf again. False when the
+    /// leaf is lost.
     pub(crate) async fn sweep_leaf(&self, route: &Route) -> Result<bool> {
         match self.help_route(route).await {
-            Ok(Looked::Done) => return Ok(true),
-            Ok(Looked::Open) => {}
+            Ok(Inspected::Done) => return Ok(true),
+            Ok(Inspected::Open) => {}
             // The leaf is lost, or something else that its repair needs is away.
             Err(e) if is_away(&e) => match self.unvalidated_header(route.leaf).await {
                 Err(e) if is_away(&e) => return Ok(false),
@@ -102,12 +127,13 @@ impl DmTree {
             Err(e) => return Err(e),
         }
         Mark::SweepAgain.hit();
-        self.node.push_chore(Chore::Look(*route));
+        self.node.push_chore(Chore::Inspect(*route));
         Ok(true)
     }
 
-    /// Whether this node looks at the leaves whose tables are homed at a node: at its own, and one node for all of them at those
-    /// of the memory nodes. (When that one dies its death begins another sweep, of another one.)
+    /// Whether this node sweeps the leaves with tables on a given node: those that it owns itself,
+    /// and one node for all those on memory nodes. (When that one dies its death begins another
+    /// sweep, of another one.)
     fn sweeps_for(&self, owner: NodeId) -> bool {
         match owner.role() {
             Role::Compute => owner == self.ep.node(),
@@ -115,16 +141,16 @@ impl DmTree {
         }
     }
 
-    /// A root that went into another one: the root of a load.
+    /// An old root that forwards to another one: the root of a load.
     pub(crate) async fn sweep_root(&self) -> Result<()> {
         loop {
             let root = self.read_root().await?;
             let h = self.unvalidated_header(root).await?;
-            if h.into.is_null() || h.into == root {
+            if h.forward.is_null() || h.forward == root {
                 return Ok(());
             }
             Mark::RecoverRoot.hit();
-            self.ep.cas(self.node.root.word, root.bits(), h.into.bits()).await?;
+            self.ep.cas(self.node.root.word, root.bits(), h.forward.bits()).await?;
             self.ep.check_deadline("the root", root.bits())?;
         }
     }
@@ -139,7 +165,7 @@ impl DmTree {
         let Some(node) = self.descend_to(key, level).await? else { return Ok(()) };
         self.help_inner(node.addr).await?;
         let h = self.unvalidated_header(node.addr).await?;
-        if !h.into.is_null() || h.ver.generation != node.generation {
+        if !h.forward.is_null() || h.ver.generation != node.generation {
             self.node.cache.invalidate(level, &node);
             return Ok(());
         }
@@ -149,7 +175,7 @@ impl DmTree {
         let n = self.unvalidated_header(h.next).await?;
         let Some(low) = self.fence_key(&n.lo).await? else { return Ok(()) };
         // A bulk load that has not ended names its root here, which is no sibling.
-        if n.level != level || !n.into.is_null() || !n.whole || n.lo == h.lo {
+        if n.level != level || !n.forward.is_null() || !n.whole || n.lo == h.lo {
             return Ok(());
         }
         let parent = self.descend_to(&low, level + 1).await?;
@@ -174,10 +200,11 @@ impl DmTree {
         }
     }
 
-    /// The right sibling of a leaf has a record: otherwise the parent level goes on at another key than the leaf ends.
+    /// The right sibling of a leaf has a record: otherwise the parent level continues at another
+    /// key than the leaf's end.
     async fn sweep_right(&self, leaf: GlobalAddr, high: Option<&[u8]>) -> Result<()> {
         let h = self.unvalidated_header(leaf).await?;
-        if !h.whole || !h.into.is_null() || h.next.is_null() {
+        if !h.whole || !h.forward.is_null() || h.next.is_null() {
             return Ok(());
         }
         let hi = self.fence_key(&h.hi).await?;

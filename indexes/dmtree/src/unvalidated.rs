@@ -1,5 +1,20 @@
-//! Headers as a crash may have left them. A WRITE that died half way leaves words, each old or new: what is constant in a life (id,
-//! lower fence) and what is one word (h0's version and modes, `next`, `into`) can be told whatever the checksum says.
+//! Headers as a crash may have left them.
+//!
+//! A WRITE that was cut half way leaves words, each of them old or new. Two kinds of fields can be
+//! told whatever the checksum says:
+//!
+//! - fields that are constant in a generation: the id (table, slots, level) and the lower fence;
+//! - fields that are one word: h0's version and modes, `next`, the forwarding pointer.
+//!
+//! The upper fence is neither. It counts only when the checksum holds (`whole`); otherwise recovery
+//! takes the right sibling's lower fence, which R makes equal to it.
+//!
+//! A header may also be that of a freed or reused address. `Validation::Unvalidated` marks READs of
+//! blocks that such a header names: the bytes may be another object's, and an error of the checks
+//! means only that.
+//!
+//! Recovery, sweeps, the mark phase and stall diagnosis use these headers. Operations use checked
+//! ones.
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
 use dmtree_parts::hash::KeyHash;
@@ -23,7 +38,7 @@ pub(crate) struct Unvalidated {
     pub lo: FenceArea,
     pub hi: FenceArea,
     pub next: GlobalAddr,
-    pub into: GlobalAddr,
+    pub forward: GlobalAddr,
 }
 
 impl Unvalidated {
@@ -38,7 +53,7 @@ impl Unvalidated {
             lo: FenceArea::lo_of(g, bytes),
             hi: FenceArea::hi_of(g, bytes),
             next: GlobalAddr::from_bits(u64_at(bytes, g.next_at())),
-            into: GlobalAddr::from_bits(u64_at(bytes, g.into_at())),
+            forward: GlobalAddr::from_bits(u64_at(bytes, g.forward_at())),
         }
     }
 
@@ -62,7 +77,7 @@ impl DmTree {
         self.fence_key_in(area, Validation::Held).await
     }
 
-    /// The same for a header of which it is not known that it is alive: the fence's block may be gone, and be another's.
+    /// The same for a header that may be a tombstone's: the fence's block may be gone, and reused.
     pub(crate) async fn fence_key_in(
         &self,
         area: &FenceArea,
@@ -81,7 +96,7 @@ impl DmTree {
                 }
             }
             Some(stored) => self.fence_in(stored, trust).await,
-            None => Err(Error::corrupt("a fence that nobody stores")),
+            None => Err(Error::corrupt("a fence that no writer stores")),
         }
     }
 }

@@ -1,4 +1,27 @@
-//! Walking the whole structure and checking what must hold when nobody writes (invariants of DESIGN.md section 3).
+//! The walk: checks the invariants of DESIGN.md section 3 on the whole structure, while no client
+//! writes.
+//!
+//! From the root word down, level by level, it compares each node with the record that names it:
+//!
+//! - *R*: fences equal the record's key and the next record's key; `next` is the node of the next
+//!   record (past relocated tombstones that are not unlinked yet); the first record of an inner
+//!   node stands at its lower fence.
+//! - *S*: images are accepted under one version only (`read_leaf`, `read_inner`).
+//! - *F*: the table is the leaf's (address, version, fence tag), its fingerprints are set exactly
+//!   for live slots, and each is the hash of its key.
+//! - *P*, as far as one instant shows it: keys lie inside the fences, no key is in two slots, and
+//!   every entry's block is whole.
+//! - No lock is held, no node or block is reached twice, and no two leaves share a table.
+//!
+//! An unbuilt table is counted and not an error: its owner is new, and the next writer builds it.
+//! So is a table without an owner.
+//!
+//! L and B speak of the past and cannot be seen at one instant; the checkers' histories and the
+//! generation tests cover them.
+//!
+//! The walk takes no lock and writes nothing. With writers at work it would report states that
+//! operations are about to leave; the suites therefore end with it, after all clients have stopped
+//! and maintenance has run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +40,7 @@ fn broken(what: &str, at: GlobalAddr) -> Error {
     Error::corrupt(format!("{what} at {at}"))
 }
 
-/// A child as the level above names it.
+/// A child, as the level above names it.
 struct Named {
     low: Vec<u8>,
     child: inner::Child,
@@ -31,7 +54,7 @@ impl DmTree {
         let mut seen = BTreeSet::new();
         let root = self.read_root().await?;
         let InnerRead::Whole(top) = self.read_inner(root, None, None).await? else {
-            return Err(broken("the root is dead", root));
+            return Err(broken("the root is a tombstone", root));
         };
         shape.levels = u32::from(top.level);
         let table = dmtree_pool::TableId::from_bits(0);
@@ -47,8 +70,8 @@ impl DmTree {
         }
         self.walk_leaves(&named, &mut shape, &mut seen).await?;
         if !self.node.has_tables() {
-            shape.table_bytes = self.words().await?.at.count() as u64 * 8;
-            if let Some((word, _)) = self.words().await?.at.held(&self.ep).await?.first() {
+            shape.table_bytes = self.lock_words().await?.at.count() as u64 * 8;
+            if let Some((word, _)) = self.lock_words().await?.at.held(&self.ep).await?.first() {
                 return Err(broken("a held leaf lock", *word));
             }
         }
@@ -75,9 +98,9 @@ impl DmTree {
             let checked = bytes.check(|b| inner::check(g, addr, b).map(|_| ()).ok_or(()));
             let Ok(((), bytes)) = checked else { return Err(broken("a torn inner node", addr)) };
             let (h, records) = inner::check(g, addr, &bytes).expect("accepted");
-            if h.level != level || h.ver.generation != n.child.generation || !h.into.is_null() {
+            if h.level != level || h.ver.generation != n.child.generation || !h.forward.is_null() {
                 return Err(broken(
-                    "a record names a node of another level or life, or a dead one",
+                    "a record names a node of another level or generation, or a tombstone",
                     addr,
                 ));
             }
@@ -88,7 +111,7 @@ impl DmTree {
             let next = named.get(i + 1);
             self.check_fences((h.lo, h.hi), &n.low, next.map(|n| &n.low[..]), addr).await?;
             if h.next != next.map_or(GlobalAddr::NULL, |n| n.child.addr) {
-                return Err(broken("an inner node whose right sibling has no record", addr));
+                return Err(broken("the right sibling of an inner node has no record", addr));
             }
             shape.inner_nodes += 1;
             shape.structure_bytes += g.inner_bytes() as u64;
@@ -103,7 +126,7 @@ impl DmTree {
             held.sort_by(|a, b| a.low.cmp(&b.low));
             if held.first().is_none_or(|first| first.low != n.low) {
                 return Err(broken(
-                    "an inner node whose first record is not at its lower fence",
+                    "the first record of an inner node is not at its lower fence",
                     addr,
                 ));
             }
@@ -149,16 +172,19 @@ impl DmTree {
             let right = h.ver.generation == n.child.generation
                 && h.table == n.child.table
                 && h.slots == n.child.slots
-                && h.into.is_null();
+                && h.forward.is_null();
             if !right {
-                return Err(broken("a record names another life or table, or a dead leaf", addr));
+                return Err(broken(
+                    "a record names another generation or table, or a tombstone",
+                    addr,
+                ));
             }
             let next = named.get(i + 1);
             let high = next.map(|n| &n.low[..]);
             self.check_fences((h.lo, h.hi), &n.low, high, addr).await?;
             let expected = next.map_or(GlobalAddr::NULL, |n| n.child.addr);
             if h.next != expected && !self.leads_to(h.next, expected).await? {
-                return Err(broken("a leaf whose right sibling has no record", addr));
+                return Err(broken("the right sibling of a leaf has no record", addr));
             }
             if self.node.has_tables() && !tables.insert(h.table.bits()) {
                 return Err(broken("two leaves with one table", addr));
@@ -179,7 +205,7 @@ impl DmTree {
         Ok(())
     }
 
-    /// Whether a dead leaf, relocated but not unlinked yet, leads to the leaf that has its range now.
+    /// Whether a relocated tombstone, not unlinked yet, leads to the leaf that has its range now.
     async fn leads_to(&self, mut at: GlobalAddr, wanted: GlobalAddr) -> Result<bool> {
         for _ in 0..64 {
             if at == wanted {
@@ -189,12 +215,12 @@ impl DmTree {
                 return Ok(false);
             }
             let leaf = self.read_leaf(at, self.node.o.leaf_capacity as usize).await?;
-            at = leaf.header(self).into;
+            at = leaf.header(self).forward;
         }
         Ok(false)
     }
 
-    /// The table of a leaf; `None` while it is unbuilt, or between homes.
+    /// The table of a leaf; `None` while it is unbuilt, or has no owner.
     async fn walk_table(
         &self,
         addr: GlobalAddr,
@@ -213,8 +239,8 @@ impl DmTree {
                 };
             }
         };
-        let whose = table.leaf == addr && table.ver == h.ver && table.fence == fence_tag(high);
-        if !whose || table.dead {
+        let is_own = table.leaf == addr && table.ver == h.ver && table.fence == fence_tag(high);
+        if !is_own || table.closed {
             return Err(broken("a table of another leaf, version or range", addr));
         }
         Ok(Some(table))
@@ -256,7 +282,7 @@ impl DmTree {
                 }
                 shape.block_bytes += u64::from(at.capacity());
                 if !self.read_block(at, |_, _| ()).await? {
-                    return Err(broken("an entry whose block is garbage", at.addr()));
+                    return Err(broken("an entry with a garbage block", at.addr()));
                 }
             }
         }

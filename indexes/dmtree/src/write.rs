@@ -1,9 +1,34 @@
 //! Point writes: put, insert, update, delete, compare-and-set.
 //!
-//! Under the leaf's lock: candidates are READ, the entry is WRITTEN and awaited (the linearization point), the operation is
-//! acknowledged, and a detached chain writes the table and unlocks. Entry before table on insert, so that a fingerprint never
-//! names an unwritten entry; entry before table on delete too, so that a fingerprint never outlives its entry by more than the
-//! lock.
+//! The steps, under the leaf's lock (`lock.rs`):
+//!
+//! 1. `[CAS lock 0->tag, READ table]`: the table is exact (F), so its candidates decide whether the
+//!    key is present.
+//! 2. READ the candidates. An absent key is confirmed by the lease, not by the table alone.
+//! 3. WRITE the entry, its block before it in the same chain, and await it. Its last word is the
+//!    linearization point. An update without `whole_write` writes the shadow first, so that
+//!    recovery can restore a torn entry.
+//! 4. Acknowledge. The unlock is detached: `[WRITE table, CAS tag->0]`, or the CAS alone when no
+//!    fingerprint has changed.
+//!
+//! The entry precedes the table on insert, so that a fingerprint never names an unwritten entry. It
+//! precedes the table on delete too, so that a fingerprint outlives its entry no longer than the
+//! lock is held. Both keep F: whenever the lock is free, a fingerprint is set if and only if the
+//! slot is live.
+//!
+//! Before step 3 the operation checks its lease. A client that was declared dead has lost its lock,
+//! and must not write under it.
+//!
+//! A failure before step 3 gives the lock back, since nothing has changed. A later failure keeps
+//! the lock: a WRITE may still land, and must not land under the next holder. The lock is then
+//! abandoned, and its recovery (`recover_leaf.rs`) finds either the old entry, the new one, or a
+//! torn one that the shadow restores or that is dropped. A crash leaves exactly the same states. An
+//! operation may take effect once its entry has landed, without its acknowledgement; the history
+//! allows that for an operation that has not returned.
+//!
+//! Full leaves are split (`split.rs`) or relocated first (`relocate.rs`); a delete that leaves a
+//! quarter of the slots queues a merge. Writers of one key share a WRITE: members of a group add
+//! their values until the leader seals it right before step 3.
 
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{
@@ -23,7 +48,7 @@ use crate::node::Chore;
 use crate::probe::Probe;
 use crate::route::Candidates;
 
-/// What a write did, for its caller and for the counters.
+/// Outcome of a write, for its caller and for the counters.
 pub(crate) type Written = (Outcome, OpOutcome);
 
 /// An entry found under the lock.
@@ -34,7 +59,7 @@ pub(crate) struct Present {
     pub crc: u32,
 }
 
-/// What a write that cannot be done comes to, and how it is counted.
+/// Outcome of a write that cannot be done, and how it is counted.
 pub(crate) fn refused(w: &Write<'_>, is_present: bool, old: &[u8]) -> Option<(Outcome, OpOutcome)> {
     match (w, is_present) {
         (Write::Insert(_), true) => Some((Outcome::Exists, OpOutcome::Hit)),
@@ -48,7 +73,7 @@ pub(crate) fn refused(w: &Write<'_>, is_present: bool, old: &[u8]) -> Option<(Ou
     }
 }
 
-/// A leaf whose range is worn out, and that finds no memory to move to.
+/// The error for a leaf with a worn-out range that finds no memory to move to.
 pub(crate) fn worn_out(leaf: GlobalAddr) -> Error {
     Error::new(
         ErrorKind::Full,
@@ -96,9 +121,9 @@ impl DmTree {
         match arrival {
             Arrival::Join(group) => {
                 Mark::WriteShared.hit();
-                let resting = self.rest();
+                let quiescent = self.quiescent_section();
                 let shared = group.share(&self.ep, &mut Vec::new()).await;
-                drop(resting);
+                drop(quiescent);
                 match shared {
                     Ok(Shared::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
                     Ok(Shared::Found(_)) => unreachable!("groups of writers share writes"),
@@ -110,19 +135,19 @@ impl DmTree {
                 }
             }
             Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
-            Arrival::Lead(mut lease) => {
-                let resting = self.rest();
-                lease.begin(&self.ep).await?;
-                drop(resting);
-                let mut lease = Some(lease);
-                let result = self.write_alone(key, hash, w, &mut lease).await;
+            Arrival::Lead(mut flight) => {
+                let quiescent = self.quiescent_section();
+                flight.begin(&self.ep).await?;
+                drop(quiescent);
+                let mut flight = Some(flight);
+                let result = self.write_alone(key, hash, w, &mut flight).await;
                 let shared = match &result {
                     Ok((outcome, _)) => Ok(Shared::Wrote(*outcome)),
                     Err(e) => Err(e.clone()),
                 };
-                if let Some(lease) = lease {
+                if let Some(flight) = flight {
                     self.ep.point().await;
-                    lease.finish(&shared, None);
+                    flight.finish(&shared, None);
                 }
                 result
             }
@@ -134,11 +159,11 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
     ) -> Result<Written> {
         self.stop_for_death().await;
         let _pin = self.pin();
-        let written = self.write_pinned(key, hash, w, lease).await;
+        let written = self.write_pinned(key, hash, w, flight).await;
         self.leave_abandoned_locks();
         written
     }
@@ -148,11 +173,11 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
     ) -> Result<Written> {
         loop {
             let l = self.lock_leaf(key).await.map_err(untouched)?;
-            if let Some(written) = self.write_locked(l, key, hash, w, lease).await? {
+            if let Some(written) = self.write_locked(l, key, hash, w, flight).await? {
                 return Ok(written);
             }
             self.retried.set(true);
@@ -166,10 +191,10 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
     ) -> Result<Option<Written>> {
         if !self.node.has_tables() {
-            return self.write_by_word(l, (key, hash), w).await;
+            return self.write_by_lock_word(l, (key, hash), w).await;
         }
         let mut old = Vec::new();
         let present = match self.find_locked(&l, key, hash, &mut old).await {
@@ -177,12 +202,13 @@ impl DmTree {
             Err(e) => return self.fail_locked(l, e).await,
         };
         if let Some((outcome, counted)) = refused(&w, present.is_some(), &old) {
-            // An absence that no memory node has confirmed: a table of ours, or of a home that hangs, is worth nothing by itself.
+            // An absence that no memory node has confirmed: a table of this node, or of an owner
+            // that hangs, proves nothing by itself.
             if let Err(e) = self.check_lease_untouched() {
                 return self.fail_locked(l, e).await;
             }
-            if let Some(lease) = lease {
-                lease.seal(&mut Vec::new());
+            if let Some(flight) = flight {
+                flight.seal(&mut Vec::new());
             }
             self.unlock(l).await?;
             return Ok(Some((outcome, self.outcome(counted))));
@@ -194,8 +220,8 @@ impl DmTree {
         };
         match (value, present) {
             (None, Some(p)) => self.delete_locked(l, key, p).await.map(Some),
-            (Some(v), Some(p)) => self.update_locked(l, (key, hash, v), p, lease).await.map(Some),
-            (Some(v), None) => self.insert_locked(l, (key, hash, v), lease).await,
+            (Some(v), Some(p)) => self.update_locked(l, (key, hash, v), p, flight).await.map(Some),
+            (Some(v), None) => self.insert_locked(l, (key, hash, v), flight).await,
             (None, None) => unreachable!("refused above"),
         }
     }
@@ -233,8 +259,8 @@ impl DmTree {
         }
     }
 
-    /// An error under the lock: when nothing was changed the lock is given back; otherwise it is kept, because a WRITE may still
-    /// land and must not land under the next holder.
+    /// An error under the lock: when nothing was changed the lock is given back; otherwise it is
+    /// kept, because a WRITE may still land and must not land under the next holder.
     pub(crate) async fn fail_locked<T>(&self, l: Locked, e: dmtree_fabric::Error) -> Result<T> {
         if e.effect() == Effect::None {
             self.unlock(l).await?;
@@ -242,17 +268,17 @@ impl DmTree {
         Err(e)
     }
 
-    /// The value to be written: the lease's, sealed now, or the caller's.
+    /// The value to be written: the flight's, sealed now, or the caller's.
     fn final_value<'a>(
         value: &'a [u8],
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
         combined: &'a mut Vec<u8>,
     ) -> &'a [u8] {
-        match lease {
+        match flight {
             None => value,
-            Some(lease) => {
+            Some(flight) => {
                 combined.extend_from_slice(value);
-                lease.seal(combined);
+                flight.seal(combined);
                 combined
             }
         }
@@ -263,11 +289,11 @@ impl DmTree {
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
         p: Present,
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
     ) -> Result<Written> {
         let mut combined = Vec::new();
         let late = self.node.has(Mutant::CombineLate);
-        let own = if late { &mut None } else { &mut *lease };
+        let own = if late { &mut None } else { &mut *flight };
         let value = Self::final_value(pair.2, own, &mut combined);
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let written = self.write_entry(&l, place, (pair.0, pair.1, value), Some(p.crc)).await;
@@ -276,8 +302,8 @@ impl DmTree {
         }
         self.unlock(l).await?;
         self.retire_block(p.block);
-        if let Some(lease) = lease.as_mut().filter(|_| late) {
-            lease.seal(&mut Vec::new());
+        if let Some(flight) = flight.as_mut().filter(|_| late) {
+            flight.seal(&mut Vec::new());
         }
         Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
     }
@@ -286,13 +312,14 @@ impl DmTree {
         &self,
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
-        lease: &mut Option<Lease>,
+        flight: &mut Option<Lease>,
     ) -> Result<Option<Written>> {
         let mut l = l;
         let Some(slot) = l.table.free_slot() else {
             if let Some(capacity) = self.must_relocate(&l) {
                 match Box::pin(self.relocate(l, capacity)).await? {
-                    // Nothing is sealed yet: the write starts over, and others may still join it.
+                    // Nothing is sealed yet: the write starts over, and other writers may still
+                    // join it.
                     None => return Ok(None),
                     Some(locked) if locked.table.ver.range == u8::MAX => {
                         let e = worn_out(locked.route.leaf);
@@ -303,11 +330,11 @@ impl DmTree {
                 }
             }
             let mut combined = Vec::new();
-            let value = Self::final_value(pair.2, lease, &mut combined);
+            let value = Self::final_value(pair.2, flight, &mut combined);
             return Box::pin(self.split(l, (pair.0, pair.1, value))).await.map(Some);
         };
         let mut combined = Vec::new();
-        let value = Self::final_value(pair.2, lease, &mut combined);
+        let value = Self::final_value(pair.2, flight, &mut combined);
         let place = Place { leaf: l.route.leaf, slot };
         if let Err(e) = self.write_entry(&l, place, (pair.0, pair.1, value), None).await {
             return self.fail_locked(l, e).await;
@@ -351,8 +378,8 @@ impl DmTree {
         Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
     }
 
-    /// Encodes and WRITEs an entry, its block first. Replacing a live entry without `whole_write` needs the shadow: a survivor
-    /// must be able to restore what a torn WRITE destroyed.
+    /// Encodes and WRITEs an entry, its block first. Replacing a live entry without `whole_write`
+    /// needs the shadow: recovery must be able to restore what a torn WRITE destroyed.
     async fn write_entry(
         &self,
         l: &Locked,
@@ -369,7 +396,7 @@ impl DmTree {
             Some(crc) => Some(self.shadow(place, crc, &entry).await?),
             None => None,
         };
-        // Nothing that others can reach has been written under the lock.
+        // Nothing that other clients can reach has been written under the lock.
         self.check_lease_untouched()?;
         let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
         self.ep.step(Step::Entry);
@@ -420,8 +447,8 @@ impl DmTree {
         }
     }
 
-    /// The shadow of an entry about to be replaced: its slot and its checksum, then the new image. A torn slot whose word0 is the old
-    /// one or the new one was torn by this update and by nothing else.
+    /// The shadow of an entry about to be replaced: its slot and its checksum, then the new image.
+    /// A torn slot with the old or the new word0 was torn by this update and by nothing else.
     pub(crate) async fn shadow(&self, place: Place, crc: u32, entry: &[u8]) -> Result<Buf> {
         let mut buf = self.ep.buf(8 + entry.len() as u32).await?;
         let head = place.slot as u64 | u64::from(crc) << 32;
@@ -439,8 +466,8 @@ impl DmTree {
     }
 }
 
-/// The error of an operation that has not got its lock. What it may have repaired on the way, or locked, is no effect of its own; it
-/// can be made again by the next life of its node.
+/// The error of an operation that has not got its lock. A repair or a lock on the way is no effect
+/// of its own; the next incarnation of its node can repeat it.
 fn untouched(e: dmtree_fabric::Error) -> dmtree_fabric::Error {
     match e.kind() {
         dmtree_fabric::ErrorKind::Fenced => e.without_effect(),

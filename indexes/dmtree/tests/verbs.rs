@@ -1,4 +1,5 @@
-//! Operations cost on a real RDMA device what they cost in memory of this process: the same verbs, bytes and round trips.
+//! Operations cost on a real RDMA device what they cost in memory of this process: the same verbs,
+//! bytes and round trips.
 #![cfg(feature = "verbs")]
 
 use std::ops::Bound;

@@ -375,7 +375,9 @@ pub async fn perform<I: RangeIndex>(c: &mut I, op: &Op) -> Result<(), Error> {
         Op::Gc => match c.gc().await? {
             // What changes hands meanwhile may be seen in two.
             found if (found.objects, found.space_bytes, found.cells) == (0, 0, 0) => Outcome::Done,
-            found => return Err(Error::corrupt(format!("a census has found {found:?}"))),
+            found => {
+                return Err(Error::corrupt(format!("a garbage collection has found {found:?}")));
+            }
         },
         Op::Reclaim | Op::HandOver => Outcome::Done,
         Op::Load(keys) => {

@@ -170,7 +170,7 @@ mod tests {
             lo: &lo,
             hi: &hi,
             next: GlobalAddr::NULL,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(&g, node, &mut image, &parts);
         for i in 0..32 {

@@ -7,7 +7,7 @@
 //! | 16 | lo, inclusive, constant in a life |
 //! | 16 + K | hi, exclusive |
 //! | 16 + 2K | next: right sibling; the commit word of splits; outside the CRC |
-//! | 24 + 2K | into: 0 = alive, else who took over the range; the commit word of merges and relocations; outside the CRC |
+//! | 24 + 2K | forward: 0 = alive, else the successor, which took over the range; the commit word of merges and relocations; outside the CRC |
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_pool::TableId;
@@ -33,13 +33,13 @@ pub struct Header<'a> {
     pub hi: Stored<'a>,
     /// Right sibling.
     pub next: GlobalAddr,
-    /// Who took over the range; null while alive.
-    pub into: GlobalAddr,
-    /// The whole header was written when `into` was there already.
+    /// The forwarding pointer: the successor that took over the range; null while alive.
+    pub forward: GlobalAddr,
+    /// The whole header was written when `forward` was there already.
     pub dead: bool,
 }
 
-/// h0: the node is dead. `into` is not covered by the checksum: of a node that is being reused it may be gone before the rest is.
+/// h0: the node is dead. `forward` is not covered by the checksum: of a node that is being reused it may be gone before the rest is.
 const DEAD: u32 = 1 << 4;
 
 fn crc(g: &Geometry, addr: GlobalAddr, bytes: &[u8], low: u32) -> u32 {
@@ -69,7 +69,7 @@ pub fn check_header<'a>(g: &Geometry, addr: GlobalAddr, bytes: &'a [u8]) -> Opti
         lo,
         hi,
         next: GlobalAddr::from_bits(u64_at(bytes, g.next_at())),
-        into: GlobalAddr::from_bits(u64_at(bytes, g.into_at())),
+        forward: GlobalAddr::from_bits(u64_at(bytes, g.forward_at())),
         dead: h0 as u32 & DEAD != 0,
     })
 }
@@ -127,7 +127,7 @@ pub struct HeaderParts<'a> {
     /// Right sibling.
     pub next: GlobalAddr,
     /// Who took over the range.
-    pub into: GlobalAddr,
+    pub forward: GlobalAddr,
 }
 
 /// Writes a header into an image.
@@ -136,8 +136,8 @@ pub fn put_header(g: &Geometry, addr: GlobalAddr, image: &mut [u8], p: &HeaderPa
     image[g.lo_at()..g.hi_at()].copy_from_slice(&p.lo.bytes);
     image[g.hi_at()..g.next_at()].copy_from_slice(&p.hi.bytes);
     put_u64(image, g.next_at(), p.next.bits());
-    put_u64(image, g.into_at(), p.into.bits());
-    let dead = if p.into.is_null() { 0 } else { DEAD };
+    put_u64(image, g.forward_at(), p.forward.bits());
+    let dead = if p.forward.is_null() { 0 } else { DEAD };
     let low = p.lo.mode as u32 | (p.hi.mode as u32) << 2 | dead | p.ver.bits() << 8;
     let sum = crc(g, addr, image, low);
     put_u64(image, 0, u64::from(sum) << 32 | u64::from(low));
@@ -163,8 +163,8 @@ pub fn check_slots<'a>(
     mut f: impl FnMut(usize, Slot<'a>),
 ) -> Option<Header<'a>> {
     let header = check_header(g, leaf, bytes)?;
-    // A dead header without `into`: another life is beginning there.
-    if header.level != 0 || (header.dead && header.into.is_null()) {
+    // A dead header without `forward`: another life is beginning there.
+    if header.level != 0 || (header.dead && header.forward.is_null()) {
         return None;
     }
     for i in 0..n {
@@ -220,7 +220,7 @@ mod tests {
             lo: &lo,
             hi: &hi,
             next: GlobalAddr::NULL,
-            into: GlobalAddr::NULL,
+            forward: GlobalAddr::NULL,
         };
         put_header(&g, leaf, &mut image, &parts);
         (0..32).for_each(|i| put_free(&g, leaf, &mut image, i, ver));

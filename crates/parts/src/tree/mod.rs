@@ -66,7 +66,7 @@ impl Geometry {
         8 + self.k + self.v + if self.v > 8 { 8 } else { 0 }
     }
 
-    /// Bytes of a node's header: h0, id, lo, hi, next, into.
+    /// Bytes of a node's header: h0, id, lo, hi, next, forward.
     pub fn header(&self) -> usize {
         32 + 2 * self.k
     }
@@ -83,8 +83,8 @@ impl Geometry {
     pub fn next_at(&self) -> usize {
         16 + 2 * self.k
     }
-    /// Offset of `into`.
-    pub fn into_at(&self) -> usize {
+    /// Offset of `forward`.
+    pub fn forward_at(&self) -> usize {
         24 + 2 * self.k
     }
 

@@ -1,4 +1,5 @@
-//! Byte layouts on memory nodes, which are those of `dmtree_parts::tree`, and on compute nodes: see DESIGN.md for the maps.
+//! Byte layouts on memory nodes, which are those of `dmtree_parts::tree`, and on compute nodes: see
+//! DESIGN.md for the maps.
 
 pub mod table;
 

@@ -1,4 +1,5 @@
-//! A fingerprint table at its home: one byte per slot of a leaf, its lock, and what tells whose table it is.
+//! A fingerprint table at its owner: one byte per slot of a leaf, its lock, and the identity of its
+//! leaf.
 //!
 //! | offset | field |
 //! |---|---|
@@ -27,12 +28,12 @@ pub fn lines(capacity: usize) -> u8 {
     bytes(capacity).div_ceil(64) as u8
 }
 
-/// Who holds a lock: node 16, incarnation 16, client 16, acquisition 16 bits. Unique, so that reading one's own tag back means
-/// holding the lock.
+/// Identifies a lock's holder: node 16, incarnation 16, client 16, acquisition 16 bits. Unique, so
+/// that a client that reads its own tag back holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockTag(pub u64);
 
-/// A table as its owner sees it.
+/// A table, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The leaf.
@@ -41,15 +42,15 @@ pub struct Table {
     pub ver: Ver,
     /// Tag of the leaf's upper fence.
     pub fence: u32,
-    /// The leaf is gone.
-    pub dead: bool,
+    /// The leaf is a tombstone, and this table is closed.
+    pub closed: bool,
     /// Counts the WRITEs of the table.
     pub writes: u32,
     fps: [u8; 128],
     capacity: usize,
 }
 
-/// What a READ of a table shows.
+/// Result of READing a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum View {
     /// A whole table.
@@ -63,7 +64,7 @@ pub enum View {
 impl Table {
     /// An empty table of a leaf.
     pub fn new(leaf: GlobalAddr, ver: Ver, fence: u32, capacity: usize) -> Self {
-        Self { leaf, ver, fence, dead: false, writes: 0, fps: [0; 128], capacity }
+        Self { leaf, ver, fence, closed: false, writes: 0, fps: [0; 128], capacity }
     }
 
     /// The fingerprints.
@@ -100,7 +101,7 @@ impl Table {
     pub fn body(&mut self, id: TableId, out: &mut [u8]) {
         self.writes = self.writes.wrapping_add(1);
         put_u64(out, 0, self.leaf.bits());
-        let flags = u64::from(self.dead);
+        let flags = u64::from(self.closed);
         put_u64(out, 8, u64::from(self.ver.bits()) | flags << 24 | u64::from(self.fence) << 32);
         let fps_end = FPS_AT - BODY_AT + self.capacity;
         out[FPS_AT - BODY_AT..fps_end].copy_from_slice(self.fps());
@@ -123,7 +124,7 @@ impl Table {
         View::Whole(Self {
             leaf: GlobalAddr::from_bits(u64_at(body, 0)),
             ver: Ver::from_bits(meta as u32 & 0xff_ffff),
-            dead: meta >> 24 & 1 == 1,
+            closed: meta >> 24 & 1 == 1,
             fence: (meta >> 32) as u32,
             writes,
             fps,

@@ -1,5 +1,5 @@
-//! A caller drops its operation at every await: what it has posted executes, its locks are given back with what they cover in order,
-//! and nobody else is kept waiting.
+//! A caller drops its operation at every await: verbs in flight execute, its locks are given back
+//! after the recovery of what they cover, and no other client is kept waiting.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,9 +16,9 @@ use crate::scenario::{
 };
 use crate::{in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
 
-/// Somebody of the node has to call maintenance now and then: after this long, ns.
+/// One client of the node has to call maintenance now and then: after this long, ns.
 const TEND_NS: u64 = 100_000;
-/// Nobody waits longer for what a caller has dropped, ns.
+/// No client waits longer for a dropped operation, ns.
 const BOUND_NS: u64 = 50_000_000;
 
 /// Waits for `work`, and drops it instead of polling it more than `polls` times.
@@ -41,7 +41,7 @@ async fn dropped_after<T>(polls: u64, work: impl Future<Output = T>) -> Option<T
 
 type Values = BTreeMap<u64, Option<Vec<u8>>>;
 
-/// Drops the operations of a play when they have been polled so often, all together; true when they came to their end before.
+/// Drops all operations of a script together after this many polls; true when they ended before.
 fn once(script: &Script, node: u16, polls: u64, whole_write: bool) -> bool {
     let scenario = Scenario::new(script, whole_write, polls * 3 + u64::from(node));
     let mut c = scenario.client(node);
@@ -91,7 +91,7 @@ fn once(script: &Script, node: u16, polls: u64, whole_write: bool) -> bool {
                 scenario.complain()(format!("key {k} took {} ns", ep.now() - began));
             }
         }
-        // What is still under way ends.
+        // Verbs in flight end.
         ep.sleep(5_000_000).await;
     });
     let ended = open.is_none();
@@ -179,8 +179,9 @@ fn loads_dropped() {
     }
 }
 
-/// Drops maintenance after so many polls, lets another node count what nobody holds, and has everything brought in order after that:
-/// what a dropped operation has locked is somebody's. What went wrong, or whether maintenance had ended before.
+/// Drops maintenance after this many polls, runs the garbage collection on another node, and
+/// completes all recovery after that: a dropped operation's locked objects are not lost ones.
+/// Returns the error, or whether maintenance had ended before.
 fn counted(script: &Script, polls: u64) -> Result<bool, String> {
     let scenario = Scenario::new(script, false, polls);
     let (mut c, mut other) = (scenario.client(1), scenario.client(0));
@@ -192,13 +193,13 @@ fn counted(script: &Script, polls: u64) -> Result<bool, String> {
     let mut ended = false;
     scenario.run(&mut SeededRandom::new(polls), async {
         ended = dropped_after(polls, perform(&mut c, &Op::Maintain)).await.is_some();
-        // What it has posted ends.
+        // Verbs in flight end.
         other.endpoint().sleep(1_000_000).await;
         other.endpoint().set_timeout(20_000_000);
-        // It may wait in vain for an image that nobody finishes.
+        // The read may wait in vain for an image that no client finishes.
         let found = other.gc().await;
         if found.as_ref().is_ok_and(|found| found.doubly > 0) {
-            scenario.complain()(format!("a census has found {found:?}"));
+            scenario.complain()(format!("a garbage collection has found {found:?}"));
         }
     });
     for cn in [1, 0, 1] {
@@ -211,7 +212,7 @@ fn counted(script: &Script, polls: u64) -> Result<bool, String> {
     Ok(ended)
 }
 
-/// The first number of polls after which something goes wrong.
+/// The first number of polls after which an error shows.
 fn counted_at_every_await(script: &Script) -> (u64, Option<String>) {
     for polls in 1.. {
         match counted(script, polls) {
@@ -223,8 +224,9 @@ fn counted_at_every_await(script: &Script) -> (u64, Option<String>) {
     unreachable!("maintenance ends")
 }
 
-/// A merge is dropped behind its commit, where nothing leads to the dead leaf any more but its lock, and a census comes by. One that
-/// does not look at locks takes the leaf, and so does whoever finishes the merge.
+/// A merge is dropped behind its commit, where only its lock still leads to the tombstone, and a
+/// garbage collection runs. One that ignores locks takes the leaf, and so does the client that
+/// finishes the merge.
 #[test]
 fn a_gc_leaves_what_a_living_node_has_locked() {
     let (runs, wrong) = counted_at_every_await(&merging());

@@ -1,4 +1,4 @@
-//! One verb is late, and the others do meanwhile all that they have to do.
+//! One verb is delayed, and the other clients do all their work meanwhile.
 
 use dmtree_check::scenario::late::{all_late, all_late_after, harmless};
 use dmtree_check::scenario::sweeps::some_of;
@@ -6,7 +6,7 @@ use dmtree_engine::Mutant;
 use dmtree_fabric::sim::{CrashPoint, Place};
 
 use crate::late_scripts::{
-    burying, counted, counting, growing, growing_and_merged, handing_over, handing_over_twice,
+    closing, counted, counting, growing, growing_and_merged, handing_over, handing_over_twice,
     loading, merging, merging_again, merging_inner, moving, moving_again, reading, reading_moved,
     reading_uncached, repairing_a_merge, repairing_a_split, repairing_an_update, split_and_merged,
     splitting, writing,
@@ -36,7 +36,7 @@ fn a_late_gc() {
 fn late_before_memory_is_used_again() {
     harmless(&merging_again());
     harmless(&moving_again());
-    harmless(&burying());
+    harmless(&closing());
 }
 
 #[test]
@@ -71,11 +71,11 @@ fn a_late_reader() {
     harmless(&reading_uncached());
 }
 
-/// A defect, a play that shows it, and where somebody dies first if not everywhere.
+/// A mutant, a script that shows it, and the point where a client dies first if not everywhere.
 type Wanted = (Mutant, fn() -> DelayScenario, Option<CrashPoint>);
 
-/// Teeth: what late verbs are there to find. `DMTREE_MUTANTS=NAME,...` looks for those in every play, or in that of the name
-/// `DMTREE_SCRIPT`.
+/// The mutants that delayed verbs find. `DMTREE_MUTANTS=NAME,...` tries the named ones in every
+/// script, or in that of the name `DMTREE_SCRIPT`.
 #[test]
 fn late_verbs_find_mutants() {
     let scripts: [fn() -> DelayScenario; 22] = [
@@ -97,7 +97,7 @@ fn late_verbs_find_mutants() {
         merging_inner,
         reading,
         reading_moved,
-        burying,
+        closing,
         handing_over_twice,
         reading_uncached,
         growing_and_merged,

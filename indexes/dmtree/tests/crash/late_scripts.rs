@@ -1,4 +1,4 @@
-//! What is done while a verb is late.
+//! Scripts that run while a verb is delayed.
 
 use dmtree_engine::Options;
 
@@ -9,7 +9,7 @@ pub fn load(n: u64, fill: f64) -> (Vec<u64>, f64) {
     ((0..n).map(|n| n * 10).collect(), fill)
 }
 
-/// Inserts of keys that end in `digit`, so that nobody else has them.
+/// Inserts of keys that end in `digit`, which no other client uses.
 pub fn inserts(keys: impl IntoIterator<Item = u64>, digit: u64) -> Vec<Op> {
     keys.into_iter().map(|n| Op::Insert(n * 10 + digit, value(n + 1))).collect()
 }
@@ -44,7 +44,7 @@ pub fn splitting() -> DelayScenario {
     DelayScenario::new(script, others)
 }
 
-/// The new leaf is merged away before the one who made it has added its record.
+/// The new leaf is merged away before the splitting client has added its record.
 pub fn split_and_merged() -> DelayScenario {
     let script = Script {
         name: "split and merged",
@@ -102,14 +102,15 @@ pub fn moving() -> DelayScenario {
     DelayScenario::new(script, others)
 }
 
-/// Found here: a sweep met the old root of a load that had committed, and swung the root word; the load took that for an error.
+/// Regression: a sweep met the old root of a load that had committed, and swung the root word; the
+/// load took that for an error.
 pub fn loading() -> DelayScenario {
     let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
     let script = Script { name: "loading", load: (Vec::new(), 1.0), ops, ..one_leaf() };
     DelayScenario::new(script, vec![Op::Sweep])
 }
 
-/// The one who is late reads while leaves split, merge, and lie where others lay.
+/// The delayed client reads while leaves split, merge, and reuse the addresses of other leaves.
 pub fn reading() -> DelayScenario {
     let options = Options { value_inline_bytes: 64, ..one_leaf().options };
     let script = Script { name: "reading", options, load: load(64, 1.0), ..one_leaf() };
@@ -128,7 +129,8 @@ pub fn reading() -> DelayScenario {
     DelayScenario { reads: true, step: 11, ..DelayScenario::new(script, others) }
 }
 
-/// Found here: what was too short for a table cell at the end of a segment was on nobody's list, and a census took it for lost.
+/// Regression: space too short for a table cell at the end of a segment was on no list, and a
+/// garbage collection took it for lost.
 pub fn reading_moved() -> DelayScenario {
     let script = Script { name: "reading what moves", ..relocating(64) };
     let others = concat(&[
@@ -142,7 +144,7 @@ pub fn reading_moved() -> DelayScenario {
     DelayScenario { reads: true, step: 11, ..DelayScenario::new(script, others) }
 }
 
-/// What was merged away is used again before everything about it has landed.
+/// A merged leaf's address is reused before all WRITEs to it have landed.
 pub fn merging_again() -> DelayScenario {
     let before = deletes((0..96).filter(|n| n % 8 != 0));
     let ops = concat(&[
@@ -154,7 +156,8 @@ pub fn merging_again() -> DelayScenario {
     DelayScenario { step: 3, ..DelayScenario::new(script, inserts(64..70, 3)) }
 }
 
-/// What was moved away from is used again: the right leaf grows twice, the left one takes where the right one lay.
+/// A relocated leaf's address is reused: the right leaf grows twice, the left one takes the right
+/// one's former address.
 pub fn moving_again() -> DelayScenario {
     let ops = concat(&[
         inserts(33..64, 1),
@@ -166,7 +169,8 @@ pub fn moving_again() -> DelayScenario {
     DelayScenario { step: 17, ..DelayScenario::new(script, inserts(8..12, 3)) }
 }
 
-/// A census while somebody's new nodes are under way, and one that is slow itself.
+/// A garbage collection while another client's new nodes are unpublished, and a delayed garbage
+/// collection.
 pub fn counted() -> DelayScenario {
     let others = vec![Op::Gc, Op::Gc];
     DelayScenario::new(Script { name: "counted", ..growing().script }, others)
@@ -183,14 +187,14 @@ pub fn counting() -> DelayScenario {
     DelayScenario { step: 3, ..DelayScenario::new(script, others) }
 }
 
-/// Who repairs what a dead one has left is late; the others go on where he has unlocked.
+/// A client that repairs a dead one's leaf is delayed; the others continue where it has unlocked.
 pub fn repairing(
     name: &'static str,
     load: (Vec<u64>, f64),
     before: Vec<Op>,
     dead: Vec<Op>,
 ) -> DelayScenario {
-    // An insert trusts the table that the repair has built.
+    // An insert relies on the table that the repair has built.
     let ops = concat(&[inserts([3], 1), updates([4]), inserts([30, 33], 1)]);
     let others = concat(&[inserts([2, 3, 30, 33], 3), updates([2, 32]), inserts([1, 34], 3)]);
     let script = Script { name, load, before, ops, compute_nodes: 4, ..one_leaf() };
@@ -207,7 +211,7 @@ pub fn repairing_an_update() -> DelayScenario {
 }
 
 pub fn repairing_a_merge() -> DelayScenario {
-    // What begins the merge is the victim's.
+    // The victim begins the merge.
     let dead = concat(&[deletes((0..64).filter(|n| n % 8 > 4)), vec![Op::Maintain]]);
     let before = deletes((0..64).filter(|n| n % 8 == 1 || n % 8 == 3));
     let mut b = repairing("repairing a merge", load(64, 0.6), before, dead);
@@ -215,7 +219,7 @@ pub fn repairing_a_merge() -> DelayScenario {
     b
 }
 
-/// Tables go to other homes while who writes under their locks is late.
+/// Tables are reassigned to other owners while a client that writes under their locks is delayed.
 pub fn handing_over() -> DelayScenario {
     let ops = concat(&[updates((0..12).map(|n| n * 16)), inserts([3, 60, 120], 1)]);
     let script = Script { name: "handing over", ops, load: load(200, 0.5), ..one_leaf() };
@@ -223,31 +227,33 @@ pub fn handing_over() -> DelayScenario {
     DelayScenario { step: 2, ..DelayScenario::new(script, concat(&[vec![Op::HandOver], more])) }
 }
 
-/// What somebody has merged away is used again by another client of his node, whose verbs are not ordered behind his.
-pub fn burying() -> DelayScenario {
+/// A merged leaf's address is reused by another client of the same node, and their verbs are not
+/// ordered.
+pub fn closing() -> DelayScenario {
     let before = deletes((0..96).filter(|n| n % 8 != 0));
     let script =
-        Script { name: "burying", before, ops: vec![Op::Maintain], ..merging_again().script };
+        Script { name: "closing", before, ops: vec![Op::Maintain], ..merging_again().script };
     let more = (3..8).map(|digit| inserts(0..32, digit)).collect::<Vec<_>>().concat();
     let others = concat(&[vec![Op::Reclaim], more]);
     DelayScenario { twin: true, ..DelayScenario::new(script, others) }
 }
 
-/// Somebody hears late that he has a lock, tables want to move meanwhile, and what he does under the lock is late, too.
+/// A client learns late that it has a lock, tables are to move meanwhile, and its verbs under the
+/// lock are delayed, too.
 pub fn handing_over_twice() -> DelayScenario {
     let ops = inserts((0..12).map(|n| n * 16), 1);
     let script = Script { name: "handing over twice", ops, ..handing_over().script };
     DelayScenario { script, again: 1, step: 1, ..handing_over() }
 }
 
-/// The one who is late has no room for what he reads of inner nodes, and the first child of one moves.
+/// The delayed client has no cache for inner nodes, and the first child of one moves.
 pub fn reading_uncached() -> DelayScenario {
     let moved = reading_moved();
     let script = Script { name: "reading without a cache", cache_bytes: 1 << 11, ..moved.script };
     DelayScenario { script, step: 3, ..moved }
 }
 
-/// An inner node is split, swept, and merged away before the one who made it has added its record.
+/// An inner node is split, swept, and merged away before the splitting client has added its record.
 pub fn growing_and_merged() -> DelayScenario {
     let script = Script { name: "growing and merged", load: load(600, 1.0), ..growing().script };
     let mut others = concat(&[vec![Op::Sweep], deletes((0..256).filter(|n| n % 32 != 1))]);

@@ -1,4 +1,5 @@
-//! A node that does not keep its lease is declared dead while its clients run on: whatever they say is true, or an error.
+//! A node that does not renew its lease is declared dead while its clients run on: every answer of
+//! theirs is true, or an error.
 
 use std::cell::Cell;
 
@@ -9,12 +10,12 @@ use dmtree_parts::RangeIndex;
 use crate::one_leaf;
 use crate::scenario::{Op, PAUSE_NS, Scenario, Script, get, key, perform, value, with_mutant};
 
-/// Who does not keep its lease.
+/// The node that does not renew its lease.
 const SLOW: u16 = 1;
-/// Its reads go on no longer than this, ns.
+/// Its reads continue no longer than this, ns.
 const PATIENCE_NS: u64 = 20_000_000;
 
-/// What the slow one has refused to say, or what it has said that is wrong.
+/// Refusals and wrong answers of the slow node.
 fn reads_behind_the_lease(mutant: Option<Mutant>) -> Result<u32, String> {
     let load = ((0..200).map(|n| n * 10).collect(), 0.5);
     let script = Script { name: "behind the lease", load, ..one_leaf() };
@@ -42,7 +43,7 @@ fn reads_behind_the_lease(mutant: Option<Mutant>) -> Result<u32, String> {
         }
         scenario.settled(&ep, 0, &[SLOW]).await;
         for k in &new {
-            perform(&mut c, &Op::Insert(*k, value(*k))).await.expect("its tables have new homes");
+            perform(&mut c, &Op::Insert(*k, value(*k))).await.expect("its tables have new owners");
         }
         slow.endpoint().set_timeout(PATIENCE_NS);
         for k in script.load.0.iter().chain(&new) {
@@ -56,7 +57,8 @@ fn reads_behind_the_lease(mutant: Option<Mutant>) -> Result<u32, String> {
     scenario.trouble().map_or(Ok(refused.get()), Err)
 }
 
-/// Its own memory, with the tables that it had, answers a fenced node: an absence there is that of before.
+/// A revoked node's own memory, with its former tables, answers it: an absence there is out of
+/// date.
 #[test]
 fn a_fenced_node_says_nothing_old() {
     let refused = reads_behind_the_lease(None).expect("nothing old");

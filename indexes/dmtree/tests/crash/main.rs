@@ -1,5 +1,6 @@
-//! A crash at every verb of every operation, in small trees: nothing acknowledged is lost, reads go on, survivors finish or undo what
-//! the dead have left, and every invariant holds afterwards.
+//! A crash at every verb of every operation, in small trees: nothing acknowledged is lost, reads
+//! continue, survivors finish or undo a dead client's changes, and every invariant holds
+//! afterwards.
 
 #![expect(clippy::disallowed_macros, reason = "what a test has run is told when it is asked for")]
 
@@ -23,7 +24,7 @@ fn everywhere(script: &Script, step: u64) -> Tally {
     tally
 }
 
-/// A survivor that repairs dies, too, at any verb of what it does; the last one finishes.
+/// A survivor dies during its repair, too, at any verb; the last survivor finishes.
 fn two_deaths(script: &Script, steps: (u64, u64)) {
     eprintln!("{}, two deaths: {:?}", script.name, sweeps::two_deaths(script, steps));
 }
@@ -102,7 +103,7 @@ fn split() {
     }
 }
 
-/// Whoever takes the lock of a dead writer over leaves nothing to sweeps that the lock covers.
+/// The client that takes over a dead writer's lock leaves sweeps nothing to repair under that lock.
 fn unswept_split() -> Script {
     Script { swept: false, ..splitting(5) }
 }
@@ -142,15 +143,16 @@ fn inner_merge() {
     everywhere(&inner_merging(), 17);
 }
 
-/// Found by a crash at every verb: a merge of inner nodes had committed, and its owner died before the heir's image was written. Readers
-/// went from the dead node to the heir and back, neither repairing it nor letting tables move: their own node never acknowledged the
-/// death, and was expelled.
+/// Regression, found by a crash at every verb: a merge of inner nodes had committed, and the
+/// merging client died before the successor's image was written. Readers went from the tombstone to
+/// the successor and back, neither repairing it nor letting tables move: their own node never
+/// acknowledged the death, and was expelled.
 #[test]
 fn the_survivors_of_an_inner_merge_stay_members() {
     let (place, how) = (Place::Inside, How::Process);
     let cut =
         Cut { victim: 1, verb: 331, place, how, whole_write: false, seed: 3318, second: None };
-    run(&inner_merging(), cut).expect("nobody else is expelled");
+    run(&inner_merging(), cut).expect("no other node is expelled");
 }
 
 #[test]
@@ -167,8 +169,9 @@ fn two_deaths_around_a_split() {
     two_deaths(&splitting(5), (2, 9));
 }
 
-/// Found here: a reader waited for a torn entry, which its own node's acknowledgement of the writer's death waited for, so that the
-/// table never got a home under whose lock the entry could be repaired. Whoever waits without a lock lets tables move.
+/// Regression: a reader waited for a torn entry. Its own node's acknowledgement of the writer's
+/// death waited for the reader, so the table never got an owner, under its lock the entry could
+/// have been repaired. A client that waits without a lock lets tables move.
 #[test]
 fn two_deaths_around_an_update() {
     let load = ((0..4).map(|n| n * 10).collect(), 1.0);
@@ -198,8 +201,9 @@ fn two_deaths_around_inner_nodes() {
     two_deaths(&script, (5, 11));
 }
 
-/// Found by two deaths: a sweep took the root of an unfinished bulk load, which the only inner node names as its `next`, for a right
-/// sibling without a record, and grew a root with two records of one key.
+/// Regression, found by two deaths: a sweep took the root of an unfinished bulk load, which the
+/// only inner node names as its `next`, for a right sibling without a record, and grew a root with
+/// two records of one key.
 #[test]
 fn a_sweep_meets_an_unfinished_load() {
     let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
@@ -210,7 +214,7 @@ fn a_sweep_meets_an_unfinished_load() {
     run(&script, cut).expect("finished by the last survivor");
 }
 
-/// Teeth: what the crash points are there to find.
+/// The mutants that crash points find.
 #[test]
 fn mutants_are_found() {
     let updates =
@@ -245,8 +249,8 @@ fn mutants_are_found() {
         (Mutant::RelocateBeforeSibling, relocation()),
         (Mutant::RootBeside, inner_splitting()),
     ];
-    // Not known to be found here, and looked for when they are asked for by name.
-    let unvalidated: Vec<(Mutant, Script)> = vec![
+    // Not known to be found here; tried only when asked for by name.
+    let uncertain: Vec<(Mutant, Script)> = vec![
         // A table that never landed is built anew by the next reader or lock holder.
         (Mutant::SplitBeforeTable, splitting(5)),
         (Mutant::UnlockBeforePublish, splitting(5)),
@@ -276,7 +280,7 @@ fn mutants_are_found() {
     let named = |d: Mutant| asked.as_ref().is_some_and(|a| a.split(',').any(|n| n == d.name()));
     let table: Vec<_> = match &asked {
         None => some_of(table).collect(),
-        Some(_) => table.into_iter().chain(unvalidated).filter(|(d, _)| named(*d)).collect(),
+        Some(_) => table.into_iter().chain(uncertain).filter(|(d, _)| named(*d)).collect(),
     };
     let mut missed = Vec::new();
     for (mutant, script) in table {
@@ -291,7 +295,8 @@ fn mutants_are_found() {
     assert!(missed.is_empty(), "{missed:?}");
 }
 
-/// A memory node that is lost fails exactly the operations one of whose verbs goes there, by name and within a deadline.
+/// A lost memory node fails exactly the operations with a verb that goes there, by name and within
+/// a deadline.
 #[test]
 fn a_lost_memory_node_is_named() {
     let load: Vec<u64> = (0..4_800).map(|n| n * 10).collect();
@@ -342,8 +347,8 @@ fn a_lost_memory_node_is_named() {
     assert!(written > 50 && unwritten > 50, "{written} {unwritten}");
 }
 
-/// A node that comes back before its lease has ended is a new one: its former locks are taken over, its former tables built anew, and
-/// its new clients work.
+/// A node that restarts before its lease has ended is a new incarnation: its former locks are taken
+/// over, its former tables built anew, and its new clients work.
 #[test]
 fn a_restart_before_the_lease_ends() {
     for verb in [2, 4, 9, 12, 17] {

@@ -1,6 +1,7 @@
-//! A compute node joins and takes its share of the tables, or hands its tables over and leaves; it, the one that carries the move out,
-//! or another dies at any verb meanwhile. Operations go on within their bounds, the move or the death comes to its end, and every
-//! invariant holds afterwards.
+//! A compute node joins and takes its share of the tables, or hands its tables over and leaves.
+//! Meanwhile it, the node that carries the move out, or another one dies at any verb. Operations
+//! continue within their bounds, the move or the death is handled completely, and every invariant
+//! holds afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,16 +23,16 @@ use crate::scenario::{
     one_holder, perform, value,
 };
 
-/// Who looks on, and works all the time.
+/// Watches, and works all the time.
 const WATCHER: u16 = 0;
-/// Who joins or leaves.
+/// Joins or leaves.
 const MOVER: u16 = 1;
-/// Whose keeper looks so often that it carries the move out.
+/// Its membership agent polls so often that it carries the move out.
 const CLAIMANT: u16 = 2;
-/// Whose tables move, too.
+/// Its tables move, too.
 const OTHER: u16 = 3;
 /// Longest time that a death and a move take together, ns.
-const SETTLED_NS: u64 = 3_000_000_000;
+const HANDLED_NS: u64 = 3_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Move {
@@ -39,7 +40,7 @@ enum Move {
     Leave,
 }
 
-/// Who dies where.
+/// The crash: node and verb.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     victim: u16,
@@ -59,7 +60,8 @@ fn arm(scenario: &Scenario, cut: Cut) {
     scenario.fabric.crash_at(victim, CrashPoint { verb, place }, cut.how).expect("known");
 }
 
-/// The mover's next life: when its keeper has joined, it takes its share, and works.
+/// The mover's next incarnation: when its membership agent has joined, it takes its share, and
+/// works.
 async fn join(scenario: &Scenario, slot: u32, node: Arc<DmNode>) -> Result<(), Error> {
     let (pool, ep) = (scenario.pool(MOVER), scenario.endpoint(MOVER, slot));
     let mut c = DmTree::new(ep.clone(), node);
@@ -70,7 +72,7 @@ async fn join(scenario: &Scenario, slot: u32, node: Arc<DmNode>) -> Result<(), E
     perform(&mut c, &Op::Put(5, value(5))).await
 }
 
-/// The mover hands its tables over and goes.
+/// The mover hands its tables over and leaves.
 async fn leave(scenario: &Scenario, slot: u32) -> Result<(), Error> {
     let (pool, ep) = (scenario.pool(MOVER), scenario.endpoint(MOVER, slot));
     ep.set_timeout(5_000_000);
@@ -81,7 +83,7 @@ async fn leave(scenario: &Scenario, slot: u32) -> Result<(), Error> {
     pool.leave(&ep).await
 }
 
-/// Writes and reads all the time; nobody else writes.
+/// Writes and reads all the time; no other client writes.
 async fn work(scenario: &Scenario, c: &mut DmTree, stop: &Cell<bool>) -> BTreeMap<u64, Vec<u8>> {
     let keys = script().load.0;
     let mut sure: BTreeMap<u64, Vec<u8>> = keys.iter().map(|k| (*k, value(*k))).collect();
@@ -114,13 +116,13 @@ async fn work(scenario: &Scenario, c: &mut DmTree, stop: &Cell<bool>) -> BTreeMa
     sure
 }
 
-/// Nothing of a death or a move is left to be done, as the watcher knows it.
-async fn settled(scenario: &Scenario, ep: &Endpoint, ready: impl Fn() -> bool) {
+/// No step of a death or a move is left, as the watcher knows it.
+async fn wait_until_handled(scenario: &Scenario, ep: &Endpoint, ready: impl Fn() -> bool) {
     let began = ep.now();
     while !(ready() && scenario.pool(WATCHER).is_settled()) && scenario.trouble().is_none() {
-        if ep.now() > began + SETTLED_NS {
+        if ep.now() > began + HANDLED_NS {
             scenario.complain()(format!(
-                "not settled: {:?}",
+                "not handled: {:?}",
                 scenario.test_cluster.cluster.judge()
             ));
         }
@@ -128,7 +130,7 @@ async fn settled(scenario: &Scenario, ep: &Endpoint, ready: impl Fn() -> bool) {
     }
 }
 
-/// One run: whether the victim died, or what went wrong.
+/// One run: whether the victim died, or the error.
 fn once(what: Move, cut: Cut) -> Result<bool, String> {
     let scenario = Rc::new(Scenario::new(&script(), cut.seed.is_multiple_of(2), cut.seed));
     let mut c = scenario.client(WATCHER);
@@ -186,7 +188,7 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
             Move::Join => {
                 let mover = NodeId::compute(MOVER);
                 scenario.fabric.crash(mover, How::Process).expect("known");
-                settled(&scenario, &ep, || gone(MOVER, 1)).await;
+                wait_until_handled(&scenario, &ep, || gone(MOVER, 1)).await;
                 scenario.fabric.restart(mover).expect("down");
                 node.replace(Some(
                     scenario.test_cluster.revive(usize::from(MOVER)).expect("restarted"),
@@ -198,12 +200,12 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
         go.set(true);
         [slot, membership_agent].into_iter().for_each(|slot| scenario.wake(slot));
         let dead = || scenario.fabric.is_down(NodeId::compute(cut.victim));
-        settled(&scenario, &ep, || ended.get() || dead()).await;
+        wait_until_handled(&scenario, &ep, || ended.get() || dead()).await;
         died.set(dead());
         scenario.fabric.spare(NodeId::compute(cut.victim));
-        // Nobody is kept from joining or leaving by somebody else's death.
+        // Another node's death keeps no node from joining or leaving.
         let moves_on = !died.get() || cut.victim != MOVER;
-        settled(&scenario, &ep, || {
+        wait_until_handled(&scenario, &ep, || {
             (ended.get() || !moves_on)
                 && (!died.get() || gone(cut.victim, if moves_on { 1 } else { mover_generation }))
                 && (what == Move::Join || gone(MOVER, 1))
@@ -231,7 +233,7 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
     Ok(died.get())
 }
 
-/// Every key has what was acknowledged last, every invariant holds, and nothing is lost.
+/// Every key has the value acknowledged last, every invariant holds, and nothing is lost.
 fn in_the_end(
     scenario: &Scenario,
     sure: &BTreeMap<u64, Vec<u8>>,
@@ -252,7 +254,7 @@ fn in_the_end(
     one_holder(scenario, &mut c)
 }
 
-/// Each of the nodes that have to do with it dies at every `step`-th of its verbs.
+/// Each of the nodes involved dies at every `step`-th of its verbs.
 fn at_every_verb(what: Move, step: u64) {
     let step = every(step);
     for victim in [MOVER, CLAIMANT, OTHER] {

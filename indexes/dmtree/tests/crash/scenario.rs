@@ -1,4 +1,4 @@
-//! The common scene, with DMTree in it.
+//! The common scenario, for DMTree.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ pub fn script(name: &'static str) -> Script {
     Script { unmet: Some("inner lock"), ..Script::new(name, options) }
 }
 
-/// The same with something wrong on purpose.
+/// The same with a mutant enabled.
 pub fn with_mutant(script: Script, mutant: Mutant) -> Script {
     Script { enable: Some(Rc::new(move |node| node.set_mutants(&[mutant]))), ..script }
 }

@@ -1,5 +1,6 @@
-//! DMTree on a fabric that does everything the contract allows, drawn from seeds: every history is linearizable, everything ends
-//! when the fabric behaves again, and afterwards every invariant holds.
+//! DMTree on a fabric that does everything the contract allows, drawn from seeds: every history is
+//! linearizable, everything ends when the fabric behaves again, and afterwards every invariant
+//! holds.
 
 use dmtree_check::case::{Case, Draw, Drawn};
 use dmtree_check::fault::NodeFaultSet;

@@ -1,4 +1,5 @@
-//! DMTree on nodes that are apart and share nothing but TCP connections: the conformance suite, and the same verbs as in one process.
+//! DMTree on nodes that are apart and share nothing but TCP connections: the conformance suite, and
+//! the same verbs as in one process.
 
 use dmtree_check::conformance::{self, Keys};
 use dmtree_check::test_cluster::TestCluster;
@@ -38,7 +39,7 @@ fn fill_and_empty_a_small_tree() {
     conformance::fill_and_empty(&test_cluster(&pool(1, 2), &o), Keys::Hashed24, 2_000, false);
 }
 
-/// What one client counts for the same operations.
+/// One client's counts for the same operations.
 fn counts(test_cluster: &TestCluster<DmTree>) -> Vec<Snapshot> {
     let mut c = test_cluster.client(0).expect("a member");
     let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();

@@ -1,5 +1,6 @@
-//! What operations cost, exactly: verbs, bytes and round trips do not depend on the machine. The figures are those of DESIGN.md
-//! section 7, at the published geometry (24-byte keys, 8-byte values, 32 slots), warm and uncontended.
+//! The cost of operations, exactly: verbs, bytes and round trips do not depend on the machine. The
+//! figures are those of DESIGN.md section 7, at the published geometry (24-byte keys, 8-byte
+//! values, 32 slots), warm and uncontended.
 
 use dmtree_check::conformance::Keys;
 use dmtree_check::rng::Rng;
@@ -29,7 +30,8 @@ fn warm(o: &Options) -> (TestCluster<DmTree>, Client<DmTree>) {
     let test_cluster = test_cluster(o);
     let mut c = test_cluster.client(0).expect("attach");
     c.load((0..N).map(|n| (key(n), n.to_le_bytes().to_vec())).collect(), false, 0.7).expect("load");
-    // A key's own bucket of the mirror is filled by a first read of an absent neighbour or by a confirmation.
+    // A key's own bucket of the mirror is filled by a first read of an absent neighbour or by a
+    // confirmation.
     for n in 0..N {
         assert!(c.get(&key(n)).expect("get").is_some());
     }
@@ -166,7 +168,8 @@ fn several_reads_and_writes_together() {
     assert!(t.counts.round_trips <= 40, "64 puts: {} round trips", t.counts.round_trips);
 }
 
-/// Digest 8.5 #22: an old mirror costs a look at its home, never a READ of an inner node.
+/// Digest 8.5 #22: a stale mirror costs a probe of the table's owner, never a READ of an inner
+/// node.
 #[test]
 fn an_old_mirror_costs_no_inner_read() {
     let (test_cluster, mut reader) = warm(&Options::default());
@@ -185,7 +188,8 @@ fn an_old_mirror_costs_no_inner_read() {
     for n in plain {
         assert!(reader.get(&key(n)).expect("get").is_some());
         let c = reader.take_counts().total(&[OpKind::Get]).counts;
-        // A split of the same leaf by a later insert does need a fresh inner node; few leaves are hit twice.
+        // A split of the same leaf by a later insert does need a fresh inner node; few leaves are
+        // hit twice.
         inner += u64::from(c.mn.bytes_read > 200);
     }
     assert!(inner <= 40, "{inner} of 500 reads fetched an inner node");

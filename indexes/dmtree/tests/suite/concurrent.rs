@@ -33,7 +33,7 @@ fn test_cluster(knobs: Knobs, o: &Options) -> TestCluster<DmTree> {
     TestCluster::new(&pool, 4 << 20, o).expect("a pool and an index")
 }
 
-/// Uniform and unfair schedules in turn.
+/// Alternates uniform and unfair schedules.
 fn policy(seed: u64) -> Box<dyn Policy> {
     if seed.is_multiple_of(2) {
         Box::new(SeededRandom::new(seed))
@@ -117,7 +117,7 @@ fn interleaved_with_every_combination_of_switches() {
     }
 }
 
-/// Splits and merges under the feet of readers: many keys, small leaves.
+/// Splits and merges under concurrent readers: many keys, small leaves.
 #[test]
 fn interleaved_structure_changes() {
     for seed in seeds(100, 40) {
@@ -136,8 +136,9 @@ fn interleaved_structure_changes() {
     }
 }
 
-/// Filled and emptied in waves: leaves split and merge all the time under readers and scans. (Found here: a scan repeated keys
-/// when the leaf that covers its cursor had meanwhile taken over its left neighbour's range.)
+/// Filled and emptied in waves: leaves split and merge all the time under readers and scans.
+/// (Regression: a scan repeated keys when the leaf that covers its cursor had meanwhile taken over
+/// its left neighbour's range.)
 #[test]
 fn interleaved_waves() {
     for seed in seeds(2_000, 30) {
@@ -157,8 +158,8 @@ fn interleaved_waves() {
     }
 }
 
-/// Threads really tear images. (Found here: a key deleted from one slot and inserted into another while a scan sampled the leaf
-/// was returned twice.)
+/// Threads really tear images. (Regression: a key deleted from one slot and inserted into another
+/// while a scan sampled the leaf was returned twice.)
 #[test]
 fn real_threads_on_few_keys() {
     for seed in seeds(0, 6) {

@@ -1,5 +1,6 @@
-//! The defects of the published prototype that can be reached without a crash, by their numbers in the digest of the artifact
-//! (sections 8.1, 8.3 and 8.5), each with a test that would catch it. Some live beside the code they are about:
+//! The defects of the published prototype that can be reached without a crash, by their numbers in
+//! the digest of the artifact (sections 8.1, 8.3 and 8.5), each with a test that would catch it.
+//! Some live beside the code they are about:
 //!
 //! | defect | test |
 //! |---|---|
@@ -38,7 +39,7 @@ fn test_cluster(pool: &PoolOptions, o: &Options) -> TestCluster<DmTree> {
     TestCluster::new(pool, 4 << 20, o).expect("a pool and an index")
 }
 
-/// Uniform and unfair schedules in turn.
+/// Alternates uniform and unfair schedules.
 fn policy(seed: u64) -> Box<dyn Policy> {
     if seed.is_multiple_of(2) {
         Box::new(SeededRandom::new(seed))
@@ -60,8 +61,8 @@ fn fill(c: &mut Client<DmTree>, keys: Keys, range: std::ops::Range<u64>) {
     }
 }
 
-/// 8.1 #3 and #4: readers and scanners of leaves that split and merge under them see whole entries, no key twice, none missing.
-/// Values beyond a line make torn entries likely.
+/// 8.1 #3 and #4: readers and scanners of leaves that split and merge under them see whole entries,
+/// no key twice, none missing. Values beyond a line make torn entries likely.
 #[test]
 fn readers_beside_splits_and_merges() {
     for seed in 0..12 {
@@ -83,7 +84,8 @@ fn readers_beside_splits_and_merges() {
     }
 }
 
-/// 8.1 #8: a node reached by a right hop is cached under its own fence and address, so that the next access is right at once.
+/// 8.1 #8: a node reached by a right hop is cached under its own fence and address, so that the
+/// next access is right at once.
 #[test]
 fn a_right_hop_caches_the_node_under_its_own_name() {
     let o = Options { fanout: 8, ..Options::default() };
@@ -94,7 +96,7 @@ fn a_right_hop_caches_the_node_under_its_own_name() {
     for n in 0..100 {
         assert!(b.get(&Keys::Ascending.key(n)).expect("get").is_some());
     }
-    // Many inner splits that node 1 has not seen: it hops right from what it has cached.
+    // Many inner splits that node 1 has not seen: it hops right from its cached nodes.
     fill(&mut a, Keys::Ascending, 100..6_000);
     for n in 0..6_000 {
         assert!(b.get(&Keys::Ascending.key(n)).expect("get").is_some(), "key {n}");
@@ -130,8 +132,9 @@ fn roots_change_under_several_clients() {
     }
 }
 
-/// 8.2, "not safe after all": a key that a scan has returned is never absent for a get that begins later. The history check
-/// treats a scan as reads inside its interval, so this is a run with many scans and inserts.
+/// 8.2, "not safe after all": a key that a scan has returned is never absent for a get that begins
+/// later. The history check treats a scan as reads inside its interval, so this is a run with many
+/// scans and inserts.
 #[test]
 fn what_a_scan_has_shown_a_get_finds() {
     for seed in 0..20 {
@@ -152,15 +155,15 @@ fn what_a_scan_has_shown_a_get_finds() {
     }
 }
 
-/// 8.3 #10 and #16: a lock that nobody gives back ends writes with an error at the deadline, which says what was waited for;
-/// reads go on.
+/// 8.3 #10 and #16: a lock that no client gives back ends writes with an error at the deadline,
+/// which says what was waited for; reads continue.
 #[test]
 fn a_lost_lock_ends_in_an_error_and_readers_go_on() {
     let o = Options { timeout_ms: 50, ..Options::default() };
     let test_cluster = test_cluster(&pool(), &o);
     let mut c = test_cluster.client(0).expect("attach");
     fill(&mut c, Keys::Hashed24, 0..10);
-    // Somebody who died held the lock of the only leaf.
+    // A dead client held the lock of the only leaf.
     let cluster = &test_cluster.cluster;
     let node = cluster.compute_node(0).expect("node");
     let ep = node.endpoint(1 << 20).expect("endpoint");
@@ -177,7 +180,8 @@ fn a_lost_lock_ends_in_an_error_and_readers_go_on() {
     assert_eq!(scan_all(&mut c, &everything(100)).len(), 10);
 }
 
-/// Sets the lock word of the first cells of both compute nodes' regions, wherever a table has been written.
+/// Sets the lock word of the first cells of both compute nodes' regions, wherever a table has been
+/// written.
 fn hold_every_table_lock(test_cluster: &TestCluster<DmTree>, ep: &dmtree_fabric::Endpoint) -> u64 {
     let mut held = 0;
     for cn in 0..2 {
@@ -196,8 +200,8 @@ fn hold_every_table_lock(test_cluster: &TestCluster<DmTree>, ep: &dmtree_fabric:
     held
 }
 
-/// 8.3 #11: when a split is acknowledged its parent record is there: another node's cold client finds every key in one descent,
-/// without walking right at the leaf level.
+/// 8.3 #11: when a split is acknowledged its parent record is there: another node's cold client
+/// finds every key in one descent, without walking right at the leaf level.
 #[test]
 fn a_split_is_published_before_it_is_acknowledged() {
     let test_cluster = test_cluster(&pool(), &Options { fanout: 8, ..Options::default() });
@@ -211,8 +215,8 @@ fn a_split_is_published_before_it_is_acknowledged() {
     }
 }
 
-/// 8.5 #24 and #26: a full memory node ends writes with an error that says so; everything stored stays readable and deletable,
-/// and what is deleted makes room again.
+/// 8.5 #24 and #26: a full memory node ends writes with an error that says so; everything stored
+/// stays readable and deletable, and deletes make room again.
 #[test]
 fn a_full_memory_node() {
     let small = PoolOptions { memory_bytes_per_node: 1 << 20, ..pool() };
@@ -263,7 +267,8 @@ fn a_full_memory_node() {
     }
 }
 
-/// A node that fills up in the middle of splits of every kind: whatever the moment, nothing is lost or half done.
+/// A node that fills up in the middle of splits of every kind: whatever the moment, nothing is lost
+/// or half done.
 #[test]
 fn full_at_every_moment() {
     for extra in 0..24u64 {
@@ -306,8 +311,8 @@ fn full_at_every_moment() {
     }
 }
 
-/// 8.5 #25 and adaptive capacity: while the cache is short of room leaves grow instead of splitting; the emptied ones leave the
-/// sibling chain and their memory is used again.
+/// 8.5 #25 and adaptive capacity: while the cache is short of room leaves grow instead of
+/// splitting; the emptied ones leave the sibling chain and their memory is used again.
 #[test]
 fn adaptive_capacity_leaves_no_empty_leaves_behind() {
     let o = Options { fanout: 8, ..Options::default() };
@@ -322,14 +327,15 @@ fn adaptive_capacity_leaves_no_empty_leaves_behind() {
         }
     }
     c.maintain().expect("maintain");
-    let shape = c.walk().expect("every invariant holds, no dead leaf is linked");
+    let shape = c.walk().expect("every invariant holds, no tombstone is linked");
     assert_eq!(shape.keys, 4_000);
     assert!(shape.leaves.iter().any(|(capacity, _)| *capacity == 128), "{:?}", shape.leaves);
     assert_eq!(shape.fill.first().copied().unwrap_or(0), 0, "no empty leaves: {:?}", shape.fill);
 }
 
-/// Keys that descend split the leftmost leaf and the leftmost inner node again and again: their ranges wear out (255 changes a
-/// life). The leaf is relocated each time, the inner node's counter wraps.
+/// Descending keys split the leftmost leaf and the leftmost inner node again and again: their
+/// ranges wear out (255 changes in a generation). The leaf is relocated each time, the inner node's
+/// counter wraps.
 #[test]
 fn descending_keys_wear_out_ranges() {
     let o = Options { fanout: 8, ..Options::default() };
@@ -352,8 +358,8 @@ fn descending_keys_wear_out_ranges() {
     }
 }
 
-/// Dead leaves of one chain are unlinked in any order. (Found in review: the second of two relocations of one range, unlinked
-/// first, left the left sibling naming freed memory.)
+/// Tombstones of one chain are unlinked in any order. (Found in review: the second of two
+/// relocations of one range, unlinked first, left the left sibling naming freed memory.)
 #[test]
 fn relocated_twice_unlinked_in_any_order() {
     let o = Options { fanout: 8, ..Options::default() };

@@ -1,4 +1,5 @@
-//! A caller that leads a group of writers drops its operation before it has done anything for them.
+//! The leading caller of a group of writers drops its operation before it has done anything for the
+//! group.
 
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
@@ -13,7 +14,7 @@ fn poll<F: Future + Unpin>(f: &mut F) -> Poll<F::Output> {
     std::pin::Pin::new(f).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Its members write alone: they get the outcomes of their own writes, and what they wrote is there.
+/// The members write alone: they get the outcomes of their own writes, and their values are stored.
 #[test]
 fn the_members_of_a_group_go_alone() {
     dmtree_fabric::mark::set_on(true);
@@ -38,5 +39,5 @@ fn the_members_of_a_group_go_alone() {
         assert_eq!(out, b"the member's");
         alone = Mark::reached().iter().find(|(m, _)| m.contains("go alone")).map_or(0, |(_, n)| *n);
     }
-    assert!(alone > 0, "nobody has joined");
+    assert!(alone > 0, "no operation has joined");
 }

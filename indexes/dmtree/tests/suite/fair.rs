@@ -1,5 +1,5 @@
-//! Compute nodes that want one lock get it about as often as each other, wherever its table is
-//! homed.
+//! Compute nodes that want one lock get it about as often as each other, whichever node owns its
+//! table.
 #![expect(clippy::disallowed_methods, reason = "threads of two nodes in real time")]
 
 use std::io::{BufRead, BufReader, Write as _};
@@ -24,8 +24,8 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("a counter"))
 }
 
-/// Adds to counters by compare-and-set from threads of all nodes that are here, until it is over:
-/// how often each succeeded.
+/// Adds to counters by compare-and-set from threads of all local nodes until the end; returns how
+/// often each succeeded.
 fn additions(
     test_cluster: &TestCluster<DmTree>,
     threads: u64,
@@ -65,13 +65,13 @@ fn make_counters(test_cluster: &TestCluster<DmTree>) {
     }
 }
 
-/// What all counters have come to.
+/// The sum of all counters.
 fn total(test_cluster: &TestCluster<DmTree>) -> u64 {
     let mut c = test_cluster.client(0).expect("attach");
     (0..COUNTERS).map(|n| number(&c.get(&key(n)).expect("get").expect("there"))).sum()
 }
 
-/// Nobody has less than a quarter of its share.
+/// No node has less than a quarter of its share.
 #[expect(clippy::disallowed_macros, reason = "what was measured")]
 fn judge(done: &[u64]) {
     println!("additions by node: {done:?}");
@@ -97,11 +97,11 @@ fn two_nodes_add_to_counters_about_as_often() {
     judge(&done);
 }
 
-/// Says to the process of a test where the pool's first memory node listens.
+/// Tells the process of a test where the pool's first memory node listens.
 const FIRST: &str = "DMTREE_FAIR_FIRST";
 /// Threads of a process.
 const THREADS: u64 = 32;
-/// How long they add.
+/// Duration of the additions.
 const ADDS_FOR: Duration = Duration::from_secs(3);
 
 fn cluster(first: &str) -> Cluster {
@@ -111,7 +111,7 @@ fn cluster(first: &str) -> Cluster {
         .expect("joins")
 }
 
-/// Another process: adds when it is told to, and says how often it has succeeded. Does nothing by
+/// Another process: adds when told to, and reports how often it has succeeded. Does nothing by
 /// itself.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "what the test that has started it reads")]
@@ -142,7 +142,7 @@ fn process(first: &str) -> (Child, impl FnMut(&str) -> String + use<>) {
     (child, line)
 }
 
-/// One of them is the home of the table, and takes its lock without a way to go.
+/// One of the nodes owns the table, and takes its lock without a network hop.
 #[test]
 fn two_processes_add_to_counters_about_as_often() {
     let pool =

@@ -1,4 +1,4 @@
-//! Shares of a leaf's lock in virtual time: nothing but the rule decides who has it.
+//! Shares of a leaf's lock in virtual time: the rule alone decides which node has it.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -26,7 +26,8 @@ fn test_cluster(profile: &str, nodes: usize) -> TestCluster<DmTree> {
     };
     let profile = Profile::named(profile).expect("a profile");
     let (test_cluster, fabric) =
-        TestCluster::simulated(&profile, 1, &pool, 8 << 20, &Options::default()).expect("a bed");
+        TestCluster::simulated(&profile, 1, &pool, 8 << 20, &Options::default())
+            .expect("a test cluster");
     let mut c = test_cluster.client(0).expect("attach");
     for (cn, n) in (0..nodes).flat_map(|cn| (0..CLIENTS).map(move |n| (cn, n))) {
         c.write(&key(cn, n), Write::Insert(b"0")).expect("room");
@@ -57,8 +58,8 @@ fn run<F: Future<Output = ()>>(
     worker.run(&mut Fifo).expect("every client ends");
 }
 
-/// How often the clients of each node have written, all at once, in `for_ns`. The first node is the
-/// home of the table.
+/// How often the clients of each node have written, all at once, in `for_ns`. The first node owns
+/// the table.
 fn shares(profile: &str, clients: &[usize], for_ns: u64) -> Vec<u64> {
     let test_cluster = test_cluster(profile, clients.len());
     let done: Vec<_> = clients.iter().map(|_| Cell::new(0)).collect();
@@ -116,7 +117,7 @@ async fn until<T>(ep: &Endpoint, end: u64, f: impl Future<Output = T>) -> Option
     .await
 }
 
-/// Clients of another node give up while they wait, and nobody takes their node's stamp back.
+/// Clients of another node give up while they wait, and no client clears their node's stamp.
 #[test]
 fn a_waiter_that_has_gone_stops_a_node_once_and_for_a_bounded_time() {
     let mut long = 0;
@@ -136,7 +137,7 @@ fn a_waiter_that_has_gone_stops_a_node_once_and_for_a_bounded_time() {
                         gaps.borrow_mut().push(ep.now() - last);
                         last = ep.now();
                     } else if until(&ep, gone, write).await.is_none() {
-                        // What was dropped under the lock is repaired.
+                        // The recovery after a drop under the lock.
                         for _ in 0..20 {
                             ep.sleep(20_000).await;
                             client.maintain().await.expect("works");

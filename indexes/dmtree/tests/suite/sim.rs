@@ -50,7 +50,7 @@ fn linearizable_in_virtual_time() {
     }
 }
 
-/// Nothing but the seed goes into a run: not what ran before in this process.
+/// A run depends on its seed alone, not on earlier runs in this process.
 #[test]
 fn a_seed_replays() {
     let first = run("dmtree-artifact-100g", 3);
@@ -59,8 +59,8 @@ fn a_seed_replays() {
     assert_ne!(run("dmtree-artifact-100g", 5), first);
 }
 
-/// What is not charged is free in the simulator and looks fast: every stage is charged by some operation, and each operation by
-/// the stages that it goes through.
+/// A step without a charge is free in the simulator and looks fast: every stage is charged by some
+/// operation, and each operation charges the stages that it goes through.
 #[test]
 fn every_stage_is_charged() {
     let (test_cluster, fabric) = test_cluster("dmtree-artifact-100g", 1);
@@ -99,7 +99,7 @@ fn every_stage_is_charged() {
     assert!(insert.contains(&NodeImage) && insert.contains(&CacheFill), "{insert:?}");
 }
 
-/// The rows of a breakdown add up to what the operations took.
+/// The rows of a breakdown add up to the time of the operations.
 #[test]
 fn steps_add_up_to_latency() {
     let (test_cluster, fabric) = test_cluster("dmtree-artifact-100g", 1);
@@ -142,9 +142,10 @@ fn steps_add_up_to_latency() {
     worker.run(&mut Fifo).unwrap();
 }
 
-/// Groups of writers once had room for 64 members, and one more group could wait. Of 288 clients of a compute node, most of whom
-/// wait for the hottest key, the others then queued for its leaf one by one, each for a lock of its own: zipfian updates fell to
-/// a seventh. However many want one key, two groups serve them.
+/// Regression: groups of writers had room for 64 members, and one more group could wait. Of 288
+/// clients of a compute node, most waiting for the hottest key, the others then queued for its leaf
+/// one by one, each for a lock of its own: zipfian updates fell to a seventh. However many clients
+/// want one key, two groups serve them.
 #[test]
 fn any_number_of_writers_share_a_hot_key() {
     let (test_cluster, fabric) = test_cluster("dmtree-artifact-100g", 1);

@@ -1,4 +1,5 @@
-//! Tables that have come to a new home are unbuilt there: readers cost what they should again, without a single write.
+//! Reassigned tables are unbuilt at their new owner: readers alone bring their cost back to normal,
+//! without a single write.
 
 use dmtree_check::conformance::Keys;
 use dmtree_check::test_cluster::{Client, TestCluster};
@@ -13,7 +14,7 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-/// Two compute nodes whose leases hold as long as the test runs.
+/// Two compute nodes with leases that hold as long as the test runs.
 fn test_cluster() -> TestCluster<DmTree> {
     let pool =
         PoolOptions { compute_nodes: 2, memory_bytes_per_node: 32 << 20, ..PoolOptions::default() };
@@ -34,7 +35,7 @@ fn run<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> T {
     ep.core().block_on(ep.slot(), f).expect("works")
 }
 
-/// The first node hands its tables over to the second one, and goes.
+/// The first node hands its tables over to the second one, and leaves.
 fn first_leaves(test_cluster: &TestCluster<DmTree>) {
     let nodes = [0, 1].map(|i| test_cluster.cluster.compute_node(i).expect("exists"));
     let eps = [0, 1].map(|i: usize| nodes[i].endpoint(0).expect("a member"));

@@ -1,4 +1,27 @@
-//! Recovery without tables: abandoned lock words, and slots that a dead writer has torn.
+//! Recovery in lock-word mode: abandoned lock words, and slots that a dead writer has torn.
+//!
+//! - *A plain tag.* Its holder changed one entry at most, by WRITEs in one chain. The word is freed
+//!   by `CAS tag->0` and nothing else: a torn slot refuses every image of the leaf until the next
+//!   holder repairs it (`repair_slots`), or a reader that waits for the image does so. The word
+//!   does not name the leaf, so the client that frees it could not repair it.
+//! - *A changing tag.* It names a leaf with an announced change. The word is taken over by another
+//!   changing tag of the same leaf, and `recover_leaf.rs` repairs the leaf as it does with a table:
+//!   split, merge, relocation and load have the same steps and the same commit words.
+//!
+//! A torn slot is restored from the shadow when its word0 is the old or the new one; otherwise it
+//! was an insert that was never acknowledged, and it is freed. P holds: an acknowledged entry was
+//! written whole before its release.
+//!
+//! One word serves many leaves. The take-over of a changing tag therefore covers only the leaf that
+//! the tag names; a tombstone's word counts as this tombstone's only while the tag names it.
+//!
+//! After a death one node walks all lock words and recovers those of dead clients
+//! (`sweep_lock_words`); a word that needs lost memory for its repair is passed over. Without that
+//! sweep a leaf with no further writers would stay locked.
+//!
+//! A crash during a take-over leaves a changing tag of the same leaf, and the next client repeats
+//! the recovery. A crash after the freeing of a plain tag leaves at most the torn slot that was
+//! there before.
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
 
@@ -10,9 +33,9 @@ use crate::mutants::Mutant;
 use crate::recover_leaf::from_shadow;
 
 impl DmTree {
-    /// A lock word whose holder does nothing any more: what it hides is repaired, and the word is free again, unless it changes
-    /// meanwhile.
-    pub(crate) async fn recover_word(&self, at: GlobalAddr, was: u64) -> Result<()> {
+    /// An abandoned lock word: what it hides is repaired, and the word is free again, unless it
+    /// changes meanwhile.
+    pub(crate) async fn recover_lock_word(&self, at: GlobalAddr, was: u64) -> Result<()> {
         let tag = LockTag(was);
         if !tag.is_changing() || self.node.has(Mutant::WordForgetsChange) {
             self.check_lease()?;
@@ -34,8 +57,9 @@ impl DmTree {
         Box::pin(self.recover_leaf(&route, at, was)).await.map(|_| ())
     }
 
-    /// Makes somebody's lock ours, as one for a change of the same leaf; `None` when it is not his any more.
-    pub(crate) async fn take_word_over(
+    /// Takes over an abandoned lock word, as one for a change of the same leaf; `None` if the lock
+    /// word has changed.
+    pub(crate) async fn take_over_lock_word(
         &self,
         route: &Route,
         at: GlobalAddr,
@@ -62,25 +86,25 @@ impl DmTree {
         }
     }
 
-    /// A merge is finished: the lock of the leaf that went into another, if it is still the dead one's.
-    pub(crate) async fn finish_merged_word(&self, route: &Route) -> Result<()> {
-        let word = self.words().await?.at.by_place(route.leaf)?;
+    /// A merge is finished: frees the lock of the tombstone, if it is still the dead client's.
+    pub(crate) async fn finish_merged_lock_word(&self, route: &Route) -> Result<()> {
+        let word = self.lock_words().await?.at.by_place(route.leaf)?;
         let was = self.ep.cas(word.at, 0, 0).await?;
         let changing = LockTag(was).is_changing() && self.node.is_abandoned_at(was, word.at);
         if !changing || self.named_by(word.at, LockTag(was)).await? != route.leaf {
             return Ok(());
         }
-        if let Some(tag) = self.take_word_over(route, word.at, was).await?
-            && self.close_word(word.at, tag).await?
+        if let Some(tag) = self.take_over_lock_word(route, word.at, was).await?
+            && self.close_by_lock_word(word.at, tag).await?
         {
             self.retire_leaf(route);
         }
         Ok(())
     }
 
-    /// Whether no change of a dead leaf is under way. That of a dead node is finished.
+    /// Whether no change of a tombstone is in progress. A dead client's change is finished.
     pub(crate) async fn is_unchanged(&self, route: &Route) -> Result<bool> {
-        let word = self.words().await?.at.by_place(route.leaf)?;
+        let word = self.lock_words().await?.at.by_place(route.leaf)?;
         let was = self.ep.cas(word.at, 0, 0).await?;
         let changes = was != 0 && LockTag(was).is_changing();
         if !changes || self.named_by(word.at, LockTag(was)).await? != route.leaf {
@@ -88,25 +112,25 @@ impl DmTree {
         }
         if self.node.is_abandoned_at(was, word.at) {
             Mark::GcLock.hit();
-            self.recover_word(word.at, was).await?;
+            self.recover_lock_word(word.at, was).await?;
         }
         Ok(false)
     }
 
-    /// A reader has looked at a torn leaf for long, or a sweep passes by. (A leaf that no record names may be somebody's who has not
-    /// published it: it is left alone.)
-    pub(crate) async fn help_by_word(&self, route: &Route) -> Result<()> {
-        let word = self.words().await?.at.by_place(route.leaf)?;
+    /// A reader has met a torn leaf for long, or a sweep passes by. (A leaf without a record may
+    /// belong to a client that has not published it: it is left alone.)
+    pub(crate) async fn help_by_lock_word(&self, route: &Route) -> Result<()> {
+        let word = self.lock_words().await?.at.by_place(route.leaf)?;
         let was = self.ep.cas(word.at, 0, 0).await?;
         if self.node.is_abandoned_at(was, word.at) {
             Mark::HelpLeaf.hit();
-            return self.recover_word(word.at, was).await;
+            return self.recover_lock_word(word.at, was).await;
         }
         if was != 0 {
             return Ok(());
         }
         let h = self.unvalidated_header(route.leaf).await?;
-        if !h.whole || !h.into.is_null() {
+        if !h.whole || !h.forward.is_null() {
             return Ok(());
         }
         let low = self.fence_key(&h.lo).await?.unwrap_or_default();
@@ -115,16 +139,17 @@ impl DmTree {
             let Some(walked) = self.walk_route(&low, &found).await? else { return Ok(()) };
             found = walked;
         }
-        // Whoever locks it repairs it.
+        // The client that locks it next repairs it.
         if found.leaf == route.leaf
-            && let Some(l) = self.try_lock_by_word(&found).await?
+            && let Some(l) = self.try_lock_by_lock_word(&found).await?
         {
             self.unlock(l).await?;
         }
         Ok(())
     }
 
-    /// Slots of a locked leaf that a dead writer has torn: an update is restored from its shadow, an insert is dropped.
+    /// Slots of a locked leaf that a dead writer has torn: an update is restored from its shadow,
+    /// an insert is dropped.
     pub(crate) async fn repair_slots(&self, route: &Route) -> Result<()> {
         let g = self.node.g;
         self.check_lease()?;
@@ -157,9 +182,9 @@ impl DmTree {
         Ok(())
     }
 
-    /// After a death one node looks at all lock words.
-    pub(crate) async fn sweep_words(&self) -> Result<()> {
-        let words = self.words().await?;
+    /// After a death one node checks all lock words.
+    pub(crate) async fn sweep_lock_words(&self) -> Result<()> {
+        let words = self.lock_words().await?;
         for m in 0..words.at.nodes() {
             let held = match words.at.held_on(&self.ep, m).await {
                 // This memory is lost.
@@ -172,9 +197,9 @@ impl DmTree {
                     continue;
                 }
                 let before = self.locks();
-                if let Err(e) = self.recover_word(at, was).await {
+                if let Err(e) = self.recover_lock_word(at, was).await {
                     self.leave_since(&before);
-                    // What its repair needs is lost.
+                    // Memory that its repair needs is lost.
                     if !is_away(&e) {
                         return Err(e);
                     }

@@ -1,10 +1,34 @@
-//! Leaves without tables: they are read whole, and their locks are words of their memory nodes (`parts::lock_words`), behind local locks
-//! that hand them over.
+//! Lock-word mode: leaves without tables. They are read whole, and their locks are words of their
+//! memory nodes (`parts::lock_words`), behind local locks that hand them over.
 //!
-//! A lock's tag is that of its holder, node 16, incarnation 16, 0 1, client 15, acquisition 16 bits. Who is about to change more of a leaf
-//! than one entry says so first: node 16, incarnation 16, 1 1, change 7, turn 24 bits, where word and turn tell the leaf. So an abandoned
-//! lock of the first kind hides one torn slot at most, which the leaf's next holder finds by itself, and one of the second kind names
-//! what is to be repaired, whichever of the leaves that share the word somebody wants.
+//! A lock's tag is that of its holder: node 16, incarnation 16, 0 1, client 15, acquisition 16
+//! bits. A client that is about to change more of a leaf than one entry announces it first by
+//! another tag: node 16, incarnation 16, 1 1, change 7, turn 24 bits, where word and turn name the
+//! leaf. So an abandoned lock of the first kind hides one torn slot at most, which the leaf's next
+//! holder finds by itself. One of the second kind names the leaf to repair, whichever of the leaves
+//! that share the word a client wants.
+//!
+//! Taking a lock:
+//!
+//! 1. The local lock of this node, in a quiescent section. It may arrive with the word already
+//!    held: the former local holder has handed it over, for a bounded number of times.
+//! 2. Otherwise `CAS word 0->tag`. A held word is tried again; an abandoned one is recovered
+//!    (`lock_word_recovery.rs`).
+//! 3. READ the leaf. It has to be alive, of the route's generation and fences, with one version; a
+//!    torn slot is repaired under the lock. The image stays with the lock and takes the place of a
+//!    table: its live slots stand in for fingerprints.
+//!
+//! Changes of whole leaves (split, merge, relocation, load) call `begin_change` before their first
+//! WRITE: `[CAS tag -> changing tag] | WRITE new leaf`. A split's new leaf is not reachable yet, so
+//! both may share a round trip. Where another leaf was at the address, its header is cleared first:
+//! a mix of the two must not pass for the old one.
+//!
+//! P, B, R, S and L hold as with tables; F has no object. Readers take no lock: they READ the whole
+//! leaf, and follow `forward` and `next`.
+//!
+//! A release that fails becomes an abandoned lock through its hook, as for tables. A lock that was
+//! handed over to an operation that has given up becomes one too. A crash leaves the tag in the
+//! word; it tells the node and incarnation, and whether a change of a leaf was announced.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,11 +44,11 @@ use crate::client::{DmTree, HeldLock, LeafCopy, Lockable, Route};
 use crate::format::leaf::check_header;
 use crate::format::slot::{self, Place, State};
 use crate::format::table::{LockTag, Table};
-use crate::lock::{LOCK_PAUSE_NS, LeafTurn, Locked};
+use crate::lock::{LOCK_PAUSE_NS, LeafFifoGuard, Locked};
 use crate::marks::Mark;
 use crate::node::DmNode;
 
-/// What a chunk of lock words is to the pool.
+/// The pool's kind of a chunk of lock words.
 const KIND_WORDS: u8 = 3;
 /// Clients of a node that may have a lock one after the other ("Sherman", SIGMOD'22; its code).
 const LONGEST_CHAIN: u32 = 8;
@@ -35,47 +59,47 @@ const CHANGES: u64 = 0x7f;
 
 /// The locks of leaves as a compute node knows them.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct LeafLockWords {
     pub at: LockWords,
     pub local: Arc<LocalLocks>,
 }
 
-/// What a leaf under its lock shows.
+/// Content of a leaf under its lock.
 enum Seen {
     /// All of it, with its live slots as bits.
     Whole(u128),
-    /// Not the leaf that was meant.
+    /// Another leaf than the route meant.
     Stale,
     /// A slot is torn.
     Torn,
 }
 
 impl LockTag {
-    /// Whether its holder changes more than an entry.
+    /// Whether the holder changes more than one entry.
     pub fn is_changing(self) -> bool {
         self.0 & CHANGING != 0
     }
 }
 
 impl DmNode {
-    /// What kind of lock tables the index has.
+    /// The kind of lock tables that the index has.
     pub(crate) fn lock_tables(&self) -> LockTables {
         LockTables { words: self.o.locks, on_chip: self.o.on_chip, kind: KIND_WORDS }
     }
 }
 
 impl DmTree {
-    /// The locks; where they are is asked for once.
-    pub(crate) async fn words(&self) -> Result<&Words> {
-        if let Some(words) = self.node.words.get() {
+    /// The locks; their place is asked for once.
+    pub(crate) async fn lock_words(&self) -> Result<&LeafLockWords> {
+        if let Some(words) = self.node.lock_words.get() {
             return Ok(words);
         }
         let at = self.node.lock_tables().find(&self.ep, &self.node.pool, self.node.root).await?;
-        Ok(self.node.words.get_or_init(|| self.local_locks(at)))
+        Ok(self.node.lock_words.get_or_init(|| self.local_locks(at)))
     }
 
-    /// A lock that was handed over to somebody who has given up is an orphan.
-    fn local_locks(&self, at: LockWords) -> Words {
+    /// A lock that was handed over to an operation that has given up is abandoned.
+    fn local_locks(&self, at: LockWords) -> LeafLockWords {
         let (node, words) = (Arc::downgrade(&self.node), at.clone());
         let stranded = move |number, tag| {
             if let (Some(node), Some(word)) = (node.upgrade(), words.numbered(number)) {
@@ -83,19 +107,19 @@ impl DmTree {
             }
         };
         let local = LocalLocks::telling(at.count(), LONGEST_CHAIN, Some(Box::new(stranded)));
-        Words { at, local }
+        LeafLockWords { at, local }
     }
 
     /// The leaf that a changing tag names.
     pub(crate) async fn named_by(&self, word: GlobalAddr, tag: LockTag) -> Result<GlobalAddr> {
         let turn = tag.0 & ((1 << TURN_BITS) - 1);
-        let named = self.words().await?.at.page_of(word, turn);
+        let named = self.lock_words().await?.at.page_of(word, turn);
         named.ok_or_else(|| Error::corrupt(format!("the lock at {word} names no leaf")))
     }
 
-    /// A tag that says that a leaf is about to be changed.
+    /// A tag that announces a change of a leaf.
     pub(crate) async fn changing_tag(&self, leaf: GlobalAddr) -> Result<LockTag> {
-        let words = &self.words().await?.at;
+        let words = &self.lock_words().await?.at;
         let (turn, word) = (words.turn_of(leaf), words.by_place(leaf)?.at);
         if turn >> TURN_BITS != 0 {
             return Err(Error::invalid(format!(
@@ -104,7 +128,8 @@ impl DmTree {
             )));
         }
         let own = self.next_tag().0 >> 32 << 32;
-        // Tags come back after so many changes of a node: not while one is an orphan's.
+        // Tags repeat after this many changes of a node: never one that an abandoned lock still
+        // has.
         for _ in 0..=CHANGES {
             let change = u64::from(self.node.changes.fetch_add(1, Ordering::Relaxed)) & CHANGES;
             let tag = LockTag(own | CHANGING | change << TURN_BITS | turn);
@@ -114,19 +139,21 @@ impl DmTree {
         }
         Err(Error::new(
             ErrorKind::Busy,
-            format!("too many changes of leaf {leaf} have failed: let maintenance settle them"),
+            format!(
+                "too many changes of leaf {leaf} have failed: let maintenance recover their locks"
+            ),
         ))
     }
 
     /// As [`DmTree::lock_route`].
-    pub(crate) async fn lock_by_word(&self, route: &Route) -> Result<Option<Locked>> {
-        let words = self.words().await?;
+    pub(crate) async fn lock_by_lock_word(&self, route: &Route) -> Result<Option<Locked>> {
+        let words = self.lock_words().await?;
         let word = words.at.by_place(route.leaf)?;
         self.ep.stage_cost(Stage::LocalQueue, 1);
-        let resting = self.rest();
-        let turn = words.local.turn(&self.ep, word.number).await?;
-        drop(resting);
-        let handed = turn.is_handed.then(|| LockTag(turn.tag()));
+        let quiescent = self.quiescent_section();
+        let fifo_guard = words.local.turn(&self.ep, word.number).await?;
+        drop(quiescent);
+        let handed = fifo_guard.is_handed.then(|| LockTag(fifo_guard.tag()));
         if let Some(tag) = handed {
             Mark::WordHanded.hit();
             self.hold(tag, Lockable::Word(word.at));
@@ -134,35 +161,35 @@ impl DmTree {
         self.ep.point().await;
         let tag = match handed {
             Some(tag) => tag,
-            None => self.take_word(&word, &turn, route).await?,
+            None => self.take_lock_word(&word, &fifo_guard, route).await?,
         };
-        self.open_locked(route, word.at, tag, turn).await
+        self.open_locked(route, word.at, tag, fifo_guard).await
     }
 
     /// As [`DmTree::try_lock_route`].
-    pub(crate) async fn try_lock_by_word(&self, route: &Route) -> Result<Option<Locked>> {
-        let words = self.words().await?;
+    pub(crate) async fn try_lock_by_lock_word(&self, route: &Route) -> Result<Option<Locked>> {
+        let words = self.lock_words().await?;
         let word = words.at.by_place(route.leaf)?;
-        let Some(turn) = words.local.try_turn(word.number) else { return Ok(None) };
-        let tag = match turn.is_handed {
+        let Some(fifo_guard) = words.local.try_turn(word.number) else { return Ok(None) };
+        let tag = match fifo_guard.is_handed {
             true => {
-                let tag = LockTag(turn.tag());
+                let tag = LockTag(fifo_guard.tag());
                 self.hold(tag, Lockable::Word(word.at));
                 tag
             }
-            false => match self.try_word(&word, &turn).await? {
+            false => match self.try_lock_word(&word, &fifo_guard).await? {
                 Ok(tag) => tag,
                 Err(_) => return Ok(None),
             },
         };
-        self.open_locked(route, word.at, tag, turn).await
+        self.open_locked(route, word.at, tag, fifo_guard).await
     }
 
-    /// One try; what the word holds when somebody else has it.
-    async fn try_word(
+    /// One try; returns the content of the word when another client has it.
+    async fn try_lock_word(
         &self,
         word: &LockWord,
-        turn: &LocalTurn,
+        fifo_guard: &LocalTurn,
     ) -> Result<std::result::Result<LockTag, u64>> {
         let tag = self.next_tag();
         let own = HeldLock { tag, on: Lockable::Word(word.at) };
@@ -178,24 +205,29 @@ impl DmTree {
             return Ok(Err(was));
         }
         self.hold(tag, own.on);
-        turn.set_tag(tag.0);
+        fifo_guard.set_tag(tag.0);
         Ok(Ok(tag))
     }
 
-    async fn take_word(&self, word: &LockWord, turn: &LocalTurn, route: &Route) -> Result<LockTag> {
+    async fn take_lock_word(
+        &self,
+        word: &LockWord,
+        fifo_guard: &LocalTurn,
+        route: &Route,
+    ) -> Result<LockTag> {
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         loop {
-            let was = match self.try_word(word, turn).await? {
+            let was = match self.try_lock_word(word, fifo_guard).await? {
                 Ok(tag) => return Ok(tag),
                 Err(was) => was,
             };
             self.retried.set(true);
             if self.node.is_abandoned_at(was, word.at) {
-                Box::pin(self.recover_word(word.at, was)).await?;
+                Box::pin(self.recover_lock_word(word.at, was)).await?;
             }
             self.recover_locks_while_waiting().await;
-            self.pass();
-            // A change that is stuck is that of the leaf it names.
+            self.quiescent_point();
+            // A stuck change is that of the leaf that the tag names.
             let leaf = match LockTag(was).is_changing() {
                 true => self.named_by(word.at, LockTag(was)).await?,
                 false => route.leaf,
@@ -204,18 +236,19 @@ impl DmTree {
         }
     }
 
-    /// READs the leaf whose lock is ours. `None`, and the lock is given back, when the route is stale.
+    /// READs the leaf under this operation's lock. `None`, and the lock is given back, when the
+    /// route is stale.
     async fn open_locked(
         &self,
         route: &Route,
         at: GlobalAddr,
         tag: LockTag,
-        turn: LocalTurn,
+        fifo_guard: LocalTurn,
     ) -> Result<Option<Locked>> {
-        let turn = LeafTurn::Word(turn);
+        let fifo_guard = LeafFifoGuard::Word(fifo_guard);
         let opened = self.read_locked(route).await;
         let table = Table::new(route.leaf, crate::format::Ver { generation: 0, range: 0 }, 0, 0);
-        let mut l = Locked { route: *route, at, tag, table, turn, image: None };
+        let mut l = Locked { route: *route, at, tag, table, fifo_guard, image: None };
         match opened {
             Ok(Some((image, table))) => {
                 (l.image, l.table) = (Some(image), table);
@@ -230,7 +263,8 @@ impl DmTree {
         }
     }
 
-    /// A locked leaf's image, and what a table of it would say. A torn slot was left by a writer who has died: it is repaired.
+    /// A locked leaf's image, and the table that would describe it. A dead writer has left a torn
+    /// slot: it is repaired.
     async fn read_locked(&self, route: &Route) -> Result<Option<(LeafCopy, Table)>> {
         let g = &self.node.g;
         let mut backoff = self.ep.backoff("a torn slot to be repaired", route.leaf);
@@ -265,12 +299,12 @@ impl DmTree {
     fn see_locked(&self, route: &Route, bytes: &Sampled) -> Seen {
         let g = &self.node.g;
         bytes.extract(|b| {
-            // Alive in this life under its lock: nobody else changes it, and nothing else is there.
+            // Alive in this generation under its lock: no other client changes it.
             let h = check_header(g, route.leaf, b).filter(|h| {
                 let same = h.ver.generation == route.generation
                     && h.slots == route.capacity
                     && h.level == 0;
-                same && h.into.is_null() && !h.dead
+                same && h.forward.is_null() && !h.dead
             });
             let Some(h) = h else { return Seen::Stale };
             let (mut live, mut torn) = (0u128, false);
@@ -287,7 +321,7 @@ impl DmTree {
         })
     }
 
-    /// Says that these leaves are about to be changed, and WRITEs the image of a new one.
+    /// Announces the change of these leaves, and WRITEs the image of a new one.
     pub(crate) async fn begin_change(
         &self,
         locks: &mut [&mut Locked],
@@ -324,7 +358,8 @@ impl DmTree {
         Ok(())
     }
 
-    /// The WRITE of a new leaf. Where another one was, its header goes first: a mix of the two must not pass for the old one.
+    /// The WRITE of a new leaf. Where another leaf was, the header goes first: a mix of the two
+    /// must not pass for the old one.
     pub(crate) fn add_new_leaf(&self, batch: &mut VerbVec, grant: Grant, image: Buf) {
         if grant.generation > 1 {
             batch.write_word(grant.addr, 0);
@@ -335,45 +370,46 @@ impl DmTree {
     }
 
     /// Unlocks, or hands the lock over.
-    pub(crate) async fn unlock_word(
+    pub(crate) async fn unlock_lock_word(
         &self,
         at: GlobalAddr,
         tag: LockTag,
-        turn: LocalTurn,
+        fifo_guard: LocalTurn,
     ) -> Result<()> {
-        let Some(turn) = self.hand_over(at, tag, turn) else { return Ok(()) };
+        let Some(fifo_guard) = self.hand_over(at, tag, fifo_guard) else { return Ok(()) };
         let hook = self.leaf_hook.watch(HeldLock { tag, on: Lockable::Word(at) }, None);
         let done = self.ep.release(cas(at, tag.0, 0), hook).await;
-        turn.leave();
+        fifo_guard.leave();
         self.released(tag, done)
     }
 
-    /// Hands a lock over to the next client of this node, if there is one and it may be; else the turn comes back.
+    /// Hands a lock over to the next client of this node, if one waits and the bound allows it;
+    /// else returns the FIFO guard.
     pub(crate) fn hand_over(
         &self,
         at: GlobalAddr,
         tag: LockTag,
-        turn: LocalTurn,
+        fifo_guard: LocalTurn,
     ) -> Option<LocalTurn> {
-        if tag.is_changing() || !turn.may_hand_over() {
-            return Some(turn);
+        if tag.is_changing() || !fifo_guard.may_hand_over() {
+            return Some(fifo_guard);
         }
         self.let_go(tag);
-        let back = turn.hand_over()?;
+        let back = fifo_guard.hand_over()?;
         self.hold(tag, Lockable::Word(at));
         Some(back)
     }
 
-    /// Unlocks a leaf that is dead, awaited. False when that is not certain: then it leaves an orphan that names the leaf, and whoever
-    /// settles that retires it.
-    pub(crate) async fn close_word(&self, at: GlobalAddr, tag: LockTag) -> Result<bool> {
+    /// Unlocks a tombstone, awaited. False when the outcome is unknown: then the abandoned lock
+    /// names the leaf, and its recovery retires the leaf.
+    pub(crate) async fn close_by_lock_word(&self, at: GlobalAddr, tag: LockTag) -> Result<bool> {
         self.ep.step(Step::Structure);
         let done = self.ep.cas(at, tag.0, 0).await.map(|_| ());
         let certain = done.is_ok();
         self.unlocked(tag, done).map(|()| certain)
     }
 
-    /// A cell that nobody can reach from now on, where leaves have any.
+    /// Closes a table's cell for later clients, where leaves have tables.
     pub(crate) fn retire_table(&self, table: TableId) {
         if self.node.has_tables() {
             self.node.pool.retire_table(self.node.root.index, table);

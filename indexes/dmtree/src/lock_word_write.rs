@@ -1,7 +1,28 @@
-//! Point writes without tables: one entry, and the release of the lock, in one chain ("Sherman", SIGMOD'22: command combination).
+//! Point writes in lock-word mode: one entry, and the release of the lock, in one chain ("Sherman",
+//! SIGMOD'22: command combination).
 //!
-//! The leaf was READ under the lock. The entry's WRITE is the linearization point. When the lock is handed over, only the entry is
-//! written.
+//! The leaf was READ under the lock, so presence, old value and a free slot are known without a
+//! further verb. Then one chain, each verb behind the one before it:
+//!
+//! 1. WRITE the block, when the entry points to one (awaited by itself when it lies on another
+//!    memory node);
+//! 2. WRITE the shadow, for an update where the fabric does not write an entry as a whole;
+//! 3. WRITE the entry, or word0 = free for a delete: the linearization point;
+//! 4. `CAS tag->0`. When the lock is handed over to the next local client, this verb is left out,
+//!    and the chain is awaited before the hand-over.
+//!
+//! The lease is checked before the chain. Step 4 is ordered behind step 3, so the next holder READs
+//! the entry. The CAS must find the tag: any other word means that the lock was lost, and the
+//! outcome is unknown.
+//!
+//! P holds as with tables: the entry is complete before the lock is free. S holds because an entry
+//! carries the leaf's version.
+//!
+//! A failed chain leaves an abandoned lock that hides one torn slot at most. A crash inside the
+//! chain leaves the old entry, a torn one, or the new one, with the lock held or free. The next
+//! holder restores a torn update from its shadow and drops a torn insert (`lock_word_recovery.rs`).
+//!
+//! Inserts that find no free slot split or relocate the leaf after `begin_change`, as with tables.
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{Buf, Error, OpOutcome, Result, Step};
@@ -12,7 +33,7 @@ use dmtree_pool::BlockPtr;
 use crate::client::DmTree;
 use crate::format::slot::{self, Place};
 use crate::get::Found;
-use crate::lock::{LeafTurn, Locked};
+use crate::lock::{LeafFifoGuard, Locked};
 use crate::mutants::Mutant;
 use crate::node::Chore;
 use crate::write::{Present, Written, refused, worn_out};
@@ -20,7 +41,7 @@ use crate::write::{Present, Written, refused, worn_out};
 /// WRITEs that change one entry.
 struct Change {
     place: Place,
-    /// First, if there is one: what the entry points to.
+    /// First, if there is one: the block that the entry points to.
     block: Option<(BlockPtr, Buf)>,
     shadow: Option<Buf>,
     entry: Entry,
@@ -33,8 +54,9 @@ enum Entry {
 }
 
 impl DmTree {
-    /// The write under the lock; `None` when the leaf had to be relocated first, or its blocks have changed.
-    pub(crate) async fn write_by_word(
+    /// The write under the lock; `None` when the leaf had to be relocated first, or its blocks have
+    /// changed.
+    pub(crate) async fn write_by_lock_word(
         &self,
         l: Locked,
         (key, hash): (&[u8], KeyHash),
@@ -61,14 +83,14 @@ impl DmTree {
             Write::CompareAndSet { new, .. } => new,
         };
         match (value, present) {
-            (None, Some(p)) => self.delete_by_word(l, key, p).await.map(Some),
-            (Some(v), Some(p)) => self.update_by_word(l, (key, hash, v), p).await.map(Some),
-            (Some(v), None) => self.insert_by_word(l, (key, hash, v)).await,
+            (None, Some(p)) => self.delete_by_lock_word(l, key, p).await.map(Some),
+            (Some(v), Some(p)) => self.update_by_lock_word(l, (key, hash, v), p).await.map(Some),
+            (Some(v), None) => self.insert_by_lock_word(l, (key, hash, v)).await,
             (None, None) => unreachable!("refused above"),
         }
     }
 
-    async fn update_by_word(
+    async fn update_by_lock_word(
         &self,
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
@@ -84,7 +106,7 @@ impl DmTree {
         Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
     }
 
-    async fn insert_by_word(
+    async fn insert_by_lock_word(
         &self,
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
@@ -109,7 +131,7 @@ impl DmTree {
         Ok(Some((Outcome::Done, self.outcome(OpOutcome::InsertPlain))))
     }
 
-    async fn delete_by_word(&self, l: Locked, key: &[u8], p: Present) -> Result<Written> {
+    async fn delete_by_lock_word(&self, l: Locked, key: &[u8], p: Present) -> Result<Written> {
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let entry = Entry::Free(slot::free_word(place, l.table.ver));
         let small = (l.table.live() - 1) * 4 <= l.route.capacity;
@@ -144,8 +166,8 @@ impl DmTree {
     async fn write_and_unlock(&self, l: Locked, change: Change) -> Result<()> {
         let g = &self.node.g;
         let Change { place, block, shadow, entry } = change;
-        let Locked { route, at, tag, turn, .. } = l;
-        let LeafTurn::Word(turn) = turn else { unreachable!("locked by a word") };
+        let Locked { route, at, tag, fifo_guard, .. } = l;
+        let LeafFifoGuard::Word(fifo_guard) = fifo_guard else { unreachable!("locked by a word") };
         let mut list = VerbVec::new();
         if let Some((b, buf)) = block {
             if b.addr().node() == place.leaf.node() {
@@ -165,15 +187,15 @@ impl DmTree {
             Entry::Free(word) => behind(&mut list).write_word(entry_at, word),
         };
         self.ep.step(Step::Entry);
-        if !tag.is_changing() && turn.may_hand_over() {
+        if !tag.is_changing() && fifo_guard.may_hand_over() {
             self.ep.batch(list).await?;
-            return self.unlock_word(at, tag, turn).await;
+            return self.unlock_lock_word(at, tag, fifo_guard).await;
         }
         if self.node.has(Mutant::WordBesideEntry) {
             self.ep.detach(dmtree_fabric::verb::cas(at, tag.0, 0), None);
             self.ep.batch(list).await?;
             self.let_go(tag);
-            turn.leave();
+            fifo_guard.leave();
             return Ok(());
         }
         let unlock = behind(&mut list).cas(at, tag.0, 0);
@@ -182,7 +204,7 @@ impl DmTree {
             return Err(Error::corrupt(format!("the lock at {at} was lost")).effect_unknown());
         }
         self.let_go(tag);
-        turn.leave();
+        fifo_guard.leave();
         Ok(())
     }
 }
