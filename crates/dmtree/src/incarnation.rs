@@ -52,7 +52,7 @@ impl Incarnations {
 
 /// A client's place in a life.
 #[derive(Clone, Copy)]
-pub(crate) struct Standpoint<'a> {
+pub(crate) struct ClientContext<'a> {
     pub(crate) pool: &'a Arc<PoolInner>,
     pub(crate) incarnation: &'a Incarnation,
     pub(crate) node: &'a PoolNode,
@@ -83,7 +83,7 @@ const BROKEN_TRIES: u32 = 5;
 
 impl Attempts {
     /// What an operation does after an error. It `reads` when it may be repeated whatever the error says of its effect.
-    pub(crate) async fn after(&mut self, at: Standpoint<'_>, e: Error, reads: bool) -> Next {
+    pub(crate) async fn after(&mut self, at: ClientContext<'_>, e: Error, reads: bool) -> Next {
         use ErrorKind::{Contended, Fenced, TimedOut, Unreachable};
         if !at.pool.joins_again()
             || !matches!(e.kind(), Fenced | Unreachable | TimedOut | Contended)
@@ -126,7 +126,7 @@ impl Attempts {
     }
 }
 
-impl Standpoint<'_> {
+impl ClientContext<'_> {
     /// Waits while it is open whether this node belongs to the pool, and while the process joins again. True when there is a newer
     /// life.
     ///
@@ -161,7 +161,7 @@ impl Standpoint<'_> {
     ///
     /// # Errors
     /// Why there is none in time.
-    pub(crate) async fn is_outlived(self, timeout_ns: u64) -> Result<bool> {
+    pub(crate) async fn is_superseded(self, timeout_ns: u64) -> Result<bool> {
         match self.pool.incarnation_number() == self.incarnation.number
             && self.node.belonging(self.ep) != Belonging::Lost
         {
@@ -248,7 +248,7 @@ impl PoolInner {
                 }
             }
         }
-        locked(&self.opened).values().for_each(|open| open.tell());
+        locked(&self.opened).values().for_each(|open| open.notify());
     }
 
     /// Joins once; the new life is the present one then.
@@ -276,7 +276,7 @@ impl PoolInner {
             let former = std::mem::replace(&mut incarnations.now, incarnation.clone());
             self.number.store(incarnation.number, Ordering::Release);
             drop(incarnations);
-            opened.values().for_each(|open| open.tell());
+            opened.values().for_each(|open| open.notify());
             former
         };
         // Its threads end here, outside the locks.

@@ -9,12 +9,12 @@ use dmtree_parts::{Loaded, Outcome, Page, Resume, ScanRequest};
 use crate::async_client::{AsyncClient, AsyncOptions};
 use crate::batch::Batch;
 use crate::bounds::KeyRange;
-use crate::of_thread;
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
 use crate::scan::{Cursor, PageSource, Scan};
 use crate::session::Session;
 use crate::stats::{ShapeStats, Stats};
+use crate::thread_sessions;
 
 /// Whether the pairs of a bulk load ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(crate) struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        of_thread::purge();
+        thread_sessions::purge();
     }
 }
 
@@ -86,7 +86,7 @@ impl Index {
     }
 
     fn here<T>(&self, f: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
-        of_thread::with(&self.0, f)
+        thread_sessions::with(&self.0, f)
     }
 
     /// Reads a key.
@@ -252,7 +252,7 @@ impl Index {
     /// # Errors
     /// Those of the fabric.
     pub fn stats(&self) -> Result<Stats> {
-        of_thread::publish(&self.0);
+        thread_sessions::publish(&self.0);
         Ok(Stats::of(&self.0.open, self.0.pool.stats()?))
     }
 

@@ -9,9 +9,9 @@ use dmtree_parts::{NodeContext, RangeIndex, Root};
 use dmtree_pool::IndexEntry;
 
 use crate::async_client::{Door, Mailbox};
+use crate::counters::{CounterSum, SessionCounters};
 use crate::incarnation::Incarnation;
 use crate::pool::locked;
-use crate::tally::{Tally, TallySum};
 
 pub(crate) struct OpenIndex {
     pub(crate) id: u32,
@@ -24,7 +24,7 @@ pub(crate) struct OpenIndex {
     /// The index was removed from the pool.
     dropped: AtomicBool,
     next_node: AtomicUsize,
-    tallies: Mutex<Tallies>,
+    all_counters: Mutex<AllCounters>,
     /// The workers that default async clients share.
     pub(crate) door: Mutex<Weak<Door>>,
     /// Those of all async clients: coroutines without work are told of news.
@@ -56,10 +56,10 @@ impl Nodes {
 }
 
 #[derive(Default)]
-struct Tallies {
+struct AllCounters {
     /// Of sessions that have ended.
-    ended: TallySum,
-    live: Vec<Arc<Tally>>,
+    ended: CounterSum,
+    live: Vec<Arc<SessionCounters>>,
 }
 
 impl OpenIndex {
@@ -80,7 +80,7 @@ impl OpenIndex {
             news: AtomicU64::new(1),
             dropped: AtomicBool::new(false),
             next_node: AtomicUsize::new(0),
-            tallies: Mutex::default(),
+            all_counters: Mutex::default(),
             door: Mutex::default(),
             mailboxes: Mutex::default(),
         })
@@ -118,7 +118,7 @@ impl OpenIndex {
     }
 
     /// There is news: every client looks up before its next operation.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
         let mut mailboxes = locked(&self.mailboxes);
         mailboxes.retain(|m| m.strong_count() > 0);
@@ -135,7 +135,7 @@ impl OpenIndex {
     /// The index was removed.
     pub(crate) fn close(&self) {
         self.dropped.store(true, Ordering::SeqCst);
-        self.tell();
+        self.notify();
     }
 
     /// Refuses operations on an index that was removed.
@@ -156,24 +156,24 @@ impl OpenIndex {
     }
 
     /// A session begins.
-    pub(crate) fn enlist(&self) -> Arc<Tally> {
-        let tally = Arc::new(Tally::default());
-        locked(&self.tallies).live.push(tally.clone());
-        tally
+    pub(crate) fn register_counters(&self) -> Arc<SessionCounters> {
+        let counters = Arc::new(SessionCounters::default());
+        locked(&self.all_counters).live.push(counters.clone());
+        counters
     }
 
     /// A session ends: what it counted stays.
-    pub(crate) fn retire(&self, tally: &Arc<Tally>) {
-        let mut tallies = locked(&self.tallies);
-        tallies.live.retain(|t| !Arc::ptr_eq(t, tally));
-        tallies.ended.add(tally);
+    pub(crate) fn retire(&self, counters: &Arc<SessionCounters>) {
+        let mut all_counters = locked(&self.all_counters);
+        all_counters.live.retain(|t| !Arc::ptr_eq(t, counters));
+        all_counters.ended.add(counters);
     }
 
     /// What all sessions have counted, and how many are there now.
-    pub(crate) fn counted(&self) -> (TallySum, usize) {
-        let tallies = locked(&self.tallies);
-        let mut sum = tallies.ended.clone();
-        tallies.live.iter().for_each(|t| sum.add(t));
-        (sum, tallies.live.len())
+    pub(crate) fn counted(&self) -> (CounterSum, usize) {
+        let all_counters = locked(&self.all_counters);
+        let mut sum = all_counters.ended.clone();
+        all_counters.live.iter().for_each(|t| sum.add(t));
+        (sum, all_counters.live.len())
     }
 }

@@ -11,7 +11,7 @@ use dmtree_parts::naming::{self, Wish};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
 
 use crate::builder::{Connector, PoolBuilder, Way};
-use crate::incarnation::{Attempts, Incarnation, Incarnations, Next, Standpoint};
+use crate::incarnation::{Attempts, ClientContext, Incarnation, Incarnations, Next};
 use crate::index::Index;
 use crate::open::OpenIndex;
 use crate::stats::PoolStats;
@@ -223,7 +223,7 @@ impl PoolInner {
         mut call: impl FnMut(&Admin) -> Result<T>,
     ) -> Result<T> {
         let mut admin = Admin::new(self.incarnation())?;
-        if admin.is_outlived(self)? {
+        if admin.is_superseded(self)? {
             admin = Admin::new(self.incarnation())?;
         }
         let mut attempts = Attempts::default();
@@ -257,12 +257,12 @@ impl Admin {
         Ok(Self { incarnation, node, ep })
     }
 
-    fn standpoint<'a>(&'a self, pool: &'a Arc<PoolInner>) -> Standpoint<'a> {
-        Standpoint { pool, incarnation: &self.incarnation, node: &self.node, ep: &self.ep }
+    fn context<'a>(&'a self, pool: &'a Arc<PoolInner>) -> ClientContext<'a> {
+        ClientContext { pool, incarnation: &self.incarnation, node: &self.node, ep: &self.ep }
     }
 
-    fn is_outlived(&self, pool: &Arc<PoolInner>) -> Result<bool> {
-        self.run(self.standpoint(pool).is_outlived(DEFAULT_TIMEOUT_NS))
+    fn is_superseded(&self, pool: &Arc<PoolInner>) -> Result<bool> {
+        self.run(self.context(pool).is_superseded(DEFAULT_TIMEOUT_NS))
     }
 
     fn after(
@@ -272,7 +272,7 @@ impl Admin {
         e: Error,
         repeats: bool,
     ) -> Result<Next> {
-        self.run(async { Ok(attempts.after(self.standpoint(pool), e, repeats).await) })
+        self.run(async { Ok(attempts.after(self.context(pool), e, repeats).await) })
     }
 
     fn run<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {

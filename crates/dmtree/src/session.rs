@@ -10,14 +10,14 @@ use dmtree_parts::{
 
 use crate::batch::{Batch, Repeats};
 use crate::bounds::KeyRange;
+use crate::client::Client;
+use crate::counters::SessionCounters;
 use crate::incarnation::{Attempts, Next};
 use crate::index::LoadOrder;
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
 use crate::scan::{Cursor, PageSource, Scan};
-use crate::seat::Seat;
 use crate::stats::Operation;
-use crate::tally::Tally;
 
 /// Bytes of buffers of a session.
 pub(crate) const SLAB_BYTES: u64 = 16 << 20;
@@ -49,7 +49,7 @@ pub(crate) const LOAD_FILL: Fill = Fill::Even(0.8);
 /// # Ok::<(), dmtree::Error>(())
 /// ```
 pub struct Session {
-    seat: Seat,
+    client: Client,
     /// The news that this session has heeded.
     seen: u64,
     compute_node: usize,
@@ -61,7 +61,7 @@ pub struct Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Session({:?} on cn{})", self.seat.open.name, self.compute_node)
+        write!(f, "Session({:?} on cn{})", self.client.open.name, self.compute_node)
     }
 }
 
@@ -73,7 +73,7 @@ impl Session {
     ) -> Result<Self> {
         open.check_open()?;
         Ok(Self {
-            seat: Seat::new(open, compute_node)?,
+            client: Client::new(open, compute_node)?,
             // The first operation looks up.
             seen: 0,
             compute_node,
@@ -86,15 +86,15 @@ impl Session {
     /// Looks up when there is news: the index was removed, or this process has lost its membership, or has another one.
     #[inline]
     fn ready(&mut self) -> Result<()> {
-        if self.seat.open.news() == self.seen { Ok(()) } else { self.catch_up() }
+        if self.client.open.news() == self.seen { Ok(()) } else { self.catch_up() }
     }
 
     #[cold]
     fn catch_up(&mut self) -> Result<()> {
-        let news = self.seat.open.news();
-        let Self { seat, pool, .. } = self;
-        let is_outlived = seat.core.block_on(seat.slot, seat.is_outlived(pool))?;
-        if is_outlived {
+        let news = self.client.open.news();
+        let Self { client, pool, .. } = self;
+        let is_superseded = client.core.block_on(client.slot, client.is_superseded(pool))?;
+        if is_superseded {
             self.renew()?;
         }
         self.seen = news;
@@ -103,8 +103,8 @@ impl Session {
 
     /// Goes over to the newest life.
     fn renew(&mut self) -> Result<()> {
-        let newest = Seat::new(&self.seat.open, self.compute_node)?;
-        drop(std::mem::replace(&mut self.seat, newest));
+        let newest = Client::new(&self.client.open, self.compute_node)?;
+        drop(std::mem::replace(&mut self.client, newest));
         Ok(())
     }
 
@@ -114,20 +114,20 @@ impl Session {
         &mut self,
         mut e: Error,
         reads: bool,
-        mut attempt: impl FnMut(&mut Seat) -> Result<T>,
+        mut attempt: impl FnMut(&mut Client) -> Result<T>,
     ) -> Result<T> {
         let mut attempts = Attempts::default();
         loop {
-            let Self { seat, pool, .. } = self;
-            let next = async { Ok(seat.after(pool, &mut attempts, e, reads).await) };
-            match seat.core.block_on(seat.slot, next)? {
+            let Self { client, pool, .. } = self;
+            let next = async { Ok(client.after(pool, &mut attempts, e, reads).await) };
+            match client.core.block_on(client.slot, next)? {
                 Next::Give(e) => return Err(e),
                 Next::Again => {}
                 Next::Newer => self.renew()?,
             }
-            self.seat.limit(Some(&attempts));
-            let tried = attempt(&mut self.seat);
-            self.seat.limit(None);
+            self.client.limit(Some(&attempts));
+            let tried = attempt(&mut self.client);
+            self.client.limit(None);
             match tried {
                 Err(other) => e = other,
                 done => return done,
@@ -149,12 +149,12 @@ impl Session {
     #[inline]
     pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.ready()?;
-        let mut get = |s: &mut Seat| s.core.block_on(s.slot, s.tree.get(key, out));
-        let mut result = get(&mut self.seat);
+        let mut get = |s: &mut Client| s.core.block_on(s.slot, s.tree.get(key, out));
+        let mut result = get(&mut self.client);
         if let Err(e) = result {
             result = self.again(e, true, get);
         }
-        self.seat.tally.count(Operation::Get, found(&result));
+        self.client.counters.count(Operation::Get, found(&result));
         self.tick();
         result
     }
@@ -198,12 +198,12 @@ impl Session {
     pub fn get_many_into<K: AsRef<[u8]>>(&mut self, keys: &[K], out: &mut Values) -> Result<()> {
         self.ready()?;
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        let mut get = |s: &mut Seat| s.core.block_on(s.slot, s.tree.get_many(&keys, out));
-        let mut result = get(&mut self.seat);
+        let mut get = |s: &mut Client| s.core.block_on(s.slot, s.tree.get_many(&keys, out));
+        let mut result = get(&mut self.client);
         if let Err(e) = result {
             result = self.again(e, true, get);
         }
-        self.seat.tally.count(Operation::GetMany, done(&result));
+        self.client.counters.count(Operation::GetMany, done(&result));
         self.tick();
         result
     }
@@ -262,19 +262,19 @@ impl Session {
 
     fn write(&mut self, what: Operation, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         self.ready()?;
-        let write = |s: &mut Seat| {
-            let (tree, tally) = (&mut s.tree, &s.tally);
+        let write = |s: &mut Client| {
+            let (tree, counters) = (&mut s.tree, &s.counters);
             s.core.block_on(s.slot, async {
                 let outcome = tree.write(key, w).await?;
-                maintain(tree, tally).await;
+                maintain(tree, counters).await;
                 Ok(outcome)
             })
         };
-        let mut result = write(&mut self.seat);
+        let mut result = write(&mut self.client);
         if let Err(e) = result {
             result = self.again(e, false, write);
         }
-        self.seat.tally.count(what, result.as_ref().copied().map_err(drop));
+        self.client.counters.count(what, result.as_ref().copied().map_err(drop));
         self.tick();
         result
     }
@@ -289,20 +289,20 @@ impl Session {
         self.ready()?;
         let writes: Vec<_> = batch.writes().collect();
         let mut repeats = Repeats::default();
-        let mut write = |s: &mut Seat| {
-            let (tree, tally) = (&mut s.tree, &s.tally);
+        let mut write = |s: &mut Client| {
+            let (tree, counters) = (&mut s.tree, &s.counters);
             s.core.block_on(s.slot, async {
                 repeats.attempt(&writes, tree).await?;
-                maintain(tree, tally).await;
+                maintain(tree, counters).await;
                 Ok(())
             })
         };
-        let mut result = write(&mut self.seat);
+        let mut result = write(&mut self.client);
         if let Err(e) = result {
             result = self.again(e, false, write);
         }
         let outcomes = repeats.end(result);
-        self.seat.tally.count(Operation::WriteBatch, done(&outcomes));
+        self.client.counters.count(Operation::WriteBatch, done(&outcomes));
         self.tick();
         outcomes
     }
@@ -321,10 +321,10 @@ impl Session {
         self.ready()?;
         let mut pairs = pairs.into_iter();
         let sorted = order == LoadOrder::Sorted;
-        let seat = &mut self.seat;
-        let load = Box::pin(seat.tree.load(&mut pairs, sorted, LOAD_FILL));
-        let result = seat.core.block_on(seat.slot, load);
-        self.seat.tally.count(Operation::Load, done(&result));
+        let client = &mut self.client;
+        let load = Box::pin(client.tree.load(&mut pairs, sorted, LOAD_FILL));
+        let result = client.core.block_on(client.slot, load);
+        self.client.counters.count(Operation::Load, done(&result));
         self.housekeep();
         result
     }
@@ -353,9 +353,9 @@ impl Session {
     /// Those of the fabric; nothing of the index's contents depends on it.
     pub fn maintain(&mut self, pieces: usize) -> Result<usize> {
         self.ready()?;
-        let seat = &mut self.seat;
+        let client = &mut self.client;
         for n in 0..pieces {
-            let work = seat.core.block_on(seat.slot, Box::pin(seat.tree.maintain()))?;
+            let work = client.core.block_on(client.slot, Box::pin(client.tree.maintain()))?;
             if work == dmtree_parts::Work::None {
                 return Ok(n);
             }
@@ -365,8 +365,8 @@ impl Session {
 
     pub(crate) fn walk(&mut self) -> Result<Shape> {
         self.ready()?;
-        let walk = |s: &mut Seat| s.core.block_on(s.slot, Box::pin(s.tree.walk()));
-        let walked = walk(&mut self.seat);
+        let walk = |s: &mut Client| s.core.block_on(s.slot, Box::pin(s.tree.walk()));
+        let walked = walk(&mut self.client);
         match walked {
             Err(e) => self.again(e, true, walk),
             walked => walked,
@@ -384,10 +384,10 @@ impl Session {
     #[cold]
     fn housekeep(&mut self) {
         self.quiet_ops = HOUSEKEEPING_OPS;
-        let Seat { core, slot, tree, tally, .. } = &mut self.seat;
+        let Client { core, slot, tree, counters, .. } = &mut self.client;
         // Its only error would be that of the executor, and that one shows up in the next operation.
         let _ = core.block_on(*slot, async {
-            maintain(tree, tally).await;
+            maintain(tree, counters).await;
             Ok(())
         });
         self.publish();
@@ -395,31 +395,31 @@ impl Session {
 
     /// Lets `stats` see the costs counted up to now.
     pub(crate) fn publish(&self) {
-        self.seat.publish();
+        self.client.publish();
     }
 }
 
 impl PageSource for &mut Session {
     fn page(&mut self, request: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
         self.ready()?;
-        let seat = &mut self.seat;
-        let mut result = seat.core.block_on(seat.slot, seat.tree.scan(request, page));
+        let client = &mut self.client;
+        let mut result = client.core.block_on(client.slot, client.tree.scan(request, page));
         if let Err(e) = result {
             result = self.again(e, true, |s| {
                 page.clear();
                 s.core.block_on(s.slot, s.tree.scan(request, page))
             });
         }
-        self.seat.tally.count(Operation::Scan, done(&result));
+        self.client.counters.count(Operation::Scan, done(&result));
         self.tick();
         result
     }
 }
 
 /// One piece of maintenance, if any is due. Its failure is nobody's: it is counted, and tried again later.
-pub(crate) async fn maintain(tree: &mut DmTree, tally: &Tally) {
+pub(crate) async fn maintain(tree: &mut DmTree, counters: &SessionCounters) {
     if tree.maintenance_due() && Box::pin(tree.maintain()).await.is_err() {
-        tally.maintenance_failed();
+        counters.maintenance_failed();
     }
 }
 

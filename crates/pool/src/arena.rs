@@ -45,7 +45,7 @@ struct PerNode {
 }
 
 #[derive(Debug)]
-struct State {
+struct ArenaState {
     nodes: Vec<PerNode>,
     turn: usize,
     chunks: u64,
@@ -58,7 +58,7 @@ pub struct Arena {
     key: ArenaKey,
     chunk_bytes: u64,
     max_generation: u16,
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
     refill: FifoMutex,
     cursor: AtomicUsize,
 }
@@ -76,7 +76,7 @@ impl Arena {
             key,
             chunk_bytes,
             max_generation,
-            state: Mutex::new(State { nodes, turn: 0, chunks: 0, worn_out: 0 }),
+            state: Mutex::new(ArenaState { nodes, turn: 0, chunks: 0, worn_out: 0 }),
             refill: FifoMutex::new(),
             cursor: AtomicUsize::new(start),
         }

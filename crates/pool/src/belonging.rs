@@ -55,21 +55,21 @@ impl OwnStanding {
     }
 
     fn lose(&self, why: Error) {
-        let told = {
+        let callbacks = {
             let mut known = locked(&self.0);
             (known.is_lost, known.trouble) = (true, Some(why));
             std::mem::take(&mut known.on_loss)
         };
-        told.into_iter().for_each(|tell| tell());
+        callbacks.into_iter().for_each(|callback| callback());
     }
 
-    fn when_lost(&self, tell: OnLoss) {
+    fn when_lost(&self, callback: OnLoss) {
         let mut known = locked(&self.0);
         if !known.is_lost {
-            return known.on_loss.push(tell);
+            return known.on_loss.push(callback);
         }
         drop(known);
-        tell();
+        callback();
     }
 }
 
@@ -115,13 +115,13 @@ impl PoolNode {
 }
 
 impl Cluster {
-    /// Calls `tell`, from any thread, when a compute node of this process has lost its membership for good; at once if it has.
+    /// Calls `callback`, from any thread, when a compute node of this process has lost its membership for good; at once if it has.
     ///
     /// # Errors
     /// `NotFound` when there is no compute node.
-    pub fn when_lost(&self, tell: impl Fn() + Clone + Send + 'static) -> Result<()> {
+    pub fn when_lost(&self, callback: impl Fn() + Clone + Send + 'static) -> Result<()> {
         for i in 0..self.compute_nodes() {
-            self.compute_node(i)?.view.standing.when_lost(Box::new(tell.clone()));
+            self.compute_node(i)?.view.standing.when_lost(Box::new(callback.clone()));
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ struct PerNode {
 }
 
 #[derive(Debug)]
-struct State {
+struct SpaceState {
     nodes: Vec<PerNode>,
     turn: usize,
 }
@@ -36,7 +36,7 @@ pub(crate) struct BlockSpace {
     chunk_bytes: u64,
     /// Where chunk 0 of each memory node begins.
     chunk0s: Box<[u64]>,
-    state: Mutex<State>,
+    state: Mutex<SpaceState>,
     refill: FifoMutex,
     cursor: AtomicUsize,
 }
@@ -53,7 +53,7 @@ impl BlockSpace {
             index,
             chunk_bytes,
             chunk0s: layouts.iter().map(|l| l.chunk0).collect(),
-            state: Mutex::new(State { nodes, turn: start }),
+            state: Mutex::new(SpaceState { nodes, turn: start }),
             refill: FifoMutex::new(),
             cursor: AtomicUsize::new(start),
         }
@@ -156,7 +156,7 @@ impl BlockSpace {
 }
 
 /// A wish for a block of one class.
-pub(crate) struct BlockWish<'a> {
+pub(crate) struct BlockRequest<'a> {
     pub(crate) space: &'a BlockSpace,
     pub(crate) class: u8,
     pub(crate) layouts: &'a [NodeLayout],
@@ -164,7 +164,7 @@ pub(crate) struct BlockWish<'a> {
     pub(crate) spare: bool,
 }
 
-impl BlockWish<'_> {
+impl BlockRequest<'_> {
     fn bytes(&self) -> u32 {
         block_class_bytes(self.class)
     }
@@ -190,7 +190,7 @@ impl BlockWish<'_> {
     }
 }
 
-impl Source for BlockWish<'_> {
+impl Source for BlockRequest<'_> {
     type Item = BlockPtr;
 
     fn take(&self, only: Option<usize>) -> Option<BlockPtr> {

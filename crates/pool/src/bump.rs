@@ -15,9 +15,9 @@ use crate::wire::locked;
 
 /// The rest of what was granted last.
 #[derive(Debug, Default)]
-struct Rest(Option<(GlobalAddr, u64)>);
+struct Remainder(Option<(GlobalAddr, u64)>);
 
-impl Rest {
+impl Remainder {
     fn cut(&mut self, bytes: u64) -> Option<GlobalAddr> {
         let (at, left) = self.0?;
         let rest = left.checked_sub(bytes)?;
@@ -36,18 +36,18 @@ pub struct Bump {
     index: u32,
     kind: u8,
     chunk_bytes: u64,
-    rest: Mutex<Rest>,
+    rest: Mutex<Remainder>,
     refill: FifoMutex,
     cursor: AtomicUsize,
 }
 
 /// A wish for a piece.
-struct Wish<'b> {
+struct AllocationRequest<'b> {
     from: &'b Bump,
     bytes: u64,
 }
 
-impl Source for Wish<'_> {
+impl Source for AllocationRequest<'_> {
     type Item = GlobalAddr;
 
     fn take(&self, _only: Option<usize>) -> Option<GlobalAddr> {
@@ -80,7 +80,7 @@ impl Source for Wish<'_> {
 #[derive(Debug)]
 pub struct Stripes {
     stretch_bytes: u64,
-    rest: Mutex<Rest>,
+    rest: Mutex<Remainder>,
     refill: FifoMutex,
     cursor: AtomicUsize,
     /// No compute node has room; none ever gets any back.
@@ -112,7 +112,7 @@ impl PoolNode {
                 self.shape.chunk_bytes
             )));
         }
-        self.obtain(ep, &Wish { from, bytes }, None).await
+        self.obtain(ep, &AllocationRequest { from, bytes }, None).await
     }
 
     /// A piece on this very memory node, with a chunk of its own: for what every memory node has one of.
@@ -134,7 +134,7 @@ impl PoolNode {
                 self.shape.chunk_bytes
             )));
         }
-        let at = self.obtain(ep, &Wish { from: &from, bytes }, Some(node)).await?;
+        let at = self.obtain(ep, &AllocationRequest { from: &from, bytes }, Some(node)).await?;
         if at.node() != node {
             return Err(Error::new(
                 dmtree_fabric::ErrorKind::Full,

@@ -62,7 +62,7 @@ enum ChunkState {
 }
 
 /// Volatile bookkeeping; the records say the same, and more.
-struct Book {
+struct ChunkMap {
     chunks: Vec<ChunkState>,
     /// Was in use before: not zero any more.
     dirty: Vec<bool>,
@@ -71,43 +71,46 @@ struct Book {
 /// The service.
 pub(crate) struct ChunkService {
     layout: NodeLayout,
-    book: Mutex<Book>,
+    chunk_map: Mutex<ChunkMap>,
     deposits: Mutex<Deposits>,
     /// What the census of this number is being told, page by page.
-    told: Mutex<(u64, Vec<Span>)>,
+    listing: Mutex<(u64, Vec<Span>)>,
     mutants: Mutants,
 }
 
 impl ChunkService {
     pub(crate) fn new(layout: NodeLayout) -> Self {
         let n = layout.chunks as usize;
-        let book = Book { chunks: vec![ChunkState::Free; n], dirty: vec![false; n] };
-        let (book, deposits, told) = (Mutex::new(book), Mutex::default(), Mutex::default());
-        Self { layout, book, deposits, told, mutants: Mutants::default() }
+        let chunk_map = ChunkMap { chunks: vec![ChunkState::Free; n], dirty: vec![false; n] };
+        let (chunk_map, deposits, listing) =
+            (Mutex::new(chunk_map), Mutex::default(), Mutex::default());
+        Self { layout, chunk_map, deposits, listing, mutants: Mutants::default() }
     }
 
     /// Single chunks come from the front and longer runs from the back, so that they get into each other's way late.
     fn find(&self, count: u32) -> Option<u32> {
-        let mut book = locked(&self.book);
+        let mut chunk_map = locked(&self.chunk_map);
         let free = |run: &[ChunkState]| run.iter().all(|c| *c == ChunkState::Free);
         let count = count as usize;
-        if count == 0 || count > book.chunks.len() {
+        if count == 0 || count > chunk_map.chunks.len() {
             return None;
         }
         let at = if count == 1 {
-            book.chunks.iter().position(|c| *c == ChunkState::Free)?
+            chunk_map.chunks.iter().position(|c| *c == ChunkState::Free)?
         } else {
-            (0..=book.chunks.len() - count).rev().find(|i| free(&book.chunks[*i..*i + count]))?
+            (0..=chunk_map.chunks.len() - count)
+                .rev()
+                .find(|i| free(&chunk_map.chunks[*i..*i + count]))?
         };
-        book.chunks[at..at + count].fill(ChunkState::Behind);
-        book.chunks[at] = ChunkState::Head(count as u32);
+        chunk_map.chunks[at..at + count].fill(ChunkState::Behind);
+        chunk_map.chunks[at] = ChunkState::Head(count as u32);
         Some(at as u32)
     }
 
     fn set_free(&self, first: u32, count: u32) {
-        let mut book = locked(&self.book);
+        let mut chunk_map = locked(&self.chunk_map);
         let range = first as usize..(first + count) as usize;
-        book.chunks[range].fill(ChunkState::Free);
+        chunk_map.chunks[range].fill(ChunkState::Free);
     }
 
     /// Takes a run and records its owner. `None`: no such run is free.
@@ -137,7 +140,7 @@ impl ChunkService {
     ) -> Result<()> {
         let RunRequest { used_for, kind, index, object_bytes, count, .. } = r;
         for i in first..first + count {
-            let dirty = std::mem::replace(&mut locked(&self.book).dirty[i as usize], true);
+            let dirty = std::mem::replace(&mut locked(&self.chunk_map).dirty[i as usize], true);
             // Objects and tables rely on zeroes; blocks on nothing.
             if dirty && used_for != ChunkUse::Blocks {
                 self.zero(ep, i).await?;
@@ -180,8 +183,8 @@ impl ChunkService {
     async fn give_back(&self, ep: &Endpoint, offset: u64, count: u32) -> Result<()> {
         let layout = &self.layout;
         let first = layout.chunk_of(offset).filter(|i| layout.chunk(*i) == offset);
-        let known =
-            first.filter(|i| locked(&self.book).chunks[*i as usize] == ChunkState::Head(count));
+        let known = first
+            .filter(|i| locked(&self.chunk_map).chunks[*i as usize] == ChunkState::Head(count));
         let Some(first) = known else {
             return Err(Error::invalid(format!(
                 "{} has no run of {count} chunks at {offset:#x} to take back",
@@ -256,16 +259,16 @@ impl ChunkService {
             TAKE => Ok(message(RETURNED, self.take_deposits(Wanted::decode(&mut f)?))),
             LIST => {
                 let (number, first) = (f.u64()?, f.u32()?);
-                let mut told = locked(&self.told);
+                let mut listing = locked(&self.listing);
                 if first == 0 {
-                    *told = (number, locked(&self.deposits).spans(&self.layout));
+                    *listing = (number, locked(&self.deposits).spans(&self.layout));
                 }
-                if told.0 != number {
+                if listing.0 != number {
                     return Err(not_now("another census has begun meanwhile".to_owned()));
                 }
-                let page = gc_log::page_of(&told.1, first as usize);
-                if first as usize + gc_log::PAGE >= told.1.len() {
-                    told.1 = Vec::new();
+                let page = gc_log::page_of(&listing.1, first as usize);
+                if first as usize + gc_log::PAGE >= listing.1.len() {
+                    listing.1 = Vec::new();
                 }
                 Ok(page)
             }

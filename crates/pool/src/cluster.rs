@@ -9,16 +9,16 @@ use dmtree_fabric::{
     NodeId, Result,
 };
 
-use crate::apart::{MembershipAgent, MemoryNode};
 use crate::catalog::{CATALOG_SERVICE, CatalogService};
 use crate::chunks::{CHUNK_SERVICE, ChunkService};
 use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
 use crate::gc_log::{GC_LOG_SERVICE, GcLogService};
 use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape, first_node};
+use crate::multi_process::{MembershipAgent, MemoryNode};
 use crate::node::PoolNode;
 use crate::options::PoolOptions;
 use crate::owners::{CELL_SERVICE, OwnerService};
-use crate::segments::Space;
+use crate::segments::SegmentSpace;
 
 /// A pool: one whose nodes all live in this process, or one that this process belongs to as a compute node. Clone it freely; all
 /// clones are the same pool.
@@ -116,7 +116,7 @@ impl Cluster {
     }
 
     /// A pool of nodes that are apart, of which these are here.
-    pub(crate) fn apart(
+    pub(crate) fn multi_process(
         options: PoolOptions,
         pool: Option<PoolId>,
         nodes: Vec<Arc<PoolNode>>,
@@ -212,7 +212,7 @@ pub(crate) fn serve_memory(
 ) -> Result<()> {
     let node = layout.node;
     let chunks = Arc::new(ChunkService::new(*layout));
-    let space = Space::chunks(chunks.clone(), layout.chunk_bytes);
+    let space = SegmentSpace::chunks(chunks.clone(), layout.chunk_bytes);
     let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
     let owners = OwnerService::new(me, options.compute_nodes, options.memory_nodes, space);
     fabric.serve(node, CHUNK_SERVICE, chunks)?;
@@ -232,7 +232,7 @@ pub(crate) fn start_node(
     membership: &Arc<dyn Membership>,
 ) -> Result<Arc<PoolNode>> {
     let me = Member { node: cn, incarnation: fabric.incarnation(cn).unwrap_or(0) };
-    let space = Space::region(shape.compute_bytes);
+    let space = SegmentSpace::region(shape.compute_bytes);
     let owners = match me.incarnation {
         0 | 1 => OwnerService::new(me, options.compute_nodes, options.memory_nodes, space),
         _ => OwnerService::empty(me, space),

@@ -18,9 +18,9 @@ pub(crate) const FIRST_EPOCH: u64 = 1;
 /// A slot on a line of its own: clients of one node enter without disturbing each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Slot(AtomicU64, AtomicU64);
+struct EpochSlot(AtomicU64, AtomicU64);
 
-impl Slot {
+impl EpochSlot {
     /// The second word counts beginnings and ends of operations, and moments at which one holds nothing: odd while one runs.
     fn count(&self, by: u64) {
         // Written by one client only.
@@ -30,7 +30,7 @@ impl Slot {
 
 /// Operations that ran at some moment.
 #[derive(Debug, Default)]
-pub(crate) struct Drain(Vec<(Arc<Slot>, u64)>);
+pub(crate) struct Drain(Vec<(Arc<EpochSlot>, u64)>);
 
 impl Drain {
     /// Whether all of them have ended, or have come to a moment at which they hold nothing.
@@ -44,7 +44,7 @@ impl Drain {
 #[derive(Debug)]
 pub(crate) struct Epochs {
     known: AtomicU64,
-    slots: Mutex<Vec<Arc<Slot>>>,
+    slots: Mutex<Vec<Arc<EpochSlot>>>,
 }
 
 impl Epochs {
@@ -53,7 +53,7 @@ impl Epochs {
     }
 
     pub(crate) fn register(self: &Arc<Self>) -> EpochHandle {
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(EpochSlot::default());
         locked(&self.slots).push(slot.clone());
         EpochHandle { slot, epochs: self.clone() }
     }
@@ -107,7 +107,7 @@ pub(crate) async fn ask_epoch(ep: &Endpoint, node: NodeId, epoch: u64) -> Result
 /// One client's announcement of its running operation; a client runs one at a time. Dropped, it is deregistered.
 #[derive(Debug)]
 pub struct EpochHandle {
-    slot: Arc<Slot>,
+    slot: Arc<EpochSlot>,
     epochs: Arc<Epochs>,
 }
 
@@ -137,7 +137,7 @@ impl EpochHandle {
     }
 
     /// The running operation holds no lock now, and nothing that it has read of a table will count any more: tables may move.
-    pub fn pass(&self) {
+    pub fn quiescent_point(&self) {
         if self.slot.0.load(Ordering::Relaxed) != 0 {
             self.slot.count(2);
         }
@@ -145,12 +145,12 @@ impl EpochHandle {
 
     /// The running operation waits for another of its node, holding no lock and nothing that it has read of a table: until the guard
     /// is dropped it does not stand in the way of tables that move. What it waits for may itself wait for that.
-    pub fn rest(&self) -> Rest {
+    pub fn quiescent_section(&self) -> QuiescentSection {
         let running = self.is_entered();
         if running {
             self.slot.count(1);
         }
-        Rest(running.then(|| self.slot.clone()))
+        QuiescentSection(running.then(|| self.slot.clone()))
     }
 
     /// A long operation goes on from here holding only what it reads again after this call: as leaving and entering, without a
@@ -177,11 +177,11 @@ impl Drop for EpochHandle {
     }
 }
 
-/// See [`EpochHandle::rest`].
+/// See [`EpochHandle::quiescent_section`].
 #[derive(Debug)]
-pub struct Rest(Option<Arc<Slot>>);
+pub struct QuiescentSection(Option<Arc<EpochSlot>>);
 
-impl Drop for Rest {
+impl Drop for QuiescentSection {
     fn drop(&mut self) {
         if let Some(slot) = &self.0 {
             slot.count(1);
@@ -243,7 +243,7 @@ mod tests {
         a.leave();
         a.enter();
         assert!(!d.is_over());
-        b.pass();
+        b.quiescent_point();
         assert!(d.is_over() && !e.drain().is_over());
     }
 }

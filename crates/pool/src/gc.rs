@@ -27,7 +27,7 @@ use crate::layout::{ANY_INDEX, ChunkUse, EPOCH_WORD, first_node};
 use crate::membership_agent::not_now;
 use crate::node::PoolNode;
 use crate::ranges::Ranges;
-use crate::reassign::Seen;
+use crate::reassign::DirectoryEntry;
 use crate::reclaim::Retired;
 
 /// How long a census that is wanted by itself waits for another one, ns.
@@ -168,7 +168,12 @@ impl PoolNode {
         }
     }
 
-    async fn open_windows(&self, ep: &Endpoint, gc: &mut Gc, seen: &[Seen]) -> Result<()> {
+    async fn open_windows(
+        &self,
+        ep: &Endpoint,
+        gc: &mut Gc,
+        seen: &[DirectoryEntry],
+    ) -> Result<()> {
         for m in &gc.members {
             match m.node == self.cn {
                 true => self.open_window(gc.number, ep.now())?,
@@ -181,8 +186,8 @@ impl PoolNode {
         gc.runs.retain(|r| runs.contains(r));
         // An index that took a cell before the windows were open is in the catalog by now.
         let alone = self.list_indexes(ep).await?.iter().all(|e| e.id == index);
-        let mark = |s: &Seen| (s.partition.number, s.partition.lines);
-        let counts = |s: &&Seen| match s.partition.index {
+        let mark = |s: &DirectoryEntry| (s.partition.number, s.partition.lines);
+        let counts = |s: &&DirectoryEntry| match s.partition.index {
             ANY_INDEX => alone,
             owner => owner == index,
         };
@@ -272,7 +277,7 @@ impl PoolNode {
         for m in &gc.members {
             ep.renew_deadline();
             let spans = match m.node == self.cn {
-                true => self.look_through(gc.number, what),
+                true => self.report(gc.number, what),
                 false => ask_collect(ep, m.node, gc.number, what).await?,
             };
             spans.ok_or_else(|| gone(m))?.into_iter().for_each(|s| held.add(s));
@@ -338,7 +343,7 @@ impl PoolNode {
     fn adopt(&self, lost: &Lost) {
         let objects = lost.objects.iter().map(|(key, at)| (*at, u64::from(key.object_bytes)));
         let all = objects.chain(lost.space.iter().copied());
-        all.for_each(|(at, bytes)| self.tell(at, bytes, ShadowState::Plain));
+        all.for_each(|(at, bytes)| self.allocation_event(at, bytes, ShadowState::Plain));
     }
 
     /// Whether a lost object is of any use: an address whose lives are used up is not.

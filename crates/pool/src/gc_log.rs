@@ -128,12 +128,12 @@ impl GcLog {
     #[inline]
     pub(crate) fn add(&self, span: impl FnOnce() -> Span) {
         if self.open.load(Ordering::Relaxed) {
-            self.write_down(span());
+            self.append(span());
         }
     }
 
     #[cold]
-    fn write_down(&self, span: Span) {
+    fn append(&self, span: Span) {
         let mut window = locked(&self.window);
         let Some(w) = window.as_mut() else { return };
         w.gc_log.push(span);
@@ -181,7 +181,7 @@ impl GcLog {
         }
     }
 
-    /// Keeps spans on this node's lists until [`GcLog::settle`].
+    /// Keeps spans on this node's lists until [`GcLog::unpend`].
     pub(crate) fn pend(&self, spans: &[Span]) {
         for s in spans {
             self.add(|| *s);
@@ -192,12 +192,12 @@ impl GcLog {
     }
 
     /// What begins there is retired now, or is a memory node's again.
-    pub(crate) fn settle(&self, at: GlobalAddr) {
-        self.settle_place(at.bits());
+    pub(crate) fn unpend(&self, at: GlobalAddr) {
+        self.unpend_place(at.bits());
     }
 
     /// The same for what begins with a span of this [`Span::place`].
-    pub(crate) fn settle_place(&self, place: u64) {
+    pub(crate) fn unpend_place(&self, place: u64) {
         let spans = locked(&self.pending).get(&place).cloned();
         spans.iter().flatten().for_each(|s| self.add(|| *s));
         locked(&self.pending).remove(&place);
@@ -221,7 +221,7 @@ impl PoolNode {
 
     /// What [`PoolNode::keep_for_later`] has named is about to be retired.
     pub fn kept_no_more(&self, at: GlobalAddr) {
-        self.gc_log.settle(at);
+        self.gc_log.unpend(at);
     }
 
     /// Opens this node's window.
@@ -243,7 +243,7 @@ impl PoolNode {
     }
 
     /// Lists, or notes since the window was opened. `None` when there is no such window (any more).
-    pub(crate) fn look_through(&self, number: u64, what: Told) -> Option<Vec<Span>> {
+    pub(crate) fn report(&self, number: u64, what: Told) -> Option<Vec<Span>> {
         // The lists first: what leaves them meanwhile is noted.
         let mut all = if what == Told::GcLog { Vec::new() } else { self.listed() };
         let window = locked(&self.gc_log.window);
@@ -268,7 +268,7 @@ impl PoolNode {
 
     fn page(&self, number: u64, from: usize, what: Told) -> Vec<u8> {
         if from == 0 {
-            let Some(all) = self.look_through(number, what) else {
+            let Some(all) = self.report(number, what) else {
                 return u32::MAX.to_le_bytes().to_vec();
             };
             if let Some(w) = locked(&self.gc_log.window).as_mut() {
@@ -397,7 +397,7 @@ mod tests {
 
     use super::*;
 
-    fn noted(n: &GcLog) -> Option<Vec<Span>> {
+    fn logged(n: &GcLog) -> Option<Vec<Span>> {
         locked(&n.window).as_ref().map(|w| w.gc_log.clone())
     }
 
@@ -406,23 +406,23 @@ mod tests {
     }
 
     #[test]
-    fn a_window_gc_log_what_crosses_lists_while_it_is_open() {
+    fn an_open_window_logs_what_crosses_the_lists() {
         let n = GcLog::default();
         n.add(|| unreachable!("nothing is made up while no window is open"));
         n.begin(7, 0).expect("the first");
         n.add(|| span(64));
         n.begin(6, 0).expect_err("an older one");
-        assert_eq!(noted(&n), Some(vec![span(64)]));
+        assert_eq!(logged(&n), Some(vec![span(64)]));
         n.end(6);
         n.add(|| span(128));
-        assert_eq!(noted(&n), Some(vec![span(64), span(128)]));
+        assert_eq!(logged(&n), Some(vec![span(64), span(128)]));
         n.end(7);
-        assert_eq!(noted(&n), None);
+        assert_eq!(logged(&n), None);
         n.add(|| unreachable!("closed"));
     }
 
     #[test]
-    fn a_window_refuses_other_censuses_while_its_own_gives_signs() {
+    fn a_held_window_refuses_other_collections() {
         let n = GcLog::default();
         n.begin(7, 0).expect("the first");
         n.add(|| span(64));
@@ -430,42 +430,42 @@ mod tests {
         assert_eq!(n.begin(8, held - 1).map_err(|e| e.kind()), Err(ErrorKind::Busy));
         n.hold(7, held - 1).expect("a sign");
         n.begin(8, 2 * held - 2).expect_err("held longer");
-        assert_eq!(noted(&n), Some(vec![span(64)]));
+        assert_eq!(logged(&n), Some(vec![span(64)]));
         n.begin(8, 2 * held).expect("the earlier has died");
-        assert_eq!(noted(&n), Some(Vec::new()), "the later begins anew");
+        assert_eq!(logged(&n), Some(Vec::new()), "the later begins anew");
         n.begin(7, 4 * held).expect_err("its place is taken");
         n.end(7);
         assert!(n.is_held(2 * held));
         n.end(8);
         n.hold(7, 2 * held).expect_err("its notes are lost");
-        assert_eq!(noted(&n), None);
+        assert_eq!(logged(&n), None);
     }
 
     #[test]
-    fn a_window_that_nobody_closes_closes_itself() {
+    fn an_abandoned_window_closes_itself() {
         let n = GcLog::default();
         n.begin(1, 0).expect("the first");
         for i in 0..=MAX_GC_LOG as u64 {
             n.add(|| span(i * 64));
         }
-        assert_eq!(noted(&n), None);
+        assert_eq!(logged(&n), None);
         n.begin(2, 0).expect("none is open");
-        assert_eq!(noted(&n), Some(Vec::new()));
+        assert_eq!(logged(&n), Some(Vec::new()));
     }
 
     #[test]
-    fn what_is_kept_for_later_is_listed_and_noted_twice() {
+    fn deferred_retirement_is_listed_and_logged_twice() {
         let n = GcLog::default();
         let at = GlobalAddr::new(NodeId::memory(0), 4096);
         let (object, table) = (Span::object(at, 64), Span::lines(3, 5, 1));
         n.pend(&[object, table]);
         assert_eq!(n.pending(), [object, table]);
         n.begin(1, 0).expect("the first");
-        n.settle(at);
+        n.unpend(at);
         assert!(n.pending().is_empty());
-        assert_eq!(noted(&n), Some(vec![object, table]), "on its way to another list");
-        n.settle(at);
-        assert_eq!(noted(&n).map(|s| s.len()), Some(2), "it is there once");
+        assert_eq!(logged(&n), Some(vec![object, table]), "on its way to another list");
+        n.unpend(at);
+        assert_eq!(logged(&n).map(|s| s.len()), Some(2), "it is there once");
     }
 
     #[test]

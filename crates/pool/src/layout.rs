@@ -18,7 +18,7 @@ pub(crate) const EPOCH_WORD: u64 = 128;
 /// Memory node 0: how many index ids were ever given.
 pub(crate) const INDEX_IDS_WORD: u64 = 192;
 /// Memory node 0: 1 + the index that has the on-chip memory of all memory nodes.
-pub(crate) const CHIPS_WORD: u64 = 256;
+pub(crate) const ON_CHIP_WORD: u64 = 256;
 /// Memory node 0: catalog slots; the other nodes' chunk records begin here.
 pub(crate) const CATALOG: u64 = 4096;
 /// Bytes of a catalog slot.

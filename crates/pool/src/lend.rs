@@ -2,7 +2,7 @@
 //! others for what they have.
 //!
 //! Every free address is on one list: a node's, or that of a memory node's deposits. What leaves a list is noted before it is there no
-//! more, and what comes to one is noted too, for a census. While it is on its way it belongs to an operation ([`PoolNode::moving`]), and
+//! more, and what comes to one is noted too, for a census. While it is on its way it belongs to an operation ([`PoolNode::begin_transfer`]), and
 //! a deposit counts as listed until nothing of its call executes any more. What a call grants that ends without an answer is lost until
 //! a census.
 
@@ -14,7 +14,7 @@ use crate::arena::Arena;
 use crate::chunks::{ask_deposit, ask_deposited};
 use crate::epoch::ask_epoch;
 use crate::gc_log::{GC_LOG_SERVICE, lend_request};
-use crate::node::{OnItsWay, PoolNode, Turn};
+use crate::node::{InTransit, PoolNode, Turn};
 use crate::pieces::{self, MAX_PIECES, Piece, Wanted};
 use crate::reclaim::Retired;
 use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
@@ -75,7 +75,7 @@ impl PoolNode {
             }
             ep.sleep(DRAIN_PAUSE_NS).await;
         }
-        let _moving = self.moving();
+        let _transfer = self.begin_transfer();
         loop {
             let pieces = self.take_free();
             if pieces.is_empty() {
@@ -99,7 +99,7 @@ impl PoolNode {
             for (m, layout) in self.shape.memory.iter().enumerate() {
                 while arena.has_surplus(m, most(&arena)) {
                     // A message at a time: should this be cut short, what was not sent is on its list still.
-                    let _moving = self.moving();
+                    let _transfer = self.begin_transfer();
                     let mut pieces = Vec::new();
                     arena.take_surplus(m, most(&arena), &mut pieces);
                     self.pend(&pieces);
@@ -113,8 +113,7 @@ impl PoolNode {
     /// Deposits pieces that are on their way already.
     async fn deposit_all(&self, ep: &Endpoint, pieces: &[Piece]) -> Result<()> {
         for (m, layout) in self.shape.memory.iter().enumerate() {
-            let here: Vec<_> =
-                pieces.iter().filter(|p| p.membership_agent() == m).copied().collect();
+            let here: Vec<_> = pieces.iter().filter(|p| p.holder() == m).copied().collect();
             for some in here.chunks(MAX_PIECES) {
                 ep.renew_deadline();
                 self.deposit(ep, layout.node, some).await?;
@@ -126,7 +125,7 @@ impl PoolNode {
     /// Keeps pieces listed, in groups of one message each.
     fn pend(&self, pieces: &[Piece]) {
         for m in 0..self.shape.memory.len() {
-            let here = pieces.iter().filter(|p| p.membership_agent() == m).map(Piece::span);
+            let here = pieces.iter().filter(|p| p.holder() == m).map(Piece::span);
             let here: Vec<_> = here.collect();
             here.chunks(MAX_PIECES).for_each(|some| self.gc_log.pend(some));
         }
@@ -134,11 +133,11 @@ impl PoolNode {
 
     async fn deposit(&self, ep: &Endpoint, to: NodeId, pieces: &[Piece]) -> Result<()> {
         let place = pieces[0].span().place();
-        let on_its_way = OnItsWay(ep, &self.gc_log, place);
+        let in_transit = InTransit(ep, &self.gc_log, place);
         let done = ask_deposit(ep, to, pieces).await;
         match done.as_ref().map_err(dmtree_fabric::Error::effect) {
             // The call may be carried out later: they are nobody else's as long as this node lives.
-            Err(Effect::Unknown) => std::mem::forget(on_its_way),
+            Err(Effect::Unknown) => std::mem::forget(in_transit),
             Err(_) => pieces.iter().for_each(|p| self.put_piece(*p)),
             Ok(()) => {}
         }
@@ -199,7 +198,7 @@ impl PoolNode {
         let is_peer = |n: &NodeId| *n != self.cn && self.view.is_worth_asking(*n);
         for peer in members.into_iter().filter(is_peer) {
             for _ in 0..MAX_ROUNDS {
-                let moving = self.moving();
+                let transfer = self.begin_transfer();
                 let request = lend_request(wanted);
                 let asked = call_within(ep, LONGEST_CALL_NS, peer, GC_LOG_SERVICE, &request);
                 // A peer that does not answer gives nothing.
@@ -216,7 +215,7 @@ impl PoolNode {
                         true => self.retire_piece(piece),
                     }
                 }
-                drop(moving);
+                drop(transfer);
                 if met {
                     return true;
                 }
@@ -262,7 +261,7 @@ impl PoolNode {
 
     /// Takes table cells that earlier lives have left, if there are any of this size.
     pub(crate) async fn take_left_cells(&self, ep: &Endpoint, index: u32, lines: u8) -> Result<()> {
-        let _moving = self.moving();
+        let _transfer = self.begin_transfer();
         let first = self.shape.memory[0].node;
         let cells = ask_deposited(ep, first, Wanted::Cells(index, lines)).await?;
         cells.into_iter().for_each(|c| self.put_piece(c));

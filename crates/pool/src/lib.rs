@@ -12,19 +12,18 @@
 //! `DESIGN.md` beside this crate has the byte maps and the invariants.
 #![forbid(unsafe_code)]
 
-mod apart;
 mod arena;
 mod belonging;
 mod blocks;
 mod bump;
 mod catalog;
-mod chips;
 mod chunks;
 mod cluster;
 mod creation;
 mod deposits;
 mod epoch;
 mod extents;
+mod free_lists;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gc;
@@ -34,8 +33,10 @@ mod layout;
 mod lend;
 mod marks;
 mod membership_agent;
+mod multi_process;
 mod mutants;
 mod node;
+mod on_chip;
 mod options;
 mod owners;
 mod pieces;
@@ -45,12 +46,10 @@ mod reassign;
 mod reclaim;
 mod segments;
 mod shares;
-mod stock;
 mod usage;
 mod view;
 mod wire;
 
-pub use crate::apart::{MemoryNode, Place, open_pool_config};
 pub use crate::arena::{Arena, ArenaKey, Grant};
 pub use crate::belonging::Belonging;
 pub use crate::bump::{Bump, Stripes};
@@ -59,7 +58,7 @@ pub use crate::catalog::{
 };
 pub use crate::cluster::Cluster;
 pub use crate::creation::{Creation, Creator, Opening};
-pub use crate::epoch::{EpochGuard, EpochHandle, Rest};
+pub use crate::epoch::{EpochGuard, EpochHandle, QuiescentSection};
 pub use crate::gc::{Gc, Held, Lost};
 pub use crate::gc_log::{Span, Told};
 pub use crate::ids::{
@@ -69,6 +68,7 @@ pub use crate::ids::{
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
 pub use crate::membership_agent::Heartbeat;
+pub use crate::multi_process::{MemoryNode, Place, open_pool_config};
 pub use crate::mutants::Mutant as PoolMutant;
 pub use crate::node::PoolNode;
 pub use crate::options::PoolOptions;

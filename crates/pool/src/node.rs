@@ -11,17 +11,17 @@ use dmtree_fabric::{
 };
 
 use crate::arena::{Arena, ArenaKey, Grant};
-use crate::blocks::{BlockSpace, BlockWish};
+use crate::blocks::{BlockRequest, BlockSpace};
 use crate::chunks::{Granted, RunRequest, ask_run, return_run};
 use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
+use crate::free_lists::Tables;
 use crate::gc_log::{GcLog, Span};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
 use crate::layout::{Shape, WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
-use crate::membership_agent::Keeping;
+use crate::membership_agent::AgentState;
 use crate::pieces::Wanted;
 use crate::reclaim::{LimboList, Retired};
-use crate::stock::Tables;
 use crate::usage::NodeUsage;
 use crate::view::View;
 use crate::wire::locked;
@@ -63,22 +63,22 @@ impl Drop for Turn<'_> {
 }
 
 /// What is on its way to a memory node counts as listed until nothing of the call executes any more, whoever drops it.
-pub(crate) struct OnItsWay<'a>(pub(crate) &'a Endpoint, pub(crate) &'a Arc<GcLog>, pub(crate) u64);
+pub(crate) struct InTransit<'a>(pub(crate) &'a Endpoint, pub(crate) &'a Arc<GcLog>, pub(crate) u64);
 
-impl Drop for OnItsWay<'_> {
+impl Drop for InTransit<'_> {
     fn drop(&mut self) {
         let (gc_log, at) = (self.1.clone(), self.2);
         match self.0.is_quiet() {
-            true => gc_log.settle_place(at),
-            false => self.0.when_quiet(move || gc_log.settle_place(at)),
+            true => gc_log.unpend_place(at),
+            false => self.0.when_quiet(move || gc_log.unpend_place(at)),
         }
     }
 }
 
-/// Memory on its way from one holder to another is in the hands of an operation. See [`PoolNode::moving`].
-pub(crate) struct Moving(EpochHandle);
+/// Memory on its way from one holder to another is in the hands of an operation. See [`PoolNode::begin_transfer`].
+pub(crate) struct Transfer(EpochHandle);
 
-impl Drop for Moving {
+impl Drop for Transfer {
     fn drop(&mut self) {
         self.0.leave();
     }
@@ -102,7 +102,7 @@ pub struct PoolNode {
     pub(crate) tables: Tables,
     pub(crate) view: View,
     pub(crate) membership: Arc<dyn Membership>,
-    pub(crate) keeping: Mutex<Keeping>,
+    pub(crate) agent_state: Mutex<AgentState>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) limbo_list: LimboList,
     pub(crate) gc_log: Arc<GcLog>,
@@ -152,7 +152,7 @@ impl PoolNode {
             tables,
             view: View::new(Member { node: cn, incarnation }),
             membership,
-            keeping: Mutex::default(),
+            agent_state: Mutex::default(),
             epochs,
             limbo_list: LimboList::default(),
             gc_log: Arc::default(),
@@ -216,8 +216,8 @@ impl PoolNode {
     /// Whether a node, in the life whose number ends in these 16 bits, is dead and nothing of it executes anywhere any more: its
     /// locks may be taken over.
     pub fn is_revoked(&self, node: NodeId, incarnation: u16) -> bool {
-        let generation = self.view.state().incarnation_of(node, incarnation);
-        generation.is_some_and(|m| self.view.is_revoked(m))
+        let latest = self.view.state().incarnation_of(node, incarnation);
+        latest.is_some_and(|m| self.view.is_revoked(m))
     }
 
     /// Whether a node, in the life whose number ends in these 16 bits, has lost its lease. What it has in flight may still execute:
@@ -225,8 +225,8 @@ impl PoolNode {
     #[doc(hidden)]
     pub fn is_suspected(&self, node: NodeId, incarnation: u16) -> bool {
         let state = self.view.state();
-        let generation = state.incarnation_of(node, incarnation);
-        generation.is_some_and(|m| state.standing(m) != Some(Standing::Living))
+        let latest = state.incarnation_of(node, incarnation);
+        latest.is_some_and(|m| state.standing(m) != Some(Standing::Living))
     }
 
     /// Whether a node answers, as far as the membership knows.
@@ -270,7 +270,7 @@ impl PoolNode {
         ep.check_memory()?;
         let g = self.obtain(ep, arena, near).await?;
         self.gc_log.add(|| Span::object(g.addr, bytes));
-        self.tell(g.addr, bytes, ShadowState::Plain);
+        self.allocation_event(g.addr, bytes, ShadowState::Plain);
         Ok(g)
     }
 
@@ -291,7 +291,7 @@ impl PoolNode {
             return;
         }
         self.gc_log.add(|| Span::object(g.addr, bytes));
-        self.tell(g.addr, bytes, ShadowState::FreedTyped);
+        self.allocation_event(g.addr, bytes, ShadowState::FreedTyped);
         arena.put(g);
     }
 
@@ -345,10 +345,10 @@ impl PoolNode {
         })?;
         ep.check_memory()?;
         let space = self.space(index);
-        let wish = BlockWish { space: &space, class, layouts: &self.shape.memory, spare };
-        let b = self.obtain(ep, &wish, near).await?;
+        let request = BlockRequest { space: &space, class, layouts: &self.shape.memory, spare };
+        let b = self.obtain(ep, &request, near).await?;
         self.gc_log.add(|| Span::block(b));
-        self.tell(b.addr(), u64::from(b.capacity()), ShadowState::Undefined);
+        self.allocation_event(b.addr(), u64::from(b.capacity()), ShadowState::Undefined);
         Ok(b)
     }
 
@@ -360,7 +360,7 @@ impl PoolNode {
             .and_then(|b| self.shape.holds(b.addr(), u64::from(b.capacity())))
             .filter(|layout| self.space(index).put(b, layout));
         match layout {
-            Some(_) => self.tell(b.addr(), u64::from(b.capacity()), ShadowState::Freed),
+            Some(_) => self.allocation_event(b.addr(), u64::from(b.capacity()), ShadowState::Freed),
             None => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -376,13 +376,13 @@ impl PoolNode {
         self.gc_log.add(|| Span::Bytes(at.bits(), bytes));
         let layout = self.shape.holds(at, bytes);
         match layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes)) {
-            true => self.tell(at, bytes, ShadowState::Freed),
+            true => self.allocation_event(at, bytes, ShadowState::Freed),
             false => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
     }
 
     /// What a range of memory is from now on, to fabrics that check accesses.
-    pub(crate) fn tell(&self, at: GlobalAddr, bytes: u64, now: ShadowState) {
+    pub(crate) fn allocation_event(&self, at: GlobalAddr, bytes: u64, now: ShadowState) {
         self.fabric.tell(self.view.me, at, bytes, now);
     }
 
@@ -514,7 +514,7 @@ impl PoolNode {
         source: &S,
         node: usize,
     ) -> Result<Refill<S::Item>> {
-        let moving = self.moving();
+        let transfer = self.begin_transfer();
         let granted =
             ask_run(ep, &self.shape.memory[node], self.incarnation, source.request()).await?;
         match granted {
@@ -522,7 +522,7 @@ impl PoolNode {
                 self.found_full[node].store(0, Ordering::Relaxed);
                 let bytes = u64::from(source.request().count) * self.shape.chunk_bytes;
                 let run = GlobalAddr::new(self.shape.memory[node].node, offset);
-                self.tell(run, bytes, ShadowState::Plain);
+                self.allocation_event(run, bytes, ShadowState::Plain);
                 // It may have been deposited when a census began.
                 self.gc_log.add(|| Span::Bytes(run.bits(), bytes));
                 Ok(Refill::Item(source.add(node, offset)))
@@ -530,7 +530,7 @@ impl PoolNode {
             Granted::Pieces(pieces) => {
                 self.found_full[node].store(0, Ordering::Relaxed);
                 pieces.into_iter().for_each(|p| self.put_piece(p));
-                drop(moving);
+                drop(transfer);
                 // Another client may have been faster.
                 Ok(source.take(Some(node)).map_or(Refill::Again, |i| Refill::Item(Some(i))))
             }
@@ -545,10 +545,10 @@ impl PoolNode {
     }
 
     /// While this is there, a census waits: memory is on its way from one holder to another.
-    pub(crate) fn moving(&self) -> Moving {
+    pub(crate) fn begin_transfer(&self) -> Transfer {
         let handle = self.epochs.register();
         handle.enter();
-        Moving(handle)
+        Transfer(handle)
     }
 
     /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return fails is lost until a census.
@@ -561,11 +561,11 @@ impl PoolNode {
             self.gc_log.pend(&[Span::Bytes(place(node, offset).bits(), bytes)]);
         };
         for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep, first)) {
-            let on_its_way = OnItsWay(ep, &self.gc_log, place(node, offset).bits());
+            let in_transit = InTransit(ep, &self.gc_log, place(node, offset).bits());
             let returned = return_run(ep, self.shape.memory[node].node, offset, count).await;
             if returned.as_ref().is_err_and(|e| e.effect() == dmtree_fabric::Effect::Unknown) {
                 // The call may be carried out later: the chunk is nobody else's as long as this node lives.
-                std::mem::forget(on_its_way);
+                std::mem::forget(in_transit);
             }
             outcome = outcome.and(returned);
         }
@@ -613,13 +613,13 @@ impl PoolNode {
     ) -> Result<TableId> {
         ep.check_memory()?;
         if (1..=4).contains(&lines)
-            && self.tables.is_dry((index, lines), side)
+            && self.tables.is_cache_empty((index, lines), side)
             && self.cells_asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_FOR_CELLS)
         {
             // Without them, homes give new ones.
             let _ = self.take_left_cells(ep, index, lines).await;
-            if self.tables.is_dry((index, lines), side)
-                && self.tables.is_used_up((index, lines), side)
+            if self.tables.is_cache_empty((index, lines), side)
+                && self.tables.is_exhausted((index, lines), side)
             {
                 // Before memory nodes give chunks for tables.
                 Box::pin(self.borrow(ep, Wanted::Cells(index, lines))).await;
@@ -702,7 +702,7 @@ impl PoolNode {
             clients: self.epochs.clients(),
             arenas: arenas.iter().map(|a| a.usage()).collect(),
             free_block_bytes: blocks.iter().map(|b| b.free_bytes()).sum(),
-            free_tables: self.tables.stocked(),
+            free_tables: self.tables.cached_cells(),
             retired,
             retired_bytes,
             refused: self.refused.load(Ordering::Relaxed) as u64,

@@ -64,7 +64,7 @@ impl Piece {
     }
 
     /// Which memory node keeps it while no compute node has it.
-    pub(crate) fn membership_agent(&self) -> usize {
+    pub(crate) fn holder(&self) -> usize {
         match self {
             Self::Object(_, g) => g.addr.node().index(),
             Self::Fresh(_, at, _) | Self::Space(_, at, _) => at.node().index(),

@@ -203,7 +203,7 @@ impl DmTree {
     pub(crate) fn hold(&self, tag: LockTag, on: Lockable) {
         self.held.borrow_mut().push(HeldLock { tag, on });
         if self.node.has(Mutant::MoveWhileLocked) {
-            self.epoch.borrow().pass();
+            self.epoch.borrow().quiescent_point();
         }
     }
 
@@ -225,9 +225,9 @@ impl DmTree {
     }
 
     /// An operation that waits while it holds no lock does not stand in the way of tables that move.
-    pub(crate) fn pass(&self) {
+    pub(crate) fn quiescent_point(&self) {
         if self.held.borrow().is_empty() {
-            self.epoch.borrow().pass();
+            self.epoch.borrow().quiescent_point();
         }
     }
 
@@ -251,8 +251,8 @@ impl DmTree {
 
     /// While it waits for another operation of its node, an operation that holds no lock does not stand in the way of tables that
     /// move: the other may wait for just that.
-    pub(crate) fn rest(&self) -> Option<dmtree_pool::Rest> {
-        self.held.borrow().is_empty().then(|| self.epoch.borrow().rest())
+    pub(crate) fn quiescent_section(&self) -> Option<dmtree_pool::QuiescentSection> {
+        self.held.borrow().is_empty().then(|| self.epoch.borrow().quiescent_section())
     }
 
     /// An operation has come to its end. Locks that it could not give back, because a verb under them failed, are orphans now: no
@@ -454,7 +454,7 @@ impl DmTree {
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
             Box::pin(self.diagnose_stall(leaf)).await?;
         }
-        self.pass();
+        self.quiescent_point();
         backoff.step().await
     }
 

@@ -80,7 +80,7 @@ impl DmTree {
                 return Ok(());
             }
             self.ep.check_deadline("leaf lock", route.leaf.bits())?;
-            self.pass();
+            self.quiescent_point();
             self.ep.sleep(pause).await;
             pause = (pause * 2).min(longest);
         }

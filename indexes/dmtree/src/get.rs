@@ -77,7 +77,7 @@ impl DmTree {
         let lease = match arrival {
             Arrival::Join(group) => {
                 Mark::ReadShared.hit();
-                let resting = self.rest();
+                let resting = self.quiescent_section();
                 let shared = group.share(&self.ep, out).await;
                 drop(resting);
                 match shared {
@@ -93,7 +93,7 @@ impl DmTree {
                 }
             }
             Arrival::Lead(mut lease) => {
-                let resting = self.rest();
+                let resting = self.quiescent_section();
                 lease.begin(&self.ep).await?;
                 drop(resting);
                 self.ep.point().await;

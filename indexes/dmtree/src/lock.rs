@@ -62,7 +62,7 @@ impl DmTree {
             return self.lock_by_word(route).await;
         }
         self.ep.stage_cost(Stage::LocalQueue, 1);
-        let resting = self.rest();
+        let resting = self.quiescent_section();
         let turn = self.node.leaf_turns.turn(&self.ep, route.table.bits()).await?;
         drop(resting);
         self.ep.point().await;
@@ -115,7 +115,7 @@ impl DmTree {
             }
             self.retried.set(true);
             self.recover_locks_while_waiting().await;
-            self.pass();
+            self.quiescent_point();
             self.pause(&mut backoff, route, doubt.is_some()).await?;
             if doubt.is_none() {
                 // The last one may have been given back in vain, and be an orphan's.

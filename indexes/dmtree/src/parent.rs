@@ -112,7 +112,7 @@ impl DmTree {
                 self.recover_locks_while_waiting().await;
                 turn = self.inner_turn(addr, level).await?;
             }
-            self.pass();
+            self.quiescent_point();
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
                 Box::pin(self.diagnose_stall_inner(addr)).await?;
             }
@@ -123,7 +123,7 @@ impl DmTree {
     }
 
     async fn inner_turn(&self, addr: GlobalAddr, level: u8) -> Result<Turn> {
-        let _resting = self.rest();
+        let _resting = self.quiescent_section();
         self.node.inner_turns.turn_of(&self.ep, Rank(level), addr.bits()).await
     }
 

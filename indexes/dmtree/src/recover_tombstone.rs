@@ -206,7 +206,7 @@ impl DmTree {
             fence: 0,
         };
         Box::pin(self.look_and_recover(&route)).await?;
-        self.pass();
+        self.quiescent_point();
         self.ep.sleep(LOOK_AGAIN_NS).await;
         self.ep.check_deadline("the heir of a dead leaf", addr.bits())
     }

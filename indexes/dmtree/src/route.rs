@@ -139,7 +139,7 @@ impl DmTree {
         if fresh != *stale {
             return Ok(fresh);
         }
-        self.pass();
+        self.quiescent_point();
         backoff.step().await?;
         let walked = self.walk_route(key, &fresh).await?.unwrap_or(fresh);
         if walked == *stale {
@@ -196,7 +196,7 @@ impl DmTree {
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
             Box::pin(self.diagnose_stall_inner(successor)).await?;
         }
-        self.pass();
+        self.quiescent_point();
         backoff.step().await
     }
 
@@ -244,7 +244,7 @@ impl DmTree {
                         Mark::InnerOtherGeneration.hit();
                         self.drop_parent(&parent);
                         self.retried.set(true);
-                        self.pass();
+                        self.quiescent_point();
                         backoff.step().await?;
                         continue 'restart;
                     }
@@ -255,7 +255,7 @@ impl DmTree {
                 let at_level = copy.level;
                 let Some(node) = self.hop_right(copy, key).await? else {
                     self.drop_parent(&parent);
-                    self.pass();
+                    self.quiescent_point();
                     backoff.step().await?;
                     continue 'restart;
                 };
@@ -330,7 +330,7 @@ impl DmTree {
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
                 Box::pin(self.diagnose_stall_inner(addr)).await?;
             }
-            self.pass();
+            self.quiescent_point();
             backoff.step().await?;
         }
     }
@@ -495,7 +495,7 @@ impl DmTree {
                         self.wait_for_successor(&mut backoff, into).await?;
                     }
                     InnerRead::OtherGeneration => {
-                        self.pass();
+                        self.quiescent_point();
                         backoff.step().await?;
                         continue 'restart;
                     }

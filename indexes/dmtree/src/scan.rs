@@ -131,7 +131,7 @@ impl DmTree {
             if stale {
                 Mark::ScanStale.hit();
                 let fresh = self.fresh_route(&cursor).await?;
-                self.pass();
+                self.quiescent_point();
                 backoff.step().await?;
                 if backoff.steps() > WALK_AFTER {
                     // The record is missing, or names a dead leaf, and whoever should see to that may be dead, too.
@@ -385,7 +385,7 @@ impl DmTree {
                 Seen::Whole(leaf) => return Ok(Some(leaf)),
                 Seen::Stale => return Ok(None),
                 Seen::Torn => {
-                    self.pass();
+                    self.quiescent_point();
                     backoff.step().await?;
                 }
             }

@@ -123,7 +123,7 @@ impl DmTree {
         let words = self.words().await?;
         let word = words.at.by_place(route.leaf)?;
         self.ep.stage_cost(Stage::LocalQueue, 1);
-        let resting = self.rest();
+        let resting = self.quiescent_section();
         let turn = words.local.turn(&self.ep, word.number).await?;
         drop(resting);
         let handed = turn.is_handed.then(|| LockTag(turn.tag()));
@@ -194,7 +194,7 @@ impl DmTree {
                 Box::pin(self.recover_word(word.at, was)).await?;
             }
             self.recover_locks_while_waiting().await;
-            self.pass();
+            self.quiescent_point();
             // A change that is stuck is that of the leaf it names.
             let leaf = match LockTag(was).is_changing() {
                 true => self.named_by(word.at, LockTag(was)).await?,

@@ -96,7 +96,7 @@ impl DmTree {
         match arrival {
             Arrival::Join(group) => {
                 Mark::WriteShared.hit();
-                let resting = self.rest();
+                let resting = self.quiescent_section();
                 let shared = group.share(&self.ep, &mut Vec::new()).await;
                 drop(resting);
                 match shared {
@@ -111,7 +111,7 @@ impl DmTree {
             }
             Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
             Arrival::Lead(mut lease) => {
-                let resting = self.rest();
+                let resting = self.quiescent_section();
                 lease.begin(&self.ep).await?;
                 drop(resting);
                 let mut lease = Some(lease);

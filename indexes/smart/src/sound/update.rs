@@ -140,7 +140,7 @@ impl Smart {
         view: &LeafView,
         mut old: Option<&mut Vec<u8>>,
     ) -> Result<Option<HeldLeaf>> {
-        let resting = self.rest();
+        let resting = self.quiescent_section();
         let turn = self.node.turns.turn(&self.ep, view.at.bits()).await?;
         drop(resting);
         if self.node.abandoned_lock_at(view.at).is_some() {
@@ -297,7 +297,7 @@ impl Smart {
 
     /// Releases an abandoned lock of this node.
     pub(crate) async fn recover_lock(&self, at: GlobalAddr) -> Result<()> {
-        let resting = self.rest();
+        let resting = self.quiescent_section();
         let _turn = self.node.turns.turn(&self.ep, at.bits()).await?;
         drop(resting);
         self.recover_lock_in_turn(at).await

@@ -25,7 +25,7 @@ const ASK_AGAIN: u16 = 1024;
 
 /// Cells of one size on one home.
 #[derive(Debug, Default)]
-struct Stock {
+struct FreeListCache {
     cells: Vec<TableId>,
     /// The home had none: so many wishes go elsewhere before it is asked again.
     full: u16,
@@ -37,7 +37,7 @@ struct Owner {
     refill: FifoMutex,
     /// By index, and lines - 1: cells go back to the index that had them, whose partitions they are
     /// of.
-    stocks: Mutex<BTreeMap<(u32, usize), Stock>>,
+    free_lists: Mutex<BTreeMap<(u32, usize), FreeListCache>>,
 }
 
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Tables {
             let owner = |i: u16| Owner {
                 node: owner(i),
                 refill: FifoMutex::new(),
-                stocks: Mutex::default(),
+                free_lists: Mutex::default(),
             };
             // Stocks of all nodes together hold a small part of a home.
             let batch = (bytes / 64 / 256 / u64::from(c)).clamp(1, BATCH);
@@ -131,7 +131,7 @@ impl Tables {
 
     fn owner(&self, t: TableId) -> Option<&Owner> {
         let (partition, ..) = t.place()?;
-        // Where the cell is now, if known: what was moved is not stocked under its old home.
+        // Where the cell is now, if known: what was moved is not cached_cells under its old home.
         let node = match self.resolve_cached(t) {
             Some(at) => at.node(),
             None => first_owner(partition, self.shape.0, self.shape.1),
@@ -143,39 +143,43 @@ impl Tables {
     /// Takes a cell back; false when no such cell can exist.
     pub(crate) fn put(&self, index: u32, t: TableId) -> bool {
         let Some(owner) = self.owner(t) else { return false };
-        locked(&owner.stocks).entry(size_of(index, t)).or_default().cells.push(t);
+        locked(&owner.free_lists).entry(size_of(index, t)).or_default().cells.push(t);
         true
     }
 
-    pub(crate) fn stocked(&self) -> u64 {
+    pub(crate) fn cached_cells(&self) -> u64 {
         let owners = self.compute.owners.iter().chain(&self.memory.owners);
-        owners.map(|h| locked(&h.stocks).values().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
+        owners
+            .map(|h| locked(&h.free_lists).values().map(|s| s.cells.len() as u64).sum::<u64>())
+            .sum()
     }
 
     /// Takes out one part in `parts` of the cells in stock, rounded up: those of an index and so many lines, or all.
     pub(crate) fn take_free(&self, only: Option<(u32, u8)>, parts: usize, out: &mut Vec<Piece>) {
         let only = only.map(|(index, lines)| (index, usize::from(lines) - 1));
         for h in self.compute.owners.iter().chain(&self.memory.owners) {
-            let mut stocks = locked(&h.stocks);
-            for (size, stock) in stocks.iter_mut().filter(|(s, _)| only.is_none_or(|o| o == **s)) {
-                let count = stock.cells.len().div_ceil(parts);
-                out.extend(stock.cells.drain(..count).map(|t| Piece::Cell(size.0, t)));
+            let mut free_lists = locked(&h.free_lists);
+            for (size, cache) in
+                free_lists.iter_mut().filter(|(s, _)| only.is_none_or(|o| o == **s))
+            {
+                let count = cache.cells.len().div_ceil(parts);
+                out.extend(cache.cells.drain(..count).map(|t| Piece::Cell(size.0, t)));
             }
         }
     }
 
     /// Whether the next cells of an index, of so many lines, on a side have to be asked for.
-    pub(crate) fn is_dry(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
+    pub(crate) fn is_cache_empty(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
         let size = (index, usize::from(lines) - 1);
         let owners = match side {
             TableSide::Compute => &self.compute.owners,
             TableSide::Memory => &self.memory.owners,
         };
-        owners.iter().all(|h| locked(&h.stocks).get(&size).is_none_or(|s| s.cells.is_empty()))
+        owners.iter().all(|h| locked(&h.free_lists).get(&size).is_none_or(|s| s.cells.is_empty()))
     }
 
     /// Whether no home of a side gives new cells of an index, of so many lines.
-    pub(crate) fn is_used_up(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
+    pub(crate) fn is_exhausted(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
         let owners = match side {
             TableSide::Compute => &self.compute.owners,
             TableSide::Memory => &self.memory.owners,
@@ -186,8 +190,8 @@ impl Tables {
     /// Cells in stock.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
         for h in self.compute.owners.iter().chain(&self.memory.owners) {
-            let stocks = locked(&h.stocks);
-            out.extend(stocks.values().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
+            let free_lists = locked(&h.free_lists);
+            out.extend(free_lists.values().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
         }
     }
 
@@ -255,7 +259,7 @@ impl Tables {
     /// Homes that had no cell are asked again.
     pub(crate) fn reopen(&self) {
         for h in self.compute.owners.iter().chain(&self.memory.owners) {
-            locked(&h.stocks).values_mut().for_each(|s| s.full = 0);
+            locked(&h.free_lists).values_mut().for_each(|s| s.full = 0);
         }
     }
 
@@ -307,13 +311,13 @@ impl Side {
             }
             match ask_cells(ep, owner.node, index, lines, self.batch).await {
                 Ok(cells) => {
-                    let mut stocks = locked(&owner.stocks);
+                    let mut free_lists = locked(&owner.free_lists);
                     let none = cells.is_empty() && owner.node.role() == Role::Compute;
-                    stocks.entry(size).or_default().full = if none { ASK_AGAIN } else { 0 };
+                    free_lists.entry(size).or_default().full = if none { ASK_AGAIN } else { 0 };
                     for t in cells.into_iter().rev() {
-                        stocks.entry(size_of(index, t)).or_default().cells.push(t);
+                        free_lists.entry(size_of(index, t)).or_default().cells.push(t);
                     }
-                    let taken = stocks.get_mut(&size).and_then(|s| s.cells.pop());
+                    let taken = free_lists.get_mut(&size).and_then(|s| s.cells.pop());
                     if taken.is_some() {
                         return Ok(taken);
                     }
@@ -327,13 +331,13 @@ impl Side {
 
 impl Owner {
     fn pop(&self, size: (u32, usize)) -> Option<TableId> {
-        locked(&self.stocks).get_mut(&size)?.cells.pop()
+        locked(&self.free_lists).get_mut(&size)?.cells.pop()
     }
 
     fn is_full(&self, size: (u32, usize)) -> bool {
-        let mut stocks = locked(&self.stocks);
-        let Some(stock) = stocks.get_mut(&size) else { return false };
-        stock.full = stock.full.saturating_sub(1);
-        stock.full > 0
+        let mut free_lists = locked(&self.free_lists);
+        let Some(cache) = free_lists.get_mut(&size) else { return false };
+        cache.full = cache.full.saturating_sub(1);
+        cache.full > 0
     }
 }

@@ -3,7 +3,7 @@
 
 use dmtree_fabric::{Endpoint, GlobalAddr, NodeId, Result};
 
-use crate::layout::{CHIPS_WORD, first_node};
+use crate::layout::{ON_CHIP_WORD, first_node};
 use crate::node::PoolNode;
 
 /// Bytes of a chip that are looked at together.
@@ -20,7 +20,7 @@ impl PoolNode {
         if bytes == 0 {
             return Ok(false);
         }
-        let (word, ours) = (first_node(CHIPS_WORD), u64::from(index) + 1);
+        let (word, ours) = (first_node(ON_CHIP_WORD), u64::from(index) + 1);
         let was = ep.cas(word, 0, ours).await?;
         if was == 0 || was == ours {
             return Ok(true);
@@ -30,13 +30,13 @@ impl PoolNode {
             return Ok(false);
         }
         for m in 0..self.memory_nodes() {
-            self.clear_chip(ep, NodeId::memory(m as u16), bytes).await?;
+            self.clear_on_chip(ep, NodeId::memory(m as u16), bytes).await?;
         }
         Ok(true)
     }
 
     /// Locks that somebody held when the index was dropped. They are touched by atomics only.
-    async fn clear_chip(&self, ep: &Endpoint, node: NodeId, bytes: u64) -> Result<()> {
+    async fn clear_on_chip(&self, ep: &Endpoint, node: NodeId, bytes: u64) -> Result<()> {
         for from in (0..bytes).step_by(PIECE as usize) {
             let at = GlobalAddr::on_chip(node, from);
             let len = PIECE.min(bytes - from);

@@ -8,14 +8,14 @@ use dmtree_fabric::Result;
 use crate::index::Handle;
 use crate::session::Session;
 
-struct Seat {
+struct ThreadSession {
     /// Dead when all handles are gone. A live one's address names the handle: it is not reused while this is there.
     handle: Weak<Handle>,
     session: Box<Session>,
 }
 
 thread_local! {
-    static SEATS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+    static SESSIONS: RefCell<Vec<ThreadSession>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Calls `f` with the thread's session for an index. The session is out of its seat meanwhile, so that `f` may call the index
@@ -38,31 +38,31 @@ pub(crate) fn with<T>(
 
 fn take(handle: &Arc<Handle>) -> Option<Box<Session>> {
     // When the thread is about to end its seats may be gone: a session for this one call does it too.
-    let seat = SEATS.try_with(|seats| {
-        let mut seats = seats.borrow_mut();
+    let entry = SESSIONS.try_with(|sessions| {
+        let mut sessions = sessions.borrow_mut();
         let at =
-            seats.iter().rposition(|s| std::ptr::eq(s.handle.as_ptr(), Arc::as_ptr(handle)))?;
-        Some(seats.swap_remove(at))
+            sessions.iter().rposition(|s| std::ptr::eq(s.handle.as_ptr(), Arc::as_ptr(handle)))?;
+        Some(sessions.swap_remove(at))
     });
-    seat.ok().flatten().map(|seat| seat.session)
+    entry.ok().flatten().map(|entry| entry.session)
 }
 
 fn give_back(handle: &Arc<Handle>, session: Box<Session>) {
-    let mut seat = Some(Seat { handle: Arc::downgrade(handle), session });
-    let spare = SEATS.try_with(|seats| {
-        let mut seats = seats.borrow_mut();
-        let taken = seats.iter().any(|s| std::ptr::eq(s.handle.as_ptr(), Arc::as_ptr(handle)));
+    let mut entry = Some(ThreadSession { handle: Arc::downgrade(handle), session });
+    let spare = SESSIONS.try_with(|sessions| {
+        let mut sessions = sessions.borrow_mut();
+        let taken = sessions.iter().any(|s| std::ptr::eq(s.handle.as_ptr(), Arc::as_ptr(handle)));
         if !taken {
-            seats.extend(seat.take());
+            sessions.extend(entry.take());
         }
     });
-    drop((spare, seat));
+    drop((spare, entry));
 }
 
 /// Ends the sessions of indexes that are gone. They are dropped outside the borrow.
 pub(crate) fn purge() {
-    let gone = SEATS.try_with(|seats| match seats.try_borrow_mut() {
-        Ok(mut seats) => seats.extract_if(.., |s| s.handle.strong_count() == 0).collect(),
+    let gone = SESSIONS.try_with(|sessions| match sessions.try_borrow_mut() {
+        Ok(mut sessions) => sessions.extract_if(.., |s| s.handle.strong_count() == 0).collect(),
         Err(_) => Vec::new(),
     });
     drop(gone);

@@ -88,20 +88,14 @@ impl MemoryNode {
         nic_config: &NicConfig,
     ) -> Result<Self> {
         options.validate()?;
-        let lease_parameters_of_pool = PoolConfig {
+        let config = PoolConfig {
             memory_nodes: options.memory_nodes,
             compute_nodes: options.compute_nodes,
             data_path,
             lease_parameters: pool_config::encode(options),
         };
         let bytes = options.memory_bytes_per_node;
-        let fabric = NetFabric::found(
-            listen,
-            bytes,
-            lease_parameters_of_pool,
-            lease_parameters,
-            nic_config,
-        )?;
+        let fabric = NetFabric::found(listen, bytes, config, lease_parameters, nic_config)?;
         Self::serve(fabric, bytes, options)
     }
 
@@ -111,11 +105,8 @@ impl MemoryNode {
     /// Those of [`NetFabric::join`]; `InvalidArgument` when the region is too small for the pool's chunks.
     pub fn join(place: &Place<'_>, bytes: u64) -> Result<Self> {
         let mut options = PoolOptions::default();
-        let fabric = NetFabric::join(&place.joining(Role::Memory), |lease_parameters| {
-            options = PoolOptions {
-                memory_bytes_per_node: bytes,
-                ..pool_config::decode(lease_parameters)?
-            };
+        let fabric = NetFabric::join(&place.joining(Role::Memory), |config| {
+            options = PoolOptions { memory_bytes_per_node: bytes, ..pool_config::decode(config)? };
             options.validate()?;
             Ok(bytes)
         })?;
@@ -247,7 +238,7 @@ impl Cluster {
                 Ok(())
             })?;
         }
-        Self::apart(options, pool, nodes, membership_agents, memory)
+        Self::multi_process(options, pool, nodes, membership_agents, memory)
     }
 }
 
@@ -257,8 +248,8 @@ fn join_one(
     pool: &mut Option<PoolId>,
     options: &mut PoolOptions,
 ) -> Result<(Arc<PoolNode>, MembershipAgent)> {
-    let fabric = NetFabric::join(&place.joining(Role::Compute), |lease_parameters| {
-        *options = pool_config::decode(lease_parameters)?;
+    let fabric = NetFabric::join(&place.joining(Role::Compute), |config| {
+        *options = pool_config::decode(config)?;
         Ok(options.chosen_compute_bytes())
     })?;
     if *pool.get_or_insert(fabric.pool()) != fabric.pool() {
