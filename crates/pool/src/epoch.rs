@@ -1,7 +1,22 @@
-//! Epochs of running operations: how long retired memory must wait.
+//! Epochs of running operations: how long retired memory must wait, and when tables may move.
 //!
-//! A client's slot holds the epoch its node knew when its operation began, 0 while it runs none. Entering is one store and one
-//! fence. The scan that answers a reclaimer holds a lock that entering never takes.
+//! Every client has a slot of two words on a line of its own. The first is the epoch that its node knew when the running
+//! operation began, 0 while none runs. The second counts beginnings, ends and quiescent points, and is odd while an
+//! operation runs outside of a quiescent section. Two parties read them:
+//!
+//! - A **reclaimer** (`reclaim.rs`) tells each node an epoch and gets the smallest epoch in which a running operation began
+//!   ([`Epochs::adopt`]; over the network [`ask_epoch`]). Memory that was retired before that epoch is free.
+//! - The **membership agent** takes a [`Drain`] of the operations that run now, and waits until each has ended or has passed
+//!   a quiescent point. A quiescent point means: the operation holds no lock, and nothing that it has read of a table will
+//!   count any more. It says nothing about memory that the operation may still read.
+//!
+//! Invariants. Entering is one store of the known epoch and one sequentially consistent barrier; the scan has the same
+//! barrier between learning the epoch and reading the slots. So either the scan sees the slot, or the operation's first READ
+//! comes after the scan. The known epoch only grows, and a slot never holds an epoch above it: an older one than needed
+//! delays reclamation, and harms nothing. The scan holds a lock that entering never takes.
+//!
+//! A dropped future leaves through its guard, a dropped handle deregisters its slot. The slots of a node that dies are not
+//! asked any more once its access is revoked.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -21,7 +36,7 @@ pub(crate) const FIRST_EPOCH: u64 = 1;
 struct EpochSlot(AtomicU64, AtomicU64);
 
 impl EpochSlot {
-    /// The second word counts beginnings and ends of operations, and moments at which one holds nothing: odd while one runs.
+    /// The second word counts beginnings and ends of operations, and quiescent points: odd while one runs.
     fn count(&self, by: u64) {
         // Written by one client only.
         self.1.store(self.1.load(Ordering::Relaxed) + by, Ordering::SeqCst);
@@ -33,7 +48,7 @@ impl EpochSlot {
 pub(crate) struct Drain(Vec<(Arc<EpochSlot>, u64)>);
 
 impl Drain {
-    /// Whether all of them have ended, or have come to a moment at which they hold nothing.
+    /// Whether each of them has ended, or has passed a quiescent point.
     pub(crate) fn is_over(&mut self) -> bool {
         self.0.retain(|(slot, then)| slot.1.load(Ordering::SeqCst) == *then);
         self.0.is_empty()
@@ -62,7 +77,7 @@ impl Epochs {
     /// runs.
     pub(crate) fn adopt(&self, epoch: u64) -> u64 {
         self.known.fetch_max(epoch, Ordering::SeqCst);
-        // Pairs with the fence of `enter`: either this scan sees the slot, or the operation's first READ comes after the scan.
+        // Pairs with the barrier of `enter`: either this scan sees the slot, or the operation's first READ comes after the scan.
         fence(Ordering::SeqCst);
         let slots = locked(&self.slots);
         let running = slots.iter().map(|s| s.0.load(Ordering::SeqCst)).filter(|e| *e != 0);
@@ -82,7 +97,7 @@ impl Epochs {
     }
 }
 
-/// Answers reclaimers of other nodes. Holds no fabric: a service that did would keep its own host alive.
+/// Answers reclaimers of other nodes. Holds no fabric: that would keep its own host alive.
 pub(crate) struct EpochService(pub(crate) Arc<Epochs>);
 
 impl RpcHandler for EpochService {
@@ -122,7 +137,7 @@ impl EpochHandle {
         fence(Ordering::SeqCst);
     }
 
-    /// A client's endpoint may bring the announcement near before the client goes on.
+    /// Lets the client's endpoint prefetch the announcement before the client goes on.
     pub fn used_by(&self, ep: &Endpoint) {
         ep.uses(self);
         ep.uses(&*self.slot);
@@ -136,15 +151,17 @@ impl EpochHandle {
         }
     }
 
-    /// The running operation holds no lock now, and nothing that it has read of a table will count any more: tables may move.
+    /// A quiescent point: the running operation holds no lock, and nothing that it has read of a table will count any more.
+    /// Tables may move.
     pub fn quiescent_point(&self) {
         if self.slot.0.load(Ordering::Relaxed) != 0 {
             self.slot.count(2);
         }
     }
 
-    /// The running operation waits for another of its node, holding no lock and nothing that it has read of a table: until the guard
-    /// is dropped it does not stand in the way of tables that move. What it waits for may itself wait for that.
+    /// A quiescent section: the running operation waits for another of its node, holding no lock and nothing that it has read
+    /// of a table. Until the guard is dropped it does not hold back tables that move. The awaited operation may itself wait
+    /// for such a move.
     pub fn quiescent_section(&self) -> QuiescentSection {
         let running = self.is_entered();
         if running {
@@ -153,8 +170,8 @@ impl EpochHandle {
         QuiescentSection(running.then(|| self.slot.clone()))
     }
 
-    /// A long operation goes on from here holding only what it reads again after this call: as leaving and entering, without a
-    /// moment in between. A scan that keeps one leaf while it reads the next must not call it in between.
+    /// A long operation goes on from here holding only what it reads again after this call: as leaving and entering at once.
+    /// A scan that keeps one leaf while it reads the next must not call it in between.
     pub fn renew(&self) {
         self.enter();
     }

@@ -79,8 +79,8 @@ impl PoolNode {
         locked(&self.agent_state).has_share
     }
 
-    /// ShareSearch for partitions without a living compute node as their home, once for every epoch of
-    /// the membership, and asks that they move. True when there is nothing to ask for.
+    /// Searches for partitions without a living compute node as their owner, once for every epoch of
+    /// the membership, and proposes that they move. True when there is nothing to propose.
     pub(crate) async fn request_share(
         &self,
         ep: &Endpoint,
