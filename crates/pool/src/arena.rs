@@ -1,21 +1,27 @@
-//! Type-stable arenas: objects of one index, kind and size, whose addresses never become anything else.
+//! Type-stable arenas: objects of one index, kind and size, whose addresses never become anything
+//! else.
 //!
-//! A compute node's share of an arena has, for every memory node, a list of reusable objects with the last generation of
-//! each, and fresh ranges that no object has used yet. [`Arena::put`] takes an object back, [`Source::take`] grants one, the
-//! memory nodes in turn; [`Source::add`] adds a chunk and takes its first object in one step.
+//! A compute node's share of an arena has, for every memory node, a list of reusable objects with
+//! the last generation of each, and fresh ranges that no object has used yet. [`Arena::put`] takes
+//! an object back, [`Source::take`] grants one, the memory nodes in turn; [`Source::add`] adds a
+//! chunk and takes its first object in one step.
 //!
 //! Invariants.
 //!
-//! - *Type.* Arena memory stays of its kind and size until the pool ends. So a stale READ or compare-and-swap on an address
-//!   meets an object of the same kind, and only the generation tells them apart.
-//! - *Generations grow.* A fresh object has generation 1; a reusable one is granted with its last generation plus 1. The
-//!   list is a queue, oldest first, so that generations of all addresses are used up evenly and late. An object whose
-//!   generation is the largest of the pool's width is set aside and counted (`worn_out`): the next grant would repeat one.
-//! - *One list.* An address is on the list of one node or in one deposit. So no two nodes grant the same generation of it.
+//! - *Type.* Arena memory stays of its kind and size until the pool ends. So a stale READ or
+//!   compare-and-swap on an address meets an object of the same kind, and only the generation tells
+//!   them apart.
+//! - *Generations grow.* A fresh object has generation 1; a reusable one is granted with its last
+//!   generation plus 1. The list is a queue, oldest first, so that generations of all addresses are
+//!   used up evenly and late. An object whose generation is the largest of the pool's width is set
+//!   aside and counted (`worn_out`): the next grant would repeat one.
+//! - *One list.* An address is on the list of one node or in one deposit. So no two nodes grant the
+//!   same generation of it.
 //! - *Zero.* A fresh object is all zero. A reused one is as it was left.
 //!
-//! All is volatile bookkeeping under one lock, held for a few instructions. What a node that dies had on these lists is
-//! found by garbage collection, which takes a generation above any that may have been written.
+//! All is volatile bookkeeping under one lock, held for a few instructions. What a node that dies
+//! had on these lists is found by garbage collection, which takes a generation above any that may
+//! have been written.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -134,7 +140,8 @@ impl Arena {
         locked(&self.state).nodes.get(node).is_some_and(|n| n.free.len() > most)
     }
 
-    /// Takes out reusable objects of a memory node, as many as a message holds, until half of `most` are left.
+    /// Takes out reusable objects of a memory node, as many as a message holds, until half of
+    /// `most` are left.
     pub(crate) fn take_surplus(&self, node: usize, most: usize, out: &mut Vec<Piece>) {
         let mut s = locked(&self.state);
         let Some(n) = s.nodes.get_mut(node) else { return };

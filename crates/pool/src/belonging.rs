@@ -1,12 +1,14 @@
 //! Whether a node still belongs to its pool.
 //!
-//! A node counts on its lease by its own clock. When that has ended the node is *lapsed*: the membership server has paused,
-//! cannot be reached, or is about to declare the node dead. When the agent learns that the node is not living any more, or
-//! that another pool is in the pool's place, the membership is *lost*: no incarnation is ever living again after that.
+//! A node counts on its lease by its own clock. When that has ended the node is *lapsed*: the
+//! membership server has paused, cannot be reached, or is about to declare the node dead. When the
+//! agent learns that the node is not living any more, or that another pool is in the pool's place,
+//! the membership is *lost*: no incarnation is ever living again after that.
 //!
-//! The order of a loss: the lease is ended (so no client writes under a lock any more), the reason is stored, and then the
-//! callbacks run, each once and outside the lock. A callback that is registered later runs at once. An error of a step alone
-//! is no loss: only the membership itself says that a node is not living.
+//! The order of a loss: the lease is ended (so no client writes under a lock any more), the reason
+//! is stored, and then the callbacks run, each once and outside the lock. A callback that is
+//! registered later runs at once. An error of a step alone is no loss: only the membership itself
+//! says that a node is not living.
 
 use std::sync::Mutex;
 
@@ -119,7 +121,8 @@ impl PoolNode {
 }
 
 impl Cluster {
-    /// Calls `callback`, from any thread, when a compute node of this process has lost its membership for good; at once if it has.
+    /// Calls `callback`, from any thread, when a compute node of this process has lost its
+    /// membership for good; at once if it has.
     ///
     /// # Errors
     /// `NotFound` when there is no compute node.

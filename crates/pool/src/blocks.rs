@@ -1,17 +1,20 @@
-//! Blocks of any size: values and keys that do not fit in place. One space per index and compute node. Small blocks are cut
-//! from chunks that they share; a block larger than a chunk is a run of whole chunks.
+//! Blocks of any size: values and keys that do not fit in place. One space per index and compute
+//! node. Small blocks are cut from chunks that they share; a block larger than a chunk is a run of
+//! whole chunks.
 //!
-//! Free space is kept as extents (`extents.rs`), which merge inside a chunk, and as runs. [`BlockSpace::put`] takes a block
-//! back, [`Source::take`] cuts the shortest extent that fits, [`BlockSpace::take_whole`] takes out chunks that are free as a
-//! whole, so that they can go back to their memory nodes and become anything.
+//! Free space is kept as extents (`extents.rs`), which merge inside a chunk, and as runs.
+//! [`BlockSpace::put`] takes a block back, [`Source::take`] cuts the shortest extent that fits,
+//! [`BlockSpace::take_whole`] takes out chunks that are free as a whole, so that they can go back
+//! to their memory nodes and become anything.
 //!
-//! Invariants. A block holds no lock word and is written once before it is linked, so its memory needs no type and is cut
-//! anew without further ado; readers are protected by the limbo list alone. Freeing twice is detected: a free extent or run
-//! that overlaps is refused. A chunk that is about to leave is logged (`first`) while it is still listed here.
+//! Invariants. A block holds no lock word and is written once before it is linked, so its memory
+//! needs no type and is cut anew without further ado; readers are protected by the limbo list
+//! alone. Freeing twice is detected: a free extent or run that overlaps is refused. A chunk that is
+//! about to leave is logged (`first`) while it is still listed here.
 //!
-//! *The last block.* Of a size of at most half a chunk, a block is granted from the lists only while two of them fit. The
-//! last one is for a value that takes the place of another (`spare`), whose block is free soon: a full pool can still be
-//! written to.
+//! *The last block.* Of a size of at most half a chunk, a block is granted from the lists only
+//! while two of them fit. The last one is for a value that takes the place of another (`spare`),
+//! whose block is free soon: a full pool can still be written to.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
@@ -96,8 +99,8 @@ impl BlockSpace {
             && n.extents.put(offset, u64::from(b.capacity()), layout.chunk0, self.chunk_bytes)
     }
 
-    /// Takes out chunks that can go back to the memory nodes: node, offset, chunks. `keep` chunks stay for the next blocks.
-    /// `first` logs each of them under the lock.
+    /// Takes out chunks that can go back to the memory nodes: node, offset, chunks. `keep` chunks
+    /// stay for the next blocks. `first` logs each of them under the lock.
     pub(crate) fn take_whole(
         &self,
         keep: usize,
@@ -129,8 +132,8 @@ impl BlockSpace {
         n.extents.put(offset, bytes, layout.chunk0, self.chunk_bytes)
     }
 
-    /// Takes out one part in `parts` of the free space in chunks that blocks share, rounded up: first of a chunk in which
-    /// `least` bytes are free together.
+    /// Takes out one part in `parts` of the free space in chunks that blocks share, rounded up:
+    /// first of a chunk in which `least` bytes are free together.
     pub(crate) fn take_free(&self, parts: u64, least: u64, out: &mut Vec<Piece>) {
         let mut s = locked(&self.state);
         for (i, n) in s.nodes.iter_mut().enumerate() {
@@ -172,7 +175,8 @@ pub(crate) struct BlockRequest<'a> {
     pub(crate) space: &'a BlockSpace,
     pub(crate) class: u8,
     pub(crate) layouts: &'a [NodeLayout],
-    /// For a value that takes the place of another: the last block that fits may be used, since one is free again soon.
+    /// For a value that takes the place of another: the last block that fits may be used, since one
+    /// is free again soon.
     pub(crate) spare: bool,
 }
 
@@ -192,7 +196,8 @@ impl BlockRequest<'_> {
             n.runs.swap_remove(at).0
         } else {
             let bytes = u64::from(self.bytes());
-            // The last block is kept for replacements. (Blocks of more than half a chunk have none.)
+            // The last block is kept for replacements. (Blocks of more than half a chunk have
+            // none.)
             if !self.spare && 2 * bytes <= self.space.chunk_bytes && !n.extents.fits_twice(bytes) {
                 return None;
             }

@@ -1,18 +1,21 @@
-//! The catalog of named indexes, on memory node 0. A service creates and drops entries, so that names stay unique; clients
-//! read all of them with one READ.
+//! The catalog of named indexes, on memory node 0. A service creates and drops entries, so that
+//! names stay unique; clients read all of them with one READ.
 //!
-//! A slot has a line of words (state with id, root word, aux word, deaths counted by garbage collection) and a body with a
-//! checksum: id, name, system, options, creator. **Create** finds a free slot, draws the next id (an addition on memory node
-//! 0), writes the body, zeroes the words, and writes the state *last*. **Drop** writes 0 to the state word. **Publish**, in
-//! `creation.rs`, is a compare-and-swap of the state word by the creator itself.
+//! A slot has a line of words (state with id, root word, aux word, deaths counted by garbage
+//! collection) and a body with a checksum: id, name, system, options, creator. **Create** finds a
+//! free slot, draws the next id (an addition on memory node 0), writes the body, zeroes the words,
+//! and writes the state *last*. **Drop** writes 0 to the state word. **Publish**, in `creation.rs`,
+//! is a compare-and-swap of the state word by the creator itself.
 //!
-//! Invariants. Ids are never given again. A name is in at most one slot: the calls of the service run one at a time, so
-//! what one has read stays true until it writes. The body carries the id of the state word, so an image that was read across
-//! a drop and a creation does not match, and is read again. Slots are used in turn, so that a verb of a client that does not
-//! know of a drop yet seldom meets the next index.
+//! Invariants. Ids are never given again. A name is in at most one slot: the calls of the service
+//! run one at a time, so what one has read stays true until it writes. The body carries the id of
+//! the state word, so an image that was read across a drop and a creation does not match, and is
+//! read again. Slots are used in turn, so that a verb of a client that does not know of a drop yet
+//! seldom meets the next index.
 //!
-//! Crashes. The service goes with memory node 0, and the pool with it. A call whose answer is lost leaves a slot in state
-//! `Creating`, whose name is free again when its creator is gone or has forgotten its ticket.
+//! Crashes. The service goes with memory node 0, and the pool with it. A call whose answer is lost
+//! leaves a slot in state `Creating`, whose name is free again when its creator is gone or has
+//! forgotten its ticket.
 
 use std::sync::Mutex;
 
@@ -224,7 +227,8 @@ async fn read_all(ep: &Endpoint) -> Result<Vec<(u64, IndexEntry)>> {
     }
 }
 
-/// The word after an index's root word that says how many deaths its garbage collections have counted.
+/// The word after an index's root word that says how many deaths its garbage collections have
+/// counted.
 pub(crate) fn counted_word(root_word: GlobalAddr) -> GlobalAddr {
     root_word.plus(COUNTED_WORD - ROOT_WORD)
 }
@@ -415,8 +419,9 @@ impl PoolNode {
         Ok(all)
     }
 
-    /// Unregisters a name; its id is never given again, and no client may use the index any more. Its chunks stay recorded as
-    /// the index's and are not reused: giving them to others takes an acknowledged purge of every node's caches.
+    /// Unregisters a name; its id is never given again, and no client may use the index any more.
+    /// Its chunks stay recorded as the index's and are not reused: giving them to others takes an
+    /// acknowledged purge of every node's caches.
     ///
     /// # Errors
     /// `NotFound`; those of the fabric.

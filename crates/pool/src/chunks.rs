@@ -1,24 +1,27 @@
-//! The chunk service of a memory node: hands out runs of chunks, and records their owner before it answers.
+//! The chunk service of a memory node: hands out runs of chunks, and records their owner before it
+//! answers.
 //!
 //! The calls, all served one at a time:
 //!
-//! - **alloc** (use, index, kind, size, count): answers first with deposits of the same kind (`deposits.rs`), else with a
-//!   run of free chunks. Zeroes chunks that were used before (not for blocks), writes the records *from the back*, the head
-//!   last, and then answers. 0 means full.
-//! - **free** (offset, count): takes a whole run back. Erases the records *from the front*, the head first, and then marks
-//!   the chunks free.
-//! - **deposit** (pieces), **take** (kind): stores and hands out free memory that its holder does not need. Space that
-//!   makes a whole chunk goes the way of *free*.
+//! - **alloc** (use, index, kind, size, count): answers first with deposits of the same kind
+//!   (`deposits.rs`), else with a run of free chunks. Zeroes chunks that were used before (not for
+//!   blocks), writes the records *from the back*, the head last, and then answers. 0 means full.
+//! - **free** (offset, count): takes a whole run back. Erases the records *from the front*, the
+//!   head first, and then marks the chunks free.
+//! - **deposit** (pieces), **take** (kind): stores and hands out free memory that its holder does
+//!   not need. Space that makes a whole chunk goes the way of *free*.
 //! - **list** (number, from): what is deposited, page by page, for garbage collection.
 //!
-//! Invariants. *Owner first*: a chunk's record is on the memory node before a client learns of the chunk. The head of a
-//! run, which has its length, is the last record written and the first one erased: a run without a head has no owner.
-//! *Zero*: an arena's or a table's memory is zero before its first grant. Single chunks come from the front and longer runs
-//! from the back, so that they get into each other's way late.
+//! Invariants. *Owner first*: a chunk's record is on the memory node before a client learns of the
+//! chunk. The head of a run, which has its length, is the last record written and the first one
+//! erased: a run without a head has no owner. *Zero*: an arena's or a table's memory is zero before
+//! its first grant. Single chunks come from the front and longer runs from the back, so that they
+//! get into each other's way late.
 //!
-//! Crashes. The bookkeeping is as volatile as the memory. A client that dies between the grant and the first use leaves a
-//! recorded run that garbage collection finds; so does a grant whose answer is lost. A *free* that ends in an error half way
-//! keeps the run taken in the bookkeeping and headless in the records: it is lost, never granted twice.
+//! Crashes. The bookkeeping is as volatile as the memory. A client that dies between the grant and
+//! the first use leaves a recorded run that garbage collection finds; so does a grant whose answer
+//! is lost. A *free* that ends in an error half way keeps the run taken in the bookkeeping and
+//! headless in the records: it is lost, never granted twice.
 
 use std::sync::Mutex;
 
@@ -61,8 +64,8 @@ pub(crate) struct RunRequest {
 }
 
 impl RunRequest {
-    /// The free memory that would do as well. Runs of several chunks are never deposited, and memory of a bump allocator is
-    /// never free.
+    /// The free memory that would do as well. Runs of several chunks are never deposited, and
+    /// memory of a bump allocator is never free.
     pub(crate) fn instead(&self) -> Option<Wanted> {
         let RunRequest { kind, index, object_bytes, .. } = *self;
         match self.used_for {

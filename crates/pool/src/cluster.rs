@@ -30,8 +30,8 @@ use crate::options::PoolOptions;
 use crate::owners::{CELL_SERVICE, OwnerService};
 use crate::segments::SegmentSpace;
 
-/// A pool: one whose nodes all live in this process, or one that this process belongs to as a compute node. Clone it freely; all
-/// clones are the same pool.
+/// A pool: one whose nodes all live in this process, or one that this process belongs to as a
+/// compute node. Clone it freely; all clones are the same pool.
 #[derive(Clone)]
 pub struct Cluster(Arc<Inner>);
 
@@ -76,7 +76,8 @@ impl Cluster {
         Self::format(Arc::new(fabric), options)
     }
 
-    /// Formats the zeroed regions of a fabric that has the nodes of `options`, and starts the services on them.
+    /// Formats the zeroed regions of a fabric that has the nodes of `options`, and starts the
+    /// services on them.
     ///
     /// # Errors
     /// Those of [`PoolOptions::validate`] and of the fabric; `NotFound` when it lacks a node.
@@ -85,7 +86,8 @@ impl Cluster {
         Self::format_before(fabric, options, judge.clone(), judge)
     }
 
-    /// The same with a membership that the nodes reach through a proxy: a test makes the proxy fail.
+    /// The same with a membership that the nodes reach through a proxy: a test makes the proxy
+    /// fail.
     ///
     /// # Errors
     /// As [`Cluster::format`].
@@ -150,8 +152,9 @@ impl Cluster {
         })))
     }
 
-    /// Starts the services of a compute node that has restarted as a new incarnation: it owns nothing yet, knows nothing of what
-    /// its former incarnation held, and joins with the first step of its membership agent.
+    /// Starts the services of a compute node that has restarted as a new incarnation: it owns
+    /// nothing yet, knows nothing of what its former incarnation held, and joins with the first
+    /// step of its membership agent.
     ///
     /// # Errors
     /// `NotFound` when there are not so many; those of the fabric.
@@ -233,7 +236,8 @@ pub(crate) fn serve_memory(
     Ok(())
 }
 
-/// Starts the services of a compute node. In its first incarnation it owns its share of the tables, later nothing at first.
+/// Starts the services of a compute node. In its first incarnation it owns its share of the tables,
+/// later nothing at first.
 pub(crate) fn start_node(
     fabric: &Arc<dyn Fabric>,
     cn: NodeId,

@@ -1,23 +1,26 @@
-//! The creation of a named index: one creator has a name at a time, the others wait for it, and the name of a creation
-//! without a creator is free again.
+//! The creation of a named index: one creator has a name at a time, the others wait for it, and the
+//! name of a creation without a creator is free again.
 //!
-//! The verbs of a creation, in order: draw a ticket (local), register the name (`catalog.rs`: the slot is in state
-//! `Creating` and names the creator, a member and its ticket), let the index format its memory, and publish: a
-//! compare-and-swap of the state word from `Creating` to `Ready`, both with the index's id.
+//! The verbs of a creation, in order: draw a ticket (local), register the name (`catalog.rs`: the
+//! slot is in state `Creating` and names the creator, a member and its ticket), let the index
+//! format its memory, and publish: a compare-and-swap of the state word from `Creating` to `Ready`,
+//! both with the index's id.
 //!
-//! A creation is *over* without an index when no verb of its creator executes any more (the member is draining,
-//! reassigning or gone), or when the creator is this node and the ticket is not in use. The next client that wants the name
-//! then swaps the state word to 0.
+//! A creation is *over* without an index when no verb of its creator executes any more (the member
+//! is draining, reassigning or gone), or when the creator is this node and the ticket is not in
+//! use. The next client that wants the name then swaps the state word to 0.
 //!
-//! Invariants. Every change of a registered slot is a compare-and-swap of the state word, which carries the id: of several
-//! clients that free a slot one succeeds, and a creation that was published meanwhile stays. A ticket is drawn before the
-//! name is registered and given back after the state word has changed, so a node never takes its own running creation for
-//! one that is over. A late verb of the former creator cannot reach the slot's next index, since none executes by then.
+//! Invariants. Every change of a registered slot is a compare-and-swap of the state word, which
+//! carries the id: of several clients that free a slot one succeeds, and a creation that was
+//! published meanwhile stays. A ticket is drawn before the name is registered and given back after
+//! the state word has changed, so a node never takes its own running creation for one that is over.
+//! A late verb of the former creator cannot reach the slot's next index, since none executes by
+//! then.
 //!
-//! Crashes and drops. A creator that dies before registering leaves nothing; later, it leaves a slot that is over once its
-//! access is revoked. A dropped future frees its name itself, as soon as nothing that was posted for it executes any more.
-//! The chunks that a failed creation has taken stay with its id, like those of a dropped index. Others wait at most 30 s for
-//! a living creator.
+//! Crashes and drops. A creator that dies before registering leaves nothing; later, it leaves a
+//! slot that is over once its access is revoked. A dropped future frees its name itself, as soon as
+//! nothing that was posted for it executes any more. The chunks that a failed creation has taken
+//! stay with its id, like those of a dropped index. Others wait at most 30 s for a living creator.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -94,8 +97,8 @@ pub enum Opening {
     Begun(Creation),
 }
 
-/// An index that its holder creates: it is published, or abandoned. Dropped, as with a future, it is abandoned as soon as
-/// nothing that was posted for it executes any more.
+/// An index that its holder creates: it is published, or abandoned. Dropped, as with a future, it
+/// is abandoned as soon as nothing that was posted for it executes any more.
 pub struct Creation {
     node: Arc<PoolNode>,
     ep: Endpoint,
@@ -168,11 +171,12 @@ enum Progress {
 }
 
 impl PoolNode {
-    /// Registers a name. The entry is `Creating` and the caller's: it fills the index and publishes it, or drops it. A name
-    /// that a dead creator has left is free.
+    /// Registers a name. The entry is `Creating` and the caller's: it fills the index and publishes
+    /// it, or drops it. A name that a dead creator has left is free.
     ///
     /// # Errors
-    /// `Exists`, `Full` when the catalog is, `InvalidArgument` for names and options of impossible length; those of the fabric.
+    /// `Exists`, `Full` when the catalog is, `InvalidArgument` for names and options of impossible
+    /// length; those of the fabric.
     pub async fn create_index(
         self: &Arc<Self>,
         ep: &Endpoint,
@@ -214,10 +218,12 @@ impl PoolNode {
         }
     }
 
-    /// The index of this name, when it can be opened: one that a living node is creating is waited for.
+    /// The index of this name, when it can be opened: one that a living node is creating is waited
+    /// for.
     ///
     /// # Errors
-    /// `InvalidArgument` for an impossible name; `Busy` when its creation takes too long; those of the fabric.
+    /// `InvalidArgument` for an impossible name; `Busy` when its creation takes too long; those of
+    /// the fabric.
     pub async fn find_ready_index(
         self: &Arc<Self>,
         ep: &Endpoint,
@@ -268,7 +274,8 @@ impl PoolNode {
         system: &str,
         options: &[u8],
     ) -> Result<Creation> {
-        // Drawn before the call, so that no client of this node takes the creation for one that is over.
+        // Drawn before the call, so that no client of this node takes the creation for one that is
+        // over.
         let ticket = Ticket { of: self.creating.clone(), number: self.creating.draw() };
         let entry = self.register_index(ep, name, system, options, ticket.number).await?;
         Ok(Creation { node: self.clone(), ep: ep.clone(), entry, ticket: Some(ticket) })
@@ -295,7 +302,8 @@ impl PoolNode {
         })
     }
 
-    /// Frees the name of a creation that is over, unless that has been done or it has been published.
+    /// Frees the name of a creation that is over, unless that has been done or it has been
+    /// published.
     async fn clear(&self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
         ep.cas(e.state_word()?, e.creating_word(), 0).await.map(|_| ())
     }

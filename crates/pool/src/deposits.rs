@@ -1,18 +1,22 @@
-//! The deposits of a memory node: free memory that no compute node holds. Objects keep the last generation of their
-//! address; space for blocks is kept as extents by index; table cells of all nodes lie on memory node 0.
+//! The deposits of a memory node: free memory that no compute node holds. Objects keep the last
+//! generation of their address; space for blocks is kept as extents by index; table cells of all
+//! nodes lie on memory node 0.
 //!
-//! A compute node deposits what its lists hold when it leaves, and the surplus of an arena after reclamation
-//! (`lend.rs`). The chunk service answers the next request of the same index and kind with deposits before it takes a
-//! chunk: at most one chunk's worth, and never more than one message holds.
+//! A compute node deposits what its lists hold when it leaves, and the surplus of an arena after
+//! reclamation (`lend.rs`). The chunk service answers the next request of the same index and kind
+//! with deposits before it takes a chunk: at most one chunk's worth, and never more than one
+//! message holds.
 //!
-//! Invariants. A piece is on the list of one compute node or in one deposit, never in both: it is deposited after it has
-//! left the list, and handed out by removal. Pieces are checked against the layout (inside one chunk of this node, not free
-//! already), because they come from outside; implausible ones are refused. Space that makes up a whole chunk belongs to no
-//! index any more: [`Deposits::take_whole`] takes it out, and the chunk service frees the chunk.
+//! Invariants. A piece is on the list of one compute node or in one deposit, never in both: it is
+//! deposited after it has left the list, and handed out by removal. Pieces are checked against the
+//! layout (inside one chunk of this node, not free already), because they come from outside;
+//! implausible ones are refused. Space that makes up a whole chunk belongs to no index any more:
+//! [`Deposits::take_whole`] takes it out, and the chunk service frees the chunk.
 //!
-//! Deposits are volatile, as the chunk states are. A call that deposits may be carried out although its sender has not seen
-//! the answer; the sender then keeps the pieces listed as pending for as long as it lives, so garbage collection takes them
-//! for held. A hand-out whose answer is lost is lost memory, until garbage collection finds it.
+//! Deposits are volatile, as the chunk states are. A call that deposits may be carried out although
+//! its sender has not seen the answer; the sender then keeps the pieces listed as pending for as
+//! long as it lives, so garbage collection takes them for held. A hand-out whose answer is lost is
+//! lost memory, until garbage collection finds it.
 
 use std::collections::{BTreeMap, VecDeque};
 

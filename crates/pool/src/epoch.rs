@@ -1,22 +1,26 @@
 //! Epochs of running operations: how long retired memory must wait, and when tables may move.
 //!
-//! Every client has a slot of two words on a line of its own. The first is the epoch that its node knew when the running
-//! operation began, 0 while none runs. The second counts beginnings, ends and quiescent points, and is odd while an
-//! operation runs outside of a quiescent section. Two parties read them:
+//! Every client has a slot of two words on a line of its own. The first is the epoch that its node
+//! knew when the running operation began, 0 while none runs. The second counts beginnings, ends and
+//! quiescent points, and is odd while an operation runs outside of a quiescent section. Two parties
+//! read them:
 //!
-//! - A **reclaimer** (`reclaim.rs`) tells each node an epoch and gets the smallest epoch in which a running operation began
-//!   ([`Epochs::adopt`]; over the network [`ask_epoch`]). Memory that was retired before that epoch is free.
-//! - The **membership agent** takes a [`Drain`] of the operations that run now, and waits until each has ended or has passed
-//!   a quiescent point. A quiescent point means: the operation holds no lock, and nothing that it has read of a table will
-//!   count any more. It says nothing about memory that the operation may still read.
+//! - A **reclaimer** (`reclaim.rs`) tells each node an epoch and gets the smallest epoch in which a
+//!   running operation began ([`Epochs::adopt`]; over the network [`ask_epoch`]). Memory that was
+//!   retired before that epoch is free.
+//! - The **membership agent** takes a [`Drain`] of the operations that run now, and waits until
+//!   each has ended or has passed a quiescent point. A quiescent point means: the operation holds
+//!   no lock, and nothing that it has read of a table will count any more. It says nothing about
+//!   memory that the operation may still read.
 //!
-//! Invariants. Entering is one store of the known epoch and one sequentially consistent barrier; the scan has the same
-//! barrier between learning the epoch and reading the slots. So either the scan sees the slot, or the operation's first READ
-//! comes after the scan. The known epoch only grows, and a slot never holds an epoch above it: an older one than needed
-//! delays reclamation, and harms nothing. The scan holds a lock that entering never takes.
+//! Invariants. Entering is one store of the known epoch and one sequentially consistent barrier;
+//! the scan has the same barrier between learning the epoch and reading the slots. So either the
+//! scan sees the slot, or the operation's first READ comes after the scan. The known epoch only
+//! grows, and a slot never holds an epoch above it: an older one than needed delays reclamation,
+//! and harms nothing. The scan holds a lock that entering never takes.
 //!
-//! A dropped future leaves through its guard, a dropped handle deregisters its slot. The slots of a node that dies are not
-//! asked any more once its access is revoked.
+//! A dropped future leaves through its guard, a dropped handle deregisters its slot. The slots of a
+//! node that dies are not asked any more once its access is revoked.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -36,7 +40,8 @@ pub(crate) const FIRST_EPOCH: u64 = 1;
 struct EpochSlot(AtomicU64, AtomicU64);
 
 impl EpochSlot {
-    /// The second word counts beginnings and ends of operations, and quiescent points: odd while one runs.
+    /// The second word counts beginnings and ends of operations, and quiescent points: odd while
+    /// one runs.
     fn count(&self, by: u64) {
         // Written by one client only.
         self.1.store(self.1.load(Ordering::Relaxed) + by, Ordering::SeqCst);
@@ -73,11 +78,12 @@ impl Epochs {
         EpochHandle { slot, epochs: self.clone() }
     }
 
-    /// Learns an epoch, then looks at what runs: the smallest epoch in which a running operation began, `u64::MAX` when none
-    /// runs.
+    /// Learns an epoch, then looks at what runs: the smallest epoch in which a running operation
+    /// began, `u64::MAX` when none runs.
     pub(crate) fn adopt(&self, epoch: u64) -> u64 {
         self.known.fetch_max(epoch, Ordering::SeqCst);
-        // Pairs with the barrier of `enter`: either this scan sees the slot, or the operation's first READ comes after the scan.
+        // Pairs with the barrier of `enter`: either this scan sees the slot, or the operation's
+        // first READ comes after the scan.
         fence(Ordering::SeqCst);
         let slots = locked(&self.slots);
         let running = slots.iter().map(|s| s.0.load(Ordering::SeqCst)).filter(|e| *e != 0);
@@ -119,7 +125,8 @@ pub(crate) async fn ask_epoch(ep: &Endpoint, node: NodeId, epoch: u64) -> Result
     }
 }
 
-/// One client's announcement of its running operation; a client runs one at a time. Dropped, it is deregistered.
+/// One client's announcement of its running operation; a client runs one at a time. Dropped, it is
+/// deregistered.
 #[derive(Debug)]
 pub struct EpochHandle {
     slot: Arc<EpochSlot>,
@@ -127,7 +134,8 @@ pub struct EpochHandle {
 }
 
 impl EpochHandle {
-    /// An operation begins: nothing that is reachable from now on is reused before [`EpochHandle::leave`].
+    /// An operation begins: nothing that is reachable from now on is reused before
+    /// [`EpochHandle::leave`].
     pub fn enter(&self) {
         let known = self.epochs.known.load(Ordering::SeqCst);
         let running = self.slot.0.load(Ordering::Relaxed) != 0;
@@ -151,17 +159,17 @@ impl EpochHandle {
         }
     }
 
-    /// A quiescent point: the running operation holds no lock, and nothing that it has read of a table will count any more.
-    /// Tables may move.
+    /// A quiescent point: the running operation holds no lock, and nothing that it has read of a
+    /// table will count any more. Tables may move.
     pub fn quiescent_point(&self) {
         if self.slot.0.load(Ordering::Relaxed) != 0 {
             self.slot.count(2);
         }
     }
 
-    /// A quiescent section: the running operation waits for another of its node, holding no lock and nothing that it has read
-    /// of a table. Until the guard is dropped it does not hold back tables that move. The awaited operation may itself wait
-    /// for such a move.
+    /// A quiescent section: the running operation waits for another of its node, holding no lock
+    /// and nothing that it has read of a table. Until the guard is dropped it does not hold back
+    /// tables that move. The awaited operation may itself wait for such a move.
     pub fn quiescent_section(&self) -> QuiescentSection {
         let running = self.is_entered();
         if running {
@@ -170,8 +178,9 @@ impl EpochHandle {
         QuiescentSection(running.then(|| self.slot.clone()))
     }
 
-    /// A long operation goes on from here holding only what it reads again after this call: as leaving and entering at once.
-    /// A scan that keeps one leaf while it reads the next must not call it in between.
+    /// A long operation goes on from here holding only what it reads again after this call: as
+    /// leaving and entering at once. A scan that keeps one leaf while it reads the next must not
+    /// call it in between.
     pub fn renew(&self) {
         self.enter();
     }

@@ -1,4 +1,24 @@
-//! Table cells on the client's side: a small stock per home and size, and the directory as far as this node knows it.
+//! Table cells on the client's side: for each owner, index and size a free-list cache of cells, and
+//! the directory as far as this node knows it.
+//!
+//! **Alloc**: the owners of the side in turn (each size has its own cursor, so that every size
+//! spreads evenly); a cached cell, else a batch of new ones from the owner ([`ask_cells`]), else
+//! the next owner, else the memory nodes. An owner that had none is skipped for 1024 requests; a
+//! newer state of the membership makes it worth asking again ([`Tables::reopen`]).
+//!
+//! **Resolve**: the address of a cell follows from its id and the base of its segment.
+//! [`Tables::resolve_cached`] is one atomic load; [`Tables::refresh`] READs the partition's
+//! directory record and stores its bases.
+//!
+//! Invariants. A base is stored under the lock of the membership state, and only if the record's
+//! owner is living in the recorded incarnation and the partition does not move; the agent forgets
+//! bases under the same lock. So a client that finds a base may use it until the drain of its owner
+//! ends. An id above the high-water mark of its partition was never granted: an error, as is a
+//! record that points outside of the owner's region. A returned cell goes to the cache of its
+//! present owner, under the index that had it, whose partition it belongs to.
+//!
+//! Crashes. The cached cells of a node that dies are found by garbage collection. A torn record is
+//! read again, until its owner is known to be dead or moving.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -20,14 +40,14 @@ use crate::wire::locked;
 
 /// Most cells asked for at a time.
 const BATCH: u64 = 32;
-/// A home that had none is asked again after so many wishes.
+/// An owner that had none is asked again after so many requests.
 const ASK_AGAIN: u16 = 1024;
 
-/// Cells of one size on one home.
+/// Free cells of one size at one owner.
 #[derive(Debug, Default)]
 struct FreeListCache {
     cells: Vec<TableId>,
-    /// The home had none: so many wishes go elsewhere before it is asked again.
+    /// The owner had none: so many requests go elsewhere before it is asked again.
     full: u16,
 }
 
@@ -72,7 +92,7 @@ impl Tables {
                 refill: FifoMutex::new(),
                 free_lists: Mutex::default(),
             };
-            // Stocks of all nodes together hold a small part of a home.
+            // The caches of all nodes together hold a small part of an owner's cells.
             let batch = (bytes / 64 / 256 / u64::from(c)).clamp(1, BATCH);
             Side {
                 owners: (0..n).map(owner).collect(),
@@ -131,7 +151,7 @@ impl Tables {
 
     fn owner(&self, t: TableId) -> Option<&Owner> {
         let (partition, ..) = t.place()?;
-        // Where the cell is now, if known: what was moved is not cached_cells under its old home.
+        // The present owner, if known: a moved cell is not cached under its old owner.
         let node = match self.resolve_cached(t) {
             Some(at) => at.node(),
             None => first_owner(partition, self.shape.0, self.shape.1),
@@ -154,7 +174,8 @@ impl Tables {
             .sum()
     }
 
-    /// Takes out one part in `parts` of the cells in stock, rounded up: those of an index and so many lines, or all.
+    /// Takes out one part in `parts` of the cached cells, rounded up: those of an index and so many
+    /// lines, or all.
     pub(crate) fn take_free(&self, only: Option<(u32, u8)>, parts: usize, out: &mut Vec<Piece>) {
         let only = only.map(|(index, lines)| (index, usize::from(lines) - 1));
         for h in self.compute.owners.iter().chain(&self.memory.owners) {
@@ -178,7 +199,7 @@ impl Tables {
         owners.iter().all(|h| locked(&h.free_lists).get(&size).is_none_or(|s| s.cells.is_empty()))
     }
 
-    /// Whether no home of a side gives new cells of an index, of so many lines.
+    /// Whether no owner of a side gives new cells of an index, of so many lines.
     pub(crate) fn is_exhausted(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
         let owners = match side {
             TableSide::Compute => &self.compute.owners,
@@ -187,7 +208,7 @@ impl Tables {
         owners.iter().all(|h| h.is_full((index, usize::from(lines) - 1)))
     }
 
-    /// Cells in stock.
+    /// The cached cells.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
         for h in self.compute.owners.iter().chain(&self.memory.owners) {
             let free_lists = locked(&h.free_lists);
@@ -225,13 +246,13 @@ impl Tables {
                     if pause.steps() > 3 && !may_use(&view.state(), number, owner) {
                         return Err(unowned(number, owner));
                     }
-                    // Its home is writing it, or has died doing so.
+                    // Its owner is writing it, or has died doing so.
                     pause.step().await?;
                 }
             }
         };
         let p = p.filter(|p| t.first_line() + u64::from(t.lines()) <= p.lines).ok_or_else(none)?;
-        // A home that has restarted knows nothing of it: its directory entry is about to change.
+        // A restarted owner does not serve the partition: its record is about to change.
         let current = fabric.incarnation(p.owner.node) == Some(p.owner.incarnation);
         let fits = || p.inside(fabric.region_bytes(p.owner.node));
         if current && !fits() {
@@ -256,14 +277,14 @@ impl Tables {
         Ok(GlobalAddr::from_bits(p.segments[segment]).plus(offset))
     }
 
-    /// Homes that had no cell are asked again.
+    /// Owners that had no cell are asked again.
     pub(crate) fn reopen(&self) {
         for h in self.compute.owners.iter().chain(&self.memory.owners) {
             locked(&h.free_lists).values_mut().for_each(|s| s.full = 0);
         }
     }
 
-    /// Forgets where the tables are for which `gone` says so, given their partition and home.
+    /// Forgets the bases of partitions for which `gone` says so, given number and owner.
     pub(crate) fn forget(&self, gone: impl Fn(u16, NodeId) -> bool) {
         for (number, known) in (0..PARTITIONS).zip(self.directory.chunks_exact(SEGMENTS)) {
             let owner = known.iter().map(|k| k.load(Ordering::Relaxed)).find(|b| *b != 0);
@@ -279,7 +300,8 @@ fn size_of(index: u32, t: TableId) -> (u32, usize) {
 }
 
 impl Side {
-    /// A cell of the next home in turn that has one. `None`: all are full, or `trouble` says why they cannot be asked.
+    /// A cell of the next owner in turn that has one. `None`: all are full, or `trouble` says why
+    /// they cannot be asked.
     async fn alloc(
         &self,
         ep: &Endpoint,

@@ -1,33 +1,40 @@
-//! Garbage collection (GC) of memory that no node holds: what dead nodes held, what dropped operations had taken, chunks
-//! whose grant never arrived. A mark phase that runs while all clients work.
+//! Garbage collection (GC) of memory that no node holds: what dead nodes held, what dropped
+//! operations had taken, chunks whose grant never arrived. A mark phase that runs while all clients
+//! work.
 //!
-//! At any time a piece of memory is *reachable* in the index, *listed* by a living node (free, fresh, cached, on the limbo
-//! list, or kept unlinked for later), *in the hands* of a running operation, or lost. A collection tells them apart:
+//! At any time a piece of memory is *reachable* in the index, *listed* by a living node (free,
+//! fresh, cached, on the limbo list, or kept unlinked for later), *in the hands* of a running
+//! operation, or lost. A collection tells them apart:
 //!
-//! 1. It reads what was ever handed out: chunk records, high-water marks of table partitions. Later grants do not count.
-//! 2. Every living node opens a *window* (`gc_log.rs`): from now on it logs whatever crosses its lists, in either direction.
-//! 3. A barrier: every operation that ran then has ended. So whatever is in the hands of an operation from now on has been
-//!    logged, or will be before the operation ends.
-//! 4. The index *marks* what is reachable, by cursors. What a cursor misses because it moves was granted, or retired, since
-//!    the windows opened.
-//! 5. A second barrier ends the operations that were unlinking something. Then every node reports its log and its lists.
-//!    What is neither marked, nor logged, nor listed is lost. No living node can get hold of it any more, except by taking
-//!    over a lock of a dead node; so the index recovers those locks first.
-//! 6. After a third barrier, what was logged meanwhile is left out. The rest is retired like anything unlinked: readers
-//!    with old addresses may still look at it.
+//! 1. It reads what was ever handed out: chunk records, high-water marks of table partitions. Later
+//!    grants do not count.
+//! 2. Every living node opens a *window* (`gc_log.rs`): from now on it logs whatever crosses its
+//!    lists, in either direction.
+//! 3. A barrier: every operation that ran then has ended. So whatever is in the hands of an
+//!    operation from now on has been logged, or will be before the operation ends.
+//! 4. The index *marks* what is reachable, by cursors. What a cursor misses because it moves was
+//!    granted, or retired, since the windows opened.
+//! 5. A second barrier ends the operations that were unlinking something. Then every node reports
+//!    its log and its lists. What is neither marked, nor logged, nor listed is lost. No living node
+//!    can get hold of it any more, except by taking over a lock of a dead node; so the index
+//!    recovers those locks first.
+//! 6. After a third barrier, what was logged meanwhile is left out. The rest is retired like
+//!    anything unlinked: readers with old addresses may still look at it.
 //!
-//! A barrier is an addition to the global epoch, after which every member reports a later epoch for its oldest running
-//! operation, as for reclamation (`reclaim.rs`).
+//! A barrier is an addition to the global epoch, after which every member reports a later epoch for
+//! its oldest running operation, as for reclamation (`reclaim.rs`).
 //!
-//! A node that joins has no window, and takes only later grants. Should it retire something, it is asked, has no window,
-//! and the collection fails. It fails as well when a member dies, and does not begin while a memory node is away: what that
-//! node holds may be the only way to memory of others. Every failure is harmless, and the collection may be repeated: it
-//! changes nothing before its last step. A collector that crashes leaves windows open; each is replaced by the next
+//! A node that joins has no window, and takes only later grants. Should it retire something, it is
+//! asked, has no window, and the collection fails. It fails as well when a member dies, and does
+//! not begin while a memory node is away: what that node holds may be the only way to memory of
+//! others. Every failure is harmless, and the collection may be repeated: it changes nothing before
+//! its last step. A collector that crashes leaves windows open; each is replaced by the next
 //! collection after 250 ms, or closes itself when its log is too long.
 //!
-//! Two invariants make the result sound. Nothing is both lost and held: memory crosses a list only under the window's log,
-//! or belongs to an operation for which the barriers wait. And a lost object comes back with a generation above any that
-//! may have been written there, so no stale compare-and-swap can succeed on its next grant.
+//! Two invariants make the result sound. Nothing is both lost and held: memory crosses a list only
+//! under the window's log, or belongs to an operation for which the barriers wait. And a lost
+//! object comes back with a generation above any that may have been written there, so no stale
+//! compare-and-swap can succeed on its next grant.
 
 use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, ShadowState};
 
@@ -119,7 +126,8 @@ pub struct Lost {
     pub objects: Vec<(ArenaKey, GlobalAddr)>,
     /// Space for blocks: address, bytes.
     pub space: Vec<(GlobalAddr, u64)>,
-    /// Table cells, each named as one of a single line; two lost lines in a row may have been one cell.
+    /// Table cells, each named as one of a single line; two lost lines in a row may have been one
+    /// cell.
     pub lines: Vec<TableId>,
 }
 
@@ -302,8 +310,8 @@ impl PoolNode {
             spans.into_iter().for_each(|s| held.add(s));
         }
         if what != Told::GcLog {
-            // Deposits that have made a whole chunk belong to the memory node again. (A node to which the chunk was granted
-            // since has logged that.)
+            // Deposits that have made a whole chunk belong to the memory node again. (A node to
+            // which the chunk was granted since has logged that.)
             let now = self.runs_of(ep, gc.index).await?;
             for r in gc.runs.iter().filter(|r| !now.contains(r)) {
                 let bytes = u64::from(r.chunks) * self.shape.chunk_bytes;
@@ -353,8 +361,8 @@ impl PoolNode {
         lost
     }
 
-    /// What was free on a dead node's list is not free memory to a sanitizer any more: its next user may have to write there
-    /// before it is granted.
+    /// What was free on a dead node's list is not free memory to a sanitizer any more: its next
+    /// user may have to write there before it is granted.
     fn adopt(&self, lost: &Lost) {
         let objects = lost.objects.iter().map(|(key, at)| (*at, u64::from(key.object_bytes)));
         let all = objects.chain(lost.space.iter().copied());
@@ -366,7 +374,8 @@ impl PoolNode {
         !self.arena(key).has_generations_left(generation)
     }
 
-    /// Takes a lost object, with the largest generation that it may have had; 0 when it was never written.
+    /// Takes a lost object, with the largest generation that it may have had; 0 when it was never
+    /// written.
     pub fn retire_lost(&self, key: ArenaKey, g: Grant) {
         self.retire(&self.arena(key), g);
     }
@@ -377,8 +386,8 @@ impl PoolNode {
         self.limbo_list.push(Retired::Space(gc.index, at, bytes), bytes);
     }
 
-    /// Whether nodes have died, or left, since the last collection of an index, given its root word: they may have held memory
-    /// of it.
+    /// Whether nodes have died, or left, since the last collection of an index, given its root
+    /// word: they may have held memory of it.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -396,7 +405,8 @@ impl PoolNode {
         ep.cas(counted_word(root), 0, 0).await
     }
 
-    /// Records that the collection of an index is complete: it has found what the nodes held that were dead when it began.
+    /// Records that the collection of an index is complete: it has found what the nodes held that
+    /// were dead when it began.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -413,8 +423,8 @@ impl PoolNode {
         Ok(())
     }
 
-    /// Ends the collection, whatever its result. A window that stays open because its node was not reached is replaced by the
-    /// next collection, or closes itself when its log is too long.
+    /// Ends the collection, whatever its result. A window that stays open because its node was not
+    /// reached is replaced by the next collection, or closes itself when its log is too long.
     pub async fn end_gc(&self, ep: &Endpoint, gc: Gc) {
         for m in &gc.members {
             if m.node == self.cn {

@@ -1,25 +1,30 @@
-//! The log that a compute node keeps for garbage collection (`gc.rs`): what it holds, and what it has granted or taken back
-//! since the collection began.
+//! The log that a compute node keeps for garbage collection (`gc.rs`): what it holds, and what it
+//! has granted or taken back since the collection began.
 //!
-//! While a *window* is open, every span that crosses one of the node's lists, in either direction, is appended to the log.
-//! The calls of a collector, all answered by [`GcLogService`]: *open* (number), *hold*, *collect* (log, lists or both, page by
-//! page), *close*. The same service answers *lend* of nodes that have no room (`lend.rs`).
+//! While a *window* is open, every span that crosses one of the node's lists, in either direction,
+//! is appended to the log. The calls of a collector, all answered by [`GcLogService`]: *open*
+//! (number), *hold*, *collect* (log, lists or both, page by page), *close*. The same service
+//! answers *lend* of nodes that have no room (`lend.rs`).
 //!
 //! Invariants.
 //!
-//! - An operation that begins after the window opened logs all that it takes and gives back. Both sides have a sequentially
-//!   consistent barrier between the announcement of an operation and the look at the flag, as in `epoch.rs`. The barriers
-//!   of the collection wait for the operations that began before.
-//! - A span is logged *before* it leaves a list, and the lists are reported before the log. So what moves from one list to
-//!   another during the report shows up in the log at the latest.
-//! - *Pending* spans are neither in use nor free: the index retires them later, or they are on their way to a memory node.
-//!   They count as listed from [`GcLog::pend`] to [`GcLog::unpend`], and both ends are logged.
-//! - One window at a time. Windows are opened at all members in the same order, so the first member decides between two
-//!   collections that begin at once. A window that was held within 250 ms refuses another collection.
+//! - An operation that begins after the window opened logs all that it takes and gives back. Both
+//!   sides have a sequentially consistent barrier between the announcement of an operation and the
+//!   look at the flag, as in `epoch.rs`. The barriers of the collection wait for the operations
+//!   that began before.
+//! - A span is logged *before* it leaves a list, and the lists are reported before the log. So what
+//!   moves from one list to another during the report shows up in the log at the latest.
+//! - *Pending* spans are neither in use nor free: the index retires them later, or they are on
+//!   their way to a memory node. They count as listed from [`GcLog::pend`] to [`GcLog::unpend`],
+//!   and both ends are logged.
+//! - One window at a time. Windows are opened at all members in the same order, so the first member
+//!   decides between two collections that begin at once. A window that was held within 250 ms
+//!   refuses another collection.
 //!
-//! Crashes. A collector that dies leaves its window open: the next collection replaces it when it was not held for 250 ms,
-//! or it closes itself after 2^20 entries. A window that is gone stays gone, because its log is lost: the collector that
-//! asks for it again fails and begins anew. A node that restarts has no window, so the collection fails as it must.
+//! Crashes. A collector that dies leaves its window open: the next collection replaces it when it
+//! was not held for 250 ms, or it closes itself after 2^20 entries. A window that is gone stays
+//! gone, because its log is lost: the collector that asks for it again fails and begins anew. A
+//! node that restarts has no window, so the collection fails as it must.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -136,8 +141,8 @@ struct Window {
 pub(crate) struct GcLog {
     open: AtomicBool,
     window: Mutex<Option<Window>>,
-    /// Spans that are neither in use nor on a list: the index will retire them later, or they are on their way to a memory
-    /// node. By the place of the first of each group.
+    /// Spans that are neither in use nor on a list: the index will retire them later, or they are
+    /// on their way to a memory node. By the place of the first of each group.
     pending: Mutex<BTreeMap<u64, Vec<Span>>>,
 }
 
@@ -227,7 +232,8 @@ impl GcLog {
 }
 
 impl PoolNode {
-    /// An object and its table were unlinked, and this node is to retire them some time later: until then it holds them.
+    /// An object and its table were unlinked, and this node is to retire them some time later:
+    /// until then it holds them.
     pub fn keep_for_later(&self, at: GlobalAddr, bytes: u64, table: Option<TableId>) {
         let object = Span::object(at, bytes);
         match table {
@@ -259,7 +265,8 @@ impl PoolNode {
         self.gc_log.end(number);
     }
 
-    /// The lists, or the log since the window was opened, or both. `None` when there is no such window (any more).
+    /// The lists, or the log since the window was opened, or both. `None` when there is no such
+    /// window (any more).
     pub(crate) fn report(&self, number: u64, what: Told) -> Option<Vec<Span>> {
         // The lists first: what leaves them meanwhile is logged.
         let mut all = if what == Told::GcLog { Vec::new() } else { self.listed() };
@@ -271,7 +278,8 @@ impl PoolNode {
         Some(all)
     }
 
-    /// All that lies on this node's lists. A span that moves from one to another meanwhile may be missed here; it is logged.
+    /// All that lies on this node's lists. A span that moves from one to another meanwhile may be
+    /// missed here; it is logged.
     pub(crate) fn listed(&self) -> Vec<Span> {
         let mut out = self.limbo_list.spans();
         out.extend(self.gc_log.pending());
@@ -307,7 +315,8 @@ pub(crate) fn page_of(all: &[Span], from: usize) -> Vec<u8> {
     out
 }
 
-/// Answers collectors, and nodes that have no room. Weak: a service that held its node would keep the node's fabric alive.
+/// Answers collectors, and nodes that have no room. Weak: a service that held its node would keep
+/// the node's fabric alive.
 pub(crate) struct GcLogService(pub(crate) Weak<PoolNode>);
 
 impl RpcHandler for GcLogService {

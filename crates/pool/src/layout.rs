@@ -1,5 +1,5 @@
-//! Byte maps: the head of a memory node, chunk owner records, the partition directory. All little endian; `DESIGN.md` has the
-//! tables.
+//! Byte maps: the head of a memory node, chunk owner records, the partition directory. All little
+//! endian; `DESIGN.md` has the tables.
 
 use dmtree_fabric::{Error, GlobalAddr, Member, NodeId, Result, Role};
 
@@ -40,9 +40,9 @@ pub(crate) fn first_node(offset: u64) -> GlobalAddr {
     GlobalAddr::new(NodeId::memory(0), offset)
 }
 
-/// A compute node's region: words in which waiters for its locks say that they wait.
+/// A compute node's region: words in which waiters for its locks announce themselves.
 pub(crate) const WAIT_WORDS: u64 = 64;
-/// So many words belong together: what the waiters of different nodes for one lock say.
+/// Words of a group: the waiters of different nodes for one lock.
 pub(crate) const WAIT_GROUP_WORDS: u64 = 4;
 /// How many groups.
 pub(crate) const WAIT_GROUPS: u64 = 28;
@@ -137,11 +137,12 @@ pub enum ChunkUse {
     Arena,
     /// Blocks of any size.
     Blocks,
-    /// Segments of table partitions homed at the memory node itself.
+    /// Segments of table partitions that the memory node itself owns.
     Tables,
 }
 
-/// Who owns a run of chunks, as the memory node records it before it hands the run out: what a sweep after a crash starts from.
+/// The owner of a run of chunks, as the memory node records it before it hands the run out: garbage
+/// collection starts from these records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRecord {
     /// What it is used for.
@@ -152,9 +153,9 @@ pub struct ChunkRecord {
     pub index: u32,
     /// Bytes of an object; 0 for other uses.
     pub object_bytes: u32,
-    /// Who got it.
+    /// The compute node that it was granted to.
     pub owner: NodeId,
-    /// In which life of that node.
+    /// The incarnation of that node.
     pub incarnation: u32,
     /// How many chunks the run has; 0 for those behind its first.
     pub run: u32,
@@ -204,7 +205,7 @@ impl ChunkRecord {
 pub(crate) struct Partition {
     pub(crate) number: u16,
     pub(crate) owner: Member,
-    /// How often the home has changed.
+    /// How often the owner has changed.
     pub(crate) moves: u32,
     /// Lines handed out: all cells lie below.
     pub(crate) lines: u64,
@@ -260,8 +261,9 @@ impl Partition {
         out
     }
 
-    /// What a torn image still tells: its words are whole, each of the old image or of the new one. Number and home are one word;
-    /// either line count lies above every cell that was granted. The segments of a mix are worth nothing.
+    /// What a torn image still tells: its words are whole, each of the old image or of the new one.
+    /// Number and owner are one word; either line count lies above every cell that was granted. The
+    /// segments of a mix are worth nothing.
     pub(crate) fn remains(bytes: &[u8], number: u16) -> Self {
         let mut f = Fields(bytes);
         let mut fields = || -> Result<(u16, u32, u64)> {
@@ -273,14 +275,14 @@ impl Partition {
         let mut f = Fields(bytes.get(MOVES_AT..).unwrap_or_default());
         // Moves and index are one word: whose cells a torn record lists is the old answer or the
         // new one, and cells are granted under the new one only. A partition whose lines were
-        // granted and that has no index is everybody's.
+        // granted and that has no index counts as any index's.
         let (moves, index) = (f.u32().unwrap_or_default(), f.u32().unwrap_or_default());
         let index = if index == NO_INDEX && lines > 0 { ANY_INDEX } else { index };
         let lines = lines.min(segment_start(SEGMENTS));
         Self { number, owner, moves, lines, segments: [0; SEGMENTS], index }
     }
 
-    /// `Ok(None)` while nobody has written it; `Err(())` for a torn or foreign image.
+    /// `Ok(None)` while it was never written; `Err(())` for a torn or foreign image.
     pub(crate) fn decode(bytes: &[u8], number: u16) -> Result<Option<Self>, ()> {
         if bytes.iter().all(|b| *b == 0) {
             return Ok(None);
@@ -307,7 +309,7 @@ impl Partition {
         Ok(Some(p))
     }
 
-    /// Whether every segment lies inside the home's region.
+    /// Whether every segment lies inside the owner's region.
     pub(crate) fn inside(&self, region_bytes: Option<u64>) -> bool {
         let Some(region) = region_bytes else { return false };
         self.segments[..self.grown()].iter().enumerate().all(|(j, s)| {

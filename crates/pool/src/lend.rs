@@ -1,27 +1,32 @@
-//! Free memory goes from node to node. A node that leaves hands in what it has free; a node with a surplus of objects
-//! deposits it; a node that finds the pool full borrows from the others.
+//! Free memory goes from node to node. A node that leaves hands in what it has free; a node with a
+//! surplus of objects deposits it; a node that finds the pool full borrows from the others.
 //!
-//! **Hand in** ([`PoolNode::hand_in`], before a node leaves): rounds of reclamation until the limbo list is empty or time is
-//! up, and then: take everything off the lists, list it as pending, send it in messages to the memory nodes that own the
-//! bytes (cells to memory node 0). **Surplus** ([`PoolNode::deposit_surplus`], after a round): the same for the objects of an
-//! arena beyond two chunks' worth, one message at a time. **Borrow** ([`PoolNode::borrow`], in a full pool): asks every
-//! living compute node in turn; the lender gives half of what it has free of the kind, else all its space for blocks, and
-//! what waits on its limbo list ([`PoolNode::lend`]). Retired items go to the limbo list of the borrower anew.
+//! **Hand in** ([`PoolNode::hand_in`], before a node leaves): rounds of reclamation until the limbo
+//! list is empty or time is up, and then: take everything off the lists, list it as pending, send
+//! it in messages to the memory nodes that own the bytes (cells to memory node 0). **Surplus**
+//! ([`PoolNode::deposit_surplus`], after a round): the same for the objects of an arena beyond two
+//! chunks' worth, one message at a time. **Borrow** ([`PoolNode::borrow`], in a full pool): asks
+//! every living compute node in turn; the lender gives half of what it has free of the kind, else
+//! all its space for blocks, and what waits on its limbo list ([`PoolNode::lend`]). Retired items
+//! go to the limbo list of the borrower anew.
 //!
 //! Invariants.
 //!
-//! - *One list.* Every free address is on one list: a node's, or the deposits of a memory node. A piece leaves a list
-//!   before it is sent, and comes to a list after it has arrived.
-//! - *Logged.* Whatever leaves or comes to a list is logged for garbage collection before it is gone, respectively as it
-//!   comes. On its way it belongs to a running operation ([`PoolNode::begin_transfer`]), for which the barriers of garbage
-//!   collection wait, and a deposit counts as pending until nothing of its call executes any more.
-//! - *Generations go with the address*: a free object carries the last generation that was granted there.
-//! - *A loan of limbo items is sound*, because the borrower stamps them later than their unlinking; the lender takes them
-//!   out under the turn of its rounds, which stamp items by their number.
+//! - *One list.* Every free address is on one list: a node's, or the deposits of a memory node. A
+//!   piece leaves a list before it is sent, and comes to a list after it has arrived.
+//! - *Logged.* Whatever leaves or comes to a list is logged for garbage collection before it is
+//!   gone, respectively as it comes. On its way it belongs to a running operation
+//!   ([`PoolNode::begin_transfer`]), for which the barriers of garbage collection wait, and a
+//!   deposit counts as pending until nothing of its call executes any more.
+//! - *Generations go with the address*: a free object carries the last generation that was granted
+//!   there.
+//! - *A loan of limbo items is sound*, because the borrower stamps them later than their unlinking;
+//!   the lender takes them out under the turn of its rounds, which stamp items by their number.
 //!
-//! Crashes and lost answers. A deposit whose effect is unknown stays pending here while this node lives, so it is never
-//! both listed as lost and used. One that had no effect goes back to the lists. What a memory node or a lender grants to a
-//! call that ends without an answer is lost until garbage collection finds it; so is what a dying node still held.
+//! Crashes and lost answers. A deposit whose effect is unknown stays pending here while this node
+//! lives, so it is never both listed as lost and used. One that had no effect goes back to the
+//! lists. What a memory node or a lender grants to a call that ends without an answer is lost until
+//! garbage collection finds it; so is what a dying node still held.
 
 use std::sync::atomic::Ordering;
 
@@ -72,21 +77,23 @@ impl PoolNode {
         }
     }
 
-    /// Hands in all that is free here, before this node leaves: retired memory as soon as the operations that may read it have
-    /// ended, and whole chunks. Garbage collection finds what a hand-in that is cut short leaves.
+    /// Hands in all that is free here, before this node leaves: retired memory as soon as the
+    /// operations that may read it have ended, and whole chunks. Garbage collection finds what a
+    /// hand-in that is cut short leaves.
     ///
     /// # Errors
     /// Those of the fabric.
     pub async fn hand_in(&self, ep: &Endpoint) -> Result<()> {
         for _ in 0..MAX_DRAINS {
-            // The agent goes on meanwhile: other nodes wait for its acknowledgements, and the lease must hold.
+            // The agent goes on meanwhile: other nodes wait for its acknowledgements, and the lease
+            // must hold.
             if let Err(e) = self.keep(ep).await
                 && e.kind() == ErrorKind::Fenced
             {
                 return Err(e);
             }
-            // While a dying node may still read, no retired memory comes free. What is free already is handed in all
-            // the same.
+            // While a dying node may still read, no retired memory comes free. What is free already
+            // is handed in all the same.
             let reclaimed = self.reclaim_all(ep).await;
             if reclaimed.is_ok() && self.limbo_list.waiting().0 == 0 {
                 break;
@@ -103,7 +110,8 @@ impl PoolNode {
         }
     }
 
-    /// Deposits what this node has free of an arena beyond a few chunks' worth: other nodes would take new chunks for it.
+    /// Deposits what this node has free of an arena beyond a few chunks' worth: other nodes would
+    /// take new chunks for it.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -154,7 +162,8 @@ impl PoolNode {
         let in_transit = InTransit(ep, &self.gc_log, place);
         let done = ask_deposit(ep, to, pieces).await;
         match done.as_ref().map_err(dmtree_fabric::Error::effect) {
-            // The call may be carried out later: the pieces stay pending for as long as this node lives.
+            // The call may be carried out later: the pieces stay pending for as long as this node
+            // lives.
             Err(Effect::Unknown) => std::mem::forget(in_transit),
             Err(_) => pieces.iter().for_each(|p| self.put_piece(*p)),
             Ok(()) => {}
@@ -162,7 +171,8 @@ impl PoolNode {
         done
     }
 
-    /// Takes free pieces off the lists of this node, and lists them as pending, in groups of one message each.
+    /// Takes free pieces off the lists of this node, and lists them as pending, in groups of one
+    /// message each.
     fn take_free(&self) -> Vec<Piece> {
         let mut out = Vec::new();
         let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
@@ -174,8 +184,8 @@ impl PoolNode {
         out
     }
 
-    /// What this node lends to another that has no room: half of what it has free, and what waits on its limbo list. The
-    /// flag of a piece tells whether operations may still read it.
+    /// What this node lends to another that has no room: half of what it has free, and what waits
+    /// on its limbo list. The flag of a piece tells whether operations may still read it.
     pub(crate) fn lend(&self, wanted: Wanted) -> Vec<(Piece, bool)> {
         let mut free = Vec::new();
         match wanted {
@@ -186,8 +196,8 @@ impl PoolNode {
             }
         }
         if free.is_empty() && !matches!(wanted, Wanted::Cells(..)) {
-            // Space of one chunk may lie with several nodes: brought together it is a chunk again, which may become
-            // anything.
+            // Space of one chunk may lie with several nodes: brought together it is a chunk again,
+            // which may become anything.
             let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
             spaces.iter().for_each(|s| s.take_free(1, 0, &mut free));
         }
@@ -210,8 +220,9 @@ impl PoolNode {
         out
     }
 
-    /// Asks the other nodes for free memory, when this one has none and no memory node has a chunk. True when some has come
-    /// that may help at once; retired memory is on this node's limbo list then.
+    /// Asks the other nodes for free memory, when this one has none and no memory node has a chunk.
+    /// True when some has come that may help at once; retired memory is on this node's limbo list
+    /// then.
     pub(crate) async fn borrow(&self, ep: &Endpoint, wanted: Wanted) -> bool {
         let mut came = false;
         let Ok(members) = self.fabric.members() else { return false };
@@ -247,8 +258,8 @@ impl PoolNode {
         came
     }
 
-    /// Whether a living node does not answer. It may hold memory that this node lacks, which comes back when it answers, or
-    /// after its death.
+    /// Whether a living node does not answer. It may hold memory that this node lacks, which comes
+    /// back when it answers, or after its death.
     pub async fn is_any_silent(&self, ep: &Endpoint) -> bool {
         let Ok(members) = self.fabric.members() else { return false };
         for peer in members.into_iter().filter(|n| *n != self.cn) {
@@ -262,12 +273,14 @@ impl PoolNode {
         false
     }
 
-    /// A living node that has been silent for longer than this, ns, is cut off from this one: two leases.
+    /// A living node that has been silent for longer than this, ns, is cut off from this one: two
+    /// leases.
     pub fn longest_silence_ns(&self) -> u64 {
         self.lease_ns().saturating_mul(2)
     }
 
-    /// Takes over an item that another node has retired: it waits here as if it had been unlinked now.
+    /// Takes over an item that another node has retired: it waits here as if it had been unlinked
+    /// now.
     fn retire_piece(&self, piece: Piece) {
         self.gc_log.add(|| piece.span());
         let (item, bytes) = match piece {

@@ -1,13 +1,15 @@
 //! Memory of many nodes as one pool, for indexes that reach it with one-sided verbs.
 //!
-//! A memory node's region has a small head and chunks behind it. Chunks are handed out by a service of the node that owns them;
-//! a compute node cuts what it got into type-stable objects ([`Arena`]) or into blocks of any size ([`BlockPtr`]) without
-//! talking to anybody. Fingerprint-table cells live on *home* nodes and are named by a [`TableId`] that survives a move.
+//! A memory node's region has a small head and chunks behind it. Chunks are handed out by a service
+//! of the node that owns them; a compute node cuts what it got into type-stable objects ([`Arena`])
+//! or into blocks of any size ([`BlockPtr`]) without any verb. Fingerprint-table cells lie on
+//! *owner* nodes and are named by a [`TableId`] that survives a move.
 //!
-//! Memory is reused safely although readers cannot be seen: an object's *life* number grows with every grant of its address, and
-//! what was unlinked waits in quarantine until every operation that ran at that time has ended ([`PoolNode::retire`],
-//! [`PoolNode::reclaim`]). Whatever runs out ends in an [`ErrorKind::Full`](dmtree_fabric::ErrorKind::Full) that names the
-//! nodes; everything stays usable.
+//! Memory is reused safely although readers cannot be seen: an object's *generation* grows with
+//! every grant of its address, and what was unlinked waits on the limbo list until every operation
+//! that ran at that time has ended ([`PoolNode::retire`], [`PoolNode::reclaim`]). Whatever runs out
+//! ends in an [`ErrorKind::Full`](dmtree_fabric::ErrorKind::Full) that names the nodes; everything
+//! stays usable.
 //!
 //! `DESIGN.md` beside this crate has the byte maps and the invariants.
 #![forbid(unsafe_code)]

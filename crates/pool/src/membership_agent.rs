@@ -1,30 +1,35 @@
-//! The membership agent of a compute node: renews its lease, follows the epochs of the membership, and does what they ask
-//! of the node. The embedder calls [`PoolNode::keep`] again and again, on a slot of its own, with pauses of a small part of
-//! a lease; the agents of a pool need no leader.
+//! The membership agent of a compute node: renews its lease, follows the epochs of the membership,
+//! and does what they ask of the node. The embedder calls [`PoolNode::keep`] again and again, on a
+//! slot of its own, with pauses of a small part of a lease; the agents of a pool need no leader.
 //!
 //! One step, in order:
 //!
-//! 1. **Renew.** `join` at first, then `renew` once a quarter of the lease has passed and every registered worker has
-//!    beaten within half a lease. The lease runs from the reading of the own clock *before* the call, so it ends here
-//!    before it ends at the membership server.
-//! 2. **Follow.** A newer state replaces the known one. First the presence of memory nodes is applied (nothing is posted to
-//!    one that is away); then the directory entries of partitions whose owner is dead, or which are to move, are dropped
-//!    under the lock that guards the state; then links to the dead are abandoned, links to restarted nodes are set up, and
-//!    a [`Drain`] of the operations that run now is taken for every death and move that is draining.
-//! 3. **Acknowledge.** *Revoking*: revokes the access of the dead node at this host. *Draining*: answers when the drain of
-//!    step 2 is over. *Away*: answers that nothing is posted to that memory node any more. A planned move likewise.
-//! 4. **Coordinate.** The first agent that finds every acknowledgement carries a death on: it revokes the access at memory
-//!    nodes that hold no lease themselves, claims the reassignment, carries it out (`reassign.rs`) and reports it. The
-//!    membership lets one claimant act at a time.
+//! 1. **Renew.** `join` at first, then `renew` once a quarter of the lease has passed and every
+//!    registered worker has beaten within half a lease. The lease runs from the reading of the own
+//!    clock *before* the call, so it ends here before it ends at the membership server.
+//! 2. **Follow.** A newer state replaces the known one. First the presence of memory nodes is
+//!    applied (nothing is posted to one that is away); then the directory entries of partitions
+//!    whose owner is dead, or which are to move, are dropped under the lock that guards the state;
+//!    then links to the dead are abandoned, links to restarted nodes are set up, and a [`Drain`] of
+//!    the operations that run now is taken for every death and move that is draining.
+//! 3. **Acknowledge.** *Revoking*: revokes the access of the dead node at this host. *Draining*:
+//!    answers when the drain of step 2 is over. *Away*: answers that nothing is posted to that
+//!    memory node any more. A planned move likewise.
+//! 4. **Coordinate.** The first agent that finds every acknowledgement carries a death on: it
+//!    revokes the access at memory nodes that hold no lease themselves, claims the reassignment,
+//!    carries it out (`reassign.rs`) and reports it. The membership lets one claimant act at a
+//!    time.
 //!
-//! Invariants. An agent acknowledges *draining* only after every operation that could have used the dead node's tables has
-//! ended or has passed a quiescent point: the directory entries are dropped before the drain is taken. A connection to a
-//! new incarnation is made only after the former one has drained here, so no address of the former one is used on it. A
-//! membership that is lost stays lost.
+//! Invariants. An agent acknowledges *draining* only after every operation that could have used the
+//! dead node's tables has ended or has passed a quiescent point: the directory entries are dropped
+//! before the drain is taken. A connection to a new incarnation is made only after the former one
+//! has drained here, so no address of the former one is used on it. A membership that is lost stays
+//! lost.
 //!
-//! Crashes and drops. Every step may be repeated and may stop anywhere. Acknowledgements and claims are idempotent
-//! proposals; a claim of an agent that dies goes to the next claimant, which repeats the reassignment. A step that fails
-//! returns its error after it has tried the remaining deaths, so one death that cannot go on does not hold back the others.
+//! Crashes and drops. Every step may be repeated and may stop anywhere. Acknowledgements and claims
+//! are idempotent proposals; a claim of an agent that dies goes to the next claimant, which repeats
+//! the reassignment. A step that fails returns its error after it has tried the remaining deaths,
+//! so one death that cannot go on does not hold back the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,8 +63,8 @@ pub(crate) struct AgentState {
     pub(crate) serves: bool,
 }
 
-/// The heartbeat of a worker thread. While a worker makes no progress, the node's lease is not renewed. Dropped, it is
-/// deregistered.
+/// The heartbeat of a worker thread. While a worker makes no progress, the node's lease is not
+/// renewed. Dropped, it is deregistered.
 #[derive(Debug)]
 pub struct Heartbeat {
     beats: Arc<AtomicU64>,
@@ -97,7 +102,8 @@ impl PoolNode {
     /// One step of the membership agent. Joins at first.
     ///
     /// # Errors
-    /// `Fenced` when the node has lost its membership: nothing of it works any more. Others are those of the moment: call again.
+    /// `Fenced` when the node has lost its membership: nothing of it works any more. Others are
+    /// those of the moment: call again.
     pub async fn keep(&self, ep: &Endpoint) -> Result<()> {
         ep.renew_deadline();
         self.renew(ep).await?;
@@ -107,7 +113,8 @@ impl PoolNode {
         self.coordinate(ep, &state).await
     }
 
-    /// [`PoolNode::keep`] until `until` says so or the membership is lost for good; pauses of `pause_ns`.
+    /// [`PoolNode::keep`] until `until` says so or the membership is lost for good; pauses of
+    /// `pause_ns`.
     ///
     /// # Errors
     /// `Fenced`; `Incompatible` when another pool is where this one was.
@@ -157,7 +164,8 @@ impl PoolNode {
         let lease = match joined {
             false => {
                 let lease = self.membership.join(me, ep.now()).await?;
-                // Other members may have died meanwhile: no table is used before the state that the lease belongs to is known.
+                // Other members may have died meanwhile: no table is used before the state that the
+                // lease belongs to is known.
                 let state = loop {
                     let state = self.membership.state(me, ep.now()).await?;
                     if state.epoch >= lease.epoch {
@@ -187,8 +195,8 @@ impl PoolNode {
         Ok(())
     }
 
-    /// The time limit of one call of the agent, ns. The agent renews the lease between two calls, so a hanging peer must
-    /// not hold it longer. Every request of the agent may be repeated.
+    /// The time limit of one call of the agent, ns. The agent renews the lease between two calls,
+    /// so a hanging peer must not hold it longer. Every request of the agent may be repeated.
     pub(crate) fn call_ns(&self) -> u64 {
         (locked(&self.agent_state).patience_ns / 2).max(1)
     }
@@ -208,8 +216,9 @@ impl PoolNode {
         let newer = self.view.with_state(|known| {
             let newer = known.epoch < state.epoch;
             if newer {
-                // First: from here on clients of this node take over locks of a dead node, and a memory node that is away has
-                // not revoked the access of the dead. So no client may post there any more.
+                // First: from here on clients of this node take over locks of a dead node, and a
+                // memory node that is away has not revoked the access of the dead. So no client may
+                // post there any more.
                 self.hear_of_memory(known, state);
                 *known = state.clone();
                 self.view.hear(state);
@@ -258,8 +267,8 @@ impl PoolNode {
         }
     }
 
-    /// Connects to nodes that have restarted, once no operation of this node uses an address of their former incarnation:
-    /// not before the former incarnation has drained.
+    /// Connects to nodes that have restarted, once no operation of this node uses an address of
+    /// their former incarnation: not before the former incarnation has drained.
     fn connect(&self, state: &State) {
         for m in state.members.iter().filter(|m| m.standing == Standing::Living) {
             let Member { node, incarnation } = m.member;
@@ -363,8 +372,8 @@ impl PoolNode {
         Ok(())
     }
 
-    /// Proposes a planned move; returns when the membership has accepted it. One move is under way at a time; the caller
-    /// repeats the proposal later.
+    /// Proposes a planned move; returns when the membership has accepted it. One move is under way
+    /// at a time; the caller repeats the proposal later.
     pub(crate) async fn plan(
         &self,
         ep: &Endpoint,
@@ -374,7 +383,8 @@ impl PoolNode {
         self.membership.propose(self.view.me, Change::Plan(partitions, to), ep.now()).await
     }
 
-    /// Leaves the pool: no operation of this node works any more. Its tables have moved before ([`PoolNode::hand_over`]).
+    /// Leaves the pool: no operation of this node works any more. Its tables have moved before
+    /// ([`PoolNode::hand_over`]).
     ///
     /// # Errors
     /// `Fenced` when it was dead already.
@@ -391,14 +401,14 @@ impl PoolNode {
         self.view.state().living().collect()
     }
 
-    /// How many deaths are complete, as far as this node knows. After each, garbage collection can find the memory that the
-    /// dead node held.
+    /// How many deaths are complete, as far as this node knows. After each, garbage collection can
+    /// find the memory that the dead node held.
     pub fn deaths(&self) -> u64 {
         self.view.deaths()
     }
 
-    /// Whether this is the first of the living compute nodes, as far as it knows: the one that does the work which one node
-    /// does for all.
+    /// Whether this is the first of the living compute nodes, as far as it knows: the one that does
+    /// the work which one node does for all.
     pub fn is_first(&self) -> bool {
         self.view.state().living().next() == Some(self.view.me)
     }

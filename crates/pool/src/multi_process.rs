@@ -1,27 +1,33 @@
-//! Pools of several processes: the process of a memory node, and the place of a compute node's process in the pool.
+//! Pools of several processes: the process of a memory node, and the place of a compute node's
+//! process in the pool.
 //!
-//! **Memory node** ([`MemoryNode`]): the first one founds the pool with its options (`pool_config.rs`), the others join and
-//! get them. Each starts its services, writes and reads back its superblock, and only then reports that it is ready. The
-//! pool opens when all memory nodes are ready.
+//! **Memory node** ([`MemoryNode`]): the first one founds the pool with its options
+//! (`pool_config.rs`), the others join and get them. Each starts its services, writes and reads
+//! back its superblock, and only then reports that it is ready. The pool opens when all memory
+//! nodes are ready.
 //!
-//! **Compute node** ([`Cluster::join`]), in order: register at the first memory node and get the options; start the node's
-//! services; start the membership agent's thread, which joins the membership; check the superblock of every memory node
-//! that is present; wait until this node owns tables or another compute node answers, two leases at most. A process that is
-//! several compute nodes then waits until each has seen all others.
+//! **Compute node** ([`Cluster::join`]), in order: register at the first memory node and get the
+//! options; start the node's services; start the membership agent's thread, which joins the
+//! membership; check the superblock of every memory node that is present; wait until this node owns
+//! tables or another compute node answers, two leases at most. A process that is several compute
+//! nodes then waits until each has seen all others.
 //!
-//! **Leaving** ([`PoolNode::depart`]): hand the tables over (planned moves, repeated, 5 s at most, if there is a peer), hand
-//! in free memory, and leave the membership. The thread does this when the last handle is dropped.
+//! **Leaving** ([`PoolNode::depart`]): hand the tables over (planned moves, repeated, 5 s at most,
+//! if there is a peer), hand in free memory, and leave the membership. The thread does this when
+//! the last handle is dropped.
 //!
-//! **Losing the membership**: the agent closes the fabric, so that the address is free, and reports the loss
-//! (`belonging.rs`). The process may join again as a new incarnation, which shares no memory and no connection with the old
-//! one; it must find the same pool there.
+//! **Losing the membership**: the agent closes the fabric, so that the address is free, and reports
+//! the loss (`belonging.rs`). The process may join again as a new incarnation, which shares no
+//! memory and no connection with the old one; it must find the same pool there.
 //!
-//! Invariants. No service is announced before it runs, and no client runs before the node has joined. A pool is known by
-//! an id that its founder draws: a restarted first memory node is another pool, and joining it again is refused.
+//! Invariants. No service is announced before it runs, and no client runs before the node has
+//! joined. A pool is known by an id that its founder draws: a restarted first memory node is
+//! another pool, and joining it again is refused.
 //!
-//! Crashes. A process that dies between two of these steps has either registered only (its number is free again after a
-//! while) or joined, and is then found dead when its lease ends. What a departure does not hand in is found by garbage
-//! collection; tables that it does not hand over are reassigned after its death.
+//! Crashes. A process that dies between two of these steps has either registered only (its number
+//! is free again after a while) or joined, and is then found dead when its lease ends. What a
+//! departure does not hand in is found by garbage collection; tables that it does not hand over are
+//! reassigned after its death.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -42,7 +48,8 @@ use crate::options::PoolOptions;
 use crate::pool_config;
 use crate::wire::locked;
 
-/// Steps of a membership agent in a lease, and while a death or a move is under way: other nodes wait for every step.
+/// Steps of a membership agent in a lease, and while a death or a move is under way: other nodes
+/// wait for every step.
 const STEPS_PER_LEASE: u64 = 32;
 const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 /// Pause between two attempts at a memory node that does not answer, ns.
@@ -89,7 +96,8 @@ impl Place<'_> {
 /// The options of the pool whose first memory node listens at an address.
 ///
 /// # Errors
-/// `Unreachable` when no node answers within the time; `Incompatible` when it is something else or another version.
+/// `Unreachable` when no node answers within the time; `Incompatible` when it is something else or
+/// another version.
 pub fn open_pool_config(
     first: &str,
     nic_config: &NicConfig,
@@ -125,7 +133,8 @@ impl MemoryNode {
     /// Joins a pool as one of its further memory nodes, with a region of `bytes`.
     ///
     /// # Errors
-    /// Those of [`NetFabric::join`]; `InvalidArgument` when the region is too small for the pool's chunks.
+    /// Those of [`NetFabric::join`]; `InvalidArgument` when the region is too small for the pool's
+    /// chunks.
     pub fn join(place: &Place<'_>, bytes: u64) -> Result<Self> {
         let mut options = PoolOptions::default();
         let fabric = NetFabric::join(&place.joining(Role::Memory), |config| {
@@ -158,7 +167,8 @@ impl MemoryNode {
         self.fabric.listens()
     }
 
-    /// What has happened to the members of the pool since the last call, a line each. Only the first memory node knows.
+    /// What has happened to the members of the pool since the last call, a line each. Only the
+    /// first memory node knows.
     pub fn take_news(&self) -> Vec<String> {
         let line = |news: &News| match news {
             News::Away(m, ..) => {
@@ -177,16 +187,18 @@ impl MemoryNode {
 }
 
 impl Cluster {
-    /// Joins a pool of several processes as a compute node. It leaves in good order when the last clone goes.
+    /// Joins a pool of several processes as a compute node. It leaves in good order when the last
+    /// clone goes.
     ///
     /// # Errors
-    /// Those of [`NetFabric::join`]; `Corrupt` when a memory node's region is not formatted for this pool.
+    /// Those of [`NetFabric::join`]; `Corrupt` when a memory node's region is not formatted for
+    /// this pool.
     pub fn join(place: &Place<'_>) -> Result<Self> {
         Self::join_as(place, 1)
     }
 
-    /// Joins a pool as several compute nodes, each with its own connections, caches and locks: for measuring and for tests. With a
-    /// number wanted, the others get those that follow.
+    /// Joins a pool as several compute nodes, each with its own connections, caches and locks: for
+    /// measuring and for tests. With a number wanted, the others get those that follow.
     ///
     /// # Errors
     /// As [`Cluster::join`].
@@ -194,7 +206,8 @@ impl Cluster {
         Self::gather(place, compute_nodes, Vec::new(), None)
     }
 
-    /// Joins the same pool again, after this process has lost its membership: as a new incarnation, with nothing of what it had.
+    /// Joins the same pool again, after this process has lost its membership: as a new incarnation,
+    /// with nothing of what it had.
     ///
     /// # Errors
     /// As [`Cluster::join`]; `Incompatible` when another pool is where this one was.
@@ -202,7 +215,8 @@ impl Cluster {
         Self::gather(place, 1, Vec::new(), self.pool())
     }
 
-    /// A pool like an embedded one, but its nodes share nothing but connections, as if each were a process.
+    /// A pool like an embedded one, but its nodes share nothing but connections, as if each were a
+    /// process.
     ///
     /// # Errors
     /// Those of [`MemoryNode::found`] and [`Cluster::join`].
@@ -310,8 +324,8 @@ fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>>
     (0..options.memory_nodes).map(layout).collect()
 }
 
-/// Checks the superblock of every memory node that is present. One that cannot be reached, and whose lease has not ended
-/// yet, may turn out to be away.
+/// Checks the superblock of every memory node that is present. One that cannot be reached, and
+/// whose lease has not ended yet, may turn out to be away.
 async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
     let until = ep.now() + 2 * node.lease_ns();
     for layout in &node.shape.memory {
@@ -420,8 +434,8 @@ fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncS
 }
 
 impl PoolNode {
-    /// Hands the node's tables over, if another node can take them, and leaves the pool. No operation of the node works any
-    /// more.
+    /// Hands the node's tables over, if another node can take them, and leaves the pool. No
+    /// operation of the node works any more.
     ///
     /// # Errors
     /// `Fenced` when it was dead already; those of the fabric.

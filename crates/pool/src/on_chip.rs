@@ -1,17 +1,22 @@
-//! On-chip memory of the memory nodes. It is small, and its words are locks whose holders are found by their tags: so it belongs to one
-//! index at a time, the first that asks.
+//! On-chip memory of the memory nodes. It is small, and its words are locks whose holders are found
+//! by their tags: so it belongs to one index at a time, the first that claims it.
+//!
+//! The claim is a compare-and-swap of one word on memory node 0 (0, or 1 + the index's id). The
+//! claim of an index that is not in the catalog any more may be taken over by a second
+//! compare-and-swap; its winner clears the words. Ids are never given again, so a claim never
+//! revives.
 
 use dmtree_fabric::{Endpoint, GlobalAddr, NodeId, Result};
 
 use crate::layout::{ON_CHIP_WORD, first_node};
 use crate::node::PoolNode;
 
-/// Bytes of a chip that are looked at together.
+/// Bytes of on-chip memory that one READ covers.
 const PIECE: u64 = 4096;
 
 impl PoolNode {
-    /// Gives the on-chip memory of all memory nodes, zero, to an index; false when there is none, or another index has it. That of an
-    /// index that was dropped is free again.
+    /// Gives the on-chip memory of all memory nodes, zero, to an index; false when there is none,
+    /// or another index has it. That of an index that was dropped is free again.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -35,7 +40,7 @@ impl PoolNode {
         Ok(true)
     }
 
-    /// Locks that somebody held when the index was dropped. They are touched by atomics only.
+    /// Clears locks that were held when the index was dropped. They are touched by atomics only.
     async fn clear_on_chip(&self, ep: &Endpoint, node: NodeId, bytes: u64) -> Result<()> {
         for from in (0..bytes).step_by(PIECE as usize) {
             let at = GlobalAddr::on_chip(node, from);

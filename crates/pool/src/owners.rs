@@ -1,30 +1,40 @@
-//! The cell service of an owner node: cuts cells of fingerprint tables out of the partitions that the node owns.
+//! The cell service of an owner node: cuts cells of fingerprint tables out of the partitions that
+//! the node owns.
 //!
-//! A partition is owned by one node at a time and moves as a whole. Its record in the directory on memory node 0 names the
-//! owner, its incarnation, the high-water mark (`lines`: all granted cells lie below) and the segments. The calls:
+//! A partition is owned by one node at a time and moves as a whole. Its record in the directory on
+//! memory node 0 names the owner, its incarnation, the high-water mark (`lines`: all granted cells
+//! lie below) and the segments. The calls:
 //!
-//! - **cells** (index, size, count): picks a partition of the index (`choose`), cuts cells below the end of its segments,
-//!   or takes another segment first, writes the directory record, and only then answers. An empty answer means full.
-//! - **adopt** (partition, moves, lines, index): becomes the owner of a partition. Takes zeroed segments for all lines that
-//!   were ever granted, writes the record, then serves it. Repeated, it answers again; without room it answers false.
-//! - **release** (partitions): grants no more cells of them. Their segments stay here until the directory names another
-//!   owner with a later move, because clients may still use them until then.
-//! - **flush**: answers when the calls before it are done. A claimant sends it to every owner first, so that no adoption
-//!   which a former claimant has asked for is still under way.
+//! - **cells** (index, size, count): picks a partition of the index (`choose`), cuts cells below
+//!   the end of its segments, or takes another segment first, writes the directory record, and only
+//!   then answers. An empty answer means full.
+//! - **adopt** (partition, moves, lines, index): becomes the owner of a partition. Takes zeroed
+//!   segments for all lines that were ever granted, writes the record, then serves it. Repeated, it
+//!   answers again; without room it answers false.
+//! - **release** (partitions): grants no more cells of them. Their segments stay here until the
+//!   directory names another owner with a later move, because clients may still use them until
+//!   then.
+//! - **flush**: answers when the calls before it are done. A claimant sends it to every owner
+//!   first, so that no adoption which a former claimant has asked for is still under way.
 //! - **stretch**: bare memory for designs that lay out their own tables. It never comes back.
 //!
 //! Invariants.
 //!
-//! - *Directory first.* The record lists a segment, and a mark above a cell, before a client gets the cell. So a crash
-//!   after the WRITE loses the cells of one answer (until garbage collection finds them), and never grants a cell twice.
-//! - *One index per partition.* A partition has the cells of one index, except those marked [`ANY_INDEX`], so that all of
-//!   it is free again when the index is dropped. The mark goes down to 0 in the directory before the lines are zeroed. A
-//!   crash in between is harmless: the next owner serves the partition from other, zeroed segments.
-//! - *Zero.* A fresh cell is all zero: segments are zeroed when they are taken (`segments.rs`), and when an index is gone.
-//! - A torn directory record (the owner died while writing) still tells number, owner and mark: each is one word.
+//! - *Directory first.* The record lists a segment, and a mark above a cell, before a client gets
+//!   the cell. So a crash after the WRITE loses the cells of one answer (until garbage collection
+//!   finds them), and never grants a cell twice.
+//! - *One index per partition.* A partition has the cells of one index, except those marked
+//!   [`ANY_INDEX`], so that all of it is free again when the index is dropped. The mark goes down
+//!   to 0 in the directory before the lines are zeroed. A crash in between is harmless: the next
+//!   owner serves the partition from other, zeroed segments.
+//! - *Zero.* A fresh cell is all zero: segments are zeroed when they are taken (`segments.rs`), and
+//!   when an index is gone.
+//! - A torn directory record (the owner died while writing) still tells number, owner and mark:
+//!   each is one word.
 //!
-//! The services of a node run one call at a time, and the lock of the state is held for bookkeeping only, never over a
-//! verb. A copy of the partition is changed, published, and then stored: an error leaves the former state in force.
+//! The services of a node run one call at a time, and the lock of the state is held for bookkeeping
+//! only, never over a verb. A copy of the partition is changed, published, and then stored: an
+//! error leaves the former state in force.
 
 use std::sync::Mutex;
 
@@ -80,7 +90,8 @@ pub(crate) fn owners_of(side: Role, compute_nodes: u16, memory_nodes: u16) -> u1
 
 struct OwnerState {
     partitions: Vec<Partition>,
-    /// Partitions that were released, with their segments, until the directory names their next owner.
+    /// Partitions that were released, with their segments, until the directory names their next
+    /// owner.
     released: Vec<Partition>,
     /// Segments and partitions opened since the last read of the catalog.
     opened: u32,
@@ -116,9 +127,9 @@ impl OwnerService {
         Self { me, space, state: Mutex::new(state) }
     }
 
-    /// Makes this node the owner of a partition: zeroed segments for all its cells, then the directory. False: no room.
-    /// Idempotent. A partition that this node has released, and that no other node has served since (its moves tell), comes
-    /// back as it was.
+    /// Makes this node the owner of a partition: zeroed segments for all its cells, then the
+    /// directory. False: no room. Idempotent. A partition that this node has released, and that no
+    /// other node has served since (its moves tell), comes back as it was.
     async fn adopt(&self, ep: &Endpoint, wanted: Partition) -> Result<bool> {
         let number = wanted.number;
         let known = |s: &OwnerState| s.partitions.iter().position(|p| p.number == number);
@@ -262,8 +273,8 @@ impl OwnerService {
         Ok(place(&locked(&self.state)).number())
     }
 
-    /// Frees the partitions of dropped indexes. Only operations that began before the drop still look
-    /// for their tables, and those find the table of another leaf, or none: checksums tell.
+    /// Frees the partitions of dropped indexes. Only operations that began before the drop still
+    /// look for their tables, and those find the table of another leaf, or none: checksums tell.
     async fn forget_dropped(&self, ep: &Endpoint) -> Result<()> {
         let owned = |p: &&Partition| !matches!(p.index, NO_INDEX | ANY_INDEX);
         let owned: Vec<_> = locked(&self.state).partitions.iter().filter(owned).cloned().collect();
@@ -276,7 +287,8 @@ impl OwnerService {
             if zeroed >= FORGET_BYTES {
                 break;
             }
-            // The directory first: lines above its mark belong to no index, so a crash here loses nothing.
+            // The directory first: lines above its mark belong to no index, so a crash here loses
+            // nothing.
             let used = p.lines;
             (p.lines, p.index) = (0, NO_INDEX);
             self.publish(ep, &p).await?;
@@ -311,7 +323,8 @@ impl OwnerService {
         };
         let Some(mut p) = found else { return Ok(Cut::None) };
         if p.index != index {
-            // The last free one is shared by all indexes, and so is one that has another index's cells.
+            // The last free one is shared by all indexes, and so is one that has another index's
+            // cells.
             p.index = if p.index == NO_INDEX && free > 1 { index } else { ANY_INDEX };
         }
         let mut cells = p.cut(lines, wanted);
@@ -398,8 +411,8 @@ impl Partition {
         first + u64::from(lines) <= end
     }
 
-    /// Cuts cells from the segments that are there; a cell never straddles two. What is too short for one at the end of a segment is
-    /// a smaller one, beside those that are wanted.
+    /// Cuts cells from the segments that are there; a cell never straddles two. What is too short
+    /// for one at the end of a segment is a smaller one, beside those that are wanted.
     fn cut(&mut self, lines: u8, wanted: usize) -> Vec<TableId> {
         let mut out = Vec::new();
         let mut cut = 0;
@@ -482,7 +495,8 @@ fn of_size(cells: &[TableId], lines: u8) -> usize {
     cells.iter().filter(|t| t.lines() == lines).count()
 }
 
-/// Asks an owner for up to `count` cells of `lines` lines, beside which smaller ones may come; empty: it is full.
+/// Asks an owner for up to `count` cells of `lines` lines, beside which smaller ones may come;
+/// empty: it is full.
 pub(crate) async fn ask_cells(
     ep: &Endpoint,
     owner: NodeId,

@@ -1,24 +1,31 @@
 //! New owners for table partitions: of a dead node, of one that leaves, for one that joins.
 //!
-//! One claimant at a time does this, after every living node has drained: no operation uses the partitions any more. For a
-//! death ([`PoolNode::reassign`]) and for a planned move ([`PoolNode::carry_out`]) alike:
+//! One claimant at a time does this, after every living node has drained: no operation uses the
+//! partitions any more. For a death ([`PoolNode::reassign`]) and for a planned move
+//! ([`PoolNode::carry_out`]) alike:
 //!
-//! 1. *Flush*: every living owner answers once. So nothing that a former claimant has asked for is still under way.
-//! 2. READ the directory, then the catalog. In this order, because what the directory names and the catalog does not was
-//!    dropped; such a partition moves without its cells.
-//! 3. For a move: *release* at the present owner, then READ the record again, which may have grown meanwhile.
-//! 4. *Adopt* at the next owner: the wanted one, else the living owner with the fewest partitions, else a memory node. The
-//!    new owner takes zeroed segments for all granted lines and writes the record with one more move.
+//! 1. *Flush*: every living owner answers once. So nothing that a former claimant has asked for is
+//!    still under way.
+//! 2. READ the directory, then the catalog. In this order, because what the directory names and the
+//!    catalog does not was dropped; such a partition moves without its cells.
+//! 3. For a move: *release* at the present owner, then READ the record again, which may have grown
+//!    meanwhile.
+//! 4. *Adopt* at the next owner: the wanted one, else the living owner with the fewest partitions,
+//!    else a memory node. The new owner takes zeroed segments for all granted lines and writes the
+//!    record with one more move.
 //!
-//! Nothing of the old owner is read. Its tables are built again from the leaves by the first operations that need them.
+//! Nothing of the old owner is read. Its tables are built again from the leaves by the first
+//! operations that need them.
 //!
-//! Invariants. A partition has one owner, and its moves only grow. The high-water mark never falls below a granted cell
-//! (for a torn record the larger of both images counts), except when the index of the partition is gone. Every step may be
-//! repeated: a partition whose record names a living owner is left alone.
+//! Invariants. A partition has one owner, and its moves only grow. The high-water mark never falls
+//! below a granted cell (for a torn record the larger of both images counts), except when the index
+//! of the partition is gone. Every step may be repeated: a partition whose record names a living
+//! owner is left alone.
 //!
-//! Crashes. The claimant may die at any verb; the next claimant starts at step 1 with whatever the directory says. An owner
-//! that dies while it writes a record leaves it torn: [`Partition::remains`] still tells number, owner and mark, and the
-//! death of that owner moves the partition. A released partition that found no other owner goes back to its owner as it was
+//! Crashes. The claimant may die at any verb; the next claimant starts at step 1 with whatever the
+//! directory says. An owner that dies while it writes a record leaves it torn:
+//! [`Partition::remains`] still tells number, owner and mark, and the death of that owner moves the
+//! partition. A released partition that found no other owner goes back to its owner as it was
 //! (`OwnerService::adopt`). Between two owners, clients get `Unreachable` and retry.
 
 use std::collections::BTreeMap;
@@ -112,8 +119,8 @@ impl PoolNode {
     /// Proposes that this node's share of the partitions moves here.
     ///
     /// # Errors
-    /// Those of the fabric; `Fenced`. While another move is under way nothing happens: true when there is nothing to
-    /// propose.
+    /// Those of the fabric; `Fenced`. While another move is under way nothing happens: true when
+    /// there is nothing to propose.
     pub async fn take_share(&self, ep: &Endpoint) -> Result<bool> {
         let seen = self.directory(ep).await?;
         let living = self.living();
@@ -148,7 +155,8 @@ impl PoolNode {
         Ok(false)
     }
 
-    /// Proposes that other nodes become the owners of this node's partitions; true when it has none.
+    /// Proposes that other nodes become the owners of this node's partitions; true when it has
+    /// none.
     ///
     /// # Errors
     /// As [`PoolNode::take_share`].
@@ -183,7 +191,8 @@ impl PoolNode {
         load
     }
 
-    /// Finds an owner for a partition: the one wanted, else the living node with the fewest that has room, else a memory node.
+    /// Finds an owner for a partition: the one wanted, else the living node with the fewest that
+    /// has room, else a memory node.
     async fn give_owner(
         &self,
         ep: &Endpoint,

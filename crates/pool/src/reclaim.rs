@@ -1,28 +1,34 @@
 //! The limbo list: what was unlinked waits until every operation that ran at that time has ended.
 //!
-//! *Calls in order.* [`PoolNode::retire`] notes an item as fresh. A round ([`PoolNode::reclaim`]), one client at a time:
+//! *Calls in order.* [`PoolNode::retire`] notes an item as fresh. A round ([`PoolNode::reclaim`]),
+//! one client at a time:
 //!
-//! 1. counts the fresh items, adds 1 to the global epoch on memory node 0, and stamps those items with the sum;
+//! 1. counts the fresh items, adds 1 to the global epoch on memory node 0, and stamps those items
+//!    with the sum;
 //! 2. asks every member for the smallest epoch in which an operation runs there (`epoch.rs`);
-//! 3. releases what is stamped that early or earlier to the free lists, and logs it for garbage collection first.
+//! 3. releases what is stamped that early or earlier to the free lists, and logs it for garbage
+//!    collection first.
 //!
 //! *Claim.* An item that leaves the limbo list is held by no running operation of any member.
 //!
-//! *Argument.* Its unlinking verb was awaited before [`PoolNode::retire`]. A reclaimer counts the items that are there, and
-//! only then adds 1 to the global epoch; the items get the sum, `s`, as their stamp. So the word shows `s` or more only after
-//! every one of them was unlinked. An operation's slot holds an epoch that its node knew when the operation began, and a
-//! node knows only what the word has shown. Hence **a slot that holds `s` or more belongs to an operation that began after
-//! the unlinking**: it cannot have found the item. The item is released when every member, asked after the unlinking, has
-//! answered that its smallest running slot is `s` or more, or that nothing runs. An operation that such a scan did not see
-//! announced itself after the scan (both sides have a sequentially consistent barrier between announcement and first READ,
-//! and before the scan), so it began after the unlinking too. A slot may hold an older epoch than its operation deserves;
-//! that delays, and never harms.
+//! *Argument.* Its unlinking verb was awaited before [`PoolNode::retire`]. A reclaimer counts the
+//! items that are there, and only then adds 1 to the global epoch; the items get the sum, `s`, as
+//! their stamp. So the word shows `s` or more only after every one of them was unlinked. An
+//! operation's slot holds an epoch that its node knew when the operation began, and a node knows
+//! only what the word has shown. Hence **a slot that holds `s` or more belongs to an operation that
+//! began after the unlinking**: it cannot have found the item. The item is released when every
+//! member, asked after the unlinking, has answered that its smallest running slot is `s` or more,
+//! or that nothing runs. An operation that such a scan did not see announced itself after the scan
+//! (both sides have a sequentially consistent barrier between announcement and first READ, and
+//! before the scan), so it began after the unlinking too. A slot may hold an older epoch than its
+//! operation deserves; that delays, and never harms.
 //!
-//! *Members that do not answer* stop reclamation, with an error, until they answer or their access is revoked. Then the
-//! result of their operations reaches no client, and no verb of theirs executes.
+//! *Members that do not answer* stop reclamation, with an error, until they answer or their access
+//! is revoked. Then the result of their operations reaches no client, and no verb of theirs
+//! executes.
 //!
-//! *Crashes and drops.* A future dropped before the sum is known moves nothing. A node that dies takes its limbo list along:
-//! garbage collection finds the items.
+//! *Crashes and drops.* A future dropped before the sum is known moves nothing. A node that dies
+//! takes its limbo list along: garbage collection finds the items.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -67,7 +73,8 @@ impl Retired {
 }
 
 impl Retired {
-    /// The same for another node; blocks as the space that they take of whole chunks or of a shared one.
+    /// The same for another node; blocks as the space that they take of whole chunks or of a shared
+    /// one.
     pub(crate) fn as_piece(&self, chunk_bytes: u64) -> Option<Piece> {
         match *self {
             Self::Object(key, g) => Some(Piece::Object(key, g)),
@@ -218,17 +225,19 @@ impl PoolNode {
             || q.pressure.load(Ordering::Relaxed)
     }
 
-    /// How many items this node has ever released from its limbo list: when the number has grown, something came free.
+    /// How many items this node has ever released from its limbo list: when the number has grown,
+    /// something came free.
     pub fn released(&self) -> u64 {
         self.limbo_list.released()
     }
 
-    /// One round: stamps what was retired, asks every compute node what runs, and frees what no operation can hold any more.
-    /// Call it between operations: the caller's own running operation counts too. It does nothing while another client of this
-    /// node runs a round.
+    /// One round: stamps what was retired, asks every compute node what runs, and frees what no
+    /// operation can hold any more. Call it between operations: the caller's own running operation
+    /// counts too. It does nothing while another client of this node runs a round.
     ///
     /// # Errors
-    /// Those of the fabric: while a member does not answer, nothing is released until it answers or its access is revoked.
+    /// Those of the fabric: while a member does not answer, nothing is released until it answers or
+    /// its access is revoked.
     pub async fn reclaim(&self, ep: &Endpoint) -> Result<Reclaimed> {
         let Some(turn) = Turn::try_acquire(&self.limbo_list.turn) else {
             return Ok(Reclaimed::default());
@@ -255,8 +264,9 @@ impl PoolNode {
         round.map(|_| ())
     }
 
-    /// After a `Full`, between operations: rounds until something was freed (true: try again) or nothing is in limbo
-    /// (false: the pool is full indeed). An operation that is slow elsewhere can hold back all that was retired meanwhile.
+    /// After a `Full`, between operations: rounds until something was freed (true: try again) or
+    /// nothing is in limbo (false: the pool is full indeed). An operation that is slow elsewhere
+    /// can hold back all that was retired meanwhile.
     ///
     /// # Errors
     /// `TimedOut` at the deadline; those of the fabric.
@@ -281,8 +291,9 @@ impl PoolNode {
         q.pressure.store(false, Ordering::Relaxed);
         let fresh = q.fresh_now();
         if fresh > 0 {
-            // Nothing moves before the sum is known, so a future dropped here loses nothing. Only the holder of the turn
-            // stamps: the first `fresh` items are those that were there before the addition.
+            // Nothing moves before the sum is known, so a future dropped here loses nothing. Only
+            // the holder of the turn stamps: the first `fresh` items are those that were there
+            // before the addition.
             let before = ep.faa(first_node(EPOCH_WORD), 1).await?;
             q.stamp(fresh, before.wrapping_add(1));
         }
@@ -318,8 +329,8 @@ impl PoolNode {
     pub(crate) async fn oldest_running(&self, ep: &Endpoint, epoch: u64) -> Result<u64> {
         let mut oldest = self.epochs.adopt(epoch);
         for node in self.fabric.members()?.into_iter().filter(|n| *n != self.cn) {
-            // A revoked node's operations have no effect any more: their results reach no client, and no verb of theirs
-            // executes.
+            // A revoked node's operations have no effect any more: their results reach no client,
+            // and no verb of theirs executes.
             let incarnation = self.fabric.incarnation(node).unwrap_or(0);
             let is_revoked = || self.view.is_revoked(Member { node, incarnation });
             if is_revoked() {

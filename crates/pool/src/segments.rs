@@ -1,17 +1,20 @@
-//! Where an owner takes the segments of its partitions from, and what comes back when a partition has moved away.
+//! Where an owner takes the segments of its partitions from, and what comes back when a partition
+//! has moved away.
 //!
-//! A segment comes, in this order, from segments that have come back, from the remainder of the compute node's region, or
-//! from chunks that a memory node takes from its own chunk service. Its memory is zero: fresh regions and chunks are, and a
-//! segment that has come back is zeroed with WRITEs before it is handed out. A failed WRITE puts the segment back.
+//! A segment comes, in this order, from segments that have come back, from the remainder of the
+//! compute node's region, or from chunks that a memory node takes from its own chunk service. Its
+//! memory is zero: fresh regions and chunks are, and a segment that has come back is zeroed with
+//! WRITEs before it is handed out. A failed WRITE puts the segment back.
 //!
-//! *No partition gets memory that it has had before.* A detached WRITE of a table may execute after its operation has
-//! ended, and so after the partition has moved. The table's checksum covers its id, so in a cell of another partition it is
-//! no table, and the client that locks that cell builds the table anew. In a cell of the same id it would be an old version
-//! that passes for a new one. Therefore every piece of returned memory remembers the partitions that have had it, also
-//! when it is split.
+//! *No partition gets memory that it has had before.* A detached WRITE of a table may execute after
+//! its operation has ended, and so after the partition has moved. The table's checksum covers its
+//! id, so in a cell of another partition it is no table, and the client that locks that cell builds
+//! the table anew. In a cell of the same id it would be an old version that passes for a new one.
+//! Therefore every piece of returned memory remembers the partitions that have had it, also when it
+//! is split.
 //!
-//! Nothing here survives the process. That is sound, because the region of a compute node does not survive it either, and
-//! a memory node that is lost takes its partitions along.
+//! Nothing here survives the process. That is sound, because the region of a compute node does not
+//! survive it either, and a memory node that is lost takes its partitions along.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,18 +1,24 @@
-//! Partitions that no living compute node owns: a node that joins, or stays when another goes, takes them.
+//! Partitions that no living compute node owns: a node that joins, or stays when another goes,
+//! takes them.
 //!
-//! A partition ends up on a memory node when no compute node had room for it, and keeps an owner that is gone when that one
-//! was the last to leave. Both are planned moves like any other: bounded, one at a time, in the background. Living compute
-//! nodes keep what they own, so a process that comes and goes costs the others nothing.
+//! A partition ends up on a memory node when no compute node had room for it, and keeps an owner
+//! that is gone when that one was the last to leave. Both are planned moves like any other:
+//! bounded, one at a time, in the background. Living compute nodes keep what they own, so a process
+//! that comes and goes costs the others nothing.
 //!
-//! The agent of a node searches once for every epoch of the membership ([`PoolNode::request_share`]), when no death or move
-//! is under way: it READs the directory, collects up to 64 partitions without a living compute owner, and proposes their
-//! move. Without such partitions a node that owns none proposes up to 8 that were never opened and whose first owner is
-//! gone. What was proposed once with the same living members is not proposed again, since they had no room for it.
+//! The agent of a node searches once for every epoch of the membership
+//! ([`PoolNode::request_share`]), when no death or move is under way: it READs the directory,
+//! collects up to 64 partitions without a living compute owner, and proposes their move. Without
+//! such partitions a node that owns none proposes up to 8 that were never opened and whose first
+//! owner is gone. What was proposed once with the same living members is not proposed again, since
+//! they had no room for it.
 //!
-//! A newcomer counts as served (`has_share`) when a search has found nothing to propose. Until then its steps come 8 times
-//! faster, because the joining process waits for that: a table made earlier would go to a memory node, and stay there.
+//! A newcomer counts as served (`has_share`) when a search has found nothing to propose. Until then
+//! its steps come 8 times faster, because the joining process waits for that: a table made earlier
+//! would go to a memory node, and stay there.
 //!
-//! Nothing here is remembered across a crash: proposals live in the membership, and the next agent searches anew.
+//! Nothing here is remembered across a crash: proposals live in the membership, and the next agent
+//! searches anew.
 
 use std::cell::Cell;
 
@@ -79,8 +85,8 @@ impl PoolNode {
         locked(&self.agent_state).has_share
     }
 
-    /// Searches for partitions without a living compute node as their owner, once for every epoch of
-    /// the membership, and proposes that they move. True when there is nothing to propose.
+    /// Searches for partitions without a living compute node as their owner, once for every epoch
+    /// of the membership, and proposes that they move. True when there is nothing to propose.
     pub(crate) async fn request_share(
         &self,
         ep: &Endpoint,
@@ -117,7 +123,8 @@ impl PoolNode {
         locked(&self.agent_state).serves
     }
 
-    /// Whether another living compute node answers: one that has died counts as living until its lease ends.
+    /// Whether another living compute node answers: one that has died counts as living until its
+    /// lease ends.
     pub(crate) async fn has_answering_peer(&self, ep: &Endpoint) -> bool {
         for peer in self.living().into_iter().filter(|m| *m != self.view.me) {
             if ask_flush(ep, LONGEST_CALL_NS, peer.node).await.is_ok() {

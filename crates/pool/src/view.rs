@@ -1,13 +1,14 @@
 //! What a compute node knows of the membership, and what follows from it for its clients.
 //!
-//! The agent stores every newer state here; clients read it. Three facts that clients need for every
-//! operation are kept beside it as atomics, each one load: until when the lease surely holds by the
-//! own clock, how many deaths are complete, and whether any memory node is away.
+//! The agent stores every newer state here; clients read it. Three facts that clients need for
+//! every operation are kept beside it as atomics, each one load: until when the lease surely holds
+//! by the own clock, how many deaths are complete, and whether any memory node is away.
 //!
 //! Invariants. The lease here ends before it ends at the membership server: it counts from the
-//! reading of the own clock before the request, and the server adds the largest drift. A directory
-//! entry is stored only under the lock of the state, after a check against it ([`may_use`]), and
-//! the agent drops entries under the same lock: so no entry outlives the state that forbids it.
+//! reading of the own clock before the request, and the granted time leaves out the largest drift.
+//! A directory entry is stored only under the lock of the state, after a check against it
+//! ([`may_use`]), and the agent drops entries under the same lock: so no entry outlives the state
+//! that forbids it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,10 +24,11 @@ use crate::wire::locked;
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) me: Member,
-    /// The newest state that this node acts on. Locked while bases of tables are stored or dropped, so that none is stored
-    /// against an older state.
+    /// The newest state that this node acts on. Locked while bases of tables are stored or dropped,
+    /// so that none is stored against an older state.
     state: Mutex<Arc<State>>,
-    /// Reading of the own clock up to which the lease surely holds; `u64::MAX` before the node has joined: no lease is checked then.
+    /// Reading of the own clock up to which the lease surely holds; `u64::MAX` before the node has
+    /// joined: no lease is checked then.
     lease_until: AtomicU64,
     /// Deaths that are complete.
     deaths: AtomicU64,
@@ -105,7 +107,8 @@ impl View {
         self.lease_until.store(0, Ordering::SeqCst);
     }
 
-    /// Fails when this node's lease has ended by its own clock. Costs a load while there is no membership.
+    /// Fails when this node's lease has ended by its own clock. Costs a load while there is no
+    /// membership.
     #[inline]
     pub(crate) fn check_lease(&self, ep: &Endpoint) -> Result<()> {
         if self.holds_lease(ep) { Ok(()) } else { Err(self.over()) }
