@@ -1,4 +1,4 @@
-//! Type-stable arenas: objects of one index, kind and size, whose addresses never become anything
+//! Type-stable arenas: objects of one index, kind and size. An address never becomes anything
 //! else.
 //!
 //! A compute node's share of an arena has, for every memory node, a list of reusable objects with
@@ -13,7 +13,7 @@
 //!   them apart.
 //! - *Generations grow.* A fresh object has generation 1; a reusable one is granted with its last
 //!   generation plus 1. The list is a queue, oldest first, so that generations of all addresses are
-//!   used up evenly and late. An object whose generation is the largest of the pool's width is set
+//!   used up evenly and late. An object with the largest generation of the pool's width is set
 //!   aside and counted (`worn_out`): the next grant would repeat one.
 //! - *One list.* An address is on the list of one node or in one deposit. So no two nodes grant the
 //!   same generation of it.
@@ -114,7 +114,7 @@ impl Arena {
         u64::from(self.key.object_bytes)
     }
 
-    /// Takes an object back. One whose generations are used up is set aside.
+    /// Takes an object back. One with no generation left is set aside.
     pub(crate) fn put(&self, g: Grant) {
         let mut s = locked(&self.state);
         if g.generation >= self.max_generation {

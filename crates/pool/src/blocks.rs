@@ -13,8 +13,8 @@
 //! about to leave is logged (`first`) while it is still listed here.
 //!
 //! *The last block.* Of a size of at most half a chunk, a block is granted from the lists only
-//! while two of them fit. The last one is for a value that takes the place of another (`spare`),
-//! whose block is free soon: a full pool can still be written to.
+//! while two of them fit. The last one is for a value that takes the place of another (`spare`):
+//! that one's block is free soon. So a full pool can still be written to.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;

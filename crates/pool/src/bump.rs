@@ -90,7 +90,7 @@ pub struct Stripes {
 }
 
 impl PoolNode {
-    /// A bump allocator of this node over chunks of memory nodes. `kind` stands in the chunks'
+    /// A bump allocator of this node over chunks of memory nodes. `kind` goes into the chunks'
     /// records.
     pub fn bump(&self, index: u32, kind: u8) -> Bump {
         Bump {

@@ -13,8 +13,8 @@
 //! read again. Slots are used in turn, so that a verb of a client that does not know of a drop yet
 //! seldom meets the next index.
 //!
-//! Crashes. The service goes with memory node 0, and the pool with it. A call whose answer is lost
-//! leaves a slot in state `Creating`, whose name is free again when its creator is gone or has
+//! Crashes. The service goes with memory node 0, and the pool with it. A call with a lost answer
+//! leaves a slot in state `Creating`. Its name is free again when its creator is gone or has
 //! forgotten its ticket.
 
 use std::sync::Mutex;

@@ -19,8 +19,8 @@
 //! get into each other's way late.
 //!
 //! Crashes. The bookkeeping is as volatile as the memory. A client that dies between the grant and
-//! the first use leaves a recorded run that garbage collection finds; so does a grant whose answer
-//! is lost. A *free* that ends in an error half way keeps the run taken in the bookkeeping and
+//! the first use leaves a recorded run that garbage collection finds; so does a grant with a
+//! lost answer. A *free* that ends in an error half way keeps the run taken in the bookkeeping and
 //! headless in the records: it is lost, never granted twice.
 
 use std::sync::Mutex;
@@ -287,7 +287,9 @@ impl ChunkService {
                     *listing = (number, locked(&self.deposits).spans(&self.layout));
                 }
                 if listing.0 != number {
-                    return Err(not_now("another garbage collection has begun meanwhile".to_owned()));
+                    return Err(not_now(
+                        "another garbage collection has begun meanwhile".to_owned(),
+                    ));
                 }
                 let page = gc_log::page_of(&listing.1, first as usize);
                 if first as usize + gc_log::PAGE >= listing.1.len() {

@@ -30,7 +30,7 @@ use crate::options::PoolOptions;
 use crate::owners::{CELL_SERVICE, OwnerService};
 use crate::segments::SegmentSpace;
 
-/// A pool: one whose nodes all live in this process, or one that this process belongs to as a
+/// A pool: one with all nodes in this process, or one that this process belongs to as a
 /// compute node. Clone it freely; all clones are the same pool.
 #[derive(Clone)]
 pub struct Cluster(Arc<Inner>);
@@ -167,7 +167,7 @@ impl Cluster {
         Ok(node)
     }
 
-    /// Which pool of several processes it is; `None` for one whose nodes all live in this process.
+    /// Which pool of several processes it is; `None` for one with all nodes in this process.
     pub fn pool(&self) -> Option<PoolId> {
         self.0.pool
     }

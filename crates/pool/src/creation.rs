@@ -39,7 +39,7 @@ const FIRST_PAUSE_NS: u64 = 250_000;
 /// Longest of these pauses, ns.
 const LONGEST_PAUSE_NS: u64 = 8_000_000;
 
-/// What creates an index.
+/// The creator of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creator {
     /// The compute node, in one of its incarnations.
@@ -292,7 +292,7 @@ impl PoolNode {
         // Read after the catalog: a creator that the catalog names has joined before.
         let state = self.membership.state(self.member(), ep.now()).await?;
         if state.members.is_empty() {
-            // No member has joined: nothing is judged.
+            // No member has joined: all nodes count as living.
             return Ok(Progress::Alive);
         }
         Ok(match state.standing(member) {

@@ -15,7 +15,7 @@
 //!
 //! Deposits are volatile, as the chunk states are. A call that deposits may be carried out although
 //! its sender has not seen the answer; the sender then keeps the pieces listed as pending for as
-//! long as it lives, so garbage collection takes them for held. A hand-out whose answer is lost is
+//! long as it lives, so garbage collection takes them for held. A hand-out with a lost answer is
 //! lost memory, until garbage collection finds it.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -15,7 +15,7 @@
 //! bases under the same lock. So a client that finds a base may use it until the drain of its owner
 //! ends. An id above the high-water mark of its partition was never granted: an error, as is a
 //! record that points outside of the owner's region. A returned cell goes to the cache of its
-//! present owner, under the index that had it, whose partition it belongs to.
+//! present owner, under the index that had it: its partition belongs to that index.
 //!
 //! Crashes. The cached cells of a node that dies are found by garbage collection. A torn record is
 //! read again, until its owner is known to be dead or moving.
@@ -55,8 +55,8 @@ struct FreeListCache {
 struct Owner {
     node: NodeId,
     refill: FifoMutex,
-    /// By index, and lines - 1: cells go back to the index that had them, whose partitions they are
-    /// of.
+    /// By index, and lines - 1: cells go back to the index that owns their
+    /// partitions.
     free_lists: Mutex<BTreeMap<(u32, usize), FreeListCache>>,
 }
 

@@ -1,6 +1,6 @@
 //! Garbage collection (GC) of memory that no node holds: what dead nodes held, what dropped
-//! operations had taken, chunks whose grant never arrived. A mark phase that runs while all clients
-//! work.
+//! operations had taken, chunks with a grant that never arrived. A mark phase that runs while all
+//! clients work.
 //!
 //! At any time a piece of memory is *reachable* in the index, *listed* by a living node (free,
 //! fresh, cached, on the limbo list, or kept unlinked for later), *in the hands* of a running
@@ -284,7 +284,9 @@ impl PoolNode {
     fn check_gc(&self, gc: &Gc) -> Result<()> {
         match self.is_settled() && self.windows()? == gc.members {
             true => Ok(()),
-            false => Err(not_now("a node has joined or died during a garbage collection".to_owned())),
+            false => {
+                Err(not_now("a node has joined or died during a garbage collection".to_owned()))
+            }
         }
     }
 

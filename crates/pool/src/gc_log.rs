@@ -53,7 +53,7 @@ pub(crate) const PAGE: usize = 3000;
 /// A window closes itself after so many entries: its collector is dead.
 const MAX_GC_LOG: usize = 1 << 20;
 
-/// What a collector asks a node for.
+/// The part of a report that a collector asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// The spans on its lists.
@@ -187,7 +187,9 @@ impl GcLog {
     fn hold(&self, number: u64, now: Nanos) -> Result<()> {
         match locked(&self.window).as_mut().filter(|w| w.number == number) {
             Some(w) => w.held_until_ns = now.saturating_add(WINDOW_HELD_NS),
-            None => return Err(not_now("another garbage collection has taken its place".to_owned())),
+            None => {
+                return Err(not_now("another garbage collection has taken its place".to_owned()));
+            }
         }
         Ok(())
     }
@@ -219,7 +221,7 @@ impl GcLog {
         self.unpend_place(at.bits());
     }
 
-    /// The same for a group whose first span has this [`Span::place`].
+    /// The same for the group that begins at this [`Span::place`].
     pub(crate) fn unpend_place(&self, place: u64) {
         let spans = locked(&self.pending).get(&place).cloned();
         spans.iter().flatten().for_each(|s| self.add(|| *s));
@@ -343,7 +345,9 @@ impl RpcHandler for GcLogService {
                     return Ok(node.page(number, f.u32()? as usize, what));
                 }
                 CLOSE => node.close_window(number),
-                other => return Err(Error::invalid(format!("the log of a node has no call {other}"))),
+                other => {
+                    return Err(Error::invalid(format!("the log of a node has no call {other}")));
+                }
             }
             Ok(Vec::new())
         })

@@ -130,7 +130,7 @@ impl NodeLayout {
     }
 }
 
-/// What a chunk is used for.
+/// The use of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChunkUse {
     /// Objects of one type-stable arena.
@@ -211,7 +211,7 @@ pub(crate) struct Partition {
     pub(crate) lines: u64,
     /// Segments, packed addresses; 0 is not there yet.
     pub(crate) segments: [u64; SEGMENTS],
-    /// Whose cells it has: an index's number, [`NO_INDEX`] or [`ANY_INDEX`].
+    /// The index of its cells: an index's number, [`NO_INDEX`] or [`ANY_INDEX`].
     pub(crate) index: u32,
 }
 
@@ -273,9 +273,9 @@ impl Partition {
         let (node, incarnation, lines) = fields().unwrap_or_default();
         let owner = Member { node: NodeId::from_bits(node), incarnation };
         let mut f = Fields(bytes.get(MOVES_AT..).unwrap_or_default());
-        // Moves and index are one word: whose cells a torn record lists is the old answer or the
-        // new one, and cells are granted under the new one only. A partition whose lines were
-        // granted and that has no index counts as any index's.
+        // Moves and index are one word: the index that a torn record names is the old one or the
+        // new one, and cells are granted under the new one only. A partition with granted
+        // lines and no index counts as any index's.
         let (moves, index) = (f.u32().unwrap_or_default(), f.u32().unwrap_or_default());
         let index = if index == NO_INDEX && lines > 0 { ANY_INDEX } else { index };
         let lines = lines.min(segment_start(SEGMENTS));

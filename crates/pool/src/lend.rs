@@ -23,7 +23,7 @@
 //! - *A loan of limbo items is sound*, because the borrower stamps them later than their unlinking;
 //!   the lender takes them out under the turn of its rounds, which stamp items by their number.
 //!
-//! Crashes and lost answers. A deposit whose effect is unknown stays pending here while this node
+//! Crashes and lost answers. A deposit with unknown effect stays pending here while this node
 //! lives, so it is never both listed as lost and used. One that had no effect goes back to the
 //! lists. What a memory node or a lender grants to a call that ends without an answer is lost until
 //! garbage collection finds it; so is what a dying node still held.

@@ -9,7 +9,7 @@
 //!    clock *before* the call, so it ends here before it ends at the membership server.
 //! 2. **Follow.** A newer state replaces the known one. First the presence of memory nodes is
 //!    applied (nothing is posted to one that is away); then the directory entries of partitions
-//!    whose owner is dead, or which are to move, are dropped under the lock that guards the state;
+//!    with a dead owner, or which are to move, are dropped under the lock that guards the state;
 //!    then links to the dead are abandoned, links to restarted nodes are set up, and a [`Drain`] of
 //!    the operations that run now is taken for every death and move that is draining.
 //! 3. **Acknowledge.** *Revoking*: revokes the access of the dead node at this host. *Draining*:

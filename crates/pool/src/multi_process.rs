@@ -69,7 +69,7 @@ pub struct MemoryNode {
     fabric: NetFabric,
 }
 
-/// Where a process stands in a pool.
+/// The place of a process in a pool.
 #[derive(Clone, Debug)]
 pub struct Place<'a> {
     /// Where the first memory node listens, `HOST:PORT`.
@@ -93,7 +93,7 @@ impl Place<'_> {
     }
 }
 
-/// The options of the pool whose first memory node listens at an address.
+/// The options of the pool with its first memory node at an address.
 ///
 /// # Errors
 /// `Unreachable` when no node answers within the time; `Incompatible` when it is something else or
@@ -324,8 +324,8 @@ fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>>
     (0..options.memory_nodes).map(layout).collect()
 }
 
-/// Checks the superblock of every memory node that is present. One that cannot be reached, and
-/// whose lease has not ended yet, may turn out to be away.
+/// Checks the superblock of every memory node that is present. One that cannot be reached
+/// may turn out to be away: its lease has not ended yet.
 async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
     let until = ep.now() + 2 * node.lease_ns();
     for layout in &node.shape.memory {
@@ -374,9 +374,9 @@ impl MembershipAgent {
         let (joined, news): (SyncSender<Result<()>>, Receiver<_>) = sync_channel(1);
         let (seen, node) = (stop.clone(), node.clone());
         let named = std::thread::Builder::new().name("dmtree agent".into());
-        let thread = named
-            .spawn(move || keep(&node, &net, &seen, &joined))
-            .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the membership agent: {e}")))?;
+        let thread = named.spawn(move || keep(&node, &net, &seen, &joined)).map_err(|e| {
+            Error::new(ErrorKind::Busy, format!("no thread for the membership agent: {e}"))
+        })?;
         let membership_agent = Self { stop, thread: Mutex::new(Some(thread)) };
         news.recv_timeout(JOINS_WITHIN).unwrap_or_else(|_| {
             Err(Error::new(

@@ -52,7 +52,7 @@ use crate::usage::NodeUsage;
 use crate::view::View;
 use crate::wire::locked;
 
-/// What takes chunks from memory nodes and hands out pieces of them.
+/// A source of pieces: takes chunks from memory nodes and hands out pieces of them.
 pub(crate) trait Source {
     type Item;
     /// Takes a piece that is here already, of one memory node or of any.
@@ -244,15 +244,15 @@ impl PoolNode {
         self.view.check_lease_untouched(ep)
     }
 
-    /// Whether a node, in the incarnation whose number ends in these 16 bits, is dead and no verb
-    /// of it executes at any node any more: its locks may be taken over.
+    /// Whether a node, in the incarnation with a number that ends in these 16 bits, is dead and no
+    /// verb of it executes at any node any more: its locks may be taken over.
     pub fn is_revoked(&self, node: NodeId, incarnation: u16) -> bool {
         let latest = self.view.state().incarnation_of(node, incarnation);
         latest.is_some_and(|m| self.view.is_revoked(m))
     }
 
-    /// Whether a node, in the incarnation whose number ends in these 16 bits, has lost its lease.
-    /// Its verbs in flight may still execute: for checkers only.
+    /// Whether a node, in the incarnation with a number that ends in these 16 bits, has lost its
+    /// lease. Its verbs in flight may still execute: for checkers only.
     #[doc(hidden)]
     pub fn is_suspected(&self, node: NodeId, incarnation: u16) -> bool {
         let state = self.view.state();
@@ -591,8 +591,8 @@ impl PoolNode {
         Transfer(handle)
     }
 
-    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return
-    /// fails is lost until garbage collection.
+    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk that is not
+    /// returned is lost until garbage collection.
     pub(crate) async fn return_idle(&self, ep: &Endpoint, keep: usize) -> Result<()> {
         let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
         let mut outcome = Ok(());

@@ -1,5 +1,5 @@
-//! On-chip memory of the memory nodes. It is small, and its words are locks whose holders are found
-//! by their tags: so it belongs to one index at a time, the first that claims it.
+//! On-chip memory of the memory nodes. It is small, and its words are locks, and their tags name
+//! the holders: so it belongs to one index at a time, the first that claims it.
 //!
 //! The claim is a compare-and-swap of one word on memory node 0 (0, or 1 + the index's id). The
 //! claim of an index that is not in the catalog any more may be taken over by a second

@@ -72,7 +72,7 @@ const FORGET_BYTES: u64 = 1 << 20;
 /// Most cells of one call.
 pub(crate) const MAX_CELLS: u16 = 256;
 
-/// The node a partition lives on at first.
+/// The first owner of a partition.
 pub(crate) fn first_owner(partition: u16, compute_nodes: u16, memory_nodes: u16) -> NodeId {
     match partition.checked_sub(COMPUTE_PARTITIONS) {
         None => NodeId::compute(partition % compute_nodes),
@@ -239,7 +239,7 @@ impl OwnerService {
                 Ok(Cut::None) => tried.push(at),
                 Ok(Cut::Full) if may_look => tried.push(at),
                 Ok(Cut::Full) => break,
-                // What is published already is granted; the error shows again on the next call.
+                // Published cells are granted; the error shows again on the next call.
                 Err(_) if !out.is_empty() => return Ok(out),
                 Err(e) => return Err(e),
             }
@@ -437,7 +437,7 @@ impl Partition {
     }
 }
 
-/// What a look at one partition has yielded.
+/// The result of cutting cells from one partition.
 enum Cut {
     Some,
     /// Nothing: it cannot grow.
@@ -560,7 +560,7 @@ pub(crate) async fn ask_flush(ep: &Endpoint, longest_ns: u64, owner: NodeId) -> 
     call_within(ep, longest_ns, owner, CELL_SERVICE, &header(FLUSH)).await.map(|_| ())
 }
 
-/// The error of an operation that needs a table whose owner is gone.
+/// The error of an operation that needs a table without a present owner.
 #[cold]
 pub(crate) fn unowned(number: u16, owner: Member) -> Error {
     Error::new(

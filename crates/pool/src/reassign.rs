@@ -19,8 +19,8 @@
 //!
 //! Invariants. A partition has one owner, and its moves only grow. The high-water mark never falls
 //! below a granted cell (for a torn record the larger of both images counts), except when the index
-//! of the partition is gone. Every step may be repeated: a partition whose record names a living
-//! owner is left alone.
+//! of the partition is gone. Every step may be repeated: a partition that names a living owner in
+//! its record is left alone.
 //!
 //! Crashes. The claimant may die at any verb; the next claimant starts at step 1 with whatever the
 //! directory says. An owner that dies while it writes a record leaves it torn:
@@ -93,7 +93,7 @@ impl PoolNode {
             }
             if found.is_some() && answers {
                 match ask_release(ep, self.call_ns(), owner.node, &[*number]).await {
-                    // What a lost memory node served stays there.
+                    // Partitions of a lost memory node stay there.
                     Err(e) if !lives && e.kind() == ErrorKind::Unreachable => continue,
                     released => released?,
                 }

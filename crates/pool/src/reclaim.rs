@@ -201,7 +201,7 @@ impl LimboList {
     }
 }
 
-/// What a round of reclamation achieved.
+/// The result of a round of reclamation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
     /// Objects put on free lists (or set aside, worn out).

@@ -127,7 +127,7 @@ impl SegmentSpace {
             None => returned.had(at).to_vec(),
         };
         had.push(partition);
-        // What lies behind keeps what it had.
+        // The memory behind it keeps its own partitions.
         let behind = returned.had(at + bytes).to_vec();
         returned.had.entry(at + bytes).or_insert(behind);
         returned.had.insert(at, had);

@@ -9,9 +9,9 @@
 //! The agent of a node searches once for every epoch of the membership
 //! ([`PoolNode::request_share`]), when no death or move is under way: it READs the directory,
 //! collects up to 64 partitions without a living compute owner, and proposes their move. Without
-//! such partitions a node that owns none proposes up to 8 that were never opened and whose first
-//! owner is gone. What was proposed once with the same living members is not proposed again, since
-//! they had no room for it.
+//! such partitions a node that owns none proposes up to 8 that were never opened and have lost
+//! their first owner. What was proposed once with the same living members is not proposed again,
+//! since they had no room for it.
 //!
 //! A newcomer counts as served (`has_share`) when a search has found nothing to propose. Until then
 //! its steps come 8 times faster, because the joining process waits for that: a table made earlier
@@ -34,8 +34,8 @@ use crate::wire::{LONGEST_CALL_NS, locked};
 const STEP_SPEEDUP: u64 = 8;
 /// Partitions of one move.
 const AT_ONCE: usize = 64;
-/// A node that owns no partition takes so many of those that were never opened and whose first
-/// owner is gone.
+/// A node that owns no partition takes so many of those that were never opened and have
+/// lost their first owner.
 pub(crate) const UNOPENED_SHARE: usize = 8;
 
 /// The state of the search of one agent.
@@ -157,7 +157,7 @@ impl PoolNode {
         (self.unowned_partitions(&opened).take(UNOPENED_SHARE).collect(), Some(self.view.me))
     }
 
-    /// Partitions that were never opened and whose first owner is gone.
+    /// Partitions that were never opened and have lost their first owner.
     pub(crate) fn unowned_partitions(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
         let (c, m) = (self.shape.compute_nodes, self.shape.memory.len() as u16);
         let state = self.view.state();

@@ -17,11 +17,11 @@ pub struct ArenaUsage {
     pub fresh_objects: u64,
     /// Objects on free lists.
     pub free_objects: u64,
-    /// Addresses whose generations are used up.
+    /// Addresses with no generation left.
     pub worn_out: u64,
 }
 
-/// What one compute node holds.
+/// The memory that one compute node holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeUsage {
     /// Which.
