@@ -1,4 +1,5 @@
-//! A client of an index in one life of this process: what a session or a coroutine runs its operations with.
+//! A client of an index in one incarnation of this process: a session or a coroutine runs its
+//! operations with it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -77,17 +78,17 @@ impl Client {
         self.open.options.timeout_ms.saturating_mul(1_000_000)
     }
 
-    /// There is news: whether there is a newer life. Waits for it when this one is over.
+    /// After a change: whether there is a newer incarnation. Waits for it when this one is over.
     ///
     /// # Errors
-    /// `Closed` when the index was removed; why there is no newer life in time.
+    /// `Closed` when the index was removed; why there is no newer incarnation in time.
     #[cold]
     pub(crate) async fn is_superseded(&self, pool: &Arc<PoolInner>) -> Result<bool> {
         self.open.check_open()?;
         self.context(pool).is_superseded(self.timeout_ns()).await
     }
 
-    /// What an operation does after an error.
+    /// The next step of an operation after an error.
     #[cold]
     pub(crate) async fn after(
         &self,
@@ -99,7 +100,7 @@ impl Client {
         attempts.after(self.context(pool), e, reads).await
     }
 
-    /// Operations have the rest of the time of one that is tried again, or their own.
+    /// Limits operations to the remaining time of one that is tried again, or to their own.
     pub(crate) fn limit(&self, attempts: Option<&Attempts>) {
         match attempts {
             Some(attempts) => attempts.limit(self.tree.endpoint()),

@@ -1,4 +1,4 @@
-//! What a session counts for `stats`. One thread writes, any thread reads.
+//! The counters of a session for `stats`. One thread writes, any thread reads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +55,7 @@ impl SessionCounters {
         bump(&self.maintenance_errors);
     }
 
-    /// Lets others see what the endpoint has counted.
+    /// Publishes the costs that the endpoint has counted.
     pub(crate) fn publish(&self, costs: Snapshot) {
         *locked(&self.costs) = costs;
     }

@@ -21,15 +21,16 @@ use crate::stats::Operation;
 
 /// Bytes of buffers of a session.
 pub(crate) const SLAB_BYTES: u64 = 16 << 20;
-/// After this many operations a session does one piece of maintenance, if any is due, and publishes what it has counted.
+/// After this many operations a session does one piece of maintenance, if any is due, and publishes
+/// what it has counted.
 pub(crate) const HOUSEKEEPING_OPS: u32 = 512;
 /// Share of the slots of a leaf that bulk load fills.
 pub(crate) const LOAD_FILL: Fill = Fill::Even(0.8);
 
 /// One thread's way to an index, for hot loops: no look-up per operation, buffers are reused.
 ///
-/// Made by [`Index::session`](crate::Index::session); belongs to one compute node of the pool, and cannot leave the thread that
-/// made it:
+/// Made by [`Index::session`](crate::Index::session); belongs to one compute node of the pool, and
+/// cannot leave the thread that made it:
 ///
 /// ```compile_fail
 /// fn must_be_send<T: Send>() {}
@@ -50,7 +51,7 @@ pub(crate) const LOAD_FILL: Fill = Fill::Even(0.8);
 /// ```
 pub struct Session {
     client: Client,
-    /// The news that this session has heeded.
+    /// The latest change that this session has seen.
     seen: u64,
     compute_node: usize,
     /// Operations until the next housekeeping.
@@ -74,7 +75,7 @@ impl Session {
         open.check_open()?;
         Ok(Self {
             client: Client::new(open, compute_node)?,
-            // The first operation looks up.
+            // The first operation checks.
             seen: 0,
             compute_node,
             quiet_ops: HOUSEKEEPING_OPS,
@@ -83,7 +84,8 @@ impl Session {
         })
     }
 
-    /// Looks up when there is news: the index was removed, or this process has lost its membership, or has another one.
+    /// Checks after a change: the index was removed, or this process has lost its membership, or
+    /// has another one.
     #[inline]
     fn ready(&mut self) -> Result<()> {
         if self.client.open.news() == self.seen { Ok(()) } else { self.catch_up() }
@@ -101,7 +103,7 @@ impl Session {
         Ok(())
     }
 
-    /// Goes over to the newest life.
+    /// Switches to the newest incarnation.
     fn renew(&mut self) -> Result<()> {
         let newest = Client::new(&self.client.open, self.compute_node)?;
         drop(std::mem::replace(&mut self.client, newest));
@@ -140,9 +142,10 @@ impl Session {
         self.compute_node
     }
 
-    // ---- reads ----------------------------------------------------------------------------------------------------
+    // ---- reads ----------------------------------------
 
-    /// Reads a key into a buffer, whose contents are replaced; false when the key is absent (the buffer is empty then).
+    /// Reads a key into a buffer, whose contents are replaced; false when the key is absent (the
+    /// buffer is empty then).
     ///
     /// # Errors
     /// `InvalidArgument` for an empty key and one over 1 KiB; `TimedOut`, `Closed`.
@@ -177,8 +180,8 @@ impl Session {
         self.get_into(key, &mut out)
     }
 
-    /// Reads several keys with fewer round trips than one by one; number `i` of the answer belongs to key `i`. Each read is
-    /// linearizable by itself; they are not a snapshot.
+    /// Reads several keys with fewer round trips than one by one; number `i` of the answer belongs
+    /// to key `i`. Each read is linearizable by itself; they are not a snapshot.
     ///
     /// # Errors
     /// As [`Session::get_into`]; an error is about all of them.
@@ -208,13 +211,13 @@ impl Session {
         result
     }
 
-    // ---- writes ---------------------------------------------------------------------------------------------------
+    // ---- writes ----------------------------------------
 
     /// Sets the value of a key, whether it is there or not.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty key, one over 1 KiB, a value over 1 MiB; `Full`; `TimedOut`, `Contended`, `Closed`. See
-    /// [`Error::effect`](crate::Error::effect).
+    /// `InvalidArgument` for an empty key, one over 1 KiB, a value over 1 MiB; `Full`; `TimedOut`,
+    /// `Contended`, `Closed`. See [`Error::effect`](crate::Error::effect).
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
         self.write(Operation::Put, key, Write::Put(value))
     }
@@ -243,7 +246,8 @@ impl Session {
         self.write(Operation::Delete, key, Write::Delete)
     }
 
-    /// Sets the value of a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
+    /// [`Outcome::NotFound`].
     ///
     /// # Errors
     /// As [`Session::put`].
@@ -252,7 +256,8 @@ impl Session {
         self.write(Operation::CompareAndSet, key, write)
     }
 
-    /// Removes a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
+    /// [`Outcome::NotFound`].
     ///
     /// # Errors
     /// As [`Session::put`].
@@ -279,12 +284,13 @@ impl Session {
         result
     }
 
-    /// Applies the writes of a batch with fewer round trips than one by one, in order per key; number `i` of the answer belongs
-    /// to write `i`. **Not atomic**: others see some of them before the rest, and some may fail while others take effect.
+    /// Applies the writes of a batch with fewer round trips than one by one, in order per key;
+    /// number `i` of the answer belongs to write `i`. **Not atomic**: others see some of them
+    /// before the rest, and some may fail while others take effect.
     ///
     /// # Errors
-    /// A key or value out of range refuses the whole batch before anything is written: `InvalidArgument`. The inner results
-    /// are as in [`Session::put`].
+    /// A key or value out of range refuses the whole batch before anything is written:
+    /// `InvalidArgument`. The inner results are as in [`Session::put`].
     pub fn write_batch(&mut self, batch: &Batch) -> Result<Vec<Result<Outcome>>> {
         self.ready()?;
         let writes: Vec<_> = batch.writes().collect();
@@ -307,12 +313,13 @@ impl Session {
         outcomes
     }
 
-    /// Stores many pairs; of equal keys the last one wins. An empty index gets whole leaves, which is much faster than single
-    /// writes and fills leaves to four fifths; into any other the pairs are put. The pairs are held in memory meanwhile.
+    /// Stores many pairs; of equal keys the last one wins. An empty index gets whole leaves, which
+    /// is much faster than single writes and fills leaves to four fifths; into any other the pairs
+    /// are put. The pairs are held in memory meanwhile.
     ///
     /// # Errors
-    /// `InvalidArgument`, numbering the pair, when a key or value is out of range, or when keys said to be sorted do not ascend
-    /// strictly; nothing is stored then. `Full`.
+    /// `InvalidArgument`, numbering the pair, when a key or value is out of range, or when keys
+    /// said to be sorted do not ascend strictly; nothing is stored then. `Full`.
     pub fn load(
         &mut self,
         pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
@@ -329,7 +336,7 @@ impl Session {
         result
     }
 
-    // ---- scans ----------------------------------------------------------------------------------------------------
+    // ---- scans ----------------------------------------
 
     /// Pairs in key order. See [`Index::scan`](crate::Index::scan).
     pub fn scan(&mut self, range: impl KeyRange) -> Scan<&mut Self> {
@@ -344,10 +351,11 @@ impl Session {
         Ok(Scan::from_cursor(self, Cursor::decode(cursor.as_ref())?))
     }
 
-    // ---- the rest -------------------------------------------------------------------------------------------------
+    // ---- the rest ----------------------------------------
 
-    /// Does maintenance (merging small leaves, reclaiming memory) until none is due or `pieces` are done; sessions do it by
-    /// themselves as they write, so this is for those who want it done now.
+    /// Does maintenance (merging small leaves, reclaiming memory) until none is due or `pieces` are
+    /// done; sessions do it by themselves as they write, so this is for callers that want it done
+    /// now.
     ///
     /// # Errors
     /// Those of the fabric; nothing of the index's contents depends on it.
@@ -385,7 +393,8 @@ impl Session {
     fn housekeep(&mut self) {
         self.quiet_ops = HOUSEKEEPING_OPS;
         let Client { core, slot, tree, counters, .. } = &mut self.client;
-        // Its only error would be that of the executor, and that one shows up in the next operation.
+        // Its only error would be that of the executor, and that one shows up in the next
+        // operation.
         let _ = core.block_on(*slot, async {
             maintain(tree, counters).await;
             Ok(())
@@ -393,7 +402,7 @@ impl Session {
         self.publish();
     }
 
-    /// Lets `stats` see the costs counted up to now.
+    /// Publishes the costs counted up to now to `stats`.
     pub(crate) fn publish(&self) {
         self.client.publish();
     }
@@ -416,7 +425,7 @@ impl PageSource for &mut Session {
     }
 }
 
-/// One piece of maintenance, if any is due. Its failure is nobody's: it is counted, and tried again later.
+/// One piece of maintenance, if any is due. Failures are counted and retried, not returned.
 pub(crate) async fn maintain(tree: &mut DmTree, counters: &SessionCounters) {
     if tree.maintenance_due() && Box::pin(tree.maintain()).await.is_err() {
         counters.maintenance_failed();

@@ -9,7 +9,8 @@ use crate::index::Handle;
 use crate::session::Session;
 
 struct ThreadSession {
-    /// Dead when all handles are gone. A live one's address names the handle: it is not reused while this is there.
+    /// Expired when all handles are gone. The address names the handle: it is not reused while this
+    /// is there.
     handle: Weak<Handle>,
     session: Box<Session>,
 }
@@ -18,8 +19,9 @@ thread_local! {
     static SESSIONS: RefCell<Vec<ThreadSession>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `f` with the thread's session for an index. The session is out of its seat meanwhile, so that `f` may call the index
-/// again (an iterator given to `load`, say); the inner call gets another session then.
+/// Calls `f` with the thread's session for an index. The session is taken out of the list
+/// meanwhile, so that `f` may call the index again (an iterator given to `load`, say); the inner
+/// call gets another session then.
 pub(crate) fn with<T>(
     handle: &Arc<Handle>,
     f: impl FnOnce(&mut Session) -> Result<T>,
@@ -37,7 +39,8 @@ pub(crate) fn with<T>(
 }
 
 fn take(handle: &Arc<Handle>) -> Option<Box<Session>> {
-    // When the thread is about to end its seats may be gone: a session for this one call does it too.
+    // When the thread is about to end, the list may be gone: a session for this one call works as
+    // well.
     let entry = SESSIONS.try_with(|sessions| {
         let mut sessions = sessions.borrow_mut();
         let at =

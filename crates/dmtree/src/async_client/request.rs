@@ -1,4 +1,5 @@
-//! Requests, and how a coroutine runs one: again after a loss of the membership, where that is sound.
+//! Requests, and how a coroutine runs one: again after a loss of the membership, where that is
+//! sound.
 
 use std::pin::Pin;
 
@@ -42,7 +43,7 @@ pub(super) trait Request: Send + 'static {
 
 /// A request with its caller, to be run by a coroutine.
 pub(crate) trait Errand: Send {
-    /// Runs it. It comes back when it is to be run in a newer life.
+    /// Runs it. It comes back when it is to be run in a newer incarnation.
     fn run<'c>(
         self: Box<Self>,
         c: &'c mut Coroutine,

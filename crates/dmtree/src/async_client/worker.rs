@@ -1,4 +1,5 @@
-//! A worker thread: coroutines on an executor of the fabric, each taking one request after the other.
+//! A worker thread: coroutines on an executor of the fabric, each taking one request after the
+//! other.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -14,12 +15,12 @@ use crate::open::OpenIndex;
 use crate::pool::PoolInner;
 use crate::session::{HOUSEKEEPING_OPS, maintain};
 
-/// What runs requests: a client of the index on a slot of the worker's executor.
+/// Runs requests: a client of the index on a slot of the worker's executor.
 pub(crate) struct Coroutine {
     pub(super) client: Client,
     pub(super) pool: Arc<PoolInner>,
     id: u64,
-    /// The news that this coroutine has heeded.
+    /// The latest change that this coroutine has seen.
     seen: u64,
 }
 
@@ -36,7 +37,7 @@ pub(super) fn start(
     let body = move || {
         let _on_duty = OnDuty::new(&mailbox);
         let mut ready = Some(ready);
-        // Once for each life of the process.
+        // Once for each incarnation of the process.
         loop {
             let attached = attach(&pool, &open, &mailbox, coroutines);
             let (attached, said) = match attached {
@@ -51,7 +52,8 @@ pub(super) fn start(
             for c in tasks {
                 worker.spawn(c.client.slot, serve(c, mailbox.clone()));
             }
-            // It can stall only in a simulator; whoever waits then hears from the dropped requests.
+            // It can stall only in a simulator; waiting callers then get the error of the dropped
+            // requests.
             if worker.run(&mut Fifo).is_err() || mailbox.is_over() {
                 return;
             }
@@ -78,7 +80,7 @@ fn attach(
     Ok((core, clients.into_iter().map(coroutine).collect()))
 }
 
-/// Runs requests until there will be no more, or there is a newer life.
+/// Runs requests until there will be no more, or there is a newer incarnation.
 async fn serve(mut c: Coroutine, mailbox: Arc<Mailbox>) {
     let ep = c.client.tree.endpoint().clone();
     let mut quiet_ops = HOUSEKEEPING_OPS;
@@ -97,7 +99,7 @@ async fn serve(mut c: Coroutine, mailbox: Arc<Mailbox>) {
                     continue;
                 }
                 if let Some(job) = job.run(&mut c).await {
-                    // The coroutines of the newer life come to it.
+                    // The coroutines of the newer incarnation take it.
                     return mailbox.put_back(job);
                 }
                 quiet_ops -= 1;
@@ -113,8 +115,8 @@ async fn serve(mut c: Coroutine, mailbox: Arc<Mailbox>) {
     }
 }
 
-/// Looks up because of news; false when a newer life is there. Requests that have waited for a newer life in vain are answered
-/// with the reason.
+/// Checks after a change; false when there is a newer incarnation. Requests that have waited for
+/// one in vain are answered with the reason.
 async fn heed(c: &mut Coroutine, mailbox: &Mailbox) -> bool {
     let (news, waiting) = (c.client.open.news(), mailbox.posted());
     let superseded = c.client.is_superseded(&c.pool).await;
