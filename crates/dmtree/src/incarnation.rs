@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dmtree_fabric::{Effect, Endpoint, Error, ErrorKind, Result};
-use dmtree_pool::{Belonging, Cluster, PoolNode};
+use dmtree_pool::{Cluster, MembershipStatus, PoolNode};
 
 use crate::open::OpenIndex;
 use crate::pool::{PoolInner, locked};
@@ -104,18 +104,18 @@ impl Attempts {
         }
         self.failed += 1;
         let is_sound = reads || e.effect() == Effect::None;
-        match at.node.belonging(at.ep) {
-            Belonging::Member if !is_sound => return Next::Give(e),
+        match at.node.membership_status(at.ep) {
+            MembershipStatus::Member if !is_sound => return Next::Give(e),
             // A host has refused this node, which learns of the loss soon; or the lease was renewed
             // meanwhile.
-            Belonging::Member if e.kind() == Fenced => {}
+            MembershipStatus::Member if e.kind() == Fenced => {}
             // The connections of a node without access break before it learns why.
-            Belonging::Member if e.kind() == Unreachable && self.failed == 1 => {
+            MembershipStatus::Member if e.kind() == Unreachable && self.failed == 1 => {
                 return Next::Again;
             }
             // It may take some tries until it learns of it.
-            Belonging::Member if e.kind() == Unreachable && self.failed <= BROKEN_TRIES => {}
-            Belonging::Member => return Next::Give(e),
+            MembershipStatus::Member if e.kind() == Unreachable && self.failed <= BROKEN_TRIES => {}
+            MembershipStatus::Member => return Next::Give(e),
             _ if !is_sound => return Next::Give(in_doubt(e)),
             _ => {}
         }
@@ -148,10 +148,10 @@ impl ClientContext<'_> {
             if self.pool.incarnation_number() != self.incarnation.number {
                 return Ok(true);
             }
-            match self.node.belonging(self.ep) {
-                Belonging::Member => return Ok(false),
-                Belonging::Lapsed => {}
-                Belonging::Lost => {
+            match self.node.membership_status(self.ep) {
+                MembershipStatus::Member => return Ok(false),
+                MembershipStatus::Lapsed => {}
+                MembershipStatus::Lost => {
                     self.pool.lost(self.incarnation.number);
                     if let Some(gone) = &locked(&self.pool.incarnations).gone {
                         return Err(gone.clone());
@@ -174,7 +174,7 @@ impl ClientContext<'_> {
     /// Why there is none in time.
     pub(crate) async fn is_superseded(self, timeout_ns: u64) -> Result<bool> {
         match self.pool.incarnation_number() == self.incarnation.number
-            && self.node.belonging(self.ep) != Belonging::Lost
+            && self.node.membership_status(self.ep) != MembershipStatus::Lost
         {
             true => Ok(false),
             false => self.wait(self.ep.now() + timeout_ns).await,
@@ -185,18 +185,18 @@ impl ClientContext<'_> {
     #[cold]
     fn in_vain(self, e: &Error) -> Error {
         let member = self.node.member();
-        let (state, trouble) = match self.node.belonging(self.ep) {
-            Belonging::Lost => (
+        let (state, trouble) = match self.node.membership_status(self.ep) {
+            MembershipStatus::Lost => (
                 format!(
                     "{member} has lost its membership, and the process has not joined again yet"
                 ),
                 locked(&self.pool.incarnations).trouble.clone(),
             ),
-            Belonging::Lapsed => (
+            MembershipStatus::Lapsed => (
                 format!("the lease of {member} has ended and has not been renewed yet"),
                 self.node.trouble(),
             ),
-            Belonging::Member => (format!("{member} was refused, and is a member"), None),
+            MembershipStatus::Member => (format!("{member} was refused, and is a member"), None),
         };
         let why = trouble.map_or_else(
             || "is the first memory node up, and the way to it?".to_owned(),

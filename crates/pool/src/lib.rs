@@ -15,7 +15,6 @@
 #![forbid(unsafe_code)]
 
 mod arena;
-mod belonging;
 mod blocks;
 mod bump;
 mod catalog;
@@ -35,6 +34,7 @@ mod layout;
 mod lend;
 mod marks;
 mod membership_agent;
+mod membership_status;
 mod multi_process;
 mod mutants;
 mod node;
@@ -53,7 +53,6 @@ mod view;
 mod wire;
 
 pub use crate::arena::{Arena, ArenaKey, Grant};
-pub use crate::belonging::Belonging;
 pub use crate::bump::{Bump, Stripes};
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
@@ -70,6 +69,7 @@ pub use crate::ids::{
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
 pub use crate::membership_agent::Heartbeat;
+pub use crate::membership_status::MembershipStatus;
 pub use crate::multi_process::{MemoryNode, Place, open_pool_config};
 pub use crate::mutants::Mutant as PoolMutant;
 pub use crate::node::PoolNode;

@@ -48,12 +48,14 @@ use crate::wire::locked;
 #[derive(Debug, Default)]
 pub(crate) struct AgentState {
     joined: bool,
-    /// Operations that have to end before a death, or a move (by its epoch), is acknowledged.
+    /// Operations that have to end before a death, or a move (by its membership epoch), is
+    /// acknowledged.
     drains: BTreeMap<(Option<Member>, u64), Drain>,
     pulses: Vec<(Arc<AtomicU64>, u64, u64)>,
     /// How long a worker may make no progress, ns.
     patience_ns: u64,
-    /// The move that this node carried out last, by its epoch: news of its end may come late.
+    /// The move that this node carried out last, by its membership epoch: news of its end may come
+    /// late.
     carried_out: u64,
     /// Asked for before this reading of the own clock, the lease is due for renewal.
     renew_at: u64,

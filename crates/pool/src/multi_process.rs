@@ -17,8 +17,8 @@
 //! the last handle is dropped.
 //!
 //! **Losing the membership**: the agent closes the fabric, so that the address is free, and reports
-//! the loss (`belonging.rs`). The process may join again as a new incarnation, which shares no
-//! memory and no connection with the old one; it must find the same pool there.
+//! the loss (`membership_status.rs`). The process may join again as a new incarnation, which shares
+//! no memory and no connection with the old one; it must find the same pool there.
 //!
 //! Invariants. No service is announced before it runs, and no client runs before the node has
 //! joined. A pool is known by an id that its founder draws: a restarted first memory node is

@@ -84,8 +84,8 @@ impl PoolNode {
                 DirectoryEntry { partition: Partition::new(*number, self.view.me), torn: false };
             let s = found.cloned().unwrap_or(fresh);
             let owner = s.partition.owner;
-            let lives = self.living().contains(&owner);
-            let answers = lives || owner.node.role() == Role::Memory;
+            let is_living = self.living().contains(&owner);
+            let answers = is_living || owner.node.role() == Role::Memory;
             // The death of an owner that has died meanwhile moves the partition.
             let dies = !answers && !is_over(&self.view.state(), owner);
             if found.is_some() && (dies || Some(owner) == to) {
@@ -94,10 +94,10 @@ impl PoolNode {
             if found.is_some() && answers {
                 match ask_release(ep, self.call_ns(), owner.node, &[*number]).await {
                     // Partitions of a lost memory node stay there.
-                    Err(e) if !lives && e.kind() == ErrorKind::Unreachable => continue,
+                    Err(e) if !is_living && e.kind() == ErrorKind::Unreachable => continue,
                     released => released?,
                 }
-                if lives {
+                if is_living {
                     *load.entry(owner).or_default() += usize::from(PARTITIONS);
                 }
             }

@@ -17,7 +17,7 @@ use dmtree_fabric::{
     Endpoint, Error, ErrorKind, Lease, Member, NodeId, Presence, Result, Role, Standing, State,
 };
 
-use crate::belonging::OwnStanding;
+use crate::membership_status::OwnStanding;
 use crate::wire::locked;
 
 /// One node's view.
@@ -170,8 +170,8 @@ impl View {
         }
         // Before any node has joined, all count as living.
         let state = locked(&self.state);
-        let mut lives = state.members.iter().filter(|m| m.member.node == node);
-        state.members.is_empty() || lives.any(|m| m.standing == Standing::Living)
+        let mut incarnations = state.members.iter().filter(|m| m.member.node == node);
+        state.members.is_empty() || incarnations.any(|m| m.standing == Standing::Living)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::wire::locked;
 
 /// The standing of a node in its pool, as far as it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Belonging {
+pub enum MembershipStatus {
     /// It holds a lease.
     Member,
     /// Its lease has ended by its own clock, and may be renewed.
@@ -81,13 +81,13 @@ impl OwnStanding {
 
 impl PoolNode {
     /// The standing of this node in its pool.
-    pub fn belonging(&self, ep: &Endpoint) -> Belonging {
+    pub fn membership_status(&self, ep: &Endpoint) -> MembershipStatus {
         if self.view.standing.is_lost() {
-            Belonging::Lost
+            MembershipStatus::Lost
         } else if self.view.holds_lease(ep) {
-            Belonging::Member
+            MembershipStatus::Member
         } else {
-            Belonging::Lapsed
+            MembershipStatus::Lapsed
         }
     }
 
