@@ -237,9 +237,9 @@ impl PoolNode {
     /// The members that run operations, or may.
     fn windows(&self) -> Result<Vec<Member>> {
         let all = self.fabric.members()?.into_iter();
-        let generation =
+        let member =
             |node| Member { node, incarnation: self.fabric.incarnation(node).unwrap_or(0) };
-        Ok(all.map(generation).filter(|m| !self.view.is_revoked(*m)).collect())
+        Ok(all.map(member).filter(|m| !self.view.is_revoked(*m)).collect())
     }
 
     async fn runs_of(&self, ep: &Endpoint, index: u32) -> Result<Vec<Run>> {

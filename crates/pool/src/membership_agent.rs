@@ -28,8 +28,8 @@
 //!
 //! Crashes and drops. Every step may be repeated and may stop anywhere. Acknowledgements and claims
 //! are idempotent proposals; a claim of an agent that dies goes to the next claimant, which repeats
-//! the reassignment. A step that fails returns its error after it has tried the remaining deaths,
-//! so one death that cannot go on does not hold back the others.
+//! the reassignment. Coordination of one death that fails returns its error after the remaining
+//! deaths were tried, so one death that cannot go on does not hold back the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
