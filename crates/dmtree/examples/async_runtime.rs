@@ -1,4 +1,5 @@
-//! The async client on a runtime of your choice, here tokio: `cargo run -p dmtree-index --example async_runtime`.
+//! The async client on a runtime of your choice, here tokio: `cargo run -p dmtree-index --example
+//! async_runtime`.
 #![allow(clippy::disallowed_macros, reason = "an example prints")]
 
 use dmtree::{Options, Pool};

@@ -1,4 +1,5 @@
-//! Ranges, prefixes, limits, and cursors that resume a scan later: `cargo run -p dmtree-index --example scan`.
+//! Ranges, prefixes, limits, and cursors that resume a scan later: `cargo run -p dmtree-index
+//! --example scan`.
 #![allow(clippy::disallowed_macros, reason = "an example prints")]
 
 use dmtree::{LoadOrder, Options, Pool};

@@ -1,4 +1,5 @@
-//! One index shared by threads, over several compute nodes: `cargo run -p dmtree-index --example threads`.
+//! One index shared by threads, over several compute nodes: `cargo run -p dmtree-index --example
+//! threads`.
 #![allow(clippy::disallowed_macros, reason = "an example prints")]
 
 use dmtree::{Operation, Options, Outcome, Pool};
@@ -16,7 +17,8 @@ fn main() -> dmtree::Result<()> {
             .map(|_| {
                 let index = index.clone();
                 scope.spawn(move || {
-                    // Each thread adds one to every counter; compare-and-set makes no addition lost.
+                    // Each thread adds one to every counter; compare-and-set makes no addition
+                    // lost.
                     for n in 0..KEYS {
                         add_one(&index, &n.to_be_bytes())?;
                     }

@@ -1,4 +1,5 @@
-//! Keys made of several parts, in the order of the parts: `cargo run -p dmtree-index --example tuple_keys`.
+//! Keys made of several parts, in the order of the parts: `cargo run -p dmtree-index --example
+//! tuple_keys`.
 #![allow(clippy::disallowed_macros, reason = "an example prints")]
 
 use dmtree::keys::{decode, encode};

@@ -7,7 +7,8 @@ use dmtree_engine::DmTree;
 use dmtree_fabric::{Effect, Error, ErrorKind, Result};
 use dmtree_parts::{Outcome, RangeIndex, Write};
 
-/// Writes to be applied together by [`Index::write_batch`](crate::Index::write_batch): fewer round trips than one by one.
+/// Writes to be applied together by [`Index::write_batch`](crate::Index::write_batch): fewer round
+/// trips than one by one.
 ///
 /// **Not atomic**: it is no transaction.
 ///
@@ -15,7 +16,7 @@ use dmtree_parts::{Outcome, RangeIndex, Write};
 /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
 /// # let index = pool.open_or_create("users", dmtree::Options::default())?;
 /// let mut batch = dmtree::Batch::new();
-/// batch.put("ada", "1815").insert("alan", "1912").delete("nobody");
+/// batch.put("ada", "1815").insert("alan", "1912").delete("grace");
 /// let outcomes = index.write_batch(&batch)?;
 /// assert_eq!(outcomes[2].as_ref().ok(), Some(&dmtree::Outcome::NotFound));
 /// # Ok::<(), dmtree::Error>(())
@@ -71,7 +72,7 @@ impl Batch {
         self.add(What::Delete, key.as_ref(), &[], &[])
     }
 
-    /// Sets the value of a key whose value is `expected`.
+    /// Sets the value of a key that has the value `expected`.
     pub fn compare_and_set(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -81,7 +82,7 @@ impl Batch {
         self.add(What::CompareAndSet, key.as_ref(), new.as_ref(), expected.as_ref())
     }
 
-    /// Removes a key whose value is `expected`.
+    /// Removes a key that has the value `expected`.
     pub fn compare_and_delete(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -134,7 +135,8 @@ impl Batch {
     }
 }
 
-/// The attempts at the writes of a batch: those that had no effect because the membership ended are made again, in order.
+/// The attempts at the writes of a batch: those that had no effect because the membership ended are
+/// made again, in order.
 #[derive(Default)]
 pub(crate) struct Repeats {
     outcomes: Vec<Result<Outcome>>,
@@ -179,7 +181,8 @@ impl Repeats {
         }
     }
 
-    /// Writes without an effect behind which no other write of the key may have had one: the order of each key's writes stays.
+    /// Writes without an effect behind which no other write of the key may have had one: the order
+    /// of each key's writes stays.
     fn repeatable(&self, writes: &[(&[u8], Write<'_>)]) -> Vec<usize> {
         let mut settled = BTreeSet::new();
         let mut open = Vec::new();

@@ -4,8 +4,8 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 
 type Ends<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// A range of keys: any of Rust's ranges over anything that is bytes, such as `"a".."b"`, `key..`, `..`, `&low[..]..=&high[..]`,
-/// or a pair of [`Bound`]s.
+/// A range of keys: any of Rust's ranges over anything that is bytes, such as `"a".."b"`, `key..`,
+/// `..`, `&low[..]..=&high[..]`, or a pair of [`Bound`]s.
 ///
 /// (The standard `RangeBounds` would not let `..` and `"a".."b"` pass without naming a type.)
 pub trait KeyRange {

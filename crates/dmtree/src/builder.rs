@@ -10,17 +10,18 @@ use dmtree_pool::{Cluster, Place, PoolOptions};
 use crate::pool::Pool;
 use crate::size::ByteSize;
 
-/// Bytes of memory when nobody says otherwise: 256 MiB.
+/// Bytes of memory by default: 256 MiB.
 const DEFAULT_MEMORY_BYTES: u64 = 256 << 20;
-/// Bytes of cache when nobody says otherwise: 64 MiB.
+/// Bytes of cache by default: 64 MiB.
 const DEFAULT_CACHE_BYTES: u64 = 64 << 20;
-/// How long to wait for a pool when nobody says otherwise.
+/// How long to wait for a pool by default.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// How long one attempt to join again may wait for the pool.
 const ONE_ATTEMPT: Duration = Duration::from_secs(2);
 
-/// Says what an embedded pool is made of; made by [`Pool::embedded`], ended by [`PoolBuilder::open`].
+/// Says what an embedded pool is made of; made by [`Pool::embedded`], ended by
+/// [`PoolBuilder::open`].
 ///
 /// ```
 /// let pool = dmtree::Pool::embedded().memory("64MiB").memory_nodes(2).compute_nodes(2).open()?;
@@ -46,14 +47,16 @@ impl PoolBuilder {
         }
     }
 
-    /// Memory for data, all memory nodes together: bytes, or a text such as `"256MiB"` (the default). It is reserved at once
-    /// and filled as needed; when it is used up, writes end in [`ErrorKind::Full`](crate::ErrorKind::Full).
+    /// Memory for data, all memory nodes together: bytes, or a text such as `"256MiB"` (the
+    /// default). It is reserved at once and filled as needed; when it is used up, writes end in
+    /// [`ErrorKind::Full`](crate::ErrorKind::Full).
     pub fn memory(mut self, size: impl ByteSize) -> Self {
         self.memory = size.to_bytes().map_err(|e| e.context("memory"));
         self
     }
 
-    /// Cache of every index on every compute node: bytes, or a text such as `"64MiB"` (the default).
+    /// Cache of every index on every compute node: bytes, or a text such as `"64MiB"` (the
+    /// default).
     pub fn cache(mut self, size: impl ByteSize) -> Self {
         self.cache = size.to_bytes().map_err(|e| e.context("cache"));
         self
@@ -65,8 +68,8 @@ impl PoolBuilder {
         self
     }
 
-    /// How many compute nodes sessions are spread over; 1 by default. Each has caches and locks of its own, as if it were a
-    /// machine of its own.
+    /// How many compute nodes sessions are spread over; 1 by default. Each has caches and locks of
+    /// its own, as if it were a machine of its own.
     pub fn compute_nodes(mut self, nodes: u16) -> Self {
         self.compute_nodes = nodes;
         self
@@ -74,12 +77,13 @@ impl PoolBuilder {
 
     /// Opens the pool, empty.
     ///
-    /// **An embedded pool lives in the memory of this process and nowhere else:** nothing is written to disk, and everything in
-    /// it is gone when the last of its handles is dropped or the process ends, however it ends.
+    /// **An embedded pool lives in the memory of this process and nowhere else:** nothing is
+    /// written to disk, and everything in it is gone when the last of its handles is dropped or the
+    /// process ends, however it ends.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a size that is none, or numbers that do not fit
-    /// together; it says what to change.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a size that is none,
+    /// or numbers that do not fit together; it says what to change.
     pub fn open(self) -> Result<Pool> {
         let (memory, cache_bytes) = (self.memory?, self.cache?);
         if self.memory_nodes == 0 {
@@ -95,7 +99,8 @@ impl PoolBuilder {
     }
 }
 
-/// Says how to join a pool of several processes; made by [`Pool::connect`], ended by [`Connector::open`].
+/// Says how to join a pool of several processes; made by [`Pool::connect`], ended by
+/// [`Connector::open`].
 ///
 /// ```no_run
 /// let pool = dmtree::Pool::connect("10.0.0.1:7000").key_file("pool.key").cache("1GiB").open()?;
@@ -133,15 +138,16 @@ impl Connector {
         self
     }
 
-    /// Where this process listens for the other compute nodes, which reach tables and locks in its memory: `HOST:PORT`; by default
-    /// any free port, of all its addresses with a key, and of the loopback without one.
+    /// Where this process listens for the other compute nodes, which reach tables and locks in its
+    /// memory: `HOST:PORT`; by default any free port, of all its addresses with a key, and of the
+    /// loopback without one.
     pub fn listen(mut self, at: &str) -> Self {
         self.listen = Some(at.to_string());
         self
     }
 
-    /// The key of the pool, a text of 32 bytes or more that all its processes have: strangers who can connect are refused. Without a
-    /// key the pool and this process must be on one machine.
+    /// The key of the pool, a text of 32 bytes or more that all its processes have: without it a
+    /// process is refused. Without a key the pool and this process must be on one machine.
     pub fn key(mut self, text: &str) -> Self {
         self.access = Key::of(text).map(Access::with);
         self
@@ -153,8 +159,8 @@ impl Connector {
         self
     }
 
-    /// Joins a pool without a key on another machine: whatever can connect to its nodes, or to this process, reads and changes all
-    /// of it.
+    /// Joins a pool without a key on another machine: whatever can connect to its nodes, or to this
+    /// process, reads and changes all of it.
     pub fn insecure(mut self) -> Self {
         self.access = self.access.map(|access| Access { insecure: true, ..access });
         self
@@ -166,8 +172,9 @@ impl Connector {
         self
     }
 
-    /// The RDMA device, which is needed when the pool's verbs go over RDMA (`dmtree memnode --fabric verbs`); the first one with an
-    /// active port by default. The program must be built with the feature `verbs` then.
+    /// The RDMA device, which is needed when the pool's verbs go over RDMA (`dmtree memnode
+    /// --fabric verbs`); the first one with an active port by default. The program must be built
+    /// with the feature `verbs` then.
     pub fn device(mut self, name: &str) -> Self {
         self.nic_config.device = Some(name.to_string());
         self
@@ -193,15 +200,17 @@ impl Connector {
         self
     }
 
-    /// Joins the pool as a compute node. A process that loses its membership, because it stood still or was cut off for longer than
-    /// its lease, joins again by itself: the pool and its handles stay valid. When the last handle of the pool is dropped the node
-    /// leaves in good order; when the process dies, the other compute nodes repair what it had begun.
+    /// Joins the pool as a compute node. A process that loses its membership, because it hung or
+    /// was cut off for longer than its lease, joins again by itself: the pool and its handles stay
+    /// valid. When the last handle of the pool is dropped the node leaves in good order; when the
+    /// process dies, the other compute nodes repair what it had begun.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or [`ErrorKind::Busy`](crate::ErrorKind::Busy) when the pool is not
-    /// ready in time, [`ErrorKind::Incompatible`](crate::ErrorKind::Incompatible) for another release,
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when it is a pool over RDMA and this machine or program has none; they
-    /// say what is missing.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when the pool is not ready in time,
+    /// [`ErrorKind::Incompatible`](crate::ErrorKind::Incompatible) for another release,
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when it is a pool over RDMA and
+    /// this machine or program has none; they say what is missing.
     pub fn open(self) -> Result<Pool> {
         let cache_bytes = self.cache?;
         let mut nic_config = self.nic_config;

@@ -1,29 +1,37 @@
-//! The lives of this process in its pool: a membership that is lost is followed by another one, of a new incarnation.
+//! The incarnations of this process in its pool: after the loss of a membership the process joins
+//! again as a new incarnation.
 //!
-//! The keeper of a life says when the membership is lost for good. One thread then joins the pool again, opens the indexes by name
-//! and number, and puts the new life in the place of the old one. Sessions and coroutines see by a number (one relaxed load for
-//! each operation) that there is news, and go over to the new life between two operations. An operation that met the loss is tried
-//! again where that is sound: a read, and a write that says that it had no effect. Nothing of an old life is used by a new one, so
-//! no operation mixes the two.
+//! The membership agent reports when the membership is lost for good. One thread then joins the
+//! pool again, opens the indexes by name and number, and puts the new incarnation in the place of
+//! the old one. Sessions and coroutines see by a number (one relaxed load for each operation) that
+//! something has changed, and switch to the new incarnation between two operations. An operation
+//! that met the loss is tried again where that is sound: a read, and a write that reports no
+//! effect. A new incarnation uses nothing of an old one, so no operation mixes the two.
+//!
+//! Order of a rejoin: the new cluster joins, the catalog is listed, every open index is prepared on
+//! the new cluster, and only then, under the lock of the open indexes, all of them switch, the
+//! number grows and the clients are notified. An error before that changes nothing, and the thread
+//! tries again. An index that is not in the catalog any more is closed. `Incompatible` is final:
+//! another pool is in the place of this one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dmtree_fabric::{Effect, Endpoint, Error, ErrorKind, Result};
-use dmtree_pool::{Belonging, Cluster, PoolNode};
+use dmtree_pool::{Cluster, MembershipStatus, PoolNode};
 
 use crate::open::OpenIndex;
 use crate::pool::{PoolInner, locked};
 
-/// Pause between two looks at how this process stands to its pool: from here, doubling, ns.
+/// First pause between two checks of the standing of this process in its pool, ns; pauses double.
 const FIRST_PAUSE_NS: u64 = 250_000;
 /// Longest of these pauses, ns.
 const LONGEST_PAUSE_NS: u64 = 8_000_000;
-/// Pauses between two attempts to join again double from here.
-const FIRST_REST: Duration = Duration::from_millis(20);
+/// First pause between two attempts to join again; pauses double.
+const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Longest of these pauses.
-const LONGEST_REST: Duration = Duration::from_secs(1);
+const LONGEST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// A membership of this process in its pool, from joining to its loss.
 pub(crate) struct Incarnation {
@@ -32,12 +40,12 @@ pub(crate) struct Incarnation {
     pub(crate) cluster: Cluster,
 }
 
-/// The present life, and what is known of the next.
+/// The present incarnation, and the state of the next.
 pub(crate) struct Incarnations {
     pub(crate) now: Arc<Incarnation>,
-    /// A thread joins again.
+    /// Whether a thread is joining again.
     is_joining: bool,
-    /// Why there will be no other life.
+    /// Why there will be no other incarnation.
     gone: Option<Error>,
     /// Why the last attempt to join has failed.
     trouble: Option<Error>,
@@ -50,22 +58,22 @@ impl Incarnations {
     }
 }
 
-/// A client's place in a life.
+/// The context of a client: its pool, incarnation, node and endpoint.
 #[derive(Clone, Copy)]
-pub(crate) struct Standpoint<'a> {
+pub(crate) struct ClientContext<'a> {
     pub(crate) pool: &'a Arc<PoolInner>,
     pub(crate) incarnation: &'a Incarnation,
     pub(crate) node: &'a PoolNode,
     pub(crate) ep: &'a Endpoint,
 }
 
-/// What is to be done after an error.
+/// The next step after an error.
 pub(crate) enum Next {
     /// The caller gets this error.
     Give(Error),
     /// The same again.
     Again,
-    /// The same again in the newest life.
+    /// The same again in the newest incarnation.
     Newer,
 }
 
@@ -82,8 +90,9 @@ pub(crate) struct Attempts {
 const BROKEN_TRIES: u32 = 5;
 
 impl Attempts {
-    /// What an operation does after an error. It `reads` when it may be repeated whatever the error says of its effect.
-    pub(crate) async fn after(&mut self, at: Standpoint<'_>, e: Error, reads: bool) -> Next {
+    /// Decides the next step of an operation after an error. It `reads` when it may be repeated
+    /// whatever the error says of its effect.
+    pub(crate) async fn after(&mut self, at: ClientContext<'_>, e: Error, reads: bool) -> Next {
         use ErrorKind::{Contended, Fenced, TimedOut, Unreachable};
         if !at.pool.joins_again()
             || !matches!(e.kind(), Fenced | Unreachable | TimedOut | Contended)
@@ -95,17 +104,18 @@ impl Attempts {
         }
         self.failed += 1;
         let is_sound = reads || e.effect() == Effect::None;
-        match at.node.belonging(at.ep) {
-            Belonging::Member if !is_sound => return Next::Give(e),
-            // A host has refused this node, which hears of it soon; or the lease was renewed meanwhile.
-            Belonging::Member if e.kind() == Fenced => {}
-            // The connections of a node that is fenced break before it hears why.
-            Belonging::Member if e.kind() == Unreachable && self.failed == 1 => {
+        match at.node.membership_status(at.ep) {
+            MembershipStatus::Member if !is_sound => return Next::Give(e),
+            // A host has refused this node, which learns of the loss soon; or the lease was renewed
+            // meanwhile.
+            MembershipStatus::Member if e.kind() == Fenced => {}
+            // The connections of a node without access break before it learns why.
+            MembershipStatus::Member if e.kind() == Unreachable && self.failed == 1 => {
                 return Next::Again;
             }
-            // It may take some tries until it hears.
-            Belonging::Member if e.kind() == Unreachable && self.failed <= BROKEN_TRIES => {}
-            Belonging::Member => return Next::Give(e),
+            // It may take some tries until it learns of it.
+            MembershipStatus::Member if e.kind() == Unreachable && self.failed <= BROKEN_TRIES => {}
+            MembershipStatus::Member => return Next::Give(e),
             _ if !is_sound => return Next::Give(in_doubt(e)),
             _ => {}
         }
@@ -126,9 +136,9 @@ impl Attempts {
     }
 }
 
-impl Standpoint<'_> {
-    /// Waits while it is open whether this node belongs to the pool, and while the process joins again. True when there is a newer
-    /// life.
+impl ClientContext<'_> {
+    /// Waits while it is open whether this node belongs to the pool, and while the process joins
+    /// again. True when there is a newer incarnation.
     ///
     /// # Errors
     /// Why there will be none; `TimedOut` at `until`.
@@ -138,10 +148,10 @@ impl Standpoint<'_> {
             if self.pool.incarnation_number() != self.incarnation.number {
                 return Ok(true);
             }
-            match self.node.belonging(self.ep) {
-                Belonging::Member => return Ok(false),
-                Belonging::Lapsed => {}
-                Belonging::Lost => {
+            match self.node.membership_status(self.ep) {
+                MembershipStatus::Member => return Ok(false),
+                MembershipStatus::Lapsed => {}
+                MembershipStatus::Lost => {
                     self.pool.lost(self.incarnation.number);
                     if let Some(gone) = &locked(&self.pool.incarnations).gone {
                         return Err(gone.clone());
@@ -157,35 +167,36 @@ impl Standpoint<'_> {
         }
     }
 
-    /// Before an operation, when there is news: whether there is a newer life. Waits for it when this one is over.
+    /// Before an operation, after a change: whether there is a newer incarnation. Waits for it when
+    /// this one is over.
     ///
     /// # Errors
     /// Why there is none in time.
-    pub(crate) async fn is_outlived(self, timeout_ns: u64) -> Result<bool> {
+    pub(crate) async fn is_superseded(self, timeout_ns: u64) -> Result<bool> {
         match self.pool.incarnation_number() == self.incarnation.number
-            && self.node.belonging(self.ep) != Belonging::Lost
+            && self.node.membership_status(self.ep) != MembershipStatus::Lost
         {
             true => Ok(false),
             false => self.wait(self.ep.now() + timeout_ns).await,
         }
     }
 
-    /// The error of an operation whose time is over while this process is no member.
+    /// The error of an operation that runs out of time while this process is no member.
     #[cold]
     fn in_vain(self, e: &Error) -> Error {
         let member = self.node.member();
-        let (state, trouble) = match self.node.belonging(self.ep) {
-            Belonging::Lost => (
+        let (state, trouble) = match self.node.membership_status(self.ep) {
+            MembershipStatus::Lost => (
                 format!(
                     "{member} has lost its membership, and the process has not joined again yet"
                 ),
                 locked(&self.pool.incarnations).trouble.clone(),
             ),
-            Belonging::Lapsed => (
+            MembershipStatus::Lapsed => (
                 format!("the lease of {member} has ended and has not been renewed yet"),
                 self.node.trouble(),
             ),
-            Belonging::Member => (format!("{member} was refused, and is a member"), None),
+            MembershipStatus::Member => (format!("{member} was refused, and is a member"), None),
         };
         let why = trouble.map_or_else(
             || "is the first memory node up, and the way to it?".to_owned(),
@@ -203,7 +214,7 @@ fn in_doubt(e: Error) -> Error {
 }
 
 impl PoolInner {
-    /// The present life.
+    /// The present incarnation.
     pub(crate) fn incarnation(&self) -> Arc<Incarnation> {
         locked(&self.incarnations).now.clone()
     }
@@ -218,7 +229,7 @@ impl PoolInner {
         self.how.is_some()
     }
 
-    /// Has [`PoolInner::lost`] called when the membership of a life is lost.
+    /// Has [`PoolInner::lost`] called when the membership of an incarnation is lost.
     pub(crate) fn watch(self: &Arc<Self>, incarnation: &Incarnation) -> Result<()> {
         let (pool, number) = (Arc::downgrade(self), incarnation.number);
         incarnation.cluster.when_lost(move || {
@@ -228,7 +239,7 @@ impl PoolInner {
         })
     }
 
-    /// A life is over: every client hears of it, and one thread joins again.
+    /// An incarnation is over: every client is notified, and one thread joins again.
     pub(crate) fn lost(self: &Arc<Self>, number: u64) {
         {
             let mut incarnations = locked(&self.incarnations);
@@ -248,13 +259,16 @@ impl PoolInner {
                 }
             }
         }
-        locked(&self.opened).values().for_each(|open| open.tell());
+        locked(&self.opened).values().for_each(|open| open.notify());
     }
 
-    /// Joins once; the new life is the present one then.
+    /// Joins once; then the new incarnation is the present one.
     fn try_join(self: &Arc<Self>, former: &Incarnation) -> Result<()> {
         let Some(how) = &self.how else {
-            return Err(Error::new(ErrorKind::Incompatible, "an embedded pool has one life"));
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                "an embedded pool has one incarnation",
+            ));
         };
         let cluster = former.cluster.join_again(&how.again())?;
         let incarnation = Arc::new(Incarnation { number: former.number + 1, cluster });
@@ -276,7 +290,7 @@ impl PoolInner {
             let former = std::mem::replace(&mut incarnations.now, incarnation.clone());
             self.number.store(incarnation.number, Ordering::Release);
             drop(incarnations);
-            opened.values().for_each(|open| open.tell());
+            opened.values().for_each(|open| open.notify());
             former
         };
         // Its threads end here, outside the locks.
@@ -293,9 +307,9 @@ fn list(cluster: &Cluster) -> Result<Vec<u32>> {
     Ok(all.into_iter().map(|e| e.id).collect())
 }
 
-/// Joins until it works, there is no pool to join, or nobody has the pool any more.
+/// Joins until it works, there is no pool to join, or the last handle of the pool is gone.
 fn join_again(pool: &std::sync::Weak<PoolInner>) {
-    let mut rest = FIRST_REST;
+    let mut pause = FIRST_RETRY_PAUSE;
     while let Some(pool) = pool.upgrade() {
         let former = pool.incarnation();
         match pool.try_join(&former) {
@@ -310,7 +324,7 @@ fn join_again(pool: &std::sync::Weak<PoolInner>) {
             }
         }
         drop((former, pool));
-        std::thread::park_timeout(rest);
-        rest = (rest * 2).min(LONGEST_REST);
+        std::thread::park_timeout(pause);
+        pause = (pause * 2).min(LONGEST_RETRY_PAUSE);
     }
 }

@@ -9,12 +9,12 @@ use dmtree_parts::{Loaded, Outcome, Page, Resume, ScanRequest};
 use crate::async_client::{AsyncClient, AsyncOptions};
 use crate::batch::Batch;
 use crate::bounds::KeyRange;
-use crate::of_thread;
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
 use crate::scan::{Cursor, PageSource, Scan};
 use crate::session::Session;
 use crate::stats::{ShapeStats, Stats};
+use crate::thread_sessions;
 
 /// Whether the pairs of a bulk load ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +27,18 @@ pub enum LoadOrder {
 
 /// An ordered index: keys and values are bytes. Clone it and share it between threads freely.
 ///
-/// Every thread that calls it gets a [`Session`] of its own at its first call; calls block. The session of a thread stays until
-/// the thread ends, or until it makes its next call to any index after all handles of this one are gone. Hot loops make a
-/// session explicitly ([`Index::session`]); async code takes an [`AsyncClient`] ([`Index::async_client`]).
+/// Every thread that calls it gets a [`Session`] of its own at its first call; calls block. The
+/// session of a thread stays until the thread ends, or until it makes its next call to any index
+/// after all handles of this one are gone. Hot loops make a session explicitly
+/// ([`Index::session`]); async code takes an [`AsyncClient`] ([`Index::async_client`]).
 ///
-/// Point operations are linearizable across threads, sessions, clients and compute nodes. Keys have 1 byte to 1 KiB, values up
-/// to 1 MiB, any content; the empty value is a value.
+/// Point operations are linearizable across threads, sessions, clients and compute nodes. Keys have
+/// 1 byte to 1 KiB, values up to 1 MiB, any content; the empty value is a value.
 #[derive(Clone)]
 pub struct Index(Arc<Handle>);
 
-/// What the clones of one handle share; sessions of threads know it by its address and end with it.
+/// The state that the clones of one handle share; sessions of threads know it by its address and
+/// end with it.
 pub(crate) struct Handle {
     pub(crate) pool: Arc<PoolInner>,
     pub(crate) open: Arc<OpenIndex>,
@@ -44,7 +46,7 @@ pub(crate) struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        of_thread::purge();
+        thread_sessions::purge();
     }
 }
 
@@ -86,7 +88,7 @@ impl Index {
     }
 
     fn here<T>(&self, f: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
-        of_thread::with(&self.0, f)
+        thread_sessions::with(&self.0, f)
     }
 
     /// Reads a key.
@@ -153,7 +155,8 @@ impl Index {
         self.here(|s| s.delete(key.as_ref()))
     }
 
-    /// Sets the value of a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
+    /// [`Outcome::NotFound`].
     ///
     /// # Errors
     /// As [`Session::put`].
@@ -166,7 +169,8 @@ impl Index {
         self.here(|s| s.compare_and_set(key.as_ref(), expected.as_ref(), new.as_ref()))
     }
 
-    /// Removes a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
+    /// [`Outcome::NotFound`].
     ///
     /// # Errors
     /// As [`Session::put`].
@@ -178,7 +182,8 @@ impl Index {
         self.here(|s| s.compare_and_delete(key.as_ref(), expected.as_ref()))
     }
 
-    /// Applies several writes with fewer round trips than one by one. **Not atomic.** See [`Session::write_batch`].
+    /// Applies several writes with fewer round trips than one by one. **Not atomic.** See
+    /// [`Session::write_batch`].
     ///
     /// # Errors
     /// As [`Session::write_batch`].
@@ -198,7 +203,8 @@ impl Index {
         self.here(|s| s.load(pairs, order))
     }
 
-    /// The pairs of a range in key order, fetched page by page while it is iterated over; the index may be used meanwhile.
+    /// The pairs of a range in key order, fetched page by page while it is iterated over; the index
+    /// may be used meanwhile.
     ///
     /// ```
     /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
@@ -217,7 +223,7 @@ impl Index {
         Scan::new(self.clone(), range)
     }
 
-    /// The pairs whose keys begin with `prefix`, in key order.
+    /// The pairs with keys that begin with `prefix`, in key order.
     pub fn scan_prefix(&self, prefix: impl AsRef<[u8]>) -> Scan<Self> {
         self.scan(..).prefix(prefix)
     }
@@ -225,16 +231,18 @@ impl Index {
     /// Goes on where a scan was left, by the bytes of its [`Pairs::cursor`](crate::Pairs::cursor).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that are no cursor.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that are no
+    /// cursor.
     pub fn resume(&self, cursor: impl AsRef<[u8]>) -> Result<Scan<Self>> {
         Ok(Scan::from_cursor(self.clone(), Cursor::decode(cursor.as_ref())?))
     }
 
-    /// A client for async code on any runtime. All clients made by this call share their worker threads.
+    /// A client for async code on any runtime. All clients made by this call share their worker
+    /// threads.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) when the index was removed; [`ErrorKind::Full`](crate::ErrorKind::Full)
-    /// when the system gives no thread.
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) when the index was removed;
+    /// [`ErrorKind::Full`](crate::ErrorKind::Full) when the system gives no thread.
     pub fn async_client(&self) -> Result<AsyncClient> {
         AsyncClient::shared(&self.0.pool, &self.0.open)
     }
@@ -242,7 +250,8 @@ impl Index {
     /// A client for async code with worker threads of its own.
     ///
     /// # Errors
-    /// As [`Index::async_client`]; [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for options out of range.
+    /// As [`Index::async_client`];
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for options out of range.
     pub fn async_client_with(&self, options: AsyncOptions) -> Result<AsyncClient> {
         AsyncClient::start(&self.0.pool, &self.0.open, options)
     }
@@ -252,12 +261,13 @@ impl Index {
     /// # Errors
     /// Those of the fabric.
     pub fn stats(&self) -> Result<Stats> {
-        of_thread::publish(&self.0);
+        thread_sessions::publish(&self.0);
         Ok(Stats::of(&self.0.open, self.0.pool.stats()?))
     }
 
-    /// Walks the whole structure: counts keys, measures bytes per key, and checks what must hold. Reads every leaf, and may
-    /// report a broken invariant that is none while others write: call it when nobody does.
+    /// Walks the whole structure: counts keys, measures bytes per key, and checks what must hold.
+    /// Reads every leaf, and may report a broken invariant that is none while others write: call it
+    /// while there are no writes.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), naming the invariant and the place.

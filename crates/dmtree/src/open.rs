@@ -1,4 +1,4 @@
-//! An index that this process has opened: what all its handles share.
+//! An index that this process has opened: the state that all its handles share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -9,9 +9,9 @@ use dmtree_parts::{NodeContext, RangeIndex, Root};
 use dmtree_pool::IndexEntry;
 
 use crate::async_client::{Door, Mailbox};
+use crate::counters::{CounterSum, SessionCounters};
 use crate::incarnation::Incarnation;
 use crate::pool::locked;
-use crate::tally::{Tally, TallySum};
 
 pub(crate) struct OpenIndex {
     pub(crate) id: u32,
@@ -19,19 +19,20 @@ pub(crate) struct OpenIndex {
     pub(crate) options: Options,
     root: Root,
     nodes: Mutex<Arc<Nodes>>,
-    /// How often clients have had to look up: the life is over, there is a new one, or the index was removed.
+    /// The number of changes: the incarnation is over, there is a new one, or the index was
+    /// removed.
     news: AtomicU64,
     /// The index was removed from the pool.
     dropped: AtomicBool,
     next_node: AtomicUsize,
-    tallies: Mutex<Tallies>,
+    all_counters: Mutex<AllCounters>,
     /// The workers that default async clients share.
     pub(crate) door: Mutex<Weak<Door>>,
-    /// Those of all async clients: coroutines without work are told of news.
+    /// The mailboxes of all async clients: idle coroutines are woken by a change.
     mailboxes: Mutex<Vec<Weak<Mailbox>>>,
 }
 
-/// The compute nodes of one life, as the index uses them.
+/// The compute nodes of one incarnation, as the index uses them.
 pub(crate) struct Nodes {
     pub(crate) incarnation: Arc<Incarnation>,
     /// One for every compute node.
@@ -56,10 +57,10 @@ impl Nodes {
 }
 
 #[derive(Default)]
-struct Tallies {
+struct AllCounters {
     /// Of sessions that have ended.
-    ended: TallySum,
-    live: Vec<Arc<Tally>>,
+    ended: CounterSum,
+    live: Vec<Arc<SessionCounters>>,
 }
 
 impl OpenIndex {
@@ -80,18 +81,18 @@ impl OpenIndex {
             news: AtomicU64::new(1),
             dropped: AtomicBool::new(false),
             next_node: AtomicUsize::new(0),
-            tallies: Mutex::default(),
+            all_counters: Mutex::default(),
             door: Mutex::default(),
             mailboxes: Mutex::default(),
         })
     }
 
-    /// What sessions are made of now.
+    /// The nodes that new sessions use.
     pub(crate) fn nodes(&self) -> Arc<Nodes> {
         locked(&self.nodes).clone()
     }
 
-    /// What sessions will be made of in another life.
+    /// The nodes that sessions will use in another incarnation.
     pub(crate) fn prepare(
         &self,
         incarnation: &Arc<Incarnation>,
@@ -100,7 +101,7 @@ impl OpenIndex {
         Nodes::new(incarnation, &self.options, self.root, cache_bytes)
     }
 
-    /// New sessions are made of this from now on.
+    /// New sessions use these nodes from now on.
     pub(crate) fn enter(&self, nodes: Nodes) {
         let former = std::mem::replace(&mut *locked(&self.nodes), Arc::new(nodes));
         drop(former);
@@ -111,14 +112,14 @@ impl OpenIndex {
         self.next_node.fetch_add(1, Ordering::Relaxed) % self.nodes().trees.len()
     }
 
-    /// The number of the latest news. Never 0.
+    /// The number of the latest change. Never 0.
     #[inline]
     pub(crate) fn news(&self) -> u64 {
         self.news.load(Ordering::Relaxed)
     }
 
-    /// There is news: every client looks up before its next operation.
-    pub(crate) fn tell(&self) {
+    /// Announces a change: every client checks its incarnation before its next operation.
+    pub(crate) fn notify(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
         let mut mailboxes = locked(&self.mailboxes);
         mailboxes.retain(|m| m.strong_count() > 0);
@@ -127,7 +128,7 @@ impl OpenIndex {
         there.iter().for_each(|m| m.wake_all());
     }
 
-    /// Coroutines that wait at this mailbox are told of news.
+    /// Coroutines that wait at this mailbox are woken by changes.
     pub(crate) fn connect(&self, mailbox: &Arc<Mailbox>) {
         locked(&self.mailboxes).push(Arc::downgrade(mailbox));
     }
@@ -135,7 +136,7 @@ impl OpenIndex {
     /// The index was removed.
     pub(crate) fn close(&self) {
         self.dropped.store(true, Ordering::SeqCst);
-        self.tell();
+        self.notify();
     }
 
     /// Refuses operations on an index that was removed.
@@ -156,24 +157,24 @@ impl OpenIndex {
     }
 
     /// A session begins.
-    pub(crate) fn enlist(&self) -> Arc<Tally> {
-        let tally = Arc::new(Tally::default());
-        locked(&self.tallies).live.push(tally.clone());
-        tally
+    pub(crate) fn register_counters(&self) -> Arc<SessionCounters> {
+        let counters = Arc::new(SessionCounters::default());
+        locked(&self.all_counters).live.push(counters.clone());
+        counters
     }
 
-    /// A session ends: what it counted stays.
-    pub(crate) fn retire(&self, tally: &Arc<Tally>) {
-        let mut tallies = locked(&self.tallies);
-        tallies.live.retain(|t| !Arc::ptr_eq(t, tally));
-        tallies.ended.add(tally);
+    /// A session ends: its counts stay.
+    pub(crate) fn retire(&self, counters: &Arc<SessionCounters>) {
+        let mut all_counters = locked(&self.all_counters);
+        all_counters.live.retain(|t| !Arc::ptr_eq(t, counters));
+        all_counters.ended.add(counters);
     }
 
-    /// What all sessions have counted, and how many are there now.
-    pub(crate) fn counted(&self) -> (TallySum, usize) {
-        let tallies = locked(&self.tallies);
-        let mut sum = tallies.ended.clone();
-        tallies.live.iter().for_each(|t| sum.add(t));
-        (sum, tallies.live.len())
+    /// The counts of all sessions, and how many sessions there are now.
+    pub(crate) fn counted(&self) -> (CounterSum, usize) {
+        let all_counters = locked(&self.all_counters);
+        let mut sum = all_counters.ended.clone();
+        all_counters.live.iter().for_each(|t| sum.add(t));
+        (sum, all_counters.live.len())
     }
 }

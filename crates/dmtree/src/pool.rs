@@ -11,7 +11,7 @@ use dmtree_parts::naming::{self, Wish};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
 
 use crate::builder::{Connector, PoolBuilder, Way};
-use crate::incarnation::{Attempts, Incarnation, Incarnations, Next, Standpoint};
+use crate::incarnation::{Attempts, ClientContext, Incarnation, Incarnations, Next};
 use crate::index::Index;
 use crate::open::OpenIndex;
 use crate::stats::PoolStats;
@@ -21,13 +21,14 @@ const SYSTEM: &str = "dmtree";
 /// Bytes of buffers of an administrative call.
 const ADMIN_SLAB_BYTES: u64 = 16 << 20;
 
-/// A lock whose holder panicked is taken all the same: what it guards is changed in single steps.
+/// Takes a lock also after a panic of its holder: the guarded state is changed in single steps.
 pub(crate) fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory in which indexes live. Clone it freely; all clones are the same pool. It stays while a clone, an [`Index`], a
-/// [`Session`](crate::Session) or an [`AsyncClient`](crate::AsyncClient) of it is there.
+/// Memory in which indexes live. Clone it freely; all clones are the same pool. It stays while a
+/// clone, an [`Index`], a [`Session`](crate::Session) or an [`AsyncClient`](crate::AsyncClient) of
+/// it is there.
 ///
 /// **An embedded pool lives in memory only**: see [`PoolBuilder::open`].
 #[derive(Clone)]
@@ -41,7 +42,7 @@ pub(crate) struct PoolInner {
     pub(crate) opened: Mutex<BTreeMap<String, Arc<OpenIndex>>>,
     /// Taken under the lock of `opened`, if both are.
     pub(crate) incarnations: Mutex<Incarnations>,
-    /// The number of the present life.
+    /// The number of the present incarnation.
     pub(crate) number: AtomicU64,
     /// Held while an index is made, opened or dropped.
     naming: Mutex<()>,
@@ -60,8 +61,8 @@ impl Pool {
         PoolBuilder::new()
     }
 
-    /// Joins a pool of several processes as a compute node. `first` is where its first memory node listens, `HOST:PORT`
-    /// (`dmtree memnode` starts one).
+    /// Joins a pool of several processes as a compute node. `first` is where its first memory node
+    /// listens, `HOST:PORT` (`dmtree memnode` starts one).
     pub fn connect(first: &str) -> Connector {
         Connector::new(first)
     }
@@ -76,8 +77,9 @@ impl Pool {
         Ok(Self(pool))
     }
 
-    /// Opens an index that exists, with the options it was created with; one that another process is creating is waited for. In an
-    /// embedded pool it is one which this process created: **an embedded pool lives in memory only**, see [`PoolBuilder::open`].
+    /// Opens an index that exists, with the options it was created with; one that another process
+    /// is creating is waited for. In an embedded pool it is one which this process created: **an
+    /// embedded pool lives in memory only**, see [`PoolBuilder::open`].
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when there is none of this name.
@@ -100,8 +102,8 @@ impl Pool {
     /// Creates an index that does not exist yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`] when there is one of this name, [`ErrorKind::InvalidArgument`] for options out of range,
-    /// [`ErrorKind::Full`] when the memory or the catalog is.
+    /// [`ErrorKind::Exists`] when there is one of this name, [`ErrorKind::InvalidArgument`] for
+    /// options out of range, [`ErrorKind::Full`] when the memory or the catalog is.
     pub fn create(&self, name: &str, options: Options) -> Result<Index> {
         let _naming = locked(&self.0.naming);
         let cache_bytes = self.0.cache_bytes;
@@ -109,18 +111,19 @@ impl Pool {
         self.opened(&entry)
     }
 
-    /// Opens an index, or creates it when it does not exist. Of several processes that do so at once one creates it, and the others
-    /// wait for it.
+    /// Opens an index, or creates it when it does not exist. Of several processes that do so at
+    /// once one creates it, and the others wait for it.
     ///
-    /// An index that exists keeps the options it was created with. Those that lay out its memory must be the same here; the
-    /// switches may differ and are ignored.
+    /// An index that exists keeps the options it was created with. Those that lay out its memory
+    /// must be the same here; the switches may differ and are ignored.
     ///
     /// # Errors
-    /// [`ErrorKind::Incompatible`] when it exists with another layout, naming the option; otherwise as [`Pool::create`].
+    /// [`ErrorKind::Incompatible`] when it exists with another layout, naming the option; otherwise
+    /// as [`Pool::create`].
     pub fn open_or_create(&self, name: &str, options: Options) -> Result<Index> {
         let _naming = locked(&self.0.naming);
         let cache_bytes = self.0.cache_bytes;
-        // Whatever a first attempt has left, another one opens it or waits until it is gone.
+        // Another attempt opens what a first one has left, or waits until it is gone.
         let entry = self.0.admin(true, |a| a.open_or_create(name, &options, cache_bytes))?;
         check_system(&entry)?;
         same_layout(name, &stored_options(&entry)?, &options)?;
@@ -136,8 +139,8 @@ impl Pool {
         Ok(all.into_iter().filter(|e| e.state == IndexState::Ready).map(|e| e.name).collect())
     }
 
-    /// Removes an index. Operations on handles that are still there end in [`ErrorKind::Closed`]. Its memory is *not* given
-    /// back to the pool yet.
+    /// Removes an index. Operations on handles that are still there end in [`ErrorKind::Closed`].
+    /// Its memory is *not* given back to the pool yet.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when there is none of this name.
@@ -159,7 +162,8 @@ impl Pool {
         self.0.stats()
     }
 
-    /// The memory nodes that cannot be used, as far as this process knows, a line each; without a round trip.
+    /// The memory nodes that cannot be used, as far as this process knows, a line each; without a
+    /// round trip.
     ///
     /// # Errors
     /// None in practice.
@@ -168,8 +172,9 @@ impl Pool {
         Ok(away.into_iter().map(|(node, presence)| presence.refusal(node).to_string()).collect())
     }
 
-    /// The number of the compute node that this process is in the pool, and the number of its life: it grows when the process has
-    /// lost its membership and joined again. Of an embedded pool, its first compute node.
+    /// The number of the compute node that this process is in the pool, and the number of its
+    /// incarnation: it grows when the process has lost its membership and joined again. Of an
+    /// embedded pool, its first compute node.
     ///
     /// # Errors
     /// None in practice.
@@ -216,14 +221,15 @@ impl PoolInner {
         Ok(PoolStats::of(&usage))
     }
 
-    /// An administrative call. It is made again after a loss of the membership where it `repeats`, or has had no effect.
+    /// An administrative call. It is made again after a loss of the membership where it `repeats`,
+    /// or has had no effect.
     fn admin<T>(
         self: &Arc<Self>,
         repeats: bool,
         mut call: impl FnMut(&Admin) -> Result<T>,
     ) -> Result<T> {
         let mut admin = Admin::new(self.incarnation())?;
-        if admin.is_outlived(self)? {
+        if admin.is_superseded(self)? {
             admin = Admin::new(self.incarnation())?;
         }
         let mut attempts = Attempts::default();
@@ -257,12 +263,12 @@ impl Admin {
         Ok(Self { incarnation, node, ep })
     }
 
-    fn standpoint<'a>(&'a self, pool: &'a Arc<PoolInner>) -> Standpoint<'a> {
-        Standpoint { pool, incarnation: &self.incarnation, node: &self.node, ep: &self.ep }
+    fn context<'a>(&'a self, pool: &'a Arc<PoolInner>) -> ClientContext<'a> {
+        ClientContext { pool, incarnation: &self.incarnation, node: &self.node, ep: &self.ep }
     }
 
-    fn is_outlived(&self, pool: &Arc<PoolInner>) -> Result<bool> {
-        self.run(self.standpoint(pool).is_outlived(DEFAULT_TIMEOUT_NS))
+    fn is_superseded(&self, pool: &Arc<PoolInner>) -> Result<bool> {
+        self.run(self.context(pool).is_superseded(DEFAULT_TIMEOUT_NS))
     }
 
     fn after(
@@ -272,7 +278,7 @@ impl Admin {
         e: Error,
         repeats: bool,
     ) -> Result<Next> {
-        self.run(async { Ok(attempts.after(self.standpoint(pool), e, repeats).await) })
+        self.run(async { Ok(attempts.after(self.context(pool), e, repeats).await) })
     }
 
     fn run<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {

@@ -9,7 +9,7 @@ use crate::bounds::{
     KeyRange, OwnedBound, behind_prefix, borrowed, higher_low, is_empty, lower_high, owned,
 };
 
-/// Pairs fetched at a time when nobody says otherwise.
+/// Pairs fetched at a time by default.
 pub(crate) const DEFAULT_PAGE_PAIRS: usize = 256;
 
 /// Where the pages of a scan come from.
@@ -23,8 +23,9 @@ pub trait PageSource {
 
 /// A scan that has not begun: says what it covers. Iterate over it to run it.
 ///
-/// Each pair was current at some instant of the scan; keys come in order, each at most once; a key that is there during the
-/// whole scan is not missed. It is **not a snapshot**: writes that happen meanwhile may or may not be seen.
+/// Each pair was current at some instant of the scan; keys come in order, each at most once; a key
+/// that is there during the whole scan is not missed. It is **not a snapshot**: writes that happen
+/// meanwhile may or may not be seen.
 #[derive(Debug)]
 #[must_use = "a scan does nothing before it is iterated over"]
 pub struct Scan<S> {
@@ -60,7 +61,8 @@ impl<S: PageSource> Scan<S> {
         self
     }
 
-    /// Fetches `pairs` pairs at a time, 256 by default: more mean fewer round trips and more memory.
+    /// Fetches `pairs` pairs at a time, 256 by default: more mean fewer round trips and more
+    /// memory.
     pub fn page_size(mut self, pairs: usize) -> Self {
         self.page_pairs = pairs.max(1);
         self
@@ -88,7 +90,8 @@ impl<S: PageSource> IntoIterator for Scan<S> {
     }
 }
 
-/// A scan that runs: an iterator over pairs. It ends after an error; [`Pairs::cursor`] then says where to go on.
+/// A scan that runs: an iterator over pairs. It ends after an error; [`Pairs::cursor`] then says
+/// where to go on.
 #[derive(Debug)]
 pub struct Pairs<S> {
     source: S,
@@ -126,8 +129,8 @@ impl<S: PageSource> Pairs<S> {
         Ok(pair)
     }
 
-    /// What is left of this scan, as bytes to keep: [`Index::resume`](crate::Index::resume) goes on behind the last pair that
-    /// was taken, in this process or another one, at any later time.
+    /// What is left of this scan, as bytes to keep: [`Index::resume`](crate::Index::resume) goes on
+    /// behind the last pair that was taken, in this process or another one, at any later time.
     pub fn cursor(&self) -> Vec<u8> {
         self.plan.encode()
     }
@@ -154,7 +157,7 @@ impl<S: PageSource> Pairs<S> {
             Ok(Some(Resume(next))) => self.fetched = next,
             Ok(None) => self.more = false,
             Err(e) => {
-                // Whoever skips errors must not be kept for ever.
+                // A caller that skips errors must not loop for ever.
                 self.more = false;
                 self.page.clear();
                 return Err(e);

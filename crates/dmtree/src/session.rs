@@ -10,26 +10,27 @@ use dmtree_parts::{
 
 use crate::batch::{Batch, Repeats};
 use crate::bounds::KeyRange;
+use crate::client::Client;
+use crate::counters::SessionCounters;
 use crate::incarnation::{Attempts, Next};
 use crate::index::LoadOrder;
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
 use crate::scan::{Cursor, PageSource, Scan};
-use crate::seat::Seat;
 use crate::stats::Operation;
-use crate::tally::Tally;
 
 /// Bytes of buffers of a session.
 pub(crate) const SLAB_BYTES: u64 = 16 << 20;
-/// After this many operations a session does one piece of maintenance, if any is due, and publishes what it has counted.
+/// After this many operations a session does one piece of maintenance, if any is due, and publishes
+/// what it has counted.
 pub(crate) const HOUSEKEEPING_OPS: u32 = 512;
 /// Share of the slots of a leaf that bulk load fills.
 pub(crate) const LOAD_FILL: Fill = Fill::Even(0.8);
 
 /// One thread's way to an index, for hot loops: no look-up per operation, buffers are reused.
 ///
-/// Made by [`Index::session`](crate::Index::session); belongs to one compute node of the pool, and cannot leave the thread that
-/// made it:
+/// Made by [`Index::session`](crate::Index::session); belongs to one compute node of the pool, and
+/// cannot leave the thread that made it:
 ///
 /// ```compile_fail
 /// fn must_be_send<T: Send>() {}
@@ -49,8 +50,8 @@ pub(crate) const LOAD_FILL: Fill = Fill::Even(0.8);
 /// # Ok::<(), dmtree::Error>(())
 /// ```
 pub struct Session {
-    seat: Seat,
-    /// The news that this session has heeded.
+    client: Client,
+    /// The latest change that this session has seen.
     seen: u64,
     compute_node: usize,
     /// Operations until the next housekeeping.
@@ -61,7 +62,7 @@ pub struct Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Session({:?} on cn{})", self.seat.open.name, self.compute_node)
+        write!(f, "Session({:?} on cn{})", self.client.open.name, self.compute_node)
     }
 }
 
@@ -73,8 +74,8 @@ impl Session {
     ) -> Result<Self> {
         open.check_open()?;
         Ok(Self {
-            seat: Seat::new(open, compute_node)?,
-            // The first operation looks up.
+            client: Client::new(open, compute_node)?,
+            // The first operation checks.
             seen: 0,
             compute_node,
             quiet_ops: HOUSEKEEPING_OPS,
@@ -83,28 +84,29 @@ impl Session {
         })
     }
 
-    /// Looks up when there is news: the index was removed, or this process has lost its membership, or has another one.
+    /// Checks after a change: the index was removed, or this process has lost its membership, or
+    /// has another one.
     #[inline]
     fn ready(&mut self) -> Result<()> {
-        if self.seat.open.news() == self.seen { Ok(()) } else { self.catch_up() }
+        if self.client.open.news() == self.seen { Ok(()) } else { self.catch_up() }
     }
 
     #[cold]
     fn catch_up(&mut self) -> Result<()> {
-        let news = self.seat.open.news();
-        let Self { seat, pool, .. } = self;
-        let is_outlived = seat.core.block_on(seat.slot, seat.is_outlived(pool))?;
-        if is_outlived {
+        let news = self.client.open.news();
+        let Self { client, pool, .. } = self;
+        let is_superseded = client.core.block_on(client.slot, client.is_superseded(pool))?;
+        if is_superseded {
             self.renew()?;
         }
         self.seen = news;
         Ok(())
     }
 
-    /// Goes over to the newest life.
+    /// Switches to the newest incarnation.
     fn renew(&mut self) -> Result<()> {
-        let newest = Seat::new(&self.seat.open, self.compute_node)?;
-        drop(std::mem::replace(&mut self.seat, newest));
+        let newest = Client::new(&self.client.open, self.compute_node)?;
+        drop(std::mem::replace(&mut self.client, newest));
         Ok(())
     }
 
@@ -114,20 +116,20 @@ impl Session {
         &mut self,
         mut e: Error,
         reads: bool,
-        mut attempt: impl FnMut(&mut Seat) -> Result<T>,
+        mut attempt: impl FnMut(&mut Client) -> Result<T>,
     ) -> Result<T> {
         let mut attempts = Attempts::default();
         loop {
-            let Self { seat, pool, .. } = self;
-            let next = async { Ok(seat.after(pool, &mut attempts, e, reads).await) };
-            match seat.core.block_on(seat.slot, next)? {
+            let Self { client, pool, .. } = self;
+            let next = async { Ok(client.after(pool, &mut attempts, e, reads).await) };
+            match client.core.block_on(client.slot, next)? {
                 Next::Give(e) => return Err(e),
                 Next::Again => {}
                 Next::Newer => self.renew()?,
             }
-            self.seat.limit(Some(&attempts));
-            let tried = attempt(&mut self.seat);
-            self.seat.limit(None);
+            self.client.limit(Some(&attempts));
+            let tried = attempt(&mut self.client);
+            self.client.limit(None);
             match tried {
                 Err(other) => e = other,
                 done => return done,
@@ -140,21 +142,22 @@ impl Session {
         self.compute_node
     }
 
-    // ---- reads ----------------------------------------------------------------------------------------------------
+    // ---- reads ----------------------------------------
 
-    /// Reads a key into a buffer, whose contents are replaced; false when the key is absent (the buffer is empty then).
+    /// Reads a key into a buffer, whose contents are replaced; false when the key is absent (the
+    /// buffer is empty then).
     ///
     /// # Errors
     /// `InvalidArgument` for an empty key and one over 1 KiB; `TimedOut`, `Closed`.
     #[inline]
     pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.ready()?;
-        let mut get = |s: &mut Seat| s.core.block_on(s.slot, s.tree.get(key, out));
-        let mut result = get(&mut self.seat);
+        let mut get = |s: &mut Client| s.core.block_on(s.slot, s.tree.get(key, out));
+        let mut result = get(&mut self.client);
         if let Err(e) = result {
             result = self.again(e, true, get);
         }
-        self.seat.tally.count(Operation::Get, found(&result));
+        self.client.counters.count(Operation::Get, found(&result));
         self.tick();
         result
     }
@@ -177,8 +180,8 @@ impl Session {
         self.get_into(key, &mut out)
     }
 
-    /// Reads several keys with fewer round trips than one by one; number `i` of the answer belongs to key `i`. Each read is
-    /// linearizable by itself; they are not a snapshot.
+    /// Reads several keys with fewer round trips than one by one; number `i` of the answer belongs
+    /// to key `i`. Each read is linearizable by itself; they are not a snapshot.
     ///
     /// # Errors
     /// As [`Session::get_into`]; an error is about all of them.
@@ -198,23 +201,23 @@ impl Session {
     pub fn get_many_into<K: AsRef<[u8]>>(&mut self, keys: &[K], out: &mut Values) -> Result<()> {
         self.ready()?;
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        let mut get = |s: &mut Seat| s.core.block_on(s.slot, s.tree.get_many(&keys, out));
-        let mut result = get(&mut self.seat);
+        let mut get = |s: &mut Client| s.core.block_on(s.slot, s.tree.get_many(&keys, out));
+        let mut result = get(&mut self.client);
         if let Err(e) = result {
             result = self.again(e, true, get);
         }
-        self.seat.tally.count(Operation::GetMany, done(&result));
+        self.client.counters.count(Operation::GetMany, done(&result));
         self.tick();
         result
     }
 
-    // ---- writes ---------------------------------------------------------------------------------------------------
+    // ---- writes ----------------------------------------
 
     /// Sets the value of a key, whether it is there or not.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty key, one over 1 KiB, a value over 1 MiB; `Full`; `TimedOut`, `Contended`, `Closed`. See
-    /// [`Error::effect`](crate::Error::effect).
+    /// `InvalidArgument` for an empty key, one over 1 KiB, a value over 1 MiB; `Full`; `TimedOut`,
+    /// `Contended`, `Closed`. See [`Error::effect`](crate::Error::effect).
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
         self.write(Operation::Put, key, Write::Put(value))
     }
@@ -243,7 +246,8 @@ impl Session {
         self.write(Operation::Delete, key, Write::Delete)
     }
 
-    /// Sets the value of a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
+    /// [`Outcome::NotFound`].
     ///
     /// # Errors
     /// As [`Session::put`].
@@ -252,7 +256,8 @@ impl Session {
         self.write(Operation::CompareAndSet, key, write)
     }
 
-    /// Removes a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
+    /// [`Outcome::NotFound`].
     ///
     /// # Errors
     /// As [`Session::put`].
@@ -262,57 +267,59 @@ impl Session {
 
     fn write(&mut self, what: Operation, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         self.ready()?;
-        let write = |s: &mut Seat| {
-            let (tree, tally) = (&mut s.tree, &s.tally);
+        let write = |s: &mut Client| {
+            let (tree, counters) = (&mut s.tree, &s.counters);
             s.core.block_on(s.slot, async {
                 let outcome = tree.write(key, w).await?;
-                maintain(tree, tally).await;
+                maintain(tree, counters).await;
                 Ok(outcome)
             })
         };
-        let mut result = write(&mut self.seat);
+        let mut result = write(&mut self.client);
         if let Err(e) = result {
             result = self.again(e, false, write);
         }
-        self.seat.tally.count(what, result.as_ref().copied().map_err(drop));
+        self.client.counters.count(what, result.as_ref().copied().map_err(drop));
         self.tick();
         result
     }
 
-    /// Applies the writes of a batch with fewer round trips than one by one, in order per key; number `i` of the answer belongs
-    /// to write `i`. **Not atomic**: others see some of them before the rest, and some may fail while others take effect.
+    /// Applies the writes of a batch with fewer round trips than one by one, in order per key;
+    /// number `i` of the answer belongs to write `i`. **Not atomic**: others see some of them
+    /// before the rest, and some may fail while others take effect.
     ///
     /// # Errors
-    /// A key or value out of range refuses the whole batch before anything is written: `InvalidArgument`. The inner results
-    /// are as in [`Session::put`].
+    /// A key or value out of range refuses the whole batch before anything is written:
+    /// `InvalidArgument`. The inner results are as in [`Session::put`].
     pub fn write_batch(&mut self, batch: &Batch) -> Result<Vec<Result<Outcome>>> {
         self.ready()?;
         let writes: Vec<_> = batch.writes().collect();
         let mut repeats = Repeats::default();
-        let mut write = |s: &mut Seat| {
-            let (tree, tally) = (&mut s.tree, &s.tally);
+        let mut write = |s: &mut Client| {
+            let (tree, counters) = (&mut s.tree, &s.counters);
             s.core.block_on(s.slot, async {
                 repeats.attempt(&writes, tree).await?;
-                maintain(tree, tally).await;
+                maintain(tree, counters).await;
                 Ok(())
             })
         };
-        let mut result = write(&mut self.seat);
+        let mut result = write(&mut self.client);
         if let Err(e) = result {
             result = self.again(e, false, write);
         }
         let outcomes = repeats.end(result);
-        self.seat.tally.count(Operation::WriteBatch, done(&outcomes));
+        self.client.counters.count(Operation::WriteBatch, done(&outcomes));
         self.tick();
         outcomes
     }
 
-    /// Stores many pairs; of equal keys the last one wins. An empty index gets whole leaves, which is much faster than single
-    /// writes and fills leaves to four fifths; into any other the pairs are put. The pairs are held in memory meanwhile.
+    /// Stores many pairs; of equal keys the last one wins. An empty index gets whole leaves, which
+    /// is much faster than single writes and fills leaves to four fifths; into any other the pairs
+    /// are put. The pairs are held in memory meanwhile.
     ///
     /// # Errors
-    /// `InvalidArgument`, numbering the pair, when a key or value is out of range, or when keys said to be sorted do not ascend
-    /// strictly; nothing is stored then. `Full`.
+    /// `InvalidArgument`, numbering the pair, when a key or value is out of range, or when keys
+    /// said to be sorted do not ascend strictly; nothing is stored then. `Full`.
     pub fn load(
         &mut self,
         pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
@@ -321,15 +328,15 @@ impl Session {
         self.ready()?;
         let mut pairs = pairs.into_iter();
         let sorted = order == LoadOrder::Sorted;
-        let seat = &mut self.seat;
-        let load = Box::pin(seat.tree.load(&mut pairs, sorted, LOAD_FILL));
-        let result = seat.core.block_on(seat.slot, load);
-        self.seat.tally.count(Operation::Load, done(&result));
+        let client = &mut self.client;
+        let load = Box::pin(client.tree.load(&mut pairs, sorted, LOAD_FILL));
+        let result = client.core.block_on(client.slot, load);
+        self.client.counters.count(Operation::Load, done(&result));
         self.housekeep();
         result
     }
 
-    // ---- scans ----------------------------------------------------------------------------------------------------
+    // ---- scans ----------------------------------------
 
     /// Pairs in key order. See [`Index::scan`](crate::Index::scan).
     pub fn scan(&mut self, range: impl KeyRange) -> Scan<&mut Self> {
@@ -344,18 +351,19 @@ impl Session {
         Ok(Scan::from_cursor(self, Cursor::decode(cursor.as_ref())?))
     }
 
-    // ---- the rest -------------------------------------------------------------------------------------------------
+    // ---- the rest ----------------------------------------
 
-    /// Does maintenance (merging small leaves, reclaiming memory) until none is due or `pieces` are done; sessions do it by
-    /// themselves as they write, so this is for those who want it done now.
+    /// Does maintenance (merging small leaves, reclaiming memory) until none is due or `pieces` are
+    /// done; sessions do it by themselves as they write, so this is for callers that want it done
+    /// now.
     ///
     /// # Errors
     /// Those of the fabric; nothing of the index's contents depends on it.
     pub fn maintain(&mut self, pieces: usize) -> Result<usize> {
         self.ready()?;
-        let seat = &mut self.seat;
+        let client = &mut self.client;
         for n in 0..pieces {
-            let work = seat.core.block_on(seat.slot, Box::pin(seat.tree.maintain()))?;
+            let work = client.core.block_on(client.slot, Box::pin(client.tree.maintain()))?;
             if work == dmtree_parts::Work::None {
                 return Ok(n);
             }
@@ -365,8 +373,8 @@ impl Session {
 
     pub(crate) fn walk(&mut self) -> Result<Shape> {
         self.ready()?;
-        let walk = |s: &mut Seat| s.core.block_on(s.slot, Box::pin(s.tree.walk()));
-        let walked = walk(&mut self.seat);
+        let walk = |s: &mut Client| s.core.block_on(s.slot, Box::pin(s.tree.walk()));
+        let walked = walk(&mut self.client);
         match walked {
             Err(e) => self.again(e, true, walk),
             walked => walked,
@@ -384,42 +392,43 @@ impl Session {
     #[cold]
     fn housekeep(&mut self) {
         self.quiet_ops = HOUSEKEEPING_OPS;
-        let Seat { core, slot, tree, tally, .. } = &mut self.seat;
-        // Its only error would be that of the executor, and that one shows up in the next operation.
+        let Client { core, slot, tree, counters, .. } = &mut self.client;
+        // Its only error would be that of the executor, and that one shows up in the next
+        // operation.
         let _ = core.block_on(*slot, async {
-            maintain(tree, tally).await;
+            maintain(tree, counters).await;
             Ok(())
         });
         self.publish();
     }
 
-    /// Lets `stats` see the costs counted up to now.
+    /// Publishes the costs counted up to now to `stats`.
     pub(crate) fn publish(&self) {
-        self.seat.publish();
+        self.client.publish();
     }
 }
 
 impl PageSource for &mut Session {
     fn page(&mut self, request: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
         self.ready()?;
-        let seat = &mut self.seat;
-        let mut result = seat.core.block_on(seat.slot, seat.tree.scan(request, page));
+        let client = &mut self.client;
+        let mut result = client.core.block_on(client.slot, client.tree.scan(request, page));
         if let Err(e) = result {
             result = self.again(e, true, |s| {
                 page.clear();
                 s.core.block_on(s.slot, s.tree.scan(request, page))
             });
         }
-        self.seat.tally.count(Operation::Scan, done(&result));
+        self.client.counters.count(Operation::Scan, done(&result));
         self.tick();
         result
     }
 }
 
-/// One piece of maintenance, if any is due. Its failure is nobody's: it is counted, and tried again later.
-pub(crate) async fn maintain(tree: &mut DmTree, tally: &Tally) {
+/// One piece of maintenance, if any is due. Failures are counted and retried, not returned.
+pub(crate) async fn maintain(tree: &mut DmTree, counters: &SessionCounters) {
     if tree.maintenance_due() && Box::pin(tree.maintain()).await.is_err() {
-        tally.maintenance_failed();
+        counters.maintenance_failed();
     }
 }
 

@@ -4,8 +4,9 @@ use dmtree_fabric::{Error, Result};
 
 /// Something that says how many bytes: a number, or a text such as `"64MiB"`.
 ///
-/// Texts are a whole number and a unit: none or `B`, `KiB`, `MiB`, `GiB`, `TiB` (powers of 1024), or `kB`, `MB`, `GB`, `TB`
-/// (powers of 1000). Case does not matter, nor does a space or an underscore.
+/// Texts are a whole number and a unit: none or `B`, `KiB`, `MiB`, `GiB`, `TiB` (powers of 1024),
+/// or `kB`, `MB`, `GB`, `TB` (powers of 1000). Case does not matter, nor does a space or an
+/// underscore.
 pub trait ByteSize {
     /// How many bytes.
     ///

@@ -74,12 +74,13 @@ impl OperationCounts {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Operations by kind, in the order of [`Operation::ALL`]: all sessions since the index was opened, the ended ones too.
+    /// Operations by kind, in the order of [`Operation::ALL`]: all sessions since the index was
+    /// opened, the ended ones too.
     pub operations: Vec<(Operation, OperationCounts)>,
     /// Sessions (and coroutines of async clients) that exist now.
     pub sessions: usize,
-    /// What operations cost: verbs, bytes and round trips by kind and outcome. A session lets others see its costs every 512
-    /// operations and when it ends, so this may lag behind `operations`.
+    /// What operations cost: verbs, bytes and round trips by kind and outcome. A session publishes
+    /// its costs every 512 operations and when it ends, so this may lag behind `operations`.
     pub costs: Snapshot,
     /// Pieces of maintenance that ended in an error (and are tried again).
     pub maintenance_errors: u64,
@@ -171,19 +172,21 @@ impl ShapeStats {
         Self { shape, cached_nodes: nodes, cached_bytes: bytes }
     }
 
-    /// Bytes on memory nodes for each key: entries, inner nodes, and blocks of long keys and values.
+    /// Bytes on memory nodes for each key: entries, inner nodes, and blocks of long keys and
+    /// values.
     pub fn memory_bytes_per_key(&self) -> f64 {
         let bytes = self.shape.structure_bytes + self.shape.block_bytes;
         bytes as f64 / self.shape.keys.max(1) as f64
     }
 
-    /// Bytes of fingerprint tables for each key, on compute nodes unless the option `tables` says otherwise.
+    /// Bytes of fingerprint tables for each key, on compute nodes unless the option `tables` says
+    /// otherwise.
     pub fn table_bytes_per_key(&self) -> f64 {
         self.shape.table_bytes as f64 / self.shape.keys.max(1) as f64
     }
 
-    /// Bytes of cache for each key whose way is cached, on one compute node; `None` while nothing is cached. An estimate: it
-    /// takes the cached inner nodes for average ones.
+    /// Bytes of cache for each key with a cached way, on one compute node; `None` while nothing is
+    /// cached. An estimate: it takes the cached inner nodes for average ones.
     pub fn cache_bytes_per_cached_key(&self) -> Option<f64> {
         let keys_per_node = self.shape.keys as f64 / self.shape.inner_nodes.max(1) as f64;
         let cached_keys = self.cached_nodes as f64 * keys_per_node;

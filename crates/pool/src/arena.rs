@@ -1,4 +1,27 @@
-//! Type-stable arenas: objects of one kind and size, whose addresses never become anything else.
+//! Type-stable arenas: objects of one index, kind and size. An address never becomes anything
+//! else.
+//!
+//! A compute node's share of an arena has, for every memory node, a list of reusable objects with
+//! the last generation of each, and fresh ranges that no object has used yet. [`Arena::put`] takes
+//! an object back, [`Source::take`] grants one, the memory nodes in turn; [`Source::add`] adds a
+//! chunk and takes its first object in one step.
+//!
+//! Invariants.
+//!
+//! - *Type.* Arena memory stays of its kind and size until the pool ends. So a stale READ or
+//!   compare-and-swap on an address meets an object of the same kind, and only the generation tells
+//!   them apart.
+//! - *Generations grow.* A fresh object has generation 1; a reusable one is granted with its last
+//!   generation plus 1. The list is a queue, oldest first, so that generations of all addresses are
+//!   used up evenly and late. An object with the largest generation of the pool's width is set
+//!   aside and counted (`worn_out`): the next grant would repeat one.
+//! - *One list.* An address is on the list of one node or in one deposit. So no two nodes grant the
+//!   same generation of it.
+//! - *Zero.* A fresh object is all zero. A reused one is as it was left.
+//!
+//! All is volatile bookkeeping under one lock, held for a few instructions. What a node that dies
+//! had on these lists is found by garbage collection, which takes a generation above any that may
+//! have been written.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -32,20 +55,20 @@ pub struct ArenaKey {
 pub struct Grant {
     /// Where it is.
     pub addr: GlobalAddr,
-    /// Which life of that address: at least 1, and larger than any granted there before.
+    /// Which generation of that address: at least 1, and larger than any granted there before.
     pub generation: u16,
 }
 
 #[derive(Debug, Default)]
 struct PerNode {
-    /// Reusable objects with the last life of each, oldest first: a life that comes late wears an address out late.
+    /// Reusable objects with the last generation of each, oldest first: so addresses wear out late.
     free: VecDeque<Grant>,
     /// Never granted yet: next byte, end.
     fresh: Vec<(u64, u64)>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ArenaState {
     nodes: Vec<PerNode>,
     turn: usize,
     chunks: u64,
@@ -58,7 +81,7 @@ pub struct Arena {
     key: ArenaKey,
     chunk_bytes: u64,
     max_generation: u16,
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
     refill: FifoMutex,
     cursor: AtomicUsize,
 }
@@ -76,7 +99,7 @@ impl Arena {
             key,
             chunk_bytes,
             max_generation,
-            state: Mutex::new(State { nodes, turn: 0, chunks: 0, worn_out: 0 }),
+            state: Mutex::new(ArenaState { nodes, turn: 0, chunks: 0, worn_out: 0 }),
             refill: FifoMutex::new(),
             cursor: AtomicUsize::new(start),
         }
@@ -91,7 +114,7 @@ impl Arena {
         u64::from(self.key.object_bytes)
     }
 
-    /// Takes an object back whose life is used up. Worn-out ones are set aside.
+    /// Takes an object back. One with no generation left is set aside.
     pub(crate) fn put(&self, g: Grant) {
         let mut s = locked(&self.state);
         if g.generation >= self.max_generation {
@@ -117,7 +140,8 @@ impl Arena {
         locked(&self.state).nodes.get(node).is_some_and(|n| n.free.len() > most)
     }
 
-    /// Takes out reusable objects of a memory node, as many as a message holds, until half of `most` are left.
+    /// Takes out reusable objects of a memory node, as many as a message holds, until half of
+    /// `most` are left.
     pub(crate) fn take_surplus(&self, node: usize, most: usize, out: &mut Vec<Piece>) {
         let mut s = locked(&self.state);
         let Some(n) = s.nodes.get_mut(node) else { return };
@@ -139,7 +163,7 @@ impl Arena {
         }
     }
 
-    /// What lies here, free.
+    /// The free memory here.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
         let s = locked(&self.state);
         for (n, node) in s.nodes.iter().enumerate() {
@@ -149,12 +173,12 @@ impl Arena {
         }
     }
 
-    /// Whether an object with this last life can be granted again.
-    pub(crate) fn has_lives_left(&self, generation: u16) -> bool {
+    /// Whether an object with this last generation can be granted again.
+    pub(crate) fn has_generations_left(&self, generation: u16) -> bool {
         generation < self.max_generation
     }
 
-    /// What it holds here.
+    /// The memory that it holds on this node.
     pub fn usage(&self) -> ArenaUsage {
         let s = locked(&self.state);
         let fresh = s.nodes.iter().flat_map(|n| &n.fresh);

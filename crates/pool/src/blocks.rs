@@ -1,5 +1,20 @@
-//! Blocks of any size: values and keys that do not fit in place. One space per index and compute node; small blocks share
-//! chunks, a block larger than a chunk is a run of its own.
+//! Blocks of any size: values and keys that do not fit in place. One space per index and compute
+//! node. Small blocks are cut from chunks that they share; a block larger than a chunk is a run of
+//! whole chunks.
+//!
+//! Free space is kept as extents (`extents.rs`), which merge inside a chunk, and as runs.
+//! [`BlockSpace::put`] takes a block back, [`Source::take`] cuts the shortest extent that fits,
+//! [`BlockSpace::take_whole`] takes out chunks that are free as a whole, so that they can go back
+//! to their memory nodes and become anything.
+//!
+//! Invariants. A block holds no lock word and is written once before it is linked, so its memory
+//! needs no type and is cut anew without further ado; readers are protected by the limbo list
+//! alone. Freeing twice is detected: a free extent or run that overlaps is refused. A chunk that is
+//! about to leave is logged (`first`) while it is still listed here.
+//!
+//! *The last block.* Of a size of at most half a chunk, a block is granted from the lists only
+//! while two of them fit. The last one is for a value that takes the place of another (`spare`):
+//! that one's block is free soon. So a full pool can still be written to.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
@@ -24,7 +39,7 @@ struct PerNode {
 }
 
 #[derive(Debug)]
-struct State {
+struct SpaceState {
     nodes: Vec<PerNode>,
     turn: usize,
 }
@@ -36,7 +51,7 @@ pub(crate) struct BlockSpace {
     chunk_bytes: u64,
     /// Where chunk 0 of each memory node begins.
     chunk0s: Box<[u64]>,
-    state: Mutex<State>,
+    state: Mutex<SpaceState>,
     refill: FifoMutex,
     cursor: AtomicUsize,
 }
@@ -53,7 +68,7 @@ impl BlockSpace {
             index,
             chunk_bytes,
             chunk0s: layouts.iter().map(|l| l.chunk0).collect(),
-            state: Mutex::new(State { nodes, turn: start }),
+            state: Mutex::new(SpaceState { nodes, turn: start }),
             refill: FifoMutex::new(),
             cursor: AtomicUsize::new(start),
         }
@@ -84,8 +99,8 @@ impl BlockSpace {
             && n.extents.put(offset, u64::from(b.capacity()), layout.chunk0, self.chunk_bytes)
     }
 
-    /// Takes out what can go back to the memory nodes: node, offset, chunks. `keep` chunks stay for the next blocks. `first` sees
-    /// each before it is here no more.
+    /// Takes out chunks that can go back to the memory nodes: node, offset, chunks. `keep` chunks
+    /// stay for the next blocks. `first` logs each of them under the lock.
     pub(crate) fn take_whole(
         &self,
         keep: usize,
@@ -102,7 +117,7 @@ impl BlockSpace {
         out
     }
 
-    /// Free space of any length on one memory node, which lay on nobody's list.
+    /// Adds free space of any length on one memory node, which was on no list.
     pub(crate) fn adopt(&self, layout: &NodeLayout, offset: u64, bytes: u64) -> bool {
         let mut s = locked(&self.state);
         let Some(n) = s.nodes.get_mut(layout.node.index()) else { return false };
@@ -117,8 +132,8 @@ impl BlockSpace {
         n.extents.put(offset, bytes, layout.chunk0, self.chunk_bytes)
     }
 
-    /// Takes out one part in `parts` of the free space in chunks that blocks share, rounded up: first of a chunk in which `least` bytes
-    /// are free together.
+    /// Takes out one part in `parts` of the free space in chunks that blocks share, rounded up:
+    /// first of a chunk in which `least` bytes are free together.
     pub(crate) fn take_free(&self, parts: u64, least: u64, out: &mut Vec<Piece>) {
         let mut s = locked(&self.state);
         for (i, n) in s.nodes.iter_mut().enumerate() {
@@ -128,7 +143,7 @@ impl BlockSpace {
             while n.extents.bytes() > left {
                 let some = n.extents.take_chunk(wanted, self.chunk0s[i], self.chunk_bytes);
                 if some.is_empty() {
-                    // What does not fit helps nobody.
+                    // No chunk has an extent of the wanted length.
                     break;
                 }
                 wanted = least.min(64);
@@ -137,7 +152,7 @@ impl BlockSpace {
         }
     }
 
-    /// What lies here, free.
+    /// The free memory here.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
         let s = locked(&self.state);
         for (n, node) in s.nodes.iter().enumerate() {
@@ -155,16 +170,17 @@ impl BlockSpace {
     }
 }
 
-/// A wish for a block of one class.
-pub(crate) struct BlockWish<'a> {
+/// A request for a block of one class.
+pub(crate) struct BlockRequest<'a> {
     pub(crate) space: &'a BlockSpace,
     pub(crate) class: u8,
     pub(crate) layouts: &'a [NodeLayout],
-    /// For a value that takes another's place: the last block that fits may be used. It will be free again soon.
+    /// For a value that takes the place of another: the last block that fits may be used, since one
+    /// is free again soon.
     pub(crate) spare: bool,
 }
 
-impl BlockWish<'_> {
+impl BlockRequest<'_> {
     fn bytes(&self) -> u32 {
         block_class_bytes(self.class)
     }
@@ -180,7 +196,8 @@ impl BlockWish<'_> {
             n.runs.swap_remove(at).0
         } else {
             let bytes = u64::from(self.bytes());
-            // In a full pool, values are still to be replaced. (Of blocks that take half a chunk, none is kept.)
+            // The last block is kept for replacements. (Blocks of more than half a chunk have
+            // none.)
             if !self.spare && 2 * bytes <= self.space.chunk_bytes && !n.extents.fits_twice(bytes) {
                 return None;
             }
@@ -190,7 +207,7 @@ impl BlockWish<'_> {
     }
 }
 
-impl Source for BlockWish<'_> {
+impl Source for BlockRequest<'_> {
     type Item = BlockPtr;
 
     fn take(&self, only: Option<usize>) -> Option<BlockPtr> {

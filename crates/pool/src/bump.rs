@@ -1,5 +1,6 @@
-//! Bump allocators, for designs that never free: pieces of any size, cut in 8-byte steps from chunk after chunk. Chunks of memory
-//! nodes come round robin from all of them, and so do stretches of compute nodes' table memory.
+//! Bump allocators, for designs that never free: pieces of any size, cut in 8-byte steps from chunk
+//! after chunk. Chunks of memory nodes come round robin from all of them, and so do stretches of
+//! compute nodes' table memory.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,11 +14,11 @@ use crate::node::{PoolNode, Source, Turn};
 use crate::owners::ask_stretch;
 use crate::wire::locked;
 
-/// The rest of what was granted last.
+/// The remainder of the last chunk or stretch.
 #[derive(Debug, Default)]
-struct Rest(Option<(GlobalAddr, u64)>);
+struct Remainder(Option<(GlobalAddr, u64)>);
 
-impl Rest {
+impl Remainder {
     fn cut(&mut self, bytes: u64) -> Option<GlobalAddr> {
         let (at, left) = self.0?;
         let rest = left.checked_sub(bytes)?;
@@ -36,29 +37,29 @@ pub struct Bump {
     index: u32,
     kind: u8,
     chunk_bytes: u64,
-    rest: Mutex<Rest>,
+    remainder: Mutex<Remainder>,
     refill: FifoMutex,
     cursor: AtomicUsize,
 }
 
-/// A wish for a piece.
-struct Wish<'b> {
+/// A request for a piece.
+struct AllocationRequest<'b> {
     from: &'b Bump,
     bytes: u64,
 }
 
-impl Source for Wish<'_> {
+impl Source for AllocationRequest<'_> {
     type Item = GlobalAddr;
 
     fn take(&self, _only: Option<usize>) -> Option<GlobalAddr> {
-        locked(&self.from.rest).cut(self.bytes)
+        locked(&self.from.remainder).cut(self.bytes)
     }
 
     fn add(&self, node: usize, offset: u64) -> Option<GlobalAddr> {
-        let mut rest = locked(&self.from.rest);
+        let mut remainder = locked(&self.from.remainder);
         let at = GlobalAddr::new(NodeId::memory(node as u16), offset);
-        rest.0 = Some((at, self.from.chunk_bytes));
-        rest.cut(self.bytes)
+        remainder.0 = Some((at, self.from.chunk_bytes));
+        remainder.cut(self.bytes)
     }
 
     fn request(&self) -> RunRequest {
@@ -76,25 +77,27 @@ impl Source for Wish<'_> {
     }
 }
 
-/// Cuts pieces from stretches of the compute nodes' table memory: one stretch of one node after the other.
+/// Cuts pieces from stretches of the compute nodes' table memory: one stretch of one node after the
+/// other.
 #[derive(Debug)]
 pub struct Stripes {
     stretch_bytes: u64,
-    rest: Mutex<Rest>,
+    remainder: Mutex<Remainder>,
     refill: FifoMutex,
     cursor: AtomicUsize,
-    /// No compute node has room; none ever gets any back.
+    /// No compute node has room. Final: stretches never come back.
     full: AtomicBool,
 }
 
 impl PoolNode {
-    /// A bump allocator of this node over chunks of memory nodes. `kind` stands in the chunks' records.
+    /// A bump allocator of this node over chunks of memory nodes. `kind` goes into the chunks'
+    /// records.
     pub fn bump(&self, index: u32, kind: u8) -> Bump {
         Bump {
             index,
             kind,
             chunk_bytes: self.shape.chunk_bytes,
-            rest: Mutex::default(),
+            remainder: Mutex::default(),
             refill: FifoMutex::new(),
             cursor: AtomicUsize::new(self.cn.index()),
         }
@@ -103,7 +106,8 @@ impl PoolNode {
     /// A piece of `bytes`, rounded up to whole words.
     ///
     /// # Errors
-    /// `Full` when no memory node has a chunk, `InvalidArgument` for pieces larger than one; those of the fabric.
+    /// `Full` when no memory node has a chunk, `InvalidArgument` for pieces larger than one; those
+    /// of the fabric.
     pub async fn alloc_bump(&self, ep: &Endpoint, from: &Bump, bytes: u32) -> Result<GlobalAddr> {
         let bytes = rounded(bytes);
         if bytes > self.shape.chunk_bytes {
@@ -112,10 +116,11 @@ impl PoolNode {
                 self.shape.chunk_bytes
             )));
         }
-        self.obtain(ep, &Wish { from, bytes }, None).await
+        self.obtain(ep, &AllocationRequest { from, bytes }, None).await
     }
 
-    /// A piece on this very memory node, with a chunk of its own: for what every memory node has one of.
+    /// A piece on this very memory node, in a chunk of its own: for structures that every memory
+    /// node has one of.
     ///
     /// # Errors
     /// As [`PoolNode::alloc_bump`]; `Full` when this memory node has no chunk.
@@ -134,7 +139,7 @@ impl PoolNode {
                 self.shape.chunk_bytes
             )));
         }
-        let at = self.obtain(ep, &Wish { from: &from, bytes }, Some(node)).await?;
+        let at = self.obtain(ep, &AllocationRequest { from: &from, bytes }, Some(node)).await?;
         if at.node() != node {
             return Err(Error::new(
                 dmtree_fabric::ErrorKind::Full,
@@ -144,11 +149,12 @@ impl PoolNode {
         Ok(at)
     }
 
-    /// A bump allocator of this node over stretches of compute nodes' table memory, `stretch_bytes` long where there is room.
+    /// A bump allocator of this node over stretches of compute nodes' table memory, `stretch_bytes`
+    /// long where there is room.
     pub fn stripes(&self, stretch_bytes: u64) -> Stripes {
         Stripes {
             stretch_bytes: stretch_bytes.max(64),
-            rest: Mutex::default(),
+            remainder: Mutex::default(),
             refill: FifoMutex::new(),
             cursor: AtomicUsize::new(self.cn.index()),
             full: AtomicBool::new(false),
@@ -166,7 +172,7 @@ impl PoolNode {
         bytes: u32,
     ) -> Result<Option<GlobalAddr>> {
         let bytes = rounded(bytes);
-        let here = |from: &Stripes| locked(&from.rest).cut(bytes);
+        let here = |from: &Stripes| locked(&from.remainder).cut(bytes);
         if let Some(at) = here(from) {
             return Ok(Some(at));
         }
@@ -188,7 +194,7 @@ impl PoolNode {
             let stretch = ask_stretch(ep, owner, from.stretch_bytes.max(bytes), bytes).await?;
             if stretch.is_some() {
                 from.cursor.store(n + 1, Ordering::Relaxed);
-                locked(&from.rest).0 = stretch;
+                locked(&from.remainder).0 = stretch;
                 return Ok(here(from));
             }
         }

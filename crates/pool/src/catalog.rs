@@ -1,5 +1,21 @@
-//! The catalog of named indexes, on memory node 0. A service creates and drops entries, so that names stay unique; everybody
-//! reads them with one READ.
+//! The catalog of named indexes, on memory node 0. A service creates and drops entries, so that
+//! names stay unique; clients read all of them with one READ.
+//!
+//! A slot has a line of words (state with id, root word, aux word, deaths counted by garbage
+//! collection) and a body with a checksum: id, name, system, options, creator. **Create** finds a
+//! free slot, draws the next id (an addition on memory node 0), writes the body, zeroes the words,
+//! and writes the state *last*. **Drop** writes 0 to the state word. **Publish**, in `creation.rs`,
+//! is a compare-and-swap of the state word by the creator itself.
+//!
+//! Invariants. Ids are never given again. A name is in at most one slot: the calls of the service
+//! run one at a time, so what one has read stays true until it writes. The body carries the id of
+//! the state word, so an image that was read across a drop and a creation does not match, and is
+//! read again. Slots are used in turn, so that a verb of a client that does not know of a drop yet
+//! seldom meets the next index.
+//!
+//! Crashes. The service goes with memory node 0, and the pool with it. A call with a lost answer
+//! leaves a slot in state `Creating`. Its name is free again when its creator is gone or has
+//! forgotten its ticket.
 
 use std::sync::Mutex;
 
@@ -35,16 +51,16 @@ const OPTIONS_AT: usize = SYSTEM_AT + MAX_SYSTEM_BYTES;
 const CREATOR_AT: usize = OPTIONS_AT + MAX_OPTIONS_BYTES;
 const ROOT_WORD: u64 = 8;
 const AUX_WORD: u64 = 16;
-/// After how many deaths the last census of the index was made.
+/// The deaths that garbage collections of the index have counted.
 const COUNTED_WORD: u64 = 24;
 
 const CREATE: u8 = 1;
 const DROP: u8 = 2;
 
-/// How far an index has come.
+/// The state of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexState {
-    /// Its creator is at work; nobody else uses it.
+    /// Its creator formats it; no other client uses it.
     Creating,
     /// It can be opened.
     Ready,
@@ -82,7 +98,7 @@ pub struct IndexEntry {
     pub options: Vec<u8>,
     /// A word that belongs to the index: 0 at creation, changed by compare-and-swap only.
     pub root_word: GlobalAddr,
-    /// How far it has come.
+    /// Its state.
     pub state: IndexState,
     /// Another word like that.
     pub aux_word: GlobalAddr,
@@ -91,7 +107,7 @@ pub struct IndexEntry {
 }
 
 impl IndexEntry {
-    /// The word that says how far it has come.
+    /// The word that holds its state.
     pub(crate) fn state_word(&self) -> Result<GlobalAddr> {
         let at = self.root_word.offset().checked_sub(CATALOG + ROOT_WORD);
         let slot = at.filter(|at| at.is_multiple_of(SLOT_BYTES) && at / SLOT_BYTES < SLOTS);
@@ -161,7 +177,7 @@ fn decode_slot(slot: u64, bytes: &[u8]) -> Result<Option<IndexEntry>, ()> {
     Ok(Some(IndexEntry { id, name, system, options, root_word, state, aux_word, creator }))
 }
 
-/// Reads a slot of any bytes.
+/// Decodes a slot of any bytes.
 pub(crate) fn look_at_slot(bytes: &[u8]) {
     let _ = decode_slot(0, bytes);
 }
@@ -205,18 +221,19 @@ async fn read_all(ep: &Endpoint) -> Result<Vec<(u64, IndexEntry)>> {
         });
         match slots {
             Ok(slots) => return Ok(slots),
-            // Somebody creates or drops.
+            // The service is writing a slot.
             Err(()) => pause.step().await?,
         }
     }
 }
 
-/// The word behind an index's root word that says how many deaths its censuses have counted.
+/// The word after an index's root word that says how many deaths its garbage collections have
+/// counted.
 pub(crate) fn counted_word(root_word: GlobalAddr) -> GlobalAddr {
     root_word.plus(COUNTED_WORD - ROOT_WORD)
 }
 
-/// The numbers of all indexes that there are. One READ.
+/// The ids of all indexes. One READ.
 pub(crate) async fn live_indexes(ep: &Endpoint) -> Result<Vec<u32>> {
     Ok(read_all(ep).await?.into_iter().map(|(_, e)| e.id).collect())
 }
@@ -224,7 +241,7 @@ pub(crate) async fn live_indexes(ep: &Endpoint) -> Result<Vec<u32>> {
 /// Creates and drops. Calls run one at a time, so what it reads stays true until it writes.
 #[derive(Default)]
 pub(crate) struct CatalogService {
-    /// Slots are used in turn: a verb of a client that does not know of a drop yet seldom meets the next index.
+    /// The slot to try first.
     next: Mutex<u64>,
 }
 
@@ -369,7 +386,7 @@ impl PoolNode {
         })
     }
 
-    /// Makes an index that was being created ready for everybody. Publishing twice is no error.
+    /// Makes an index in state `Creating` ready for all nodes. Publishing twice is no error.
     ///
     /// # Errors
     /// `NotFound` when it was dropped meanwhile; those of the fabric.
@@ -402,8 +419,9 @@ impl PoolNode {
         Ok(all)
     }
 
-    /// Unregisters a name; its number is never given again. Nobody may use the index any more. Its chunks stay recorded as the
-    /// index's and are not reused: giving them to others takes an acknowledged purge of every node's caches.
+    /// Unregisters a name; its id is never given again, and no client may use the index any more.
+    /// Its chunks stay recorded as the index's and are not reused: giving them to others takes an
+    /// acknowledged purge of every node's caches.
     ///
     /// # Errors
     /// `NotFound`; those of the fabric.

@@ -1,4 +1,27 @@
-//! The chunk service of a memory node: hands out runs of chunks, and records whose they are before it says so.
+//! The chunk service of a memory node: hands out runs of chunks, and records their owner before it
+//! answers.
+//!
+//! The calls, all served one at a time:
+//!
+//! - **alloc** (use, index, kind, size, count): answers first with deposits of the same kind
+//!   (`deposits.rs`), else with a run of free chunks. Zeroes chunks that were used before (not for
+//!   blocks), writes the records *from the back*, the head last, and then answers. 0 means full.
+//! - **free** (offset, count): takes a whole run back. Erases the records *from the front*, the
+//!   head first, and then marks the chunks free.
+//! - **deposit** (pieces), **take** (kind): stores and hands out free memory that its holder does
+//!   not need. Space that makes a whole chunk goes the way of *free*.
+//! - **list** (number, from): what is deposited, page by page, for garbage collection.
+//!
+//! Invariants. *Owner first*: a chunk's record is on the memory node before a client learns of the
+//! chunk. The head of a run, which has its length, is the last record written and the first one
+//! erased: a run without a head has no owner. *Zero*: an arena's or a table's memory is zero before
+//! its first grant. Single chunks come from the front and longer runs from the back, so that they
+//! get into each other's way late.
+//!
+//! Crashes. The bookkeeping is as volatile as the memory. A client that dies between the grant and
+//! the first use leaves a recorded run that garbage collection finds; so does a grant with a
+//! lost answer. A *free* that ends in an error half way keeps the run taken in the bookkeeping and
+//! headless in the records: it is lost, never granted twice.
 
 use std::sync::Mutex;
 
@@ -28,7 +51,7 @@ const LIST: u8 = 5;
 const GRANTED: u8 = 1;
 const RETURNED: u8 = 2;
 
-/// What a chunk is asked for.
+/// A request for a run of chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunRequest {
     pub(crate) used_for: ChunkUse,
@@ -41,8 +64,8 @@ pub(crate) struct RunRequest {
 }
 
 impl RunRequest {
-    /// Which free memory would do as well. Runs of several chunks are never deposited, and what is cut from a bump allocator is never
-    /// free.
+    /// The free memory that would do as well. Runs of several chunks are never deposited, and
+    /// memory of a bump allocator is never free.
     pub(crate) fn instead(&self) -> Option<Wanted> {
         let RunRequest { kind, index, object_bytes, .. } = *self;
         match self.used_for {
@@ -62,52 +85,55 @@ enum ChunkState {
 }
 
 /// Volatile bookkeeping; the records say the same, and more.
-struct Book {
+struct ChunkMap {
     chunks: Vec<ChunkState>,
-    /// Was in use before: not zero any more.
+    /// In use before: not zero any more.
     dirty: Vec<bool>,
 }
 
 /// The service.
 pub(crate) struct ChunkService {
     layout: NodeLayout,
-    book: Mutex<Book>,
+    chunk_map: Mutex<ChunkMap>,
     deposits: Mutex<Deposits>,
-    /// What the census of this number is being told, page by page.
-    told: Mutex<(u64, Vec<Span>)>,
+    /// The listing for the garbage collection of this number, read page by page.
+    listing: Mutex<(u64, Vec<Span>)>,
     mutants: Mutants,
 }
 
 impl ChunkService {
     pub(crate) fn new(layout: NodeLayout) -> Self {
         let n = layout.chunks as usize;
-        let book = Book { chunks: vec![ChunkState::Free; n], dirty: vec![false; n] };
-        let (book, deposits, told) = (Mutex::new(book), Mutex::default(), Mutex::default());
-        Self { layout, book, deposits, told, mutants: Mutants::default() }
+        let chunk_map = ChunkMap { chunks: vec![ChunkState::Free; n], dirty: vec![false; n] };
+        let (chunk_map, deposits, listing) =
+            (Mutex::new(chunk_map), Mutex::default(), Mutex::default());
+        Self { layout, chunk_map, deposits, listing, mutants: Mutants::default() }
     }
 
-    /// Single chunks come from the front and longer runs from the back, so that they get into each other's way late.
+    /// Finds and marks a free run: single chunks from the front, longer runs from the back.
     fn find(&self, count: u32) -> Option<u32> {
-        let mut book = locked(&self.book);
+        let mut chunk_map = locked(&self.chunk_map);
         let free = |run: &[ChunkState]| run.iter().all(|c| *c == ChunkState::Free);
         let count = count as usize;
-        if count == 0 || count > book.chunks.len() {
+        if count == 0 || count > chunk_map.chunks.len() {
             return None;
         }
         let at = if count == 1 {
-            book.chunks.iter().position(|c| *c == ChunkState::Free)?
+            chunk_map.chunks.iter().position(|c| *c == ChunkState::Free)?
         } else {
-            (0..=book.chunks.len() - count).rev().find(|i| free(&book.chunks[*i..*i + count]))?
+            (0..=chunk_map.chunks.len() - count)
+                .rev()
+                .find(|i| free(&chunk_map.chunks[*i..*i + count]))?
         };
-        book.chunks[at..at + count].fill(ChunkState::Behind);
-        book.chunks[at] = ChunkState::Head(count as u32);
+        chunk_map.chunks[at..at + count].fill(ChunkState::Behind);
+        chunk_map.chunks[at] = ChunkState::Head(count as u32);
         Some(at as u32)
     }
 
     fn set_free(&self, first: u32, count: u32) {
-        let mut book = locked(&self.book);
+        let mut chunk_map = locked(&self.chunk_map);
         let range = first as usize..(first + count) as usize;
-        book.chunks[range].fill(ChunkState::Free);
+        chunk_map.chunks[range].fill(ChunkState::Free);
     }
 
     /// Takes a run and records its owner. `None`: no such run is free.
@@ -137,13 +163,13 @@ impl ChunkService {
     ) -> Result<()> {
         let RunRequest { used_for, kind, index, object_bytes, count, .. } = r;
         for i in first..first + count {
-            let dirty = std::mem::replace(&mut locked(&self.book).dirty[i as usize], true);
-            // Objects and tables rely on zeroes; blocks on nothing.
+            let dirty = std::mem::replace(&mut locked(&self.chunk_map).dirty[i as usize], true);
+            // Objects and tables rely on zeroes; blocks do not.
             if dirty && used_for != ChunkUse::Blocks {
                 self.zero(ep, i).await?;
             }
         }
-        // From the back: a record with a length is written when all behind it are.
+        // From the back: the record with the length is written after all others of its run.
         for i in (first..first + count).rev() {
             let run = if i == first { count } else { 0 };
             let record =
@@ -180,15 +206,15 @@ impl ChunkService {
     async fn give_back(&self, ep: &Endpoint, offset: u64, count: u32) -> Result<()> {
         let layout = &self.layout;
         let first = layout.chunk_of(offset).filter(|i| layout.chunk(*i) == offset);
-        let known =
-            first.filter(|i| locked(&self.book).chunks[*i as usize] == ChunkState::Head(count));
+        let known = first
+            .filter(|i| locked(&self.chunk_map).chunks[*i as usize] == ChunkState::Head(count));
         let Some(first) = known else {
             return Err(Error::invalid(format!(
                 "{} has no run of {count} chunks at {offset:#x} to take back",
                 layout.node
             )));
         };
-        // From the front: what is left after a crash in between has no head, and a sweep frees it.
+        // From the front: a crash in between leaves records without a head, which name no owner.
         for i in first..first + count {
             self.write_record(ep, i, None).await?;
         }
@@ -200,12 +226,12 @@ impl ChunkService {
         locked(&self.deposits).take(wanted, &self.layout)
     }
 
-    /// How many pieces cannot be what they say they are: those are left alone.
+    /// Stores pieces. Returns how many are implausible: those are refused and left alone.
     fn deposit(&self, pieces: Vec<(Piece, bool)>) -> u32 {
         let mut deposits = locked(&self.deposits);
         let mut refused = 0;
         for (piece, retired) in pieces {
-            // What operations may still read is nobody's yet.
+            // Memory that operations may still read cannot be deposited.
             if retired || !deposits.put(piece, &self.layout) {
                 refused += 1;
             }
@@ -256,16 +282,18 @@ impl ChunkService {
             TAKE => Ok(message(RETURNED, self.take_deposits(Wanted::decode(&mut f)?))),
             LIST => {
                 let (number, first) = (f.u64()?, f.u32()?);
-                let mut told = locked(&self.told);
+                let mut listing = locked(&self.listing);
                 if first == 0 {
-                    *told = (number, locked(&self.deposits).spans(&self.layout));
+                    *listing = (number, locked(&self.deposits).spans(&self.layout));
                 }
-                if told.0 != number {
-                    return Err(not_now("another census has begun meanwhile".to_owned()));
+                if listing.0 != number {
+                    return Err(not_now(
+                        "another garbage collection has begun meanwhile".to_owned(),
+                    ));
                 }
-                let page = gc_log::page_of(&told.1, first as usize);
-                if first as usize + gc_log::PAGE >= told.1.len() {
-                    told.1 = Vec::new();
+                let page = gc_log::page_of(&listing.1, first as usize);
+                if first as usize + gc_log::PAGE >= listing.1.len() {
+                    listing.1 = Vec::new();
                 }
                 Ok(page)
             }
@@ -290,17 +318,17 @@ fn message(tag: u8, pieces: Vec<Piece>) -> Vec<u8> {
     out
 }
 
-/// What a memory node gives.
+/// The answer to a request for a run.
 #[derive(Debug)]
 pub(crate) enum Granted {
     Nothing,
     /// A run of chunks, by its offset.
     Run(u64),
-    /// Free memory that an earlier life has left.
+    /// Free memory that an earlier incarnation has deposited.
     Pieces(Vec<Piece>),
 }
 
-/// Asks a memory node for a run, or for what does as well.
+/// Asks a memory node for a run, or for deposits that do as well.
 pub(crate) async fn ask_run(
     ep: &Endpoint,
     layout: &NodeLayout,
@@ -336,13 +364,13 @@ fn free_only(f: Fields<'_>) -> Result<Vec<Piece>> {
     Ok(pieces::decode(f)?.into_iter().filter(|(_, retired)| !retired).map(|(p, _)| p).collect())
 }
 
-/// Leaves free memory with a memory node.
+/// Deposits free memory at a memory node.
 pub(crate) async fn ask_deposit(ep: &Endpoint, to: NodeId, pieces: &[Piece]) -> Result<()> {
     let request = message(DEPOSIT, pieces.to_vec());
     ep.rpc(to, CHUNK_SERVICE, &request, &mut Vec::new()).await
 }
 
-/// Asks a memory node for free memory that earlier lives have left.
+/// Asks a memory node for deposited memory.
 pub(crate) async fn ask_deposited(ep: &Endpoint, of: NodeId, w: Wanted) -> Result<Vec<Piece>> {
     let mut request = vec![TAKE];
     request.extend(w.encode());
@@ -353,7 +381,7 @@ pub(crate) async fn ask_deposited(ep: &Endpoint, of: NodeId, w: Wanted) -> Resul
     free_only(f)
 }
 
-/// What has been left with a memory node, for a census.
+/// The deposits of a memory node, for garbage collection.
 pub(crate) async fn ask_list(ep: &Endpoint, of: NodeId, number: u64) -> Result<Vec<Span>> {
     gc_log::all_pages(of, async |first: u32| {
         let mut request = vec![LIST];

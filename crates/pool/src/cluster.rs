@@ -1,4 +1,14 @@
 //! A pool as one process sees it: all its nodes, or one compute node of many.
+//!
+//! An embedded pool is made in this order: the regions (zero), the services of the memory nodes
+//! (chunks, cells, and the catalog on memory node 0), the services of the compute nodes (cells,
+//! epochs, log of garbage collection), and last the heads of the memory nodes: the first epoch,
+//! then the superblock, which is read back and checked. No client runs before that, so no client
+//! sees an unformatted region. Of a pool of several processes each process does its own part
+//! (`multi_process.rs`).
+//!
+//! A compute node owns its share of the partitions in its first incarnation only. A later one owns
+//! nothing until partitions are moved to it, because the directory may name other owners by then.
 
 use std::sync::{Arc, RwLock};
 
@@ -9,26 +19,26 @@ use dmtree_fabric::{
     NodeId, Result,
 };
 
-use crate::apart::{MembershipAgent, MemoryNode};
 use crate::catalog::{CATALOG_SERVICE, CatalogService};
 use crate::chunks::{CHUNK_SERVICE, ChunkService};
 use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
 use crate::gc_log::{GC_LOG_SERVICE, GcLogService};
 use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape, first_node};
+use crate::multi_process::{MembershipAgent, MemoryNode};
 use crate::node::PoolNode;
 use crate::options::PoolOptions;
 use crate::owners::{CELL_SERVICE, OwnerService};
-use crate::segments::Space;
+use crate::segments::SegmentSpace;
 
-/// A pool: one whose nodes all live in this process, or one that this process belongs to as a compute node. Clone it freely; all
-/// clones are the same pool.
+/// A pool: one with all nodes in this process, or one that this process belongs to as a
+/// compute node. Clone it freely; all clones are the same pool.
 #[derive(Clone)]
 pub struct Cluster(Arc<Inner>);
 
 struct Inner {
     fabric: Arc<dyn Fabric>,
     options: PoolOptions,
-    /// Which pool of several processes it is.
+    /// The id of a pool of several processes.
     pool: Option<PoolId>,
     shape: Arc<Shape>,
     membership: Arc<dyn Membership>,
@@ -37,9 +47,9 @@ struct Inner {
     memory_nodes: usize,
     /// Those of this process.
     nodes: RwLock<Vec<Arc<PoolNode>>>,
-    /// Keep the membership of nodes that belong to a pool of several processes. They say good-bye before the memory nodes go.
+    /// The agents of nodes of a pool of several processes. They leave before the memory nodes go.
     _membership_agents: Vec<MembershipAgent>,
-    /// Memory nodes that are apart, in this process all the same.
+    /// Memory nodes of a pool of several processes that run in this process.
     _memory: Vec<MemoryNode>,
 }
 
@@ -66,7 +76,8 @@ impl Cluster {
         Self::format(Arc::new(fabric), options)
     }
 
-    /// Formats the zeroed regions of a fabric that has the nodes of `options`, and starts the services on them.
+    /// Formats the zeroed regions of a fabric that has the nodes of `options`, and starts the
+    /// services on them.
     ///
     /// # Errors
     /// Those of [`PoolOptions::validate`] and of the fabric; `NotFound` when it lacks a node.
@@ -75,7 +86,8 @@ impl Cluster {
         Self::format_before(fabric, options, judge.clone(), judge)
     }
 
-    /// The same with a membership that the nodes reach through another one: a test makes that one fail.
+    /// The same with a membership that the nodes reach through a proxy: a test makes the proxy
+    /// fail.
     ///
     /// # Errors
     /// As [`Cluster::format`].
@@ -115,8 +127,8 @@ impl Cluster {
         })))
     }
 
-    /// A pool of nodes that are apart, of which these are here.
-    pub(crate) fn apart(
+    /// A pool of several processes, of which these nodes are here.
+    pub(crate) fn multi_process(
         options: PoolOptions,
         pool: Option<PoolId>,
         nodes: Vec<Arc<PoolNode>>,
@@ -140,8 +152,9 @@ impl Cluster {
         })))
     }
 
-    /// Starts the services of a compute node that has come back as a new incarnation: it is the home of nothing yet, knows nothing
-    /// of what its former life held, and joins with the first step of its keeper.
+    /// Starts the services of a compute node that has restarted as a new incarnation: it owns
+    /// nothing yet, knows nothing of what its former incarnation held, and joins with the first
+    /// step of its membership agent.
     ///
     /// # Errors
     /// `NotFound` when there are not so many; those of the fabric.
@@ -154,12 +167,12 @@ impl Cluster {
         Ok(node)
     }
 
-    /// Which pool of several processes it is; `None` for one whose nodes all live in this process.
+    /// Which pool of several processes it is; `None` for one with all nodes in this process.
     pub fn pool(&self) -> Option<PoolId> {
         self.0.pool
     }
 
-    /// Who belongs to it.
+    /// The membership of its nodes.
     pub fn membership(&self) -> &Arc<dyn Membership> {
         &self.0.membership
     }
@@ -174,7 +187,7 @@ impl Cluster {
         &self.0.fabric
     }
 
-    /// What it was made of.
+    /// The options that it was made with.
     pub fn options(&self) -> &PoolOptions {
         &self.0.options
     }
@@ -212,7 +225,7 @@ pub(crate) fn serve_memory(
 ) -> Result<()> {
     let node = layout.node;
     let chunks = Arc::new(ChunkService::new(*layout));
-    let space = Space::chunks(chunks.clone(), layout.chunk_bytes);
+    let space = SegmentSpace::chunks(chunks.clone(), layout.chunk_bytes);
     let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
     let owners = OwnerService::new(me, options.compute_nodes, options.memory_nodes, space);
     fabric.serve(node, CHUNK_SERVICE, chunks)?;
@@ -223,7 +236,8 @@ pub(crate) fn serve_memory(
     Ok(())
 }
 
-/// Starts the services of a compute node. In its first life it is the home of its share of the tables; later of nothing at first.
+/// Starts the services of a compute node. In its first incarnation it owns its share of the tables,
+/// later nothing at first.
 pub(crate) fn start_node(
     fabric: &Arc<dyn Fabric>,
     cn: NodeId,
@@ -232,7 +246,7 @@ pub(crate) fn start_node(
     membership: &Arc<dyn Membership>,
 ) -> Result<Arc<PoolNode>> {
     let me = Member { node: cn, incarnation: fabric.incarnation(cn).unwrap_or(0) };
-    let space = Space::region(shape.compute_bytes);
+    let space = SegmentSpace::region(shape.compute_bytes);
     let owners = match me.incarnation {
         0 | 1 => OwnerService::new(me, options.compute_nodes, options.memory_nodes, space),
         _ => OwnerService::empty(me, space),

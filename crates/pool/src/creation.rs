@@ -1,11 +1,26 @@
-//! The creation of a named index: one creator has a name at a time, the others wait for it, and the name of a creation that
-//! has no creator any more is free again.
+//! The creation of a named index: one creator has a name at a time, the others wait for it, and the
+//! name of a creation without a creator is free again.
 //!
-//! A slot in state `Creating` names its creator: a member and a ticket, which the member draws for every creation. The creation
-//! is *over* without an index when nothing of the member executes any more (it is draining, rehoming, gone), or when the member
-//! is this node and the ticket is not in use. A compare-and-swap of the state word, which carries the index's number, then
-//! frees the slot: of several that try one succeeds, and a creation that has been published meanwhile stays. A late verb of
-//! the former creator cannot reach the slot's next index, since none executes by then.
+//! The verbs of a creation, in order: draw a ticket (local), register the name (`catalog.rs`: the
+//! slot is in state `Creating` and names the creator, a member and its ticket), let the index
+//! format its memory, and publish: a compare-and-swap of the state word from `Creating` to `Ready`,
+//! both with the index's id.
+//!
+//! A creation is *over* without an index when no verb of its creator executes any more (the member
+//! is draining, reassigning or gone), or when the creator is this node and the ticket is not in
+//! use. The next client that wants the name then swaps the state word to 0.
+//!
+//! Invariants. Every change of a registered slot is a compare-and-swap of the state word, which
+//! carries the id: of several clients that free a slot one succeeds, and a creation that was
+//! published meanwhile stays. A ticket is drawn before the name is registered and given back after
+//! the state word has changed, so a node never takes its own running creation for one that is over.
+//! A late verb of the former creator cannot reach the slot's next index, since none executes by
+//! then.
+//!
+//! Crashes and drops. A creator that dies before registering leaves nothing; later, it leaves a
+//! slot that is over once its access is revoked. A dropped future frees its name itself, as soon as
+//! nothing that was posted for it executes any more. The chunks that a failed creation has taken
+//! stay with its id, like those of a dropped index. Others wait at most 30 s for a living creator.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -17,23 +32,23 @@ use crate::catalog::{IndexEntry, IndexState, exists};
 use crate::node::PoolNode;
 use crate::wire::locked;
 
-/// So long others wait for a creation, ns.
+/// How long others wait for a creation, ns.
 const WAITS_WITHIN_NS: u64 = 30_000_000_000;
-/// Pauses between two looks at the catalog double from here, ns.
+/// The first pause between two READs of the catalog, ns; pauses double.
 const FIRST_PAUSE_NS: u64 = 250_000;
 /// Longest of these pauses, ns.
 const LONGEST_PAUSE_NS: u64 = 8_000_000;
 
-/// What creates an index.
+/// The creator of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creator {
-    /// The compute node, in one of its lives.
+    /// The compute node, in one of its incarnations.
     pub member: Member,
     /// Which of its creations.
     pub ticket: u64,
 }
 
-/// The creations of one life of a node.
+/// The creations of one incarnation of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Tickets(Mutex<Drawn>);
 
@@ -73,7 +88,7 @@ impl Drop for Ticket {
     }
 }
 
-/// What there is under a name.
+/// The result of opening a name.
 #[derive(Debug)]
 pub enum Opening {
     /// An index that can be opened.
@@ -82,8 +97,8 @@ pub enum Opening {
     Begun(Creation),
 }
 
-/// An index that its holder creates: it is published, or abandoned. Dropped, as with a future, it is abandoned when nothing
-/// that was posted for it executes any more.
+/// An index that its holder creates: it is published, or abandoned. Dropped, as with a future, it
+/// is abandoned as soon as nothing that was posted for it executes any more.
 pub struct Creation {
     node: Arc<PoolNode>,
     ep: Endpoint,
@@ -103,7 +118,7 @@ impl Creation {
         &self.entry
     }
 
-    /// Makes the index ready for everybody.
+    /// Makes the index ready for all nodes.
     ///
     /// # Errors
     /// `NotFound` when it was dropped meanwhile; those of the fabric.
@@ -125,7 +140,7 @@ impl Creation {
 
     /// The name stays the caller's until [`PoolNode::publish_index`] or [`PoolNode::drop_index`].
     fn keep(mut self) -> IndexEntry {
-        // The ticket stays in use for the rest of this life.
+        // The ticket stays in use for the rest of this incarnation.
         if let Some(ticket) = self.ticket.take() {
             std::mem::forget(ticket);
         }
@@ -145,22 +160,23 @@ impl Drop for Creation {
     }
 }
 
-/// How a creation that another has begun is going.
+/// The state of a creation that another client has begun.
 enum Progress {
-    /// Its creator is at work.
+    /// Its creator is living.
     Alive,
-    /// Its creator is dead, and something of it may still execute.
+    /// Its creator is dead, and verbs of it may still execute.
     Dying,
-    /// Nothing of its creator executes any more.
+    /// No verb of its creator executes any more.
     Over,
 }
 
 impl PoolNode {
-    /// Registers a name. The entry is `Creating` and the caller's: it fills the index and publishes it, or drops it. A name
-    /// that a dead creator has left is free.
+    /// Registers a name. The entry is `Creating` and the caller's: it fills the index and publishes
+    /// it, or drops it. A name that a dead creator has left is free.
     ///
     /// # Errors
-    /// `Exists`, `Full` when the catalog is, `InvalidArgument` for names and options of impossible length; those of the fabric.
+    /// `Exists`, `Full` when the catalog is, `InvalidArgument` for names and options of impossible
+    /// length; those of the fabric.
     pub async fn create_index(
         self: &Arc<Self>,
         ep: &Endpoint,
@@ -189,7 +205,7 @@ impl PoolNode {
                 done => return done,
             }
             match self.find_index(ep, name).await? {
-                // It went between the two looks.
+                // It was dropped between the two READs.
                 None => {}
                 Some(e) if e.state == IndexState::Ready => return Err(exists(&e)),
                 Some(e) => match self.progress(ep, &e).await? {
@@ -202,10 +218,12 @@ impl PoolNode {
         }
     }
 
-    /// The index of this name, when it can be opened: one that a living node is creating is waited for.
+    /// The index of this name, when it can be opened: one that a living node is creating is waited
+    /// for.
     ///
     /// # Errors
-    /// `InvalidArgument` for an impossible name; `Busy` when its creation takes too long; those of the fabric.
+    /// `InvalidArgument` for an impossible name; `Busy` when its creation takes too long; those of
+    /// the fabric.
     pub async fn find_ready_index(
         self: &Arc<Self>,
         ep: &Endpoint,
@@ -241,7 +259,7 @@ impl PoolNode {
                 return Ok(Opening::Ready(e));
             }
             match self.begin_index(ep, name, system, options).await {
-                // Another one was faster.
+                // Another client was faster.
                 Err(e) if e.kind() == ErrorKind::Exists && !waits.are_over() => {}
                 begun => return begun.map(Opening::Begun),
             }
@@ -256,7 +274,8 @@ impl PoolNode {
         system: &str,
         options: &[u8],
     ) -> Result<Creation> {
-        // Drawn before the call: from now on no client of this node takes the creation for one that is over.
+        // Drawn before the call, so that no client of this node takes the creation for one that is
+        // over.
         let ticket = Ticket { of: self.creating.clone(), number: self.creating.draw() };
         let entry = self.register_index(ep, name, system, options, ticket.number).await?;
         Ok(Creation { node: self.clone(), ep: ep.clone(), entry, ticket: Some(ticket) })
@@ -270,10 +289,10 @@ impl PoolNode {
                 false => Progress::Over,
             });
         }
-        // Asked after the catalog was read: a creator that the catalog names has joined before.
+        // Read after the catalog: a creator that the catalog names has joined before.
         let state = self.membership.state(self.member(), ep.now()).await?;
         if state.members.is_empty() {
-            // No member has joined: nothing is judged.
+            // No member has joined: all nodes count as living.
             return Ok(Progress::Alive);
         }
         Ok(match state.standing(member) {
@@ -283,13 +302,14 @@ impl PoolNode {
         })
     }
 
-    /// Frees the name of a creation that is over, unless that has been done or it has been published.
+    /// Frees the name of a creation that is over, unless that has been done or it has been
+    /// published.
     async fn clear(&self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
         ep.cas(e.state_word()?, e.creating_word(), 0).await.map(|_| ())
     }
 }
 
-/// Looks at the catalog again and again, for a bounded time.
+/// Repeated READs of the catalog, for a bounded time.
 struct Waits<'e> {
     ep: &'e Endpoint,
     until: u64,
@@ -323,7 +343,7 @@ impl<'e> Waits<'e> {
     async fn pause(&mut self) {
         self.ep.sleep(self.pause_ns).await;
         self.pause_ns = (self.pause_ns * 2).min(LONGEST_PAUSE_NS);
-        // Each look has the deadline of an operation to itself.
+        // Each READ has the deadline of an operation to itself.
         self.ep.renew_deadline();
     }
 }

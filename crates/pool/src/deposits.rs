@@ -1,5 +1,22 @@
-//! What lives that have ended have left with a memory node: free objects, with their lives, and free space for blocks. The next
-//! request for a chunk is answered with it. Table cells of all nodes lie on memory node 0.
+//! The deposits of a memory node: free memory that no compute node holds. Objects keep the last
+//! generation of their address; space for blocks is kept as extents by index; table cells of all
+//! nodes lie on memory node 0.
+//!
+//! A compute node deposits what its lists hold when it leaves, and the surplus of an arena after
+//! reclamation (`lend.rs`). The chunk service answers the next request of the same index and kind
+//! with deposits before it takes a chunk: at most one chunk's worth, and never more than one
+//! message holds.
+//!
+//! Invariants. A piece is on the list of one compute node or in one deposit, never in both: it is
+//! deposited after it has left the list, and handed out by removal. Pieces are checked against the
+//! layout (inside one chunk of this node, not free already), because they come from outside;
+//! implausible ones are refused. Space that makes up a whole chunk belongs to no index any more:
+//! [`Deposits::take_whole`] takes it out, and the chunk service frees the chunk.
+//!
+//! Deposits are volatile, as the chunk states are. A call that deposits may be carried out although
+//! its sender has not seen the answer; the sender then keeps the pieces listed as pending for as
+//! long as it lives, so garbage collection takes them for held. A hand-out with a lost answer is
+//! lost memory, until garbage collection finds it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,24 +31,23 @@ use crate::pieces::{MAX_PIECES, Piece, Wanted};
 
 #[derive(Debug, Default)]
 struct Objects {
-    /// With the last life of each, oldest first.
+    /// With the last generation of each, oldest first.
     free: VecDeque<Grant>,
     /// Never granted: next byte, end.
     fresh: Vec<(u64, u64)>,
 }
 
-/// The deposits of one memory node. What lies here lies on no compute node's list.
+/// The deposits of one memory node.
 #[derive(Debug, Default)]
 pub(crate) struct Deposits {
     arenas: BTreeMap<ArenaKey, Objects>,
     spaces: BTreeMap<u32, Extents>,
-    /// By lines - 1.
     /// By index and lines.
     cells: BTreeMap<(u32, u8), Vec<TableId>>,
 }
 
 impl Deposits {
-    /// Adds a piece of this memory node; false, and nothing changes, for what cannot be one.
+    /// Adds a piece of this memory node; false, and nothing changes, for an implausible one.
     pub(crate) fn put(&mut self, piece: Piece, layout: &NodeLayout) -> bool {
         let inside = |at: GlobalAddr, bytes: u64| {
             let first = layout.chunk_of(at.offset());
@@ -58,12 +74,12 @@ impl Deposits {
         true
     }
 
-    /// Whole chunks that are free now: no index needs them any more.
+    /// Takes out the chunks that are free as a whole: they belong to no index any more.
     pub(crate) fn take_whole(&mut self, chunk_bytes: u64) -> Vec<u64> {
         self.spaces.values_mut().flat_map(|s| s.take_whole(chunk_bytes, 0)).collect()
     }
 
-    /// Takes out what helps, as much as a chunk holds; nothing when there is none.
+    /// Takes out pieces of the wanted kind, at most as much as a chunk holds.
     pub(crate) fn take(&mut self, wanted: Wanted, layout: &NodeLayout) -> Vec<Piece> {
         match wanted {
             Wanted::Objects(key) => self.take_objects(key, layout),
@@ -99,7 +115,7 @@ impl Deposits {
         out
     }
 
-    /// All that lies here.
+    /// All deposits.
     pub(crate) fn spans(&self, layout: &NodeLayout) -> Vec<Span> {
         let at = |offset| GlobalAddr::new(layout.node, offset).bits();
         let mut out = Vec::new();
@@ -138,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_is_handed_out_once() {
+    fn deposits_are_handed_out_once() {
         let (mut d, l) = (Deposits::default(), layout());
         let key = ArenaKey { index: 1, kind: 2, object_bytes: 1024 };
         let other = ArenaKey { index: 2, ..key };
@@ -155,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn space_comes_back_chunk_by_chunk_and_a_whole_chunk_is_nobodys() {
+    fn space_comes_back_chunk_by_chunk_and_a_whole_chunk_belongs_to_no_index() {
         let (mut d, l) = (Deposits::default(), layout());
         let space = |chunk, offset, len| Piece::Space(4, at(chunk, offset), len);
         for p in [space(0, 0, 64), space(1, 0, 128), space(1, 1024, 4096)] {

@@ -1,7 +1,26 @@
-//! Epochs of running operations: how long retired memory must wait.
+//! Epochs of running operations: how long retired memory must wait, and when tables may move.
 //!
-//! A client's slot holds the epoch its node knew when its operation began, 0 while it runs none. Entering is one store and one
-//! fence. The scan that answers a reclaimer holds a lock that entering never takes.
+//! Every client has a slot of two words on a line of its own. The first is the epoch that its node
+//! knew when the running operation began, 0 while none runs. The second counts beginnings, ends and
+//! quiescent points, and is odd while an operation runs outside of a quiescent section. Two parties
+//! read them:
+//!
+//! - A **reclaimer** (`reclaim.rs`) tells each node an epoch and gets the smallest epoch in which a
+//!   running operation began ([`Epochs::adopt`]; over the network [`ask_epoch`]). Memory that was
+//!   retired before that epoch is free.
+//! - The **membership agent** takes a [`Drain`] of the operations that run now, and waits until
+//!   each has ended or has passed a quiescent point. A quiescent point means: the operation holds
+//!   no lock, and nothing that it has read of a table will count any more. It says nothing about
+//!   memory that the operation may still read.
+//!
+//! Invariants. Entering is one store of the known epoch and one sequentially consistent barrier;
+//! the scan has the same barrier between learning the epoch and reading the slots. So either the
+//! scan sees the slot, or the operation's first READ comes after the scan. The known epoch only
+//! grows, and a slot never holds an epoch above it: an older one than needed delays reclamation,
+//! and harms nothing. The scan holds a lock that entering never takes.
+//!
+//! A dropped future leaves through its guard, a dropped handle deregisters its slot. The slots of a
+//! node that dies are not asked any more once its access is revoked.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -18,10 +37,11 @@ pub(crate) const FIRST_EPOCH: u64 = 1;
 /// A slot on a line of its own: clients of one node enter without disturbing each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Slot(AtomicU64, AtomicU64);
+struct EpochSlot(AtomicU64, AtomicU64);
 
-impl Slot {
-    /// The second word counts beginnings and ends of operations, and moments at which one holds nothing: odd while one runs.
+impl EpochSlot {
+    /// The second word counts beginnings and ends of operations, and quiescent points: odd while
+    /// one runs.
     fn count(&self, by: u64) {
         // Written by one client only.
         self.1.store(self.1.load(Ordering::Relaxed) + by, Ordering::SeqCst);
@@ -30,10 +50,10 @@ impl Slot {
 
 /// Operations that ran at some moment.
 #[derive(Debug, Default)]
-pub(crate) struct Drain(Vec<(Arc<Slot>, u64)>);
+pub(crate) struct Drain(Vec<(Arc<EpochSlot>, u64)>);
 
 impl Drain {
-    /// Whether all of them have ended, or have come to a moment at which they hold nothing.
+    /// Whether each of them has ended, or has passed a quiescent point.
     pub(crate) fn is_over(&mut self) -> bool {
         self.0.retain(|(slot, then)| slot.1.load(Ordering::SeqCst) == *then);
         self.0.is_empty()
@@ -44,7 +64,7 @@ impl Drain {
 #[derive(Debug)]
 pub(crate) struct Epochs {
     known: AtomicU64,
-    slots: Mutex<Vec<Arc<Slot>>>,
+    slots: Mutex<Vec<Arc<EpochSlot>>>,
 }
 
 impl Epochs {
@@ -53,16 +73,17 @@ impl Epochs {
     }
 
     pub(crate) fn register(self: &Arc<Self>) -> EpochHandle {
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(EpochSlot::default());
         locked(&self.slots).push(slot.clone());
         EpochHandle { slot, epochs: self.clone() }
     }
 
-    /// Learns an epoch, then looks at what runs: the smallest epoch in which a running operation began, `u64::MAX` when none
-    /// runs.
+    /// Learns an epoch, then looks at what runs: the smallest epoch in which a running operation
+    /// began, `u64::MAX` when none runs.
     pub(crate) fn adopt(&self, epoch: u64) -> u64 {
         self.known.fetch_max(epoch, Ordering::SeqCst);
-        // Pairs with the fence of `enter`: either this scan sees the slot, or the operation's first READ comes after the scan.
+        // Pairs with the barrier of `enter`: either this scan sees the slot, or the operation's
+        // first READ comes after the scan.
         fence(Ordering::SeqCst);
         let slots = locked(&self.slots);
         let running = slots.iter().map(|s| s.0.load(Ordering::SeqCst)).filter(|e| *e != 0);
@@ -82,7 +103,7 @@ impl Epochs {
     }
 }
 
-/// Answers reclaimers of other nodes. Holds no fabric: a service that did would keep its own host alive.
+/// Answers reclaimers of other nodes. Holds no fabric: that would keep its own host alive.
 pub(crate) struct EpochService(pub(crate) Arc<Epochs>);
 
 impl RpcHandler for EpochService {
@@ -104,15 +125,17 @@ pub(crate) async fn ask_epoch(ep: &Endpoint, node: NodeId, epoch: u64) -> Result
     }
 }
 
-/// One client's announcement of its running operation; a client runs one at a time. Dropped, it is deregistered.
+/// One client's announcement of its running operation; a client runs one at a time. Dropped, it is
+/// deregistered.
 #[derive(Debug)]
 pub struct EpochHandle {
-    slot: Arc<Slot>,
+    slot: Arc<EpochSlot>,
     epochs: Arc<Epochs>,
 }
 
 impl EpochHandle {
-    /// An operation begins: nothing that is reachable from now on is reused before [`EpochHandle::leave`].
+    /// An operation begins: nothing that is reachable from now on is reused before
+    /// [`EpochHandle::leave`].
     pub fn enter(&self) {
         let known = self.epochs.known.load(Ordering::SeqCst);
         let running = self.slot.0.load(Ordering::Relaxed) != 0;
@@ -122,7 +145,7 @@ impl EpochHandle {
         fence(Ordering::SeqCst);
     }
 
-    /// A client's endpoint may bring the announcement near before the client goes on.
+    /// Lets the client's endpoint prefetch the announcement before the client goes on.
     pub fn used_by(&self, ep: &Endpoint) {
         ep.uses(self);
         ep.uses(&*self.slot);
@@ -136,25 +159,28 @@ impl EpochHandle {
         }
     }
 
-    /// The running operation holds no lock now, and nothing that it has read of a table will count any more: tables may move.
-    pub fn pass(&self) {
+    /// A quiescent point: the running operation holds no lock, and nothing that it has read of a
+    /// table will count any more. Tables may move.
+    pub fn quiescent_point(&self) {
         if self.slot.0.load(Ordering::Relaxed) != 0 {
             self.slot.count(2);
         }
     }
 
-    /// The running operation waits for another of its node, holding no lock and nothing that it has read of a table: until the guard
-    /// is dropped it does not stand in the way of tables that move. What it waits for may itself wait for that.
-    pub fn rest(&self) -> Rest {
+    /// A quiescent section: the running operation waits for another of its node, holding no lock
+    /// and nothing that it has read of a table. Until the guard is dropped it does not hold back
+    /// tables that move. The awaited operation may itself wait for such a move.
+    pub fn quiescent_section(&self) -> QuiescentSection {
         let running = self.is_entered();
         if running {
             self.slot.count(1);
         }
-        Rest(running.then(|| self.slot.clone()))
+        QuiescentSection(running.then(|| self.slot.clone()))
     }
 
-    /// A long operation goes on from here holding only what it reads again after this call: as leaving and entering, without a
-    /// moment in between. A scan that keeps one leaf while it reads the next must not call it in between.
+    /// A long operation goes on from here holding only what it reads again after this call: as
+    /// leaving and entering at once. A scan that keeps one leaf while it reads the next must not
+    /// call it in between.
     pub fn renew(&self) {
         self.enter();
     }
@@ -177,11 +203,11 @@ impl Drop for EpochHandle {
     }
 }
 
-/// See [`EpochHandle::rest`].
+/// See [`EpochHandle::quiescent_section`].
 #[derive(Debug)]
-pub struct Rest(Option<Arc<Slot>>);
+pub struct QuiescentSection(Option<Arc<EpochSlot>>);
 
-impl Drop for Rest {
+impl Drop for QuiescentSection {
     fn drop(&mut self) {
         if let Some(slot) = &self.0 {
             slot.count(1);
@@ -243,7 +269,7 @@ mod tests {
         a.leave();
         a.enter();
         assert!(!d.is_over());
-        b.pass();
+        b.quiescent_point();
         assert!(d.is_over() && !e.drain().is_over());
     }
 }

@@ -1,5 +1,10 @@
-//! Free space for blocks of one memory node: extents by address, merged with their neighbours inside a chunk, and by length.
-//! Blocks hold no lock words, so their memory is cut anew without further ado.
+//! Free space for blocks of one memory node: extents by address, merged with their neighbours
+//! inside a chunk, and by length. Blocks hold no lock words, so their memory is cut anew without
+//! further ado.
+//!
+//! Invariants: extents do not overlap, no extent crosses a chunk border (so a chunk that is free as
+//! a whole is one extent of its length), and both orders hold the same extents. An allocation takes
+//! the shortest extent that fits, lowest address first; what is left of it stays behind it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,8 +39,8 @@ impl Extents {
         Some(offset)
     }
 
-    /// Adds free space; false (and nothing changes) when part of it is free already. `chunk0` and `chunk_bytes` say where merging
-    /// stops.
+    /// Adds free space; false (and nothing changes) when part of it is free already. `chunk0` and
+    /// `chunk_bytes` say where merging stops.
     pub(crate) fn put(
         &mut self,
         mut offset: u64,

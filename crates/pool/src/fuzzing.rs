@@ -1,5 +1,6 @@
-//! What fuzz targets and property tests feed with hostile bytes: the records in the heads of regions, and the charter. Each entry takes
-//! any bytes, and what it accepts it writes as it was read.
+//! Entries for fuzz targets and property tests, which feed hostile bytes: the records in the heads
+//! of regions, and the pool config. Each entry takes any bytes, and encodes what it accepts to the
+//! same bytes.
 
 use dmtree_fabric::NodeId;
 
@@ -44,7 +45,7 @@ fn records(data: &[u8]) {
     look_at_slot(data);
 }
 
-/// The options of a pool, as its first memory node tells them.
+/// The options of a pool, as its first memory node sends them.
 pub fn pool_config(data: &[u8]) {
     let mut sealed = data.to_vec();
     if sealed.len() >= 4 {
@@ -58,7 +59,7 @@ pub fn pool_config(data: &[u8]) {
     }
 }
 
-/// Bytes that make a beginning for `heads` and `pool_config`.
+/// Seed inputs for `heads` and `pool_config`.
 pub fn seeds() -> Vec<Vec<u8>> {
     let layout = NodeLayout::new(NodeId::memory(0), 1 << 26, 1 << 20);
     let owner = dmtree_fabric::Member { node: NodeId::compute(3), incarnation: 2 };

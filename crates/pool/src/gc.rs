@@ -1,20 +1,40 @@
-//! Finding memory that nobody holds: what dead nodes held, what dropped operations had taken, chunks whose grant was never heard of.
+//! Garbage collection (GC) of memory that no node holds: what dead nodes held, what dropped
+//! operations had taken, chunks with a grant that never arrived. A mark phase that runs while all
+//! clients work.
 //!
-//! At any time a piece of memory is *reachable* in the index, *listed* by a living node (free, fresh, in stock, in quarantine, or kept
-//! unlinked for later), *in the hands* of a running operation, or lost. A census tells them apart while all of that changes:
+//! At any time a piece of memory is *reachable* in the index, *listed* by a living node (free,
+//! fresh, cached, on the limbo list, or kept unlinked for later), *in the hands* of a running
+//! operation, or lost. A collection tells them apart:
 //!
-//! 1. It reads what was ever handed out: chunk records, marks of table partitions. What is handed out later is none of its business.
-//! 2. Every living node opens a *window* (`notes.rs`): from now on it notes whatever crosses its lists, in either direction.
-//! 3. A barrier: every operation that ran then has ended. So whatever is in somebody's hands from now on has been noted, or will be
-//!    before the operation ends.
-//! 4. The index *marks* what is reachable, by cursors: what it misses because it moves was granted, or retired, since the window opened.
-//! 5. A second barrier ends the operations that were in the middle of unlinking something. Then every node says what it has noted and
-//!    what it lists: what is neither marked, nor noted, nor listed, is lost. Nobody living can get hold of it any more, except by
-//!    taking a dead node's lock over; so the index does that first where there is one, and
-//! 6. after a third barrier what was noted meanwhile is left out. The rest is retired: readers with old addresses may still look at it.
+//! 1. It reads what was ever handed out: chunk records, high-water marks of table partitions. Later
+//!    grants do not count.
+//! 2. Every living node opens a *window* (`gc_log.rs`): from now on it logs whatever crosses its
+//!    lists, in either direction.
+//! 3. A barrier: every operation that ran then has ended. So whatever is in the hands of an
+//!    operation from now on has been logged, or will be before the operation ends.
+//! 4. The index *marks* what is reachable, by cursors. What a cursor misses because it moves was
+//!    granted, or retired, since the windows opened.
+//! 5. A second barrier ends the operations that were unlinking something. Then every node reports
+//!    its log and its lists. What is neither marked, nor logged, nor listed is lost. No living node
+//!    can get hold of it any more, except by taking over a lock of a dead node; so the index
+//!    recovers those locks first.
+//! 6. After a third barrier, what was logged meanwhile is left out. The rest is retired like
+//!    anything unlinked: readers with old addresses may still look at it.
 //!
-//! A node that joins has no window, and takes only what is handed out later; should it retire something, it is asked, has no window, and
-//! the census fails. So it does when a node dies. Both may be repeated: a census changes nothing before its last step.
+//! A barrier is an addition to the global epoch, after which every member reports a later epoch for
+//! its oldest running operation, as for reclamation (`reclaim.rs`).
+//!
+//! A node that joins has no window, and takes only later grants. Should it retire something, it is
+//! asked, has no window, and the collection fails. It fails as well when a member dies, and does
+//! not begin while a memory node is away: what that node holds may be the only way to memory of
+//! others. Every failure is harmless, and the collection may be repeated: it changes nothing before
+//! its last step. A collector that crashes leaves windows open; each is replaced by the next
+//! collection after 250 ms, or closes itself when its log is too long.
+//!
+//! Two invariants make the result sound. Nothing is both lost and held: memory crosses a list only
+//! under the window's log, or belongs to an operation for which the barriers wait. And a lost
+//! object comes back with a generation above any that may have been written there, so no stale
+//! compare-and-swap can succeed on its next grant.
 
 use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, ShadowState};
 
@@ -27,13 +47,13 @@ use crate::layout::{ANY_INDEX, ChunkUse, EPOCH_WORD, first_node};
 use crate::membership_agent::not_now;
 use crate::node::PoolNode;
 use crate::ranges::Ranges;
-use crate::reassign::Seen;
+use crate::reassign::DirectoryEntry;
 use crate::reclaim::Retired;
 
-/// How long a census that is wanted by itself waits for another one, ns.
+/// How long a collection that must run waits for another one, ns.
 const AWAITED_NS: u64 = 4 * WINDOW_HELD_NS;
 
-/// Sets of spans.
+/// Spans that are held: marked, logged or listed.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
     /// Bytes of memory nodes, by packed address.
@@ -72,41 +92,42 @@ impl Held {
     }
 }
 
-/// A run of chunks that an index had got before the census began.
+/// A run of chunks that was granted to an index before the collection began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     node: NodeId,
     offset: u64,
     chunks: u32,
-    /// Nothing for blocks.
+    /// `None` for blocks.
     arena: Option<ArenaKey>,
 }
 
-/// A census under way.
+/// A garbage collection under way.
 #[derive(Debug)]
 pub struct Gc {
     number: u64,
-    /// The barrier that is waited for.
+    /// The epoch of the last barrier.
     stamp: u64,
-    /// When the windows were opened, or held longer.
+    /// When the windows were opened or last held.
     held_at: Nanos,
     index: u32,
-    /// Those that had come to their ends when it began.
+    /// Deaths that were complete when it began.
     deaths: u64,
     members: Vec<Member>,
     runs: Vec<Run>,
-    /// Partitions and their lines; without those in which other indexes may have cells.
+    /// Partitions and their high-water marks, except those in which other indexes may have cells.
     lines: Vec<(u16, u64)>,
 }
 
-/// What nobody holds.
+/// Memory that no node holds.
 #[derive(Clone, Debug, Default)]
 pub struct Lost {
     /// Objects.
     pub objects: Vec<(ArenaKey, GlobalAddr)>,
     /// Space for blocks: address, bytes.
     pub space: Vec<(GlobalAddr, u64)>,
-    /// Table cells, each named as one of a single line; two lost lines in a row may have been one cell.
+    /// Table cells, each named as one of a single line; two lost lines in a row may have been one
+    /// cell.
     pub lines: Vec<TableId>,
 }
 
@@ -121,15 +142,15 @@ impl PoolNode {
     /// Steps 1 and 2. The caller runs no operation, here and in [`PoolNode::is_past`].
     ///
     /// # Errors
-    /// `Busy` while a death, a move or another census is under way; those of the fabric.
+    /// `Busy` while a death, a move or another collection is under way; those of the fabric.
     pub async fn begin_gc(&self, ep: &Endpoint, index: u32) -> Result<Gc> {
         if !self.is_settled() {
             return Err(not_now("a death or a move is under way".to_owned()));
         }
         if self.has_window(ep.now()) {
-            return Err(not_now("another census is under way".to_owned()));
+            return Err(not_now("another garbage collection is under way".to_owned()));
         }
-        // What a memory node that is away holds may be the way to what others hold.
+        // Memory on a node that is away may be the only way to memory of the others.
         self.view.check_memory().map_err(|e| not_now(e.to_string()))?;
         let (deaths, members) = (self.deaths(), self.windows()?);
         let before = self.runs_of(ep, index).await?;
@@ -144,21 +165,21 @@ impl PoolNode {
         match begun {
             Ok(()) => Ok(gc),
             Err(e) => {
-                // Windows that stay open would refuse others for a while.
+                // Windows that stay open would refuse other collections for a while.
                 self.end_gc(ep, gc).await;
                 Err(e)
             }
         }
     }
 
-    /// As [`PoolNode::begin_gc`], once another census has ended, or has given no sign of itself
+    /// As [`PoolNode::begin_gc`], once another collection has ended, or has not held its windows
     /// for a while.
     ///
     /// # Errors
     /// As [`PoolNode::begin_gc`].
     pub async fn next_gc(&self, ep: &Endpoint, index: u32) -> Result<Gc> {
         let until = ep.now().saturating_add(AWAITED_NS);
-        let mut pause = ep.backoff("another census", first_node(EPOCH_WORD));
+        let mut pause = ep.backoff("another garbage collection", first_node(EPOCH_WORD));
         loop {
             ep.renew_deadline();
             match self.begin_gc(ep, index).await {
@@ -168,21 +189,26 @@ impl PoolNode {
         }
     }
 
-    async fn open_windows(&self, ep: &Endpoint, gc: &mut Gc, seen: &[Seen]) -> Result<()> {
+    async fn open_windows(
+        &self,
+        ep: &Endpoint,
+        gc: &mut Gc,
+        seen: &[DirectoryEntry],
+    ) -> Result<()> {
         for m in &gc.members {
             match m.node == self.cn {
                 true => self.open_window(gc.number, ep.now())?,
                 false => ask_open(ep, m.node, gc.number).await?,
             }
         }
-        // A run that was given back before a window was open has not been noted: it is nobody's here.
+        // A run that was returned before a window opened was not logged: it does not count.
         let index = gc.index;
         let runs = self.runs_of(ep, index).await?;
         gc.runs.retain(|r| runs.contains(r));
-        // An index that took a cell before the windows were open is in the catalog by now.
+        // An index that took a cell before the windows opened is in the catalog by now.
         let alone = self.list_indexes(ep).await?.iter().all(|e| e.id == index);
-        let mark = |s: &Seen| (s.partition.number, s.partition.lines);
-        let counts = |s: &&Seen| match s.partition.index {
+        let mark = |s: &DirectoryEntry| (s.partition.number, s.partition.lines);
+        let counts = |s: &&DirectoryEntry| match s.partition.index {
             ANY_INDEX => alone,
             owner => owner == index,
         };
@@ -190,17 +216,17 @@ impl PoolNode {
         self.raise_barrier(ep, gc).await
     }
 
-    /// A sign of a census that goes on: other censuses wait for it. Costs nothing most of the time.
+    /// Holds the windows of a collection that goes on: others wait for it. Free most of the time.
     ///
     /// # Errors
-    /// `Busy` when another census has taken its place; those of the fabric.
+    /// `Busy` when another collection has taken its place; those of the fabric.
     pub async fn hold_gc(&self, ep: &Endpoint, gc: &mut Gc) -> Result<()> {
         let now = ep.now();
         if now.saturating_sub(gc.held_at) < WINDOW_HELD_NS / 4 {
             return Ok(());
         }
         gc.held_at = now;
-        // The first member decides between censuses.
+        // The first member decides between collections.
         match gc.members.first() {
             Some(m) if m.node == self.cn => self.hold_window(gc.number, now),
             Some(m) => ask_hold(ep, m.node, gc.number).await,
@@ -208,12 +234,12 @@ impl PoolNode {
         }
     }
 
-    /// Who runs operations, or may.
+    /// The members that run operations, or may.
     fn windows(&self) -> Result<Vec<Member>> {
         let all = self.fabric.members()?.into_iter();
-        let generation =
+        let member =
             |node| Member { node, incarnation: self.fabric.incarnation(node).unwrap_or(0) };
-        Ok(all.map(generation).filter(|m| !self.view.is_revoked(*m)).collect())
+        Ok(all.map(member).filter(|m| !self.view.is_revoked(*m)).collect())
     }
 
     async fn runs_of(&self, ep: &Endpoint, index: u32) -> Result<Vec<Run>> {
@@ -224,7 +250,7 @@ impl PoolNode {
                 let Some(r) = r.filter(|r| r.index == index && r.run > 0) else { continue };
                 let key = ArenaKey { index, kind: r.kind, object_bytes: r.object_bytes };
                 let arena = match r.used_for {
-                    // What a bump allocator has cut lives as long as the index.
+                    // Memory of a bump allocator stays allocated as long as the index exists.
                     ChunkUse::Arena if u64::from(r.object_bytes) < LINE => continue,
                     ChunkUse::Arena => Some(key),
                     ChunkUse::Blocks => None,
@@ -249,7 +275,7 @@ impl PoolNode {
     /// Whether every operation that ran when the last barrier was raised has ended.
     ///
     /// # Errors
-    /// `Busy` when somebody has joined or died since the census began; those of the fabric.
+    /// `Busy` when a node has joined or died since the collection began; those of the fabric.
     pub async fn is_past(&self, ep: &Endpoint, gc: &Gc) -> Result<bool> {
         self.check_gc(gc)?;
         Ok(self.oldest_running(ep, gc.stamp).await? >= gc.stamp)
@@ -258,33 +284,36 @@ impl PoolNode {
     fn check_gc(&self, gc: &Gc) -> Result<()> {
         match self.is_settled() && self.windows()? == gc.members {
             true => Ok(()),
-            false => Err(not_now("somebody has joined or died during a census".to_owned())),
+            false => {
+                Err(not_now("a node has joined or died during a garbage collection".to_owned()))
+            }
         }
     }
 
-    /// What the nodes have noted since the census began, or what lies on their lists, or both.
+    /// What the nodes have logged since the collection began, or what lies on their lists, or both.
     ///
     /// # Errors
     /// As [`PoolNode::is_past`].
     pub async fn collect(&self, ep: &Endpoint, gc: &Gc, what: Told) -> Result<Held> {
-        let gone = |m: &Member| not_now(format!("{m} knows nothing of a census"));
+        let gone = |m: &Member| not_now(format!("{m} has no window of this garbage collection"));
         let mut held = Held::default();
         for m in &gc.members {
             ep.renew_deadline();
             let spans = match m.node == self.cn {
-                true => self.look_through(gc.number, what),
+                true => self.report(gc.number, what),
                 false => ask_collect(ep, m.node, gc.number, what).await?,
             };
             spans.ok_or_else(|| gone(m))?.into_iter().for_each(|s| held.add(s));
         }
-        // What comes or goes there is noted by the node that leaves or takes it.
+        // The node that deposits or takes a piece logs it.
         for layout in self.shape.memory.iter().filter(|_| what != Told::GcLog) {
             ep.renew_deadline();
             let spans = ask_list(ep, layout.node, gc.number).await?;
             spans.into_iter().for_each(|s| held.add(s));
         }
         if what != Told::GcLog {
-            // Deposits that have made a whole chunk are the memory node's. (A node to which it was granted since has noted that.)
+            // Deposits that have made a whole chunk belong to the memory node again. (A node to
+            // which the chunk was granted since has logged that.)
             let now = self.runs_of(ep, gc.index).await?;
             for r in gc.runs.iter().filter(|r| !now.contains(r)) {
                 let bytes = u64::from(r.chunks) * self.shape.chunk_bytes;
@@ -334,19 +363,21 @@ impl PoolNode {
         lost
     }
 
-    /// What was free on a dead node's list is free no more: whoever takes it may have to write there first.
+    /// What was free on a dead node's list is not free memory to a sanitizer any more: its next
+    /// user may have to write there before it is granted.
     fn adopt(&self, lost: &Lost) {
         let objects = lost.objects.iter().map(|(key, at)| (*at, u64::from(key.object_bytes)));
         let all = objects.chain(lost.space.iter().copied());
-        all.for_each(|(at, bytes)| self.tell(at, bytes, ShadowState::Plain));
+        all.for_each(|(at, bytes)| self.allocation_event(at, bytes, ShadowState::Plain));
     }
 
-    /// Whether a lost object is of any use: an address whose lives are used up is not.
+    /// Whether the generations of a lost object are used up: its address is of no use then.
     pub fn is_worn_out(&self, key: ArenaKey, generation: u16) -> bool {
-        !self.arena(key).has_lives_left(generation)
+        !self.arena(key).has_generations_left(generation)
     }
 
-    /// Takes a lost object: the largest life that it may have had; 0 when it was never written.
+    /// Takes a lost object, with the largest generation that it may have had; 0 when it was never
+    /// written.
     pub fn retire_lost(&self, key: ArenaKey, g: Grant) {
         self.retire(&self.arena(key), g);
     }
@@ -357,12 +388,13 @@ impl PoolNode {
         self.limbo_list.push(Retired::Space(gc.index, at, bytes), bytes);
     }
 
-    /// Whether nodes have died, or left, since the last census of an index, given its root word: they may have held memory of it.
+    /// Whether nodes have died, or left, since the last collection of an index, given its root
+    /// word: they may have held memory of it.
     ///
     /// # Errors
     /// Those of the fabric.
     pub async fn has_uncounted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<bool> {
-        // No census can be made while a memory node is away.
+        // No collection can run while a memory node is away.
         let may = self.view.check_memory().is_ok();
         Ok(may && self.counted_deaths(ep, root).await? < self.deaths())
     }
@@ -375,7 +407,8 @@ impl PoolNode {
         ep.cas(counted_word(root), 0, 0).await
     }
 
-    /// The census of an index has come to its end: what those held who were dead when it began has been found.
+    /// Records that the collection of an index is complete: it has found what the nodes held that
+    /// were dead when it began.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -392,8 +425,8 @@ impl PoolNode {
         Ok(())
     }
 
-    /// The census is over, whatever it came to. A window that stays open because its node did not hear of this is closed by the next
-    /// census, or when it is too large.
+    /// Ends the collection, whatever its result. A window that stays open because its node was not
+    /// reached is replaced by the next collection, or closes itself when its log is too long.
     pub async fn end_gc(&self, ep: &Endpoint, gc: Gc) {
         for m in &gc.members {
             if m.node == self.cn {
@@ -410,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_hold_is_told() {
+    fn spans_with_two_holders_are_reported() {
         let (mut a, mut b) = (Held::default(), Held::default());
         a.add(Span::Bytes(1024, 64));
         a.add(Span::lines(1, 10, 2));

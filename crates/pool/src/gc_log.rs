@@ -1,8 +1,30 @@
-//! What a node tells a census of memory (`census.rs`): what it holds, and what it has granted or taken back since the census began.
+//! The log that a compute node keeps for garbage collection (`gc.rs`): what it holds, and what it
+//! has granted or taken back since the collection began.
 //!
-//! Whatever crosses a node's lists, in either direction, is noted while a window is open. An operation that begins after the window
-//! was opened notes all that it takes and gives back: both sides have a sequentially consistent fence between the announcement of an
-//! operation and the look at the flag, as in `epoch.rs`.
+//! While a *window* is open, every span that crosses one of the node's lists, in either direction,
+//! is appended to the log. The calls of a collector, all answered by [`GcLogService`]: *open*
+//! (number), *hold*, *collect* (log, lists or both, page by page), *close*. The same service
+//! answers *lend* of nodes that have no room (`lend.rs`).
+//!
+//! Invariants.
+//!
+//! - An operation that begins after the window opened logs all that it takes and gives back. Both
+//!   sides have a sequentially consistent barrier between the announcement of an operation and the
+//!   look at the flag, as in `epoch.rs`. The barriers of the collection wait for the operations
+//!   that began before.
+//! - A span is logged *before* it leaves a list, and the lists are reported before the log. So what
+//!   moves from one list to another during the report shows up in the log at the latest.
+//! - *Pending* spans are neither in use nor free: the index retires them later, or they are on
+//!   their way to a memory node. They count as listed from [`GcLog::pend`] to [`GcLog::unpend`],
+//!   and both ends are logged.
+//! - One window at a time. Windows are opened at all members in the same order, so the first member
+//!   decides between two collections that begin at once. A window that was held within 250 ms
+//!   refuses another collection.
+//!
+//! Crashes. A collector that dies leaves its window open: the next collection replaces it when it
+//! was not held for 250 ms, or it closes itself after 2^20 entries. A window that is gone stays
+//! gone, because its log is lost: the collector that asks for it again fails and begins anew. A
+//! node that restarts has no window, so the collection fails as it must.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,15 +50,15 @@ const LEND: u8 = 4;
 const HOLD: u8 = 5;
 /// Spans of one reply.
 pub(crate) const PAGE: usize = 3000;
-/// A window that nobody closes is closed after so many notes: its census is dead.
+/// A window closes itself after so many entries: its collector is dead.
 const MAX_GC_LOG: usize = 1 << 20;
 
-/// What a census asks a node for.
+/// The part of a report that a collector asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// What lies on its lists.
+    /// The spans on its lists.
     Lists,
-    /// What it has granted or taken back since the census began.
+    /// The spans that it has granted or taken back since the collection began.
     GcLog,
     /// Both.
     All,
@@ -100,40 +122,41 @@ impl Span {
     }
 }
 
-/// Time for which an open window refuses another census, after the last sign of its own, ns. The
-/// window of a census that has died without a word is replaced after this time.
+/// Time for which an open window refuses another collection, after it was last held, ns. The
+/// window of a dead collector is replaced after this time.
 pub(crate) const WINDOW_HELD_NS: u64 = 250_000_000;
 
 #[derive(Debug)]
 struct Window {
     number: u64,
-    /// Until when no other census may take its place, by this node's clock.
+    /// Until when no other collection may take its place, by this node's clock.
     held_until_ns: Nanos,
     gc_log: Vec<Span>,
-    /// What is being collected, page by page.
+    /// The report that is being read, page by page.
     list: Vec<Span>,
 }
 
-/// One node's notes.
+/// The log of one node.
 #[derive(Debug, Default)]
 pub(crate) struct GcLog {
     open: AtomicBool,
     window: Mutex<Option<Window>>,
-    /// What is neither in use nor on a list: the index will retire it later, or it is on its way to its memory node. By its beginning.
+    /// Spans that are neither in use nor on a list: the index will retire them later, or they are
+    /// on their way to a memory node. By the place of the first of each group.
     pending: Mutex<BTreeMap<u64, Vec<Span>>>,
 }
 
 impl GcLog {
-    /// A load and a branch while no census runs.
+    /// Appends a span if a window is open. A load and a branch while none is.
     #[inline]
     pub(crate) fn add(&self, span: impl FnOnce() -> Span) {
         if self.open.load(Ordering::Relaxed) {
-            self.write_down(span());
+            self.append(span());
         }
     }
 
     #[cold]
-    fn write_down(&self, span: Span) {
+    fn append(&self, span: Span) {
         let mut window = locked(&self.window);
         let Some(w) = window.as_mut() else { return };
         w.gc_log.push(span);
@@ -146,12 +169,12 @@ impl GcLog {
     /// Opens a window.
     ///
     /// Windows are opened at all members in the same order, so the first member decides between
-    /// two censuses that begin at once: one of them comes to its end. If the later replaced the
+    /// two collections that begin at once, and one of them completes. If the later replaced the
     /// earlier, nodes that all look for room could stop each other for ever.
     fn begin(&self, number: u64, now: Nanos) -> Result<()> {
         let mut window = locked(&self.window);
         if window.as_ref().is_some_and(|w| w.number >= number || w.held_until_ns > now) {
-            return Err(not_now("another census is under way".to_owned()));
+            return Err(not_now("another garbage collection is under way".to_owned()));
         }
         let held_until_ns = now.saturating_add(WINDOW_HELD_NS);
         *window = Some(Window { number, held_until_ns, gc_log: Vec::new(), list: Vec::new() });
@@ -159,12 +182,14 @@ impl GcLog {
         Ok(())
     }
 
-    /// The census that has this window goes on. A window that is gone stays gone: its notes are
-    /// lost, and what another census has found meanwhile must not be found again.
+    /// The collection that has this window goes on. A window that is gone stays gone: its log is
+    /// lost, and memory that another collection has found meanwhile must not be found again.
     fn hold(&self, number: u64, now: Nanos) -> Result<()> {
         match locked(&self.window).as_mut().filter(|w| w.number == number) {
             Some(w) => w.held_until_ns = now.saturating_add(WINDOW_HELD_NS),
-            None => return Err(not_now("another census has taken its place".to_owned())),
+            None => {
+                return Err(not_now("another garbage collection has taken its place".to_owned()));
+            }
         }
         Ok(())
     }
@@ -181,7 +206,7 @@ impl GcLog {
         }
     }
 
-    /// Keeps spans on this node's lists until [`GcLog::settle`].
+    /// Lists spans as pending until [`GcLog::unpend`].
     pub(crate) fn pend(&self, spans: &[Span]) {
         for s in spans {
             self.add(|| *s);
@@ -191,13 +216,13 @@ impl GcLog {
         }
     }
 
-    /// What begins there is retired now, or is a memory node's again.
-    pub(crate) fn settle(&self, at: GlobalAddr) {
-        self.settle_place(at.bits());
+    /// The spans pended there are retired now, or belong to a memory node again.
+    pub(crate) fn unpend(&self, at: GlobalAddr) {
+        self.unpend_place(at.bits());
     }
 
-    /// The same for what begins with a span of this [`Span::place`].
-    pub(crate) fn settle_place(&self, place: u64) {
+    /// The same for the group that begins at this [`Span::place`].
+    pub(crate) fn unpend_place(&self, place: u64) {
         let spans = locked(&self.pending).get(&place).cloned();
         spans.iter().flatten().for_each(|s| self.add(|| *s));
         locked(&self.pending).remove(&place);
@@ -209,8 +234,8 @@ impl GcLog {
 }
 
 impl PoolNode {
-    /// An object and its table were unlinked as far as this node's records go, and this node is to retire them some time later: until
-    /// then they are held by it.
+    /// An object and its table were unlinked, and this node is to retire them some time later:
+    /// until then it holds them.
     pub fn keep_for_later(&self, at: GlobalAddr, bytes: u64, table: Option<TableId>) {
         let object = Span::object(at, bytes);
         match table {
@@ -219,9 +244,9 @@ impl PoolNode {
         }
     }
 
-    /// What [`PoolNode::keep_for_later`] has named is about to be retired.
+    /// The spans of [`PoolNode::keep_for_later`] are about to be retired.
     pub fn kept_no_more(&self, at: GlobalAddr) {
-        self.gc_log.settle(at);
+        self.gc_log.unpend(at);
     }
 
     /// Opens this node's window.
@@ -233,7 +258,7 @@ impl PoolNode {
         self.gc_log.hold(number, now)
     }
 
-    /// Whether this node's window is open for a census that has given a sign of itself lately.
+    /// Whether this node's window is open for a collection that has held it lately.
     pub(crate) fn has_window(&self, now: Nanos) -> bool {
         self.gc_log.is_held(now)
     }
@@ -242,9 +267,10 @@ impl PoolNode {
         self.gc_log.end(number);
     }
 
-    /// Lists, or notes since the window was opened. `None` when there is no such window (any more).
-    pub(crate) fn look_through(&self, number: u64, what: Told) -> Option<Vec<Span>> {
-        // The lists first: what leaves them meanwhile is noted.
+    /// The lists, or the log since the window was opened, or both. `None` when there is no such
+    /// window (any more).
+    pub(crate) fn report(&self, number: u64, what: Told) -> Option<Vec<Span>> {
+        // The lists first: what leaves them meanwhile is logged.
         let mut all = if what == Told::GcLog { Vec::new() } else { self.listed() };
         let window = locked(&self.gc_log.window);
         let w = window.as_ref().filter(|w| w.number == number)?;
@@ -254,7 +280,8 @@ impl PoolNode {
         Some(all)
     }
 
-    /// All that lies on this node's lists. What moves from one to another meanwhile may be missed; it is noted.
+    /// All that lies on this node's lists. A span that moves from one to another meanwhile may be
+    /// missed here; it is logged.
     pub(crate) fn listed(&self) -> Vec<Span> {
         let mut out = self.limbo_list.spans();
         out.extend(self.gc_log.pending());
@@ -268,7 +295,7 @@ impl PoolNode {
 
     fn page(&self, number: u64, from: usize, what: Told) -> Vec<u8> {
         if from == 0 {
-            let Some(all) = self.look_through(number, what) else {
+            let Some(all) = self.report(number, what) else {
                 return u32::MAX.to_le_bytes().to_vec();
             };
             if let Some(w) = locked(&self.gc_log.window).as_mut() {
@@ -290,7 +317,8 @@ pub(crate) fn page_of(all: &[Span], from: usize) -> Vec<u8> {
     out
 }
 
-/// Answers a census, and nodes that have no room. Weak: a service that held its node would keep the node's fabric alive.
+/// Answers collectors, and nodes that have no room. Weak: a service that held its node would keep
+/// the node's fabric alive.
 pub(crate) struct GcLogService(pub(crate) Weak<PoolNode>);
 
 impl RpcHandler for GcLogService {
@@ -317,7 +345,9 @@ impl RpcHandler for GcLogService {
                     return Ok(node.page(number, f.u32()? as usize, what));
                 }
                 CLOSE => node.close_window(number),
-                other => return Err(Error::invalid(format!("notes have no call {other}"))),
+                other => {
+                    return Err(Error::invalid(format!("the log of a node has no call {other}")));
+                }
             }
             Ok(Vec::new())
         })
@@ -350,7 +380,7 @@ pub(crate) async fn ask_close(ep: &Endpoint, to: NodeId, number: u64) -> Result<
     ask(ep, to, CLOSE, number, &[]).await.map(|_| ())
 }
 
-/// What another node has noted, and holds; `None` when it knows of no such window.
+/// The log and lists of another node; `None` when it has no such window.
 pub(crate) async fn ask_collect(
     ep: &Endpoint,
     to: NodeId,
@@ -365,7 +395,7 @@ pub(crate) async fn ask_collect(
     .await
 }
 
-/// All pages of a list of another node; `None` when it knows of no such list.
+/// All pages of a report of another node; `None` when it has no such report.
 pub(crate) async fn all_pages(
     of: NodeId,
     page: impl AsyncFn(u32) -> Result<Vec<u8>>,
@@ -397,7 +427,7 @@ mod tests {
 
     use super::*;
 
-    fn noted(n: &GcLog) -> Option<Vec<Span>> {
+    fn logged(n: &GcLog) -> Option<Vec<Span>> {
         locked(&n.window).as_ref().map(|w| w.gc_log.clone())
     }
 
@@ -406,66 +436,66 @@ mod tests {
     }
 
     #[test]
-    fn a_window_gc_log_what_crosses_lists_while_it_is_open() {
+    fn an_open_window_logs_what_crosses_the_lists() {
         let n = GcLog::default();
-        n.add(|| unreachable!("nothing is made up while no window is open"));
+        n.add(|| unreachable!("no span is made while no window is open"));
         n.begin(7, 0).expect("the first");
         n.add(|| span(64));
         n.begin(6, 0).expect_err("an older one");
-        assert_eq!(noted(&n), Some(vec![span(64)]));
+        assert_eq!(logged(&n), Some(vec![span(64)]));
         n.end(6);
         n.add(|| span(128));
-        assert_eq!(noted(&n), Some(vec![span(64), span(128)]));
+        assert_eq!(logged(&n), Some(vec![span(64), span(128)]));
         n.end(7);
-        assert_eq!(noted(&n), None);
+        assert_eq!(logged(&n), None);
         n.add(|| unreachable!("closed"));
     }
 
     #[test]
-    fn a_window_refuses_other_censuses_while_its_own_gives_signs() {
+    fn a_held_window_refuses_other_collections() {
         let n = GcLog::default();
         n.begin(7, 0).expect("the first");
         n.add(|| span(64));
         let held = WINDOW_HELD_NS;
         assert_eq!(n.begin(8, held - 1).map_err(|e| e.kind()), Err(ErrorKind::Busy));
-        n.hold(7, held - 1).expect("a sign");
+        n.hold(7, held - 1).expect("held");
         n.begin(8, 2 * held - 2).expect_err("held longer");
-        assert_eq!(noted(&n), Some(vec![span(64)]));
-        n.begin(8, 2 * held).expect("the earlier has died");
-        assert_eq!(noted(&n), Some(Vec::new()), "the later begins anew");
+        assert_eq!(logged(&n), Some(vec![span(64)]));
+        n.begin(8, 2 * held).expect("the earlier is dead");
+        assert_eq!(logged(&n), Some(Vec::new()), "the later begins anew");
         n.begin(7, 4 * held).expect_err("its place is taken");
         n.end(7);
         assert!(n.is_held(2 * held));
         n.end(8);
-        n.hold(7, 2 * held).expect_err("its notes are lost");
-        assert_eq!(noted(&n), None);
+        n.hold(7, 2 * held).expect_err("its log is lost");
+        assert_eq!(logged(&n), None);
     }
 
     #[test]
-    fn a_window_that_nobody_closes_closes_itself() {
+    fn an_abandoned_window_closes_itself() {
         let n = GcLog::default();
         n.begin(1, 0).expect("the first");
         for i in 0..=MAX_GC_LOG as u64 {
             n.add(|| span(i * 64));
         }
-        assert_eq!(noted(&n), None);
+        assert_eq!(logged(&n), None);
         n.begin(2, 0).expect("none is open");
-        assert_eq!(noted(&n), Some(Vec::new()));
+        assert_eq!(logged(&n), Some(Vec::new()));
     }
 
     #[test]
-    fn what_is_kept_for_later_is_listed_and_noted_twice() {
+    fn deferred_retirement_is_listed_and_logged_twice() {
         let n = GcLog::default();
         let at = GlobalAddr::new(NodeId::memory(0), 4096);
         let (object, table) = (Span::object(at, 64), Span::lines(3, 5, 1));
         n.pend(&[object, table]);
         assert_eq!(n.pending(), [object, table]);
         n.begin(1, 0).expect("the first");
-        n.settle(at);
+        n.unpend(at);
         assert!(n.pending().is_empty());
-        assert_eq!(noted(&n), Some(vec![object, table]), "on its way to another list");
-        n.settle(at);
-        assert_eq!(noted(&n).map(|s| s.len()), Some(2), "it is there once");
+        assert_eq!(logged(&n), Some(vec![object, table]), "on its way to another list");
+        n.unpend(at);
+        assert_eq!(logged(&n).map(|s| s.len()), Some(2), "it is there once");
     }
 
     #[test]

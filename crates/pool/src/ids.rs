@@ -1,12 +1,13 @@
-//! Names of table cells and blocks, as they stand in remote memory. Any bits may come back from there: nothing here panics.
+//! Names of table cells and blocks, as they stand in remote memory. Any bits may come back from
+//! there: nothing here panics.
 
 use std::fmt;
 
 use dmtree_fabric::{GlobalAddr, MAX_BUF_BYTES, NodeId};
 
-/// Partitions of the table space whose homes are compute nodes: numbers 0 to 1023.
+/// Partitions of the table space that compute nodes own: numbers 0 to 1023.
 pub const COMPUTE_PARTITIONS: u16 = 1024;
-/// Partitions whose homes are memory nodes: the numbers behind those.
+/// Partitions that memory nodes own: the numbers behind those.
 pub const MEMORY_PARTITIONS: u16 = 64;
 /// All partitions.
 pub const PARTITIONS: u16 = COMPUTE_PARTITIONS + MEMORY_PARTITIONS;
@@ -18,7 +19,7 @@ pub(crate) const SEGMENTS: usize = 16;
 /// Lines of a partition that has grown to its end.
 const MAX_LINES: u64 = 16 * ((1 << SEGMENTS) - 1);
 
-/// Where a new table shall live.
+/// The side on which a new table is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableSide {
     /// On a compute node, spread over all of them.
@@ -27,7 +28,8 @@ pub enum TableSide {
     Memory,
 }
 
-/// Names a table cell wherever its partition lives: partition + 1 (12 bits) | lines - 1 (2 bits) | first line (34 bits).
+/// Names a table cell wherever its partition is: partition + 1 (12 bits) | lines - 1 (2 bits) |
+/// first line (34 bits).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TableId(u64);
 
@@ -93,7 +95,8 @@ impl TableId {
         self.0 & ((1 << Self::LINE_BITS) - 1)
     }
 
-    /// Partition, segment and byte offset in the segment; `None` for an id that can never have been granted.
+    /// Partition, segment and byte offset in the segment; `None` for an id that can never have been
+    /// granted.
     pub(crate) fn place(self) -> Option<(u16, usize, u64)> {
         let partition = self.partition()?;
         let (first, lines) = (self.first_line(), u64::from(self.lines()));

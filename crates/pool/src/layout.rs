@@ -1,5 +1,5 @@
-//! Byte maps: the head of a memory node, chunk owner records, the partition directory. All little endian; `DESIGN.md` has the
-//! tables.
+//! Byte maps: the head of a memory node, chunk owner records, the partition directory. All little
+//! endian; `DESIGN.md` has the tables.
 
 use dmtree_fabric::{Error, GlobalAddr, Member, NodeId, Result, Role};
 
@@ -18,7 +18,7 @@ pub(crate) const EPOCH_WORD: u64 = 128;
 /// Memory node 0: how many index ids were ever given.
 pub(crate) const INDEX_IDS_WORD: u64 = 192;
 /// Memory node 0: 1 + the index that has the on-chip memory of all memory nodes.
-pub(crate) const CHIPS_WORD: u64 = 256;
+pub(crate) const ON_CHIP_WORD: u64 = 256;
 /// Memory node 0: catalog slots; the other nodes' chunk records begin here.
 pub(crate) const CATALOG: u64 = 4096;
 /// Bytes of a catalog slot.
@@ -40,9 +40,9 @@ pub(crate) fn first_node(offset: u64) -> GlobalAddr {
     GlobalAddr::new(NodeId::memory(0), offset)
 }
 
-/// A compute node's region: words in which waiters for its locks say that they wait.
+/// A compute node's region: words in which waiters for its locks announce themselves.
 pub(crate) const WAIT_WORDS: u64 = 64;
-/// So many words belong together: what the waiters of different nodes for one lock say.
+/// Words of a group: the waiters of different nodes for one lock.
 pub(crate) const WAIT_GROUP_WORDS: u64 = 4;
 /// How many groups.
 pub(crate) const WAIT_GROUPS: u64 = 28;
@@ -130,18 +130,19 @@ impl NodeLayout {
     }
 }
 
-/// What a chunk is used for.
+/// The use of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChunkUse {
     /// Objects of one type-stable arena.
     Arena,
     /// Blocks of any size.
     Blocks,
-    /// Segments of table partitions homed at the memory node itself.
+    /// Segments of table partitions that the memory node itself owns.
     Tables,
 }
 
-/// Who owns a run of chunks, as the memory node records it before it hands the run out: what a sweep after a crash starts from.
+/// The owner of a run of chunks, as the memory node records it before it hands the run out: garbage
+/// collection starts from these records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRecord {
     /// What it is used for.
@@ -152,9 +153,9 @@ pub struct ChunkRecord {
     pub index: u32,
     /// Bytes of an object; 0 for other uses.
     pub object_bytes: u32,
-    /// Who got it.
+    /// The compute node that it was granted to.
     pub owner: NodeId,
-    /// In which life of that node.
+    /// The incarnation of that node.
     pub incarnation: u32,
     /// How many chunks the run has; 0 for those behind its first.
     pub run: u32,
@@ -204,13 +205,13 @@ impl ChunkRecord {
 pub(crate) struct Partition {
     pub(crate) number: u16,
     pub(crate) owner: Member,
-    /// How often the home has changed.
+    /// How often the owner has changed.
     pub(crate) moves: u32,
     /// Lines handed out: all cells lie below.
     pub(crate) lines: u64,
     /// Segments, packed addresses; 0 is not there yet.
     pub(crate) segments: [u64; SEGMENTS],
-    /// Whose cells it has: an index's number, [`NO_INDEX`] or [`ANY_INDEX`].
+    /// The index of its cells: an index's number, [`NO_INDEX`] or [`ANY_INDEX`].
     pub(crate) index: u32,
 }
 
@@ -260,8 +261,9 @@ impl Partition {
         out
     }
 
-    /// What a torn image still tells: its words are whole, each of the old image or of the new one. Number and home are one word;
-    /// either line count lies above every cell that was granted. The segments of a mix are worth nothing.
+    /// What a torn image still tells: its words are whole, each of the old image or of the new one.
+    /// Number and owner are one word; either line count lies above every cell that was granted. The
+    /// segments of a mix are worth nothing.
     pub(crate) fn remains(bytes: &[u8], number: u16) -> Self {
         let mut f = Fields(bytes);
         let mut fields = || -> Result<(u16, u32, u64)> {
@@ -271,16 +273,16 @@ impl Partition {
         let (node, incarnation, lines) = fields().unwrap_or_default();
         let owner = Member { node: NodeId::from_bits(node), incarnation };
         let mut f = Fields(bytes.get(MOVES_AT..).unwrap_or_default());
-        // Moves and index are one word: whose cells a torn record lists is the old answer or the
-        // new one, and cells are granted under the new one only. A partition whose lines were
-        // granted and that has no index is everybody's.
+        // Moves and index are one word: the index that a torn record names is the old one or the
+        // new one, and cells are granted under the new one only. A partition with granted
+        // lines and no index counts as any index's.
         let (moves, index) = (f.u32().unwrap_or_default(), f.u32().unwrap_or_default());
         let index = if index == NO_INDEX && lines > 0 { ANY_INDEX } else { index };
         let lines = lines.min(segment_start(SEGMENTS));
         Self { number, owner, moves, lines, segments: [0; SEGMENTS], index }
     }
 
-    /// `Ok(None)` while nobody has written it; `Err(())` for a torn or foreign image.
+    /// `Ok(None)` while it was never written; `Err(())` for a torn or foreign image.
     pub(crate) fn decode(bytes: &[u8], number: u16) -> Result<Option<Self>, ()> {
         if bytes.iter().all(|b| *b == 0) {
             return Ok(None);
@@ -308,7 +310,7 @@ impl Partition {
         Ok(Some(p))
     }
 
-    /// Whether every segment lies inside the home's region.
+    /// Whether every segment lies inside the owner's region.
     pub(crate) fn inside(&self, region_bytes: Option<u64>) -> bool {
         let Some(region) = region_bytes else { return false };
         self.segments[..self.grown()].iter().enumerate().all(|(j, s)| {

@@ -1,10 +1,32 @@
-//! Free memory goes from node to node: a node that leaves hands in what it has free, and a node that finds the pool full asks the
-//! others for what they have.
+//! Free memory goes from node to node. A node that leaves hands in what it has free; a node with a
+//! surplus of objects deposits it; a node that finds the pool full borrows from the others.
 //!
-//! Every free address is on one list: a node's, or that of a memory node's deposits. What leaves a list is noted before it is there no
-//! more, and what comes to one is noted too, for a census. While it is on its way it belongs to an operation ([`PoolNode::moving`]), and
-//! a deposit counts as listed until nothing of its call executes any more. What a call grants that ends without an answer is lost until
-//! a census.
+//! **Hand in** ([`PoolNode::hand_in`], before a node leaves): rounds of reclamation until the limbo
+//! list is empty or time is up, and then: take everything off the lists, list it as pending, send
+//! it in messages to the memory nodes that own the bytes (cells to memory node 0). **Surplus**
+//! ([`PoolNode::deposit_surplus`], after a round): the same for the objects of an arena beyond two
+//! chunks' worth, one message at a time. **Borrow** ([`PoolNode::borrow`], in a full pool): asks
+//! every living compute node in turn; the lender gives half of what it has free of the kind, else
+//! all its space for blocks, and what waits on its limbo list ([`PoolNode::lend`]). Retired items
+//! go to the limbo list of the borrower anew.
+//!
+//! Invariants.
+//!
+//! - *One list.* Every free address is on one list: a node's, or the deposits of a memory node. A
+//!   piece leaves a list before it is sent, and comes to a list after it has arrived.
+//! - *Logged.* Whatever leaves or comes to a list is logged for garbage collection before it is
+//!   gone, respectively as it comes. On its way it belongs to a running operation
+//!   ([`PoolNode::begin_transfer`]), for which the barriers of garbage collection wait, and a
+//!   deposit counts as pending until nothing of its call executes any more.
+//! - *Generations go with the address*: a free object carries the last generation that was granted
+//!   there.
+//! - *A loan of limbo items is sound*, because the borrower stamps them later than their unlinking;
+//!   the lender takes them out under the turn of its rounds, which stamp items by their number.
+//!
+//! Crashes and lost answers. A deposit with unknown effect stays pending here while this node
+//! lives, so it is never both listed as lost and used. One that had no effect goes back to the
+//! lists. What a memory node or a lender grants to a call that ends without an answer is lost until
+//! garbage collection finds it; so is what a dying node still held.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +36,7 @@ use crate::arena::Arena;
 use crate::chunks::{ask_deposit, ask_deposited};
 use crate::epoch::ask_epoch;
 use crate::gc_log::{GC_LOG_SERVICE, lend_request};
-use crate::node::{OnItsWay, PoolNode, Turn};
+use crate::node::{InTransit, PoolNode, Turn};
 use crate::pieces::{self, MAX_PIECES, Piece, Wanted};
 use crate::reclaim::Retired;
 use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
@@ -23,13 +45,13 @@ use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
 const MAX_ROUNDS: usize = 4;
 /// A node keeps free objects of so many chunks of an arena.
 const KEPT_CHUNKS: u64 = 2;
-/// So often a node that leaves looks whether operations still read what it has retired.
+/// How often a leaving node tries to reclaim what operations may still read.
 const MAX_DRAINS: usize = 100;
-/// Pause between two looks, ns.
+/// Pause between two of these rounds, ns.
 const DRAIN_PAUSE_NS: u64 = 5_000_000;
 
 impl PoolNode {
-    /// Takes a free piece that nobody else has on a list.
+    /// Takes a free piece that is on no other list.
     pub(crate) fn put_piece(&self, piece: Piece) {
         self.gc_log.add(|| piece.span());
         let fits = match piece {
@@ -55,27 +77,30 @@ impl PoolNode {
         }
     }
 
-    /// Hands in all that is free here, before this node leaves: what operations may still read, as soon as they have ended, and whole
-    /// chunks. What the memory nodes do not take, because this is cut short, is found by a census.
+    /// Hands in all that is free here, before this node leaves: retired memory as soon as the
+    /// operations that may read it have ended, and whole chunks. Garbage collection finds what a
+    /// hand-in that is cut short leaves.
     ///
     /// # Errors
     /// Those of the fabric.
     pub async fn hand_in(&self, ep: &Endpoint) -> Result<()> {
         for _ in 0..MAX_DRAINS {
-            // What the others ask of this node is done meanwhile, and its lease goes on.
+            // The agent goes on meanwhile: other nodes wait for its acknowledgements, and the lease
+            // must hold.
             if let Err(e) = self.keep(ep).await
                 && e.kind() == ErrorKind::Fenced
             {
                 return Err(e);
             }
-            // While a node is dying that may still read, nothing comes free: what is free already is handed in all the same.
+            // While a dying node may still read, no retired memory comes free. What is free already
+            // is handed in all the same.
             let reclaimed = self.reclaim_all(ep).await;
             if reclaimed.is_ok() && self.limbo_list.waiting().0 == 0 {
                 break;
             }
             ep.sleep(DRAIN_PAUSE_NS).await;
         }
-        let _moving = self.moving();
+        let _transfer = self.begin_transfer();
         loop {
             let pieces = self.take_free();
             if pieces.is_empty() {
@@ -85,7 +110,8 @@ impl PoolNode {
         }
     }
 
-    /// Leaves with the memory nodes what this node has free of an arena beyond a few chunks' worth: others would take new chunks.
+    /// Deposits what this node has free of an arena beyond a few chunks' worth: other nodes would
+    /// take new chunks for it.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -98,8 +124,8 @@ impl PoolNode {
         for arena in arenas {
             for (m, layout) in self.shape.memory.iter().enumerate() {
                 while arena.has_surplus(m, most(&arena)) {
-                    // A message at a time: should this be cut short, what was not sent is on its list still.
-                    let _moving = self.moving();
+                    // A message at a time: what a dropped future has not sent is still on its list.
+                    let _transfer = self.begin_transfer();
                     let mut pieces = Vec::new();
                     arena.take_surplus(m, most(&arena), &mut pieces);
                     self.pend(&pieces);
@@ -110,11 +136,10 @@ impl PoolNode {
         Ok(())
     }
 
-    /// Deposits pieces that are on their way already.
+    /// Deposits pieces that are pending already.
     async fn deposit_all(&self, ep: &Endpoint, pieces: &[Piece]) -> Result<()> {
         for (m, layout) in self.shape.memory.iter().enumerate() {
-            let here: Vec<_> =
-                pieces.iter().filter(|p| p.membership_agent() == m).copied().collect();
+            let here: Vec<_> = pieces.iter().filter(|p| p.holder() == m).copied().collect();
             for some in here.chunks(MAX_PIECES) {
                 ep.renew_deadline();
                 self.deposit(ep, layout.node, some).await?;
@@ -123,10 +148,10 @@ impl PoolNode {
         Ok(())
     }
 
-    /// Keeps pieces listed, in groups of one message each.
+    /// Lists pieces as pending, in groups of one message each.
     fn pend(&self, pieces: &[Piece]) {
         for m in 0..self.shape.memory.len() {
-            let here = pieces.iter().filter(|p| p.membership_agent() == m).map(Piece::span);
+            let here = pieces.iter().filter(|p| p.holder() == m).map(Piece::span);
             let here: Vec<_> = here.collect();
             here.chunks(MAX_PIECES).for_each(|some| self.gc_log.pend(some));
         }
@@ -134,18 +159,20 @@ impl PoolNode {
 
     async fn deposit(&self, ep: &Endpoint, to: NodeId, pieces: &[Piece]) -> Result<()> {
         let place = pieces[0].span().place();
-        let on_its_way = OnItsWay(ep, &self.gc_log, place);
+        let in_transit = InTransit(ep, &self.gc_log, place);
         let done = ask_deposit(ep, to, pieces).await;
         match done.as_ref().map_err(dmtree_fabric::Error::effect) {
-            // The call may be carried out later: they are nobody else's as long as this node lives.
-            Err(Effect::Unknown) => std::mem::forget(on_its_way),
+            // The call may be carried out later: the pieces stay pending for as long as this node
+            // lives.
+            Err(Effect::Unknown) => std::mem::forget(in_transit),
             Err(_) => pieces.iter().for_each(|p| self.put_piece(*p)),
             Ok(()) => {}
         }
         done
     }
 
-    /// Takes free pieces off the lists of this node, and keeps them listed as being on their way, in groups of one message each.
+    /// Takes free pieces off the lists of this node, and lists them as pending, in groups of one
+    /// message each.
     fn take_free(&self) -> Vec<Piece> {
         let mut out = Vec::new();
         let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
@@ -157,7 +184,8 @@ impl PoolNode {
         out
     }
 
-    /// What this node gives to another that has no room: half of what it has free, and what waits in its quarantine.
+    /// What this node lends to another that has no room: half of what it has free, and what waits
+    /// on its limbo list. The flag of a piece tells whether operations may still read it.
     pub(crate) fn lend(&self, wanted: Wanted) -> Vec<(Piece, bool)> {
         let mut free = Vec::new();
         match wanted {
@@ -168,11 +196,12 @@ impl PoolNode {
             }
         }
         if free.is_empty() && !matches!(wanted, Wanted::Cells(..)) {
-            // Space of one chunk that lies with several nodes: with one it is a chunk again, which may become anything.
+            // Space of one chunk may lie with several nodes: brought together it is a chunk again,
+            // which may become anything.
             let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
             spaces.iter().for_each(|s| s.take_free(1, 0, &mut free));
         }
-        // A message holds so many.
+        // A message holds no more.
         for piece in free.drain(free.len().min(MAX_PIECES)..) {
             self.put_piece(piece);
         }
@@ -191,18 +220,19 @@ impl PoolNode {
         out
     }
 
-    /// Asks the other nodes for free memory, as this one has none and no memory node has a chunk. True when some has come that may help
-    /// at once; what waits for operations is in this node's quarantine then.
+    /// Asks the other nodes for free memory, when this one has none and no memory node has a chunk.
+    /// True when some has come that may help at once; retired memory is on this node's limbo list
+    /// then.
     pub(crate) async fn borrow(&self, ep: &Endpoint, wanted: Wanted) -> bool {
         let mut came = false;
         let Ok(members) = self.fabric.members() else { return false };
         let is_peer = |n: &NodeId| *n != self.cn && self.view.is_worth_asking(*n);
         for peer in members.into_iter().filter(is_peer) {
             for _ in 0..MAX_ROUNDS {
-                let moving = self.moving();
+                let transfer = self.begin_transfer();
                 let request = lend_request(wanted);
                 let asked = call_within(ep, LONGEST_CALL_NS, peer, GC_LOG_SERVICE, &request);
-                // A peer that does not answer gives nothing.
+                // A peer that does not answer lends nothing.
                 let Ok(lent) = asked.await.and_then(|reply| pieces::decode(Fields(&reply))) else {
                     break;
                 };
@@ -216,7 +246,7 @@ impl PoolNode {
                         true => self.retire_piece(piece),
                     }
                 }
-                drop(moving);
+                drop(transfer);
                 if met {
                     return true;
                 }
@@ -228,7 +258,8 @@ impl PoolNode {
         came
     }
 
-    /// Whether a living node does not answer. It may have what this node lacks, which comes back when it answers, or is dead.
+    /// Whether a living node does not answer. It may hold memory that this node lacks, which comes
+    /// back when it answers, or after its death.
     pub async fn is_any_silent(&self, ep: &Endpoint) -> bool {
         let Ok(members) = self.fabric.members() else { return false };
         for peer in members.into_iter().filter(|n| *n != self.cn) {
@@ -242,27 +273,29 @@ impl PoolNode {
         false
     }
 
-    /// A node that has been silent for longer than this, ns, and lives, is cut off from this one: two leases.
+    /// A living node that has been silent for longer than this, ns, is cut off from this one: two
+    /// leases.
     pub fn longest_silence_ns(&self) -> u64 {
         self.lease_ns().saturating_mul(2)
     }
 
-    /// Takes over what another node has retired: it waits here as if it had been unlinked now.
+    /// Takes over an item that another node has retired: it waits here as if it had been unlinked
+    /// now.
     fn retire_piece(&self, piece: Piece) {
         self.gc_log.add(|| piece.span());
         let (item, bytes) = match piece {
             Piece::Object(key, g) => (Retired::Object(key, g), u64::from(key.object_bytes)),
             Piece::Space(index, at, bytes) => (Retired::Space(index, at, bytes), bytes),
             Piece::Cell(index, t) => (Retired::Table(index, t), u64::from(t.lines()) * 64),
-            // What was never granted is not retired.
+            // Fresh memory was never granted, so it is never retired.
             Piece::Fresh(..) => return self.put_piece(piece),
         };
         self.limbo_list.push(item, bytes);
     }
 
-    /// Takes table cells that earlier lives have left, if there are any of this size.
+    /// Takes deposited table cells of this size, if there are any.
     pub(crate) async fn take_left_cells(&self, ep: &Endpoint, index: u32, lines: u8) -> Result<()> {
-        let _moving = self.moving();
+        let _transfer = self.begin_transfer();
         let first = self.shape.memory[0].node;
         let cells = ask_deposited(ep, first, Wanted::Cells(index, lines)).await?;
         cells.into_iter().for_each(|c| self.put_piece(c));

@@ -1,30 +1,30 @@
 //! Memory of many nodes as one pool, for indexes that reach it with one-sided verbs.
 //!
-//! A memory node's region has a small head and chunks behind it. Chunks are handed out by a service of the node that owns them;
-//! a compute node cuts what it got into type-stable objects ([`Arena`]) or into blocks of any size ([`BlockPtr`]) without
-//! talking to anybody. Fingerprint-table cells live on *home* nodes and are named by a [`TableId`] that survives a move.
+//! A memory node's region has a small head and chunks behind it. Chunks are handed out by a service
+//! of the node that owns them; a compute node cuts what it got into type-stable objects ([`Arena`])
+//! or into blocks of any size ([`BlockPtr`]) without any verb. Fingerprint-table cells lie on
+//! *owner* nodes and are named by a [`TableId`] that survives a move.
 //!
-//! Memory is reused safely although readers cannot be seen: an object's *life* number grows with every grant of its address, and
-//! what was unlinked waits in quarantine until every operation that ran at that time has ended ([`PoolNode::retire`],
-//! [`PoolNode::reclaim`]). Whatever runs out ends in an [`ErrorKind::Full`](dmtree_fabric::ErrorKind::Full) that names the
-//! nodes; everything stays usable.
+//! Memory is reused safely although readers cannot be seen: an object's *generation* grows with
+//! every grant of its address, and what was unlinked waits on the limbo list until every operation
+//! that ran at that time has ended ([`PoolNode::retire`], [`PoolNode::reclaim`]). Whatever runs out
+//! ends in an [`ErrorKind::Full`](dmtree_fabric::ErrorKind::Full) that names the nodes; everything
+//! stays usable.
 //!
 //! `DESIGN.md` beside this crate has the byte maps and the invariants.
 #![forbid(unsafe_code)]
 
-mod apart;
 mod arena;
-mod belonging;
 mod blocks;
 mod bump;
 mod catalog;
-mod chips;
 mod chunks;
 mod cluster;
 mod creation;
 mod deposits;
 mod epoch;
 mod extents;
+mod free_lists;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gc;
@@ -34,8 +34,11 @@ mod layout;
 mod lend;
 mod marks;
 mod membership_agent;
+mod membership_status;
+mod multi_process;
 mod mutants;
 mod node;
+mod on_chip;
 mod options;
 mod owners;
 mod pieces;
@@ -45,21 +48,18 @@ mod reassign;
 mod reclaim;
 mod segments;
 mod shares;
-mod stock;
 mod usage;
 mod view;
 mod wire;
 
-pub use crate::apart::{MemoryNode, Place, open_pool_config};
 pub use crate::arena::{Arena, ArenaKey, Grant};
-pub use crate::belonging::Belonging;
 pub use crate::bump::{Bump, Stripes};
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
 };
 pub use crate::cluster::Cluster;
 pub use crate::creation::{Creation, Creator, Opening};
-pub use crate::epoch::{EpochGuard, EpochHandle, Rest};
+pub use crate::epoch::{EpochGuard, EpochHandle, QuiescentSection};
 pub use crate::gc::{Gc, Held, Lost};
 pub use crate::gc_log::{Span, Told};
 pub use crate::ids::{
@@ -69,6 +69,8 @@ pub use crate::ids::{
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
 pub use crate::membership_agent::Heartbeat;
+pub use crate::membership_status::MembershipStatus;
+pub use crate::multi_process::{MemoryNode, Place, open_pool_config};
 pub use crate::mutants::Mutant as PoolMutant;
 pub use crate::node::PoolNode;
 pub use crate::options::PoolOptions;

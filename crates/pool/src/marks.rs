@@ -3,7 +3,7 @@
 dmtree_fabric::marks! {
     /// A rare branch.
     pub enum Mark {
-        Reused => "pool: an address begins another life",
-        WornOut => "pool: an address has used up its lives",
+        Reused => "pool: an address begins another generation",
+        WornOut => "pool: an address has used up its generations",
     }
 }

@@ -1,7 +1,35 @@
-//! The keeper of a compute node: renews its lease, follows the epochs of the membership, and does what they ask of the node.
+//! The membership agent of a compute node: renews its lease, follows the epochs of the membership,
+//! and does what they ask of the node. The embedder calls [`PoolNode::keep`] again and again, on a
+//! slot of its own, with pauses of a small part of a lease; the agents of a pool need no leader.
 //!
-//! The embedder calls [`PoolNode::keep`] again and again, on a slot of its own, with pauses of a small part of a lease. Every step
-//! may be repeated and may stop anywhere: what a keeper has begun, another one's step goes on with.
+//! One step, in order:
+//!
+//! 1. **Renew.** `join` at first, then `renew` once a quarter of the lease has passed and every
+//!    registered worker has beaten within half a lease. The lease runs from the reading of the own
+//!    clock *before* the call, so it ends here before it ends at the membership server.
+//! 2. **Follow.** A newer state replaces the known one. First the presence of memory nodes is
+//!    applied (nothing is posted to one that is away); then the directory entries of partitions
+//!    with a dead owner, or which are to move, are dropped under the lock that guards the state;
+//!    then links to the dead are abandoned, links to restarted nodes are set up, and a [`Drain`] of
+//!    the operations that run now is taken for every death and move that is draining.
+//! 3. **Acknowledge.** *Revoking*: revokes the access of the dead node at this host. *Draining*:
+//!    answers when the drain of step 2 is over. *Away*: answers that nothing is posted to that
+//!    memory node any more. A planned move likewise.
+//! 4. **Coordinate.** The first agent that finds every acknowledgement carries a death on: it
+//!    revokes the access at memory nodes that hold no lease themselves, claims the reassignment,
+//!    carries it out (`reassign.rs`) and reports it. The membership lets one claimant act at a
+//!    time.
+//!
+//! Invariants. An agent acknowledges *draining* only after every operation that could have used the
+//! dead node's tables has ended or has passed a quiescent point: the directory entries are dropped
+//! before the drain is taken. A connection to a new incarnation is made only after the former one
+//! has drained here, so no address of the former one is used on it. A membership that is lost stays
+//! lost.
+//!
+//! Crashes and drops. Every step may be repeated and may stop anywhere. Acknowledgements and claims
+//! are idempotent proposals; a claim of an agent that dies goes to the next claimant, which repeats
+//! the reassignment. Coordination of one death that fails returns its error after the remaining
+//! deaths were tried, so one death that cannot go on does not hold back the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,26 +44,29 @@ use crate::epoch::Drain;
 use crate::node::PoolNode;
 use crate::wire::locked;
 
-/// What a keeper remembers between two steps.
+/// The state that an agent keeps between two steps.
 #[derive(Debug, Default)]
-pub(crate) struct Keeping {
+pub(crate) struct AgentState {
     joined: bool,
-    /// Operations that have to end before a death, or a move (by its epoch), is acknowledged.
+    /// Operations that have to end before a death, or a move (by its membership epoch), is
+    /// acknowledged.
     drains: BTreeMap<(Option<Member>, u64), Drain>,
     pulses: Vec<(Arc<AtomicU64>, u64, u64)>,
-    /// How long a worker may stand still, ns.
+    /// How long a worker may make no progress, ns.
     patience_ns: u64,
-    /// The move that this node carried out last, by its epoch: news of its end may come late.
+    /// The move that this node carried out last, by its membership epoch: news of its end may come
+    /// late.
     carried_out: u64,
     /// Asked for before this reading of the own clock, the lease is due for renewal.
     renew_at: u64,
-    /// Whether every table has been found to have a home: see [`PoolNode::keep_with_share`].
+    /// Whether every table has been found to have an owner: see [`PoolNode::keep_with_share`].
     pub(crate) has_share: bool,
-    /// Whether this node is the home of tables.
+    /// Whether this node owns tables.
     pub(crate) serves: bool,
 }
 
-/// A worker thread's sign of life. While one stands still, the node's lease is not renewed. Dropped, it is deregistered.
+/// The heartbeat of a worker thread. While a worker makes no progress, the node's lease is not
+/// renewed. Dropped, it is deregistered.
 #[derive(Debug)]
 pub struct Heartbeat {
     beats: Arc<AtomicU64>,
@@ -51,7 +82,9 @@ impl Heartbeat {
 
 impl Drop for Heartbeat {
     fn drop(&mut self) {
-        locked(&self.node.keeping).pulses.retain(|(beats, ..)| !Arc::ptr_eq(beats, &self.beats));
+        locked(&self.node.agent_state)
+            .pulses
+            .retain(|(beats, ..)| !Arc::ptr_eq(beats, &self.beats));
     }
 }
 
@@ -59,7 +92,7 @@ impl PoolNode {
     /// Registers a worker thread: it calls [`Heartbeat::beat`] all the time.
     pub fn heartbeat(self: &Arc<Self>) -> Heartbeat {
         let beats = Arc::new(AtomicU64::new(0));
-        locked(&self.keeping).pulses.push((beats.clone(), u64::MAX, 0));
+        locked(&self.agent_state).pulses.push((beats.clone(), u64::MAX, 0));
         Heartbeat { beats, node: self.clone() }
     }
 
@@ -68,10 +101,11 @@ impl PoolNode {
         self.view.set_drift(ppm);
     }
 
-    /// One step of the keeper. Joins at first.
+    /// One step of the membership agent. Joins at first.
     ///
     /// # Errors
-    /// `Fenced` when the node has lost its membership: nothing of it works any more. Others are those of the moment: call again.
+    /// `Fenced` when the node has lost its membership: nothing of it works any more. Others are
+    /// those of the moment: call again.
     pub async fn keep(&self, ep: &Endpoint) -> Result<()> {
         ep.renew_deadline();
         self.renew(ep).await?;
@@ -81,7 +115,8 @@ impl PoolNode {
         self.coordinate(ep, &state).await
     }
 
-    /// [`PoolNode::keep`] until `until` says so or the membership is lost for good; pauses of `pause_ns`.
+    /// [`PoolNode::keep`] until `until` says so or the membership is lost for good; pauses of
+    /// `pause_ns`.
     ///
     /// # Errors
     /// `Fenced`; `Incompatible` when another pool is where this one was.
@@ -94,7 +129,7 @@ impl PoolNode {
         self.keep_at(ep, || pause_ns, until).await
     }
 
-    /// The same with pauses that may be shorter while others wait for this node.
+    /// As [`PoolNode::keep_on`], with pauses that may be shorter while others wait for this node.
     pub(crate) async fn keep_at(
         &self,
         ep: &Endpoint,
@@ -117,7 +152,7 @@ impl PoolNode {
         let asked_at = self.view.clock(ep);
         let me = self.view.me;
         let (joined, due, alive) = {
-            let mut k = locked(&self.keeping);
+            let mut k = locked(&self.agent_state);
             let patience = k.patience_ns;
             for (beats, seen, at) in &mut k.pulses {
                 let now = beats.load(Ordering::Relaxed);
@@ -131,7 +166,8 @@ impl PoolNode {
         let lease = match joined {
             false => {
                 let lease = self.membership.join(me, ep.now()).await?;
-                // Others may be dead by now: nothing is used before that is known.
+                // Other members may have died meanwhile: no table is used before the state that the
+                // lease belongs to is known.
                 let state = loop {
                     let state = self.membership.state(me, ep.now()).await?;
                     if state.epoch >= lease.epoch {
@@ -154,42 +190,43 @@ impl PoolNode {
             true => return Ok(()),
         };
         self.view.extend(asked_at, lease);
-        let mut k = locked(&self.keeping);
+        let mut k = locked(&self.agent_state);
         k.joined = true;
         k.patience_ns = lease.for_ns / 2;
         k.renew_at = asked_at + lease.for_ns / 4;
         Ok(())
     }
 
-    /// How long a call of the keeper may take, ns: it renews the lease between two of them. What it has asked for may be asked for
-    /// again.
+    /// The time limit of one call of the agent, ns. The agent renews the lease between two calls,
+    /// so a hanging peer must not hold it longer. Every request of the agent may be repeated.
     pub(crate) fn call_ns(&self) -> u64 {
-        (locked(&self.keeping).patience_ns / 2).max(1)
+        (locked(&self.agent_state).patience_ns / 2).max(1)
     }
 
     /// How long a lease is, ns; 0 before the first.
     pub(crate) fn lease_ns(&self) -> u64 {
-        locked(&self.keeping).patience_ns * 2
+        locked(&self.agent_state).patience_ns * 2
     }
 
-    /// Whether other compute nodes live, as far as this one knows.
+    /// Whether other compute nodes are living, as far as this one knows.
     pub(crate) fn has_peers(&self) -> bool {
         self.living().iter().any(|m| *m != self.view.me)
     }
 
-    /// Acts on a newer state: the tables of the dead, and those that are to move, are used no more.
+    /// Acts on a newer state: stops using the tables of dead nodes and those that are to move.
     fn follow(&self, state: &Arc<State>) {
         let newer = self.view.with_state(|known| {
             let newer = known.epoch < state.epoch;
             if newer {
-                // First: the locks of a dead node may be taken over from here on, and a memory node that is away has not revoked its
-                // access. So nobody who takes one over posts there.
+                // First: from here on clients of this node take over locks of a dead node, and a
+                // memory node that is away has not revoked the access of the dead. So no client may
+                // post there any more.
                 self.hear_of_memory(known, state);
                 *known = state.clone();
                 self.view.hear(state);
                 self.tables.forget(|partition, owner| {
-                    let lives = state.members.iter().filter(|m| m.member.node == owner);
-                    let dead = lives
+                    let incarnations = state.members.iter().filter(|m| m.member.node == owner);
+                    let dead = incarnations
                         .into_iter()
                         .any(|m| !matches!(m.standing, Standing::Living | Standing::Gone));
                     let moving =
@@ -202,13 +239,13 @@ impl PoolNode {
         if !newer {
             return;
         }
-        // Who had no cell to give may have some now.
+        // An owner that was full may have cells now.
         self.tables.reopen();
         for dead in state.dead().into_iter().filter(|m| m.node != self.cn) {
             self.fabric.abandon(self.cn, dead);
         }
         self.connect(state);
-        let mut k = locked(&self.keeping);
+        let mut k = locked(&self.agent_state);
         k.drains.retain(|(of, since), _| match of {
             Some(m) => state.standing(*m) == Some(Standing::Draining),
             None => state.planned.as_ref().is_some_and(|p| p.since == *since),
@@ -223,7 +260,7 @@ impl PoolNode {
         }
     }
 
-    /// Nothing is posted to memory nodes that are away.
+    /// Tells the fabric which memory nodes are away: it refuses verbs to them at once.
     fn hear_of_memory(&self, known: &State, state: &State) {
         for m in &state.memory {
             if known.presence(m.member.node) != m.presence {
@@ -232,8 +269,8 @@ impl PoolNode {
         }
     }
 
-    /// Connections to nodes that have come back, once nothing of this node uses an address of a former life of theirs: not before the
-    /// former life has drained.
+    /// Connects to nodes that have restarted, once no operation of this node uses an address of
+    /// their former incarnation: not before the former incarnation has drained.
     fn connect(&self, state: &State) {
         for m in state.members.iter().filter(|m| m.standing == Standing::Living) {
             let Member { node, incarnation } = m.member;
@@ -251,7 +288,7 @@ impl PoolNode {
         }
     }
 
-    /// Does what the standings of the dead ask of this node, and says so.
+    /// Does what the standings of the dead ask of this node, and acknowledges it.
     async fn acknowledge(&self, ep: &Endpoint, state: &Arc<State>) -> Result<()> {
         let me = self.view.me;
         for m in &state.members {
@@ -267,7 +304,7 @@ impl PoolNode {
             if done {
                 let change = Change::Acknowledge(m.member, m.standing);
                 self.membership.propose(me, change, ep.now()).await?;
-                locked(&self.keeping).drains.remove(&(Some(m.member), 0));
+                locked(&self.agent_state).drains.remove(&(Some(m.member), 0));
             }
         }
         for m in state.away().filter(|m| !m.acknowledged.contains(&me)) {
@@ -278,16 +315,16 @@ impl PoolNode {
             && self.has_drained((None, p.since))
         {
             self.membership.propose(me, Change::AcknowledgeMove, ep.now()).await?;
-            locked(&self.keeping).drains.remove(&(None, p.since));
+            locked(&self.agent_state).drains.remove(&(None, p.since));
         }
         Ok(())
     }
 
     fn has_drained(&self, what: (Option<Member>, u64)) -> bool {
-        locked(&self.keeping).drains.get_mut(&what).is_some_and(Drain::is_over)
+        locked(&self.agent_state).drains.get_mut(&what).is_some_and(Drain::is_over)
     }
 
-    /// Whoever comes first carries a death, or a move, on. One that cannot go on now does not keep the others from it.
+    /// Carries deaths and moves on. One that cannot go on now does not hold back the others.
     async fn coordinate(&self, ep: &Endpoint, state: &Arc<State>) -> Result<()> {
         let mut outcome = Ok(());
         for m in &state.members {
@@ -301,7 +338,7 @@ impl PoolNode {
         let me = self.view.me;
         match m.standing {
             Standing::Revoking if state.is_acknowledged(&m.acknowledged) => {
-                // Memory nodes that are members do it themselves.
+                // Memory nodes that hold a lease revoke the access themselves.
                 let hosts = self.shape.memory.iter().map(|l| l.node);
                 let hosts: Vec<_> = hosts.filter(|n| state.memory_node(*n).is_none()).collect();
                 for host in &hosts {
@@ -325,7 +362,7 @@ impl PoolNode {
 
     async fn carry_on_move(&self, ep: &Endpoint, state: &State) -> Result<()> {
         let me = self.view.me;
-        let done = locked(&self.keeping).carried_out;
+        let done = locked(&self.agent_state).carried_out;
         let open = |p: &&Move| p.standing == Standing::Reassigning && p.since > done;
         let Some(p) = state.planned.as_ref().filter(open) else { return Ok(()) };
         if p.claimant != Some(me) {
@@ -333,11 +370,12 @@ impl PoolNode {
         }
         self.carry_out(ep, p).await?;
         self.membership.propose(me, Change::Moved, ep.now()).await?;
-        locked(&self.keeping).carried_out = p.since;
+        locked(&self.agent_state).carried_out = p.since;
         Ok(())
     }
 
-    /// Asks for a planned move; returns when the membership has heard of it. One is under way at a time: ask again later.
+    /// Proposes a planned move; returns when the membership has accepted it. One move is under way
+    /// at a time; the caller repeats the proposal later.
     pub(crate) async fn plan(
         &self,
         ep: &Endpoint,
@@ -347,15 +385,16 @@ impl PoolNode {
         self.membership.propose(self.view.me, Change::Plan(partitions, to), ep.now()).await
     }
 
-    /// Says good-bye: nothing of this node works any more. Its tables have moved before ([`PoolNode::hand_over`]).
+    /// Leaves the pool: no operation of this node works any more. Its tables have moved before
+    /// ([`PoolNode::hand_over`]).
     ///
     /// # Errors
     /// `Fenced` when it was dead already.
     pub async fn leave(&self, ep: &Endpoint) -> Result<()> {
         self.membership.propose(self.view.me, Change::Leave, ep.now()).await?;
         self.view.end_lease();
-        // The next step of a keeper asks for the lease, and hears that there is none.
-        locked(&self.keeping).renew_at = 0;
+        // The next step of the agent then asks for the lease, and learns that it is gone.
+        locked(&self.agent_state).renew_at = 0;
         Ok(())
     }
 
@@ -364,17 +403,19 @@ impl PoolNode {
         self.view.state().living().collect()
     }
 
-    /// How many deaths have come to their ends, as far as this node knows: after each, what the dead have left is there to be found.
+    /// How many deaths are complete, as far as this node knows. After each, garbage collection can
+    /// find the memory that the dead node held.
     pub fn deaths(&self) -> u64 {
         self.view.deaths()
     }
 
-    /// Whether this is the first of the living compute nodes, as far as it knows: the one for what one node is to do for all.
+    /// Whether this is the first of the living compute nodes, as far as it knows: the one that does
+    /// the work which one node does for all.
     pub fn is_first(&self) -> bool {
         self.view.state().living().next() == Some(self.view.me)
     }
 
-    /// Whether every death and every move that this node knows of has come to its end.
+    /// Whether every death and every move that this node knows of is complete.
     pub fn is_settled(&self) -> bool {
         let state = self.view.state();
         let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
@@ -386,14 +427,14 @@ impl PoolNode {
         self.view.state().away().map(|m| (m.member.node, m.presence)).collect()
     }
 
-    /// How far a node, in the life of this number, has come, as far as this node knows.
+    /// The standing of this incarnation of a node, as far as this node knows.
     pub fn standing(&self, node: NodeId, incarnation: u32) -> Option<Standing> {
         debug_assert!(node.role() == Role::Compute);
         self.view.state().standing(Member { node, incarnation })
     }
 }
 
-/// The error of a keeper that cannot go on now.
+/// The error of a step that cannot go on now and may be repeated.
 #[cold]
 pub(crate) fn not_now(what: String) -> Error {
     Error::new(dmtree_fabric::ErrorKind::Busy, what)

@@ -1,6 +1,6 @@
-//! Defects of the pool on purpose, in front of its services.
+//! Mutants of the pool: faults that tests enable, in front of its services.
 
 dmtree_fabric::mutants! {
-    /// A memory node answers that it has memory back, and does nothing.
+    /// A memory node acknowledges returned memory, and drops it.
     NothingComesBack,
 }

@@ -1,4 +1,30 @@
-//! One compute node's share in the pool: what its clients allocate from.
+//! One compute node's share in the pool: what its clients allocate from. All clients of the node
+//! share it, from any thread.
+//!
+//! An allocation ([`PoolNode::obtain`]) takes, in this order, and each time only if the former
+//! failed:
+//!
+//! 1. a piece that is here: no verb, no await;
+//! 2. after waiting for the turn of this arena, space or owner: what another client has added
+//!    meanwhile;
+//! 3. a run of chunks, or deposits, from the wanted memory node, then from the memory nodes in
+//!    turn;
+//! 4. what a round of reclamation frees here, and chunks from idle ones that it returns;
+//! 5. memory that other compute nodes lend (`lend.rs`), also when only a whole chunk of it helps.
+//!
+//! After that the pool is full: the error names the nodes and how many bytes wait for running
+//! operations.
+//!
+//! Invariants. Every grant and every return is logged for garbage collection (`gc_log.rs`), and
+//! announced to fabrics that check accesses. A turn is passed on by a guard, so a dropped future
+//! passes it on too. Memory on its way between holders belongs to an operation of its own
+//! ([`PoolNode::begin_transfer`]), because the barriers of garbage collection wait for operations.
+//! What comes back from outside is checked against the layout: implausible items are counted
+//! (`refused`) and left alone.
+//!
+//! Crashes. All of this is volatile. The chunk records on the memory nodes name this node and its
+//! incarnation, and garbage collection finds what it held. A future that is dropped between a grant
+//! and its arrival loses the grant until then.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,27 +37,28 @@ use dmtree_fabric::{
 };
 
 use crate::arena::{Arena, ArenaKey, Grant};
-use crate::blocks::{BlockSpace, BlockWish};
+use crate::blocks::{BlockRequest, BlockSpace};
 use crate::chunks::{Granted, RunRequest, ask_run, return_run};
 use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
+use crate::free_lists::Tables;
 use crate::gc_log::{GcLog, Span};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
 use crate::layout::{Shape, WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
-use crate::membership_agent::Keeping;
+use crate::membership_agent::AgentState;
 use crate::pieces::Wanted;
 use crate::reclaim::{LimboList, Retired};
-use crate::stock::Tables;
 use crate::usage::NodeUsage;
 use crate::view::View;
 use crate::wire::locked;
 
-/// What takes chunks from memory nodes and hands out pieces of them.
+/// A source of pieces: takes chunks from memory nodes and hands out pieces of them.
 pub(crate) trait Source {
     type Item;
-    /// A piece that is here already, of one memory node or of any.
+    /// Takes a piece that is here already, of one memory node or of any.
     fn take(&self, only: Option<usize>) -> Option<Self::Item>;
-    /// Adds a run and takes its first piece, in one step, so that nobody else empties it in between.
+    /// Adds a run and takes its first piece in one step, so that no other client empties it in
+    /// between.
     fn add(&self, node: usize, offset: u64) -> Option<Self::Item>;
     /// The run to ask for.
     fn request(&self) -> RunRequest;
@@ -41,7 +68,7 @@ pub(crate) trait Source {
     fn cursor(&self) -> &AtomicUsize;
 }
 
-/// Passes a turn on when dropped, also with a dropped future.
+/// A turn, passed on when dropped, also with a dropped future.
 pub(crate) struct Turn<'t>(&'t FifoMutex);
 
 impl<'t> Turn<'t> {
@@ -62,32 +89,34 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What is on its way to a memory node counts as listed until nothing of the call executes any more, whoever drops it.
-pub(crate) struct OnItsWay<'a>(pub(crate) &'a Endpoint, pub(crate) &'a Arc<GcLog>, pub(crate) u64);
+/// Pieces on their way to a memory node: they count as listed until nothing of the call executes
+/// any more, also when the future is dropped.
+pub(crate) struct InTransit<'a>(pub(crate) &'a Endpoint, pub(crate) &'a Arc<GcLog>, pub(crate) u64);
 
-impl Drop for OnItsWay<'_> {
+impl Drop for InTransit<'_> {
     fn drop(&mut self) {
         let (gc_log, at) = (self.1.clone(), self.2);
         match self.0.is_quiet() {
-            true => gc_log.settle_place(at),
-            false => self.0.when_quiet(move || gc_log.settle_place(at)),
+            true => gc_log.unpend_place(at),
+            false => self.0.when_quiet(move || gc_log.unpend_place(at)),
         }
     }
 }
 
-/// Memory on its way from one holder to another is in the hands of an operation. See [`PoolNode::moving`].
-pub(crate) struct Moving(EpochHandle);
+/// The operation to which memory belongs on its way from one holder to another. See
+/// [`PoolNode::begin_transfer`].
+pub(crate) struct Transfer(EpochHandle);
 
-impl Drop for Moving {
+impl Drop for Transfer {
     fn drop(&mut self) {
         self.0.leave();
     }
 }
 
-/// What asking a memory node has come to.
+/// The result of asking a memory node.
 enum Refill<T> {
     Item(Option<T>),
-    /// There is something now that others have taken already.
+    /// Something came that other clients have taken already.
     Again,
 }
 
@@ -102,27 +131,28 @@ pub struct PoolNode {
     pub(crate) tables: Tables,
     pub(crate) view: View,
     pub(crate) membership: Arc<dyn Membership>,
-    pub(crate) keeping: Mutex<Keeping>,
+    pub(crate) agent_state: Mutex<AgentState>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) limbo_list: LimboList,
     pub(crate) gc_log: Arc<GcLog>,
-    /// Indexes that this life is creating.
+    /// Indexes that this incarnation is creating.
     pub(crate) creating: Arc<Tickets>,
     /// Things given back or retired that cannot have been granted: counted, and left alone.
     pub(crate) refused: AtomicUsize,
-    /// How often the stock of cells was dry.
+    /// How often the cell cache was empty.
     cells_asked: AtomicUsize,
-    /// By memory node: how many wishes for a chunk near it go elsewhere unasked, since it was found full.
+    /// By memory node: how many requests for a chunk near it go elsewhere at once, since it was
+    /// found full.
     found_full: Box<[AtomicUsize]>,
 }
 
-/// Cells without a home that are tried in vain before a request for one fails.
+/// Cells without an owner that are tried in vain before a request for one fails.
 const MAX_UNOWNED: usize = 512;
-/// Answers in vain with memory that earlier lives have left: other clients take it as soon as it is here.
+/// Answers with deposits that may be in vain: other clients may take them as soon as they are here.
 const MAX_RETURNED: usize = 8;
-/// One time in so many that the stock of cells is dry, cells that earlier lives have left are asked for.
+/// One time in so many that the cell cache is empty, the node asks for deposited cells.
 const ASK_FOR_CELLS: usize = 16;
-/// A full node is asked again after so many wishes: it may have got chunks back from others.
+/// A full node is asked again after so many requests: it may have got chunks back.
 const ASK_AGAIN: usize = 64;
 
 impl std::fmt::Debug for PoolNode {
@@ -152,7 +182,7 @@ impl PoolNode {
             tables,
             view: View::new(Member { node: cn, incarnation }),
             membership,
-            keeping: Mutex::default(),
+            agent_state: Mutex::default(),
             epochs,
             limbo_list: LimboList::default(),
             gc_log: Arc::default(),
@@ -189,13 +219,13 @@ impl PoolNode {
         Ok(Endpoint::new(core, transport, slot))
     }
 
-    /// Which life of which node this is.
+    /// The member that this is: node and incarnation.
     pub fn member(&self) -> Member {
         self.view.me
     }
 
-    /// Fails when this node's lease has ended by its own clock: it must not write under a lock then, nor believe its own tables.
-    /// No verb; a load while no membership judges.
+    /// Fails when this node's lease has ended by its own clock: it must not write under a lock
+    /// then, nor believe its own tables. No verb; a load while there is no membership.
     ///
     /// # Errors
     /// `Fenced`.
@@ -204,7 +234,8 @@ impl PoolNode {
         self.view.check_lease(ep)
     }
 
-    /// The same for an operation that has changed nothing yet: its error says that there is no effect.
+    /// The same for an operation that has changed nothing yet: its error says that there is no
+    /// effect.
     ///
     /// # Errors
     /// `Fenced`.
@@ -213,20 +244,20 @@ impl PoolNode {
         self.view.check_lease_untouched(ep)
     }
 
-    /// Whether a node, in the life whose number ends in these 16 bits, is dead and nothing of it executes anywhere any more: its
-    /// locks may be taken over.
+    /// Whether a node, in the incarnation with a number that ends in these 16 bits, is dead and no
+    /// verb of it executes at any node any more: its locks may be taken over.
     pub fn is_revoked(&self, node: NodeId, incarnation: u16) -> bool {
-        let generation = self.view.state().incarnation_of(node, incarnation);
-        generation.is_some_and(|m| self.view.is_revoked(m))
+        let latest = self.view.state().incarnation_of(node, incarnation);
+        latest.is_some_and(|m| self.view.is_revoked(m))
     }
 
-    /// Whether a node, in the life whose number ends in these 16 bits, has lost its lease. What it has in flight may still execute:
-    /// for checkers only.
+    /// Whether a node, in the incarnation with a number that ends in these 16 bits, has lost its
+    /// lease. Its verbs in flight may still execute: for checkers only.
     #[doc(hidden)]
     pub fn is_suspected(&self, node: NodeId, incarnation: u16) -> bool {
         let state = self.view.state();
-        let generation = state.incarnation_of(node, incarnation);
-        generation.is_some_and(|m| state.standing(m) != Some(Standing::Living))
+        let latest = state.incarnation_of(node, incarnation);
+        latest.is_some_and(|m| state.standing(m) != Some(Standing::Living))
     }
 
     /// Whether a node answers, as far as the membership knows.
@@ -239,7 +270,7 @@ impl PoolNode {
         self.epochs.register()
     }
 
-    // ---- objects ----------------------------------------------------------------------------------------------------
+    // ---- objects ----------------------------------------
 
     /// An arena, made when it is first asked for.
     pub fn arena(&self, key: ArenaKey) -> Arc<Arena> {
@@ -254,11 +285,12 @@ impl PoolNode {
         arena.clone()
     }
 
-    /// A new object, near a memory node if it has room, elsewhere if not. Memory that no object of the arena used yet is zero
-    /// and has life 1.
+    /// A new object, near a memory node if it has room, elsewhere if not. Memory that no object of
+    /// the arena used yet is zero and has generation 1.
     ///
     /// # Errors
-    /// `Full` when no memory node has room, `InvalidArgument` for objects larger than a chunk; those of the fabric.
+    /// `Full` when no memory node has room, `InvalidArgument` for objects larger than a chunk;
+    /// those of the fabric.
     pub async fn alloc(&self, ep: &Endpoint, arena: &Arena, near: Option<NodeId>) -> Result<Grant> {
         let bytes = u64::from(arena.key().object_bytes);
         if bytes > self.shape.chunk_bytes {
@@ -270,11 +302,12 @@ impl PoolNode {
         ep.check_memory()?;
         let g = self.obtain(ep, arena, near).await?;
         self.gc_log.add(|| Span::object(g.addr, bytes));
-        self.tell(g.addr, bytes, ShadowState::Plain);
+        self.allocation_event(g.addr, bytes, ShadowState::Plain);
         Ok(g)
     }
 
-    /// Returns an object that nobody else can ever have reached: reusable at once, in its next life.
+    /// Returns an object that no other client can ever have reached: reusable at once, in its next
+    /// generation.
     pub fn give_back(&self, arena: &Arena, g: Grant) {
         if g.generation == 0 {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -283,7 +316,7 @@ impl PoolNode {
         self.take_back(arena, g);
     }
 
-    /// As [`PoolNode::give_back`]; life 0 is that of an object that was never written.
+    /// As [`PoolNode::give_back`]; generation 0 is that of an object that was never written.
     pub(crate) fn take_back(&self, arena: &Arena, g: Grant) {
         let bytes = u64::from(arena.key().object_bytes);
         if self.shape.holds(g.addr, bytes).is_none() {
@@ -291,19 +324,20 @@ impl PoolNode {
             return;
         }
         self.gc_log.add(|| Span::object(g.addr, bytes));
-        self.tell(g.addr, bytes, ShadowState::FreedTyped);
+        self.allocation_event(g.addr, bytes, ShadowState::FreedTyped);
         arena.put(g);
     }
 
-    /// Returns an object that nobody can reach from now on: reusable in its next life when every operation that runs now has
-    /// ended. The caller has awaited the verb that unlinked it. Any node may retire any node's objects.
+    /// Returns an object that no operation can reach from now on: reusable in its next generation
+    /// when every operation that runs now has ended. The caller has awaited the verb that unlinked
+    /// it. Any node may retire any node's objects.
     pub fn retire(&self, arena: &Arena, g: Grant) {
         let bytes = u64::from(arena.key().object_bytes);
         self.gc_log.add(|| Span::object(g.addr, bytes));
         self.limbo_list.push(Retired::Object(arena.key(), g), bytes);
     }
 
-    // ---- blocks -----------------------------------------------------------------------------------------------------
+    // ---- blocks ----------------------------------------
 
     pub(crate) fn space(&self, index: u32) -> Arc<BlockSpace> {
         let mut blocks = locked(&self.blocks);
@@ -317,7 +351,8 @@ impl PoolNode {
     /// A new block of at least `bytes`, contents undefined.
     ///
     /// # Errors
-    /// `Full` when no memory node has room, `InvalidArgument` for 0 bytes or more than [`BLOCK_MAX_BYTES`]; those of the fabric.
+    /// `Full` when no memory node has room, `InvalidArgument` for 0 bytes or more than
+    /// [`BLOCK_MAX_BYTES`]; those of the fabric.
     pub async fn alloc_block(
         &self,
         ep: &Endpoint,
@@ -328,8 +363,8 @@ impl PoolNode {
         self.alloc_block_of(ep, (index, bytes), near, false).await
     }
 
-    /// The same. With `spare`, for a value that takes the place of another, the last block that fits may be used, which is kept from
-    /// others: so that a full pool can still be written to.
+    /// The same. With `spare`, for a value that takes the place of another, the last block that
+    /// fits may be used, which other requests do not get: so a full pool can still be written to.
     ///
     /// # Errors
     /// As [`PoolNode::alloc_block`].
@@ -345,14 +380,14 @@ impl PoolNode {
         })?;
         ep.check_memory()?;
         let space = self.space(index);
-        let wish = BlockWish { space: &space, class, layouts: &self.shape.memory, spare };
-        let b = self.obtain(ep, &wish, near).await?;
+        let request = BlockRequest { space: &space, class, layouts: &self.shape.memory, spare };
+        let b = self.obtain(ep, &request, near).await?;
         self.gc_log.add(|| Span::block(b));
-        self.tell(b.addr(), u64::from(b.capacity()), ShadowState::Undefined);
+        self.allocation_event(b.addr(), u64::from(b.capacity()), ShadowState::Undefined);
         Ok(b)
     }
 
-    /// Returns a block that nobody else can ever have reached: reusable at once.
+    /// Returns a block that no other client can ever have reached: reusable at once.
     pub fn give_back_block(&self, index: u32, b: BlockPtr) {
         self.gc_log.add(|| Span::block(b));
         let layout = b
@@ -360,35 +395,37 @@ impl PoolNode {
             .and_then(|b| self.shape.holds(b.addr(), u64::from(b.capacity())))
             .filter(|layout| self.space(index).put(b, layout));
         match layout {
-            Some(_) => self.tell(b.addr(), u64::from(b.capacity()), ShadowState::Freed),
+            Some(_) => self.allocation_event(b.addr(), u64::from(b.capacity()), ShadowState::Freed),
             None => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
     }
 
-    /// Returns a block that nobody can reach from now on: reusable when every operation that runs now has ended.
+    /// Returns a block that no operation can reach from now on: reusable when every operation that
+    /// runs now has ended.
     pub fn retire_block(&self, index: u32, b: BlockPtr) {
         self.gc_log.add(|| Span::block(b));
         self.limbo_list.push(Retired::Block(index, b), u64::from(b.capacity()));
     }
 
-    /// Takes space for blocks that lay on nobody's list.
+    /// Takes space for blocks that was on no list.
     pub(crate) fn take_space(&self, index: u32, at: GlobalAddr, bytes: u64) {
         self.gc_log.add(|| Span::Bytes(at.bits(), bytes));
         let layout = self.shape.holds(at, bytes);
         match layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes)) {
-            true => self.tell(at, bytes, ShadowState::Freed),
+            true => self.allocation_event(at, bytes, ShadowState::Freed),
             false => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
     }
 
-    /// What a range of memory is from now on, to fabrics that check accesses.
-    pub(crate) fn tell(&self, at: GlobalAddr, bytes: u64, now: ShadowState) {
+    /// Tells fabrics that check accesses what a range of memory is from now on.
+    pub(crate) fn allocation_event(&self, at: GlobalAddr, bytes: u64, now: ShadowState) {
         self.fabric.tell(self.view.me, at, bytes, now);
     }
 
-    // ---- obtaining ----------------------------------------------------------------------------------------------------
+    // ---- obtaining ----------------------------------------
 
-    /// Takes a piece of `source`, from a chunk that is here, else from a new one. What is near comes before what is here.
+    /// Takes a piece of `source`, from a chunk that is here, else from a new one. A wanted memory
+    /// node comes before what is here.
     pub(crate) async fn obtain<S: Source>(
         &self,
         ep: &Endpoint,
@@ -420,7 +457,8 @@ impl PoolNode {
         if let Some(item) = self.refill_any(ep, source, &mut trouble).await {
             return Ok(item);
         }
-        // All full: what waits in quarantine or lies idle here may still help. Boxed, being rare and large.
+        // All full: limbo items or idle chunks of this node may still help. Boxed, being rare and
+        // large.
         self.limbo_list.press();
         let freed = Box::pin(self.reclaim_all(ep)).await;
         if let Some(item) = self.take(source, None) {
@@ -431,7 +469,7 @@ impl PoolNode {
         {
             return Ok(item);
         }
-        // Others may have what this node lacks.
+        // Other nodes may have free what this node lacks.
         if let Some(wanted) = source.request().instead()
             && Box::pin(self.borrow(ep, wanted)).await
         {
@@ -446,7 +484,7 @@ impl PoolNode {
         Err(trouble.unwrap_or_else(|| self.full(source.request())))
     }
 
-    /// A piece that is here, of no memory node that is away.
+    /// Takes a piece that is here, of a memory node that is present.
     fn take<S: Source>(&self, source: &S, only: Option<usize>) -> Option<S::Item> {
         if self.view.check_memory().is_ok() {
             return source.take(only);
@@ -480,14 +518,15 @@ impl PoolNode {
         None
     }
 
-    /// Spares a call for every wish near a node that is full while others are not.
+    /// Saves a call for every request near a node that is full while others are not.
     fn is_likely_full(&self, node: usize) -> bool {
         let left = self.found_full[node].load(Ordering::Relaxed);
         self.found_full[node].store(left.saturating_sub(1), Ordering::Relaxed);
         left > 0
     }
 
-    /// A node that cannot be asked is as good as full, as long as another one helps.
+    /// Asks one memory node. One that cannot be reached counts as full, as long as another one
+    /// helps.
     async fn refill_from<S: Source>(
         &self,
         ep: &Endpoint,
@@ -514,7 +553,7 @@ impl PoolNode {
         source: &S,
         node: usize,
     ) -> Result<Refill<S::Item>> {
-        let moving = self.moving();
+        let transfer = self.begin_transfer();
         let granted =
             ask_run(ep, &self.shape.memory[node], self.incarnation, source.request()).await?;
         match granted {
@@ -522,20 +561,20 @@ impl PoolNode {
                 self.found_full[node].store(0, Ordering::Relaxed);
                 let bytes = u64::from(source.request().count) * self.shape.chunk_bytes;
                 let run = GlobalAddr::new(self.shape.memory[node].node, offset);
-                self.tell(run, bytes, ShadowState::Plain);
-                // It may have been deposited when a census began.
+                self.allocation_event(run, bytes, ShadowState::Plain);
+                // It may have been deposited when a garbage collection began.
                 self.gc_log.add(|| Span::Bytes(run.bits(), bytes));
                 Ok(Refill::Item(source.add(node, offset)))
             }
             Granted::Pieces(pieces) => {
                 self.found_full[node].store(0, Ordering::Relaxed);
                 pieces.into_iter().for_each(|p| self.put_piece(p));
-                drop(moving);
+                drop(transfer);
                 // Another client may have been faster.
                 Ok(source.take(Some(node)).map_or(Refill::Again, |i| Refill::Item(Some(i))))
             }
             Granted::Nothing => {
-                // No long run says nothing about single chunks.
+                // The lack of a long run says nothing about single chunks.
                 if source.request().count == 1 {
                     self.found_full[node].store(ASK_AGAIN, Ordering::Relaxed);
                 }
@@ -544,14 +583,16 @@ impl PoolNode {
         }
     }
 
-    /// While this is there, a census waits: memory is on its way from one holder to another.
-    pub(crate) fn moving(&self) -> Moving {
+    /// An operation of its own for memory on its way from one holder to another: garbage collection
+    /// waits for it.
+    pub(crate) fn begin_transfer(&self) -> Transfer {
         let handle = self.epochs.register();
         handle.enter();
-        Moving(handle)
+        Transfer(handle)
     }
 
-    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk whose return fails is lost until a census.
+    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk that is not
+    /// returned is lost until garbage collection.
     pub(crate) async fn return_idle(&self, ep: &Endpoint, keep: usize) -> Result<()> {
         let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
         let mut outcome = Ok(());
@@ -561,11 +602,12 @@ impl PoolNode {
             self.gc_log.pend(&[Span::Bytes(place(node, offset).bits(), bytes)]);
         };
         for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep, first)) {
-            let on_its_way = OnItsWay(ep, &self.gc_log, place(node, offset).bits());
+            let in_transit = InTransit(ep, &self.gc_log, place(node, offset).bits());
             let returned = return_run(ep, self.shape.memory[node].node, offset, count).await;
             if returned.as_ref().is_err_and(|e| e.effect() == dmtree_fabric::Effect::Unknown) {
-                // The call may be carried out later: the chunk is nobody else's as long as this node lives.
-                std::mem::forget(on_its_way);
+                // The call may be carried out later: the chunk stays pending for as long as this
+                // node lives.
+                std::mem::forget(in_transit);
             }
             outcome = outcome.and(returned);
         }
@@ -596,14 +638,14 @@ impl PoolNode {
         )
     }
 
-    // ---- tables -----------------------------------------------------------------------------------------------------
+    // ---- tables ----------------------------------------
 
     /// A new table cell of 1 to 4 lines for an index. A fresh one is all zero; a reused one is as
     /// it was left.
     ///
     /// # Errors
-    /// `Full` when no node of the side (compute nodes: nor any memory node) has room, `InvalidArgument` for other sizes; those of
-    /// the fabric.
+    /// `Full` when no node of the side (compute nodes: nor any memory node) has room,
+    /// `InvalidArgument` for other sizes; those of the fabric.
     pub async fn alloc_table(
         &self,
         ep: &Endpoint,
@@ -613,13 +655,13 @@ impl PoolNode {
     ) -> Result<TableId> {
         ep.check_memory()?;
         if (1..=4).contains(&lines)
-            && self.tables.is_dry((index, lines), side)
+            && self.tables.is_cache_empty((index, lines), side)
             && self.cells_asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_FOR_CELLS)
         {
-            // Without them, homes give new ones.
+            // Without them, owners give new ones.
             let _ = self.take_left_cells(ep, index, lines).await;
-            if self.tables.is_dry((index, lines), side)
-                && self.tables.is_used_up((index, lines), side)
+            if self.tables.is_cache_empty((index, lines), side)
+                && self.tables.is_exhausted((index, lines), side)
             {
                 // Before memory nodes give chunks for tables.
                 Box::pin(self.borrow(ep, Wanted::Cells(index, lines))).await;
@@ -633,7 +675,7 @@ impl PoolNode {
             };
             match self.resolve(ep, t).await {
                 Ok(_) => break Ok(t),
-                // Its home is dead: another cell will do.
+                // Its owner is dead: another cell will do.
                 Err(e) if e.kind() == ErrorKind::Unreachable && unowned.len() < MAX_UNOWNED => {
                     unowned.push(t);
                 }
@@ -650,7 +692,7 @@ impl PoolNode {
         found
     }
 
-    /// Returns a cell that nobody else can ever have reached. Its lock word is 0.
+    /// Returns a cell that no other client can ever have reached. Its lock word is 0.
     pub fn give_back_table(&self, index: u32, t: TableId) {
         self.gc_log.add(|| Span::table(t));
         if !self.tables.put(index, t) {
@@ -658,16 +700,16 @@ impl PoolNode {
         }
     }
 
-    /// Returns a cell that nobody can reach from now on: reusable, for cells of as many lines, when every operation that runs now
-    /// has ended. Its lock word is 0 by then.
+    /// Returns a cell that no operation can reach from now on: reusable, for cells of as many
+    /// lines, when every operation that runs now has ended. Its lock word is 0 by then.
     pub fn retire_table(&self, index: u32, t: TableId) {
         self.gc_log.add(|| Span::table(t));
         self.limbo_list.push(Retired::Table(index, t), u64::from(t.lines()) * 64);
     }
 
-    /// Words at the home of a cell, which is at `at`, in which waiters for its lock may say so: the
-    /// first of four. Many cells share them, and a reader of stamps trusts none: any member may write
-    /// there. Only compute nodes have such words.
+    /// Wait words at the owner of a cell, which is at `at`, in which waiters for its lock announce
+    /// themselves: the first of four. Many cells share them, and any member may write there, so a
+    /// reader takes every stamp as a hint. Only compute nodes have such words.
     pub fn wait_words(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
         let owner = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
         let group = (t.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % WAIT_GROUPS;
@@ -682,7 +724,8 @@ impl PoolNode {
     /// Where a cell is; one READ of the directory when this node does not know.
     ///
     /// # Errors
-    /// `Unreachable` while its home is dead and it has no new one; `Corrupt` when no such cell can exist; those of the fabric.
+    /// `Unreachable` while its owner is dead and it has no new one; `Corrupt` when no such cell can
+    /// exist; those of the fabric.
     pub async fn resolve(&self, ep: &Endpoint, t: TableId) -> Result<dmtree_fabric::GlobalAddr> {
         match self.tables.resolve_cached(t) {
             Some(at) => Ok(at),
@@ -690,7 +733,7 @@ impl PoolNode {
         }
     }
 
-    // ---- usage ------------------------------------------------------------------------------------------------------
+    // ---- usage ----------------------------------------
 
     /// What this node holds.
     pub fn usage(&self) -> NodeUsage {
@@ -702,7 +745,7 @@ impl PoolNode {
             clients: self.epochs.clients(),
             arenas: arenas.iter().map(|a| a.usage()).collect(),
             free_block_bytes: blocks.iter().map(|b| b.free_bytes()).sum(),
-            free_tables: self.tables.stocked(),
+            free_tables: self.tables.cached_cells(),
             retired,
             retired_bytes,
             refused: self.refused.load(Ordering::Relaxed) as u64,

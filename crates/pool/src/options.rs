@@ -10,10 +10,10 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// Smallest chunk.
 const MIN_CHUNK: u64 = 64 * KIB;
-/// Largest chunk that is chosen without being asked for.
+/// Largest chunk that is chosen by default.
 const DEFAULT_CHUNK: u64 = 32 * MIB;
-/// A node holds chunks of several purposes for every index that it uses: many indexes find room beside each other when chunks
-/// are a small part of a region.
+/// A node holds chunks of several purposes for every index that it uses: many indexes find room
+/// beside each other when chunks are a small part of a region.
 const CHUNKS_OF_A_REGION: u64 = 512;
 /// A region has at least so many chunks where that lets a chunk hold [`LEAST_PIECES`].
 const FEWEST_CHUNKS: u64 = 64;
@@ -31,12 +31,13 @@ pub struct PoolOptions {
     pub compute_nodes: u16,
     /// Bytes of every memory node's region.
     pub memory_bytes_per_node: u64,
-    /// Bytes of every compute node's region, where fingerprint tables live; 0 chooses 1/32 of all memory, 4 MiB at least.
+    /// Bytes of every compute node's region, where fingerprint tables live; 0 chooses 1/32 of all
+    /// memory, 4 MiB at least.
     pub compute_bytes_per_node: u64,
     /// Bytes of a chunk, a power of two; `None` chooses 1/512 of a region, 128 KiB to 32 MiB
     /// (64 KiB where 128 KiB are more than 1/64 of it).
     pub chunk_bytes: Option<u64>,
-    /// Bits of a life number, 1 to 16. Small values wear addresses out quickly, for tests.
+    /// Bits of a generation, 1 to 16. Small values wear addresses out quickly, for tests.
     pub generation_bits: u8,
     /// Test knobs of the in-process fabric.
     pub knobs: Knobs,

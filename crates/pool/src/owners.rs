@@ -1,4 +1,40 @@
-//! The cell service of a home node: cuts cells of fingerprint tables out of the partitions that live there.
+//! The cell service of an owner node: cuts cells of fingerprint tables out of the partitions that
+//! the node owns.
+//!
+//! A partition is owned by one node at a time and moves as a whole. Its record in the directory on
+//! memory node 0 names the owner, its incarnation, the high-water mark (`lines`: all granted cells
+//! lie below) and the segments. The calls:
+//!
+//! - **cells** (index, size, count): picks a partition of the index (`choose`), cuts cells below
+//!   the end of its segments, or takes another segment first, writes the directory record, and only
+//!   then answers. An empty answer means full.
+//! - **adopt** (partition, moves, lines, index): becomes the owner of a partition. Takes zeroed
+//!   segments for all lines that were ever granted, writes the record, then serves it. Repeated, it
+//!   answers again; without room it answers false.
+//! - **release** (partitions): grants no more cells of them. Their segments stay here until the
+//!   directory names another owner with a later move, because clients may still use them until
+//!   then.
+//! - **flush**: answers when the calls before it are done. A claimant sends it to every owner
+//!   first, so that no adoption which a former claimant has asked for is still under way.
+//! - **stretch**: bare memory for designs that lay out their own tables. It never comes back.
+//!
+//! Invariants.
+//!
+//! - *Directory first.* The record lists a segment, and a mark above a cell, before a client gets
+//!   the cell. So a crash after the WRITE loses the cells of one answer (until garbage collection
+//!   finds them), and never grants a cell twice.
+//! - *One index per partition.* A partition has the cells of one index, except those marked
+//!   [`ANY_INDEX`], so that all of it is free again when the index is dropped. The mark goes down
+//!   to 0 in the directory before the lines are zeroed. A crash in between is harmless: the next
+//!   owner serves the partition from other, zeroed segments.
+//! - *Zero.* A fresh cell is all zero: segments are zeroed when they are taken (`segments.rs`), and
+//!   when an index is gone.
+//! - A torn directory record (the owner died while writing) still tells number, owner and mark:
+//!   each is one word.
+//!
+//! The services of a node run one call at a time, and the lock of the state is held for bookkeeping
+//! only, never over a verb. A copy of the partition is changed, published, and then stored: an
+//! error leaves the former state in force.
 
 use std::sync::Mutex;
 
@@ -13,30 +49,30 @@ use crate::ids::{
     segment_of, segment_start,
 };
 use crate::layout::{ANY_INDEX, DIRECTORY_BYTES, NO_INDEX, Partition, compute_base};
-use crate::segments::{Space, zero};
+use crate::segments::{SegmentSpace, zero};
 use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
 
 /// Cells of tables, on every compute and every memory node.
 pub(crate) const CELL_SERVICE: ServiceId = ServiceId(0x11);
 /// Instead of a size and a number of cells: a stretch of bare memory.
 const STRETCH: (u8, u16) = (0, 0);
-/// Instead of a size and a number of cells: take a partition over.
+/// Instead of a size and a number of cells: become the owner of a partition.
 const ADOPT: (u8, u16) = (0, 1);
 /// Instead of a size and a number of cells: grant no more cells of these partitions.
 const RELEASE: (u8, u16) = (0, 2);
-/// Instead of a size and a number of cells: answer when whatever was asked for before has been done.
-const SETTLE: (u8, u16) = (0, 3);
-/// An index opens another partition of a home while it has less than this part of those that are
+/// Instead of a size and a number of cells: answer when the calls before this one are done.
+const FLUSH: (u8, u16) = (0, 3);
+/// An index opens another partition of an owner while it has less than this part of those that are
 /// free there.
 const OPEN_ONE_OF: usize = 16;
-/// The catalog is looked at once for so many segments and partitions that are opened.
+/// The owner reads the catalog once for so many segments and partitions that it opens.
 const LOOK_EVERY: u32 = 64;
-/// Bytes that one call zeroes, and what the last partition has beyond that.
+/// One call zeroes this many bytes, and the remainder of its last partition.
 const FORGET_BYTES: u64 = 1 << 20;
 /// Most cells of one call.
 pub(crate) const MAX_CELLS: u16 = 256;
 
-/// The node a partition lives on at first.
+/// The first owner of a partition.
 pub(crate) fn first_owner(partition: u16, compute_nodes: u16, memory_nodes: u16) -> NodeId {
     match partition.checked_sub(COMPUTE_PARTITIONS) {
         None => NodeId::compute(partition % compute_nodes),
@@ -44,7 +80,7 @@ pub(crate) fn first_owner(partition: u16, compute_nodes: u16, memory_nodes: u16)
     }
 }
 
-/// How many nodes of a side are homes at all.
+/// How many nodes of a side own partitions at all.
 pub(crate) fn owners_of(side: Role, compute_nodes: u16, memory_nodes: u16) -> u16 {
     match side {
         Role::Compute => compute_nodes.min(COMPUTE_PARTITIONS),
@@ -52,45 +88,51 @@ pub(crate) fn owners_of(side: Role, compute_nodes: u16, memory_nodes: u16) -> u1
     }
 }
 
-struct State {
+struct OwnerState {
     partitions: Vec<Partition>,
-    /// Partitions that were released, with their segments, until it is known who serves them.
+    /// Partitions that were released, with their segments, until the directory names their next
+    /// owner.
     released: Vec<Partition>,
-    /// Segments and partitions that were opened since the catalog was looked at last.
+    /// Segments and partitions opened since the last read of the catalog.
     opened: u32,
 }
 
 /// The service.
 pub(crate) struct OwnerService {
     me: Member,
-    space: Space,
-    state: Mutex<State>,
+    space: SegmentSpace,
+    state: Mutex<OwnerState>,
 }
 
 impl OwnerService {
     /// The service of a node of a new pool.
-    pub(crate) fn new(me: Member, compute_nodes: u16, memory_nodes: u16, space: Space) -> Self {
-        let homed = |p: &u16| first_owner(*p, compute_nodes, memory_nodes) == me.node;
-        let partitions = (0..PARTITIONS).filter(homed).map(|p| Partition::new(p, me)).collect();
+    pub(crate) fn new(
+        me: Member,
+        compute_nodes: u16,
+        memory_nodes: u16,
+        space: SegmentSpace,
+    ) -> Self {
+        let owned = |p: &u16| first_owner(*p, compute_nodes, memory_nodes) == me.node;
+        let partitions = (0..PARTITIONS).filter(owned).map(|p| Partition::new(p, me)).collect();
         Self::of(me, space, partitions)
     }
 
-    /// The service of a node that joins later: the home of nothing yet.
-    pub(crate) fn empty(me: Member, space: Space) -> Self {
+    /// The service of a node that joins later: it owns nothing yet.
+    pub(crate) fn empty(me: Member, space: SegmentSpace) -> Self {
         Self::of(me, space, Vec::new())
     }
 
-    fn of(me: Member, space: Space, partitions: Vec<Partition>) -> Self {
-        let state = State { partitions, released: Vec::new(), opened: 0 };
+    fn of(me: Member, space: SegmentSpace, partitions: Vec<Partition>) -> Self {
+        let state = OwnerState { partitions, released: Vec::new(), opened: 0 };
         Self { me, space, state: Mutex::new(state) }
     }
 
-    /// Makes this node the home of a partition: zeroed segments for all its cells, then the directory. False: no room. Asked
-    /// again, it says so again. A partition that this node has released, and that nobody else has
-    /// served since, is as it was.
+    /// Makes this node the owner of a partition: zeroed segments for all its cells, then the
+    /// directory. False: no room. Idempotent. A partition that this node has released, and that no
+    /// other node has served since (its moves tell), comes back as it was.
     async fn adopt(&self, ep: &Endpoint, wanted: Partition) -> Result<bool> {
         let number = wanted.number;
-        let known = |s: &State| s.partitions.iter().position(|p| p.number == number);
+        let known = |s: &OwnerState| s.partitions.iter().position(|p| p.number == number);
         let mut p = {
             let mut s = locked(&self.state);
             let mine = known(&s).map(|i| s.partitions[i].clone());
@@ -112,7 +154,7 @@ impl OwnerService {
         while segment_start(p.grown()) < p.lines {
             let grown = p.grown();
             let Some(at) = self.room(ep, number, segment_bytes(grown)).await? else {
-                // What it got so far is as good as new.
+                // No client has seen the segments taken so far: they are free again.
                 if !locked(&self.state).partitions.iter().any(|p| p.number == number) {
                     self.free_segments(&p);
                 }
@@ -129,7 +171,7 @@ impl OwnerService {
         Ok(true)
     }
 
-    /// Serves partitions no more: another node is to be their home.
+    /// Stops serving partitions: another node is to own them.
     fn release(&self, numbers: &[u16]) {
         let mut s = locked(&self.state);
         let gone = |p: &mut Partition| numbers.contains(&p.number);
@@ -140,13 +182,13 @@ impl OwnerService {
     /// Memory for a segment of a partition. When there is none, segments of partitions that have
     /// moved away may be there.
     async fn room(&self, ep: &Endpoint, partition: u16, bytes: u64) -> Result<Option<u64>> {
-        self.settle_released(ep).await?;
+        self.free_released(ep).await?;
         self.space.take(ep, partition, bytes).await
     }
 
-    /// Segments of released partitions are free when the directory names another home, which it
-    /// does after everybody has stopped using them.
-    async fn settle_released(&self, ep: &Endpoint) -> Result<()> {
+    /// Segments of released partitions are free when the directory names another owner with a later
+    /// move: the claimant writes that after every client has stopped using them.
+    async fn free_released(&self, ep: &Endpoint) -> Result<()> {
         let released: Vec<_> =
             locked(&self.state).released.iter().map(|p| (p.number, p.moves)).collect();
         for (number, moves) in released {
@@ -197,7 +239,7 @@ impl OwnerService {
                 Ok(Cut::None) => tried.push(at),
                 Ok(Cut::Full) if may_look => tried.push(at),
                 Ok(Cut::Full) => break,
-                // What is published already is granted; the error shows again on the next call.
+                // Published cells are granted; the error shows again on the next call.
                 Err(_) if !out.is_empty() => return Ok(out),
                 Err(e) => return Err(e),
             }
@@ -215,7 +257,7 @@ impl OwnerService {
         tried: &[u16],
         may_look: &mut bool,
     ) -> Result<Option<u16>> {
-        let place = |s: &State| choose(&s.partitions, index, lines, tried);
+        let place = |s: &OwnerState| choose(&s.partitions, index, lines, tried);
         let (choice, many) = {
             let mut s = locked(&self.state);
             let choice = place(&s);
@@ -231,8 +273,8 @@ impl OwnerService {
         Ok(place(&locked(&self.state)).number())
     }
 
-    /// Partitions of indexes that exist no more are free: nobody looks for their tables but
-    /// operations that began before the drop, and those find the table of another leaf, or none.
+    /// Frees the partitions of dropped indexes. Only operations that began before the drop still
+    /// look for their tables, and those find the table of another leaf, or none: checksums tell.
     async fn forget_dropped(&self, ep: &Endpoint) -> Result<()> {
         let owned = |p: &&Partition| !matches!(p.index, NO_INDEX | ANY_INDEX);
         let owned: Vec<_> = locked(&self.state).partitions.iter().filter(owned).cloned().collect();
@@ -245,7 +287,8 @@ impl OwnerService {
             if zeroed >= FORGET_BYTES {
                 break;
             }
-            // The directory first: lines above its mark are nobody's.
+            // The directory first: lines above its mark belong to no index, so a crash here loses
+            // nothing.
             let used = p.lines;
             (p.lines, p.index) = (0, NO_INDEX);
             self.publish(ep, &p).await?;
@@ -263,7 +306,7 @@ impl OwnerService {
         Ok(())
     }
 
-    /// Cuts cells of a partition, which becomes this index's if it was nobody's.
+    /// Cuts cells of a partition; a free partition becomes the index's.
     async fn cut_from(
         &self,
         ep: &Endpoint,
@@ -280,7 +323,8 @@ impl OwnerService {
         };
         let Some(mut p) = found else { return Ok(Cut::None) };
         if p.index != index {
-            // The last free one is for everybody, and so is one that has another index's cells.
+            // The last free one is shared by all indexes, and so is one that has another index's
+            // cells.
             p.index = if p.index == NO_INDEX && free > 1 { index } else { ANY_INDEX };
         }
         let mut cells = p.cut(lines, wanted);
@@ -302,7 +346,7 @@ impl OwnerService {
             p.segments[grown] = base;
             cells = p.cut(lines, wanted);
         }
-        // The directory knows a cell before anybody gets it.
+        // The directory covers a cell before a client gets it: a reader refuses ids above the mark.
         self.publish(ep, &p).await?;
         if let Some(at) = locked(&self.state).partitions.iter_mut().find(|p| p.number == number) {
             *at = p;
@@ -338,7 +382,7 @@ impl OwnerService {
             self.release(&numbers);
             return Ok(Vec::new());
         }
-        if (lines, count) == SETTLE {
+        if (lines, count) == FLUSH {
             return Ok(Vec::new());
         }
         if !(1..=4).contains(&lines) || count == 0 || count > MAX_CELLS {
@@ -367,8 +411,8 @@ impl Partition {
         first + u64::from(lines) <= end
     }
 
-    /// Cuts cells from the segments that are there; a cell never straddles two. What is too short for one at the end of a segment is
-    /// a smaller one, beside those that are wanted.
+    /// Cuts cells from the segments that are there; a cell never straddles two. What is too short
+    /// for one at the end of a segment is a smaller one, beside those that are wanted.
     fn cut(&mut self, lines: u8, wanted: usize) -> Vec<TableId> {
         let mut out = Vec::new();
         let mut cut = 0;
@@ -393,7 +437,7 @@ impl Partition {
     }
 }
 
-/// What a look at one partition has yielded.
+/// The result of cutting cells from one partition.
 enum Cut {
     Some,
     /// Nothing: it cannot grow.
@@ -406,7 +450,7 @@ enum Cut {
 enum Choice {
     /// A partition that has lines left.
     Has(u16),
-    /// One that nobody has, or one that has to grow.
+    /// A free one, or one that has to grow.
     Opens(u16),
     None,
 }
@@ -420,9 +464,9 @@ impl Choice {
     }
 }
 
-/// A partition belongs to one index, so that all of it is free again when the index is gone; an
-/// index opens more of them, so that they can move to several homes, as long as it has few of what
-/// is left. The last free one of a home is for all who come later.
+/// A partition belongs to one index, so that all of it is free again when the index is gone. An
+/// index opens more of them, so that they can move to several owners, as long as it has few of what
+/// is left. The last free one of an owner is for all indexes that come later.
 fn choose(partitions: &[Partition], index: u32, lines: u8, tried: &[u16]) -> Choice {
     let all = || partitions.iter().filter(|p| !tried.contains(&p.number));
     let of = |owner: u32| all().filter(move |p| p.index == owner);
@@ -451,7 +495,8 @@ fn of_size(cells: &[TableId], lines: u8) -> usize {
     cells.iter().filter(|t| t.lines() == lines).count()
 }
 
-/// Asks a home for up to `count` cells of `lines` lines, beside which smaller ones may come; empty: it is full.
+/// Asks an owner for up to `count` cells of `lines` lines, beside which smaller ones may come;
+/// empty: it is full.
 pub(crate) async fn ask_cells(
     ep: &Endpoint,
     owner: NodeId,
@@ -482,7 +527,7 @@ fn header(what: (u8, u16)) -> Vec<u8> {
     request
 }
 
-/// Makes a node the next home of a partition, as its record describes it; false: it has no room.
+/// Makes a node the next owner of a partition, as its record describes it; false: it has no room.
 pub(crate) async fn ask_adopt(
     ep: &Endpoint,
     longest_ns: u64,
@@ -510,18 +555,18 @@ pub(crate) async fn ask_release(
     call_within(ep, longest_ns, owner, CELL_SERVICE, &request).await.map(|_| ())
 }
 
-/// Returns when a home has done what anybody asked it for before.
-pub(crate) async fn ask_settle(ep: &Endpoint, longest_ns: u64, owner: NodeId) -> Result<()> {
-    call_within(ep, longest_ns, owner, CELL_SERVICE, &header(SETTLE)).await.map(|_| ())
+/// Returns when an owner has carried out every call that came before this one.
+pub(crate) async fn ask_flush(ep: &Endpoint, longest_ns: u64, owner: NodeId) -> Result<()> {
+    call_within(ep, longest_ns, owner, CELL_SERVICE, &header(FLUSH)).await.map(|_| ())
 }
 
-/// The error of whoever needs a table whose home is gone.
+/// The error of an operation that needs a table without a present owner.
 #[cold]
 pub(crate) fn unowned(number: u16, owner: Member) -> Error {
     Error::new(
         ErrorKind::Unreachable,
         format!(
-            "the tables of partition {number} are between homes ({owner} was the last): try again"
+            "the tables of partition {number} are between owners ({owner} was the last): try again"
         ),
     )
 }
@@ -572,7 +617,7 @@ mod tests {
                 for t in cells {
                     let (partition, segment, _) = t.place().expect("inside one segment");
                     prop_assert!(partition == 3 && segment < p.grown());
-                    prop_assert_eq!(t.first_line(), end, "no line is nobody's");
+                    prop_assert_eq!(t.first_line(), end, "no line is left out");
                     prop_assert!(t.lines() <= lines);
                     end = t.first_line() + u64::from(t.lines());
                     prop_assert!(end <= p.lines, "below the mark");

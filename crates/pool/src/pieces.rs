@@ -1,4 +1,10 @@
 //! Free memory that goes from one holder to another: pieces, and their bytes in a message.
+//!
+//! A piece has 26 bytes: a tag (kind, and whether operations may still read it), arena kind, index,
+//! object size, and two words (address or id, generation or length). A message holds at most
+//! [`MAX_PIECES`], so that it fits one call. Bytes come from other nodes: an unknown tag or a short
+//! piece is an error, and the receiver checks addresses against its own layout
+//! (`PoolNode::put_piece`, `Deposits::put`).
 
 use dmtree_fabric::{Error, GlobalAddr, MAX_RPC_BYTES, Result};
 
@@ -21,7 +27,7 @@ const RETIRED: u8 = 0x80;
 /// Free memory of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// A reusable object with its last life.
+    /// A reusable object with its last generation.
     Object(ArenaKey, Grant),
     /// Objects that were never granted: where the first is, and their bytes.
     Fresh(ArenaKey, GlobalAddr, u64),
@@ -31,7 +37,7 @@ pub(crate) enum Piece {
     Cell(u32, TableId),
 }
 
-/// What a node is asked to give.
+/// The kind of free memory that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// Objects of an arena.
@@ -63,8 +69,8 @@ impl Piece {
         }
     }
 
-    /// Which memory node keeps it while no compute node has it.
-    pub(crate) fn membership_agent(&self) -> usize {
+    /// The memory node where it is deposited.
+    pub(crate) fn holder(&self) -> usize {
         match self {
             Self::Object(_, g) => g.addr.node().index(),
             Self::Fresh(_, at, _) | Self::Space(_, at, _) => at.node().index(),
@@ -114,12 +120,12 @@ impl Piece {
     }
 }
 
-/// Puts pieces into a message; with each, whether operations may still read it.
+/// Appends pieces to a message; with each, whether operations may still read it.
 pub(crate) fn encode(pieces: impl IntoIterator<Item = (Piece, bool)>, out: &mut Vec<u8>) {
     pieces.into_iter().for_each(|(p, retired)| p.encode(retired, out));
 }
 
-/// Takes them out: what is left of the message.
+/// Decodes the pieces of the remainder of a message.
 pub(crate) fn decode(mut f: Fields<'_>) -> Result<Vec<(Piece, bool)>> {
     let mut out = Vec::with_capacity(f.0.len() / PIECE_BYTES);
     while !f.0.is_empty() {

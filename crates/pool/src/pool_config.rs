@@ -1,4 +1,5 @@
-//! What the processes of a pool have to know of it: the options that its first memory node was started with, as bytes.
+//! The pool config: the options that the first memory node was started with, as bytes. Every
+//! process that joins gets it from there, so all nodes compute the same layout.
 
 use dmtree_fabric::{Error, ErrorKind, Result};
 
@@ -7,7 +8,7 @@ use crate::wire::{Fields, seal, sealed};
 
 const VERSION: u16 = 1;
 
-/// The bytes of a charter.
+/// The bytes of a pool config.
 pub(crate) fn encode(o: &PoolOptions) -> Vec<u8> {
     let mut out = VERSION.to_le_bytes().to_vec();
     out.extend(o.memory_nodes.to_le_bytes());
@@ -21,12 +22,12 @@ pub(crate) fn encode(o: &PoolOptions) -> Vec<u8> {
     out
 }
 
-/// The options from a charter.
+/// The options from a pool config.
 pub(crate) fn decode(bytes: &[u8]) -> Result<PoolOptions> {
     let strange = |what: &str| {
         Error::new(
             ErrorKind::Incompatible,
-            format!("the charter of the pool {what}: run the same release everywhere"),
+            format!("the config of the pool {what}: run the same release everywhere"),
         )
     };
     if !sealed(bytes) {

@@ -1,4 +1,5 @@
-//! Sets of numbers, kept as ranges: which bytes of memory nodes, or which lines of table partitions, somebody holds.
+//! Sets of numbers, kept as ranges: the bytes of memory nodes, or the lines of table partitions,
+//! that have a holder.
 
 use std::collections::BTreeMap;
 

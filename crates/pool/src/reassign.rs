@@ -1,8 +1,32 @@
-//! New homes for table partitions: of a dead node, of one that leaves, for one that joins.
+//! New owners for table partitions: of a dead node, of one that leaves, for one that joins.
 //!
-//! One claimant at a time does this, after everybody has stopped using the partitions. A new home takes zeroed segments for all
-//! cells that were granted and writes the directory record; tables are built again from the leaves by whoever needs them. So
-//! nothing of the old home is read, and every step may be repeated: a partition that has a living home is left alone.
+//! One claimant at a time does this, after every living node has drained: no operation uses the
+//! partitions any more. For a death ([`PoolNode::reassign`]) and for a planned move
+//! ([`PoolNode::carry_out`]) alike:
+//!
+//! 1. *Flush*: every living owner answers once. So nothing that a former claimant has asked for is
+//!    still under way.
+//! 2. READ the directory, then the catalog. In this order, because what the directory names and the
+//!    catalog does not was dropped; such a partition moves without its cells.
+//! 3. For a move: *release* at the present owner, then READ the record again, which may have grown
+//!    meanwhile.
+//! 4. *Adopt* at the next owner: the wanted one, else the living owner with the fewest partitions,
+//!    else a memory node. The new owner takes zeroed segments for all granted lines and writes the
+//!    record with one more move.
+//!
+//! Nothing of the old owner is read. Its tables are built again from the leaves by the first
+//! operations that need them.
+//!
+//! Invariants. A partition has one owner, and its moves only grow. The high-water mark never falls
+//! below a granted cell (for a torn record the larger of both images counts), except when the index
+//! of the partition is gone. Every step may be repeated: a partition that names a living owner in
+//! its record is left alone.
+//!
+//! Crashes. The claimant may die at any verb; the next claimant starts at step 1 with whatever the
+//! directory says. An owner that dies while it writes a record leaves it torn:
+//! [`Partition::remains`] still tells number, owner and mark, and the death of that owner moves the
+//! partition. A released partition that found no other owner goes back to its owner as it was
+//! (`OwnerService::adopt`). Between two owners, clients get `Unreachable` and retry.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +37,7 @@ use crate::ids::PARTITIONS;
 use crate::layout::{DIRECTORY, DIRECTORY_BYTES, Partition, first_node};
 use crate::membership_agent::not_now;
 use crate::node::PoolNode;
-use crate::owners::{ask_adopt, ask_release, ask_settle};
+use crate::owners::{ask_adopt, ask_flush, ask_release};
 use crate::shares::{UNOPENED_SHARE, is_over};
 
 /// Partitions of one READ of the directory.
@@ -21,18 +45,18 @@ const STEP: u16 = 64;
 
 /// A directory record, as far as it can be read.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct DirectoryEntry {
     pub(crate) partition: Partition,
     pub(crate) torn: bool,
 }
 
 impl PoolNode {
-    /// Gives new homes to the partitions of a dead node.
+    /// Gives new owners to the partitions of a dead node.
     pub(crate) async fn reassign(&self, ep: &Endpoint, dead: Member) -> Result<()> {
-        self.settle_owners(ep).await?;
+        self.flush_owners(ep).await?;
         let gone = |owner: Member| owner == dead;
         let seen = self.directory(ep).await?;
-        // Behind the directory: what it names and the catalog does not was dropped.
+        // After the directory: what it names and the catalog does not was dropped.
         let indexes = live_indexes(ep).await?;
         let mut load = self.load(&seen);
         for s in seen.iter().filter(|s| gone(s.partition.owner)) {
@@ -41,7 +65,7 @@ impl PoolNode {
         }
         let stuck = seen.iter().find(|s| s.torn && !gone(s.partition.owner));
         match stuck {
-            // Its home is at work on it, or is dying.
+            // Its owner is writing it, or is dying.
             Some(s) => Err(not_now(format!("{} writes its directory record", s.partition.owner))),
             None => Ok(()),
         }
@@ -49,30 +73,31 @@ impl PoolNode {
 
     /// Carries out a planned move.
     pub(crate) async fn carry_out(&self, ep: &Endpoint, p: &Move) -> Result<()> {
-        self.settle_owners(ep).await?;
+        self.flush_owners(ep).await?;
         let seen = self.directory(ep).await?;
         let indexes = live_indexes(ep).await?;
         let mut load = self.load(&seen);
         let to = p.to.filter(|to| self.living().contains(to));
         for number in &p.partitions {
             let found = seen.iter().find(|s| s.partition.number == *number);
-            let fresh = Seen { partition: Partition::new(*number, self.view.me), torn: false };
+            let fresh =
+                DirectoryEntry { partition: Partition::new(*number, self.view.me), torn: false };
             let s = found.cloned().unwrap_or(fresh);
             let owner = s.partition.owner;
-            let lives = self.living().contains(&owner);
-            let answers = lives || owner.node.role() == Role::Memory;
-            // A home that has died meanwhile is the business of its death.
+            let is_living = self.living().contains(&owner);
+            let answers = is_living || owner.node.role() == Role::Memory;
+            // The death of an owner that has died meanwhile moves the partition.
             let dies = !answers && !is_over(&self.view.state(), owner);
             if found.is_some() && (dies || Some(owner) == to) {
                 continue;
             }
             if found.is_some() && answers {
                 match ask_release(ep, self.call_ns(), owner.node, &[*number]).await {
-                    // What a lost memory node served stays there.
-                    Err(e) if !lives && e.kind() == ErrorKind::Unreachable => continue,
+                    // Partitions of a lost memory node stay there.
+                    Err(e) if !is_living && e.kind() == ErrorKind::Unreachable => continue,
                     released => released?,
                 }
-                if lives {
+                if is_living {
                     *load.entry(owner).or_default() += usize::from(PARTITIONS);
                 }
             }
@@ -82,7 +107,7 @@ impl PoolNode {
                     let lines = again.lines.max(s.partition.lines);
                     Partition { lines, ..s.partition }.emptied_unless(&indexes)
                 }
-                // Its home has used it for another index meanwhile.
+                // Its owner has given it to another index meanwhile.
                 Some(again) => again,
                 None => s.partition,
             };
@@ -91,10 +116,11 @@ impl PoolNode {
         Ok(())
     }
 
-    /// Asks for this node's share of the partitions.
+    /// Proposes that this node's share of the partitions moves here.
     ///
     /// # Errors
-    /// Those of the fabric; `Fenced`. While another move is under way nothing happens: true when there is nothing to ask for.
+    /// Those of the fabric; `Fenced`. While another move is under way nothing happens: true when
+    /// there is nothing to propose.
     pub async fn take_share(&self, ep: &Endpoint) -> Result<bool> {
         let seen = self.directory(ep).await?;
         let living = self.living();
@@ -120,7 +146,7 @@ impl PoolNode {
         }
         let opened: Vec<u16> = seen.iter().map(|s| s.partition.number).collect();
         if mine == 0 {
-            wanted.extend(self.abandoned_locks(&opened).take(UNOPENED_SHARE));
+            wanted.extend(self.unowned_partitions(&opened).take(UNOPENED_SHARE));
         }
         if wanted.is_empty() {
             return Ok(true);
@@ -129,7 +155,8 @@ impl PoolNode {
         Ok(false)
     }
 
-    /// Asks that others become the homes of this node's partitions; true when it has none.
+    /// Proposes that other nodes become the owners of this node's partitions; true when it has
+    /// none.
     ///
     /// # Errors
     /// As [`PoolNode::take_share`].
@@ -144,17 +171,17 @@ impl PoolNode {
         Ok(false)
     }
 
-    /// Returns when no home is in the middle of something that a former claimant has asked for.
-    async fn settle_owners(&self, ep: &Endpoint) -> Result<()> {
+    /// Returns when no owner is carrying out a request of a former claimant.
+    async fn flush_owners(&self, ep: &Endpoint) -> Result<()> {
         for owner in self.living() {
             self.renew(ep).await?;
-            ask_settle(ep, self.call_ns(), owner.node).await?;
+            ask_flush(ep, self.call_ns(), owner.node).await?;
         }
         Ok(())
     }
 
-    /// Partitions per living home.
-    fn load(&self, seen: &[Seen]) -> BTreeMap<Member, usize> {
+    /// Partitions per living owner.
+    fn load(&self, seen: &[DirectoryEntry]) -> BTreeMap<Member, usize> {
         let mut load: BTreeMap<Member, usize> = self.living().into_iter().map(|m| (m, 0)).collect();
         for s in seen {
             if let Some(n) = load.get_mut(&s.partition.owner) {
@@ -164,7 +191,8 @@ impl PoolNode {
         load
     }
 
-    /// Finds a home for a partition: the one wanted, else the living node with the fewest that has room, else a memory node.
+    /// Finds an owner for a partition: the one wanted, else the living node with the fewest that
+    /// has room, else a memory node.
     async fn give_owner(
         &self,
         ep: &Endpoint,
@@ -203,13 +231,17 @@ impl PoolNode {
         ))
     }
 
-    /// All records that somebody has written.
-    async fn directory(&self, ep: &Endpoint) -> Result<Vec<Seen>> {
+    /// All records that have been written.
+    async fn directory(&self, ep: &Endpoint) -> Result<Vec<DirectoryEntry>> {
         self.read_directory(ep, true).await
     }
 
-    /// The same for somebody who keeps no lease, unless `keeps`.
-    pub(crate) async fn read_directory(&self, ep: &Endpoint, keeps: bool) -> Result<Vec<Seen>> {
+    /// The same; the caller renews its lease on the way if it `keeps` one.
+    pub(crate) async fn read_directory(
+        &self,
+        ep: &Endpoint,
+        keeps: bool,
+    ) -> Result<Vec<DirectoryEntry>> {
         let mut out = Vec::new();
         for first in (0..PARTITIONS).step_by(usize::from(STEP)) {
             if keeps {
@@ -226,7 +258,7 @@ impl PoolNode {
             });
             for (number, record) in records {
                 match record {
-                    Ok(Some(partition)) => out.push(Seen { partition, torn: false }),
+                    Ok(Some(partition)) => out.push(DirectoryEntry { partition, torn: false }),
                     Ok(None) => {}
                     Err(_) => out.extend(self.torn_record(ep, number).await?),
                 }
@@ -235,17 +267,17 @@ impl PoolNode {
         Ok(out)
     }
 
-    /// A record that was torn when it was read: its home may only have been writing it.
-    async fn torn_record(&self, ep: &Endpoint, number: u16) -> Result<Option<Seen>> {
+    /// A record that was torn when it was read: its owner may only have been writing it.
+    async fn torn_record(&self, ep: &Endpoint, number: u16) -> Result<Option<DirectoryEntry>> {
         for pause in [0, 1_000, 10_000, 100_000] {
             ep.sleep(pause).await;
             let bytes = ep.read(Partition::record(number), DIRECTORY_BYTES as u32).await?;
             if let Ok(p) = bytes.extract(|b| Partition::decode(b, number)) {
-                return Ok(p.map(|partition| Seen { partition, torn: false }));
+                return Ok(p.map(|partition| DirectoryEntry { partition, torn: false }));
             }
             if pause == 100_000 {
                 let partition = bytes.extract(|b| Partition::remains(b, number));
-                return Ok(Some(Seen { partition, torn: true }));
+                return Ok(Some(DirectoryEntry { partition, torn: true }));
             }
         }
         Ok(None)

@@ -1,15 +1,34 @@
-//! The quarantine: what was unlinked waits until every operation that ran at that time has ended.
+//! The limbo list: what was unlinked waits until every operation that ran at that time has ended.
 //!
-//! *Claim.* An item taken out of quarantine is held by no running operation of any member.
+//! *Calls in order.* [`PoolNode::retire`] notes an item as fresh. A round ([`PoolNode::reclaim`]),
+//! one client at a time:
 //!
-//! *Argument.* Its unlinking verb was awaited before [`PoolNode::retire`]. A reclaimer notes which items are there, and only then
-//! adds 1 to the global epoch; the items get the sum, `s`, as their stamp. So the word shows `s` or more only after every one of
-//! them was unlinked. An operation's slot holds an epoch that its node knew when the operation began, and a node knows only what
-//! the word has shown. Hence **a slot that holds `s` or more belongs to an operation that began after the unlinking**: it cannot
-//! have found the item. The item is released when every member node, asked after the unlinking, has answered that its smallest
-//! running slot is `s` or more, or that nothing runs. An operation that such a scan did not see announced itself after the scan
-//! (both sides have a sequentially consistent fence between announcement and first READ, and before the scan), so it began
-//! after the unlinking too. A slot may hold an older epoch than its operation deserves; that delays, and never harms.
+//! 1. counts the fresh items, adds 1 to the global epoch on memory node 0, and stamps those items
+//!    with the sum;
+//! 2. asks every member for the smallest epoch in which an operation runs there (`epoch.rs`);
+//! 3. releases what is stamped that early or earlier to the free lists, and logs it for garbage
+//!    collection first.
+//!
+//! *Claim.* An item that leaves the limbo list is held by no running operation of any member.
+//!
+//! *Argument.* Its unlinking verb was awaited before [`PoolNode::retire`]. A reclaimer counts the
+//! items that are there, and only then adds 1 to the global epoch; the items get the sum, `s`, as
+//! their stamp. So the word shows `s` or more only after every one of them was unlinked. An
+//! operation's slot holds an epoch that its node knew when the operation began, and a node knows
+//! only what the word has shown. Hence **a slot that holds `s` or more belongs to an operation that
+//! began after the unlinking**: it cannot have found the item. The item is released when every
+//! member, asked after the unlinking, has answered that its smallest running slot is `s` or more,
+//! or that nothing runs. An operation that such a scan did not see announced itself after the scan
+//! (both sides have a sequentially consistent barrier between announcement and first READ, and
+//! before the scan), so it began after the unlinking too. A slot may hold an older epoch than its
+//! operation deserves; that delays, and never harms.
+//!
+//! *Members that do not answer* stop reclamation, with an error, until they answer or their access
+//! is revoked. Then the result of their operations reaches no client, and no verb of theirs
+//! executes.
+//!
+//! *Crashes and drops.* A future dropped before the sum is known moves nothing. A node that dies
+//! takes its limbo list along: garbage collection finds the items.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -38,7 +57,7 @@ pub(crate) enum Retired {
     Object(ArenaKey, Grant),
     Block(u32, BlockPtr),
     Table(u32, TableId),
-    /// Space for blocks of an index that lay on nobody's list: address, bytes.
+    /// Space for blocks of an index that was on no list: address, bytes.
     Space(u32, GlobalAddr, u64),
 }
 
@@ -54,7 +73,8 @@ impl Retired {
 }
 
 impl Retired {
-    /// The same for another node; blocks as the space that they take of whole chunks or of a shared one.
+    /// The same for another node; blocks as the space that they take of whole chunks or of a shared
+    /// one.
     pub(crate) fn as_piece(&self, chunk_bytes: u64) -> Option<Piece> {
         match *self {
             Self::Object(key, g) => Some(Piece::Object(key, g)),
@@ -91,13 +111,13 @@ pub(crate) struct LimboList {
     fresh_bytes: AtomicU64,
     /// Items ever released.
     released: AtomicU64,
-    /// Somebody found the pool full since the last round.
+    /// A client found the pool full since the last round.
     pressure: AtomicBool,
     pub(crate) turn: FifoMutex,
 }
 
 impl LimboList {
-    /// Takes out what waits here, for another node. The caller has the turn: a round stamps by number.
+    /// Takes items out, for another node. The caller has the turn: a round stamps by number.
     pub(crate) fn take_out(
         &self,
         most: usize,
@@ -129,12 +149,12 @@ impl LimboList {
         self.fresh_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The pool is full: the next round shall not wait for more.
+    /// The pool is full: the next round is due at once.
     pub(crate) fn press(&self) {
         self.pressure.store(true, Ordering::Relaxed);
     }
 
-    /// What waits here.
+    /// The spans that wait.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let limbo_entries = locked(&self.limbo_entries);
         let stamped = limbo_entries.stamped.iter().flat_map(|s| &s.items);
@@ -166,7 +186,7 @@ impl LimboList {
         limbo_entries.stamped.push_back(Stamped { stamp, items });
     }
 
-    /// Everything stamped `oldest` or earlier; noted before it is here no more.
+    /// Takes out everything stamped `oldest` or earlier, and logs it under the lock.
     fn release(&self, oldest: u64, gc_log: &GcLog) -> Vec<(Retired, u64)> {
         let mut limbo_entries = locked(&self.limbo_entries);
         let n = limbo_entries.stamped.iter().take_while(|s| s.stamp <= oldest).count();
@@ -181,7 +201,7 @@ impl LimboList {
     }
 }
 
-/// What a round of reclamation achieved.
+/// The result of a round of reclamation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
     /// Objects put on free lists (or set aside, worn out).
@@ -205,17 +225,19 @@ impl PoolNode {
             || q.pressure.load(Ordering::Relaxed)
     }
 
-    /// How many items this node has ever released from quarantine: what was retired came free in between when the number has grown.
+    /// How many items this node has ever released from its limbo list: when the number has grown,
+    /// something came free.
     pub fn released(&self) -> u64 {
         self.limbo_list.released()
     }
 
-    /// One round: stamps what was retired, asks every compute node what runs, and frees what nobody can hold any more. Call it
-    /// between operations: the caller's own running operation counts too. While another client of this node is at it, it does
-    /// nothing.
+    /// One round: stamps what was retired, asks every compute node what runs, and frees what no
+    /// operation can hold any more. Call it between operations: the caller's own running operation
+    /// counts too. It does nothing while another client of this node runs a round.
     ///
     /// # Errors
-    /// Those of the fabric: a member that does not answer keeps everything in quarantine until it answers or is fenced.
+    /// Those of the fabric: while a member does not answer, nothing is released until it answers or
+    /// its access is revoked.
     pub async fn reclaim(&self, ep: &Endpoint) -> Result<Reclaimed> {
         let Some(turn) = Turn::try_acquire(&self.limbo_list.turn) else {
             return Ok(Reclaimed::default());
@@ -226,7 +248,7 @@ impl PoolNode {
         }
         drop(turn);
         if out.objects > 0 {
-            // What it does not take stays here.
+            // Objects that are not deposited stay here.
             let _ = self.deposit_surplus(ep).await;
         }
         Ok(out)
@@ -242,8 +264,9 @@ impl PoolNode {
         round.map(|_| ())
     }
 
-    /// After a `Full`, between operations: rounds until something was freed (true: try again) or nothing waits in quarantine
-    /// (false: the pool is full indeed). An operation that is slow elsewhere can hold back all that was retired meanwhile.
+    /// After a `Full`, between operations: rounds until something was freed (true: try again) or
+    /// nothing is in limbo (false: the pool is full indeed). An operation that is slow elsewhere
+    /// can hold back all that was retired meanwhile.
     ///
     /// # Errors
     /// `TimedOut` at the deadline; those of the fabric.
@@ -268,8 +291,9 @@ impl PoolNode {
         q.pressure.store(false, Ordering::Relaxed);
         let fresh = q.fresh_now();
         if fresh > 0 {
-            // Nothing moves before the sum is known, so a future dropped here loses nothing. Only the holder of the turn stamps:
-            // the first `fresh` items are those that were there before the addition.
+            // Nothing moves before the sum is known, so a future dropped here loses nothing. Only
+            // the holder of the turn stamps: the first `fresh` items are those that were there
+            // before the addition.
             let before = ep.faa(first_node(EPOCH_WORD), 1).await?;
             q.stamp(fresh, before.wrapping_add(1));
         }
@@ -305,15 +329,16 @@ impl PoolNode {
     pub(crate) async fn oldest_running(&self, ep: &Endpoint, epoch: u64) -> Result<u64> {
         let mut oldest = self.epochs.adopt(epoch);
         for node in self.fabric.members()?.into_iter().filter(|n| *n != self.cn) {
-            // What a fenced node's operations read, nobody will ever hear of, and what they would write does not execute.
+            // A revoked node's operations have no effect any more: their results reach no client,
+            // and no verb of theirs executes.
             let incarnation = self.fabric.incarnation(node).unwrap_or(0);
-            let fenced = || self.view.is_revoked(Member { node, incarnation });
-            if fenced() {
+            let is_revoked = || self.view.is_revoked(Member { node, incarnation });
+            if is_revoked() {
                 continue;
             }
             match ask_epoch(ep, node, epoch).await {
                 Ok(e) => oldest = oldest.min(e),
-                Err(_) if fenced() || !self.fabric.members()?.contains(&node) => {}
+                Err(_) if is_revoked() || !self.fabric.members()?.contains(&node) => {}
                 Err(e) => return Err(e.context(format!("asking {node} what it still reads"))),
             }
         }

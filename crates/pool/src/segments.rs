@@ -1,10 +1,20 @@
-//! Where a home takes the segments of its partitions from, and what comes back when a partition has
-//! moved away.
+//! Where an owner takes the segments of its partitions from, and what comes back when a partition
+//! has moved away.
 //!
-//! A detached WRITE of a table may execute after its operation has ended, and so after the
-//! partition has moved. It names its table in its checksum, so in a cell of another partition it is
-//! no table, and whoever locks that cell builds the table anew. In a cell of the same name it would
-//! be an old version: therefore no partition gets memory that it has had before.
+//! A segment comes, in this order, from segments that have come back, from the remainder of the
+//! compute node's region, or from chunks that a memory node takes from its own chunk service. Its
+//! memory is zero: fresh regions and chunks are, and a segment that has come back is zeroed with
+//! WRITEs before it is handed out. A failed WRITE puts the segment back.
+//!
+//! *No partition gets memory that it has had before.* A detached WRITE of a table may execute after
+//! its operation has ended, and so after the partition has moved. The table's checksum covers its
+//! id, so in a cell of another partition it is no table, and the client that locks that cell builds
+//! the table anew. In a cell of the same id it would be an old version that passes for a new one.
+//! Therefore every piece of returned memory remembers the partitions that have had it, also when it
+//! is split.
+//!
+//! Nothing here survives the process. That is sound, because the region of a compute node does not
+//! survive it either, and a memory node that is lost takes its partitions along.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,21 +28,21 @@ use crate::wire::locked;
 /// Bytes that are zeroed together.
 const PIECE: u64 = 64 << 10;
 
-/// Memory for segments of one home. All of it is zero when taken.
-pub(crate) struct Space {
+/// Memory for segments of one owner. All of it is zero when taken.
+pub(crate) struct SegmentSpace {
     fresh: Fresh,
-    back: Mutex<Back>,
+    returned: Mutex<ReturnedSegments>,
 }
 
 enum Fresh {
     /// The rest of a compute node's region: next byte, end.
     Region(Mutex<(u64, u64)>),
-    /// Chunks of a memory node: rests of chunks taken before.
+    /// Chunks of a memory node: the remainders of chunks taken before.
     Chunks { service: Arc<ChunkService>, chunk_bytes: u64, rests: Mutex<Vec<(u64, u64)>> },
 }
 
 #[derive(Default)]
-struct Back {
+struct ReturnedSegments {
     /// Address, and bytes.
     free: BTreeMap<u64, u64>,
     /// Partitions that have had what begins at an address, and what lies behind it up to the next
@@ -40,7 +50,7 @@ struct Back {
     had: BTreeMap<u64, Vec<u16>>,
 }
 
-impl Back {
+impl ReturnedSegments {
     fn had(&self, at: u64) -> &[u16] {
         self.had.range(..=at).next_back().map_or(&[], |(_, had)| had)
     }
@@ -61,7 +71,7 @@ impl Back {
     }
 }
 
-impl Space {
+impl SegmentSpace {
     pub(crate) fn region(bytes: u64) -> Self {
         Self::of(Fresh::Region(Mutex::new((compute_base(), bytes))))
     }
@@ -71,7 +81,7 @@ impl Space {
     }
 
     fn of(fresh: Fresh) -> Self {
-        Self { fresh, back: Mutex::default() }
+        Self { fresh, returned: Mutex::default() }
     }
 
     /// Memory for a segment: what has come back first. `None`: there is none.
@@ -81,11 +91,11 @@ impl Space {
         partition: u16,
         bytes: u64,
     ) -> Result<Option<u64>> {
-        let back = locked(&self.back).take(partition, bytes);
-        if let Some(at) = back {
+        let returned = locked(&self.returned).take(partition, bytes);
+        if let Some(at) = returned {
             let zeroed = zero(ep, GlobalAddr::new(ep.node(), at), bytes).await;
             if zeroed.is_err() {
-                locked(&self.back).free.insert(at, bytes);
+                locked(&self.returned).free.insert(at, bytes);
             }
             return zeroed.map(|()| Some(at));
         }
@@ -111,17 +121,17 @@ impl Space {
 
     /// A partition that has moved away gives a segment back.
     pub(crate) fn give_back(&self, partition: u16, at: u64, bytes: u64) {
-        let mut back = locked(&self.back);
-        let mut had = match back.had.get(&at) {
+        let mut returned = locked(&self.returned);
+        let mut had = match returned.had.get(&at) {
             Some(had) => had.clone(),
-            None => back.had(at).to_vec(),
+            None => returned.had(at).to_vec(),
         };
         had.push(partition);
-        // What lies behind keeps what it had.
-        let behind = back.had(at + bytes).to_vec();
-        back.had.entry(at + bytes).or_insert(behind);
-        back.had.insert(at, had);
-        back.free.insert(at, bytes);
+        // The memory behind it keeps its own partitions.
+        let behind = returned.had(at + bytes).to_vec();
+        returned.had.entry(at + bytes).or_insert(behind);
+        returned.had.insert(at, had);
+        returned.free.insert(at, bytes);
     }
 
     /// A stretch of a compute node's memory: up to `bytes`, at least `least`. Whole lines, so that
@@ -160,9 +170,9 @@ mod tests {
 
     #[test]
     fn no_partition_gets_what_it_has_had() {
-        let space = Space::region(1 << 20);
+        let space = SegmentSpace::region(1 << 20);
         space.give_back(7, 4096, 4096);
-        let take = |p, bytes| locked(&space.back).take(p, bytes);
+        let take = |p, bytes| locked(&space.returned).take(p, bytes);
         assert_eq!(take(7, 1024), None);
         assert_eq!(take(8, 1024), Some(4096));
         assert_eq!(take(7, 1024), None, "its rest is another piece of what it had");

@@ -1,10 +1,24 @@
-//! Partitions that nobody living serves from compute memory: a node that joins, or stays when
-//! another goes, takes them.
+//! Partitions that no living compute node owns: a node that joins, or stays when another goes,
+//! takes them.
 //!
-//! A partition ends up on a memory node when no compute node had room for it, and keeps a home that
-//! is gone when that one was the last to leave. Both are planned moves like any other: bounded, one
-//! at a time, in the background. Living compute nodes keep what they have, so a process that comes
-//! and goes costs the others nothing.
+//! A partition ends up on a memory node when no compute node had room for it, and keeps an owner
+//! that is gone when that one was the last to leave. Both are planned moves like any other:
+//! bounded, one at a time, in the background. Living compute nodes keep what they own, so a process
+//! that comes and goes costs the others nothing.
+//!
+//! The agent of a node searches once for every epoch of the membership
+//! ([`PoolNode::request_share`]), when no death or move is under way: it READs the directory,
+//! collects up to 64 partitions without a living compute owner, and proposes their move. Without
+//! such partitions a node that owns none proposes up to 8 that were never opened and have lost
+//! their first owner. What was proposed once with the same living members is not proposed again,
+//! since they had no room for it.
+//!
+//! A newcomer counts as served (`has_share`) when a search has found nothing to propose. Until then
+//! its steps come 8 times faster, because the joining process waits for that: a table made earlier
+//! would go to a memory node, and stay there.
+//!
+//! Nothing here is remembered across a crash: proposals live in the membership, and the next agent
+//! searches anew.
 
 use std::cell::Cell;
 
@@ -12,37 +26,37 @@ use dmtree_fabric::{Endpoint, Member, Result, Role, Standing, State};
 
 use crate::ids::COMPUTE_PARTITIONS;
 use crate::node::PoolNode;
-use crate::owners::{ask_settle, first_owner};
-use crate::reassign::Seen;
+use crate::owners::{ask_flush, first_owner};
+use crate::reassign::DirectoryEntry;
 use crate::wire::{LONGEST_CALL_NS, locked};
 
-/// How many times faster the steps of a keeper that has just joined come.
-const FASTER: u64 = 8;
+/// How many times faster the steps of an agent come that has just joined.
+const STEP_SPEEDUP: u64 = 8;
 /// Partitions of one move.
 const AT_ONCE: usize = 64;
-/// Partitions that nobody has opened and whose first home is gone: a node that serves none takes so
-/// many.
+/// A node that owns no partition takes so many of those that were never opened and have
+/// lost their first owner.
 pub(crate) const UNOPENED_SHARE: usize = 8;
 
-/// What a keeper remembers of its looks for such partitions.
+/// The state of the search of one agent.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
-    /// The epoch at which there was nothing to ask for.
+pub(crate) struct ShareSearch {
+    /// The membership epoch at which there was nothing to propose.
     settled_at: Option<u64>,
-    /// What was asked for last, and who lived then: what they had no room for is not asked for
+    /// The last proposal, and the living members then: what they had no room for is not proposed
     /// again.
     asked: (Vec<u16>, Vec<Member>),
 }
 
-/// Whether a compute node's life is over and its death has come to its end, so that nobody else
-/// will give its partitions a home.
+/// Whether the death of a compute node is complete, so that no claimant will give its partitions
+/// another owner.
 pub(crate) fn is_over(state: &State, owner: Member) -> bool {
     owner.node.role() == Role::Compute && state.standing(owner) == Some(Standing::Gone)
 }
 
 impl PoolNode {
-    /// As [`PoolNode::keep_at`], and looks for tables to serve. Until it has found all served for
-    /// the first time its steps come faster: who has just joined waits for that.
+    /// As [`PoolNode::keep_at`], and searches for tables to own. Until all are owned for the first
+    /// time its steps come faster: a joining process waits for that.
     ///
     /// # Errors
     /// `Fenced`.
@@ -52,63 +66,68 @@ impl PoolNode {
         pause_ns: impl Fn() -> u64,
         until: impl Fn() -> bool,
     ) -> Result<()> {
-        let mut looks = Looks::default();
+        let mut search = ShareSearch::default();
         while !until() {
             let stepped = Cell::new(false);
-            let pause = || pause_ns() / if self.has_share() { 1 } else { FASTER };
+            let pause = || pause_ns() / if self.has_share() { 1 } else { STEP_SPEEDUP };
             self.keep_at(ep, pause, || stepped.replace(true)).await?;
-            // What fails now is asked for again by the next step.
-            if self.look_for_share(ep, &mut looks).await.unwrap_or(false) {
-                locked(&self.keeping).has_share = true;
+            // The next step repeats what fails now.
+            if self.request_share(ep, &mut search).await.unwrap_or(false) {
+                locked(&self.agent_state).has_share = true;
             }
         }
         Ok(())
     }
 
-    /// Whether every table has had a home since this node joined: a new table need not go to a
+    /// Whether every table has had an owner since this node joined: a new table need not go to a
     /// memory node.
     pub(crate) fn has_share(&self) -> bool {
-        locked(&self.keeping).has_share
+        locked(&self.agent_state).has_share
     }
 
-    /// Looks for partitions without a living compute node as their home, once for every epoch of
-    /// the membership, and asks that they move. True when there is nothing to ask for.
-    pub(crate) async fn look_for_share(&self, ep: &Endpoint, looks: &mut Looks) -> Result<bool> {
+    /// Searches for partitions without a living compute node as their owner, once for every epoch
+    /// of the membership, and proposes that they move. True when there is nothing to propose.
+    pub(crate) async fn request_share(
+        &self,
+        ep: &Endpoint,
+        search: &mut ShareSearch,
+    ) -> Result<bool> {
         let state = self.view.state();
-        if looks.settled_at == Some(state.epoch) {
+        if search.settled_at == Some(state.epoch) {
             return Ok(true);
         }
         if !self.is_settled() {
             return Ok(false);
         }
         let seen = self.read_directory(ep, true).await?;
-        locked(&self.keeping).serves = self.serves_in(&seen);
-        let (wanted, to) = self.left_behind(&state, &seen);
+        locked(&self.agent_state).serves = self.serves_in(&seen);
+        let (wanted, to) = self.partitions_to_move(&state, &seen);
         let now = (wanted, state.living().collect());
-        if now.0.is_empty() || now == looks.asked {
-            looks.settled_at = Some(state.epoch);
+        if now.0.is_empty() || now == search.asked {
+            search.settled_at = Some(state.epoch);
             return Ok(true);
         }
         self.plan(ep, now.0.clone(), to).await?;
-        looks.asked = now;
+        search.asked = now;
         Ok(false)
     }
 
-    /// Whether this node is the home of partitions. In its first life it is that of its share without
-    /// a record.
-    fn serves_in(&self, seen: &[Seen]) -> bool {
+    /// Whether this node owns partitions. In its first incarnation it owns its share without a
+    /// record.
+    fn serves_in(&self, seen: &[DirectoryEntry]) -> bool {
         self.view.me.incarnation <= 1 || seen.iter().any(|s| s.partition.owner == self.view.me)
     }
 
-    /// The same as this node's keeper has found it.
+    /// The same as this node's agent has found it.
     pub(crate) fn serves_tables(&self) -> bool {
-        locked(&self.keeping).serves
+        locked(&self.agent_state).serves
     }
 
-    /// Whether another living compute node answers: one that has died lives on until its lease ends.
+    /// Whether another living compute node answers: one that has died counts as living until its
+    /// lease ends.
     pub(crate) async fn has_answering_peer(&self, ep: &Endpoint) -> bool {
         for peer in self.living().into_iter().filter(|m| *m != self.view.me) {
-            if ask_settle(ep, LONGEST_CALL_NS, peer.node).await.is_ok() {
+            if ask_flush(ep, LONGEST_CALL_NS, peer.node).await.is_ok() {
                 return true;
             }
         }
@@ -116,12 +135,16 @@ impl PoolNode {
     }
 
     /// Partitions to move, and where to if it matters.
-    fn left_behind(&self, state: &State, seen: &[Seen]) -> (Vec<u16>, Option<Member>) {
+    fn partitions_to_move(
+        &self,
+        state: &State,
+        seen: &[DirectoryEntry],
+    ) -> (Vec<u16>, Option<Member>) {
         let is_left = |owner: Member| match owner.node.role() {
             Role::Memory => true,
             Role::Compute => is_over(state, owner),
         };
-        let compute = |s: &&Seen| s.partition.number < COMPUTE_PARTITIONS && !s.torn;
+        let compute = |s: &&DirectoryEntry| s.partition.number < COMPUTE_PARTITIONS && !s.torn;
         let left = seen.iter().filter(compute).filter(|s| is_left(s.partition.owner));
         let left: Vec<u16> = left.map(|s| s.partition.number).take(AT_ONCE).collect();
         if !left.is_empty() {
@@ -131,11 +154,11 @@ impl PoolNode {
             return (Vec::new(), None);
         }
         let opened: Vec<u16> = seen.iter().map(|s| s.partition.number).collect();
-        (self.abandoned_locks(&opened).take(UNOPENED_SHARE).collect(), Some(self.view.me))
+        (self.unowned_partitions(&opened).take(UNOPENED_SHARE).collect(), Some(self.view.me))
     }
 
-    /// Partitions that were never opened and whose first home is not its home any more.
-    pub(crate) fn abandoned_locks(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
+    /// Partitions that were never opened and have lost their first owner.
+    pub(crate) fn unowned_partitions(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
         let (c, m) = (self.shape.compute_nodes, self.shape.memory.len() as u16);
         let state = self.view.state();
         let gone = move |p: &u16| {

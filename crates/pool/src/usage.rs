@@ -17,11 +17,11 @@ pub struct ArenaUsage {
     pub fresh_objects: u64,
     /// Objects on free lists.
     pub free_objects: u64,
-    /// Addresses whose lives are used up.
+    /// Addresses with no generation left.
     pub worn_out: u64,
 }
 
-/// What one compute node holds.
+/// The memory that one compute node holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeUsage {
     /// Which.
@@ -32,13 +32,13 @@ pub struct NodeUsage {
     pub arenas: Vec<ArenaUsage>,
     /// Bytes of chunks for blocks that no block uses.
     pub free_block_bytes: u64,
-    /// Table cells in stock.
+    /// Cached table cells.
     pub free_tables: u64,
-    /// Items in quarantine.
+    /// Items on the limbo list.
     pub retired: u64,
     /// Their bytes.
     pub retired_bytes: u64,
-    /// Things given back that cannot have been granted: a sign of corruption.
+    /// Items given back that cannot have been granted: a sign of corruption.
     pub refused: u64,
 }
 
@@ -148,7 +148,8 @@ async fn read_records(
             .extract(|b| b.chunks_exact(RECORD_BYTES as usize).map(ChunkRecord::decode).collect());
         match records {
             Ok(records) => return Ok(records),
-            // The node is writing one; a record that stays torn is one nobody got a chunk of.
+            // The node is writing one. A record that stays torn belongs to a run that was never
+            // granted.
             Err(e) => pause.step().await.map_err(|_| e.context(layout.node.to_string()))?,
         }
     }

@@ -1,4 +1,14 @@
 //! What a compute node knows of the membership, and what follows from it for its clients.
+//!
+//! The agent stores every newer state here; clients read it. Three facts that clients need for
+//! every operation are kept beside it as atomics, each one load: until when the lease surely holds
+//! by the own clock, how many deaths are complete, and whether any memory node is away.
+//!
+//! Invariants. The lease here ends before it ends at the membership server: it counts from the
+//! reading of the own clock before the request, and the granted time leaves out the largest drift.
+//! A directory entry is stored only under the lock of the state, after a check against it
+//! ([`may_use`]), and the agent drops entries under the same lock: so no entry outlives the state
+//! that forbids it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,25 +17,26 @@ use dmtree_fabric::{
     Endpoint, Error, ErrorKind, Lease, Member, NodeId, Presence, Result, Role, Standing, State,
 };
 
-use crate::belonging::OwnStanding;
+use crate::membership_status::OwnStanding;
 use crate::wire::locked;
 
 /// One node's view.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) me: Member,
-    /// The newest state that this node acts on. Held while bases of tables are stored or dropped, so that none is stored against
-    /// a state that is not the newest any more.
+    /// The newest state that this node acts on. Locked while bases of tables are stored or dropped,
+    /// so that none is stored against an older state.
     state: Mutex<Arc<State>>,
-    /// Reading of the own clock up to which the lease surely holds; `u64::MAX` while nobody has joined: nothing is judged then.
+    /// Reading of the own clock up to which the lease surely holds; `u64::MAX` before the node has
+    /// joined: no lease is checked then.
     lease_until: AtomicU64,
-    /// Members that are gone.
+    /// Deaths that are complete.
     deaths: AtomicU64,
-    /// Memory nodes are away.
+    /// Whether memory nodes are away.
     any_away: AtomicBool,
     /// For tests: how much faster the own clock runs, in millionths.
     drift_ppm: AtomicI64,
-    /// Whether the membership is lost for good, and what was said about it last.
+    /// Whether the membership is lost for good, and the last error about it.
     pub(crate) standing: OwnStanding,
 }
 
@@ -46,7 +57,7 @@ impl View {
         self.deaths.load(Ordering::Relaxed)
     }
 
-    /// Notes what is asked for often of a state that this node acts on from now on.
+    /// Caches the facts of a new state that clients need often.
     pub(crate) fn hear(&self, state: &State) {
         self.deaths.store(state.deaths, Ordering::Relaxed);
         self.any_away.store(state.away().next().is_some(), Ordering::Relaxed);
@@ -96,7 +107,8 @@ impl View {
         self.lease_until.store(0, Ordering::SeqCst);
     }
 
-    /// Fails when this node's lease has ended by its own clock. Costs a load while nobody judges.
+    /// Fails when this node's lease has ended by its own clock. Costs a load while there is no
+    /// membership.
     #[inline]
     pub(crate) fn check_lease(&self, ep: &Endpoint) -> Result<()> {
         if self.holds_lease(ep) { Ok(()) } else { Err(self.over()) }
@@ -146,20 +158,20 @@ impl View {
         f(&mut locked(&self.state))
     }
 
-    /// Whether no verb of a member executes anywhere any more.
+    /// Whether no verb of a member executes at any node any more.
     pub(crate) fn is_revoked(&self, member: Member) -> bool {
         locked(&self.state).standing(member).is_some_and(|s| s >= Standing::Draining)
     }
 
-    /// Whether a node can be asked for something: as far as is known it lives.
+    /// Whether a node is worth a call: as far as is known it is living.
     pub(crate) fn is_worth_asking(&self, node: NodeId) -> bool {
         if node.role() == Role::Memory {
             return self.check_presence(node).is_ok();
         }
-        // While nobody has joined, nothing is judged.
+        // Before any node has joined, all count as living.
         let state = locked(&self.state);
-        let mut lives = state.members.iter().filter(|m| m.member.node == node);
-        state.members.is_empty() || lives.any(|m| m.standing == Standing::Living)
+        let mut incarnations = state.members.iter().filter(|m| m.member.node == node);
+        state.members.is_empty() || incarnations.any(|m| m.standing == Standing::Living)
     }
 }
 

@@ -1,14 +1,16 @@
-//! Little-endian fields of requests, replies and records, with bounds checked: such bytes come from other nodes.
+//! Little-endian fields of requests, replies and records, with bounds checked: such bytes come from
+//! other nodes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId, Result, Role, ServiceId};
 
-/// A compute node that has not answered a call of an operation for so long does not answer it any more, ns. Much less than members
-/// have for acknowledging a death: the one that does not answer may be what the death is about, and the operation may hold a lock.
+/// The time limit of an operation's call to a compute node, ns. Much less than members have for
+/// acknowledging a death: the silent node may be the one that is dying, and the operation may hold
+/// a lock for which its death waits.
 pub(crate) const LONGEST_CALL_NS: u64 = 50_000_000;
 
-/// A remote call that ends, after `longest_ns` at the latest, also when a compute node is asked that hangs.
+/// A remote call that ends after `longest_ns` at the latest, even if the compute node hangs.
 ///
 /// # Errors
 /// `Unreachable` then; those of the fabric.
@@ -25,7 +27,7 @@ pub(crate) async fn call_within(
         return Ok(reply);
     }
     if ep.now() >= ep.deadline() {
-        // Between operations: the last one's has passed.
+        // Between operations: the deadline of the last one has passed.
         ep.renew_deadline();
     }
     let whole = ep.deadline();
@@ -41,7 +43,8 @@ pub(crate) async fn call_within(
     }
 }
 
-/// Locks for a few instructions. A panic elsewhere under the lock leaves consistent (if incomplete) bookkeeping behind.
+/// Locks for a few instructions. A panic elsewhere under the lock leaves consistent (if incomplete)
+/// bookkeeping behind.
 pub(crate) fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }

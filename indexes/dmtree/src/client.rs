@@ -233,7 +233,7 @@ impl DmTree {
     pub(crate) fn hold(&self, tag: LockTag, on: Lockable) {
         self.held.borrow_mut().push(HeldLock { tag, on });
         if self.node.has(Mutant::MoveWhileLocked) {
-            self.epoch.borrow().pass();
+            self.epoch.borrow().quiescent_point();
         }
     }
 
@@ -257,7 +257,7 @@ impl DmTree {
     /// An operation that waits and holds no lock does not block tables that move.
     pub(crate) fn quiescent_point(&self) {
         if self.held.borrow().is_empty() {
-            self.epoch.borrow().pass();
+            self.epoch.borrow().quiescent_point();
         }
     }
 

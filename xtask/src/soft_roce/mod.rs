@@ -73,7 +73,7 @@ const WANTED: &[(&str, &str)] = &[
     ("crates/fabric", "verbs"),
     ("crates/fabric", "verbs_no_allocation"),
     ("crates/fabric", "tcp"),
-    ("crates/pool", "apart"),
+    ("crates/pool", "multi_process"),
     ("indexes/dmtree", "verbs"),
     ("indexes/dmtree", "conformance"),
     ("crates/cli", "processes"),
@@ -84,7 +84,8 @@ const WANTED: &[(&str, &str)] = &[
 fn build() -> Result<Vec<String>> {
     let mut c = Command::new("cargo");
     c.args(["build", "--message-format=json-render-diagnostics", "--bin", "dmtree"]);
-    for test in ["verbs", "verbs_no_allocation", "tcp", "apart", "conformance", "processes"] {
+    for test in ["verbs", "verbs_no_allocation", "tcp", "multi_process", "conformance", "processes"]
+    {
         c.args(["--test", test]);
     }
     // All of them are built with the feature of the fabric.

@@ -9,14 +9,14 @@ use dmtree_fabric::{Error, ErrorKind, Result};
 use super::request::Job;
 use crate::pool::locked;
 
-/// What a coroutine finds in the mailbox.
+/// The next event for a coroutine.
 pub(super) enum Taken {
     Job(Job),
     News,
     Closed,
 }
 
-/// What callers and workers share.
+/// The state that callers and workers share.
 pub(crate) struct Mailbox {
     state: Mutex<State>,
     bound: usize,
@@ -60,7 +60,8 @@ impl Mailbox {
         Ok(())
     }
 
-    /// The next job for coroutine `id`; `Closed` when there will be no more, `News` before anything else when there is some.
+    /// The next job for coroutine `id`; `Closed` when there will be no more, `News` first after a
+    /// change.
     pub(super) fn poll_take(
         &self,
         id: u64,
@@ -69,7 +70,7 @@ impl Mailbox {
     ) -> Poll<Taken> {
         let mut state = locked(&self.state);
         state.idle.retain(|(idle, _)| *idle != id);
-        // Read under the lock: news that comes later finds the coroutine among the idle ones.
+        // Read under the lock: a later change finds the coroutine among the idle ones.
         if has_news() {
             return Poll::Ready(Taken::News);
         }
@@ -108,7 +109,7 @@ impl Mailbox {
         refused.into_iter().for_each(|(_, job)| job.refuse(e.clone()));
     }
 
-    /// Coroutines without work look up.
+    /// Wakes idle coroutines.
     pub(crate) fn wake_all(&self) {
         let idle = std::mem::take(&mut locked(&self.state).idle);
         idle.into_iter().for_each(|(_, waker)| waker.wake());
@@ -137,7 +138,8 @@ impl Mailbox {
     }
 }
 
-/// A worker thread exists. When the last one ends, by a panic too, nobody waits for it in vain.
+/// A worker thread exists. When the last one ends, by a panic too, waiting requests end with an
+/// error.
 pub(super) struct OnDuty(pub(super) Arc<Mailbox>);
 
 impl OnDuty {
@@ -249,8 +251,8 @@ mod tests {
         drop(one);
         assert!(poll(&mut waiting).is_pending() && door.is_open());
         drop(other);
-        let told = kind(poll(&mut waiting));
-        assert_eq!(told, Some((ErrorKind::Closed, dmtree_fabric::Effect::Unknown)));
+        let error = kind(poll(&mut waiting));
+        assert_eq!(error, Some((ErrorKind::Closed, dmtree_fabric::Effect::Unknown)));
         let refused = kind(poll(&mut request(&door)));
         assert_eq!(refused, Some((ErrorKind::Closed, dmtree_fabric::Effect::None)));
     }

@@ -55,7 +55,8 @@ impl AsyncOptions {
         Self { coroutines, ..self }
     }
 
-    /// Requests that wait for a coroutine, 1 at least; further ones end in [`ErrorKind::Busy`](crate::ErrorKind::Busy).
+    /// Requests that wait for a coroutine, 1 at least; further ones end in
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy).
     #[must_use]
     pub fn queue(self, requests: usize) -> Self {
         Self { queue: requests, ..self }
@@ -74,13 +75,14 @@ impl AsyncOptions {
 
 /// An index for async code: `Clone + Send + Sync`, on any runtime.
 ///
-/// A request is posted when its future is first polled, and runs on a worker thread of this library; the caller's waker is woken
-/// when it has ended. **A future that is dropped before it is ready does not stop its request:** that runs to its end, and
-/// whether a write took effect is unknown to the caller, as after [`Effect::Unknown`](crate::Effect::Unknown). A future that is
+/// A request is posted when its future is first polled, and runs on a worker thread of this
+/// library; the caller's waker is woken when it has ended. **A future that is dropped before it is
+/// ready does not stop its request:** that runs to its end, and whether a write took effect is
+/// unknown to the caller, as after [`Effect::Unknown`](crate::Effect::Unknown). A future that is
 /// never polled does nothing.
 ///
-/// When too much waits already, a request ends in [`ErrorKind::Busy`](crate::ErrorKind::Busy) at once. The workers end, after
-/// what was posted, when the last clone is dropped.
+/// When too much waits already, a request ends in [`ErrorKind::Busy`](crate::ErrorKind::Busy) at
+/// once. The workers end, after what was posted, when the last clone is dropped.
 ///
 /// ```
 /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
@@ -159,7 +161,8 @@ impl AsyncClient {
         self.write(key, OwnedWrite::Delete)
     }
 
-    /// Sets the value of a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
+    /// [`Outcome::NotFound`].
     pub fn compare_and_set(
         &self,
         key: impl AsRef<[u8]>,
@@ -170,7 +173,8 @@ impl AsyncClient {
         self.write(key, OwnedWrite::CompareAndSet { expected, new })
     }
 
-    /// Removes a key whose value is `expected`; otherwise [`Outcome::Mismatch`] or [`Outcome::NotFound`].
+    /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
+    /// [`Outcome::NotFound`].
     pub fn compare_and_delete(
         &self,
         key: impl AsRef<[u8]>,
@@ -190,7 +194,8 @@ impl AsyncClient {
         Reply::new(&self.door, WriteMany::new(batch))
     }
 
-    /// Stores many pairs. See [`Session::load`](crate::Session::load). Keeps one worker busy until it has ended.
+    /// Stores many pairs. See [`Session::load`](crate::Session::load). Keeps one worker busy until
+    /// it has ended.
     pub fn load(&self, pairs: Vec<(Vec<u8>, Vec<u8>)>, order: LoadOrder) -> Reply<Loaded> {
         Reply::new(&self.door, Load(pairs, order))
     }
@@ -203,7 +208,8 @@ impl AsyncClient {
     /// Goes on where a scan (of this client, or of an [`Index`](crate::Index)) was left.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that are no cursor.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that are no
+    /// cursor.
     pub fn resume(&self, cursor: impl AsRef<[u8]>) -> Result<AsyncScan> {
         Ok(AsyncScan::new(self.door.clone(), Cursor::decode(cursor.as_ref())?))
     }

@@ -10,10 +10,11 @@ use super::mailbox::Door;
 use super::request::{Asked, Job, Request};
 use crate::pool::locked;
 
-/// The answer to a request of an [`AsyncClient`](crate::AsyncClient), to be awaited. `Send`, whatever the runtime.
+/// The answer to a request of an [`AsyncClient`](crate::AsyncClient), to be awaited. `Send`,
+/// whatever the runtime.
 ///
-/// The request is posted at the first poll. Dropped after that, the request still runs to its end, with an effect that the
-/// caller does not learn.
+/// The request is posted at the first poll. Dropped after that, the request still runs to its end,
+/// with an effect that the caller does not learn.
 #[must_use = "a request is posted when its reply is awaited"]
 pub struct Reply<T> {
     door: Arc<Door>,
@@ -52,7 +53,7 @@ impl<T> Future for Reply<T> {
             answer.waker = Some(cx.waker().clone());
         }
         if let Some(job) = self.job.take() {
-            // A refused job is dropped with its sender, whose word on that is not wanted.
+            // A refused job is dropped with its sender; the result of that is ignored.
             if let Err(e) = self.door.post(job) {
                 locked(&self.slot.0).value = None;
                 return Poll::Ready(Err(e));

@@ -1,4 +1,5 @@
-//! Requests, and how a coroutine runs one: again after a loss of the membership, where that is sound.
+//! Requests, and how a coroutine runs one: again after a loss of the membership, where that is
+//! sound.
 
 use std::pin::Pin;
 
@@ -42,7 +43,7 @@ pub(super) trait Request: Send + 'static {
 
 /// A request with its caller, to be run by a coroutine.
 pub(crate) trait Errand: Send {
-    /// Runs it. It comes back when it is to be run in a newer life.
+    /// Runs it. It comes back when it is to be run in a newer incarnation.
     fn run<'c>(
         self: Box<Self>,
         c: &'c mut Coroutine,
@@ -68,35 +69,37 @@ impl<R: Request> Errand for Asked<R> {
     ) -> Pin<Box<dyn Future<Output = Option<Job>> + 'c>> {
         Box::pin(async move {
             let mut result = match &self.attempts {
-                None => self.request.run(&mut c.seat.tree).await,
+                None => self.request.run(&mut c.client.tree).await,
                 Some(attempts) => {
-                    c.seat.limit(Some(attempts));
-                    let result = self.request.run(&mut c.seat.tree).await;
-                    c.seat.limit(None);
+                    c.client.limit(Some(attempts));
+                    let result = self.request.run(&mut c.client.tree).await;
+                    c.client.limit(None);
                     result
                 }
             };
             while let Err(e) = result {
                 let attempts = self.attempts.get_or_insert_default();
                 // Boxed, being rare and large.
-                match Box::pin(c.seat.after(&c.pool, attempts, e, R::READS)).await {
+                match Box::pin(c.client.after(&c.pool, attempts, e, R::READS)).await {
                     Next::Give(e) => {
                         result = Err(e);
                         break;
                     }
                     Next::Newer => return Some(self as Job),
                     Next::Again => {
-                        c.seat.limit(self.attempts.as_ref());
-                        result = self.request.run(&mut c.seat.tree).await;
-                        c.seat.limit(None);
+                        c.client.limit(self.attempts.as_ref());
+                        result = self.request.run(&mut c.client.tree).await;
+                        c.client.limit(None);
                     }
                 }
             }
             let result = self.request.end(result);
-            c.seat.tally.count(self.request.what(), result.as_ref().map(R::outcome).map_err(drop));
+            c.client
+                .counters
+                .count(self.request.what(), result.as_ref().map(R::outcome).map_err(drop));
             self.answer.send(result);
             if !R::READS {
-                maintain(&mut c.seat.tree, &c.seat.tally).await;
+                maintain(&mut c.client.tree, &c.client.counters).await;
             }
             None
         })

@@ -12,8 +12,8 @@ use super::request::ScanPage;
 use crate::bounds::is_empty;
 use crate::scan::{Cursor, DEFAULT_PAGE_PAIRS};
 
-/// A scan for async code, a page at a time; made by [`AsyncClient::scan`](crate::AsyncClient::scan). Promises what
-/// [`Scan`](crate::Scan) promises.
+/// A scan for async code, a page at a time; made by
+/// [`AsyncClient::scan`](crate::AsyncClient::scan). Promises what [`Scan`](crate::Scan) promises.
 ///
 /// ```
 /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
@@ -70,8 +70,8 @@ impl AsyncScan {
         self
     }
 
-    /// The next page, not empty; `None` at the end. Dropped before it is ready, nothing is lost: the next call asks for the same
-    /// page.
+    /// The next page, not empty; `None` at the end. Dropped before it is ready, nothing is lost:
+    /// the next call asks for the same page.
     ///
     /// # Errors
     /// Those of the index; `Busy`, `Closed`. The next call tries again.
@@ -96,7 +96,8 @@ impl AsyncScan {
         Ok(None)
     }
 
-    /// What is left behind the pages given out, as bytes to keep. See [`Pairs::cursor`](crate::Pairs::cursor).
+    /// What is left behind the pages given out, as bytes to keep. See
+    /// [`Pairs::cursor`](crate::Pairs::cursor).
     pub fn cursor(&self) -> Vec<u8> {
         self.plan.encode()
     }

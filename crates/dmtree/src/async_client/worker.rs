@@ -1,4 +1,5 @@
-//! A worker thread: coroutines on an executor of the fabric, each taking one request after the other.
+//! A worker thread: coroutines on an executor of the fabric, each taking one request after the
+//! other.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -9,17 +10,17 @@ use dmtree_fabric::{Core, Error, ErrorKind, Fifo, Result, Worker};
 use dmtree_parts::RangeIndex;
 
 use super::mailbox::{Door, Mailbox, OnDuty, Taken};
+use crate::client::Client;
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
-use crate::seat::Seat;
 use crate::session::{HOUSEKEEPING_OPS, maintain};
 
-/// What runs requests: a client of the index on a slot of the worker's executor.
+/// Runs requests: a client of the index on a slot of the worker's executor.
 pub(crate) struct Coroutine {
-    pub(super) seat: Seat,
+    pub(super) client: Client,
     pub(super) pool: Arc<PoolInner>,
     id: u64,
-    /// The news that this coroutine has heeded.
+    /// The latest change that this coroutine has seen.
     seen: u64,
 }
 
@@ -36,7 +37,7 @@ pub(super) fn start(
     let body = move || {
         let _on_duty = OnDuty::new(&mailbox);
         let mut ready = Some(ready);
-        // Once for each life of the process.
+        // Once for each incarnation of the process.
         loop {
             let attached = attach(&pool, &open, &mailbox, coroutines);
             let (attached, said) = match attached {
@@ -46,12 +47,13 @@ pub(super) fn start(
             if let Some(ready) = ready.take() {
                 let _ = ready.send(said);
             }
-            let Some((core, crew)) = attached else { return };
+            let Some((core, tasks)) = attached else { return };
             let mut worker = Worker::new(core);
-            for c in crew {
-                worker.spawn(c.seat.slot, serve(c, mailbox.clone()));
+            for c in tasks {
+                worker.spawn(c.client.slot, serve(c, mailbox.clone()));
             }
-            // It can stall only in a simulator; whoever waits then hears from the dropped requests.
+            // It can stall only in a simulator; waiting callers then get the error of the dropped
+            // requests.
             if worker.run(&mut Fifo).is_err() || mailbox.is_over() {
                 return;
             }
@@ -72,17 +74,18 @@ fn attach(
     mailbox: &Mailbox,
     coroutines: usize,
 ) -> Result<(Rc<Core>, Vec<Coroutine>)> {
-    let (core, seats) = Seat::crew(open, coroutines)?;
-    let coroutine = |seat| Coroutine { seat, pool: pool.clone(), id: mailbox.enlist(), seen: 0 };
-    Ok((core, seats.into_iter().map(coroutine).collect()))
+    let (core, clients) = Client::several(open, coroutines)?;
+    let coroutine =
+        |client| Coroutine { client, pool: pool.clone(), id: mailbox.enlist(), seen: 0 };
+    Ok((core, clients.into_iter().map(coroutine).collect()))
 }
 
-/// Runs requests until there will be no more, or there is a newer life.
+/// Runs requests until there will be no more, or there is a newer incarnation.
 async fn serve(mut c: Coroutine, mailbox: Arc<Mailbox>) {
-    let ep = c.seat.tree.endpoint().clone();
+    let ep = c.client.tree.endpoint().clone();
     let mut quiet_ops = HOUSEKEEPING_OPS;
     loop {
-        let has_news = || c.seat.open.news() != c.seen;
+        let has_news = || c.client.open.news() != c.seen;
         match poll_fn(|cx| mailbox.poll_take(c.id, has_news, cx)).await {
             Taken::Closed => return,
             Taken::News => {
@@ -91,19 +94,19 @@ async fn serve(mut c: Coroutine, mailbox: Arc<Mailbox>) {
                 }
             }
             Taken::Job(job) => {
-                if let Err(e) = c.seat.open.check_open() {
+                if let Err(e) = c.client.open.check_open() {
                     job.refuse(e);
                     continue;
                 }
                 if let Some(job) = job.run(&mut c).await {
-                    // The coroutines of the newer life come to it.
+                    // The coroutines of the newer incarnation take it.
                     return mailbox.put_back(job);
                 }
                 quiet_ops -= 1;
                 if quiet_ops == 0 {
                     quiet_ops = HOUSEKEEPING_OPS;
-                    maintain(&mut c.seat.tree, &c.seat.tally).await;
-                    c.seat.publish();
+                    maintain(&mut c.client.tree, &c.client.counters).await;
+                    c.client.publish();
                 }
             }
         }
@@ -112,15 +115,15 @@ async fn serve(mut c: Coroutine, mailbox: Arc<Mailbox>) {
     }
 }
 
-/// Looks up because of news; false when a newer life is there. Requests that have waited for a newer life in vain are answered
-/// with the reason.
+/// Checks after a change; false when there is a newer incarnation. Requests that have waited for
+/// one in vain are answered with the reason.
 async fn heed(c: &mut Coroutine, mailbox: &Mailbox) -> bool {
-    let (news, waiting) = (c.seat.open.news(), mailbox.posted());
-    let outlived = c.seat.is_outlived(&c.pool).await;
+    let (news, waiting) = (c.client.open.news(), mailbox.posted());
+    let superseded = c.client.is_superseded(&c.pool).await;
     // Requests that come while this process is no member find that out by themselves.
     c.seen = news;
-    if let Err(e) = &outlived {
+    if let Err(e) = &superseded {
         mailbox.refuse(waiting, e);
     }
-    !outlived.unwrap_or(false)
+    !superseded.unwrap_or(false)
 }

@@ -1,7 +1,8 @@
 //! Order-preserving encodings: keys made of integers, floats, texts, and tuples of them.
 //!
-//! An index orders keys by their bytes. [`encode`] turns a value into bytes that order as the value does; [`decode`] turns them
-//! back. The encoding of a tuple begins with the encodings of its first elements, so that these make a prefix to scan by:
+//! An index orders keys by their bytes. [`encode`] turns a value into bytes that order as the value
+//! does; [`decode`] turns them back. The encoding of a tuple begins with the encodings of its first
+//! elements, so that these make a prefix to scan by:
 //!
 //! ```
 //! use dmtree::keys::{decode, encode};
@@ -31,9 +32,10 @@
 //! | `Option` | 0, or 1 and the value: `None` is below all others |
 //! | tuples of 1 to 8 | their elements, one after the other |
 //!
-//! Order is kept between values of one type, not across types, and nothing in the bytes says which type it was. The floats that
-//! are no numbers are below (sign bit set) or above all others, and -0.0 is below 0.0. Mind that the integers of a tuple have
-//! one width in all keys: `(1u8,)` is no prefix of `(1u16, 2u8)`.
+//! Order is kept between values of one type, not across types, and nothing in the bytes says which
+//! type it was. The floats that are no numbers are below (sign bit set) or above all others, and
+//! -0.0 is below 0.0. Mind that the integers of a tuple have one width in all keys: `(1u8,)` is no
+//! prefix of `(1u16, 2u8)`.
 
 mod scalars;
 mod texts;

@@ -1,5 +1,5 @@
-//! Byte strings of any length: each 0x00 is written as 0x00 0xff, and 0x00 0x00 ends them, so that a shorter string is below
-//! its extensions whatever follows.
+//! Byte strings of any length: each 0x00 is written as 0x00 0xff, and 0x00 0x00 ends them, so that
+//! a shorter string is below its extensions whatever follows.
 
 use dmtree_fabric::{Error, Result};
 

@@ -59,7 +59,7 @@ fn names_and_layouts() {
     let a = p.create("a", Options::default()).expect("new");
     assert_eq!(p.create("a", Options::default()).expect_err("taken").kind(), ErrorKind::Exists);
     a.put("k", "1").expect("put");
-    // The same index, whoever opens it; switches may differ, layouts may not.
+    // Every opening yields the same index; switches may differ, layouts may not.
     let switched = Options { combining: false, ..Options::default() };
     for same in [p.open("a"), p.open_or_create("a", switched)] {
         assert_eq!(same.expect("it is there").get("k").expect("get").as_deref(), Some(&b"1"[..]));
@@ -196,7 +196,7 @@ fn many_at_once() {
     assert_eq!(ok, [Done, Exists, NotFound, Done, Done, Done, Mismatch]);
     let values = i.get_many(&["c", "a", "c"]).expect("get_many");
     assert_eq!(values, [Some(b"5".to_vec()), None, Some(b"5".to_vec())]);
-    // What no index takes refuses the whole batch beforehand.
+    // A write that no index takes refuses the whole batch beforehand.
     let mut bad = Batch::new();
     bad.put("c", "6").put("", "no key");
     assert_eq!(i.write_batch(&bad).expect_err("refused").kind(), ErrorKind::InvalidArgument);
@@ -234,7 +234,7 @@ fn threads_share_an_index() {
             })
         };
         let threads: Vec<_> = (0..4).map(start).collect();
-        // Joined one by one: a scope alone does not wait for what a thread does when its closure has returned.
+        // Joined one by one: a scope alone does not wait for the destructors of a thread.
         threads.into_iter().for_each(|t| t.join().expect("no thread panics"));
     });
     let shape = i.shape().expect("walk");

@@ -1,4 +1,5 @@
-//! Every example in `examples/` runs, ends well, and soon. `cargo test` builds them beside the tests.
+//! Every example in `examples/` runs, ends well, and soon. `cargo test` builds them beside the
+//! tests.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! A process that loses its membership joins again inside its `Pool`: pools of several processes, in this one.
+//! A process that loses its membership joins again inside its `Pool`: pools of several processes,
+//! in this one.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ fn connect(first: &MemoryNode) -> Pool {
     to.open().expect("joins")
 }
 
-/// Ends the membership of a pool's process, as the end of its lease would: it does not know.
+/// Ends the membership of a pool's process as the end of its lease would, without its knowledge.
 fn fence(first: &MemoryNode, pool: &Pool) -> (usize, u32) {
     let (number, incarnation) = pool.incarnation().expect("one");
     let member = Member { node: NodeId::compute(number as u16), incarnation };
@@ -70,13 +71,13 @@ fn reads_go_on_and_writes_are_done_or_in_doubt() {
             here.get(key(round)).expect("a read is repeated").as_deref(),
             Some(&b"before"[..])
         );
-        within("another life", || a.incarnation().expect("one") != former);
+        within("another incarnation", || a.incarnation().expect("one") != former);
         let value = format!("after {round}");
         assert_eq!(here.put("k", &value).expect("a member again"), Outcome::Done);
         assert_eq!(there.get("k").expect("get").as_deref(), Some(value.as_bytes()));
         // Now a write meets the loss.
         let former = fence(&first, &a);
-        within("another life", || {
+        within("another incarnation", || {
             match here.put("k", "in doubt") {
                 Ok(outcome) => assert_eq!(outcome, Outcome::Done),
                 Err(e) => assert_eq!(e.effect(), Effect::Unknown, "{e}"),
@@ -103,7 +104,7 @@ fn a_scan_goes_on_behind_its_last_key() {
     for (n, pair) in session.scan(..).page_size(10).into_iter().enumerate() {
         seen.push(pair.expect("goes on").0);
         if n == 95 || n == 205 {
-            within("another life", || a.incarnation().expect("one") != former);
+            within("another incarnation", || a.incarnation().expect("one") != former);
             former = fence(&first, &a);
         }
     }
@@ -125,13 +126,13 @@ fn batches_and_names_survive_a_loss() {
             Err(e) => assert_eq!(e.effect(), Effect::Unknown, "{i}: {e}"),
         }
     }
-    within("another life", || a.incarnation().expect("one") != former);
+    within("another incarnation", || a.incarnation().expect("one") != former);
     let outcomes = here.write_batch(&batch).expect("in range");
     assert!(outcomes.iter().all(|o| matches!(o, Ok(Outcome::Done))), "{outcomes:?}");
     assert_eq!(there.get(key(7)).expect("get").as_deref(), Some(&b"2"[..]));
     assert_eq!(here.get_many(&[key(1), key(999)]).expect("get"), [Some(b"2".to_vec()), None]);
     fence(&first, &a);
-    // Created in the old life or in the new one, and opened in either.
+    // Created in the old incarnation or in the new one, and opened in either.
     let other = a.open_or_create("other", Options::default()).expect("a member again");
     other.put("k", "v").expect("put");
     let known = b.open("other").expect("there");
@@ -149,7 +150,7 @@ fn an_index_that_was_removed_meanwhile_is_closed() {
     b.drop_index("t").expect("there");
     b.create("t", Options::default()).expect("another one of its name");
     let former = fence(&first, &a);
-    within("another life", || a.incarnation().expect("one") != former);
+    within("another incarnation", || a.incarnation().expect("one") != former);
     within("it is closed", || here.put("k", "v").is_err());
     assert_eq!(here.get("k").expect_err("removed").kind(), ErrorKind::Closed);
     let refused = futures_executor::block_on(client.get("k")).expect_err("removed");
@@ -173,7 +174,7 @@ fn requests_of_async_clients_are_answered_by_the_next_incarnation() {
     let (mut done, mut in_doubt) = (0, 0);
     let mut former = (0, 0);
     for _ in 0..3 {
-        within("another life", || a.incarnation().expect("one") != former);
+        within("another incarnation", || a.incarnation().expect("one") != former);
         former = fence(&first, &a);
         futures_executor::block_on(async {
             let gets: Vec<_> = (0..100).map(|i| client.get(key(i))).collect();
@@ -201,7 +202,8 @@ fn requests_of_async_clients_are_answered_by_the_next_incarnation() {
     assert_eq!(there.scan(..).into_iter().count(), 100);
 }
 
-/// Threads in the midst of operations: what was acknowledged is there, what was not may be, and nothing else is said than that.
+/// Threads in the midst of operations: acknowledged writes are there, others may be, and no other
+/// result is reported.
 #[test]
 fn threads_in_flight_lose_nothing_acknowledged() {
     const THREADS: usize = 4;
@@ -238,7 +240,7 @@ fn threads_in_flight_lose_nothing_acknowledged() {
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(150));
             let former = fence(&first, &a);
-            within("another life", || a.incarnation().expect("one") != former);
+            within("another incarnation", || a.incarnation().expect("one") != former);
         }
         std::thread::sleep(Duration::from_millis(150));
         over.store(true, Ordering::Relaxed);
@@ -252,7 +254,8 @@ fn threads_in_flight_lose_nothing_acknowledged() {
     }
 }
 
-/// The first memory node starts again: that is another pool, which this process does not join by itself.
+/// The first memory node starts again: that is another pool, which this process does not join by
+/// itself.
 #[test]
 fn another_pool_at_the_same_address_is_not_joined() {
     let first = memory_at("127.0.0.1:0");
@@ -273,7 +276,7 @@ fn another_pool_at_the_same_address_is_not_joined() {
     assert_eq!(pool.list().expect_err("gone").kind(), ErrorKind::Incompatible);
 }
 
-/// The threads of a life end with it.
+/// The threads of an incarnation end with it.
 #[test]
 fn an_old_incarnation_leaves_no_threads() {
     let threads = || std::fs::read_dir("/proc/self/task").expect("Linux").count();
@@ -283,17 +286,18 @@ fn an_old_incarnation_leaves_no_threads() {
     let mut counts = Vec::new();
     for _ in 0..8 {
         let former = fence(&first, &a);
-        within("another life", || a.incarnation().expect("one") != former);
+        within("another incarnation", || a.incarnation().expect("one") != former);
         here.put("k", "v").expect("put");
         b.stats().expect("a member");
         counts.push(threads());
     }
-    // Other tests run beside this one: what each life leaves would add up.
+    // Other tests run beside this one: what each incarnation leaves would add up.
     let (early, late) = (counts[..4].iter().min(), counts[4..].iter().min());
     assert!(late <= early.map(|n| n + 16).as_ref(), "{counts:?}");
 }
 
-/// Where a process listens is its caller's choice, and free again for its next life, though sessions of the old one are there.
+/// The caller chooses where a process listens. The address is free again for its next incarnation,
+/// though sessions of the old one are there.
 #[test]
 fn a_process_listens_at_its_address_again() {
     let first = memory_at("127.0.0.1:0");
@@ -306,7 +310,7 @@ fn a_process_listens_at_its_address_again() {
     idle.put(b"k", b"v").expect("put");
     for round in 2..4 {
         let former = fence(&first, &pool);
-        within("another life", || pool.incarnation().expect("one") != former);
+        within("another incarnation", || pool.incarnation().expect("one") != former);
         assert_eq!(pool.incarnation().expect("one"), (3, round));
     }
     assert_eq!(idle.get(b"k").expect("get").as_deref(), Some(&b"v"[..]));

@@ -1,4 +1,4 @@
-//! Room in a pool: what is deleted makes room again, for every node and every index.
+//! Room in a pool: deleted keys make room again, for every node and every index.
 
 use dmtree::{ErrorKind, Index, Options, Outcome, Pool, Session};
 

@@ -75,7 +75,8 @@ fn stripes_go_round_the_compute_nodes_until_all_are_full() {
     seen.sort();
     assert!(seen.windows(2).all(|w| w[0].plus(56).bits() <= w[1].bits()), "no overlap");
     assert!(seen.len() as u64 > 3 * (64 - 8) * KIB / 57, "{} pieces", seen.len());
-    // What is left of a node is given away in a shorter stretch, and the other allocator still works elsewhere.
+    // The remainder of a node is granted in a shorter stretch, and the other allocator still
+    // works elsewhere.
     run(&ep, node.alloc_table(&ep, ANY_INDEX, 4, TableSide::Memory))
         .expect("memory nodes have room");
 }

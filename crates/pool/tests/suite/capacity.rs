@@ -24,10 +24,10 @@ fn full_names_the_nodes_and_leaves_everything_usable() {
         assert!(usage.memory.iter().all(|m| m.free_chunks == 0 && m.used_chunks > 20));
         let chunks: u32 = usage.memory.iter().map(|m| m.used_chunks).sum();
         assert_eq!(live.len(), chunks as usize * 4, "to the last object");
-        // Others find it full as well, without harm.
+        // Other arenas find it full as well, without harm.
         assert!(run(&ep, node.alloc(&ep, &node.arena(LEAF), None)).is_err());
         assert!(run(&ep, node.alloc_block(&ep, 1, 64, None)).is_err());
-        // What is freed is reusable.
+        // Freed memory is reusable.
         for round in 0..3 {
             let g = live.swap_remove(round * 5);
             if round == 0 {
@@ -91,7 +91,7 @@ fn sizes_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn records_say_whose_a_chunk_is() {
+fn records_name_the_owner_of_a_chunk() {
     let (cluster, _, _) = pool(&small(2, 3));
     for c in 0..3 {
         let node = cluster.compute_node(c).expect("exists");

@@ -113,9 +113,9 @@ fn a_name_is_created_once_however_many_try() {
     assert_eq!(created, 20);
 }
 
-/// Creations that are given up, by a future dropped at any await, leave their names free.
+/// A creation with a future that is dropped at any await leaves its name free.
 #[test]
-fn a_creation_whose_future_is_dropped_leaves_its_name_free() {
+fn a_dropped_creation_leaves_its_name_free() {
     for awaits in 0..40 {
         let (cluster, node, ep) = pool(&knobbed(awaits + 1, small(1, 2)));
         let other = cluster.compute_node(1).expect("exists");
@@ -158,7 +158,7 @@ fn a_creation_whose_future_is_dropped_leaves_its_name_free() {
     }
 }
 
-/// A name that the own node has begun to create and has forgotten is free for it.
+/// A name with an abandoned creation of the own node is free for it.
 #[test]
 fn a_creation_that_ends_in_an_error_leaves_its_name_free() {
     let (_cluster, node, ep) = pool(&small(1, 1));

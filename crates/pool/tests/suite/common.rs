@@ -45,7 +45,8 @@ pub const INNER: ArenaKey = ArenaKey { index: 1, kind: 2, object_bytes: 4000 };
 /// So large that a chunk of 64 KiB holds four.
 pub const LARGE: ArenaKey = ArenaKey { index: 1, kind: 3, object_bytes: 16 << 10 };
 
-/// An endpoint whose waits do not time out on a busy machine: these tests begin no operations, so one deadline covers all.
+/// An endpoint whose waits do not time out on a busy machine: these tests begin no operations, so
+/// one deadline covers all.
 pub fn endpoint(node: &PoolNode) -> Endpoint {
     let ep = node.endpoint(0).expect("a member");
     ep.set_timeout(600_000_000_000);

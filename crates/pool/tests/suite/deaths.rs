@@ -1,4 +1,5 @@
-//! Deaths of compute nodes: leases, barriers, new homes. In virtual time, on the adversarial fabric.
+//! Deaths of compute nodes: leases, barriers, new owners. In virtual time, on the adversarial
+//! fabric.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,10 +24,10 @@ const LEASE_PARAMETERS: LeaseParameters = LeaseParameters {
 };
 const PAUSE_NS: u64 = 300_000;
 
-/// A slot, whether its node lives, and what it does while it does.
+/// A slot, whether its node is up, and its task.
 type Task = (u32, Box<dyn Fn() -> bool>, Pin<Box<dyn Future<Output = ()>>>);
 
-/// A pool in virtual time with a keeper per compute node.
+/// A pool in virtual time with a membership agent per compute node.
 struct Scenario {
     fabric: SimFabric,
     cluster: Cluster,
@@ -88,7 +89,7 @@ impl Scenario {
         self.tasks.borrow_mut().push((slot, Box::new(lives), Box::pin(f)));
     }
 
-    /// A keeper; `pause_ns` between its steps.
+    /// Starts a membership agent; `pause_ns` between its steps.
     fn membership_agent(&self, cn: usize, pause_ns: u64) {
         let ep = self.at_slot(cn, self.core.add_slot());
         let (node, over) = (self.node(cn), self.over.clone());
@@ -125,7 +126,7 @@ impl Scenario {
             self.over.set(true);
             to_wake.borrow().iter().for_each(|s| self.core.wake(*s));
         });
-        worker.run(&mut SeededRandom::new(seed)).expect("nobody waits for ever");
+        worker.run(&mut SeededRandom::new(seed)).expect("no task waits for ever");
         drop(worker);
         self.fabric.set_timed(false);
     }
@@ -151,7 +152,7 @@ fn tables(scenario: &Scenario, per_node: usize) -> Vec<TableId> {
     out
 }
 
-/// Where the tables are now; every cell of a new home is zero.
+/// The present owners of the tables; every cell of a new owner is zero.
 async fn check_owners(
     node: &PoolNode,
     ep: &Endpoint,
@@ -160,7 +161,7 @@ async fn check_owners(
 ) -> BTreeMap<NodeId, u32> {
     let mut owners = BTreeMap::new();
     for t in all {
-        let at = node.resolve(ep, *t).await.expect("a home");
+        let at = node.resolve(ep, *t).await.expect("an owner");
         assert!(!gone.contains(&at.node()), "{t:?} is at {at}");
         let bytes = ep.read(at, u32::from(t.lines()) * 64).await.expect("reads");
         assert!(bytes.extract(|b| b.iter().all(|b| *b == 0)), "{t:?} at {at}");
@@ -184,7 +185,7 @@ async fn settled(scenario: &Scenario, watch: &Endpoint, cn: usize, dead: &[(u16,
 }
 
 #[test]
-fn a_dead_node_is_fenced_and_its_tables_find_new_owners() {
+fn a_dead_node_is_revoked_and_its_tables_find_new_owners() {
     for (seed, how) in [(1, How::Process), (2, How::Machine), (3, How::Hung), (4, How::Hung)] {
         let scenario = Scenario::new(seed, 3);
         let all = tables(&scenario, 30);
@@ -205,17 +206,18 @@ fn a_dead_node_is_fenced_and_its_tables_find_new_owners() {
             for _ in 0..40 {
                 let t =
                     a.alloc_table(&watch, ANY_INDEX, 1, TableSide::Compute).await.expect("room");
-                let at = a.resolve(&watch, t).await.expect("a home");
+                let at = a.resolve(&watch, t).await.expect("an owner");
                 assert!(at.node() != NodeId::compute(1) && at.node().role() == Role::Compute);
             }
         });
     }
 }
 
-/// A client that asked a home for cells, or a member for its epoch, waited for a node that hangs until its own patience ended, with a
-/// leaf locked: and the death of that very node waited for the client (checked crashes, seed 401).
+/// Guards against a deadlock: a client with a locked leaf asked a hanging owner for cells, or a
+/// hanging member for its epoch, and waited until its own time-out, while the death of that very
+/// node waited for the client (checked crashes, seed 401).
 #[test]
-fn nobody_waits_long_for_a_node_that_hangs() {
+fn calls_to_a_hanging_node_end_soon() {
     let scenario = Scenario::new(1, 2);
     let watch = scenario.endpoint(0);
     watch.set_timeout(10_000_000_000);
@@ -228,7 +230,7 @@ fn nobody_waits_long_for_a_node_that_hangs() {
             let t = a
                 .alloc_table(&watch, ANY_INDEX, 1, TableSide::Compute)
                 .await
-                .expect("another home");
+                .expect("another owner");
             assert!(watch.now() < began + 100_000_000);
             a.retire_table(ANY_INDEX, t);
         }
@@ -239,10 +241,10 @@ fn nobody_waits_long_for_a_node_that_hangs() {
     });
 }
 
-/// A claimant that asked a home that hung meanwhile did not renew its own lease until it got an answer, and was expelled (checked
-/// crashes, seed 1106).
+/// Guards against the loss of a claimant that asked a hanging owner and did not renew its own lease
+/// until it got an answer (checked crashes, seed 1106).
 #[test]
-fn a_claimant_renews_its_lease_while_a_owner_hangs() {
+fn a_claimant_renews_its_lease_while_an_owner_hangs() {
     for seed in 1..6 {
         let scenario = Scenario::new(seed, 3);
         tables(&scenario, 10);
@@ -262,7 +264,8 @@ fn a_claimant_renews_its_lease_while_a_owner_hangs() {
     }
 }
 
-/// Whoever finds the new homes may die at any verb; another one goes on. Records that it left torn are written anew.
+/// The claimant of a reassignment may die at any verb; another one goes on. Records that it left
+/// torn are written anew.
 #[test]
 fn the_claimant_dies_at_every_verb() {
     let mut verbs = 0;
@@ -301,7 +304,8 @@ fn the_claimant_dies_at_every_verb() {
     assert!(verbs > 30, "{verbs} crash points");
 }
 
-/// A node whose clock is within its bounds stops before it is fenced; one whose worker stands still is fenced.
+/// A node with a clock within its bounds stops before its access is revoked. The lease of a node
+/// with a worker that makes no progress ends.
 #[test]
 fn leases_end_first_where_they_are_held() {
     for ppm in [-50_000, 0, 50_000] {
@@ -320,17 +324,18 @@ fn leases_end_first_where_they_are_held() {
                     b.check_lease(&own).is_ok() && b.standing(b.cn(), 1) == Some(Standing::Living)
                 );
             }
-            // The worker stands still.
+            // The worker makes no progress.
             while a.standing(b.cn(), 1) == Some(Standing::Living) {
                 watch.sleep(20_000).await;
             }
-            let e = b.check_lease(&own).expect_err("over before anybody else knows");
+            let e = b.check_lease(&own).expect_err("over before the other nodes know");
             assert_eq!(e.kind(), ErrorKind::Fenced);
         });
     }
 }
 
-/// News that reaches a node late delays the barrier, and harms nothing; too late, it costs the node its membership.
+/// A late state delays the barrier, and harms nothing. If it is too late, the node loses its
+/// membership.
 #[test]
 fn late_news() {
     for (delay, survives) in [(15_000_000, true), (200_000_000, false)] {
@@ -358,7 +363,8 @@ fn late_news() {
     }
 }
 
-/// A node that comes back before its lease has ended is a new one without tables, takes its share, and hands it over when it leaves.
+/// A node that restarts before its lease has ended is a new incarnation without tables, takes its
+/// share, and hands it over when it leaves.
 #[test]
 fn restart_join_and_leave() {
     for seed in 20..24 {
@@ -401,7 +407,7 @@ fn restart_join_and_leave() {
             again.leave(&ep).await.expect("living");
             settled(&scenario, &watch, 0, &[(1, 1), (1, 2)]).await;
             check_owners(&scenario.node(0), &watch, &all, &[cn1]).await;
-            // When its lease is due for renewal, at the latest.
+            // At the latest when its lease is due for renewal.
             ep.sleep(LEASE_PARAMETERS.lease_ns).await;
             assert!(again.keep(&ep).await.is_err(), "{seed}");
         });

@@ -1,4 +1,4 @@
-//! Quarantine: nothing is reused under a running operation, everything is afterwards.
+//! The limbo list: nothing is reused under a running operation, everything is afterwards.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -94,7 +94,7 @@ fn reclaiming_is_due_after_enough() {
     let got = run(&ep, node.reclaim(&ep)).expect("answers");
     assert_eq!((got.tables, got.bytes, got.waiting), (64, 64 * 64, 0));
     assert!(!node.reclaim_due());
-    // Idle rounds ask nobody.
+    // Idle rounds ask no node.
     let scope = ep.begin(OpKind::Maintain);
     run(&ep, node.reclaim(&ep)).expect("nothing to do");
     assert_eq!(scope.counts(), OpCounts::default());
@@ -116,7 +116,7 @@ fn room_comes_when_operations_end() {
     assert!(run(&ep, node.reclaim_for_room(&ep)).expect("it has ended"));
 }
 
-/// A turn that is not got must not be released: all clients reclaim at once.
+/// A client that did not get the turn must not release it: all clients reclaim at once.
 #[test]
 fn many_reclaimers_take_turns() {
     let (cluster, ..) = pool(&small(1, 2));
@@ -144,25 +144,25 @@ fn many_reclaimers_take_turns() {
 }
 
 #[test]
-fn a_fenced_node_does_not_count_and_a_mute_member_does() {
+fn a_revoked_node_does_not_count_and_a_mute_member_does() {
     let (cluster, node, ep) = pool(&small(1, 3));
     let dead = cluster.compute_node(2).expect("exists").register();
     dead.enter();
     let b = run(&ep, node.alloc_block(&ep, 1, 500, None)).expect("room");
     node.retire_block(1, b);
     assert_eq!(run(&ep, node.reclaim(&ep)).expect("answers").waiting, 1);
-    // What another compute node does about it keeps nobody from reading.
-    let fence = |host| cluster.fabric().fence(host, NodeId::compute(2), 1).expect("fenced");
-    (0..2).for_each(|cn| fence(NodeId::compute(cn)));
+    // Revoking the access at compute nodes alone does not keep the dead node from reading.
+    let revoke = |host| cluster.fabric().fence(host, NodeId::compute(2), 1).expect("revoked");
+    (0..2).for_each(|cn| revoke(NodeId::compute(cn)));
     assert!(cluster.fabric().members().expect("known").contains(&NodeId::compute(2)));
     assert_ne!(run(&ep, node.reclaim(&ep)).map_or(1, |r| r.waiting), 0);
-    fence(NodeId::memory(0));
+    revoke(NodeId::memory(0));
     assert_eq!(run(&ep, node.reclaim(&ep)).expect("answers").waiting, 0);
 }
 
-/// Readers follow root words to objects while writers replace and retire them. In an operation, an object that was reachable
-/// stays what it was.
-struct Stage {
+/// Readers follow root words to objects while writers replace and retire them. In an operation, an
+/// object that was reachable stays what it was.
+struct SharedRoots {
     roots: GlobalAddr,
     stop: AtomicBool,
     reads: AtomicU64,
@@ -172,7 +172,7 @@ struct Stage {
 const ROOTS: u64 = 16;
 const VICTIM: ArenaKey = ArenaKey { index: 2, kind: 9, object_bytes: 256 };
 
-impl Stage {
+impl SharedRoots {
     async fn replace(&self, node: &PoolNode, ep: &Endpoint, which: u64, serial: u64) -> Result<()> {
         let arena = node.arena(VICTIM);
         let g = node.alloc(ep, &arena, None).await?;
@@ -188,7 +188,7 @@ impl Stage {
         }
         self.replaced.fetch_add(1, Ordering::Relaxed);
         if old != 0 {
-            // Only who unlinked it retires it, so nobody rewrites it in between.
+            // Only the client that unlinked it retires it, so it is not rewritten in between.
             let addr = GlobalAddr::from_bits(old);
             let generation = ep.read(addr, 8).await?.word(0) as u16;
             node.retire(&arena, Grant { addr, generation });
@@ -219,7 +219,7 @@ fn stress(o: &PoolOptions, rounds: u64) {
     let node = cluster.compute_node(0).expect("exists");
     let ep = super::common::endpoint(&node);
     let roots = run(&ep, node.alloc(&ep, &node.arena(LEAF), None)).expect("room").addr;
-    let stage = Stage {
+    let shared = SharedRoots {
         roots,
         stop: AtomicBool::new(false),
         reads: AtomicU64::new(0),
@@ -228,18 +228,20 @@ fn stress(o: &PoolOptions, rounds: u64) {
     std::thread::scope(|s| {
         let writers: Vec<_> = (0..4u64)
             .map(|t| {
-                let (stage, node) = (&stage, cluster.compute_node(t as usize % 2).expect("exists"));
+                let (shared, node) =
+                    (&shared, cluster.compute_node(t as usize % 2).expect("exists"));
                 s.spawn(move || {
                     let ep = super::common::endpoint(&node);
                     let client = node.register();
                     for i in 0..rounds {
                         loop {
-                            let work = stage.replace(&node, &ep, (i * 7 + t) % ROOTS, t << 32 | i);
+                            let work = shared.replace(&node, &ep, (i * 7 + t) % ROOTS, t << 32 | i);
                             let done = {
                                 let _in = client.guard();
                                 run(&ep, work)
                             };
-                            // A thread that was preempted in an operation holds back what the others retire.
+                            // A thread that was preempted in an operation holds back what the
+                            // others retire.
                             match done {
                                 Ok(()) => break,
                                 Err(e) => assert_eq!(e.kind(), ErrorKind::Full, "{e}"),
@@ -256,29 +258,29 @@ fn stress(o: &PoolOptions, rounds: u64) {
             })
             .collect();
         for t in 0..3u64 {
-            let (stage, node) = (&stage, cluster.compute_node(t as usize % 2).expect("exists"));
+            let (shared, node) = (&shared, cluster.compute_node(t as usize % 2).expect("exists"));
             s.spawn(move || {
                 let ep = super::common::endpoint(&node);
                 let client = node.register();
                 let mut i = t;
-                while !stage.stop.load(Ordering::Relaxed) {
+                while !shared.stop.load(Ordering::Relaxed) {
                     i += 1;
                     let _in = client.guard();
-                    run(&ep, stage.read(&ep, i % ROOTS)).expect("reads");
+                    run(&ep, shared.read(&ep, i % ROOTS)).expect("reads");
                 }
             });
         }
         for w in writers {
             let joined = w.join();
             if joined.is_err() {
-                stage.stop.store(true, Ordering::Relaxed);
+                shared.stop.store(true, Ordering::Relaxed);
             }
             joined.expect("a writer");
         }
-        stage.stop.store(true, Ordering::Relaxed);
+        shared.stop.store(true, Ordering::Relaxed);
     });
-    assert!(stage.reads.load(Ordering::Relaxed) > 0);
-    assert!(stage.replaced.load(Ordering::Relaxed) >= rounds, "writers do succeed");
+    assert!(shared.reads.load(Ordering::Relaxed) > 0);
+    assert!(shared.replaced.load(Ordering::Relaxed) >= rounds, "writers do succeed");
     let usage = node.usage();
     let arena = usage.arenas.iter().find(|a| a.key == VICTIM).expect("used");
     assert!(arena.chunk_bytes < rounds * 4 * 256 / 2, "memory was reused: {arena:?}");

@@ -1,4 +1,5 @@
-//! Lives and overlaps: a model watches random sequences of grants and returns on several nodes.
+//! Generations and overlaps: a model watches random sequences of grants and returns on several
+//! nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +11,11 @@ use dmtree_pool::{
 };
 use proptest::prelude::*;
 
-/// What is live, by address: no two overlap. And the last life of every address.
+/// Granted memory, by address: no two grants overlap. And the last generation of every address.
 #[derive(Default)]
 struct Model {
     live: BTreeMap<u64, u64>,
-    lives: BTreeMap<u64, u16>,
+    generations: BTreeMap<u64, u16>,
 }
 
 impl Model {
@@ -30,8 +31,8 @@ impl Model {
 
     fn object(&mut self, g: Grant, bytes: u64) {
         self.granted(g.addr.bits(), bytes);
-        let before = self.lives.insert(g.addr.bits(), g.generation).unwrap_or(0);
-        assert!(g.generation > before, "life {} after {before} at {}", g.generation, g.addr);
+        let before = self.generations.insert(g.addr.bits(), g.generation).unwrap_or(0);
+        assert!(g.generation > before, "generation {} after {before} at {}", g.generation, g.addr);
     }
 
     fn returned(&mut self, at: u64) {
@@ -51,7 +52,7 @@ enum Step {
     Table {
         lines: u8,
     },
-    /// Returns the item of this rank, from whichever node.
+    /// Returns the item of this rank, on any node.
     Return {
         pick: u16,
         retire: bool,
@@ -96,8 +97,8 @@ impl World {
         Self { nodes: nodes.collect(), cluster, model: Model::default(), items: Vec::new() }
     }
 
-    fn step(&mut self, who: u8, step: Step) {
-        let (node, ep, arenas) = &self.nodes[usize::from(who)];
+    fn step(&mut self, on_node: u8, step: Step) {
+        let (node, ep, arenas) = &self.nodes[usize::from(on_node)];
         let full = |e: dmtree_fabric::Error| assert_eq!(e.kind(), ErrorKind::Full, "{e}");
         match step {
             Step::Object { kind, near } => {
@@ -157,13 +158,13 @@ impl World {
                 }
             }
             Step::Reclaim => {
-                let got = run(ep, node.reclaim(ep)).expect("everybody answers");
+                let got = run(ep, node.reclaim(ep)).expect("all nodes answer");
                 assert_eq!(got.waiting, 0, "nothing runs");
             }
         }
     }
 
-    /// The memory nodes' records explain everything that is live there.
+    /// The memory nodes' records account for every grant there.
     fn check_records(&self) {
         let (node, ep, _) = &self.nodes[0];
         for m in 0..self.cluster.memory_nodes() {
@@ -198,7 +199,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
-    fn grants_never_overlap_and_lives_grow(
+    fn grants_never_overlap_and_generations_grow(
         seed: u64,
         knobs: bool,
         generation_bits in prop_oneof![Just(2u8), Just(16)],
@@ -207,15 +208,15 @@ proptest! {
         let o = PoolOptions { generation_bits, memory_bytes_per_node: 1 << 20, ..small(2, 2) };
         let o = if knobs { knobbed(seed, o) } else { o };
         let mut w = World::new(&o);
-        for (who, step) in steps {
-            w.step(who, step);
+        for (on_node, step) in steps {
+            w.step(on_node, step);
         }
         w.check_records();
     }
 }
 
 #[test]
-fn fresh_memory_is_zero_and_lives_begin_with_one() {
+fn fresh_memory_is_zero_and_generations_begin_with_one() {
     let (_cluster, node, ep) = pool(&small(1, 1));
     // Blocks dirty some chunks, then go back to the memory node whole.
     let blocks: Vec<_> =
@@ -240,7 +241,7 @@ fn fresh_memory_is_zero_and_lives_begin_with_one() {
 }
 
 #[test]
-fn two_bit_lives_wear_out() {
+fn two_bit_generations_wear_out() {
     let (_cluster, node, ep) = pool(&PoolOptions { generation_bits: 2, ..small(1, 1) });
     let arena = node.arena(LARGE);
     let mut per_address = BTreeMap::<u64, Vec<u16>>::new();
@@ -260,7 +261,7 @@ fn two_bit_lives_wear_out() {
     let usage = run(&ep, node.usage_all(&ep)).expect("readable");
     let objects = u64::from(usage.memory[0].used_chunks) * 4;
     assert_eq!(per_address.len() as u64, objects, "every address was used");
-    assert!(per_address.values().all(|lives| *lives == [1, 2, 3]));
+    assert!(per_address.values().all(|granted| *granted == [1, 2, 3]));
     assert_eq!(usage.here.arenas[0].worn_out, objects, "set aside, not reused");
     assert_eq!(usage.memory[0].free_chunks, 0);
 }
@@ -304,5 +305,5 @@ fn chunks_go_round_robin_and_near_is_near() {
         }
     }
     let nowhere = Some(NodeId::memory(99));
-    run(&ep, node.alloc(&ep, &arena, nowhere)).expect("a wish, not an order");
+    run(&ep, node.alloc(&ep, &arena, nowhere)).expect("a preference, not an order");
 }

@@ -1,4 +1,4 @@
-//! Free memory goes where it is needed: from node to node, and from a life that ends to the next one.
+//! Free memory goes where it is needed: from node to node, and from a node that leaves to the next.
 
 use std::collections::BTreeSet;
 
@@ -29,13 +29,13 @@ fn a_full_node_gets_the_objects_that_another_has_free() {
     free.iter().for_each(|g| a.give_back(&a.arena(LEAF), *g));
     let got = fill_objects(&b, &eb, LEAF);
     assert_eq!(got.len(), free.len(), "all of them, one after the other");
-    let lives: BTreeSet<_> = got.iter().map(|g| (g.addr, g.generation)).collect();
+    let generations: BTreeSet<_> = got.iter().map(|g| (g.addr, g.generation)).collect();
     let expected: BTreeSet<_> = free.iter().map(|g| (g.addr, g.generation + 1)).collect();
-    assert_eq!(lives, expected, "each once, in its next life");
-    // What waits in the quarantine of a node that does nothing more.
+    assert_eq!(generations, expected, "each once, in its next generation");
+    // Items on the limbo list of a node that does nothing more.
     retired.iter().for_each(|g| a.retire(&a.arena(LEAF), *g));
     let mut more = fill_objects(&b, &eb, LEAF);
-    while run(&eb, b.reclaim_for_room(&eb)).expect("nobody runs") {
+    while run(&eb, b.reclaim_for_room(&eb)).expect("no operation runs") {
         more.extend(fill_objects(&b, &eb, LEAF));
     }
     assert_eq!(more.len(), retired.len());
@@ -57,7 +57,7 @@ fn a_full_node_gets_the_space_that_another_has_free() {
     held.iter().skip(1).step_by(2).for_each(|p| a.retire_block(1, *p));
     got.iter().for_each(|p| b.retire_block(1, *p));
     let mut objects = fill_objects(&a, &ea, LARGE);
-    while run(&ea, a.reclaim_for_room(&ea)).expect("nobody runs") {
+    while run(&ea, a.reclaim_for_room(&ea)).expect("no operation runs") {
         objects.extend(fill_objects(&a, &ea, LARGE));
     }
     assert!(objects.len() >= 60, "chunks are whole again: {}", objects.len());
@@ -79,9 +79,9 @@ fn the_last_block_is_kept_for_replacing_values() {
     }
 }
 
-/// Sixty lives, one after the other, and each holds a piece of everything.
+/// Sixty incarnations, one after the other, and each holds a piece of every kind.
 #[test]
-fn what_a_generation_held_comes_back_when_it_leaves() {
+fn memory_of_an_incarnation_comes_back_when_it_leaves() {
     let o = PoolOptions { compute_nodes: 4, ..small(1, 1) };
     let nic_config = NicConfig::default();
     let listen = "127.0.0.1:0";
@@ -99,14 +99,14 @@ fn what_a_generation_held_comes_back_when_it_leaves() {
     };
     let mut kept = BTreeSet::new();
     let mut used = 0;
-    for generation in 0..60 {
+    for incarnation in 0..60 {
         let cluster = Cluster::join(&place).expect("joins");
         let node = cluster.compute_node(0).expect("its own");
         let ep = endpoint(&node);
         for key in [LEAF, LARGE] {
             let g = run(&ep, node.alloc(&ep, &node.arena(key), None)).expect("room for an object");
-            assert!(generation % 4 != 0 || kept.insert(g.addr), "granted twice: {g:?}");
-            if generation % 4 != 0 {
+            assert!(incarnation % 4 != 0 || kept.insert(g.addr), "granted twice: {g:?}");
+            if incarnation % 4 != 0 {
                 node.retire(&node.arena(key), g);
             }
         }
@@ -116,12 +116,12 @@ fn what_a_generation_held_comes_back_when_it_leaves() {
             .expect("room for a table");
         node.give_back_table(ANY_INDEX, t);
         let usage = run(&ep, node.usage_all(&ep)).expect("readable");
-        if generation == 8 {
+        if incarnation == 8 {
             used = usage.memory[0].used_chunks;
         }
         assert!(
-            generation < 8 || usage.memory[0].used_chunks <= used + 4,
-            "{generation}: {usage:?}"
+            incarnation < 8 || usage.memory[0].used_chunks <= used + 4,
+            "{incarnation}: {usage:?}"
         );
         assert_eq!(usage.here.refused, 0);
     }

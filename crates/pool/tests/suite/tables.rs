@@ -40,11 +40,11 @@ fn partitions_fill_evenly() {
         let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
         *partitions.entry(t.partition().expect("granted")).or_default() += 1;
     }
-    // Segments have 16, 32, 64 lines: nobody has a third one before all have two.
+    // Segments have 16, 32, 64 lines: no partition has a third one before all have two.
     assert!(partitions.values().all(|n| (48..=112).contains(n)), "{partitions:?}");
 }
 
-/// Cells of an index that was dropped are free again, wherever they are: in use, in stock, or with
+/// Cells of an index that was dropped are free again, wherever they are: in use, cached, or with
 /// another node.
 #[test]
 fn cells_of_dropped_indexes_come_back() {
@@ -90,7 +90,7 @@ fn cells_of_an_index_that_stays_are_left_alone() {
             let t = node.alloc_table(&ep, index, 1, TableSide::Compute);
             let at = run(&ep, async { node.resolve(&ep, t.await?).await }).expect("room");
             assert_eq!(at.node().role(), Role::Compute);
-            assert!(!mine.contains(&at), "{at} is somebody's");
+            assert!(!mine.contains(&at), "{at} is in use");
             if index == stays {
                 run(&ep, ep.write_word(at, 77)).expect("there");
                 mine.insert(at);

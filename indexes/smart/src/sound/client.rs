@@ -109,8 +109,8 @@ impl Smart {
 
     /// Leaves the epoch while the operation waits for another one of its node. `None` if it holds a
     /// leaf.
-    pub(crate) fn rest(&self) -> Option<dmtree_pool::Rest> {
-        self.held.borrow().is_empty().then(|| self.epoch.borrow().rest())
+    pub(crate) fn quiescent_section(&self) -> Option<dmtree_pool::QuiescentSection> {
+        self.held.borrow().is_empty().then(|| self.epoch.borrow().quiescent_section())
     }
 
     /// Records that the operation holds a leaf, or tries to lock it.

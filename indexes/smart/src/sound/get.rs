@@ -86,7 +86,7 @@ impl Smart {
         self.ep.point().await;
         let lease = match arrival {
             Arrival::Join(group) => {
-                let resting = self.rest();
+                let resting = self.quiescent_section();
                 let shared = group.share(&self.ep, out).await;
                 drop(resting);
                 match shared {
@@ -98,7 +98,7 @@ impl Smart {
                 }
             }
             Arrival::Lead(mut lease) => {
-                let resting = self.rest();
+                let resting = self.quiescent_section();
                 lease.begin(&self.ep).await?;
                 drop(resting);
                 self.ep.point().await;

@@ -303,7 +303,7 @@ impl Smart {
 
     /// Releases an abandoned lock of this node.
     pub(crate) async fn recover_lock(&self, at: GlobalAddr) -> Result<()> {
-        let resting = self.rest();
+        let resting = self.quiescent_section();
         let _turn = self.node.turns.turn(&self.ep, at.bits()).await?;
         drop(resting);
         self.recover_lock_under_local_lock(at).await

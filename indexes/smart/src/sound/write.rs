@@ -63,7 +63,7 @@ impl Smart {
         self.ep.point().await;
         match arrival {
             Arrival::Join(group) => {
-                let resting = self.rest();
+                let resting = self.quiescent_section();
                 let shared = group.share(&self.ep, &mut Vec::new()).await;
                 drop(resting);
                 match shared {
@@ -75,7 +75,7 @@ impl Smart {
             }
             Arrival::Alone => self.write_alone(key, w, &mut None).await,
             Arrival::Lead(mut lease) => {
-                let resting = self.rest();
+                let resting = self.quiescent_section();
                 lease.begin(&self.ep).await?;
                 drop(resting);
                 let mut lease = Some(lease);

@@ -1,8 +1,14 @@
 //! Whether a node still belongs to its pool.
 //!
-//! A node counts on its lease by its own clock. When that has ended the node is *lapsed*: the membership server has paused, cannot be
-//! reached, or is about to declare the node dead. A keeper that hears that the node is not living any more, or that the pool is
-//! gone, says that the membership is *lost*: no incarnation is ever living again after that.
+//! A node counts on its lease by its own clock. When that has ended the node is *lapsed*: the
+//! membership server has paused, cannot be reached, or is about to declare the node dead. When the
+//! agent learns that the node is not living any more, or that another pool is in the pool's place,
+//! the membership is *lost*: no incarnation is ever living again after that.
+//!
+//! The order of a loss: the lease is ended (so no client writes under a lock any more), the reason
+//! is stored, and then the callbacks run, each once and outside the lock. A callback that is
+//! registered later runs at once. An error of a step alone is no loss: only the membership itself
+//! says that a node is not living.
 
 use std::sync::Mutex;
 
@@ -12,21 +18,21 @@ use crate::cluster::Cluster;
 use crate::node::PoolNode;
 use crate::wire::locked;
 
-/// How a node stands to its pool, as far as it knows.
+/// The standing of a node in its pool, as far as it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Belonging {
+pub enum MembershipStatus {
     /// It holds a lease.
     Member,
     /// Its lease has ended by its own clock, and may be renewed.
     Lapsed,
-    /// It is a member no more, for good.
+    /// Its membership is lost for good.
     Lost,
 }
 
 /// Called when the membership is lost.
 type OnLoss = Box<dyn FnOnce() + Send>;
 
-/// What the keeper has found out about the membership of its own node.
+/// The findings of the agent about the membership of its own node.
 #[derive(Default)]
 pub(crate) struct OwnStanding(Mutex<Known>);
 
@@ -49,43 +55,43 @@ impl OwnStanding {
         locked(&self.0).is_lost
     }
 
-    /// What a step of the keeper has come to.
+    /// Stores the result of a step of the agent.
     pub(crate) fn note(&self, step: &Result<()>) {
         locked(&self.0).trouble = step.as_ref().err().cloned();
     }
 
     fn lose(&self, why: Error) {
-        let told = {
+        let callbacks = {
             let mut known = locked(&self.0);
             (known.is_lost, known.trouble) = (true, Some(why));
             std::mem::take(&mut known.on_loss)
         };
-        told.into_iter().for_each(|tell| tell());
+        callbacks.into_iter().for_each(|callback| callback());
     }
 
-    fn when_lost(&self, tell: OnLoss) {
+    fn when_lost(&self, callback: OnLoss) {
         let mut known = locked(&self.0);
         if !known.is_lost {
-            return known.on_loss.push(tell);
+            return known.on_loss.push(callback);
         }
         drop(known);
-        tell();
+        callback();
     }
 }
 
 impl PoolNode {
-    /// How this node stands to its pool.
-    pub fn belonging(&self, ep: &Endpoint) -> Belonging {
+    /// The standing of this node in its pool.
+    pub fn membership_status(&self, ep: &Endpoint) -> MembershipStatus {
         if self.view.standing.is_lost() {
-            Belonging::Lost
+            MembershipStatus::Lost
         } else if self.view.holds_lease(ep) {
-            Belonging::Member
+            MembershipStatus::Member
         } else {
-            Belonging::Lapsed
+            MembershipStatus::Lapsed
         }
     }
 
-    /// The error of the keeper's last step, if it ended in one.
+    /// The error of the agent's last step, if it ended in one.
     pub fn trouble(&self) -> Option<Error> {
         locked(&self.view.standing.0).trouble.clone()
     }
@@ -115,13 +121,14 @@ impl PoolNode {
 }
 
 impl Cluster {
-    /// Calls `tell`, from any thread, when a compute node of this process has lost its membership for good; at once if it has.
+    /// Calls `callback`, from any thread, when a compute node of this process has lost its
+    /// membership for good; at once if it has.
     ///
     /// # Errors
     /// `NotFound` when there is no compute node.
-    pub fn when_lost(&self, tell: impl Fn() + Clone + Send + 'static) -> Result<()> {
+    pub fn when_lost(&self, callback: impl Fn() + Clone + Send + 'static) -> Result<()> {
         for i in 0..self.compute_nodes() {
-            self.compute_node(i)?.view.standing.when_lost(Box::new(tell.clone()));
+            self.compute_node(i)?.view.standing.when_lost(Box::new(callback.clone()));
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! A pool of several nodes as processes would have them, over TCP: memory nodes, compute nodes that come and go. With
-//! `DMTREE_TEST_FABRIC=verbs` their verbs go over this machine's RDMA device.
+//! A pool of several nodes as processes would have them, over TCP: memory nodes, compute nodes that
+//! come and go. With `DMTREE_TEST_FABRIC=verbs` their verbs go over this machine's RDMA device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
 mod incarnations;
@@ -54,10 +54,10 @@ fn node(c: &Cluster) -> (Arc<PoolNode>, Endpoint) {
     (node, ep)
 }
 
-/// A table cell on a compute node, not used by anybody else.
+/// A table cell on a compute node, used by no other client.
 fn cell(node: &PoolNode, ep: &Endpoint) -> (TableId, NodeId) {
     let t = on(ep, node.alloc_table(ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
-    (t, on(ep, node.resolve(ep, t)).expect("a home").node())
+    (t, on(ep, node.resolve(ep, t)).expect("an owner").node())
 }
 
 fn within<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
@@ -89,10 +89,11 @@ fn two_compute_nodes_share_memory_tables_and_names() {
     assert_eq!((found.id, found.root_word), (entry.id, entry.root_word));
     let taken = on(&eb, nb.create_index(&eb, "users", "test", b"{}"));
     assert_eq!(taken.expect_err("taken").kind(), ErrorKind::Exists);
-    // Cells come from both compute nodes (when the first has heard of the second), and either finds them.
+    // Cells come from both compute nodes (when the first has heard of the second), and either finds
+    // them.
     for owner in [na.cn(), nb.cn()] {
         let (t, _) = within("a cell there", || Some(cell(&na, &ea)).filter(|(_, h)| *h == owner));
-        assert_eq!(on(&eb, nb.resolve(&eb, t)).expect("a home").node(), owner);
+        assert_eq!(on(&eb, nb.resolve(&eb, t)).expect("an owner").node(), owner);
     }
 }
 
@@ -122,17 +123,17 @@ fn a_compute_node_that_leaves_hands_its_tables_over() {
     let nb = node(&b).0.cn();
     let there = within("a cell at the other", || Some(cell(&na, &ea)).filter(|(_, h)| *h == nb)).0;
     drop(b);
-    let owner = within("a new home", || on(&ea, na.resolve(&ea, there)).ok().map(|at| at.node()));
+    let owner = within("a new owner", || on(&ea, na.resolve(&ea, there)).ok().map(|at| at.node()));
     assert_eq!(owner, na.cn());
-    let again = Cluster::join(&place(&mn0)).expect("somebody new");
+    let again = Cluster::join(&place(&mn0)).expect("a new node");
     assert_ne!(node(&again).0.cn(), na.cn());
 }
 
 #[test]
 fn a_pool_that_is_not_there_or_not_ready_is_an_error_with_a_way_out() {
     let soon = Duration::from_millis(200);
-    let nobody = place_at("127.0.0.1:1", soon);
-    let e = Cluster::join(&nobody).expect_err("nobody is there");
+    let unused = place_at("127.0.0.1:1", soon);
+    let e = Cluster::join(&unused).expect_err("no node is there");
     assert_eq!(e.kind(), ErrorKind::Unreachable, "{e}");
     let mn0 = found(2);
     let early = Place { within: soon, ..place(&mn0) };
@@ -146,41 +147,42 @@ fn a_pool_that_is_not_there_or_not_ready_is_an_error_with_a_way_out() {
     assert_eq!(small.kind(), ErrorKind::InvalidArgument, "{small}");
 }
 
-/// Cells on memory nodes were not asked for once anybody had joined: memory nodes are no members, and were taken for strangers.
+/// Guards against owners on memory nodes that are never asked once a node has joined: memory nodes
+/// are no members, and were taken for unknown nodes.
 #[test]
 fn memory_nodes_grant_cells_though_they_hold_no_lease() {
     let mn0 = found(1);
     let a = Cluster::join(&place(&mn0)).expect("joins");
     let (node, ep) = node(&a);
     let t = on(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Memory)).expect("room");
-    assert_eq!(on(&ep, node.resolve(&ep, t)).expect("a home").node(), mn0.node());
+    assert_eq!(on(&ep, node.resolve(&ep, t)).expect("an owner").node(), mn0.node());
 }
 
-/// Whoever is alone serves its tables itself, whatever lives came before: none goes to a memory
-/// node.
+/// A node that is alone owns its tables itself, after any number of former incarnations: none goes
+/// to a memory node.
 #[test]
-fn who_comes_after_others_have_gone_serves_its_own_tables() {
+fn a_node_that_comes_after_others_have_gone_owns_its_tables() {
     let mn0 = found(1);
     for incarnation in 0..7 {
         let a = Cluster::join(&place(&mn0)).expect("joins");
         let (node, ep) = node(&a);
         for i in 0..40 {
             let (t, owner) = cell(&node, &ep);
-            assert_eq!(owner, node.cn(), "cell {i} of life {incarnation}: {t:?}");
+            assert_eq!(owner, node.cn(), "cell {i} of incarnation {incarnation}: {t:?}");
         }
     }
 }
 
 /// Partitions that found no room but on a memory node go to a compute node that joins later.
 #[test]
-fn who_joins_takes_tables_from_memory_nodes() {
+fn a_joining_node_takes_tables_from_memory_nodes() {
     let options = PoolOptions { compute_bytes_per_node: 20 << 10, ..options(1) };
     let nic_config = NicConfig::default();
     let mn0 = MemoryNode::found("127.0.0.1:0", &options, SHORT, DataPath::Frames, &nic_config);
     let mn0 = mn0.expect("a free port");
     let (a, b) = (Cluster::join(&place(&mn0)).expect("a"), Cluster::join(&place(&mn0)).expect("b"));
     let ((na, ea), cnb) = (node(&a), node(&b).0.cn());
-    within("both know each other", || Some(cell(&na, &ea)).filter(|(_, owner)| *owner == cnb));
+    within("each knows the other", || Some(cell(&na, &ea)).filter(|(_, owner)| *owner == cnb));
     // Until both are full.
     let mut of_b = Vec::new();
     loop {
@@ -193,7 +195,7 @@ fn who_joins_takes_tables_from_memory_nodes() {
     drop(b);
     let owners = |wanted: &dyn Fn(NodeId) -> bool| {
         let owner = |t: &TableId| on(&ea, na.resolve(&ea, *t)).ok().map(|at| at.node());
-        within("new homes", || of_b.iter().all(|t| owner(t).is_some_and(wanted)).then_some(()));
+        within("new owners", || of_b.iter().all(|t| owner(t).is_some_and(wanted)).then_some(()));
     };
     owners(&|n| n == mn0.node());
     let c = Cluster::join(&place(&mn0)).expect("joins");
@@ -201,8 +203,8 @@ fn who_joins_takes_tables_from_memory_nodes() {
     owners(&|n| n == cnc);
 }
 
-/// A creator that is killed leaves its name in state `Creating`; the next that wants the name gets it, and of several that want
-/// it one.
+/// A creator that is killed leaves its name in state `Creating`; the next that wants the name gets
+/// it, and of several that want it one.
 #[test]
 fn the_name_of_a_dead_creator_is_free() {
     let mn0 = found(1);

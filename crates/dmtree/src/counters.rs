@@ -1,4 +1,4 @@
-//! What a session counts for `stats`. One thread writes, any thread reads.
+//! The counters of a session for `stats`. One thread writes, any thread reads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,14 +15,14 @@ const RESULTS: usize = 5;
 const ERROR: usize = 4;
 
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct SessionCounters {
     cells: [AtomicU64; KINDS * RESULTS],
     /// Maintenance that ended in an error; it is tried again later.
     maintenance_errors: AtomicU64,
     costs: Mutex<Snapshot>,
 }
 
-impl Default for Tally {
+impl Default for SessionCounters {
     fn default() -> Self {
         Self {
             cells: [const { AtomicU64::new(0) }; KINDS * RESULTS],
@@ -37,7 +37,7 @@ fn bump(cell: &AtomicU64) {
     cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-impl Tally {
+impl SessionCounters {
     /// An operation ended with this outcome.
     #[inline]
     pub(crate) fn count(&self, what: Operation, result: Result<Outcome, ()>) {
@@ -55,7 +55,7 @@ impl Tally {
         bump(&self.maintenance_errors);
     }
 
-    /// Lets others see what the endpoint has counted.
+    /// Publishes the costs that the endpoint has counted.
     pub(crate) fn publish(&self, costs: Snapshot) {
         *locked(&self.costs) = costs;
     }
@@ -63,14 +63,14 @@ impl Tally {
 
 /// The sum over several sessions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TallySum {
+pub(crate) struct CounterSum {
     cells: [[u64; RESULTS]; KINDS],
     pub(crate) maintenance_errors: u64,
     pub(crate) costs: Snapshot,
 }
 
-impl TallySum {
-    pub(crate) fn add(&mut self, t: &Tally) {
+impl CounterSum {
+    pub(crate) fn add(&mut self, t: &SessionCounters) {
         for (sum, cell) in self.cells.iter_mut().flatten().zip(&t.cells) {
             *sum += cell.load(Ordering::Relaxed);
         }

@@ -1,4 +1,24 @@
-//! Table cells on the client's side: a small stock per home and size, and the directory as far as this node knows it.
+//! Table cells on the client's side: for each owner, index and size a free-list cache of cells, and
+//! the directory as far as this node knows it.
+//!
+//! **Alloc**: the owners of the side in turn (each size has its own cursor, so that every size
+//! spreads evenly); a cached cell, else a batch of new ones from the owner ([`ask_cells`]), else
+//! the next owner, else the memory nodes. An owner that had none is skipped for 1024 requests; a
+//! newer state of the membership makes it worth asking again ([`Tables::reopen`]).
+//!
+//! **Resolve**: the address of a cell follows from its id and the base of its segment.
+//! [`Tables::resolve_cached`] is one atomic load; [`Tables::refresh`] READs the partition's
+//! directory record and stores its bases.
+//!
+//! Invariants. A base is stored under the lock of the membership state, and only if the record's
+//! owner is living in the recorded incarnation and the partition does not move; the agent forgets
+//! bases under the same lock. So a client that finds a base may use it until the drain of its owner
+//! ends. An id above the high-water mark of its partition was never granted: an error, as is a
+//! record that points outside of the owner's region. A returned cell goes to the cache of its
+//! present owner, under the index that had it: its partition belongs to that index.
+//!
+//! Crashes. The cached cells of a node that dies are found by garbage collection. A torn record is
+//! read again, until its owner is known to be dead or moving.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -20,14 +40,14 @@ use crate::wire::locked;
 
 /// Most cells asked for at a time.
 const BATCH: u64 = 32;
-/// A home that had none is asked again after so many wishes.
+/// An owner that had none is asked again after so many requests.
 const ASK_AGAIN: u16 = 1024;
 
-/// Cells of one size on one home.
+/// Free cells of one size at one owner.
 #[derive(Debug, Default)]
-struct Stock {
+struct FreeListCache {
     cells: Vec<TableId>,
-    /// The home had none: so many wishes go elsewhere before it is asked again.
+    /// The owner had none: so many requests go elsewhere before it is asked again.
     full: u16,
 }
 
@@ -35,9 +55,9 @@ struct Stock {
 struct Owner {
     node: NodeId,
     refill: FifoMutex,
-    /// By index, and lines - 1: cells go back to the index that had them, whose partitions they are
-    /// of.
-    stocks: Mutex<BTreeMap<(u32, usize), Stock>>,
+    /// By index, and lines - 1: cells go back to the index that owns their
+    /// partitions.
+    free_lists: Mutex<BTreeMap<(u32, usize), FreeListCache>>,
 }
 
 #[derive(Debug)]
@@ -70,9 +90,9 @@ impl Tables {
             let owner = |i: u16| Owner {
                 node: owner(i),
                 refill: FifoMutex::new(),
-                stocks: Mutex::default(),
+                free_lists: Mutex::default(),
             };
-            // Stocks of all nodes together hold a small part of a home.
+            // The caches of all nodes together hold a small part of an owner's cells.
             let batch = (bytes / 64 / 256 / u64::from(c)).clamp(1, BATCH);
             Side {
                 owners: (0..n).map(owner).collect(),
@@ -131,7 +151,7 @@ impl Tables {
 
     fn owner(&self, t: TableId) -> Option<&Owner> {
         let (partition, ..) = t.place()?;
-        // Where the cell is now, if known: what was moved is not stocked under its old home.
+        // The present owner, if known: a moved cell is not cached under its old owner.
         let node = match self.resolve_cached(t) {
             Some(at) => at.node(),
             None => first_owner(partition, self.shape.0, self.shape.1),
@@ -143,39 +163,44 @@ impl Tables {
     /// Takes a cell back; false when no such cell can exist.
     pub(crate) fn put(&self, index: u32, t: TableId) -> bool {
         let Some(owner) = self.owner(t) else { return false };
-        locked(&owner.stocks).entry(size_of(index, t)).or_default().cells.push(t);
+        locked(&owner.free_lists).entry(size_of(index, t)).or_default().cells.push(t);
         true
     }
 
-    pub(crate) fn stocked(&self) -> u64 {
+    pub(crate) fn cached_cells(&self) -> u64 {
         let owners = self.compute.owners.iter().chain(&self.memory.owners);
-        owners.map(|h| locked(&h.stocks).values().map(|s| s.cells.len() as u64).sum::<u64>()).sum()
+        owners
+            .map(|h| locked(&h.free_lists).values().map(|s| s.cells.len() as u64).sum::<u64>())
+            .sum()
     }
 
-    /// Takes out one part in `parts` of the cells in stock, rounded up: those of an index and so many lines, or all.
+    /// Takes out one part in `parts` of the cached cells, rounded up: those of an index and so many
+    /// lines, or all.
     pub(crate) fn take_free(&self, only: Option<(u32, u8)>, parts: usize, out: &mut Vec<Piece>) {
         let only = only.map(|(index, lines)| (index, usize::from(lines) - 1));
         for h in self.compute.owners.iter().chain(&self.memory.owners) {
-            let mut stocks = locked(&h.stocks);
-            for (size, stock) in stocks.iter_mut().filter(|(s, _)| only.is_none_or(|o| o == **s)) {
-                let count = stock.cells.len().div_ceil(parts);
-                out.extend(stock.cells.drain(..count).map(|t| Piece::Cell(size.0, t)));
+            let mut free_lists = locked(&h.free_lists);
+            for (size, cache) in
+                free_lists.iter_mut().filter(|(s, _)| only.is_none_or(|o| o == **s))
+            {
+                let count = cache.cells.len().div_ceil(parts);
+                out.extend(cache.cells.drain(..count).map(|t| Piece::Cell(size.0, t)));
             }
         }
     }
 
     /// Whether the next cells of an index, of so many lines, on a side have to be asked for.
-    pub(crate) fn is_dry(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
+    pub(crate) fn is_cache_empty(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
         let size = (index, usize::from(lines) - 1);
         let owners = match side {
             TableSide::Compute => &self.compute.owners,
             TableSide::Memory => &self.memory.owners,
         };
-        owners.iter().all(|h| locked(&h.stocks).get(&size).is_none_or(|s| s.cells.is_empty()))
+        owners.iter().all(|h| locked(&h.free_lists).get(&size).is_none_or(|s| s.cells.is_empty()))
     }
 
-    /// Whether no home of a side gives new cells of an index, of so many lines.
-    pub(crate) fn is_used_up(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
+    /// Whether no owner of a side gives new cells of an index, of so many lines.
+    pub(crate) fn is_exhausted(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
         let owners = match side {
             TableSide::Compute => &self.compute.owners,
             TableSide::Memory => &self.memory.owners,
@@ -183,11 +208,11 @@ impl Tables {
         owners.iter().all(|h| h.is_full((index, usize::from(lines) - 1)))
     }
 
-    /// Cells in stock.
+    /// The cached cells.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
         for h in self.compute.owners.iter().chain(&self.memory.owners) {
-            let stocks = locked(&h.stocks);
-            out.extend(stocks.values().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
+            let free_lists = locked(&h.free_lists);
+            out.extend(free_lists.values().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
         }
     }
 
@@ -221,13 +246,13 @@ impl Tables {
                     if pause.steps() > 3 && !may_use(&view.state(), number, owner) {
                         return Err(unowned(number, owner));
                     }
-                    // Its home is writing it, or has died doing so.
+                    // Its owner is writing it, or has died doing so.
                     pause.step().await?;
                 }
             }
         };
         let p = p.filter(|p| t.first_line() + u64::from(t.lines()) <= p.lines).ok_or_else(none)?;
-        // A home that has restarted knows nothing of it: its directory entry is about to change.
+        // A restarted owner does not serve the partition: its record is about to change.
         let current = fabric.incarnation(p.owner.node) == Some(p.owner.incarnation);
         let fits = || p.inside(fabric.region_bytes(p.owner.node));
         if current && !fits() {
@@ -252,14 +277,14 @@ impl Tables {
         Ok(GlobalAddr::from_bits(p.segments[segment]).plus(offset))
     }
 
-    /// Homes that had no cell are asked again.
+    /// Owners that had no cell are asked again.
     pub(crate) fn reopen(&self) {
         for h in self.compute.owners.iter().chain(&self.memory.owners) {
-            locked(&h.stocks).values_mut().for_each(|s| s.full = 0);
+            locked(&h.free_lists).values_mut().for_each(|s| s.full = 0);
         }
     }
 
-    /// Forgets where the tables are for which `gone` says so, given their partition and home.
+    /// Forgets the bases of partitions for which `gone` says so, given number and owner.
     pub(crate) fn forget(&self, gone: impl Fn(u16, NodeId) -> bool) {
         for (number, known) in (0..PARTITIONS).zip(self.directory.chunks_exact(SEGMENTS)) {
             let owner = known.iter().map(|k| k.load(Ordering::Relaxed)).find(|b| *b != 0);
@@ -275,7 +300,8 @@ fn size_of(index: u32, t: TableId) -> (u32, usize) {
 }
 
 impl Side {
-    /// A cell of the next home in turn that has one. `None`: all are full, or `trouble` says why they cannot be asked.
+    /// A cell of the next owner in turn that has one. `None`: all are full, or `trouble` says why
+    /// they cannot be asked.
     async fn alloc(
         &self,
         ep: &Endpoint,
@@ -307,13 +333,13 @@ impl Side {
             }
             match ask_cells(ep, owner.node, index, lines, self.batch).await {
                 Ok(cells) => {
-                    let mut stocks = locked(&owner.stocks);
+                    let mut free_lists = locked(&owner.free_lists);
                     let none = cells.is_empty() && owner.node.role() == Role::Compute;
-                    stocks.entry(size).or_default().full = if none { ASK_AGAIN } else { 0 };
+                    free_lists.entry(size).or_default().full = if none { ASK_AGAIN } else { 0 };
                     for t in cells.into_iter().rev() {
-                        stocks.entry(size_of(index, t)).or_default().cells.push(t);
+                        free_lists.entry(size_of(index, t)).or_default().cells.push(t);
                     }
-                    let taken = stocks.get_mut(&size).and_then(|s| s.cells.pop());
+                    let taken = free_lists.get_mut(&size).and_then(|s| s.cells.pop());
                     if taken.is_some() {
                         return Ok(taken);
                     }
@@ -327,13 +353,13 @@ impl Side {
 
 impl Owner {
     fn pop(&self, size: (u32, usize)) -> Option<TableId> {
-        locked(&self.stocks).get_mut(&size)?.cells.pop()
+        locked(&self.free_lists).get_mut(&size)?.cells.pop()
     }
 
     fn is_full(&self, size: (u32, usize)) -> bool {
-        let mut stocks = locked(&self.stocks);
-        let Some(stock) = stocks.get_mut(&size) else { return false };
-        stock.full = stock.full.saturating_sub(1);
-        stock.full > 0
+        let mut free_lists = locked(&self.free_lists);
+        let Some(cache) = free_lists.get_mut(&size) else { return false };
+        cache.full = cache.full.saturating_sub(1);
+        cache.full > 0
     }
 }

@@ -1,9 +1,9 @@
-//! Starts, ends and losses of nodes: what the others see, and that the pool goes on.
+//! Starts, ends and losses of nodes: the other nodes see them, and the pool goes on.
 
 use super::*;
 use dmtree_fabric::{GlobalAddr, Presence, Standing};
 
-/// Newcomers are judged soon.
+/// Short times: a newcomer that is late loses its membership soon.
 const HASTY: LeaseParameters = LeaseParameters {
     lease_ns: 200_000_000,
     acknowledge_ns: 400_000_000,
@@ -22,7 +22,7 @@ fn join(first: &MemoryNode) -> Cluster {
     Cluster::join(&place(first)).expect("joins")
 }
 
-/// A process that stands still: its lease is not renewed any more.
+/// Lets a process hang: its lease is not renewed any more.
 fn hang(c: &Cluster) -> dmtree_pool::Heartbeat {
     c.compute_node(0).expect("its own").heartbeat()
 }
@@ -32,11 +32,12 @@ fn is_over(by: &PoolNode, of: &PoolNode) -> bool {
     by.standing(dead.node, dead.incarnation) == Some(Standing::Gone)
 }
 
-fn settles(node: &PoolNode) {
-    within("every death comes to its end", || node.is_settled().then_some(()));
+fn await_settled(node: &PoolNode) {
+    within("every death is complete", || node.is_settled().then_some(()));
 }
 
-/// The one process of a pool left, and the next one lost its membership: it was late for that death.
+/// Guards against the loss of a newcomer: the only process of a pool left, and the next one was
+/// late for that death.
 #[test]
 fn a_process_joins_long_after_the_last_one_has_left() {
     let mn0 = founded(1, 4);
@@ -49,36 +50,37 @@ fn a_process_joins_long_after_the_last_one_has_left() {
     let b = join(&mn0);
     let (nb, eb) = node(&b);
     assert_ne!(nb.cn(), na.cn());
-    let owner = within("a new home", || on(&eb, nb.resolve(&eb, t)).ok().map(|at| at.node()));
+    let owner = within("a new owner", || on(&eb, nb.resolve(&eb, t)).ok().map(|at| at.node()));
     assert_eq!(owner, nb.cn());
     std::thread::sleep(Duration::from_secs(1));
     nb.check_lease(&eb).expect("it has its time");
-    settles(&nb);
+    await_settled(&nb);
     assert!(is_over(&nb, &na));
 }
 
-/// Without a living compute node nobody carried a death on, and no number became free.
+/// Guards against numbers that stay taken: without a living compute node no agent carried a death
+/// on.
 #[test]
-fn a_number_is_free_when_its_incarnation_is_dead_whoever_else_lives() {
+fn a_number_is_free_when_its_incarnation_is_dead_even_if_no_node_is_living() {
     let mn0 = founded(1, 1);
     let a = join(&mn0);
     let (na, ea) = node(&a);
     let (t, _) = cell(&na, &ea);
     let full = Place { within: Duration::from_millis(10), ..place(&mn0) };
-    let e = Cluster::join(&full).expect_err("one lives");
+    let e = Cluster::join(&full).expect_err("one is living");
     assert!(e.to_string().contains("all 1 compute nodes"), "{e}");
     let _hung = hang(&a);
     let b = join(&mn0);
     let (nb, eb) = node(&b);
     assert_eq!((nb.cn(), nb.member().incarnation), (na.cn(), 2));
-    let owner = within("a new home", || on(&eb, nb.resolve(&eb, t)).ok().map(|at| at.node()));
+    let owner = within("a new owner", || on(&eb, nb.resolve(&eb, t)).ok().map(|at| at.node()));
     assert_eq!(owner, nb.cn());
-    settles(&nb);
+    await_settled(&nb);
     assert_eq!(nb.deaths(), 1);
     assert!(nb.is_revoked(na.cn(), 1) && !nb.is_revoked(na.cn(), 2));
 }
 
-/// A death waited for a lost memory node for ever.
+/// Guards against deaths that wait for a lost memory node for ever.
 #[test]
 fn a_lost_memory_node_costs_what_it_held_and_nothing_else() {
     let mn0 = founded(2, 4);
@@ -93,7 +95,7 @@ fn a_lost_memory_node_costs_what_it_held_and_nothing_else() {
     assert!(mn0.take_news().iter().all(|line| !line.contains("mn1")));
     drop(mn1);
     within("it is known as lost", || (na.away() == [(lost, Presence::Lost)]).then_some(()));
-    // What needs it fails at once, and names it.
+    // Operations that need it fail at once, and name it.
     let e = on(&ea, async { ea.read(there, 8).await }).expect_err("it is lost");
     assert!(e.to_string().contains("mn1 is lost"), "{e}");
     // All else goes on.
@@ -102,24 +104,24 @@ fn a_lost_memory_node_costs_what_it_held_and_nothing_else() {
         assert_eq!(g.addr.node(), mn0.node());
     }
     let t = on(&ea, na.alloc_table(&ea, ANY_INDEX, 1, TableSide::Memory)).expect("room elsewhere");
-    assert_eq!(on(&ea, na.resolve(&ea, t)).expect("a home").node(), mn0.node());
+    assert_eq!(on(&ea, na.resolve(&ea, t)).expect("an owner").node(), mn0.node());
     let _hung = hang(&b);
     within("the death of a compute node ends", || is_over(&na, &nb).then_some(()));
-    // Newcomers are let in, and are told.
+    // Newcomers are admitted, and know of it.
     let c = join(&mn0);
     let (nc, ec) = node(&c);
     assert_eq!(nc.away(), [(lost, Presence::Lost)]);
     let usage = on(&ec, nc.usage_all(&ec)).expect("of the others");
     assert_eq!((usage.memory.len(), usage.away), (1, vec![(lost, Presence::Lost)]));
     on(&ec, nc.reclaim(&ec)).expect("needs no memory node but the first");
-    // It is said once.
+    // It is reported once.
     let news = mn0.take_news();
     assert_eq!(news.iter().filter(|line| line.contains("mn1")).count(), 1, "{news:?}");
     let e = MemoryNode::join(&Place { wanted: Some(1), ..place(&mn0) }, 4 << 20);
     assert!(e.expect_err("what it held is lost").to_string().contains("lost"));
 }
 
-/// A number that no node can have ended the thread that registers nodes.
+/// Guards against an impossible number that ended the thread which registers nodes.
 #[test]
 fn numbers_beyond_those_of_the_pool_are_refused() {
     let mn0 = founded(2, 4);
@@ -137,9 +139,10 @@ fn numbers_beyond_those_of_the_pool_are_refused() {
     }
 }
 
-/// Every life left something in the messages of the membership and in the books of the first memory node.
+/// Guards against growth: every incarnation left something in the messages of the membership and in
+/// the bookkeeping of the first memory node.
 #[test]
-fn many_lives_of_one_number() {
+fn many_incarnations_of_one_number() {
     let mn0 = founded(1, 1);
     for incarnation in 1..=30 {
         let c = join(&mn0);
@@ -149,7 +152,7 @@ fn many_lives_of_one_number() {
     }
     let c = join(&mn0);
     let (n, ep) = node(&c);
-    settles(&n);
+    await_settled(&n);
     assert_eq!(n.deaths(), 30);
     assert!((1..=30).all(|incarnation| n.is_revoked(n.cn(), incarnation)));
     let at = GlobalAddr::new(mn0.node(), 64);

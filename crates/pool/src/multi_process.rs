@@ -1,4 +1,33 @@
-//! Pools of several processes: a memory node's process, and the place of a compute node's process in the pool.
+//! Pools of several processes: the process of a memory node, and the place of a compute node's
+//! process in the pool.
+//!
+//! **Memory node** ([`MemoryNode`]): the first one founds the pool with its options
+//! (`pool_config.rs`), the others join and get them. Each starts its services, writes and reads
+//! back its superblock, and only then reports that it is ready. The pool opens when all memory
+//! nodes are ready.
+//!
+//! **Compute node** ([`Cluster::join`]), in order: register at the first memory node and get the
+//! options; start the node's services; start the membership agent's thread, which joins the
+//! membership; check the superblock of every memory node that is present; wait until this node owns
+//! tables or another compute node answers, two leases at most. A process that is several compute
+//! nodes then waits until each has seen all others.
+//!
+//! **Leaving** ([`PoolNode::depart`]): hand the tables over (planned moves, repeated, 5 s at most,
+//! if there is a peer), hand in free memory, and leave the membership. The thread does this when
+//! the last handle is dropped.
+//!
+//! **Losing the membership**: the agent closes the fabric, so that the address is free, and reports
+//! the loss (`membership_status.rs`). The process may join again as a new incarnation, which shares
+//! no memory and no connection with the old one; it must find the same pool there.
+//!
+//! Invariants. No service is announced before it runs, and no client runs before the node has
+//! joined. A pool is known by an id that its founder draws: a restarted first memory node is
+//! another pool, and joining it again is refused.
+//!
+//! Crashes. A process that dies between two of these steps has either registered only (its number
+//! is free again after a while) or joined, and is then found dead when its lease ends. What a
+//! departure does not hand in is found by garbage collection; tables that it does not hand over are
+//! reassigned after its death.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,18 +48,19 @@ use crate::options::PoolOptions;
 use crate::pool_config;
 use crate::wire::locked;
 
-/// Steps of a keeper in a lease, and while a death or a move is under way: others wait for every one of its steps.
+/// Steps of a membership agent in a lease, and while a death or a move is under way: other nodes
+/// wait for every step.
 const STEPS_PER_LEASE: u64 = 32;
 const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
-/// Between two looks at a memory node that does not answer, ns.
+/// Pause between two attempts at a memory node that does not answer, ns.
 const LOOK_NS: u64 = 50_000_000;
-/// Longest time for a good-bye, ns.
+/// Longest time for a departure, ns.
 const LEAVES_WITHIN_NS: u64 = 5_000_000_000;
-/// Longest time that who joins waits for tables to serve, in leases.
+/// Longest time that a joining node waits for tables to own, in leases.
 const SHARE_WITHIN_LEASES: u64 = 2;
 /// Longest time for joining, once registered.
 const JOINS_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of buffers of a keeper.
+/// Bytes of buffers of a membership agent.
 const MEMBERSHIP_AGENT_SLAB_BYTES: u64 = 4 << 20;
 
 /// A memory node's process: its region is served until this is dropped, and is lost then.
@@ -39,7 +69,7 @@ pub struct MemoryNode {
     fabric: NetFabric,
 }
 
-/// Where a process stands in a pool.
+/// The place of a process in a pool.
 #[derive(Clone, Debug)]
 pub struct Place<'a> {
     /// Where the first memory node listens, `HOST:PORT`.
@@ -63,10 +93,11 @@ impl Place<'_> {
     }
 }
 
-/// The options of the pool whose first memory node listens at an address.
+/// The options of the pool with its first memory node at an address.
 ///
 /// # Errors
-/// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
+/// `Unreachable` when no node answers within the time; `Incompatible` when it is something else or
+/// another version.
 pub fn open_pool_config(
     first: &str,
     nic_config: &NicConfig,
@@ -88,34 +119,26 @@ impl MemoryNode {
         nic_config: &NicConfig,
     ) -> Result<Self> {
         options.validate()?;
-        let lease_parameters_of_pool = PoolConfig {
+        let config = PoolConfig {
             memory_nodes: options.memory_nodes,
             compute_nodes: options.compute_nodes,
             data_path,
             lease_parameters: pool_config::encode(options),
         };
         let bytes = options.memory_bytes_per_node;
-        let fabric = NetFabric::found(
-            listen,
-            bytes,
-            lease_parameters_of_pool,
-            lease_parameters,
-            nic_config,
-        )?;
+        let fabric = NetFabric::found(listen, bytes, config, lease_parameters, nic_config)?;
         Self::serve(fabric, bytes, options)
     }
 
     /// Joins a pool as one of its further memory nodes, with a region of `bytes`.
     ///
     /// # Errors
-    /// Those of [`NetFabric::join`]; `InvalidArgument` when the region is too small for the pool's chunks.
+    /// Those of [`NetFabric::join`]; `InvalidArgument` when the region is too small for the pool's
+    /// chunks.
     pub fn join(place: &Place<'_>, bytes: u64) -> Result<Self> {
         let mut options = PoolOptions::default();
-        let fabric = NetFabric::join(&place.joining(Role::Memory), |lease_parameters| {
-            options = PoolOptions {
-                memory_bytes_per_node: bytes,
-                ..pool_config::decode(lease_parameters)?
-            };
+        let fabric = NetFabric::join(&place.joining(Role::Memory), |config| {
+            options = PoolOptions { memory_bytes_per_node: bytes, ..pool_config::decode(config)? };
             options.validate()?;
             Ok(bytes)
         })?;
@@ -134,7 +157,7 @@ impl MemoryNode {
         Ok(Self { fabric })
     }
 
-    /// Which node it is.
+    /// The node of this process.
     pub fn node(&self) -> NodeId {
         self.fabric.me().node
     }
@@ -144,7 +167,8 @@ impl MemoryNode {
         self.fabric.listens()
     }
 
-    /// What has happened to the members of the pool since the last call, a line each. Only the first memory node knows.
+    /// What has happened to the members of the pool since the last call, a line each. Only the
+    /// first memory node knows.
     pub fn take_news(&self) -> Vec<String> {
         let line = |news: &News| match news {
             News::Away(m, ..) => {
@@ -163,16 +187,18 @@ impl MemoryNode {
 }
 
 impl Cluster {
-    /// Joins a pool of several processes as a compute node. It leaves in good order when the last clone goes.
+    /// Joins a pool of several processes as a compute node. It leaves in good order when the last
+    /// clone goes.
     ///
     /// # Errors
-    /// Those of [`NetFabric::join`]; `Corrupt` when a memory node's region is not formatted for this pool.
+    /// Those of [`NetFabric::join`]; `Corrupt` when a memory node's region is not formatted for
+    /// this pool.
     pub fn join(place: &Place<'_>) -> Result<Self> {
         Self::join_as(place, 1)
     }
 
-    /// Joins a pool as several compute nodes, each with its own connections, caches and locks: for measuring and for tests. With a
-    /// number wanted, the others get those that follow.
+    /// Joins a pool as several compute nodes, each with its own connections, caches and locks: for
+    /// measuring and for tests. With a number wanted, the others get those that follow.
     ///
     /// # Errors
     /// As [`Cluster::join`].
@@ -180,7 +206,8 @@ impl Cluster {
         Self::gather(place, compute_nodes, Vec::new(), None)
     }
 
-    /// Joins the same pool again, after this process has lost its membership: as a new incarnation, with nothing of what it had.
+    /// Joins the same pool again, after this process has lost its membership: as a new incarnation,
+    /// with nothing of what it had.
     ///
     /// # Errors
     /// As [`Cluster::join`]; `Incompatible` when another pool is where this one was.
@@ -188,7 +215,8 @@ impl Cluster {
         Self::gather(place, 1, Vec::new(), self.pool())
     }
 
-    /// A pool like an embedded one, but with every node apart: nodes share nothing but connections, as if each were a process.
+    /// A pool like an embedded one, but its nodes share nothing but connections, as if each were a
+    /// process.
     ///
     /// # Errors
     /// Those of [`MemoryNode::found`] and [`Cluster::join`].
@@ -235,7 +263,7 @@ impl Cluster {
             nodes.push(node);
             membership_agents.push(membership_agent);
         }
-        // Whoever came first has heard of the others before anybody begins.
+        // Each node knows of all others before any of them begins.
         let all = usize::from(compute_nodes);
         for node in &nodes {
             let ep = node.endpoint(0)?;
@@ -247,7 +275,7 @@ impl Cluster {
                 Ok(())
             })?;
         }
-        Self::apart(options, pool, nodes, membership_agents, memory)
+        Self::multi_process(options, pool, nodes, membership_agents, memory)
     }
 }
 
@@ -257,8 +285,8 @@ fn join_one(
     pool: &mut Option<PoolId>,
     options: &mut PoolOptions,
 ) -> Result<(Arc<PoolNode>, MembershipAgent)> {
-    let fabric = NetFabric::join(&place.joining(Role::Compute), |lease_parameters| {
-        *options = pool_config::decode(lease_parameters)?;
+    let fabric = NetFabric::join(&place.joining(Role::Compute), |config| {
+        *options = pool_config::decode(config)?;
         Ok(options.chosen_compute_bytes())
     })?;
     if *pool.get_or_insert(fabric.pool()) != fabric.pool() {
@@ -288,7 +316,7 @@ fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>>
         let node = NodeId::memory(m);
         let place = node_directory.find(node).ok_or_else(|| {
             Error::corrupt(format!(
-                "{node} is not in the roster of a pool that says it is complete"
+                "{node} is not in the node directory of a pool that is complete"
             ))
         })?;
         Ok(NodeLayout::new(node, place.region_bytes, options.chosen_chunk_bytes()))
@@ -296,7 +324,8 @@ fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>>
     (0..options.memory_nodes).map(layout).collect()
 }
 
-/// Looks at every memory node that is there. One whose lease has not ended yet, but which cannot be reached, may turn out to be away.
+/// Checks the superblock of every memory node that is present. One that cannot be reached
+/// may turn out to be away: its lease has not ended yet.
 async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
     let until = ep.now() + 2 * node.lease_ns();
     for layout in &node.shape.memory {
@@ -319,9 +348,9 @@ async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
     Ok(())
 }
 
-/// Tables that are made while no compute node serves any go to memory nodes, and stay there. So a
-/// newcomer waits until it serves tables itself or another compute node answers: the deaths of
-/// former members may have to come to their ends first.
+/// Tables that are made while no compute node owns any go to memory nodes, and stay there. So a
+/// newcomer waits until it owns tables itself or another compute node answers: the deaths of former
+/// members may have to complete first.
 async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
     let until = ep.now() + SHARE_WITHIN_LEASES * node.lease_ns();
     while ep.now() < until && !(node.serves_tables() || node.has_answering_peer(ep).await) {
@@ -332,7 +361,7 @@ async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// The thread that keeps a compute node's membership. Dropped, the node leaves in good order.
+/// The thread of a compute node's membership agent. Dropped, the node leaves in good order.
 pub(crate) struct MembershipAgent {
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -344,10 +373,10 @@ impl MembershipAgent {
         let stop = Arc::new(AtomicBool::new(false));
         let (joined, news): (SyncSender<Result<()>>, Receiver<_>) = sync_channel(1);
         let (seen, node) = (stop.clone(), node.clone());
-        let named = std::thread::Builder::new().name("dmtree keeper".into());
-        let thread = named
-            .spawn(move || keep(&node, &net, &seen, &joined))
-            .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the keeper: {e}")))?;
+        let named = std::thread::Builder::new().name("dmtree agent".into());
+        let thread = named.spawn(move || keep(&node, &net, &seen, &joined)).map_err(|e| {
+            Error::new(ErrorKind::Busy, format!("no thread for the membership agent: {e}"))
+        })?;
         let membership_agent = Self { stop, thread: Mutex::new(Some(thread)) };
         news.recv_timeout(JOINS_WITHIN).unwrap_or_else(|_| {
             Err(Error::new(
@@ -364,9 +393,9 @@ impl Drop for MembershipAgent {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = locked(&self.thread).take() {
             thread.thread().unpark();
-            // What the keeper tells of a loss may drop the last handle of the pool.
+            // A callback of the agent on a loss may drop the last handle of the pool.
             if thread.thread().id() != std::thread::current().id() {
-                // A keeper that panicked has nothing left to say.
+                // The panic of an agent is not passed on.
                 let _ = thread.join();
             }
         }
@@ -391,13 +420,13 @@ fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncS
     };
     let kept = node.keep_with_share(&ep, pause, || stop.load(Ordering::SeqCst));
     match ep.core().block_on(ep.slot(), kept) {
-        // The membership ends the lease of a node that cannot say good-bye.
+        // The membership ends the lease of a node that cannot leave in good order.
         Ok(()) => {
             let pause_ns = node.lease_ns() / STEPS_PER_LEASE;
             _ = ep.core().block_on(ep.slot(), node.depart(&ep, pause_ns));
         }
         Err(e) => {
-            // Its address is free before the process joins again.
+            // Its address must be free before the process joins again.
             net.close();
             node.lose(e);
         }
@@ -405,7 +434,8 @@ fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncS
 }
 
 impl PoolNode {
-    /// Hands the node's tables over, if another node can take them, and says good-bye. Nothing of the node works any more.
+    /// Hands the node's tables over, if another node can take them, and leaves the pool. No
+    /// operation of the node works any more.
     ///
     /// # Errors
     /// `Fenced` when it was dead already; those of the fabric.
@@ -421,7 +451,7 @@ impl PoolNode {
             self.keep(ep).await?;
             ep.sleep(pause_ns / 4).await;
         }
-        // What cannot be handed in now is found by a census.
+        // Garbage collection finds what cannot be handed in now.
         let _ = self.hand_in(ep).await;
         self.leave(ep).await
     }

@@ -1,17 +1,22 @@
-//! On-chip memory of the memory nodes. It is small, and its words are locks whose holders are found by their tags: so it belongs to one
-//! index at a time, the first that asks.
+//! On-chip memory of the memory nodes. It is small, and its words are locks, and their tags name
+//! the holders: so it belongs to one index at a time, the first that claims it.
+//!
+//! The claim is a compare-and-swap of one word on memory node 0 (0, or 1 + the index's id). The
+//! claim of an index that is not in the catalog any more may be taken over by a second
+//! compare-and-swap; its winner clears the words. Ids are never given again, so a claim never
+//! revives.
 
 use dmtree_fabric::{Endpoint, GlobalAddr, NodeId, Result};
 
-use crate::layout::{CHIPS_WORD, first_node};
+use crate::layout::{ON_CHIP_WORD, first_node};
 use crate::node::PoolNode;
 
-/// Bytes of a chip that are looked at together.
+/// Bytes of on-chip memory that one READ covers.
 const PIECE: u64 = 4096;
 
 impl PoolNode {
-    /// Gives the on-chip memory of all memory nodes, zero, to an index; false when there is none, or another index has it. That of an
-    /// index that was dropped is free again.
+    /// Gives the on-chip memory of all memory nodes, zero, to an index; false when there is none,
+    /// or another index has it. That of an index that was dropped is free again.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -20,7 +25,7 @@ impl PoolNode {
         if bytes == 0 {
             return Ok(false);
         }
-        let (word, ours) = (first_node(CHIPS_WORD), u64::from(index) + 1);
+        let (word, ours) = (first_node(ON_CHIP_WORD), u64::from(index) + 1);
         let was = ep.cas(word, 0, ours).await?;
         if was == 0 || was == ours {
             return Ok(true);
@@ -30,13 +35,13 @@ impl PoolNode {
             return Ok(false);
         }
         for m in 0..self.memory_nodes() {
-            self.clear_chip(ep, NodeId::memory(m as u16), bytes).await?;
+            self.clear_on_chip(ep, NodeId::memory(m as u16), bytes).await?;
         }
         Ok(true)
     }
 
-    /// Locks that somebody held when the index was dropped. They are touched by atomics only.
-    async fn clear_chip(&self, ep: &Endpoint, node: NodeId, bytes: u64) -> Result<()> {
+    /// Clears locks that were held when the index was dropped. They are touched by atomics only.
+    async fn clear_on_chip(&self, ep: &Endpoint, node: NodeId, bytes: u64) -> Result<()> {
         for from in (0..bytes).step_by(PIECE as usize) {
             let at = GlobalAddr::on_chip(node, from);
             let len = PIECE.min(bytes - from);

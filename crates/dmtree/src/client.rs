@@ -1,4 +1,5 @@
-//! A client of an index in one life of this process: what a session or a coroutine runs its operations with.
+//! A client of an index in one incarnation of this process: a session or a coroutine runs its
+//! operations with it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,23 +9,23 @@ use dmtree_fabric::{Core, Endpoint, Error, Result, Transport};
 use dmtree_parts::RangeIndex;
 use dmtree_pool::PoolNode;
 
-use crate::incarnation::{Attempts, Incarnation, Next, Standpoint};
+use crate::counters::SessionCounters;
+use crate::incarnation::{Attempts, ClientContext, Incarnation, Next};
 use crate::open::{Nodes, OpenIndex};
 use crate::pool::PoolInner;
 use crate::session::SLAB_BYTES;
-use crate::tally::Tally;
 
-pub(crate) struct Seat {
+pub(crate) struct Client {
     pub(crate) core: Rc<Core>,
     pub(crate) slot: u32,
     pub(crate) tree: DmTree,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counters: Arc<SessionCounters>,
     pub(crate) open: Arc<OpenIndex>,
     pub(crate) incarnation: Arc<Incarnation>,
     node: Arc<PoolNode>,
 }
 
-impl Seat {
+impl Client {
     /// With an executor of its own.
     pub(crate) fn new(open: &Arc<OpenIndex>, compute_node: usize) -> Result<Self> {
         let nodes = open.nodes();
@@ -34,17 +35,17 @@ impl Seat {
     }
 
     /// Several on one executor.
-    pub(crate) fn crew(open: &Arc<OpenIndex>, seats: usize) -> Result<(Rc<Core>, Vec<Self>)> {
+    pub(crate) fn several(open: &Arc<OpenIndex>, count: usize) -> Result<(Rc<Core>, Vec<Self>)> {
         let (nodes, compute_node) = (open.nodes(), open.next_node());
         let node = nodes.incarnation.cluster.compute_node(compute_node)?;
         let transport: Rc<dyn Transport> = node.fabric().attach(node.cn())?;
         let core = Core::new(transport.clone(), SLAB_BYTES);
-        let seat = || {
+        let client = || {
             let ep = Endpoint::new(core.clone(), transport.clone(), core.add_slot());
             Self::at(open, &nodes, (node.clone(), compute_node), ep)
         };
-        let crew = std::iter::repeat_with(seat).take(seats).collect();
-        Ok((core, crew))
+        let several = std::iter::repeat_with(client).take(count).collect();
+        Ok((core, several))
     }
 
     fn at(
@@ -57,15 +58,15 @@ impl Seat {
             core: ep.core().clone(),
             slot: ep.slot(),
             tree: DmTree::client(ep, nodes.trees[compute_node].clone()),
-            tally: open.enlist(),
+            counters: open.register_counters(),
             open: open.clone(),
             incarnation: nodes.incarnation.clone(),
             node,
         }
     }
 
-    fn standpoint<'s>(&'s self, pool: &'s Arc<PoolInner>) -> Standpoint<'s> {
-        Standpoint {
+    fn context<'s>(&'s self, pool: &'s Arc<PoolInner>) -> ClientContext<'s> {
+        ClientContext {
             pool,
             incarnation: &self.incarnation,
             node: &self.node,
@@ -77,17 +78,17 @@ impl Seat {
         self.open.options.timeout_ms.saturating_mul(1_000_000)
     }
 
-    /// There is news: whether there is a newer life. Waits for it when this one is over.
+    /// After a change: whether there is a newer incarnation. Waits for it when this one is over.
     ///
     /// # Errors
-    /// `Closed` when the index was removed; why there is no newer life in time.
+    /// `Closed` when the index was removed; why there is no newer incarnation in time.
     #[cold]
-    pub(crate) async fn is_outlived(&self, pool: &Arc<PoolInner>) -> Result<bool> {
+    pub(crate) async fn is_superseded(&self, pool: &Arc<PoolInner>) -> Result<bool> {
         self.open.check_open()?;
-        self.standpoint(pool).is_outlived(self.timeout_ns()).await
+        self.context(pool).is_superseded(self.timeout_ns()).await
     }
 
-    /// What an operation does after an error.
+    /// The next step of an operation after an error.
     #[cold]
     pub(crate) async fn after(
         &self,
@@ -96,10 +97,10 @@ impl Seat {
         e: Error,
         reads: bool,
     ) -> Next {
-        attempts.after(self.standpoint(pool), e, reads).await
+        attempts.after(self.context(pool), e, reads).await
     }
 
-    /// Operations have the rest of the time of one that is tried again, or their own.
+    /// Limits operations to the remaining time of one that is tried again, or to their own.
     pub(crate) fn limit(&self, attempts: Option<&Attempts>) {
         match attempts {
             Some(attempts) => attempts.limit(self.tree.endpoint()),
@@ -109,13 +110,13 @@ impl Seat {
 
     /// Lets `stats` see the costs counted up to now.
     pub(crate) fn publish(&self) {
-        self.tally.publish(self.tree.endpoint().snapshot());
+        self.counters.publish(self.tree.endpoint().snapshot());
     }
 }
 
-impl Drop for Seat {
+impl Drop for Client {
     fn drop(&mut self) {
         self.publish();
-        self.open.retire(&self.tally);
+        self.open.retire(&self.counters);
     }
 }
