@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a node is for. The role is part of the node's id, so that nobody needs a table to tell.
+/// The role of a node. It is part of the node's id, so that no table is needed to look it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
     /// Much memory, next to no CPU.
@@ -44,7 +44,7 @@ impl NodeId {
         self.0
     }
 
-    /// What the node is for.
+    /// The node's role.
     pub const fn role(self) -> Role {
         if self.0 & Self::COMPUTE == 0 { Role::Memory } else { Role::Compute }
     }

@@ -16,12 +16,12 @@ use crate::near::Near;
 use crate::slab::{Buf, Slab};
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
-/// What a client waits for, for reports of stalls and for error messages.
+/// The reason for a client's wait, for stall reports and error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitReason {
     /// In words: "leaf lock", "turn for a table", ...
     pub what: &'static str,
-    /// Which one: an address or a number.
+    /// The object: an address or a number.
     pub at: u64,
 }
 
@@ -31,18 +31,21 @@ impl std::fmt::Display for WaitReason {
     }
 }
 
-/// Called when a detached list has finished, successfully or not: passes a local turn on, say.
+/// Called when a detached list has finished, successfully or not; it passes a local turn on, for
+/// example.
 pub trait DetachedHook {
-    /// The list posted with this argument is nobody's business any more: it has ended, or, when its caller blocks, it was posted.
+    /// The local turn of the list with this argument may go on: the list has ended, or, when its
+    /// caller blocks, it was posted.
     fn finished(&self, arg: u64);
 
-    /// It has ended like this: none of its verbs executes any more. With a worker this comes before `finished`.
+    /// The list has ended with this result: none of its verbs executes any more. With a worker this
+    /// comes before `finished`.
     fn ended(&self, arg: u64, result: &Result<()>) {
         let _ = (arg, result);
     }
 }
 
-/// The hook of a detached list, and what it is called with.
+/// The hook of a detached list, and its argument.
 pub(crate) struct Hooked {
     pub hook: Rc<dyn DetachedHook>,
     pub arg: u64,
@@ -106,7 +109,7 @@ struct Slot {
     /// When the slot's deadline timer fires; 0 while none is set.
     armed: Nanos,
     waker: Waker,
-    /// Lists in flight whose futures were dropped, and what is to be done when all of them have ended.
+    /// Lists in flight with dropped futures, and the work to be done when all of them have ended.
     abandoned: u32,
     when_quiet: Vec<Box<dyn FnOnce()>>,
 }
@@ -119,13 +122,13 @@ pub struct Core {
     postings: RefCell<Vec<Posting>>,
     free: RefCell<Vec<u32>>,
     slots: RefCell<Vec<Slot>>,
-    /// Where the state of each slot's client is: hints for prefetching.
+    /// Prefetch hints: the addresses of each slot's client state.
     near: RefCell<Vec<Near>>,
     ready: RefCell<VecDeque<u32>>,
     timers: RefCell<BinaryHeap<Reverse<(Nanos, u64, u32)>>>,
     timer_sequence: Cell<u64>,
     detached: Cell<u32>,
-    /// Somebody keeps polling: completions of detached lists are noticed when they come.
+    /// A worker keeps polling: completions of detached lists are noticed when they come.
     driven: Cell<bool>,
     detached_error: RefCell<Option<Error>>,
     mailbox: Arc<Mailbox>,
@@ -268,26 +271,26 @@ impl Core {
         self.timers.borrow().peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// Whether nobody waits for a list, and whose it is.
+    /// Whether a list is detached, and its slot.
     pub(crate) fn about(&self, t: Ticket) -> (bool, u32) {
         self.with_posting(t, |p| (matches!(p.state, State::Detached), p.slot))
     }
 
-    /// Brings a posting near.
+    /// Prefetches a posting.
     pub(crate) fn prefetch(&self, t: Ticket) {
         if let Some(p) = self.postings.borrow().get(t.posting as usize) {
             crate::region::prefetch(std::ptr::from_ref(p).addr(), size_of::<Posting>());
         }
     }
 
-    /// Notes that the client of a slot uses some memory whenever it runs.
+    /// Records that the client of a slot uses some memory whenever it runs.
     pub(crate) fn note_near(&self, slot: u32, at: usize, bytes: usize) {
         if let Some(near) = self.near.borrow_mut().get_mut(slot as usize) {
             near.add(at, bytes);
         }
     }
 
-    /// Brings near what the client of a slot uses.
+    /// Prefetches the memory that the client of a slot uses.
     pub(crate) fn prefetch_client(&self, slot: u32) {
         if let Some(near) = self.near.borrow().get(slot as usize) {
             near.prefetch();
@@ -318,12 +321,13 @@ impl Core {
         }
     }
 
-    /// Notes what a slot waits for.
+    /// Records the wait reason of a slot.
     pub(crate) fn waiting(&self, slot: u32, reason: Option<WaitReason>) {
         self.slots.borrow_mut()[slot as usize].waiting = reason;
     }
 
-    // ---- postings -------------------------------------------------------------------------------------------------
+    // ---- postings
+    // ---------------------------------------------------------------------------------
 
     pub(crate) fn open_posting(&self, slot: u32) -> Ticket {
         let mut postings = self.postings.borrow_mut();
@@ -368,7 +372,7 @@ impl Core {
         })
     }
 
-    /// Frees a posting and whatever buffers it still owns.
+    /// Frees a posting and the buffers that it still owns.
     pub(crate) fn close_posting(&self, t: Ticket) {
         let mut postings = self.postings.borrow_mut();
         let p = &mut postings[t.posting as usize];
@@ -381,8 +385,8 @@ impl Core {
         self.free.borrow_mut().push(t.posting);
     }
 
-    /// The awaiting future was dropped: a posting in flight keeps its buffers until it completes, and its hook runs then. (A remote
-    /// call has no verbs: nobody waits for its end.)
+    /// The awaiting future was dropped: a posting in flight keeps its buffers until it completes,
+    /// and its hook runs then. (A remote call has no verbs: quiescence does not wait for its end.)
     pub(crate) fn abandon(&self, t: Ticket, hook: Option<Hooked>) {
         let (in_flight, slot, verbs) = self.with_posting(t, |p| {
             p.dropped = true;
@@ -402,7 +406,7 @@ impl Core {
         tell(hook, &result);
     }
 
-    /// A list whose future was dropped has ended.
+    /// A list with a dropped future has ended.
     fn end_abandoned(&self, t: Ticket, result: &Result<()>) {
         let (hook, slot, counted) = self.with_posting(t, |p| (p.hook.take(), p.slot, p.counted));
         self.close_posting(t);
@@ -417,7 +421,7 @@ impl Core {
         }
     }
 
-    /// Whether no verb is in flight whose future was dropped.
+    /// Whether the slot is quiet: no verb with a dropped future is in flight.
     pub(crate) fn is_quiet(&self, slot: u32) -> bool {
         self.slots.borrow()[slot as usize].abandoned == 0
     }
@@ -462,7 +466,8 @@ impl Core {
         }
     }
 
-    /// The node of a list's client has crashed, and none of its verbs will execute any more: nobody hears of it.
+    /// The node of a list's client has crashed, and none of its verbs will execute any more: its
+    /// outcome reaches no client.
     pub(crate) fn lose(&self, t: Ticket) {
         let (hook, detached, dropped) = {
             let mut postings = self.postings.borrow_mut();
@@ -497,8 +502,9 @@ impl Core {
         }
     }
 
-    /// Whether somebody keeps polling (a [`crate::Worker`] runs), so that a hook of a detached list runs when it has finished. A
-    /// blocking caller may stay away for long after its call: its hooks run at the post.
+    /// Whether a [`crate::Worker`] keeps polling, so that a hook of a detached list runs when it
+    /// has finished. A blocking caller may not poll for long after its call: its hooks run at the
+    /// post.
     pub(crate) fn is_driven(&self) -> bool {
         self.driven.get()
     }
@@ -540,7 +546,8 @@ impl Core {
         self.detached_error.borrow_mut().take()
     }
 
-    // ---- the loop -------------------------------------------------------------------------------------------------
+    // ---- the loop
+    // ---------------------------------------------------------------------------------
 
     fn drain_mailbox(&self) {
         if self.mailbox.flag.swap(false, Ordering::SeqCst) {
@@ -606,7 +613,7 @@ impl Core {
         Stalled { waiting: self.waits() }
     }
 
-    /// Which slots wait for others, and for what.
+    /// The slots that wait, and their wait reasons.
     pub fn waits(&self) -> Vec<(u32, WaitReason)> {
         let slots = self.slots.borrow();
         let waiting = slots.iter().enumerate();
@@ -657,7 +664,8 @@ impl Core {
     /// Runs one future of `slot` to its end on this thread.
     ///
     /// # Errors
-    /// `TimedOut` when nothing can ever wake it (simulators only), naming what everybody waits for.
+    /// `TimedOut` when nothing can ever wake it (simulators only), naming the wait reasons of all
+    /// slots.
     pub fn block_on<T>(&self, slot: u32, future: impl Future<Output = Result<T>>) -> Result<T> {
         let mut future = pin!(future);
         let waker = self.waker(slot);
@@ -665,7 +673,7 @@ impl Core {
         let mut spins = 0;
         loop {
             if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-                // What was posted detached executes without us; completions that are there are reaped.
+                // Detached lists execute by themselves; reap the completions that are there.
                 while self.detached.get() > 0 && self.poll_drivers() == Progress::Made {}
                 return out;
             }
@@ -710,7 +718,7 @@ impl std::fmt::Debug for Core {
 /// No client can make progress any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stalled {
-    /// Slots and what each waits for.
+    /// Slots and their wait reasons.
     pub waiting: Vec<(u32, WaitReason)>,
 }
 
@@ -733,7 +741,7 @@ impl From<Stalled> for Error {
 }
 
 impl Core {
-    /// Posts the requests of a staged list after checking what every transport would have to check.
+    /// Posts the requests of a staged list after the checks that all transports share.
     pub(crate) fn post_on(&self, transport: &dyn Transport, t: Ticket) -> Poll<Result<()>> {
         let requests = self.with_posting(t, |p| std::mem::take(&mut p.requests));
         let posted =

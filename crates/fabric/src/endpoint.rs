@@ -1,4 +1,4 @@
-//! An endpoint: one client's way to memory.
+//! An endpoint: a client's interface to remote memory.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -17,7 +17,7 @@ use crate::slab::Buf;
 use crate::transport::{Nanos, Ticket, Transport};
 use crate::verb::{self, Collector, List, Ordered, Stager};
 
-/// How long an operation may wait for others when nobody says otherwise: 10 s.
+/// Default time that an operation may wait for other clients: 10 s.
 pub const DEFAULT_TIMEOUT_NS: Nanos = 10_000_000_000;
 
 struct Inner {
@@ -27,16 +27,17 @@ struct Inner {
     node: NodeId,
     counters: Counters,
     timeout_ns: Cell<Nanos>,
-    /// When the present operation must end; 0 while it has not waited for anybody yet.
+    /// Deadline of the present operation; 0 before its first wait.
     deadline: Cell<Nanos>,
     charges: bool,
-    /// What the verbs posted next belong to, in a breakdown of operations.
+    /// The step of the verbs posted next, in a breakdown of operations.
     step: Cell<Step>,
     /// Detached lists are awaited, for the ablation switch and for fabrics without them.
     attached_only: Cell<bool>,
 }
 
-/// One client's way to memory: posts verbs, counts them, knows the time. Cheap to clone inside its thread.
+/// A client's interface to remote memory: posts verbs, counts them, and reads the fabric's clock.
+/// Cheap to clone inside its thread.
 #[derive(Clone)]
 pub struct Endpoint(Rc<Inner>);
 
@@ -52,8 +53,9 @@ impl Endpoint {
         Self::counting(core, transport, slot, Counters::new())
     }
 
-    /// Like [`Endpoint::new`], but what it counts is added to the sums of another endpoint: either's snapshot shows both. For
-    /// thousands of clients on one thread, whose own sums would not stay in the processor's caches.
+    /// Like [`Endpoint::new`], but its counts are added to the sums of another endpoint: the
+    /// snapshot of either shows both. For thousands of clients on one thread: separate sums would
+    /// not stay in the processor's caches.
     pub fn counting_with(
         core: Rc<Core>,
         transport: Rc<dyn Transport>,
@@ -90,8 +92,9 @@ impl Endpoint {
         ep
     }
 
-    /// Says that this client uses a value whenever it runs, and where it is from now on. A hint: a fabric that runs thousands of
-    /// clients on one thread may bring it near before it resumes the client. The value may go any time.
+    /// A prefetch hint: this client uses a value, at this address, whenever it runs. A fabric that
+    /// runs thousands of clients on one thread may prefetch it before it resumes the client. The
+    /// value may be dropped at any time.
     pub fn uses<T: ?Sized>(&self, value: &T) {
         let at = std::ptr::from_ref(value).cast::<u8>().addr();
         self.0.core.note_near(self.0.slot, at, size_of_val(value));
@@ -102,22 +105,22 @@ impl Endpoint {
         &self.0.core
     }
 
-    /// A number that the clients of this thread have in common, and others have not.
+    /// A number that identifies the thread of this client.
     pub fn thread(&self) -> usize {
         Rc::as_ptr(&self.0.transport).cast::<()>() as usize
     }
 
-    /// The slot whose client this is.
+    /// The executor slot of this client.
     pub fn slot(&self) -> u32 {
         self.0.slot
     }
 
-    /// The node whose client this is.
+    /// The node that this client belongs to.
     pub fn node(&self) -> NodeId {
         self.0.node
     }
 
-    /// What the fabric grants.
+    /// The capabilities of the fabric.
     pub fn caps(&self) -> Capabilities {
         self.0.transport.caps()
     }
@@ -127,14 +130,15 @@ impl Endpoint {
         self.0.transport.peek(offset)
     }
 
-    // ---- verbs ----------------------------------------------------------------------------------------------------
+    // ---- verbs
+    // ------------------------------------------------------------------------------------
 
     /// READ of `len` bytes: one round trip.
     pub fn read(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
         self.post(verb::read(at, len), true)
     }
 
-    /// READ of memory that somebody may have given back ([`verb::read_unvalidated`]): one round trip.
+    /// READ of memory that may have been freed ([`verb::read_unvalidated`]): one round trip.
     pub fn read_unvalidated(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
         self.post(verb::read_unvalidated(at, len), true)
     }
@@ -173,8 +177,9 @@ impl Endpoint {
         Post { ep: self, list: Some(list), chained, ticket: None, began: (Step::Other, 0) }
     }
 
-    /// Posts a chain that nobody waits for: an unlock, say. The endpoint keeps the buffers and finishes it; `hook` runs when it
-    /// has. An error surfaces at the end of the operation, or of the next one.
+    /// Posts a detached chain, such as an unlock: no future waits for it. The endpoint keeps the
+    /// buffers and finishes it; then `hook` runs. An error surfaces at the end of the operation, or
+    /// of the next one.
     pub fn detach<L: Ordered>(&self, list: L, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
         let core = &self.0.core;
         let (ticket, _) = self.stage(list, true, true);
@@ -208,13 +213,13 @@ impl Endpoint {
         result
     }
 
-    /// Whether nothing executes any more that a dropped future of this endpoint has posted.
+    /// Whether no verb of a dropped future of this endpoint can execute any more.
     pub fn is_quiet(&self) -> bool {
         self.0.core.is_quiet(self.0.slot)
     }
 
-    /// Does something when [`Endpoint::is_quiet`]: at once, or from the executor. For what an operation leaves behind whose future
-    /// was dropped in the middle of a verb.
+    /// Runs a closure once [`Endpoint::is_quiet`]: at once, or from the executor. It cleans up
+    /// after an operation with a future that was dropped in the middle of a verb.
     pub fn when_quiet(&self, then: impl FnOnce() + 'static) {
         self.0.core.when_quiet(self.0.slot, Box::new(then));
     }
@@ -260,8 +265,9 @@ impl Endpoint {
     /// A remote call: one round trip. The reply is written over `reply`.
     ///
     /// # Errors
-    /// Those of the service; `InvalidArgument` for a request over 64 KiB; `Unreachable`, `Unsupported` from the fabric; `TimedOut`
-    /// at the deadline of the operation, when nobody has answered.
+    /// Those of the service; `InvalidArgument` for a request over 64 KiB; `Unreachable`,
+    /// `Unsupported` from the fabric; `TimedOut` at the deadline of the operation, without an
+    /// answer.
     pub async fn rpc(
         &self,
         to: NodeId,
@@ -289,7 +295,7 @@ impl Endpoint {
                 let why = WaitReason { what: "reply of a remote call", at: u64::from(to.bits()) };
                 core.waiting(self.0.slot, Some(why));
                 if self.now() >= self.deadline() {
-                    // Between operations: the last one's has passed.
+                    // Between operations: the deadline of the last one has passed.
                     self.renew_deadline();
                 }
                 let deadline = self.deadline();
@@ -308,7 +314,7 @@ impl Endpoint {
                 self.spent(Step::Call, began);
                 core.waiting(self.0.slot, None);
                 if core.is_in_flight(ticket) {
-                    // The deadline passed; whoever answers late speaks to nobody.
+                    // The deadline passed; a late answer is dropped.
                     drop(waiting);
                     return result;
                 }
@@ -320,7 +326,8 @@ impl Endpoint {
         Ok(())
     }
 
-    // ---- time -----------------------------------------------------------------------------------------------------
+    // ---- time
+    // -------------------------------------------------------------------------------------
 
     /// The fabric's clock, ns.
     pub fn now(&self) -> Nanos {
@@ -345,7 +352,7 @@ impl Endpoint {
         }
     }
 
-    /// Fails as if no memory were left, where a simulator says so: what allocates asks this first.
+    /// Fails as if no memory were left, where a simulator injects it: allocators call this first.
     ///
     /// # Errors
     /// `Full`.
@@ -368,13 +375,14 @@ impl Endpoint {
         }
     }
 
-    /// Says what the verbs posted next belong to, in a breakdown of operations.
+    /// Sets the step of the verbs posted next, in a breakdown of operations.
     #[inline]
     pub fn step(&self, step: Step) {
         self.0.step.set(step);
     }
 
-    /// Measures the time of operations by step; off at first, for it reads the clock twice a round.
+    /// Measures the time of operations by step; off by default, because it reads the clock twice a
+    /// round.
     pub fn set_timed_steps(&self, on: bool) {
         self.0.counters.set_timed(on);
     }
@@ -417,7 +425,7 @@ impl Endpoint {
     /// Fails when the deadline of the operation has passed.
     ///
     /// # Errors
-    /// `TimedOut`, naming what was waited for.
+    /// `TimedOut`, naming the wait reason.
     pub fn check_deadline(&self, what: &'static str, at: u64) -> Result<()> {
         let deadline = self.deadline();
         if self.now() >= deadline {
@@ -432,13 +440,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Bounded, growing pauses for waiting on somebody who will not wake us: a remote lock holder, a writer in the middle of an
-    /// image.
+    /// Bounded, growing pauses for waits without a wake-up: for a remote lock holder, or a writer
+    /// in the middle of an image.
     pub fn backoff(&self, what: &'static str, at: GlobalAddr) -> Backoff<'_> {
         self.backoff_within(what, at, LONGEST_PAUSE_NS)
     }
 
-    /// The same with pauses of `longest` ns at most: for what is held shortly and wanted by few. 0 retries without a pause.
+    /// The same with pauses of `longest` ns at most: for locks with short hold times and little
+    /// contention. 0 retries without a pause.
     pub fn backoff_within(
         &self,
         what: &'static str,
@@ -448,12 +457,13 @@ impl Endpoint {
         Backoff { ep: self, what, at, step: 0, longest }
     }
 
-    /// Notes what this client waits for (in reports of stalls).
+    /// Records the wait reason of this client, for stall reports.
     pub(crate) fn waiting(&self, reason: Option<WaitReason>) {
         self.0.core.waiting(self.0.slot, reason);
     }
 
-    // ---- counting -------------------------------------------------------------------------------------------------
+    // ---- counting
+    // ---------------------------------------------------------------------------------
 
     /// Begins an operation: round trips and verbs from here to [`OpScope::end`] count for it, and its deadline starts with its
     /// first wait.
@@ -465,18 +475,18 @@ impl Endpoint {
         OpScope { ep: self, kind, ended: false }
     }
 
-    /// What this endpoint has counted.
+    /// The counts of this endpoint.
     pub fn snapshot(&self) -> Snapshot {
         self.0.counters.snapshot()
     }
 
-    /// Forgets what it has counted.
+    /// Resets its counts.
     pub fn reset_counters(&self) {
         self.0.counters.reset();
     }
 }
 
-/// A list on its way. Dropping it leaves the buffers to the endpoint until the verbs have completed.
+/// A list in flight. Dropping it leaves the buffers to the endpoint until the verbs have completed.
 #[derive(Debug)]
 pub struct Post<'e, L: List> {
     ep: &'e Endpoint,
@@ -646,7 +656,7 @@ pub struct Backoff<'e> {
     longest: Nanos,
 }
 
-/// Longest pause of a back-off when nobody says otherwise.
+/// Default longest pause of a back-off.
 const LONGEST_PAUSE_NS: Nanos = 64_000;
 
 impl Backoff<'_> {
@@ -691,7 +701,7 @@ pub struct OpScope<'e> {
 }
 
 impl OpScope<'_> {
-    /// What the operation has cost so far.
+    /// The cost of the operation so far.
     pub fn counts(&self) -> OpCounts {
         self.ep.0.counters.current()
     }
@@ -717,7 +727,7 @@ impl Endpoint {
         self.0.attached_only.set(on);
     }
 
-    /// Posts an unlock (or the like): detached, or awaited where detaching is switched off.
+    /// Posts an unlock or a similar list: detached, or awaited where detaching is switched off.
     ///
     /// # Errors
     /// Those of the verbs, where they are awaited.

@@ -133,7 +133,7 @@ impl<'a> Worker<'a> {
     /// Runs until every future has ended.
     ///
     /// # Errors
-    /// [`Stalled`] when none can ever be woken again; says who waits for what.
+    /// [`Stalled`] when none can ever be woken again; names the wait reason of each slot.
     pub fn run(&mut self, policy: &mut dyn Policy) -> Result<(), Stalled> {
         self.core.set_driven(true);
         let ran = self.run_all(policy);

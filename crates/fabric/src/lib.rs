@@ -11,7 +11,7 @@
 //!   or queue pairs unless awaited;
 //! - a WRITE that completed, or that precedes an executed atomic of its chain, is visible to every verb executed later;
 //! - an error is returned only when the verb can no longer execute; the effect of a failed WRITE or atomic is unknown;
-//! - what a platform grants beyond this is named in [`Capabilities`].
+//! - guarantees of a platform beyond this are named in [`Capabilities`].
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod addr;

@@ -1,5 +1,6 @@
-//! Where a client's state is: hints for bringing it near before the client is resumed. The clients of a simulated cluster do not fit
-//! the processor's caches, and each would wait for memory dozens of times in a row.
+//! Prefetch hints: the addresses of a client's state, for a prefetch before the client is resumed.
+//! The clients of a simulated cluster do not fit the processor's caches, and each would wait for
+//! memory dozens of times in a row.
 
 use crate::region::prefetch;
 
@@ -10,7 +11,7 @@ const PIECES: usize = 16;
 const GAP: usize = 2;
 /// Of a larger piece only its beginning.
 const MOST_LINES: usize = 40;
-/// Bits of a piece that tell its length.
+/// Bits of a piece that hold its length.
 const LENGTH_BITS: u32 = 10;
 
 /// Pieces of memory of one client. An address that has gone stale does no harm.
@@ -48,7 +49,7 @@ impl Near {
         }
     }
 
-    /// Asks for all of it.
+    /// Prefetches all pieces.
     pub(crate) fn prefetch(&self) {
         for p in self.pieces.iter().take_while(|p| **p != 0) {
             let (from, to) = lines(*p);

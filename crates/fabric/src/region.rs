@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// A node's memory. Offsets are bytes; aligned multiples of 8 are the fast path; any other offset and length works, and the
 /// partial words at the edges of a WRITE are merged by compare-exchange, so that a neighbour's bytes survive.
 pub struct Region {
-    /// Page aligned, and stays where it is, so that a NIC can be told of it once.
+    /// Page aligned and never moved, so that it is registered with a NIC once.
     words: NonNull<AtomicU64>,
     count: usize,
     pages: Pages,
@@ -17,7 +17,7 @@ pub struct Region {
     _memory: Memory,
 }
 
-/// What a region's memory is made of.
+/// The page kind of a region's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// The processor's ordinary pages.
@@ -86,7 +86,7 @@ impl Region {
         Ok(Self { words, count, pages, _memory: memory })
     }
 
-    /// What its memory is made of.
+    /// The page kind of its memory.
     pub fn pages(&self) -> Pages {
         self.pages
     }
@@ -177,7 +177,8 @@ impl Region {
         if !tail.is_empty() {
             self.write_part(at + whole as u64 * 8, tail);
         }
-        // A completed WRITE precedes every later verb of anybody, a READ of its own issuer included.
+        // A completed WRITE precedes every later verb of any client, a READ of its own issuer
+        // included.
         fence(Ordering::SeqCst);
     }
 
@@ -262,7 +263,7 @@ fn base(memory: &Memory) -> NonNull<AtomicU64> {
     NonNull::from(memory.as_slice()).cast()
 }
 
-/// Asks the processor to bring memory near that will be used soon. Any address will do: a hint has no other effect.
+/// Prefetches memory that will be used soon. Any address will do: a hint has no other effect.
 pub(crate) fn prefetch(at: usize, bytes: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in 0..(at % 64 + bytes).div_ceil(64) {

@@ -1,4 +1,5 @@
-//! Small remote calls, for what one-sided verbs cannot do: chunk allocation, registration, hand-over.
+//! Small remote calls, for work that one-sided verbs cannot do: chunk allocation, registration,
+//! hand-over.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,7 +22,7 @@ pub struct ServiceId(pub u16);
 /// Requests and replies have at most this many bytes; larger goes through regions.
 pub const MAX_RPC_BYTES: usize = 64 << 10;
 
-/// A handler's answer in the making.
+/// A handler's pending answer.
 pub type RpcFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + 'a>>;
 
 /// Code that runs on a node's few cores. It reaches memory, its own node's too, through the endpoint it is given; calls of one
@@ -65,7 +66,7 @@ impl std::fmt::Debug for RpcHost {
     }
 }
 
-/// What a service's coroutine runs on: the same transport without further calls.
+/// The transport of a service's coroutine: the caller's, without further calls.
 pub(crate) struct WithoutCalls<T>(pub(crate) Rc<T>);
 
 impl<T: Transport> Transport for WithoutCalls<T> {

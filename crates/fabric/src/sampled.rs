@@ -1,4 +1,4 @@
-//! What a READ yields: bytes that nobody may use before a validator has accepted them.
+//! The result of a READ: bytes that no code may use before a validator has accepted them.
 
 use std::ops::Deref;
 
@@ -13,11 +13,11 @@ impl Sampled {
         Self(buf)
     }
 
-    /// Runs a validator over the bytes. On success the bytes become readable together with what the validator derived; on
-    /// failure they are gone.
+    /// Runs a validator over the bytes. On success the bytes become readable together with the
+    /// validator's result; on failure they are dropped.
     ///
     /// # Errors
-    /// Whatever the validator says.
+    /// Those of the validator.
     pub fn check<T, E>(
         self,
         validator: impl FnOnce(&[u8]) -> Result<T, E>,
@@ -26,7 +26,7 @@ impl Sampled {
         Ok((derived, Verified(self.0)))
     }
 
-    /// Runs a validator that copies out what it accepts.
+    /// Runs a validator that copies the accepted parts out.
     pub fn extract<T>(&self, validator: impl FnOnce(&[u8]) -> T) -> T {
         validator(&self.0)
     }

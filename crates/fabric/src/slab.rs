@@ -1,8 +1,9 @@
 //! Registered local buffers: where READs land and WRITEs come from.
 //!
-//! Ownership: a [`Buf`] belongs to its holder until it is given to a verb; from the post to the completion it belongs to the
-//! posting (and so to the NIC), whoever drops the future meanwhile; then the awaiting code gets it back. In steady state a
-//! buffer comes from a free list and no memory is allocated.
+//! Ownership: a [`Buf`] belongs to its holder until it is given to a verb; from the post to the
+//! completion it belongs to the posting (and so to the NIC), even when the future is dropped
+//! meanwhile; then the awaiting code gets it back. In steady state a buffer comes from a free list
+//! and no memory is allocated.
 
 use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
@@ -166,7 +167,7 @@ impl Buf {
         self.chunk
     }
 
-    /// Shortens what the buffer shows (and a WRITE sends) to `len` bytes.
+    /// Shortens the visible part of the buffer (which a WRITE sends) to `len` bytes.
     ///
     /// # Panics
     /// When `len` exceeds the present length.

@@ -1,7 +1,8 @@
 //! Waits between the clients of one compute node: a fair turn ([`FifoMutex`]) and a place to wait for news ([`WaitQueue`]).
 //!
-//! They wake clients of this compute node only; whoever waits for a remote holder backs off instead. A mutex is held for a few
-//! instructions and never over an await. Every wait has a deadline and a reason.
+//! They wake clients of this compute node only; a client that waits for a remote holder backs off
+//! instead. A mutex is held for a few instructions and never over an await. Every wait has a
+//! deadline and a reason.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -80,7 +81,7 @@ pub struct FifoMutex {
 struct TurnState {
     held: bool,
     queue: VecDeque<Arc<Waiter>>,
-    /// Threads whose clients poll for the turn, with how many of them.
+    /// Threads with clients that poll for the turn, with the number of those clients.
     threads: Vec<(usize, u32)>,
 }
 
@@ -142,7 +143,7 @@ impl FifoMutex {
         Self::default()
     }
 
-    /// Takes the turn when nobody has it.
+    /// Takes the turn if it is free.
     pub fn try_acquire(&self) -> bool {
         let mut inner = self.inner.lock().expect("no panic under this lock");
         !std::mem::replace(&mut inner.held, true)
@@ -178,7 +179,7 @@ impl FifoMutex {
         }
     }
 
-    /// Whether somebody queues for the turn, or did and has given up.
+    /// Whether any client queues for the turn, or did and has given up.
     pub fn is_awaited(&self) -> bool {
         !self.inner.lock().expect("no panic under this lock").queue.is_empty()
     }
@@ -280,7 +281,7 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes all who listen now.
+    /// Wakes all present listeners.
     pub fn wake_all(&self) {
         let all = std::mem::take(&mut *self.queue.lock().expect("no panic under this lock"));
         for w in all {

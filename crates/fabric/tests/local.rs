@@ -137,8 +137,8 @@ fn errors_are_values() {
     let e = on(ep, ep.chain(two)).expect_err("a chain goes to one node");
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
     assert_eq!(f.add_node(MN, 64).expect_err("there").kind(), ErrorKind::Exists);
-    let stranger = f.attach(NodeId::compute(9)).map(|_| ());
-    assert_eq!(stranger.expect_err("no such node").kind(), ErrorKind::NotFound);
+    let unknown = f.attach(NodeId::compute(9)).map(|_| ());
+    assert_eq!(unknown.expect_err("no such node").kind(), ErrorKind::NotFound);
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn detached_lists_are_finished_and_counted_apart() {
     }
 }
 
-/// An executor that goes away takes no unlock with it.
+/// Dropping an executor loses no unlock.
 #[test]
 fn detached_lists_outlive_their_caller() {
     let f = fabric(Knobs { suspend_one_in: 1, seed: 2 });
@@ -296,7 +296,7 @@ fn remote_calls() {
 }
 
 #[test]
-fn deadlines_name_what_was_waited_for() {
+fn deadlines_name_the_wait_reason() {
     let f = fabric(Knobs::default());
     let ep = &endpoint(&f, CN);
     ep.set_timeout(2_000_000);
@@ -338,7 +338,7 @@ fn waits_leave_no_timers_behind_and_end_at_the_deadline() {
                 fifo_mutex.acquire(&ep, why).await.expect("the turn comes");
                 ep.set_timeout(3_000_000);
                 let scope = ep.begin(OpKind::Put);
-                let e = fifo_mutex.acquire(&ep, why).await.expect_err("nobody releases");
+                let e = fifo_mutex.acquire(&ep, why).await.expect_err("no release comes");
                 assert_eq!(e.kind(), ErrorKind::TimedOut);
                 scope.end(OpOutcome::Failed);
                 fifo_mutex.release();

@@ -1,4 +1,4 @@
-//! A client thread's connections to all nodes of the in-process fabric.
+//! The transport of a client thread: its connections to all nodes of the in-process fabric.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use super::{Shared, Tearing};
+use super::{LocalShared, Tearing};
 use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::core::Core;
@@ -29,7 +29,7 @@ struct Connection {
 }
 
 pub(crate) struct LocalTransport {
-    shared: Arc<Shared>,
+    shared: Arc<LocalShared>,
     own: Arc<Host>,
     link: Arc<Link>,
     memory: RefCell<Vec<Option<Rc<Connection>>>>,
@@ -59,7 +59,7 @@ enum When {
 type Suspended = (Ticket, Option<Vec<WorkRequest>>, Result<()>);
 
 impl LocalTransport {
-    pub(crate) fn new(shared: Arc<Shared>, own: Arc<Host>) -> Self {
+    pub(crate) fn new(shared: Arc<LocalShared>, own: Arc<Host>) -> Self {
         let link = own.add_link();
         let seed = shared.knobs.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ u64::from(own.node.bits()).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -75,7 +75,7 @@ impl LocalTransport {
         }
     }
 
-    fn of_service(shared: Arc<Shared>, own: Arc<Host>) -> Self {
+    fn of_service(shared: Arc<LocalShared>, own: Arc<Host>) -> Self {
         Self { is_service: true, ..Self::new(shared, own) }
     }
 
@@ -153,12 +153,12 @@ impl LocalTransport {
         known.host.serve(wr)
     }
 
-    /// The node whose client this is.
+    /// The node that this client belongs to.
     pub(crate) fn own(&self) -> &Arc<Host> {
         &self.own
     }
 
-    /// Whether the test knob says to suspend now, and when to execute then.
+    /// Whether the test knob suspends now, and when the list executes then.
     fn suspend(&self) -> Option<When> {
         let one_in = self.shared.knobs.suspend_one_in;
         if one_in == 0 || self.is_service {
@@ -195,7 +195,8 @@ impl LocalTransport {
             local: last.local.wrapping_add(at as usize),
             ..*last
         };
-        // Nothing orders the bytes of one verb: either end may come first, unless the fabric is told otherwise.
+        // Nothing orders the bytes of one verb: either end may come first, unless the fabric is
+        // configured otherwise.
         let lower_first = self.shared.tears == Tearing::Ascending || cut & (1 << 11) == 0;
         let (now, later) = if lower_first { (lower, upper) } else { (upper, lower) };
         self.execute(first)?;

@@ -8,8 +8,9 @@ use super::{Change, Lease, Member, Membership, MembershipFuture, State};
 use crate::addr::NodeId;
 use crate::transport::Nanos;
 
-/// Membership for nodes of one process, and what the membership server keeps. Leases end only when somebody calls: the living do, all
-/// the time, and where nobody may live something ticks.
+/// Membership for nodes of one process; the membership server keeps one, too. Leases end only when
+/// a caller has them judged: living nodes call all the time, and where no node may be alive a
+/// ticker calls [`InProcess::tick`].
 pub struct InProcess {
     book: Mutex<Book>,
 }
@@ -30,7 +31,7 @@ impl InProcess {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An event, once all has been judged that has come to pass by then.
+    /// Applies an event after judging all leases and acknowledgements that are due by then.
     fn hear<T>(&self, now: Nanos, event: impl FnOnce(&mut Book) -> T) -> T {
         let mut book = self.book();
         book.judge(now);
@@ -42,13 +43,15 @@ impl InProcess {
         self.book().latest()
     }
 
-    /// So many memory nodes have agents ([`super::MemoryAgent`]), which revoke the access of the dead: all of the pool's, or none.
+    /// So many memory nodes have agents ([`super::MemoryAgent`]), which revoke the access of dead
+    /// nodes: all of the pool's, or none.
     pub fn set_agents(&self, memory_nodes: u16) {
         self.book().agents = usize::from(memory_nodes);
     }
 
-    /// Judges. Called again and again, many times in a lease: from the first call on, half a lease without one is taken for a time in
-    /// which this membership stood still, and ends no lease.
+    /// Judges leases. Called periodically, many times within a lease: from the first call on, half
+    /// a lease without a call counts as a time in which this membership stood still, and ends no
+    /// lease.
     pub fn tick(&self, now: Nanos) {
         self.hear(now, |book| book.tick(now));
     }
@@ -58,18 +61,20 @@ impl InProcess {
         self.book().lose(member);
     }
 
-    /// Whether the next life of a member's number may begin; nothing for one that has not joined.
+    /// Whether the next incarnation of a member's number may begin; `None` for one that has not
+    /// joined.
     pub fn is_number_free(&self, last: Member) -> Option<bool> {
         let book = self.book();
         Some(book.lease_parameters.is_number_free(book.latest().standing(last)?))
     }
 
-    /// A memory node that nothing was ever posted to has ended before it was ready: the next life of its number may join.
+    /// A memory node ended before it was ready, and no verb was ever posted to it: the next
+    /// incarnation of its number may join.
     pub fn forget_memory(&self, member: Member) {
         self.book().forget_memory(member);
     }
 
-    /// What has happened since the last call, the last thousand of it.
+    /// Takes the news since the last call, the latest thousand at most.
     pub fn take_news(&self) -> Vec<News> {
         self.book().news.drain(..).collect()
     }
@@ -79,12 +84,13 @@ impl InProcess {
         self.book().delays.insert(node, ns);
     }
 
-    /// A test knob: whatever the living owe is due as if it had been asked for now, because nobody could do anything for a while.
+    /// A test knob: every acknowledgement that is owed is due as if it had been asked for now,
+    /// because no node could act for a while.
     pub fn excuse(&self, now: Nanos) {
         self.book().excuse(now);
     }
 
-    /// Other terms from now on; leases that were granted stay as they are.
+    /// Changes the lease parameters from now on; leases that were granted stay as they are.
     pub fn set_lease_parameters(&self, lease_parameters: LeaseParameters) {
         self.book().lease_parameters = lease_parameters;
     }
@@ -100,7 +106,7 @@ impl Membership for InProcess {
     }
 
     fn state(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Arc<State>> {
-        Box::pin(async move { Ok(self.hear(now, |book| book.told(me.node))) })
+        Box::pin(async move { Ok(self.hear(now, |book| book.known_to(me.node))) })
     }
 
     fn propose(&self, me: Member, change: Change, now: Nanos) -> MembershipFuture<'_, ()> {

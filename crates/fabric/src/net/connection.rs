@@ -1,14 +1,16 @@
-//! A connection as its host serves it: a machine that goes as far as it can whenever its socket is ready, and never waits.
+//! A connection as its host serves it: a state machine that advances as far as it can whenever its
+//! socket is ready, and never waits.
 //!
-//! It says what it is for (`handshake.rs`); then it is asked questions, or is a link, whose frames are executed in their order. It is
-//! not read from while its peer does not take its answers, or has too many calls under way.
+//! After the handshake (`handshake.rs`) it carries questions, or it is a link, whose frames are
+//! executed in their order. The host stops to read from it while the peer does not take its
+//! answers, or has too many calls in flight.
 
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Shared;
+use super::NodeShared;
 use super::boxes::{Inbox, Outbox, receive};
 use super::execute;
 use super::frames::{self, Fields};
@@ -24,11 +26,11 @@ use crate::membership::Member;
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
 use crate::transport::Nanos;
 
-/// How often a connection is read from before others have their turn.
+/// Reads from one connection before the others are served.
 const READS: usize = 4;
 /// Longest question.
 const MAX_ASK: usize = 256 << 10;
-/// Longest frame of a call: the request, and what is before it.
+/// Longest frame of a call: the request and its header.
 const MAX_CALL: usize = MAX_RPC_BYTES + 64;
 
 /// The connection ends.
@@ -47,19 +49,19 @@ impl From<Error> for Over {
     }
 }
 
-/// What connections share while they are served.
-pub(super) struct Turn<'a> {
-    pub(super) shared: &'a Arc<Shared>,
+/// The server's state that a connection uses while it is served.
+pub(super) struct ServeContext<'a> {
+    pub(super) shared: &'a Arc<NodeShared>,
     pub(super) limits: &'a Limits,
     pub(super) room: &'a mut Room,
-    /// What is read goes here first.
+    /// Buffer of a read.
     pub(super) scratch: &'a mut [u8],
     pub(super) now: Nanos,
-    /// Does what takes long about queue pairs.
+    /// The thread for slow work on queue pairs.
     pub(super) ends: &'a execute::Ends,
 }
 
-/// Why a connection does not go on.
+/// Why a connection does not advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Halt {
     /// The peer has to send more.
@@ -70,15 +72,15 @@ enum Halt {
     Room,
 }
 
-/// What the connection is for.
+/// The purpose of the connection.
 enum Phase {
-    /// Nobody knows yet.
+    /// Not stated yet.
     Greeting(Box<Host>),
     /// Questions, in the name of this member.
     Asking(Option<Member>),
     /// Verbs and calls.
     Link(Linked),
-    /// Nothing any more: what is to be sent is sent.
+    /// None any more: only unsent bytes are sent.
     Leaving,
 }
 
@@ -100,21 +102,21 @@ pub(super) struct Connection {
     halt: Halt,
     input: Inbox,
     out: Outbox,
-    /// What of it [`Room`] counts: bytes unsent, bytes unfinished.
+    /// Its part of [`Room`]: unsent bytes and bytes of an unfinished frame.
     counted: (usize, usize),
-    /// When it came, or was asked last.
+    /// When it was accepted, or carried its last question.
     since: Nanos,
     /// When the first unfinished frame began.
     frame_since: Option<Nanos>,
     /// Since when the peer has not taken its answers, and how many bytes it has taken since.
     answers_since: Option<(Nanos, usize)>,
-    /// What its socket is waited for.
+    /// The events that its socket is registered for.
     pub(super) interest: Interest,
 }
 
 impl Connection {
     pub(super) fn new(
-        shared: &Shared,
+        shared: &NodeShared,
         token: u64,
         stream: Box<dyn Stream>,
         ip: IpAddr,
@@ -136,12 +138,12 @@ impl Connection {
         })
     }
 
-    /// Whether it has not said what it is for.
+    /// Whether its purpose is not stated yet.
     pub(super) fn is_ungreeted(&self) -> bool {
         matches!(self.phase, Phase::Greeting(_))
     }
 
-    /// Whether it can go on when others take less.
+    /// Whether it waits for room that other connections take.
     pub(super) fn waits_for_room(&self) -> bool {
         self.halt == Halt::Room
     }
@@ -154,7 +156,7 @@ impl Connection {
         }
     }
 
-    /// What its socket has to be waited for.
+    /// The events that its socket has to be registered for.
     pub(super) fn wants(&self) -> Interest {
         let read = self.halt == Halt::Hungry && !matches!(self.phase, Phase::Leaving);
         Interest { read, write: self.out.left() > 0 }
@@ -170,14 +172,14 @@ impl Connection {
         self.out.bytes.extend(frame);
     }
 
-    /// Goes as far as it can. (What is there to be read after that is reported again.)
-    pub(super) fn advance(&mut self, turn: &mut Turn<'_>, is_readable: bool) -> Result<(), Over> {
+    /// Advances as far as it can. The poller is level-triggered: it reports unread bytes again.
+    pub(super) fn advance(&mut self, turn: &mut ServeContext<'_>, is_readable: bool) -> Result<(), Over> {
         let done = self.go(turn, is_readable);
         self.account(turn);
         done
     }
 
-    fn go(&mut self, turn: &mut Turn<'_>, mut is_readable: bool) -> Result<(), Over> {
+    fn go(&mut self, turn: &mut ServeContext<'_>, mut is_readable: bool) -> Result<(), Over> {
         let mut reads = READS;
         loop {
             self.halt = self.take_frames(turn)?;
@@ -201,7 +203,7 @@ impl Connection {
     }
 
     /// Reads once; whether there may be more.
-    fn read(&mut self, turn: &mut Turn<'_>) -> Result<bool, Over> {
+    fn read(&mut self, turn: &mut ServeContext<'_>) -> Result<bool, Over> {
         let most = match &self.phase {
             Phase::Greeting(host) => host.wants().min(turn.scratch.len()),
             Phase::Leaving => return Ok(false),
@@ -211,7 +213,7 @@ impl Connection {
             return Ok(false);
         };
         if n == 0 {
-            // Frames that came are executed, and their outcomes sent.
+            // Executes the frames that have arrived, and sends their outcomes.
             self.leave(turn);
             return Ok(false);
         }
@@ -231,8 +233,8 @@ impl Connection {
         Ok(n == most)
     }
 
-    /// Nothing that the peer sends is dealt with any more.
-    fn leave(&mut self, turn: &Turn<'_>) {
+    /// Ignores everything that the peer sends from now on.
+    fn leave(&mut self, turn: &ServeContext<'_>) {
         if let Phase::Link(linked) = &self.phase {
             turn.ends.leave(&linked.session);
         }
@@ -240,7 +242,7 @@ impl Connection {
         self.input.clear();
     }
 
-    fn welcome(&mut self, turn: &mut Turn<'_>, hello: Hello) -> Result<(), Over> {
+    fn welcome(&mut self, turn: &mut ServeContext<'_>, hello: Hello) -> Result<(), Over> {
         let Phase::Greeting(host) = &self.phase else { return Ok(()) };
         let clock = turn.shared.now();
         let entered = turn.shared.admit(hello).and_then(|admitted| match admitted {
@@ -259,7 +261,7 @@ impl Connection {
         Ok(())
     }
 
-    fn take_frames(&mut self, turn: &mut Turn<'_>) -> Result<Halt, Over> {
+    fn take_frames(&mut self, turn: &mut ServeContext<'_>) -> Result<Halt, Over> {
         match &mut self.phase {
             Phase::Greeting(_) | Phase::Leaving => Ok(Halt::Hungry),
             Phase::Asking(speaker) => {
@@ -272,7 +274,7 @@ impl Connection {
 
     fn take_questions(
         &mut self,
-        turn: &mut Turn<'_>,
+        turn: &mut ServeContext<'_>,
         speaker: Option<Member>,
     ) -> Result<Halt, Over> {
         while let Some(body) = self.input.first(MAX_ASK, "a peer")? {
@@ -289,7 +291,7 @@ impl Connection {
         Ok(Halt::Hungry)
     }
 
-    fn take_link_frames(&mut self, turn: &mut Turn<'_>) -> Result<Halt, Over> {
+    fn take_link_frames(&mut self, turn: &mut ServeContext<'_>) -> Result<Halt, Over> {
         let Phase::Link(linked) = &mut self.phase else { return Ok(Halt::Hungry) };
         while let Some(body) = self.input.first(MAX_FRAME, "a peer")? {
             if self.out.left() >= turn.limits.unsent_of_one || linked.waits_for_end {
@@ -310,15 +312,15 @@ impl Connection {
         self.answers_since = match (self.out.left(), self.answers_since) {
             (0, _) => None,
             (_, None) => Some((now, 0)),
-            // One that takes them slowly is not one that does not take them.
+            // A peer that takes its answers slowly is not cut off: the time restarts with progress.
             (_, Some((_, before))) if before + sent >= SLOWLY => Some((now, 0)),
             (_, Some((since, before))) => Some((since, before + sent)),
         };
         Ok(sent)
     }
 
-    /// Tells [`Room`] what it has, and notes when its unfinished frame began.
-    fn account(&mut self, turn: &mut Turn<'_>) {
+    /// Updates its part of [`Room`], and the time at which its unfinished frame began.
+    fn account(&mut self, turn: &mut ServeContext<'_>) {
         let counts = (self.out.left(), self.input.left());
         turn.room.unsent = turn.room.unsent + counts.0 - self.counted.0;
         turn.room.unfinished = turn.room.unfinished + counts.1 - self.counted.1;
@@ -332,7 +334,7 @@ impl Connection {
         }
     }
 
-    /// It is closed: what it had is free again.
+    /// It is closed: releases its part of [`Room`].
     pub(super) fn forget(&mut self, room: &mut Room) {
         room.unsent -= self.counted.0;
         room.unfinished -= self.counted.1;
@@ -363,10 +365,10 @@ impl Connection {
 const SLOWLY: usize = 256 << 10;
 
 impl Linked {
-    /// Deals with a frame, or says why not now.
+    /// Executes a frame, or returns why not now.
     fn take(
         &mut self,
-        turn: &mut Turn<'_>,
+        turn: &mut ServeContext<'_>,
         body: &[u8],
         out: &mut Outbox,
     ) -> Result<Option<Halt>, Over> {
@@ -400,7 +402,7 @@ impl Linked {
                     return Ok(Some(Halt::Room));
                 }
                 let (number, service) = (f.u64()?, ServiceId(f.u16()?));
-                let reply = Reply::Away { session: self.session.clone(), number };
+                let reply = Reply::Remote { session: self.session.clone(), number };
                 let from = self.session.from();
                 self.calls += 1;
                 shared.call(Call { from, service, request: f.0.to_vec(), use_by, reply });

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::membership::Member;
 use crate::transport::{Progress, Ticket, WorkRequest};
 
-/// Polls, with verbs on their way, between two looks at whether the links still stand: a look is a system call per link.
+/// Polls, with verbs in flight, between two checks of the links: a check is a system call per link.
 const LOOK_ONE_IN: u32 = 1024;
 
 /// The queue pairs.
@@ -22,7 +22,7 @@ pub(super) struct Direct {
     client: Client,
     /// The own host's end of the queue pair to itself.
     own_end: RefCell<Option<End>>,
-    /// As [`super::Shared::incarnations_news`] when the links were looked at last.
+    /// [`super::NodeShared::incarnations_news`] at the last check of the links.
     news_seen: Cell<u64>,
     polls: Cell<u32>,
 }
@@ -47,7 +47,7 @@ impl Direct {
         self.client.is_idle()
     }
 
-    /// Whether completions are awaited.
+    /// Whether any verb is in flight.
     pub(super) fn waits(&self) -> bool {
         self.client.outstanding() > 0
     }
@@ -60,7 +60,7 @@ impl Direct {
 
 impl NetTransport {
     pub(super) fn poll_direct(&self, core: &Core, direct: &Direct) -> Progress {
-        // Before doorbells are rung.
+        // Called before doorbells are rung.
         self.leave_former_incarnations(core, direct);
         let progress = direct.client.poll(core);
         let moved = self.poll_links(core, direct.is_time_to_look());
@@ -68,7 +68,8 @@ impl NetTransport {
         if moved || recovered { Progress::Made } else { progress }
     }
 
-    /// Connections to former lives of nodes that have come back end: what they reach is nobody's any more.
+    /// Ends connections to former incarnations of nodes that have come back: no live node uses the
+    /// memory behind them.
     fn leave_former_incarnations(&self, core: &Core, direct: &Direct) {
         let news = self.shared.incarnations_news.load(Ordering::Acquire);
         if direct.news_seen.replace(news) == news {
@@ -133,7 +134,7 @@ impl NetTransport {
         direct.client.connect(core, me.node, &answer)
     }
 
-    /// Something about a queue pair has ended.
+    /// Handles the end of an offer, a link or a queue pair.
     pub(super) fn report_direct(&self, core: &Core, direct: &Direct, e: Ended) {
         let client = &direct.client;
         match e {

@@ -1,5 +1,5 @@
-//! What fuzz targets and property tests feed with hostile bytes: the decoders behind the sockets. Each entry takes any bytes, returns,
-//! and allocates no more than a small multiple of them.
+//! Entry points for fuzz targets and property tests: the decoders behind the sockets. Each entry
+//! takes any bytes, returns, and allocates no more than a small multiple of them.
 
 mod peer;
 
@@ -24,8 +24,8 @@ pub use peer::{Registered, begin_a_link, begin_to_ask, register};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A handshake. The first byte says which side the bytes are for, and whether they come as they are or as a message with a proof; the
-/// second how many come at a time.
+/// A handshake. The first byte selects the side, and whether the bytes come as they are or as a
+/// message with a proof; the second selects how many come at a time.
 pub fn handshake(data: &[u8]) {
     let [kind, chunk, rest @ ..] = data else { return };
     let key = Key::of(&"fuzz".repeat(8)).unwrap_or(Key::NONE);
@@ -90,15 +90,15 @@ pub fn frames(data: &[u8]) {
     let node = host::Host::new(NodeId::memory(0), 1, Region::new(4096));
     let mut found = Vec::new();
     if frames::execute(&node, data, &mut found).is_ok() {
-        assert_eq!(found.len(), frames::found_bytes(data), "what room was made for");
-        // An answer is no longer than what was asked for, 4 KiB of this region for each of its 13 bytes.
+        assert_eq!(found.len(), frames::found_bytes(data), "the reserved length");
+        // An answer is bounded by the request: 4 KiB of this region for each 13 bytes of it.
         assert!(found.len() <= data.len() * 4096 / 13 + 8, "{} bytes found", found.len());
     }
     let _ = frames::read_outcome(&mut Fields(data), "mn0");
     let _ = frames::deliver(&[], data);
 }
 
-/// Messages: each is decoded as everything that it could be, and a sequence of questions is asked.
+/// Messages: each is decoded as every message type, and a sequence of questions is asked.
 pub fn messages(data: &[u8]) {
     let _ = wire::decode::<Hello>(data, "a peer");
     let _ = wire::decode::<Welcome>(data, "a peer");
@@ -120,18 +120,18 @@ pub fn messages(data: &[u8]) {
     }
 }
 
-/// Questions that make a beginning for [`messages`].
+/// Valid questions as seeds for [`messages`].
 pub fn questions() -> Vec<u8> {
     let me = Member { node: NodeId::compute(0), incarnation: 1 };
-    let who = |role, wanted, nonce| {
+    let node = |role, wanted, nonce| {
         let listens = "0.0.0.0:9".into();
         Ask::Register(wire::Introduction { role, wanted, listens, region_bytes: 4096, nonce })
     };
     let asks = [
         Ask::PoolConfig,
-        who(crate::Role::Memory, Some(1), 1),
+        node(crate::Role::Memory, Some(1), 1),
         Ask::Ready { me: Member { node: NodeId::memory(1), incarnation: 1 }, on_chip_bytes: 9 },
-        who(crate::Role::Compute, None, 2),
+        node(crate::Role::Compute, None, 2),
         Ask::Join(me),
         Ask::Renew(me),
         Ask::State { me, known: 0 },

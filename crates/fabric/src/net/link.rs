@@ -1,18 +1,18 @@
-//! One client thread's connection to one host: frames out, outcomes in, never blocking.
+//! A link: one client thread's connection to one host. It sends frames, receives outcomes, and
+//! never blocks.
 //!
-//! A link is a machine that [`Link::drive`] moves on: it finds out where its host is, connects, and sends what was posted meanwhile.
-//! What was never sent fails without an effect when that does not work in time.
+//! A link is a state machine that [`Link::drive`] advances: it looks up its host's address,
+//! connects, and sends the frames that were posted meanwhile. Frames that were never sent fail
+//! without an effect when this does not succeed in time.
 //!
-//! When the connection breaks, what is in flight is not over: the host may have frames that it has not executed yet. It is over when
-//! the host has said that the old link has ended (it does so before it grants a new one), when nobody listens any more (the
-//! process and with it its memory is gone), when the use-by time of the frames has passed, or when the membership has declared the
-//! host dead: nobody uses its memory any more.
+//! A broken connection does not end the frames in flight: the host may still hold frames that it
+//! has not executed. A frame in flight is over in one of four cases:
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind as Io;
 use std::task::Poll;
 
-use super::Shared;
+use super::NodeShared;
 use super::boxes::{Inbox, Outbox, receive};
 use super::dial::{NotOpened, Opening, Question, To};
 use super::frames::{self, Fields};
@@ -24,7 +24,7 @@ use crate::membership::Member;
 use crate::rpc::ServiceId;
 use crate::transport::{Nanos, Opcode, Ticket, WorkRequest};
 
-/// So long after it was sent a frame may still be executed, by the clock of the host, ns.
+/// A frame may be executed within this time after it was sent, by the host's clock, ns.
 pub(super) const USE_WITHIN_NS: Nanos = 2_000_000_000;
 /// Clocks run fast or slow by one in this many at most.
 const DRIFT_ONE_IN: Nanos = 16;
@@ -35,59 +35,60 @@ const DOWN_NS: Nanos = 100_000_000;
 
 /// Verbs of one list that went to this host.
 struct Pending {
-    /// Which list, in the book of the transport.
+    /// Index of the list in the transport.
     lot: u32,
     sent_at: Nanos,
-    /// What READs and atomics find goes here.
+    /// The READs and atomics, whose buffers take the results.
     gets: Vec<WorkRequest>,
 }
 
-/// Something has ended.
+/// The end of something that a link carried.
 pub(super) enum Ended {
     /// Part of a list.
     Part(u32, Result<()>),
     /// A call.
     Call(Ticket, Result<Vec<u8>>),
-    /// An offer of a queue pair: the answer.
+    /// An offer of a queue pair, with the answer.
     Offer(NodeId, Result<Vec<u8>>),
-    /// The link that a connected queue pair hangs on.
+    /// The link of a connected queue pair.
     Tie(NodeId, Error),
-    /// The host's end of a queue pair, which was to be closed: with what the host says of this node, if it refuses it.
+    /// The host's end of a queue pair, which was to be closed; with the refusal, if the host
+    /// refuses this node.
     End(NodeId, Option<Error>),
 }
 
-/// How far the queue pair has come that this link carries offers for.
+/// The state of the queue pair that this link carries offers for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tie {
-    /// Since when the answer is awaited.
+    /// When the pending offer was sent.
     offered: Option<Nanos>,
     /// The host has an end that is in use.
     is_connected: bool,
-    /// Since when that end is to be closed.
+    /// When the pending close was requested.
     closing: Option<Nanos>,
 }
 
-/// How far the connection is.
-enum Way {
-    /// The first memory node is asked where the host is.
+/// The state of a link's connection.
+enum ConnectionState {
+    /// The node directory is being fetched.
     Finding(Box<Question>),
-    /// In the making, under this number.
+    /// It is being set up, under this number.
     Opening(Box<Opening>, u64),
-    /// There.
+    /// Established.
     Open(Box<dyn Stream>),
-    /// Not there.
+    /// None.
     Gone,
 }
 
-/// The connection.
+/// One client thread's link to one host.
 pub(super) struct Link {
-    /// With whom; incarnation 0 while that is asked for.
+    /// The host; incarnation 0 until the directory is known.
     to: Member,
     address: String,
-    /// Of the connection that was granted last; 0: none was.
+    /// Number of the connection that was granted last; 0: none was.
     number: u64,
-    way: Way,
-    /// What has to be added to the own clock to get the host's, or less: ns. While there has been no connection, 0.
+    way: ConnectionState,
+    /// A lower bound of the host's clock minus the own clock, ns; 0 before the first connection.
     ahead: i128,
     out: Outbox,
     input: Inbox,
@@ -101,16 +102,17 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Begins to connect. What is posted meanwhile waits.
+    /// Begins to connect. Frames that are posted meanwhile wait.
     ///
     /// # Errors
-    /// `Unreachable` when it is not known where the node is, and that was asked for a moment ago.
-    pub(super) fn open(shared: &Shared, node: NodeId) -> Result<Self> {
+    /// `Unreachable` when the node's address is unknown, and the directory was fetched a moment
+    /// ago.
+    pub(super) fn open(shared: &NodeShared, node: NodeId) -> Result<Self> {
         let mut link = Self {
             to: Member { node, incarnation: 0 },
             address: String::new(),
             number: 0,
-            way: Way::Gone,
+            way: ConnectionState::Gone,
             ahead: 0,
             out: Outbox::default(),
             input: Inbox::default(),
@@ -122,7 +124,7 @@ impl Link {
             trouble: None,
         };
         if shared.place(node).is_none() && shared.is_time_to_refresh() {
-            link.way = Way::Finding(Box::new(shared.first.begin_to_ask(&Ask::NodeDirectory)?));
+            link.way = ConnectionState::Finding(Box::new(shared.first.begin_to_ask(&Ask::NodeDirectory)?));
         } else {
             (link.to, link.address) = shared.reach_known(node)?;
             shared.verdicts.check_incarnation(link.to)?;
@@ -131,23 +133,23 @@ impl Link {
         Ok(link)
     }
 
-    /// With whom.
+    /// The host.
     pub(super) fn to(&self) -> Member {
         self.to
     }
 
-    /// Whether that is known.
+    /// Whether the host's address and incarnation are known.
     pub(super) fn is_found(&self) -> bool {
-        !matches!(self.way, Way::Finding(_))
+        !matches!(self.way, ConnectionState::Finding(_))
     }
 
-    fn dial(&mut self, shared: &Shared) -> Result<()> {
+    fn dial(&mut self, shared: &NodeShared) -> Result<()> {
         let number = shared.next_link();
         let (pool, pass, to) = (shared.pool, shared.badges.pass(shared.me), self.to);
         let hello = Hello::Link { pool, pass, to, number, replaces: self.number };
         let to = To { address: &self.address, key: &shared.key, hello: &hello };
         let opening = Opening::begin(&*shared.net, to)?;
-        self.way = Way::Opening(Box::new(opening), number);
+        self.way = ConnectionState::Opening(Box::new(opening), number);
         Ok(())
     }
 
@@ -155,12 +157,12 @@ impl Link {
         stamp(now + USE_WITHIN_NS, self.ahead)
     }
 
-    /// Whether something can be posted: there is a connection, or the first one is in the making.
+    /// Whether something can be posted: there is a connection, or the first one is being set up.
     fn is_up(&self) -> bool {
         match self.way {
-            Way::Open(_) => true,
-            Way::Finding(_) | Way::Opening(..) => self.number == 0,
-            Way::Gone => false,
+            ConnectionState::Open(_) => true,
+            ConnectionState::Finding(_) | ConnectionState::Opening(..) => self.number == 0,
+            ConnectionState::Gone => false,
         }
     }
 
@@ -169,7 +171,7 @@ impl Link {
         self.trouble.clone().filter(|_| now < self.retry_at)
     }
 
-    /// Whether anything is waited for.
+    /// Whether anything is in flight.
     pub(super) fn is_busy(&self) -> bool {
         let Tie { offered, closing, .. } = self.tie;
         !self.pending.is_empty()
@@ -179,12 +181,12 @@ impl Link {
             || closing.is_some()
     }
 
-    /// Whether a queue pair hangs on it.
+    /// Whether a connected queue pair depends on it.
     pub(super) fn is_tied(&self) -> bool {
         self.tie.is_connected
     }
 
-    /// The answer was good, or the queue pair is gone.
+    /// Records that the queue pair is connected, or gone.
     pub(super) fn set_tied(&mut self, yes: bool) {
         self.tie.is_connected = yes;
     }
@@ -197,31 +199,31 @@ impl Link {
         self.flush();
     }
 
-    /// Has the host close its end.
+    /// Asks the host to close its end.
     pub(super) fn close_end(&mut self, now: Nanos) {
         self.tie = Tie { offered: None, is_connected: false, closing: Some(now) };
-        if matches!(self.way, Way::Open(_)) {
+        if matches!(self.way, ConnectionState::Open(_)) {
             let use_by = self.use_by(now);
             frames::about_end(&mut self.out.bytes, frames::CLOSE, use_by, &[]);
             self.flush();
         }
     }
 
-    /// The executor has gone, and its buffers with it: what READs and atomics find goes nowhere.
+    /// The executor has gone, and its buffers with it: drops the results of READs and atomics.
     pub(super) fn disown(&mut self) {
         self.pending.iter_mut().for_each(|p| p.gets.clear());
     }
 
-    /// The socket to wait for, and for what, while anything is waited for.
+    /// The socket to wait for, and its events, while anything is in flight.
     pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
         match &self.way {
             _ if !self.is_busy() => None,
-            Way::Finding(question) => question.waits_for(),
-            Way::Opening(opening, _) => opening.waits_for(),
-            Way::Open(stream) => {
+            ConnectionState::Finding(question) => question.waits_for(),
+            ConnectionState::Opening(opening, _) => opening.waits_for(),
+            ConnectionState::Open(stream) => {
                 Some((&**stream, Interest { read: true, write: self.out.left() > 0 }))
             }
-            Way::Gone => None,
+            ConnectionState::Gone => None,
         }
     }
 
@@ -260,30 +262,31 @@ impl Link {
         self.flush();
     }
 
-    /// Writes what the socket takes.
+    /// Writes as many bytes as the socket takes.
     fn flush(&mut self) {
-        if let Way::Open(stream) = &mut self.way
+        if let ConnectionState::Open(stream) = &mut self.way
             && let Err(e) = self.out.flush(&mut **stream)
         {
             self.lose(broken(&self.address, &e));
         }
     }
 
-    /// The connection is gone; what is in flight is still open.
+    /// The connection is gone; frames in flight are not over by that.
     fn lose(&mut self, why: Error) {
-        self.way = Way::Gone;
+        self.way = ConnectionState::Gone;
         self.out.clear();
         self.input.clear();
         self.trouble = Some(why);
     }
 
-    /// Finds, connects, writes, reads, connects again, gives up: whatever can be done now.
-    pub(super) fn drive(&mut self, shared: &Shared, ended: &mut Vec<Ended>) {
+    /// Advances without blocking: looks up, connects, writes, reads, reconnects, and gives up late
+    /// frames.
+    pub(super) fn drive(&mut self, shared: &NodeShared, ended: &mut Vec<Ended>) {
         self.go_on(shared, ended);
         let now = shared.now();
         self.expire(now, ended);
         self.untie(ended);
-        if matches!(self.way, Way::Gone) && self.is_busy() && now >= self.retry_at {
+        if matches!(self.way, ConnectionState::Gone) && self.is_busy() && now >= self.retry_at {
             self.retry_at = now + RETRY_NS;
             if let Err(why) = self.dial(shared) {
                 self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
@@ -291,15 +294,15 @@ impl Link {
         }
     }
 
-    fn go_on(&mut self, shared: &Shared, ended: &mut Vec<Ended>) {
+    fn go_on(&mut self, shared: &NodeShared, ended: &mut Vec<Ended>) {
         let now = shared.now();
-        if let Way::Finding(question) = &mut self.way {
+        if let ConnectionState::Finding(question) = &mut self.way {
             let Poll::Ready(answer) = question.drive(now) else { return };
             if let Err(why) = self.found(shared, answer) {
                 return self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
             }
         }
-        if let Way::Opening(opening, number) = &mut self.way {
+        if let ConnectionState::Opening(opening, number) = &mut self.way {
             let number = *number;
             match opening.drive(now) {
                 Poll::Pending => return,
@@ -317,7 +320,7 @@ impl Link {
 
     fn found(
         &mut self,
-        shared: &Shared,
+        shared: &NodeShared,
         answer: Result<(Answer, super::dial::Line)>,
     ) -> Result<()> {
         shared.take_node_directory(shared.first.end(answer)?)?;
@@ -334,21 +337,21 @@ impl Link {
         ended: &mut Vec<Ended>,
     ) {
         match self.number {
-            // What was posted meanwhile goes by the host's clock from now on.
+            // From now on the host's clock is known: restamp the frames that were posted meanwhile.
             0 => frames::shift_use_by(&mut self.out.bytes, |local| stamp(local, ahead)),
-            // The host has ended the former connection before.
+            // The host has ended the former connection before it granted this one.
             _ => self.end_all(None, ended),
         }
-        (self.way, self.number, self.ahead) = (Way::Open(stream), number, ahead);
+        (self.way, self.number, self.ahead) = (ConnectionState::Open(stream), number, ahead);
         self.trouble = None;
     }
 
-    /// There is no connection. What was in flight on a former one may be over by that.
+    /// Connection set-up failed. That may end the frames in flight on a former connection.
     fn not_opened(&mut self, now: Nanos, not: NotOpened, ended: &mut Vec<Ended>) {
         let NotOpened { why, is_deserted } = not;
-        self.way = Way::Gone;
+        self.way = ConnectionState::Gone;
         self.out.clear();
-        // It answers, and refuses: it has restarted, or has revoked this node's access.
+        // The host answers, and refuses: it has restarted, or has revoked this node's access.
         let is_refused = why.kind() != ErrorKind::Unreachable;
         if self.number == 0 {
             self.fail_all(&why, ended);
@@ -361,7 +364,8 @@ impl Link {
         }
     }
 
-    /// What was in flight on a former connection is over, with what the host says of this node if it refuses it.
+    /// Ends everything in flight on a former connection; with the refusal, if the host refuses this
+    /// node.
     fn end_all(&mut self, refusal: Option<&Error>, ended: &mut Vec<Ended>) {
         if self.tie.closing.take().is_some() {
             ended.push(Ended::End(self.to.node, refusal.cloned()));
@@ -382,7 +386,8 @@ impl Link {
         }
     }
 
-    /// Ends it: its host is dead, as the membership says, and nobody waits for what may still execute there (`verdicts.rs`).
+    /// Ends the link: the membership has declared its host dead, and no node waits for verbs that
+    /// may still execute there (`verdicts.rs`).
     pub(super) fn abandon(&mut self, why: Error, ended: &mut Vec<Ended>) {
         self.lose(why.clone());
         self.untie(ended);
@@ -401,15 +406,15 @@ impl Link {
             return;
         }
         let mut chunk = [0; 16 << 10];
-        while let Way::Open(stream) = &mut self.way {
+        while let ConnectionState::Open(stream) = &mut self.way {
             match receive(&mut **stream, &mut chunk) {
                 Ok(None) => break,
                 Ok(Some(0)) => self.lose(broken(&self.address, &Io::UnexpectedEof.into())),
                 Ok(Some(n)) => {
                     self.input.extend(&chunk[..n]);
-                    // Before more is read: what came before an end counts.
+                    // Before the next read: frames that arrived before the end of the stream count.
                     if let Err(e) = self.take_frames(ended) {
-                        // A host that sends nonsense is one to which the connection is broken.
+                        // A malformed frame breaks the connection.
                         self.lose(e);
                     }
                     if n < chunk.len() {
@@ -461,7 +466,8 @@ impl Link {
                 self.tie.offered = None;
                 ended.push(Ended::Offer(self.to.node, answer));
             }
-            // What was given up meanwhile is of no interest: the host's end goes with the next offer or with the link.
+            // The answer to an offer that was given up is ignored: the host's end goes with the
+            // next offer or with the link.
             frames::OFFER => {}
             frames::CLOSE => {
                 if self.tie.closing.take().is_some() {
@@ -486,7 +492,7 @@ impl Link {
         }
     }
 
-    /// Gives up what cannot be executed any more because its time has passed.
+    /// Gives up frames whose use-by time has passed.
     fn expire(&mut self, now: Nanos, ended: &mut Vec<Ended>) {
         let patience = USE_WITHIN_NS + USE_WITHIN_NS / DRIFT_ONE_IN;
         let over = |sent_at: Nanos| now > sent_at + patience;
@@ -501,8 +507,8 @@ impl Link {
             }
             return;
         }
-        if is_late && matches!(self.way, Way::Open(_)) {
-            let what = "it has not answered for 2 s: is it overloaded, or the way to it?";
+        if is_late && matches!(self.way, ConnectionState::Open(_)) {
+            let what = "it has not answered for 2 s: is it, or the network to it, overloaded?";
             self.lose(Error::new(ErrorKind::Unreachable, what));
         }
         if closing.is_some_and(over) && !self.is_up() {
@@ -540,7 +546,7 @@ impl Link {
     }
 }
 
-/// A time of the own clock by a clock that is ahead of it.
+/// Converts a time of the own clock to a clock that is ahead of it.
 fn stamp(local: Nanos, ahead: i128) -> Nanos {
     (i128::from(local) + ahead).clamp(0, i128::from(Nanos::MAX)) as Nanos
 }

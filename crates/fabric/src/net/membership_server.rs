@@ -1,4 +1,5 @@
-//! What the first memory node keeps for all: the charter of the pool, who is where, and the membership.
+//! The membership server, which runs in the first memory node: the pool config, the node directory,
+//! and the membership.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,14 +14,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{InProcess, Member, Membership, Standing};
 use crate::transport::Nanos;
 
-/// What a pool consists of, and what its nodes have to know: the fabric does not look into it.
+/// The composition of a pool, and the parameters of the layer above, which are opaque to the
+/// fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// How many memory nodes it has. It opens when all are there.
+    /// How many memory nodes it has. It opens once all are ready.
     pub memory_nodes: u16,
     /// How many compute nodes it can have at a time.
     pub compute_nodes: u16,
-    /// What carries its verbs.
+    /// The data path of its verbs.
     pub data_path: DataPath,
     /// For the layer above.
     pub lease_parameters: Vec<u8>,
@@ -42,7 +44,7 @@ pub(super) struct MembershipServer {
 #[derive(Default)]
 struct Book {
     node_directory: NodeDirectory,
-    /// Who got which number.
+    /// The members that got a number, by the nonce of their registration.
     nonces: BTreeMap<u64, Member>,
     /// Memory nodes that can be used.
     ready: BTreeSet<NodeId>,
@@ -53,7 +55,7 @@ struct Book {
 }
 
 impl Book {
-    /// Whether a node had time enough to begin since it registered.
+    /// Whether a node's time to start is over since it registered.
     fn is_overdue(&self, m: Member, now: Nanos) -> bool {
         self.since.get(&m).copied().unwrap_or(0) + JOINS_WITHIN_NS < now
     }
@@ -126,8 +128,8 @@ impl MembershipServer {
                     (self.common, self.pool_config.lease_parameters.clone());
                 Answer::PoolConfig { pool: self.pool, common, lease_parameters }
             }
-            Ask::Register(who) => {
-                let me = self.register(who, ip, now)?;
+            Ask::Register(introduction) => {
+                let me = self.register(introduction, ip, now)?;
                 Answer::Registered {
                     me,
                     node_directory: self.node_directory(),
@@ -161,11 +163,12 @@ impl MembershipServer {
                 ready(m.propose(me, change, now))?;
                 Answer::Done
             }
-            Ask::Fence(_) => return Err(Error::invalid("hosts fence, not the registrar")),
+            Ask::Fence(_) => return Err(Error::invalid("hosts revoke access, not the membership server")),
         })
     }
 
-    /// Fails for a member that was never given its number, and for a memory node whose number another one has by now.
+    /// Fails for a member that never registered, and for a memory node whose number another one has
+    /// by now.
     fn check_registered(&self, me: Member) -> Result<()> {
         let book = self.book();
         let is_other = |p: &Place| p.member.incarnation > me.incarnation;
@@ -174,7 +177,7 @@ impl MembershipServer {
             return Err(Error::new(
                 ErrorKind::Fenced,
                 format!(
-                    "{me} was not ready in time, and its number was given away: start it again"
+                    "{me} was not ready in time, and its number was reassigned: start it again"
                 ),
             ));
         }
@@ -188,15 +191,15 @@ impl MembershipServer {
         }
     }
 
-    /// Gives a node its number and its life.
-    fn register(&self, who: Introduction, ip: IpAddr, now: Nanos) -> Result<Member> {
+    /// Gives a node its number and its incarnation.
+    fn register(&self, intro: Introduction, ip: IpAddr, now: Nanos) -> Result<Member> {
         let mut book = self.book();
-        if let Some(me) = book.nonces.get(&who.nonce) {
+        if let Some(me) = book.nonces.get(&intro.nonce) {
             return Ok(*me);
         }
-        let node = match who.role {
-            Role::Memory => self.memory_number(&book, &who, now)?,
-            Role::Compute => self.compute_number(&book, &who, now)?,
+        let node = match intro.role {
+            Role::Memory => self.memory_number(&book, &intro, now)?,
+            Role::Compute => self.compute_number(&book, &intro, now)?,
         };
         let former = book.node_directory.find(node).map(|p| p.member);
         let me = Member { node, incarnation: former.map_or(1, |m| m.incarnation + 1) };
@@ -204,33 +207,34 @@ impl MembershipServer {
             // It was never ready: the pool has not opened, and no compute node has posted to it.
             self.membership.forget_memory(former);
         }
-        // Nobody asks again for a former life of it.
+        // No node asks again for a former incarnation of it.
         book.nonces.retain(|_, m| m.node != node);
         book.since.retain(|m, _| m.node != node);
         book.withdrawn.retain(|m| m.node != node);
-        book.nonces.insert(who.nonce, me);
+        book.nonces.insert(intro.nonce, me);
         book.since.insert(me, now);
-        let address = seen_from(&who.listens, ip);
-        let region_bytes = who.region_bytes;
+        let address = seen_from(&intro.listens, ip);
+        let region_bytes = intro.region_bytes;
         book.node_directory.put(Place { member: me, address, region_bytes, on_chip_bytes: 0 });
         Ok(me)
     }
 
-    fn memory_number(&self, book: &Book, who: &Introduction, now: Nanos) -> Result<NodeId> {
-        // One that has been ready has held data. The others end between their registration and that.
+    fn memory_number(&self, book: &Book, intro: &Introduction, now: Nanos) -> Result<NodeId> {
+        // One that has been ready has held data. A node that ended between its registration and
+        // that moment has held none.
         let holds = |p: &Place| {
             book.ready.contains(&p.member.node)
                 || !(book.withdrawn.contains(&p.member) || book.is_overdue(p.member, now))
         };
         let taken = |n: &u16| book.node_directory.find(NodeId::memory(*n)).is_some_and(holds);
         let all = self.pool_config.memory_nodes;
-        if let Some(n) = who.wanted.filter(|n| *n >= all) {
+        if let Some(n) = intro.wanted.filter(|n| *n >= all) {
             return Err(Error::invalid(format!(
                 "the pool has no memory node {n}: they are numbered 0 to {}",
                 all.saturating_sub(1)
             )));
         }
-        let numbers = who.wanted.map_or(0..all, |n| n..n + 1);
+        let numbers = intro.wanted.map_or(0..all, |n| n..n + 1);
         let begins = |n: &u16| !book.ready.contains(&NodeId::memory(*n));
         let n = numbers.clone().find(|n| !taken(n));
         n.map(NodeId::memory).ok_or_else(|| match { numbers }.find(begins) {
@@ -238,11 +242,11 @@ impl MembershipServer {
                 ErrorKind::Busy,
                 format!("mn{n} has registered and is not ready yet: wait for it, or for its end"),
             ),
-            None => gone(who.wanted, all),
+            None => gone(intro.wanted, all),
         })
     }
 
-    fn compute_number(&self, book: &Book, who: &Introduction, now: Nanos) -> Result<NodeId> {
+    fn compute_number(&self, book: &Book, intro: &Introduction, now: Nanos) -> Result<NodeId> {
         let (there, all) = (book.ready.len(), usize::from(self.pool_config.memory_nodes));
         if there < all {
             return Err(Error::new(
@@ -252,7 +256,7 @@ impl MembershipServer {
         }
         let is_free = |n: u16| self.is_free(book, NodeId::compute(n), now);
         let all = 0..self.pool_config.compute_nodes;
-        if let Some(n) = who.wanted {
+        if let Some(n) = intro.wanted {
             if !all.contains(&n) {
                 return Err(Error::invalid(format!(
                     "the pool has no compute node {n}: they are numbered 0 to {}",
@@ -282,7 +286,8 @@ impl MembershipServer {
         })
     }
 
-    /// Whether a number has no owner that lives or is about to join. The next one carries the death of a former one on.
+    /// Whether no member with a number is alive or about to join. The next one with this number
+    /// continues the death of a former one.
     fn is_free(&self, book: &Book, node: NodeId, now: Nanos) -> bool {
         let Some(place) = book.node_directory.find(node) else { return true };
         if book.withdrawn.contains(&place.member) {
@@ -293,13 +298,13 @@ impl MembershipServer {
     }
 }
 
-/// Why a memory node gets no number when all that it could have were in use.
+/// Why a memory node gets no number when all candidates were in use.
 fn gone(wanted: Option<u16>, all: u16) -> Error {
     match wanted {
         Some(n) => Error::new(
             ErrorKind::Exists,
             format!(
-                "mn{n} is there already, or has been: what a memory node held is lost with it; start a new pool"
+                "mn{n} has joined already: the contents of a memory node are lost with it; start a new pool"
             ),
         ),
         None => Error::new(
@@ -309,7 +314,8 @@ fn gone(wanted: Option<u16>, all: u16) -> Error {
     }
 }
 
-/// Where others reach a node that says where it listens and that is seen to come from `ip`.
+/// The address at which others reach a node, from its announced address and from `ip`, the source
+/// of its connection.
 fn seen_from(listens: &str, ip: IpAddr) -> String {
     match listens.parse::<std::net::SocketAddr>() {
         Ok(at) if at.ip().is_unspecified() => std::net::SocketAddr::new(ip, at.port()).to_string(),
@@ -358,8 +364,8 @@ mod tests {
         now: Nanos,
     ) -> Result<Member> {
         let listens = "0.0.0.0:9".to_string();
-        let who = Introduction { role, wanted, listens, region_bytes: 4096, nonce };
-        r.register(who, HERE, now)
+        let intro = Introduction { role, wanted, listens, region_bytes: 4096, nonce };
+        r.register(intro, HERE, now)
     }
 
     #[test]
@@ -382,7 +388,8 @@ mod tests {
         assert_eq!(node_directory.find(cn0.node).expect("entered").address, "127.0.0.1:9");
     }
 
-    /// A node that could not register its memory with its NIC kept its number, and the pool waited for it for ever.
+    /// Regression: a node that could not register its memory with its NIC kept its number, and the
+    /// pool waited for it for ever.
     #[test]
     fn a_node_that_could_not_start_gives_its_number_back() {
         let r = membership_server(2, 1);
@@ -392,17 +399,17 @@ mod tests {
         withdraw(mn1).expect("it has not begun");
         let again = ask(&r, Role::Memory, None, 3, 0).expect("free again");
         assert_eq!((again.node, again.incarnation), (mn1.node, 2));
-        assert!(withdraw(mn1).is_err(), "a former life");
+        assert!(withdraw(mn1).is_err(), "a former incarnation");
         r.ready(again, 0);
         assert!(withdraw(again).is_err(), "it is in use");
         let cn0 = ask(&r, Role::Compute, None, 4, 0).expect("room");
         withdraw(cn0).expect("it has not begun");
         let cn0 = ask(&r, Role::Compute, None, 5, 0).expect("free again");
         r.try_answer(Ask::Join(cn0), HERE, 1).expect("joins");
-        assert!(withdraw(cn0).is_err(), "it lives");
+        assert!(withdraw(cn0).is_err(), "it is alive");
     }
 
-    /// Its number stayed taken, and the pool waited for it for ever.
+    /// Regression: its number stayed taken, and the pool waited for it for ever.
     #[test]
     fn a_memory_node_killed_before_it_is_ready_gives_its_number_up() {
         for has_joined in [false, true] {
@@ -416,7 +423,7 @@ mod tests {
             let late = JOINS_WITHIN_NS + 1;
             let next = ask(&r, Role::Memory, None, 3, late).expect("given up");
             assert_eq!((next.node, next.incarnation), (mn1.node, 2));
-            // The former one was slow only.
+            // The former node was only slow.
             for from_former in [Ask::Join(mn1), Ask::Ready { me: mn1, on_chip_bytes: 0 }] {
                 let e = r.try_answer(from_former, HERE, late).map(|_| ()).unwrap_err();
                 assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
@@ -429,13 +436,13 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_free_again_after_a_death_or_when_nobody_joins() {
+    fn a_number_is_free_again_after_a_death_or_when_its_node_does_not_join() {
         let r = membership_server(1, 1);
         let cn0 = ask(&r, Role::Compute, None, 1, 0).expect("room");
         assert!(ask(&r, Role::Compute, None, 2, 1_000).is_err(), "it may still join");
         let again = ask(&r, Role::Compute, None, 3, JOINS_WITHIN_NS + 1).expect("given up");
         assert_eq!((again.node, again.incarnation), (cn0.node, 2));
         r.try_answer(Ask::Join(again), HERE, JOINS_WITHIN_NS + 2).expect("joins");
-        assert!(ask(&r, Role::Compute, Some(0), 4, 10 * JOINS_WITHIN_NS).is_err(), "it lives");
+        assert!(ask(&r, Role::Compute, Some(0), 4, 10 * JOINS_WITHIN_NS).is_err(), "it is alive");
     }
 }

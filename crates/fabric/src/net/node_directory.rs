@@ -1,16 +1,17 @@
-//! Who is where: the nodes of a pool, their addresses, and the sizes of their regions.
+//! The node directory: the nodes of a pool, their addresses, and the sizes of their regions.
 
 use serde::{Deserialize, Serialize};
 
 use crate::addr::{NodeId, Role};
 use crate::membership::Member;
 
-/// A node in its newest life.
+/// A node in its newest incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Who.
+    /// The member.
     pub member: Member,
-    /// Where it listens: host and port. Empty for the first memory node, which everybody has found by an address of his own.
+    /// Where it listens: host and port. Empty for the first memory node, which every process
+    /// reaches by the address that it was configured with.
     pub address: String,
     /// Bytes of its region.
     pub region_bytes: u64,
@@ -42,14 +43,14 @@ impl NodeDirectory {
         memory.map(|p| p.on_chip_bytes).min().unwrap_or(0)
     }
 
-    /// A node has found out how much on-chip memory it has.
+    /// Records how much on-chip memory a node has.
     pub(super) fn set_on_chip(&mut self, member: Member, bytes: u32) {
         for place in self.places.iter_mut().filter(|p| p.member == member) {
             place.on_chip_bytes = bytes;
         }
     }
 
-    /// Adds a node, or replaces its former life.
+    /// Adds a node, or replaces its former incarnation.
     pub(super) fn put(&mut self, place: Place) {
         match self.places.binary_search_by_key(&place.member.node, |p| p.member.node) {
             Ok(i) => self.places[i] = place,
@@ -77,6 +78,6 @@ mod tests {
         assert_eq!(node_directory.on_chip_bytes(), 512, "the least");
         let stale = Member { node: NodeId::memory(1), incarnation: 2 };
         node_directory.set_on_chip(stale, 0);
-        assert_eq!(node_directory.on_chip_bytes(), 512, "another life's");
+        assert_eq!(node_directory.on_chip_bytes(), 512, "another incarnation's");
     }
 }

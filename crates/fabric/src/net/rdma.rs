@@ -48,7 +48,7 @@ impl Rdma {
     /// Payload of a packet of the device that would be used, bytes.
     ///
     /// # Errors
-    /// `Unsupported`, naming what is missing and how it can be had.
+    /// `Unsupported`, naming the missing part and how to get it.
     pub(super) fn probe(e: &NicConfig) -> Result<u32> {
         Ok(Device::open(e)?.mtu_bytes())
     }
@@ -72,7 +72,7 @@ impl Rdma {
         self.port.on_chip_bytes()
     }
 
-    /// What it grants.
+    /// Its capabilities.
     pub(super) fn caps(&self, mtu: u32, on_chip_bytes: u32) -> Capabilities {
         Capabilities { whole_write_bytes: mtu, on_chip_bytes, ..Capabilities::NONE }
     }

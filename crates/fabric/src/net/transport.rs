@@ -1,5 +1,5 @@
-//! A client thread's way to memory: a link per host for calls, and for verbs where they are frames; then its own node's memory it
-//! reaches directly.
+//! The transport of a client thread: a link per host for calls, and for verbs where they are
+//! frames. With frames it accesses its own node's memory directly.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
-use super::Shared;
+use super::NodeShared;
 use super::direct::Direct;
 use super::link::{Ended, Link, USE_WITHIN_NS};
 use super::service::{Call, Reply};
@@ -24,10 +24,10 @@ pub(super) const CAPS: Capabilities =
 
 /// Longest wait for a socket at a time: a wake from another thread is not noticed meanwhile.
 const NAP_NS: Nanos = 200_000;
-/// A call of an own service is answered within this time, ns, or not at all.
+/// Deadline of a call to a service of the own node, ns.
 const OWN_CALL_NS: Nanos = 2_000_000_000;
 
-/// A posted list of which parts are under way.
+/// A posted list with parts in flight.
 struct Lot {
     ticket: Ticket,
     parts: u32,
@@ -50,11 +50,11 @@ impl Lot {
 type OwnCall = (Ticket, Arc<Mutex<Option<Result<Vec<u8>>>>>);
 
 pub(crate) struct NetTransport {
-    pub(super) shared: Arc<Shared>,
-    /// Queue pairs, in a pool over RDMA. They go before the links that they hang on.
+    pub(super) shared: Arc<NodeShared>,
+    /// Queue pairs, in a pool over RDMA. They are dropped before the links that they depend on.
     direct: Option<Direct>,
     pub(super) links: RefCell<BTreeMap<NodeId, Link>>,
-    /// As [`Shared::incarnations_news`] when the links were looked at last.
+    /// [`NodeShared::incarnations_news`] at the last check of the links.
     news_seen: Cell<u64>,
     lots: RefCell<Vec<Option<Lot>>>,
     own_calls: RefCell<Vec<OwnCall>>,
@@ -63,7 +63,7 @@ pub(crate) struct NetTransport {
 }
 
 impl NetTransport {
-    pub(super) fn new(shared: Arc<Shared>) -> Result<Self> {
+    pub(super) fn new(shared: Arc<NodeShared>) -> Result<Self> {
         let direct = shared.rdma.as_ref().map(|rdma| Direct::open(rdma, shared.me)).transpose()?;
         Ok(Self {
             shared,
@@ -133,10 +133,11 @@ impl NetTransport {
         Some((l.ticket, l.result()))
     }
 
-    /// Moves links on, those too on which nothing but a queue pair hangs if `all`; reports what has ended. Whether anything has.
+    /// Advances busy links, and with `all` also those that only a queue pair depends on; reports
+    /// ended parts. Returns whether there were any.
     pub(super) fn poll_links(&self, core: &Core, all: bool) -> bool {
         let mut ended = self.ended.take();
-        self.leave_the_dead(&mut ended);
+        self.abandon_dead_hosts(&mut ended);
         let moves = |link: &&mut Link| link.is_busy() || (all && link.is_tied());
         for link in self.links.borrow_mut().values_mut().filter(moves) {
             link.drive(&self.shared, &mut ended);
@@ -148,7 +149,7 @@ impl NetTransport {
             open
         });
         let made = !ended.is_empty();
-        // Nothing is borrowed meanwhile: hooks may post.
+        // No borrow is held here, because hooks may post.
         for e in ended.drain(..) {
             self.report(core, e);
         }
@@ -156,8 +157,8 @@ impl NetTransport {
         made
     }
 
-    /// Links to lives that are over end, whatever they wait for.
-    fn leave_the_dead(&self, ended: &mut Vec<Ended>) {
+    /// Ends links to dead incarnations, with everything in flight on them.
+    fn abandon_dead_hosts(&self, ended: &mut Vec<Ended>) {
         let news = self.shared.incarnations_news.load(Ordering::Acquire);
         if self.news_seen.replace(news) == news {
             return;
@@ -206,7 +207,7 @@ impl NetTransport {
             let mut lots = self.lots.borrow_mut();
             let Some(l) = lots[lot as usize].as_mut() else { return };
             match posted {
-                Ok(away) => l.parts += u32::from(away),
+                Ok(remote) => l.parts += u32::from(remote),
                 Err(e) => _ = l.failed.get_or_insert(e),
             }
         }
@@ -291,7 +292,7 @@ impl Transport for NetTransport {
 
     fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
         let longest = due.map_or(50_000_000, |due| due.saturating_sub(self.now()));
-        // Completions of queue pairs wake nobody.
+        // Completions of queue pairs wake no thread: poll instead of waiting.
         if spins < 4 || self.direct.as_ref().is_some_and(Direct::waits) {
             std::thread::yield_now();
             return Idle::Again;
@@ -328,7 +329,8 @@ impl Transport for NetTransport {
 }
 
 impl Drop for NetTransport {
-    /// What was posted is executed, as far as that can be waited for: an unlock must not be lost with its executor.
+    /// Posted verbs are executed, as far as that can be waited for: an unlock must not be lost with
+    /// its executor.
     fn drop(&mut self) {
         let (shared, links) = (&self.shared, self.links.get_mut());
         links.values_mut().for_each(Link::disown);
@@ -339,7 +341,7 @@ impl Drop for NetTransport {
         let mut ended = Vec::new();
         while shared.now() < until {
             links.values_mut().filter(|l| l.is_busy()).for_each(|l| l.drive(shared, &mut ended));
-            // Nobody hears of it.
+            // No caller is left for the outcome.
             ended.clear();
             if !links.values().any(Link::is_busy) {
                 return;

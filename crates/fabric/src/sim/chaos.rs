@@ -1,8 +1,10 @@
-//! The adversarial face: every freedom that the contract leaves to a fabric, used on purpose and drawn from the seed.
+//! The adversarial mode: it uses every freedom that the contract leaves to a fabric, drawn from the
+//! seed.
 //!
-//! Verbs take effect piece by piece, at independent times and in any order; READs are stretched and executed again; an atomic
-//! reads and writes its word at two times, and a plain WRITE may fall between; independent verbs overtake each other; completions
-//! are late; a destination holds garbage until its completion. What the contract promises is kept: words are whole, the ordered
+//! Verbs take effect piece by piece, at independent times and in any order; READs are stretched and
+//! executed again; an atomic reads and writes its word at two times, and a plain WRITE may fall
+//! between; independent verbs overtake each other; completions are late; a destination holds
+//! garbage until its completion. The guarantees of the contract hold: words are whole, the ordered
 //! pairs of a chain stay ordered, atomics on one word exclude each other.
 
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::host::{Host, down};
 use crate::transport::{Nanos, Opcode, WorkRequest};
 
-/// What an adversarial fabric does, and how much of it. Each `one_in` is a chance; 0 is never.
+/// The faults of an adversarial fabric, and their rates. Each `one_in` is a chance; 0 is never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FabricFaults {
@@ -38,7 +40,8 @@ pub struct FabricFaults {
     pub garbage: bool,
     /// Interleaving points in shared state of a compute node give way to other clients.
     pub point_one_in: u32,
-    /// A request of a remote call is lost on its way, or its reply is: it is sent again, with its number, and answered once.
+    /// The request or the reply of a remote call is lost: it is sent again, with its number, and
+    /// answered once.
     #[serde(default, skip_serializing_if = "is_never")]
     pub call_lost_one_in: u32,
     /// Memory is refused: an allocation fails as if there were none left.
@@ -114,7 +117,7 @@ struct Run {
     verb: u32,
     /// Pieces that have not taken effect.
     left: u32,
-    /// What an atomic found.
+    /// The result of an atomic.
     found: u64,
     error: Option<Error>,
     /// A WRITE of several pieces that executes wholly or not at all when its issuer dies.
@@ -160,7 +163,7 @@ pub(super) enum Step {
     },
 }
 
-/// What a step led to.
+/// The outcome of a step.
 pub(super) enum Effect {
     /// More steps follow by themselves.
     Goes,
@@ -174,11 +177,11 @@ pub(super) struct Chaos {
     pub chance: Chance,
     runs: Vec<Run>,
     free: Vec<u32>,
-    /// Words whose atomic has read and not written yet, and until when.
+    /// Words with an atomic that has read and not written yet, and until when.
     busy: BTreeMap<u64, Picos>,
     /// Steps to be scheduled, with their times.
     pub next: Vec<(Picos, Step)>,
-    /// On a platform that keeps less than the contract.
+    /// The platform keeps less than the contract.
     pub overtaken: Overtaken,
 }
 
@@ -392,7 +395,7 @@ impl Run {
         let mut never = fate == Fate::Never;
         if let Some(whole) = &mut self.whole {
             let Some(i) = whole.rest.iter().position(|piece| *piece == (from, to)) else {
-                // A fence has brought it to its end.
+                // A revocation has completed it.
                 return Ok(());
             };
             whole.rest.swap_remove(i);
@@ -408,7 +411,7 @@ impl Run {
 }
 
 impl Chaos {
-    /// Whole WRITEs of a node that have begun come to their end at once: it is about to be fenced.
+    /// Completes the whole WRITEs of a node that have begun: its access is about to be revoked.
     pub(super) fn land(&mut self, host: &Host, node: NodeId, incarnation: u32) {
         for whole in self.runs.iter_mut().filter_map(|r| r.whole.as_mut()) {
             let its = whole.issuer.0 == node && whole.issuer.1 <= incarnation;

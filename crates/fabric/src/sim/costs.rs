@@ -166,7 +166,8 @@ impl Costs {
         payload.div_ceil(self.mtu).max(1)
     }
 
-    /// What a verb puts on the wire. A WRITE's acknowledgement is counted once per group, see [`Costs::ack`].
+    /// Bytes that a verb puts on the wire. A WRITE's acknowledgement is counted once per group, see
+    /// [`Costs::ack`].
     pub(super) fn bytes(&self, wr: &WorkRequest) -> WireBytes {
         let [read, response, first, next, _, atomic, atomic_response, _] = self.header;
         let len = u64::from(wr.len);

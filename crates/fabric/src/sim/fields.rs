@@ -1,6 +1,6 @@
-//! The fields of a profile: unit, meaning, allowed range, and for each value how far to trust it.
+//! The fields of a profile: unit, meaning, allowed range, and for each value the confidence in it.
 
-/// How far a value can be trusted.
+/// Confidence in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confidence {
     /// Measured, raw data or a log seen.
@@ -9,7 +9,7 @@ pub enum Confidence {
     B,
     /// Derived, or general knowledge of the field.
     C,
-    /// A guess that makes the profile complete.
+    /// An estimate that completes the profile.
     D,
 }
 
@@ -20,11 +20,11 @@ pub struct Field {
     pub path: &'static str,
     /// Unit of the value.
     pub unit: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub doc: &'static str,
     /// Where the value of the artifact's profile comes from.
     pub source: &'static str,
-    /// How far that source is to be trusted.
+    /// Confidence in that source.
     pub confidence: Confidence,
     /// Least value allowed.
     pub low: f64,

@@ -1,38 +1,43 @@
-//! The sanitizer: says which verbs touch what they must not, and which local buffers are given away twice.
+//! The sanitizer: reports verbs that touch memory which they must not touch, and local buffers that
+//! are in flight twice.
 //!
-//! Who hands memory out says so ([`Fabric::tell`](crate::Fabric::tell)). Reported are verbs outside a region or at a wrong alignment,
-//! READs that begin in memory that was handed out with undefined contents and never written, any verb to freed memory, WRITEs to freed memory of
-//! a type-stable arena (READs and atomics there are legal: caches may be old), and a list whose buffers overlap those of another one
-//! in flight. The last cannot be written in index code: a [`Buf`](crate::Buf) belongs to the posting until the completion. So it is a
-//! check of the executor. READs of nodes that have crashed are not reported: nobody hears of them. Nor are doubtful ones
-//! ([`read_unvalidated`](crate::verb::read_unvalidated)), whose posters expect anything.
+//! Allocators report every change of a range
+//! ([`Fabric::allocation_event`](crate::Fabric::allocation_event)). The sanitizer reports verbs
+//! outside a region or at a wrong alignment, READs that begin in memory that was allocated with
+//! undefined contents and never written, any verb to freed memory, WRITEs to freed memory of a
+//! type-stable arena (READs and atomics there are legal: caches may be old), and a list whose
+//! buffers overlap those of another one in flight. The last cannot be written in index code: a
+//! [`Buf`](crate::Buf) belongs to the posting until the completion. So it is a check of the
+//! executor. READs of nodes that have crashed are not reported, because their results reach no
+//! client. Nor are unvalidated ones ([`read_unvalidated`](crate::verb::read_unvalidated)), which
+//! may find any contents.
 
 use std::collections::BTreeMap;
 
 use crate::addr::{GlobalAddr, NodeId};
 use crate::transport::{Opcode, ShadowState, WorkRequest};
 
-/// So many reports are kept.
+/// Most reports that are kept.
 const MOST: usize = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Sanitizer {
-    /// Ranges of which somebody has told: where each begins, its end, and what it is. Disjoint.
+    /// Ranges with a known shadow state, by their start: end and state. Disjoint.
     told: BTreeMap<(NodeId, u64), (u64, ShadowState)>,
-    /// Local buffers in flight: where each begins, its end, and its list.
+    /// Local buffers in flight, by their start: end and list.
     lent: BTreeMap<usize, (usize, u32)>,
     pub reports: Vec<String>,
 }
 
 impl Sanitizer {
-    fn report(&mut self, what: String) {
+    fn report(&mut self, finding: String) {
         if self.reports.len() < MOST {
-            self.reports.push(what);
+            self.reports.push(finding);
         }
     }
 
-    /// From now on a range is this.
+    /// Sets the shadow state of a range.
     pub(super) fn tell(&mut self, at: GlobalAddr, bytes: u64, now: ShadowState) {
         let (node, from, to) = (at.node(), at.offset(), at.offset() + bytes);
         self.cut(node, from);
@@ -44,7 +49,7 @@ impl Sanitizer {
         }
     }
 
-    /// No range reaches over this place any more.
+    /// Splits the range that crosses this address.
     fn cut(&mut self, node: NodeId, at: u64) {
         let Some((&(n, from), &(to, what))) = self.told.range(..(node, at)).next_back() else {
             return;
@@ -55,7 +60,7 @@ impl Sanitizer {
         }
     }
 
-    /// What there is in a range.
+    /// The shadow states in a range.
     fn under(&self, wr: &WorkRequest) -> impl Iterator<Item = ShadowState> {
         let (node, from) = (wr.at.node(), wr.at.offset());
         let to = from + u64::from(wr.len);
@@ -76,7 +81,8 @@ impl Sanitizer {
         if wr.at.is_on_chip() || wr.unvalidated {
             return;
         }
-        // Who reads a block takes the length of its class: what lies behind its contents may be anything.
+        // Only the first word counts: a READ of a block has the length of its size class, and the
+        // bytes behind the contents may be undefined.
         let read = wr.op == Opcode::Read && heard;
         let unwritten = read && self.ground_at(wr.at) == ShadowState::Undefined;
         let others = || {
@@ -94,7 +100,7 @@ impl Sanitizer {
         self.wrote(wr);
     }
 
-    /// The contents of what a verb writes are defined.
+    /// A WRITE defines its range.
     pub(super) fn wrote(&mut self, wr: &WorkRequest) {
         let writes = matches!(wr.op, Opcode::Write | Opcode::WriteWord) && !wr.at.is_on_chip();
         if writes && self.under(wr).any(|g| g == ShadowState::Undefined) {
@@ -102,12 +108,12 @@ impl Sanitizer {
         }
     }
 
-    /// A verb is refused by its target as no NIC takes it.
+    /// Reports a verb that its target refuses.
     pub(super) fn refused(&mut self, by: NodeId, wr: &WorkRequest, why: &crate::Error) {
         self.report(format!("{by}: {:?} of {} bytes: {why}", wr.op, wr.len));
     }
 
-    /// A list is posted: its buffers are lent.
+    /// A list is posted: its buffers are in flight.
     pub(super) fn lend(&mut self, list: u32, requests: &[WorkRequest]) {
         for wr in requests.iter().filter(|wr| !wr.local.is_null()) {
             let from = wr.local.addr();

@@ -1,5 +1,5 @@
-//! The event queue: a calendar of narrow slots with a heap for what lies beyond them. Events come out by time, and those of one
-//! time in the order in which they were put in, so that a run is a function of its seed.
+//! The event queue: a calendar of narrow buckets with a heap for later events. Events come out by
+//! time, and those of one time in insertion order, so that a run is a function of its seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

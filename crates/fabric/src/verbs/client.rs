@@ -1,5 +1,6 @@
-//! The client's side: one thread's way to all hosts. Connections are made by whoever carries offers and answers; this says which
-//! ones verbs wait for, and which ones broke.
+//! The client's side: one thread's connections to all hosts. The embedder carries offers and
+//! answers between client and host; this module tells it which connections verbs wait for, and
+//! which ones broke.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,7 +26,7 @@ use crate::membership::Member;
 use crate::slab::Slab;
 use crate::transport::{Nanos, Progress, Ticket, WorkRequest};
 
-/// What a client thread has done.
+/// Statistics of a client thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Calls of `ibv_post_send`.
@@ -48,7 +49,7 @@ pub struct Stats {
 
 /// One thread's connections. All of its verbs complete through one queue.
 pub struct Client {
-    state: RefCell<State>,
+    state: RefCell<ClientState>,
     /// Outcomes to be reported, kept for its memory.
     done: RefCell<Vec<(Ticket, Result<()>)>>,
     clock: std::time::Instant,
@@ -59,7 +60,7 @@ pub struct Client {
     me: Member,
 }
 
-struct State {
+struct ClientState {
     /// Fields go in this order: queue pairs before keys, keys before the words that they open.
     queues: Vec<Option<SendQueue>>,
     keys: Keys,
@@ -73,7 +74,7 @@ struct State {
     touched: Vec<u16>,
     /// Peers with staged requests: their doorbells are rung at the next poll, once for all lists posted meanwhile.
     unrung: Vec<u16>,
-    /// Peers whose connection failed while completions were taken.
+    /// Peers with a connection that failed while completions were taken.
     failing: Vec<(u16, Error)>,
     found: [Completion; POLL_BATCH],
     cq: GenericCompletionQueue,
@@ -92,7 +93,7 @@ pub(super) struct Waiting {
 /// Polls between two looks at connections that complete nothing: a look reads the clock.
 const WATCH_ONE_IN: u32 = 256;
 
-/// What became of an attempt to launch a list.
+/// The outcome of an attempt to launch a list.
 enum Launch {
     All,
     /// Up to this request; the rest waits for room.
@@ -132,7 +133,7 @@ impl Client {
         let cq =
             cq.map_err(|e| failed("no completion queue", &e, "lower the setting outstanding"))?;
         nic.add_client();
-        let state = State {
+        let state = ClientState {
             queues: Vec::new(),
             keys: Keys::new(pd.clone()),
             words: Vec::new(),
@@ -155,7 +156,7 @@ impl Client {
         Ok(Self { state, done, clock, lingers, polls, nic, me })
     }
 
-    /// What it has done.
+    /// Its statistics.
     pub fn stats(&self) -> Stats {
         let s = self.state.borrow();
         Stats { registrations: s.keys.registrations() as u64, ..s.stats }
@@ -172,14 +173,16 @@ impl Client {
         s.outstanding == 0 && s.backlog.is_empty() && s.peers.is_quiet()
     }
 
-    // ---- connections ----------------------------------------------------------------------------------------------
+    // ---- connections
+    // ------------------------------------------------------------------------------
 
     /// A node that verbs wait for: `offer`, then `connect` or `refuse`. Each is named once.
     pub fn next_wanted(&self) -> Option<NodeId> {
         self.state.borrow_mut().peers.next_wanted()
     }
 
-    /// A node whose end of a broken connection must be closed: then `closed`. Each is named once.
+    /// A node at which the end of a broken connection must be closed: then `closed`. Each is named
+    /// once.
     pub fn next_broken(&self) -> Option<NodeId> {
         self.state.borrow_mut().peers.next_broken()
     }
@@ -245,7 +248,8 @@ impl Client {
         self.report(core, done);
     }
 
-    /// Takes a connection down. What was in flight ends with `why`, once the other end is closed: see `next_broken`.
+    /// Breaks a connection. Verbs in flight end with `why`, once the other end is closed: see
+    /// `next_broken`.
     pub fn disconnect(&self, core: &Core, to: NodeId, why: &Error) {
         let mut done = self.done.take();
         {
@@ -257,8 +261,8 @@ impl Client {
         self.report(core, done);
     }
 
-    /// The other end of a broken connection is gone: nothing of this thread executes there any more. Its verbs are reported; `why`
-    /// overrules what is known here.
+    /// The other end of a broken connection is gone: nothing of this thread executes there any
+    /// more. Reports its verbs; `why` replaces the recorded error.
     pub fn closed(&self, core: &Core, to: NodeId, why: Option<&Error>) {
         let mut done = self.done.take();
         {
@@ -271,7 +275,7 @@ impl Client {
         self.report(core, done);
     }
 
-    /// Notes when broken connections are given up.
+    /// Sets the time at which broken connections are given up.
     fn linger(&self) {
         if self.lingers.get() == 0 && self.state.borrow().peers.has_broken() {
             self.lingers.set(self.now() + self.nic.config().linger_ns);
@@ -282,7 +286,8 @@ impl Client {
         self.clock.elapsed().as_nanos() as Nanos + 1
     }
 
-    // ---- verbs ----------------------------------------------------------------------------------------------------
+    // ---- verbs
+    // ------------------------------------------------------------------------------------
 
     /// As [`crate::Transport::post`]; doorbells are rung at the next poll, which an executor makes before it waits. A list that
     /// goes to a node without a connection waits for it: see `next_wanted`.
@@ -336,7 +341,8 @@ impl Client {
         if taken + ended > 0 || is_free { Progress::Made } else { Progress::Idle(None) }
     }
 
-    /// Broken connections whose other end nobody could close are given up in the end: by then no packet of them is left.
+    /// Gives up broken connections without a confirmed close of the other end: by then no packet of
+    /// them is left.
     fn give_up_lingering(&self, done: &mut Done) {
         let s = &mut *self.state.borrow_mut();
         if self.now() >= self.lingers.get() {
@@ -360,7 +366,7 @@ impl Client {
         }
     }
 
-    /// Launches what there is room for.
+    /// Launches as many lists as there is room for.
     fn resume_backlog(&self, core: &Core) {
         let mut done = self.done.take();
         loop {
@@ -385,7 +391,7 @@ impl Client {
         self.report(core, done);
     }
 
-    /// Reports outcomes: nothing is borrowed meanwhile, for hooks may post.
+    /// Reports outcomes. No borrow is held here, because hooks may post.
     fn report(&self, core: &Core, mut done: Done) {
         for (ticket, result) in done.drain(..) {
             core.complete(ticket, result);
@@ -394,7 +400,7 @@ impl Client {
     }
 }
 
-impl State {
+impl ClientState {
     /// Stages as much of a list as there is room for.
     fn launch(&mut self, nic: &Nic, slab: &Slab, from: Waiting, list: &[WorkRequest]) -> Launch {
         let room = nic.share().saturating_sub(self.outstanding);
@@ -488,7 +494,7 @@ impl State {
     /// One doorbell for each peer with staged requests.
     fn ring(&mut self) {
         while let Some(p) = self.unrung.pop() {
-            // It may have broken, and been made anew, since it was staged for.
+            // The connection may have broken, and been replaced, since requests were staged for it.
             let Some(queue) = &mut self.queues[p as usize] else { continue };
             if queue.staged() == 0 {
                 continue;
@@ -555,7 +561,8 @@ impl State {
         done.extend(self.flights.land(c.id.flight));
     }
 
-    /// Looks for connections that complete nothing: the NIC's own timeouts should have told.
+    /// Looks for connections that complete nothing, which the NIC's own timeouts should have
+    /// failed.
     fn watch(&mut self, config: &Config, now: Nanos) {
         for (p, queue) in self.queues.iter_mut().enumerate() {
             let Some(queue) = queue else { continue };
@@ -580,7 +587,8 @@ impl State {
         }
     }
 
-    /// Ends a connection at this side: nothing of it touches a buffer any more. The other end may still execute what is on its way.
+    /// Ends a connection at this side: nothing of it touches a buffer any more. The other end may
+    /// still execute packets in flight.
     fn break_up(&mut self, p: u16, why: &Error) {
         let Some(mut queue) = self.queues.get_mut(p as usize).and_then(Option::take) else {
             return;
@@ -592,7 +600,8 @@ impl State {
         self.peers.broke(p as usize);
     }
 
-    /// The other end is gone: reports what was in flight, and lets verbs that wait ask for a new connection.
+    /// The other end is gone: reports the doomed flights, and lets verbs that wait ask for a new
+    /// connection.
     fn close(&mut self, node: NodeId, why: Option<&Error>, done: &mut Done) {
         let p = self.peers.find(node);
         if self.peers[p].standing != Standing::Broken {
@@ -646,7 +655,7 @@ fn reason(node: NodeId, status: u32) -> Error {
         10 => {
             (ErrorKind::Unreachable, "its memory is not registered any more, perhaps it restarted")
         }
-        12 | 19 => (ErrorKind::Unreachable, "it does not answer: it is down, or the way to it is"),
+        12 | 19 => (ErrorKind::Unreachable, "it does not answer: it, or the network to it, is down"),
         13 => (ErrorKind::Unreachable, "it is not ready to receive"),
         _ => (ErrorKind::Unreachable, "the NIC reports a failure"),
     };

@@ -1,4 +1,4 @@
-//! Settings. What a device or port decides (depths, sizes, addresses) is probed; here is what the user may wish.
+//! Settings of the user. Properties of a device or port (depths, sizes, addresses) are probed.
 
 use crate::error::{Error, Result};
 use crate::transport::Nanos;
@@ -28,11 +28,11 @@ pub struct Config {
     pub ack_timeout_ns: Nanos,
     /// ... this often (7 at most), before the peer counts as unreachable.
     pub retries: u8,
-    /// A connection that has completed nothing for this long, with verbs on their way, is nudged with an empty WRITE: a driver that
-    /// has lost a wake-up goes on then.
+    /// A connection that has completed nothing for this long, with verbs in flight, is nudged with
+    /// an empty WRITE: a driver that has lost a wake-up goes on then.
     pub nudge_ns: Nanos,
-    /// When nobody confirms that the other end of a broken connection is gone, its verbs are given up after this time: longer
-    /// than a packet lives in the network.
+    /// Without a confirmation that the other end of a broken connection is gone, its verbs are
+    /// given up after this time: longer than the lifetime of a packet in the network.
     pub linger_ns: Nanos,
 }
 
@@ -58,7 +58,7 @@ impl Default for Config {
 
 impl Config {
     /// # Errors
-    /// `InvalidArgument`, naming the setting and what it may be.
+    /// `InvalidArgument`, naming the setting and its allowed values.
     pub fn check(&self) -> Result<()> {
         let sound = [
             (self.depth >= 2, "depth", "2 or more"),

@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::region::{Pages, Region};
 use crate::slab::Slab;
 
-/// What owns a region that others reach.
+/// The owner of a region that peers reach.
 pub trait Memory: Send + Sync {
     /// The region.
     fn region(&self) -> &Region;
@@ -210,7 +210,7 @@ unsafe impl Send for OnChip {}
 unsafe impl Sync for OnChip {}
 
 impl OnChip {
-    /// `wanted` bytes, or what there is; `None` without any. It begins zeroed.
+    /// `wanted` bytes, or as many as there are; `None` without any. The memory starts zeroed.
     pub(super) fn new(
         context: &DeviceContext,
         pd: &Arc<ProtectionDomain>,

@@ -1,4 +1,4 @@
-//! A device and its port, probed: what it is called, how it is addressed, what it can do.
+//! A device and its port, probed: name, address, limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +15,7 @@ use super::memory::on_chip_bytes;
 use super::offer::{ip, is_v4};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What carries the packets.
+/// The link layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Link {
     InfiniBand,
@@ -52,7 +52,7 @@ pub(super) struct Address {
     pub gid_index: u8,
 }
 
-/// What the device can do, lowered to what the user wishes.
+/// The limits of the device, lowered to the user's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Send queue entries of a queue pair.
@@ -174,7 +174,8 @@ impl Nic {
     /// Finds a device with an active port, and probes both.
     ///
     /// # Errors
-    /// `Unsupported`, naming what is missing and how it can be had; `InvalidArgument` for unsound settings.
+    /// `Unsupported`, naming the missing part and how to get it; `InvalidArgument` for unsound
+    /// settings.
     pub fn open(config: &Config) -> Result<Arc<Self>> {
         config.check()?;
         let names: Vec<String> = match &config.device {

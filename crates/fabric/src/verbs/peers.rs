@@ -1,4 +1,4 @@
-//! Where a client stands with each host.
+//! The state of a client's connection to each host.
 
 use std::ops::{Index, IndexMut};
 
@@ -8,10 +8,10 @@ use super::queue_pair::{QueuePair, Sizes};
 use super::send::WorkId;
 use crate::addr::{NodeId, Role};
 
-/// How far a connection has come.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// There is none, and nobody needs one.
+    /// There is none, and no verb needs one.
     Idle,
     /// Verbs wait for one.
     Wanted,
@@ -64,7 +64,7 @@ impl IndexMut<usize> for Peers {
 }
 
 impl Peers {
-    /// The number of a node; a stranger gets one.
+    /// The number of a node; a new node gets one.
     pub(super) fn find(&mut self, node: NodeId) -> usize {
         let side = match node.role() {
             Role::Memory => &mut self.memory,

@@ -14,7 +14,7 @@ use crate::addr::NodeId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
 
-/// A node's memory, open to those whose offers it accepts.
+/// A node's memory, open to the client threads with accepted offers.
 pub struct Port(Arc<Inner>);
 
 struct Inner {
@@ -46,7 +46,7 @@ impl Ends {
 pub struct Accepted {
     port: Weak<Inner>,
     number: u64,
-    /// Whose it is.
+    /// The member that it belongs to.
     pub client: Member,
 }
 
@@ -80,7 +80,8 @@ impl Drop for Accepted {
 }
 
 impl Port {
-    /// Registers the region of `me`, and on-chip memory: `on_chip_bytes` of it, or what the device has.
+    /// Registers the region of `me`, and on-chip memory: `on_chip_bytes` of it, or as much as the
+    /// device has.
     ///
     /// # Errors
     /// `Full` when the memory cannot be registered, `Unsupported` when the device refuses; both name the remedy.

@@ -1,4 +1,4 @@
-//! One end of a reliable connection: made, brought up with what both ends agreed on, torn down.
+//! One end of a reliable connection: creation, bring-up with the agreed attributes, destruction.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::nic::{Link, Mtu, Nic, failed};
 use super::offer::{Agreed, End};
 use crate::error::{Error, Result};
 
-/// What a queue pair was given: at most what was asked for.
+/// The sizes of a queue pair: at most the requested ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     /// Send queue entries.
@@ -26,7 +26,8 @@ pub(super) struct Sizes {
     pub inline_bytes: u32,
 }
 
-/// A reliable connection's end. When it is dropped, no verb of it executes any more, here or there at the other end's wish.
+/// A reliable connection's end. After its drop no verb of it executes any more: neither its own,
+/// nor verbs of the other end here.
 pub(super) struct QueuePair {
     qp: BasicQueuePair,
 }

@@ -14,7 +14,7 @@ use crate::transport::{Nanos, Opcode, WorkRequest};
 /// Completions taken at a time.
 pub(super) const POLL_BATCH: usize = 32;
 
-/// What comes back with a completion.
+/// The identifier that a completion returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorkId {
     /// Which doorbell's list it belongs to.
@@ -65,7 +65,7 @@ impl Remote {
         }
     }
 
-    /// Refuses what the other end would refuse: that would cost the connection.
+    /// Refuses verbs that the other end would refuse: such a refusal would break the connection.
     pub(super) fn check(&self, wr: &WorkRequest) -> Result<()> {
         match (wr.at.space(), self.on_chip) {
             (1, Some((bytes, _))) => check_request(wr, 1, u64::from(bytes)),
@@ -146,7 +146,7 @@ impl SendQueue {
         self.sizes.depth - 1
     }
 
-    /// How long it has completed nothing, with requests on their way.
+    /// How long it has completed nothing, with requests in flight.
     pub(super) fn quiet_for(&mut self, now: Nanos) -> Nanos {
         if self.in_flight == 0 || self.retired != self.seen.0 {
             self.seen = (self.retired, now);
@@ -259,7 +259,8 @@ impl SendQueue {
         }
     }
 
-    /// Hands what was staged to the NIC with one doorbell. On an error some of it may have been posted, and the queue pair must go.
+    /// Posts the staged requests to the NIC with one doorbell. On an error some of it may have been
+    /// posted, and the queue pair must go.
     pub(super) fn ring(&mut self) -> Result<(), i32> {
         let n = std::mem::take(&mut self.staged) as usize;
         self.in_flight += n as u32;

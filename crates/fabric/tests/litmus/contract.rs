@@ -1,4 +1,4 @@
-//! What the contract promises is kept, and a seed is a run.
+//! The guarantees of the contract hold, and a seed determines a run.
 
 use dmtree_fabric::Endpoint;
 use dmtree_fabric::verb::{cas, read, write};
@@ -41,7 +41,8 @@ fn combined(eps: Vec<Endpoint>, wrong: Wrong) -> Vec<Client> {
     clients.collect()
 }
 
-/// What the contract promises is kept: the ordered pairs of a chain, atomics that exclude each other, visibility.
+/// The guarantees of the contract hold: the ordered pairs of a chain, atomics that exclude each
+/// other, visibility.
 #[test]
 fn the_contract_is_kept() {
     holds("lock with READ, WRITE with unlock", |_, e, w| combined(e, w), WEAKEST);
