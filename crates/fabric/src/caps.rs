@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Properties that some platforms have and the contract does not promise. An index names those it needs; opening it on a
-/// fabric without them is refused.
+/// Properties that some platforms have and the contract does not promise. An index names those it
+/// needs; opening it on a fabric without them is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {

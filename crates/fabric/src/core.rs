@@ -1,5 +1,25 @@
-//! The executor's shared part: postings in flight, ready slots, timers, and the mailbox through which other threads wake
-//! slots. The same code runs in production and in simulation; only the policy and the source of completions differ.
+//! The executor's shared part: postings in flight, ready slots, timers, and the mailbox through
+//! which other threads wake slots. The same code runs in production and in simulation; only the
+//! policy and the source of completions differ.
+//!
+//! *Postings.* A list of verbs lives in a posting from staging to collection. The posting owns the
+//! buffers while the verbs are in flight. A future that is dropped in that time only marks its
+//! posting: the completion frees the buffers, because a NIC may write to them until then. A ticket
+//! carries the generation of its posting, so that a stale completion is ignored.
+//!
+//! *Detached lists.* An unlock is posted without a waiting future. Its error is kept and surfaces
+//! at the end of an operation. Its hook passes the local turn on; with a worker it runs at the
+//! completion, and without one at the post, because a blocking caller may not poll again for long.
+//! Dropping the executor drains detached lists first: an unlock must not be lost.
+//!
+//! *Quiescence.* A slot is quiet when no verb of a dropped future of it is in flight. Work that
+//! must not overlap with such verbs (releasing an object that they may still access, for example)
+//! runs when the slot is quiet.
+//!
+//! *Waking.* Wakers push into a mailbox, which is the only part that other threads touch, and
+//! unpark the executor. Timers wake slots at times of the first driver's clock. A slot has at most
+//! one deadline timer, however often it waits. In a simulator an executor without ready slots,
+//! timers and events is stalled: it reports the wait reason of every slot instead of a hang.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -12,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::near::Near;
+use crate::prefetch::PrefetchHints;
 use crate::slab::{Buf, Slab};
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
@@ -50,14 +70,14 @@ pub(crate) struct Hooked {
     pub hook: Rc<dyn DetachedHook>,
     pub arg: u64,
     /// `finished` has been called.
-    pub is_told: bool,
+    pub is_finished: bool,
 }
 
 /// A list of verbs from staging to collection.
 #[derive(Default)]
 pub(crate) struct Posting {
     generation: u32,
-    state: State,
+    state: PostingState,
     slot: u32,
     /// The awaiting future is gone; the completion frees the buffers.
     dropped: bool,
@@ -71,7 +91,7 @@ pub(crate) struct Posting {
 }
 
 #[derive(Default)]
-enum State {
+enum PostingState {
     #[default]
     Free,
     InFlight,
@@ -103,7 +123,7 @@ impl Wake for SlotWaker {
     }
 }
 
-struct Slot {
+struct SlotState {
     queued: bool,
     waiting: Option<WaitReason>,
     /// When the slot's deadline timer fires; 0 while none is set.
@@ -116,14 +136,14 @@ struct Slot {
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
 
-/// One executor's state; lives on one thread.
+/// One executor's state; it stays on one thread.
 pub struct Core {
     slab: Slab,
     postings: RefCell<Vec<Posting>>,
     free: RefCell<Vec<u32>>,
-    slots: RefCell<Vec<Slot>>,
+    slots: RefCell<Vec<SlotState>>,
     /// Prefetch hints: the addresses of each slot's client state.
-    near: RefCell<Vec<Near>>,
+    prefetch_hints: RefCell<Vec<PrefetchHints>>,
     ready: RefCell<VecDeque<u32>>,
     timers: RefCell<BinaryHeap<Reverse<(Nanos, u64, u32)>>>,
     timer_sequence: Cell<u64>,
@@ -148,7 +168,7 @@ impl Core {
             postings: RefCell::default(),
             free: RefCell::default(),
             slots: RefCell::default(),
-            near: RefCell::default(),
+            prefetch_hints: RefCell::default(),
             ready: RefCell::default(),
             timers: RefCell::default(),
             timer_sequence: Cell::new(0),
@@ -167,7 +187,8 @@ impl Core {
         })
     }
 
-    /// Seeds the generator that spreads back-off. It influences timing only; simulators seed it from their own seed.
+    /// Seeds the generator that spreads back-off. It influences timing only; simulators seed it
+    /// from their own seed.
     pub fn seed(&self, seed: u64) {
         self.rng.set(seed | 1);
     }
@@ -230,8 +251,8 @@ impl Core {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.len() as u32;
         let waker = Waker::from(Arc::new(SlotWaker { mailbox: self.mailbox.clone(), slot }));
-        self.near.borrow_mut().push(Near::default());
-        slots.push(Slot {
+        self.prefetch_hints.borrow_mut().push(PrefetchHints::default());
+        slots.push(SlotState {
             queued: false,
             waiting: None,
             armed: 0,
@@ -247,7 +268,7 @@ impl Core {
         self.wake_slot(slot, &mut self.slots.borrow_mut()[slot as usize]);
     }
 
-    fn wake_slot(&self, slot: u32, s: &mut Slot) {
+    fn wake_slot(&self, slot: u32, s: &mut SlotState) {
         if !s.queued {
             s.queued = true;
             self.ready.borrow_mut().push_back(slot);
@@ -273,7 +294,7 @@ impl Core {
 
     /// Whether a list is detached, and its slot.
     pub(crate) fn about(&self, t: Ticket) -> (bool, u32) {
-        self.with_posting(t, |p| (matches!(p.state, State::Detached), p.slot))
+        self.with_posting(t, |p| (matches!(p.state, PostingState::Detached), p.slot))
     }
 
     /// Prefetches a posting.
@@ -284,19 +305,19 @@ impl Core {
     }
 
     /// Records that the client of a slot uses some memory whenever it runs.
-    pub(crate) fn note_near(&self, slot: u32, at: usize, bytes: usize) {
-        if let Some(near) = self.near.borrow_mut().get_mut(slot as usize) {
-            near.add(at, bytes);
+    pub(crate) fn add_prefetch_hint(&self, slot: u32, at: usize, bytes: usize) {
+        if let Some(hints) = self.prefetch_hints.borrow_mut().get_mut(slot as usize) {
+            hints.add(at, bytes);
         }
     }
 
     /// Prefetches the memory that the client of a slot uses.
     pub(crate) fn prefetch_client(&self, slot: u32) {
-        if let Some(near) = self.near.borrow().get(slot as usize) {
-            near.prefetch();
+        if let Some(hints) = self.prefetch_hints.borrow().get(slot as usize) {
+            hints.prefetch();
         }
         if let Some(s) = self.slots.borrow().get(slot as usize) {
-            crate::region::prefetch(std::ptr::from_ref(s).addr(), size_of::<Slot>());
+            crate::region::prefetch(std::ptr::from_ref(s).addr(), size_of::<SlotState>());
         }
     }
 
@@ -311,8 +332,9 @@ impl Core {
         self.timers.borrow().len()
     }
 
-    /// Makes sure that a waiting slot is woken to look at its deadline: at `at`, or earlier when an older timer of the slot still
-    /// runs (it then calls this again). So a slot has one such timer at most, however often it waits.
+    /// Makes sure that a waiting slot is woken to look at its deadline: at `at`, or earlier when an
+    /// older timer of the slot still runs (it then calls this again). So a slot has one such timer
+    /// at most, however often it waits.
     pub(crate) fn arm(&self, slot: u32, at: Nanos) {
         let s = &mut self.slots.borrow_mut()[slot as usize];
         if s.armed == 0 || at < s.armed {
@@ -346,25 +368,25 @@ impl Core {
     }
 
     pub(crate) fn mark_in_flight(&self, t: Ticket) {
-        self.with_posting(t, |p| p.state = State::InFlight);
+        self.with_posting(t, |p| p.state = PostingState::InFlight);
     }
 
     pub(crate) fn mark_detached(&self, t: Ticket, hook: Option<Hooked>) {
         self.detached.set(self.detached.get() + 1);
         self.with_posting(t, |p| {
-            p.state = State::Detached;
+            p.state = PostingState::Detached;
             p.hook = hook;
         });
     }
 
     pub(crate) fn is_in_flight(&self, t: Ticket) -> bool {
-        self.with_posting(t, |p| matches!(p.state, State::InFlight | State::Lost))
+        self.with_posting(t, |p| matches!(p.state, PostingState::InFlight | PostingState::Lost))
     }
 
     /// The outcome of a posting that has completed.
     pub(crate) fn take_done(&self, t: Ticket) -> Option<Result<()>> {
         self.with_posting(t, |p| match std::mem::take(&mut p.state) {
-            State::Done(result) => Some(result),
+            PostingState::Done(result) => Some(result),
             other => {
                 p.state = other;
                 None
@@ -377,7 +399,7 @@ impl Core {
         let mut postings = self.postings.borrow_mut();
         let p = &mut postings[t.posting as usize];
         p.generation = p.generation.wrapping_add(1);
-        p.state = State::Free;
+        p.state = PostingState::Free;
         p.requests.clear();
         p.bufs.clear();
         p.words = None;
@@ -390,7 +412,7 @@ impl Core {
     pub(crate) fn abandon(&self, t: Ticket, hook: Option<Hooked>) {
         let (in_flight, slot, verbs) = self.with_posting(t, |p| {
             p.dropped = true;
-            let in_flight = matches!(p.state, State::InFlight);
+            let in_flight = matches!(p.state, PostingState::InFlight);
             p.counted = in_flight && !p.requests.is_empty();
             (in_flight, p.slot, p.counted)
         });
@@ -403,14 +425,14 @@ impl Core {
         }
         let result = self.take_done(t).unwrap_or(Ok(()));
         self.close_posting(t);
-        tell(hook, &result);
+        run_hook(hook, &result);
     }
 
     /// A list with a dropped future has ended.
     fn end_abandoned(&self, t: Ticket, result: &Result<()>) {
         let (hook, slot, counted) = self.with_posting(t, |p| (p.hook.take(), p.slot, p.counted));
         self.close_posting(t);
-        tell(hook, result);
+        run_hook(hook, result);
         if counted {
             let quiet = {
                 let s = &mut self.slots.borrow_mut()[slot as usize];
@@ -446,13 +468,14 @@ impl Core {
         let (dropped, detached, slot) = {
             let mut postings = self.postings.borrow_mut();
             let p = &mut postings[t.posting as usize];
-            let over = matches!(p.state, State::Free | State::Done(_) | State::Lost);
+            let over =
+                matches!(p.state, PostingState::Free | PostingState::Done(_) | PostingState::Lost);
             if p.generation != t.generation || over {
                 return;
             }
-            let detached = matches!(p.state, State::Detached);
+            let detached = matches!(p.state, PostingState::Detached);
             if !detached && !p.dropped {
-                p.state = State::Done(result.clone());
+                p.state = PostingState::Done(result.clone());
             }
             (p.dropped, detached, p.slot)
         };
@@ -472,15 +495,15 @@ impl Core {
         let (hook, detached, dropped) = {
             let mut postings = self.postings.borrow_mut();
             let p = &mut postings[t.posting as usize];
-            let open = matches!(p.state, State::InFlight | State::Detached);
+            let open = matches!(p.state, PostingState::InFlight | PostingState::Detached);
             if p.generation != t.generation || !open {
                 return;
             }
-            let detached = matches!(p.state, State::Detached);
+            let detached = matches!(p.state, PostingState::Detached);
             if detached {
                 self.detached.set(self.detached.get() - 1);
             }
-            p.state = State::Lost;
+            p.state = PostingState::Lost;
             (p.hook.take(), detached, p.dropped)
         };
         drop(hook);
@@ -491,12 +514,13 @@ impl Core {
         }
     }
 
-    /// A detached list has finished: its hook runs, its error is kept for the next [`Core::take_detached_error`].
+    /// A detached list has finished: its hook runs, its error is kept for the next
+    /// [`Core::take_detached_error`].
     pub(crate) fn finish_detached(&self, t: Ticket, result: Result<()>) {
         self.detached.set(self.detached.get() - 1);
         let hook = self.with_posting(t, |p| p.hook.take());
         self.close_posting(t);
-        tell(hook, &result);
+        run_hook(hook, &result);
         if let Err(e) = result {
             self.detached_error.borrow_mut().get_or_insert(e);
         }
@@ -514,7 +538,7 @@ impl Core {
     }
 
     /// Reaps detached lists, waiting for them as long as the fabric makes progress (1 s at most).
-    pub(crate) fn settle_detached(&self) {
+    pub(crate) fn drain_detached(&self) {
         let until = self.now() + 1_000_000_000;
         let mut spins = 0;
         while self.detached.get() > 0 && self.now() < until {
@@ -689,10 +713,10 @@ impl Core {
 }
 
 /// A list with a hook has ended.
-fn tell(hook: Option<Hooked>, result: &Result<()>) {
-    if let Some(Hooked { hook, arg, is_told }) = hook {
+fn run_hook(hook: Option<Hooked>, result: &Result<()>) {
+    if let Some(Hooked { hook, arg, is_finished }) = hook {
         hook.ended(arg, result);
-        if !is_told {
+        if !is_finished {
             hook.finished(arg);
         }
     }
@@ -704,7 +728,7 @@ impl Drop for Core {
         while self.poll_drivers() == Progress::Made {}
         for i in 0.. {
             let Some(driver) = self.drivers.borrow().get(i).cloned() else { break };
-            driver.settle(self);
+            driver.drain_detached(self);
         }
     }
 }

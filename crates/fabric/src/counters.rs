@@ -111,7 +111,8 @@ impl Totals {
         }
     }
 
-    /// The smallest number of round trips that at least `share` (0 to 1) of the operations did not exceed.
+    /// The smallest number of round trips that at least `share` (0 to 1) of the operations did not
+    /// exceed.
     pub fn round_trips_quantile(&self, share: f64) -> u64 {
         let need = (self.ops as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -269,7 +270,8 @@ impl Counters {
                     Role::Compute => c.cn.count(wr),
                 }
                 self.with_node(node, |n| n.count(wr));
-                // One queue pair per node: a doorbell for each node that the list did not name before.
+                // One queue pair per node: a doorbell for each node that the list did not name
+                // before.
                 if list[..i].iter().all(|earlier| earlier.at.node() != node) {
                     c.doorbells += 1;
                 }

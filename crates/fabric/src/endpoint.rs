@@ -1,4 +1,23 @@
 //! An endpoint: a client's interface to remote memory.
+//!
+//! An endpoint is one slot of an executor ([`Core`]) over one transport. It posts verbs as futures:
+//! a single verb, a chain (one node, ordered, one doorbell) or a batch (any nodes). A round trip is
+//! one await. The counters record verbs, bytes, doorbells and round trips of each operation between
+//! [`Endpoint::begin`] and [`OpScope::end`], so that the cost of an operation is exact on every
+//! fabric.
+//!
+//! *Deadlines.* The deadline of an operation starts with its first wait for another client, not
+//! with its begin: an operation that never waits does not read the clock. It bounds waits (locks,
+//! buffers, replies, back-off), and not verbs, which the transport ends.
+//!
+//! *Dropped futures.* Any future of an endpoint may be dropped at an await. The verbs in flight
+//! then complete by themselves, and the executor keeps their buffers until they have. An operation
+//! that leaves something behind at such a point cleans up with [`Endpoint::when_quiet`], which runs
+//! when none of these verbs can execute any more.
+//!
+//! *Interleaving points and injected failures.* [`Endpoint::point`] and [`Endpoint::check_memory`]
+//! do nothing in production. In a simulator the first lets other clients of the node run, and the
+//! second lets an allocation fail.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -86,18 +105,18 @@ impl Endpoint {
             step: Cell::new(Step::Other),
             attached_only: Cell::new(false),
         }));
-        ep.uses(&*ep.0);
-        ep.uses(&*ep.0.transport);
-        ep.0.transport.note_near(&ep);
+        ep.prefetch(&*ep.0);
+        ep.prefetch(&*ep.0.transport);
+        ep.0.transport.add_prefetch_hints(&ep);
         ep
     }
 
     /// A prefetch hint: this client uses a value, at this address, whenever it runs. A fabric that
     /// runs thousands of clients on one thread may prefetch it before it resumes the client. The
     /// value may be dropped at any time.
-    pub fn uses<T: ?Sized>(&self, value: &T) {
+    pub fn prefetch<T: ?Sized>(&self, value: &T) {
         let at = std::ptr::from_ref(value).cast::<u8>().addr();
-        self.0.core.note_near(self.0.slot, at, size_of_val(value));
+        self.0.core.add_prefetch_hint(self.0.slot, at, size_of_val(value));
     }
 
     /// The executor.
@@ -184,8 +203,8 @@ impl Endpoint {
         let core = &self.0.core;
         let (ticket, _) = self.stage(list, true, true);
         let now = hook.clone().filter(|_| !core.is_driven());
-        let is_told = now.is_some();
-        core.mark_detached(ticket, hook.map(|(hook, arg)| Hooked { hook, arg, is_told }));
+        let is_finished = now.is_some();
+        core.mark_detached(ticket, hook.map(|(hook, arg)| Hooked { hook, arg, is_finished }));
         let posted = core.post_on(&*self.0.transport, ticket);
         if let Some((hook, arg)) = now {
             hook.finished(arg);
@@ -344,8 +363,8 @@ impl Endpoint {
         Yield { ep: self, yielded: false }
     }
 
-    /// An interleaving point in code shared by the clients of a compute node: nothing in production, a scheduling choice in a
-    /// simulator.
+    /// An interleaving point in code shared by the clients of a compute node: nothing in
+    /// production, a scheduling choice in a simulator.
     pub async fn point(&self) {
         if self.0.transport.interleave() {
             self.yield_now().await;
@@ -404,7 +423,8 @@ impl Endpoint {
         self.0.timeout_ns.set(ns);
     }
 
-    /// When the present operation must end. The clock is read when an operation waits for the first time, not before.
+    /// When the present operation must end. The clock is read when an operation waits for the first
+    /// time, not before.
     pub fn deadline(&self) -> Nanos {
         if self.0.deadline.get() == 0 {
             self.0.deadline.set((self.now() + self.0.timeout_ns.get()).max(1));
@@ -412,7 +432,8 @@ impl Endpoint {
         self.0.deadline.get()
     }
 
-    /// The next piece of a long operation begins: its deadline starts with its first wait, as an operation's does.
+    /// The next piece of a long operation begins: its deadline starts with its first wait, as an
+    /// operation's does.
     pub fn renew_deadline(&self) {
         self.0.deadline.set(0);
     }
@@ -465,8 +486,8 @@ impl Endpoint {
     // ---- counting
     // ---------------------------------------------------------------------------------
 
-    /// Begins an operation: round trips and verbs from here to [`OpScope::end`] count for it, and its deadline starts with its
-    /// first wait.
+    /// Begins an operation: round trips and verbs from here to [`OpScope::end`] count for it, and
+    /// its deadline starts with its first wait.
     pub fn begin(&self, kind: OpKind) -> OpScope<'_> {
         self.0.counters.begin();
         self.0.step.set(Step::Other);
@@ -557,7 +578,8 @@ impl<L: List> Drop for Post<'_, L> {
     }
 }
 
-/// An awaited list with a hook, which runs when the list has ended, whether or not its future is dropped before.
+/// An awaited list with a hook, which runs when the list has ended, whether or not its future is
+/// dropped before.
 struct Attached<'e, L: List> {
     post: Post<'e, L>,
     hook: Option<(Rc<dyn DetachedHook>, u64)>,
@@ -568,7 +590,7 @@ impl<L: List> Drop for Attached<'_, L> {
         let Some((hook, arg)) = self.hook.take() else { return };
         match self.post.ticket.take() {
             Some(ticket) => {
-                let hooked = Hooked { hook, arg, is_told: false };
+                let hooked = Hooked { hook, arg, is_finished: false };
                 self.post.ep.0.core.abandon(ticket, Some(hooked));
             }
             None => {
@@ -692,7 +714,8 @@ impl Backoff<'_> {
     }
 }
 
-/// An operation in progress, for the counters. Dropped without [`OpScope::end`], it counts as failed.
+/// An operation in progress, for the counters. Dropped without [`OpScope::end`], it counts as
+/// failed.
 #[derive(Debug)]
 pub struct OpScope<'e> {
     ep: &'e Endpoint,

@@ -1,5 +1,5 @@
-//! One error type for the fabric and everything above it: a kind to branch on, a context to read, and whether the effect of
-//! a failed write is known.
+//! One error type for the fabric and everything above it: a kind to branch on, a context to read,
+//! and whether the effect of a failed write is known.
 
 use std::fmt;
 

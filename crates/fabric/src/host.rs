@@ -37,7 +37,8 @@ pub(crate) struct Host {
     fenced: AtomicBool,
     /// A [`Power`].
     power: AtomicU8,
-    /// The incarnations of other nodes that this one has connections to, where they are not the first.
+    /// The incarnations of other nodes that this one has connections to, where they are not the
+    /// first.
     peers: Mutex<BTreeMap<NodeId, u32>>,
     /// The memory nodes that are away, as the membership has told this node.
     away: Mutex<BTreeMap<NodeId, Presence>>,
@@ -46,18 +47,18 @@ pub(crate) struct Host {
     /// Highest incarnation of each node that may not reach this one any more.
     revoked: Mutex<BTreeMap<NodeId, u32>>,
     /// This node's own connections, to wait for verbs in execution.
-    links: Mutex<Vec<Weak<Link>>>,
+    execution_marks: Mutex<Vec<Weak<ExecutionMark>>>,
 }
 
 /// A client thread's mark: odd while it executes verbs.
 #[derive(Default)]
-pub(crate) struct Link {
+pub(crate) struct ExecutionMark {
     busy: AtomicU64,
 }
 
-impl Link {
-    /// Marks the beginning of an execution. The exchange is a full barrier: a revocation that this thread does not see
-    /// afterwards will see the mark.
+impl ExecutionMark {
+    /// Marks the beginning of an execution. The exchange is a full barrier: a revocation that this
+    /// thread does not see afterwards will see the mark.
     pub(crate) fn enter(&self) {
         self.busy.swap(self.busy.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }
@@ -94,7 +95,7 @@ impl Host {
             away: Mutex::default(),
             revocations: AtomicU32::new(0),
             revoked: Mutex::default(),
-            links: Mutex::default(),
+            execution_marks: Mutex::default(),
         }
     }
 
@@ -121,7 +122,8 @@ impl Host {
         self.peers.lock().expect("no panic under this lock").insert(node, incarnation);
     }
 
-    /// Its clients post nothing to a memory node that is away. Connections look again when the other host's `revocations` change.
+    /// Its clients post nothing to a memory node that is away. Connections look again when the
+    /// other host's `revocations` change.
     pub(crate) fn set_presence(&self, of: &Self, presence: Presence) {
         let mut away = self.away.lock().expect("no panic under this lock");
         match presence.is_away() {
@@ -177,8 +179,8 @@ impl Host {
         if wr.op == Opcode::WriteWord {
             return wr.a.to_le_bytes().to_vec();
         }
-        // SAFETY: a WRITE's `local` is a buffer of at least `len` bytes, which the posting keeps alive and unchanged until the
-        // completion.
+        // SAFETY: a WRITE's `local` is a buffer of at least `len` bytes, which the posting keeps
+        // alive and unchanged until the completion.
         unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) }.to_vec()
     }
 
@@ -193,8 +195,8 @@ impl Host {
     pub(crate) fn deliver(wr: &WorkRequest, found: &[u8]) {
         let len = if wr.op == Opcode::Read { wr.len as usize } else { 8 };
         assert_eq!(found.len(), len, "the transport splits results by verb");
-        // SAFETY: `local` is a buffer of at least `len` bytes (an atomic's is a word) owned by the posting until its completion,
-        // which the transport reports after this.
+        // SAFETY: `local` is a buffer of at least `len` bytes (an atomic's is a word) owned by the
+        // posting until its completion, which the transport reports after this.
         let out = unsafe { std::slice::from_raw_parts_mut(wr.local, len) };
         out.copy_from_slice(found);
     }
@@ -204,12 +206,12 @@ impl Host {
         !self.fenced.swap(true, Ordering::SeqCst)
     }
 
-    pub(crate) fn add_link(&self) -> Arc<Link> {
-        let link = Arc::new(Link::default());
-        let mut links = self.links.lock().expect("no panic under this lock");
-        links.retain(|l| l.strong_count() > 0);
-        links.push(Arc::downgrade(&link));
-        link
+    pub(crate) fn add_execution_mark(&self) -> Arc<ExecutionMark> {
+        let mark = Arc::new(ExecutionMark::default());
+        let mut execution_marks = self.execution_marks.lock().expect("no panic under this lock");
+        execution_marks.retain(|l| l.strong_count() > 0);
+        execution_marks.push(Arc::downgrade(&mark));
+        mark
     }
 
     pub(crate) fn revoke(&self, node: NodeId, incarnation: u32) {
@@ -234,9 +236,10 @@ impl Host {
 
     /// Waits until no verb of this node's clients that began before is being executed.
     pub(crate) fn quiesce(&self) {
-        let links: Vec<_> = self.links.lock().expect("no panic under this lock").clone();
-        for link in links.iter().filter_map(Weak::upgrade) {
-            link.quiesce();
+        let execution_marks: Vec<_> =
+            self.execution_marks.lock().expect("no panic under this lock").clone();
+        for mark in execution_marks.iter().filter_map(Weak::upgrade) {
+            mark.quiesce();
         }
     }
 
@@ -263,14 +266,16 @@ impl Host {
         put_word(wr, found);
     }
 
-    /// Fills the destination of a READ or an atomic with garbage: its contents are undefined until the completion.
+    /// Fills the destination of a READ or an atomic with garbage: its contents are undefined until
+    /// the completion.
     pub(crate) fn scribble(wr: &WorkRequest) {
         let len = match wr.op {
             Opcode::Read => wr.len as usize,
             Opcode::Cas | Opcode::Faa => 8,
             Opcode::Write | Opcode::WriteWord => return,
         };
-        // SAFETY: `local` is a buffer of at least `len` bytes (an atomic's is a word) owned by the posting that is being executed.
+        // SAFETY: `local` is a buffer of at least `len` bytes (an atomic's is a word) owned by the
+        // posting that is being executed.
         let out = unsafe { std::slice::from_raw_parts_mut(wr.local, len) };
         out.fill(0xdb);
     }
@@ -288,7 +293,8 @@ impl Host {
                 region.read(at, out);
             }
             Opcode::Write => {
-                // SAFETY: as above; the posting keeps the source alive and unchanged until the completion.
+                // SAFETY: as above; the posting keeps the source alive and unchanged until the
+                // completion.
                 let src = unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) };
                 region.write(at, src);
             }
@@ -316,7 +322,8 @@ pub(crate) fn check_request(wr: &WorkRequest, space: u8, bytes: u64) -> Result<(
 }
 
 fn put_word(wr: &WorkRequest, word: u64) {
-    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting that is being executed.
+    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting that is being
+    // executed.
     unsafe { wr.local.cast::<u64>().write(word.to_le()) };
 }
 

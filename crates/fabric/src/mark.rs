@@ -1,7 +1,8 @@
 //! Coverage marks: rare branches of index code count how often they are taken, so that a check can
 //! report the ones it has never reached.
 //!
-//! They are off until [`set_on`], and then one load each. Nothing reads the counts during a run, so they cannot influence one.
+//! They are off until [`set_on`], and then one load each. Nothing reads the counts during a run, so
+//! they cannot influence one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

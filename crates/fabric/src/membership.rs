@@ -17,11 +17,12 @@
 //! acknowledge in time is declared dead itself.
 //!
 //! Memory nodes hold leases, too, where an agent of each renews them (`agent.rs`), and revoke the
-//! access of dead nodes themselves. A memory node whose lease has ended is *missing*: no living
+//! access of dead nodes themselves. A memory node with an ended lease is *missing*: no living
 //! compute node posts to it, and no death waits for it. It is present again when it has revoked the
 //! access of every member that died meanwhile.
 //!
-//! The rules are a value without a lock or a clock (`rules.rs`). The simulator, the membership server and the tests share them.
+//! The rules are a value without a lock or a clock (`rules.rs`). The simulator, the membership
+//! server and the tests share them.
 
 mod agent;
 mod in_process;
@@ -183,7 +184,7 @@ pub struct State {
     /// The compute nodes that have joined, in the order of nodes and incarnations. An incarnation
     /// that is gone is forgotten once a later one of its node has joined.
     pub members: Vec<MemberState>,
-    /// The memory nodes that have joined, in the order of nodes. Empty in pools whose memory nodes
+    /// The memory nodes that have joined, in the order of nodes. Empty in pools where memory nodes
     /// hold no leases.
     pub memory: Vec<MemoryState>,
     /// The planned move under way, if any.
@@ -215,7 +216,7 @@ impl State {
         self.members.iter().rev().map(|m| m.member).find(|m| m.node == node)
     }
 
-    /// The incarnation of a node whose number ends in these 16 bits, as a lock word stores it. A
+    /// The incarnation of a node by the low 16 bits of its number, as a lock word stores them. A
     /// number further than half of the 16-bit range from the latest incarnation belongs to one that
     /// is not known yet.
     pub fn incarnation_of(&self, node: NodeId, incarnation: u16) -> Option<Member> {
@@ -240,7 +241,7 @@ impl State {
         self.memory.iter().filter(|m| m.presence.is_away())
     }
 
-    /// The latest incarnation of every compute node whose access a memory node has to revoke.
+    /// The latest dead incarnation of every compute node: memory nodes have to revoke its access.
     pub fn dead(&self) -> Vec<Member> {
         let mut out: Vec<Member> = Vec::new();
         for m in &self.members {

@@ -4,7 +4,8 @@ use std::ops::Deref;
 
 use crate::slab::Buf;
 
-/// Bytes as sampled: torn, stale or garbage until proved otherwise. Access only through [`Sampled::check`].
+/// Bytes as sampled: torn, stale or garbage until proved otherwise. Access only through
+/// [`Sampled::check`].
 #[derive(Debug)]
 pub struct Sampled(Buf);
 
@@ -31,7 +32,8 @@ impl Sampled {
         validator(&self.0)
     }
 
-    /// One whole word: words are never torn, so there is nothing to validate but the caller's own meaning of it.
+    /// One whole word: words are never torn, so there is nothing to validate but the caller's own
+    /// meaning of it.
     pub fn word(&self, index: usize) -> u64 {
         u64::from_le_bytes(self.0[index * 8..index * 8 + 8].try_into().expect("8 bytes"))
     }

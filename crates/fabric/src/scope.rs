@@ -116,8 +116,8 @@ impl OpOutcome {
     }
 }
 
-/// Steps of an operation on the compute node. In a simulator each costs CPU time, a constant of the profile; a step that code
-/// forgets to charge is free there and looks fast.
+/// Steps of an operation on the compute node. In a simulator each costs CPU time, a constant of the
+/// profile; a step that code forgets to charge is free there and looks fast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Stage {
@@ -133,7 +133,8 @@ pub enum Stage {
     NodeImage,
     /// Local queues: delegation, combining, turn for a lock.
     LocalQueue,
-    /// Waiting for a word that other threads of the node poll, too; charged per thread: its line goes from one to the next.
+    /// Waiting for a word that other threads of the node poll, too; charged per thread: its line
+    /// goes from one to the next.
     PolledLine,
     /// Inserting into or evicting from the cache.
     CacheFill,

@@ -51,7 +51,8 @@ pub struct WorkRequest {
     pub op: Opcode,
     /// Waits for all earlier verbs of the chain to complete first.
     pub fenced: bool,
-    /// The next request of the list belongs to the same chain: same queue pair, ordered as the contract says.
+    /// The next request of the list belongs to the same chain: same queue pair, ordered as the
+    /// contract says.
     pub chained: bool,
     /// An unvalidated READ: the memory may have been freed or reused, and the poster expects that.
     pub unvalidated: bool,
@@ -103,8 +104,8 @@ pub enum Idle {
 
 /// One client thread's access to memory.
 pub trait Transport {
-    /// Posts a list of verbs with one doorbell per queue pair. `Ready` means that all effects and results are in place;
-    /// `Pending` that [`Core::complete`] follows, once per list.
+    /// Posts a list of verbs with one doorbell per queue pair. `Ready` means that all effects and
+    /// results are in place; `Pending` that [`Core::complete`] follows, once per list.
     fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>>;
     /// Calls a service; the reply goes to [`Core::complete_rpc`], or is returned when `Ready`.
     fn rpc(
@@ -118,16 +119,19 @@ pub trait Transport {
     /// Delivers completions that are there.
     fn poll(&self, core: &Core) -> Progress;
     /// The executor is dropped: finishes the detached lists, within a second.
-    fn settle(&self, _core: &Core) {}
-    /// Nothing is ready: waits for something, until `due` at the latest. `spins` counts calls without progress.
+    fn drain_detached(&self, _core: &Core) {}
+    /// Nothing is ready: waits for something, until `due` at the latest. `spins` counts calls
+    /// without progress.
     fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle;
     /// The fabric's clock, as this client thread sees it.
     fn now(&self) -> Nanos;
-    /// The fabric's clock for timers. In virtual time a thread may be ahead of it by the work it has been charged for.
+    /// The fabric's clock for timers. In virtual time a thread may be ahead of it by the work it
+    /// has been charged for.
     fn clock(&self) -> Nanos {
         self.now()
     }
-    /// Transports with the same number, unless it is 0, share one source of completions: polling one of them is enough.
+    /// Transports with the same number, unless it is 0, share one source of completions: polling
+    /// one of them is enough.
     fn driver(&self) -> u64 {
         0
     }
@@ -152,7 +156,7 @@ pub trait Transport {
     }
     /// Adds the transport's own prefetch hints to an endpoint over it, with
     /// [`crate::Endpoint::prefetch`].
-    fn note_near(&self, _ep: &crate::Endpoint) {}
+    fn add_prefetch_hints(&self, _ep: &crate::Endpoint) {}
     /// Reads a word of this node's own region without a verb: a hint only.
     fn peek(&self, offset: u64) -> Option<u64>;
 }
@@ -183,7 +187,8 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// `NotFound` for an unknown node.
     fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()>;
-    /// Returns when no verb of `node` in `incarnation` (or an earlier one) can execute at `host` any more.
+    /// Returns when no verb of `node` in `incarnation` (or an earlier one) can execute at `host`
+    /// any more.
     ///
     /// # Errors
     /// `NotFound` for unknown nodes.
@@ -207,7 +212,7 @@ pub trait Fabric: Send + Sync {
     /// range's new state. Fabrics that check accesses record it, unless the memory's node has
     /// revoked the access of `by`: memory that a node held when it lost its membership belongs to
     /// others by now.
-    fn tell(&self, _by: Member, _at: GlobalAddr, _bytes: u64, _now: ShadowState) {}
+    fn allocation_event(&self, _by: Member, _at: GlobalAddr, _bytes: u64, _now: ShadowState) {}
     /// Membership events from number `since` on.
     fn events(&self, since: u64) -> Vec<MemberEvent>;
 }

@@ -1,4 +1,5 @@
-//! Waits between the clients of one compute node: a fair turn ([`FifoMutex`]) and a place to wait for news ([`WaitQueue`]).
+//! Waits between the clients of one compute node: a fair turn ([`FifoMutex`]) and a place to wait
+//! for news ([`WaitQueue`]).
 //!
 //! They wake clients of this compute node only; a client that waits for a remote holder backs off
 //! instead. A mutex is held for a few instructions and never over an await. Every wait has a
@@ -71,7 +72,8 @@ impl Waiter {
     }
 }
 
-/// A fair lock between clients of one compute node: first come, first served; the turn is handed over, never raced for.
+/// A fair lock between clients of one compute node: first come, first served; the turn is handed
+/// over, never raced for.
 #[derive(Debug, Default)]
 pub struct FifoMutex {
     inner: Mutex<TurnState>,
@@ -114,14 +116,15 @@ impl Drop for Queueing<'_> {
 
 /// A place in the queue of a [`FifoMutex`]. Dropped after the grant, it passes the turn on.
 #[derive(Debug)]
-pub struct Place<'t> {
+pub struct QueuePlace<'t> {
     fifo_mutex: &'t FifoMutex,
     waiter: Arc<Waiter>,
     done: bool,
 }
 
-impl Place<'_> {
-    /// Ready once the turn has come; from then the caller holds it and must [`FifoMutex::release`] it.
+impl QueuePlace<'_> {
+    /// Ready once the turn has come; from then the caller holds it and must [`FifoMutex::release`]
+    /// it.
     pub fn poll(&mut self, waker: &Waker) -> Poll<()> {
         let polled = self.waiter.poll(waker);
         self.done |= polled.is_ready();
@@ -129,7 +132,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         if !self.done && self.waiter.leave() {
             self.fifo_mutex.release();
@@ -150,14 +153,14 @@ impl FifoMutex {
     }
 
     /// Takes the turn or queues for it.
-    pub fn enter(&self) -> Option<Place<'_>> {
+    pub fn enter(&self) -> Option<QueuePlace<'_>> {
         let mut inner = self.inner.lock().expect("no panic under this lock");
         if !std::mem::replace(&mut inner.held, true) {
             return None;
         }
         let waiter = Waiter::new();
         inner.queue.push_back(waiter.clone());
-        Some(Place { fifo_mutex: self, waiter, done: false })
+        Some(QueuePlace { fifo_mutex: self, waiter, done: false })
     }
 
     /// Passes the turn to the oldest client that still waits; whether there was one.
@@ -217,14 +220,15 @@ impl FifoMutex {
     }
 }
 
-/// A place to wait for news. Listening begins before the condition is tested, so that no news is missed.
+/// A place to wait for news. Listening begins before the condition is tested, so that no news is
+/// missed.
 #[derive(Debug, Default)]
 pub struct WaitQueue {
     queue: Mutex<VecDeque<Arc<Waiter>>>,
 }
 
-/// A place in a [`WaitQueue`]. Dropped after it was woken by [`WaitQueue::wake_one`] but before it noticed, it passes the wake
-/// on.
+/// A place in a [`WaitQueue`]. Dropped after it was woken by [`WaitQueue::wake_one`] but before it
+/// noticed, it passes the wake on.
 #[derive(Debug)]
 pub struct Listener<'q> {
     queue: &'q WaitQueue,

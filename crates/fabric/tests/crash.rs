@@ -144,7 +144,8 @@ fn cut(seed: u64, point: CrashPoint, grants: Capabilities) -> Vec<u64> {
     out
 }
 
-/// Before: nothing of the verb. After: all of it, and nothing behind it. Inside: any part, with everything before it.
+/// Before: nothing of the verb. After: all of it, and nothing behind it. Inside: any part, with
+/// everything before it.
 #[test]
 fn a_node_crashes_at_a_verb() {
     let n = WORDS as usize;
@@ -163,7 +164,10 @@ fn a_node_crashes_at_a_verb() {
     let mut parts = BTreeSet::new();
     for seed in 0..60 {
         let got = cut(seed, CrashPoint { verb: 2, place: Place::Inside }, Capabilities::NONE);
-        assert!(got[..n].iter().all(|w| *w == 1), "verbs that the chain orders before it have landed");
+        assert!(
+            got[..n].iter().all(|w| *w == 1),
+            "verbs that the chain orders before it have landed"
+        );
         let landed: u64 = got[n..2 * n].iter().sum();
         assert!(landed == WORDS || got[2 * n] == 0, "an atomic overtook half a WRITE");
         parts.insert(landed);
@@ -241,7 +245,7 @@ fn in_flight(seed: u64, fence_after: Option<u64>, grants: Capabilities) -> (Vec<
 }
 
 #[test]
-fn verbs_in_flight_are_at_the_mercy_of_the_seed() {
+fn the_seed_decides_the_fate_of_verbs_in_flight() {
     let (mut none, mut whole, mut part, mut late) = (0, 0, 0, 0);
     for seed in 0..80 {
         let (words, latest) = in_flight(seed, None, Capabilities::NONE);

@@ -188,7 +188,8 @@ fn on_word(f: &LocalFabric, at: GlobalAddr) -> u64 {
     on(&ep, ep.read(at, 8)).expect("read").word(0)
 }
 
-/// A dropped future leaves its buffers to the verbs until they have completed; they go back to the slab then.
+/// A dropped future leaves its buffers to the verbs until they have completed; they go back to the
+/// slab then.
 #[test]
 fn a_dropped_future_keeps_its_buffers_until_completion() {
     let f = fabric(Knobs { suspend_one_in: 1, seed: 3 });
@@ -313,7 +314,8 @@ fn deadlines_name_the_wait_reason() {
     assert!(e.to_string().contains("a lock that never comes free"), "{e}");
 }
 
-/// However often a client waits, it leaves one deadline timer behind at most, and its deadline still ends a wait.
+/// However often a client waits, it leaves one deadline timer behind at most, and its deadline
+/// still ends a wait.
 #[test]
 fn waits_leave_no_timers_behind_and_end_at_the_deadline() {
     let f = fabric(Knobs::default());

@@ -1,4 +1,5 @@
-//! Every interleaving of the wait kernels, explored by loom: `RUSTFLAGS="--cfg loom" cargo test --release --test loom_wait`.
+//! Every interleaving of the wait kernels, explored by loom: `RUSTFLAGS="--cfg loom" cargo test
+//! --release --test loom_wait`.
 #![cfg(loom)]
 
 use dmtree_fabric::wait::{FifoMutex, WaitQueue};

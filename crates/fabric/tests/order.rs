@@ -59,7 +59,8 @@ fn all(switches: u32, atomically: bool) -> Vec<u64> {
     sums
 }
 
-/// Two clients of two verbs each have 6 orders, of which 2 are right; with one switch at most there are fewer.
+/// Two clients of two verbs each have 6 orders, of which 2 are right; with one switch at most there
+/// are fewer.
 #[test]
 fn every_order_is_tried_once() {
     let sums = all(u32::MAX, false);

@@ -46,7 +46,7 @@ fn outside_and_unaligned() {
 #[test]
 fn reads_of_unwritten_memory() {
     let found = reports(|f, ep| async move {
-        f.tell(ME, at(1024), 128, ShadowState::Undefined);
+        f.allocation_event(ME, at(1024), 128, ShadowState::Undefined);
         ep.write_word(at(1024), 7).await.expect("written");
         ep.read(at(1024), 128).await.expect("defined, as far as it is anything");
         ep.read(at(1152), 8).await.expect("no event covers it");
@@ -59,14 +59,14 @@ fn reads_of_unwritten_memory() {
 #[test]
 fn freed_memory() {
     let found = reports(|f, ep| async move {
-        f.tell(ME, at(1024), 64, ShadowState::Freed);
-        f.tell(ME, at(2048), 64, ShadowState::FreedTyped);
+        f.allocation_event(ME, at(1024), 64, ShadowState::Freed);
+        f.allocation_event(ME, at(2048), 64, ShadowState::FreedTyped);
         ep.read(at(2048), 64).await.expect("legal");
         ep.cas(at(2048), 0, 0).await.expect("legal");
         ep.read_unvalidated(at(1024), 8).await.expect("an unvalidated READ may find anything");
         ep.read(at(1024), 8).await.expect("reported");
         ep.write_word(at(2048), 1).await.expect("reported");
-        f.tell(ME, at(1024), 64, ShadowState::Plain);
+        f.allocation_event(ME, at(1024), 64, ShadowState::Plain);
         ep.read(at(1024), 64).await.expect("reallocated");
     });
     assert_eq!(found.len(), 2, "{found:?}");
@@ -79,9 +79,9 @@ fn freed_memory() {
 fn events_of_revoked_nodes_are_ignored() {
     let found = reports(|f, ep| async move {
         let other = Member { node: NodeId::compute(1), incarnation: 1 };
-        f.tell(other, at(2048), 64, ShadowState::Freed);
+        f.allocation_event(other, at(2048), 64, ShadowState::Freed);
         f.fence(NodeId::memory(0), other.node, 1).expect("a host");
-        f.tell(other, at(1024), 64, ShadowState::Freed);
+        f.allocation_event(other, at(1024), 64, ShadowState::Freed);
         ep.read(at(1024), 8).await.expect("not theirs to say");
         ep.read(at(2048), 8).await.expect("reported: said before");
     });
@@ -91,6 +91,6 @@ fn events_of_revoked_nodes_are_ignored() {
 #[test]
 fn nothing_is_watched_unless_asked() {
     let f = SimFabric::adversarial(FabricFaults::NONE, Capabilities::NONE, 1).expect("a fabric");
-    f.tell(ME, at(1024), 64, ShadowState::Freed);
+    f.allocation_event(ME, at(1024), 64, ShadowState::Freed);
     assert!(f.reports().is_empty());
 }

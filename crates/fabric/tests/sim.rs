@@ -51,7 +51,8 @@ enum V {
     CnCas,
 }
 
-/// Runs a formula (rounds of verbs, each round awaited) in a closed loop; million operations per second.
+/// Runs a formula (rounds of verbs, each round awaited) in a closed loop; million operations per
+/// second.
 fn mops(rounds: &'static [&'static [V]], threads: u32, coroutines: u32, us: u64) -> f64 {
     let f = fabric(&artifact(), 1, 1);
     let mut worker: Option<(Rc<Core>, Worker<'_>)> = None;
@@ -111,7 +112,8 @@ fn mops(rounds: &'static [&'static [V]], threads: u32, coroutines: u32, us: u64)
     done.get() as f64 / us as f64
 }
 
-/// The limits of one 100 Gb/s memory-side NIC in plain arithmetic: 12.3 bytes per ns of wire, 19.8, 11.0 and 14.4 ns of pipeline.
+/// The limits of one 100 Gb/s memory-side NIC in plain arithmetic: 12.3 bytes per ns of wire, 19.8,
+/// 11.0 and 14.4 ns of pipeline.
 #[test]
 fn the_slowest_server_bounds_throughput() {
     let near = |name: &str, got: f64, due: f64| {

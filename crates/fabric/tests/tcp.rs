@@ -1,5 +1,6 @@
-//! The contract over TCP: several nodes, each as a process would have it, with a connection per client thread and host. With
-//! `DMTREE_TEST_FABRIC=verbs` the verbs go over this machine's RDMA device.
+//! The contract over TCP: several nodes, each as a process would have it, with a connection per
+//! client thread and host. With `DMTREE_TEST_FABRIC=verbs` the verbs go over this machine's RDMA
+//! device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
 use std::io::{Read, Write};
@@ -286,7 +287,10 @@ fn an_early_joiner_waits_and_reports_the_reason() {
     let e = join_as(mn0.listens(), Role::Compute, None).expect_err("a memory node is missing");
     assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("1 of 2"), "{e}");
     let e = join_as("127.0.0.1:1", Role::Compute, None).expect_err("no server");
-    assert!(e.kind() == ErrorKind::Unreachable && e.to_string().contains("no process listens"), "{e}");
+    assert!(
+        e.kind() == ErrorKind::Unreachable && e.to_string().contains("no process listens"),
+        "{e}"
+    );
     let e = join_as("nowhere", Role::Compute, None).expect_err("no address");
     assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
 }
@@ -307,7 +311,8 @@ fn foreign_server(bytes: Vec<u8>) -> String {
 
 #[test]
 fn other_programs_and_versions_are_distinguished() {
-    let e = join_as(&foreign_server(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Role::Compute, None);
+    let e =
+        join_as(&foreign_server(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Role::Compute, None);
     let e = e.expect_err("a web server");
     assert!(
         e.kind() == ErrorKind::Incompatible && e.to_string().contains("no node of dmtree"),
@@ -359,7 +364,8 @@ fn clients_of_several_nodes_share_an_executor_and_its_clock() {
     assert_eq!(slept.expect("works"), 0);
 }
 
-/// A pool with a key answers nothing to a process without it, or with another, and goes on; so does the process that asked.
+/// A pool with a key answers nothing to a process without it, or with another, and goes on; so does
+/// the process that asked.
 #[test]
 fn only_processes_with_the_key_of_the_pool_belong_to_it() {
     let (data_path, lease_parameters) = (data_path(), b"lease_parameters".to_vec());
@@ -376,12 +382,12 @@ fn only_processes_with_the_key_of_the_pool_belong_to_it() {
     assert_eq!(on(ep, both).expect("links prove it, too"), (0, 0));
     on(ep, async { cn0.membership().join(cn0.me(), 0).await }).expect("so do questions");
     cn0.fence(MN, cn1.me().node, 0).expect("and those to other hosts");
-    for (wrong, words) in [(keyed("b"), "another key"), (NicConfig::default(), "asks for a key")]
-    {
+    for (wrong, words) in [(keyed("b"), "another key"), (NicConfig::default(), "asks for a key")] {
         let e = join(&wrong).expect_err("no key of the pool");
         assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
         assert!(e.to_string().contains(words), "{e}");
-        let e = NetFabric::pool_config(mn0.listens(), &wrong, SOON).expect_err("no key of the pool");
+        let e =
+            NetFabric::pool_config(mn0.listens(), &wrong, SOON).expect_err("no key of the pool");
         assert!(e.to_string().contains(words), "{e}");
     }
     let open = found(1);

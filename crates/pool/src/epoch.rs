@@ -124,8 +124,8 @@ impl EpochHandle {
 
     /// A client's endpoint may bring the announcement near before the client goes on.
     pub fn used_by(&self, ep: &Endpoint) {
-        ep.uses(self);
-        ep.uses(&*self.slot);
+        ep.prefetch(self);
+        ep.prefetch(&*self.slot);
     }
 
     /// The operation has ended: it holds no address any more.

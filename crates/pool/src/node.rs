@@ -383,7 +383,7 @@ impl PoolNode {
 
     /// What a range of memory is from now on, to fabrics that check accesses.
     pub(crate) fn tell(&self, at: GlobalAddr, bytes: u64, now: ShadowState) {
-        self.fabric.tell(self.view.me, at, bytes, now);
+        self.fabric.allocation_event(self.view.me, at, bytes, now);
     }
 
     // ---- obtaining ----------------------------------------------------------------------------------------------------

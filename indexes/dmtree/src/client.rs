@@ -171,7 +171,7 @@ impl DmTree {
         let epoch = Rc::new(node.pool.register());
         let leaf_hook = UnlockHook::of(&node, &node.leaf_turns);
         epoch.used_by(&ep);
-        ep.uses(&*leaf_hook);
+        ep.prefetch(&*leaf_hook);
         Self {
             epoch: RefCell::new(epoch),
             leaf_hook,

@@ -1,7 +1,7 @@
 //! The in-process fabric: every node's region in this process's memory, real threads on top.
 //!
-//! Verbs execute at once, on the posting thread, with the tearing that two threads copying words really have. It holds no lock
-//! and allocates nothing per verb. Nothing survives the process.
+//! Verbs execute at once, on the posting thread, with the tearing that two threads copying words
+//! really have. It holds no lock and allocates nothing per verb. Nothing survives the process.
 
 mod transport;
 
@@ -22,8 +22,9 @@ pub(crate) use transport::LocalTransport;
 /// Test knobs of the in-process fabric.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Knobs {
-    /// Suspends one in this many posted lists (0: none), so that the clients of one thread interleave. Of those, some execute
-    /// before the suspension, some after it, and of some the last READ or WRITE is torn: one piece before, one after.
+    /// Suspends one in this many posted lists (0: none), so that the clients of one thread
+    /// interleave. Of those, some execute before the suspension, some after it, and of some the
+    /// last READ or WRITE is torn: one piece before, one after.
     pub suspend_one_in: u32,
     /// Seed of those draws.
     pub seed: u64,
@@ -98,7 +99,8 @@ impl LocalFabric {
         }))
     }
 
-    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new incarnation and a new region.
+    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new
+    /// incarnation and a new region.
     ///
     /// # Errors
     /// `Exists` when the node is a member already; `Full` when there is no such memory.

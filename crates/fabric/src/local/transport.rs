@@ -13,11 +13,12 @@ use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::{Host, Link};
+use crate::host::{ExecutionMark, Host};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId, WithoutCalls};
 use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
 
-/// Verbs execute on the posting thread: a WRITE is whole unless the process dies, and then everything is gone.
+/// Verbs execute on the posting thread: a WRITE is whole unless the process dies, and then
+/// everything is gone.
 pub(super) const CAPS: Capabilities =
     Capabilities { whole_write_bytes: u32::MAX, cas_fail_is_readonly: true, ..Capabilities::NONE };
 
@@ -31,7 +32,7 @@ struct Connection {
 pub(crate) struct LocalTransport {
     shared: Arc<LocalShared>,
     own: Arc<Host>,
-    link: Arc<Link>,
+    link: Arc<ExecutionMark>,
     memory: RefCell<Vec<Option<Rc<Connection>>>>,
     compute: RefCell<Vec<Option<Rc<Connection>>>>,
     /// Lists suspended by the test knob: executed already, or not yet.
@@ -55,12 +56,13 @@ enum When {
     },
 }
 
-/// A suspended list: with its requests when it has not been executed yet, with its result when it has.
+/// A suspended list: with its requests when it has not been executed yet, with its result when it
+/// has.
 type Suspended = (Ticket, Option<Vec<WorkRequest>>, Result<()>);
 
 impl LocalTransport {
     pub(crate) fn new(shared: Arc<LocalShared>, own: Arc<Host>) -> Self {
-        let link = own.add_link();
+        let link = own.add_execution_mark();
         let seed = shared.knobs.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ u64::from(own.node.bits()).wrapping_mul(0xff51_afd7_ed55_8ccd);
         Self {
@@ -180,7 +182,8 @@ impl LocalTransport {
         draw.is_multiple_of(u64::from(one_in)).then_some(when)
     }
 
-    /// Executes a list but for a part of its last READ or WRITE, which is returned to be executed later: torn.
+    /// Executes a list but for a part of its last READ or WRITE, which is returned to be executed
+    /// later: torn.
     fn execute_torn(&self, list: &[WorkRequest], cut: u64) -> Result<Option<WorkRequest>> {
         let Some((last, first)) = list.split_last() else { return Ok(None) };
         let words = u64::from(last.len / 8);

@@ -15,7 +15,7 @@ pub struct MemoryAgent {
     me: Member,
     joined: bool,
     renew_at: Nanos,
-    /// The latest incarnation whose access was revoked here, by node.
+    /// The latest incarnation with revoked access at this host, by node.
     revoked: BTreeMap<NodeId, u32>,
     lease_ns: Nanos,
 }

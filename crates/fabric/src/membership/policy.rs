@@ -10,7 +10,8 @@ pub struct LeaseParameters {
     pub lease_ns: Nanos,
     /// A member must acknowledge what a membership epoch requires of it within this time, ns.
     pub acknowledge_ns: Nanos,
-    /// Clocks of members run fast or slow by one in this many at most: a holder counts on so much less of its lease.
+    /// Clocks of members run fast or slow by one in this many at most: a holder counts on so much
+    /// less of its lease.
     pub drift_one_in: u64,
     /// A rule that is left out on purpose; none outside of checkers.
     pub mutant: Option<Mutant>,

@@ -71,7 +71,7 @@ const MOST_PARTITIONS: usize = 4096;
 
 /// The state of the membership.
 #[derive(Clone, Debug)]
-pub(super) struct Book {
+pub(super) struct MembershipRules {
     pub(super) lease_parameters: LeaseParameters,
     /// How many memory nodes revoke the access of dead nodes themselves; 0: the coordinator of a
     /// death has them do it, and reports [`Change::Revoked`].
@@ -95,7 +95,7 @@ pub(super) struct Book {
     pub(super) news: VecDeque<News>,
 }
 
-impl Book {
+impl MembershipRules {
     pub(super) fn new(lease_parameters: LeaseParameters) -> Self {
         Self {
             lease_parameters,
@@ -209,7 +209,8 @@ impl Book {
     /// Time passes: leases and acknowledgements are judged.
     pub(super) fn judge(&mut self, now: Nanos) {
         let now = self.now.max(now);
-        // Half a lease: a member that renews after a quarter of it is in time even after such a gap.
+        // Half a lease: a member that renews after a quarter of it is in time even after such a
+        // gap.
         if self.ticks && now - self.now > self.lease_parameters.lease_ns / 2 {
             self.stood_still(now - self.now);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::dial::{Line, Question, To};
 use super::io::Net;
 use super::key::Key;
-use super::wire::{Answer, Ask, Hello, Pass, PoolId};
+use super::wire::{Answer, Ask, Credential, Hello, PoolId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
 
@@ -20,7 +20,7 @@ pub(super) struct Admin {
     address: String,
     pool: Option<PoolId>,
     /// The member in the name of which it asks; none before registration.
-    pass: Option<Pass>,
+    credential: Option<Credential>,
     key: Key,
     /// A connection on which nothing is being asked.
     line: Mutex<Option<Line>>,
@@ -29,13 +29,13 @@ pub(super) struct Admin {
 impl Admin {
     /// For the node that listens at a numeric address.
     pub(super) fn new(net: &Arc<dyn Net>, address: String, pool: Option<PoolId>, key: Key) -> Self {
-        Self { net: net.clone(), address, pool, pass: None, key, line: Mutex::default() }
+        Self { net: net.clone(), address, pool, credential: None, key, line: Mutex::default() }
     }
 
     /// Asks in the name of a member.
-    pub(super) fn speaking_for(self, pass: Pass) -> Self {
+    pub(super) fn speaking_for(self, credential: Credential) -> Self {
         // A connection speaks for one member to its end.
-        Self { pass: Some(pass), line: Mutex::default(), ..self }
+        Self { credential: Some(credential), line: Mutex::default(), ..self }
     }
 
     /// The address.
@@ -107,7 +107,7 @@ impl Admin {
     }
 
     fn begin(&self, line: Option<Line>, ask: &Ask, until: Nanos) -> Result<Question> {
-        let hello = Hello::Ask { pool: self.pool, pass: self.pass };
+        let hello = Hello::Ask { pool: self.pool, credential: self.credential };
         let to = To { address: &self.address, key: &self.key, hello: &hello };
         Question::begin(&*self.net, to, line, ask, until)
     }

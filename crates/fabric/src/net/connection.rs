@@ -1,8 +1,8 @@
 //! A connection as its host serves it: a state machine that advances as far as it can whenever its
 //! socket is ready, and never waits.
 //!
-//! After the handshake (`handshake.rs`) it carries questions, or it is a link, whose frames are
-//! executed in their order. The host stops to read from it while the peer does not take its
+//! After the handshake (`handshake.rs`) it carries questions, or it is a link: the host executes
+//! its frames in their order. The host stops to read from it while the peer does not take its
 //! answers, or has too many calls in flight.
 
 use std::io;
@@ -173,18 +173,23 @@ impl Connection {
     }
 
     /// Advances as far as it can. The poller is level-triggered: it reports unread bytes again.
-    pub(super) fn advance(&mut self, turn: &mut ServeContext<'_>, is_readable: bool) -> Result<(), Over> {
-        let done = self.go(turn, is_readable);
-        self.account(turn);
+    pub(super) fn advance(
+        &mut self,
+        context: &mut ServeContext<'_>,
+        is_readable: bool,
+    ) -> Result<(), Over> {
+        let done = self.go(context, is_readable);
+        self.account(context);
         done
     }
 
-    fn go(&mut self, turn: &mut ServeContext<'_>, mut is_readable: bool) -> Result<(), Over> {
+    fn go(&mut self, context: &mut ServeContext<'_>, mut is_readable: bool) -> Result<(), Over> {
         let mut reads = READS;
         loop {
-            self.halt = self.take_frames(turn)?;
-            let sent = self.flush(turn.now)?;
-            if self.halt == Halt::Full && sent > 0 && self.out.left() < turn.limits.unsent_of_one {
+            self.halt = self.take_frames(context)?;
+            let sent = self.flush(context.now)?;
+            if self.halt == Halt::Full && sent > 0 && self.out.left() < context.limits.unsent_of_one
+            {
                 continue;
             }
             if matches!(self.phase, Phase::Leaving) && self.out.left() == 0 {
@@ -193,38 +198,38 @@ impl Connection {
             if self.halt != Halt::Hungry || !is_readable || reads == 0 {
                 return Ok(());
             }
-            if !turn.room.has_for_frame(turn.limits, self.token, self.input.left()) {
+            if !context.room.has_for_frame(context.limits, self.token, self.input.left()) {
                 self.halt = Halt::Room;
                 return Ok(());
             }
             reads -= 1;
-            is_readable = self.read(turn)?;
+            is_readable = self.read(context)?;
         }
     }
 
     /// Reads once; whether there may be more.
-    fn read(&mut self, turn: &mut ServeContext<'_>) -> Result<bool, Over> {
+    fn read(&mut self, context: &mut ServeContext<'_>) -> Result<bool, Over> {
         let most = match &self.phase {
-            Phase::Greeting(host) => host.wants().min(turn.scratch.len()),
+            Phase::Greeting(host) => host.wants().min(context.scratch.len()),
             Phase::Leaving => return Ok(false),
-            _ => turn.scratch.len(),
+            _ => context.scratch.len(),
         };
-        let Some(n) = receive(&mut *self.stream, &mut turn.scratch[..most])? else {
+        let Some(n) = receive(&mut *self.stream, &mut context.scratch[..most])? else {
             return Ok(false);
         };
         if n == 0 {
             // Executes the frames that have arrived, and sends their outcomes.
-            self.leave(turn);
+            self.leave(context);
             return Ok(false);
         }
-        let bytes = &turn.scratch[..n];
+        let bytes = &context.scratch[..n];
         match &mut self.phase {
             Phase::Greeting(host) => {
                 let said = host.feed(bytes);
                 self.out.bytes.extend(host.out());
                 match said {
                     Ok(None) => {}
-                    Ok(Some(hello)) => self.welcome(turn, hello)?,
+                    Ok(Some(hello)) => self.welcome(context, hello)?,
                     Err(_) => self.phase = Phase::Leaving,
                 }
             }
@@ -234,20 +239,20 @@ impl Connection {
     }
 
     /// Ignores everything that the peer sends from now on.
-    fn leave(&mut self, turn: &ServeContext<'_>) {
+    fn leave(&mut self, context: &ServeContext<'_>) {
         if let Phase::Link(linked) = &self.phase {
-            turn.ends.leave(&linked.session);
+            context.ends.leave(&linked.session);
         }
-        (self.phase, self.since) = (Phase::Leaving, turn.now);
+        (self.phase, self.since) = (Phase::Leaving, context.now);
         self.input.clear();
     }
 
-    fn welcome(&mut self, turn: &mut ServeContext<'_>, hello: Hello) -> Result<(), Over> {
+    fn welcome(&mut self, context: &mut ServeContext<'_>, hello: Hello) -> Result<(), Over> {
         let Phase::Greeting(host) = &self.phase else { return Ok(()) };
-        let clock = turn.shared.now();
-        let entered = turn.shared.admit(hello).and_then(|admitted| match admitted {
+        let clock = context.shared.now();
+        let entered = context.shared.admit(hello).and_then(|admitted| match admitted {
             Admitted::Asking(speaker) => Ok(Phase::Asking(speaker)),
-            Admitted::Link { from, number, replaces } => turn
+            Admitted::Link { from, number, replaces } => context
                 .shared
                 .enter(self.token, (from, number), replaces)
                 .map(|session| Phase::Link(Linked { session, calls: 0, waits_for_end: false })),
@@ -257,47 +262,47 @@ impl Connection {
             Err(e) => (Phase::Leaving, Welcome::Refused((&e).into())),
         };
         self.out.bytes.extend(host.welcome(&said)?);
-        (self.phase, self.since) = (phase, turn.now);
+        (self.phase, self.since) = (phase, context.now);
         Ok(())
     }
 
-    fn take_frames(&mut self, turn: &mut ServeContext<'_>) -> Result<Halt, Over> {
+    fn take_frames(&mut self, context: &mut ServeContext<'_>) -> Result<Halt, Over> {
         match &mut self.phase {
             Phase::Greeting(_) | Phase::Leaving => Ok(Halt::Hungry),
             Phase::Asking(speaker) => {
                 let speaker = *speaker;
-                self.take_questions(turn, speaker)
+                self.take_questions(context, speaker)
             }
-            Phase::Link(_) => self.take_link_frames(turn),
+            Phase::Link(_) => self.take_link_frames(context),
         }
     }
 
     fn take_questions(
         &mut self,
-        turn: &mut ServeContext<'_>,
+        context: &mut ServeContext<'_>,
         speaker: Option<Member>,
     ) -> Result<Halt, Over> {
         while let Some(body) = self.input.first(MAX_ASK, "a peer")? {
-            if self.out.left() >= turn.limits.unsent_of_one {
+            if self.out.left() >= context.limits.unsent_of_one {
                 return Ok(Halt::Full);
             }
             let ask: Ask = wire::decode(body, "a peer")?;
             self.input.take_first();
-            (self.since, self.frame_since) = (turn.now, None);
-            let body = wire::encode(&turn.shared.answer(ask, speaker, self.ip))?;
+            (self.since, self.frame_since) = (context.now, None);
+            let body = wire::encode(&context.shared.answer(ask, speaker, self.ip))?;
             self.out.bytes.extend((body.len() as u32).to_le_bytes());
             self.out.bytes.extend(body);
         }
         Ok(Halt::Hungry)
     }
 
-    fn take_link_frames(&mut self, turn: &mut ServeContext<'_>) -> Result<Halt, Over> {
+    fn take_link_frames(&mut self, context: &mut ServeContext<'_>) -> Result<Halt, Over> {
         let Phase::Link(linked) = &mut self.phase else { return Ok(Halt::Hungry) };
         while let Some(body) = self.input.first(MAX_FRAME, "a peer")? {
-            if self.out.left() >= turn.limits.unsent_of_one || linked.waits_for_end {
+            if self.out.left() >= context.limits.unsent_of_one || linked.waits_for_end {
                 return Ok(Halt::Full);
             }
-            let halt = linked.take(turn, body, &mut self.out)?;
+            let halt = linked.take(context, body, &mut self.out)?;
             if let Some(halt) = halt {
                 return Ok(halt);
             }
@@ -320,17 +325,17 @@ impl Connection {
     }
 
     /// Updates its part of [`Room`], and the time at which its unfinished frame began.
-    fn account(&mut self, turn: &mut ServeContext<'_>) {
+    fn account(&mut self, context: &mut ServeContext<'_>) {
         let counts = (self.out.left(), self.input.left());
-        turn.room.unsent = turn.room.unsent + counts.0 - self.counted.0;
-        turn.room.unfinished = turn.room.unfinished + counts.1 - self.counted.1;
+        context.room.unsent = context.room.unsent + counts.0 - self.counted.0;
+        context.room.unfinished = context.room.unfinished + counts.1 - self.counted.1;
         self.counted = counts;
-        if counts.1 <= turn.limits.small && turn.room.favoured == Some(self.token) {
-            turn.room.favoured = None;
+        if counts.1 <= context.limits.small && context.room.favoured == Some(self.token) {
+            context.room.favoured = None;
         }
         match counts.1 == 0 || self.halt == Halt::Full {
             true => self.frame_since = None,
-            false => _ = self.frame_since.get_or_insert(turn.now),
+            false => _ = self.frame_since.get_or_insert(context.now),
         }
     }
 
@@ -368,16 +373,16 @@ impl Linked {
     /// Executes a frame, or returns why not now.
     fn take(
         &mut self,
-        turn: &mut ServeContext<'_>,
+        context: &mut ServeContext<'_>,
         body: &[u8],
         out: &mut Outbox,
     ) -> Result<Option<Halt>, Over> {
-        let shared = turn.shared;
+        let shared = context.shared;
         let mut f = Fields(body);
         let (kind, use_by) = (f.u8()?, f.u64()?);
         match kind {
             frames::POST if shared.rdma.is_none() => {
-                if !turn.room.has_for_answer(turn.limits, frames::found_bytes(f.0)) {
+                if !context.room.has_for_answer(context.limits, frames::found_bytes(f.0)) {
                     return Ok(Some(Halt::Room));
                 }
                 let from = self.session.from();
@@ -386,7 +391,7 @@ impl Linked {
                 done.ok_or(Over)?;
             }
             frames::OFFER | frames::CLOSE if shared.rdma.is_some() => {
-                turn.ends.ask(&self.session, kind, use_by, f.0.to_vec());
+                context.ends.ask(&self.session, kind, use_by, f.0.to_vec());
                 self.waits_for_end = true;
             }
             frames::OFFER => {
@@ -395,10 +400,10 @@ impl Linked {
             frames::CLOSE => execute::outcome(&mut out.bytes, kind, Ok(Vec::new())),
             frames::CALL if body.len() <= MAX_CALL => {
                 let queued = shared.sessions.calls_bytes.load(Ordering::Relaxed);
-                if self.calls >= turn.limits.calls_of_one {
+                if self.calls >= context.limits.calls_of_one {
                     return Ok(Some(Halt::Full));
                 }
-                if queued + body.len() > turn.limits.calls_bytes && queued > 0 {
+                if queued + body.len() > context.limits.calls_bytes && queued > 0 {
                     return Ok(Some(Halt::Room));
                 }
                 let (number, service) = (f.u64()?, ServiceId(f.u16()?));

@@ -46,7 +46,8 @@ pub struct NicConfig {
     pub gid_index: Option<u8>,
     /// Huge pages for regions, where the system has any.
     pub huge_pages: bool,
-    /// On-chip memory that a memory node exposes for locks, bytes at most; as much as the device has when not given.
+    /// On-chip memory that a memory node exposes for locks, bytes at most; as much as the device
+    /// has when not given.
     pub on_chip_bytes: Option<u32>,
     /// Opened when it is first needed.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "there is none to open"))]
@@ -110,8 +111,8 @@ impl Common {
         }
     }
 
-    /// Refuses a port whose packets are smaller than the pool's: a WRITE of one packet of the pool
-    /// would be split.
+    /// Refuses a port with smaller packets than the pool's: a WRITE of one packet of the pool would
+    /// be split.
     pub(super) fn check_mtu(self, first: &str, mine: u32) -> Result<()> {
         if mine >= self.mtu {
             return Ok(());
@@ -119,7 +120,7 @@ impl Common {
         Err(Error::new(
             ErrorKind::Incompatible,
             format!(
-                "mtu is {mine} at this node's port and {} in the pool of {first}: raise it here (ip link set dev INTERFACE mtu {}), or start the memory nodes on a network whose mtu all nodes have",
+                "mtu is {mine} at this node's port and {} in the pool of {first}: raise it here (ip link set dev INTERFACE mtu {}), or start the memory nodes on a network with an mtu that all nodes have",
                 self.mtu,
                 self.mtu + 200
             ),

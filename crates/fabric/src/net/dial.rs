@@ -133,7 +133,7 @@ pub(super) struct Line {
 pub(super) struct Question {
     address: String,
     body: Outbox,
-    way: QuestionState,
+    state: QuestionState,
     until: Nanos,
 }
 
@@ -155,19 +155,19 @@ impl Question {
         ask: &Ask,
         until: Nanos,
     ) -> Result<Self> {
-        let way = match line {
+        let state = match line {
             Some(line) => QuestionState::Asking(line),
             None => QuestionState::Opening(Box::new(Opening::begin(net, to)?)),
         };
         let body = wire::encode(ask)?;
         let mut framed = (body.len() as u32).to_le_bytes().to_vec();
         framed.extend(body);
-        Ok(Self { address: to.address.to_string(), body: Outbox::of(framed), way, until })
+        Ok(Self { address: to.address.to_string(), body: Outbox::of(framed), state, until })
     }
 
     /// The socket to wait for, and its events.
     pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
-        match &self.way {
+        match &self.state {
             QuestionState::Opening(opening) => opening.waits_for(),
             QuestionState::Asking(line) => {
                 Some((&*line.stream, Interest { read: true, write: self.body.left() > 0 }))
@@ -178,18 +178,18 @@ impl Question {
 
     /// Advances. The outcome is an answer, and the line for the next question.
     pub(super) fn drive(&mut self, now: Nanos) -> Poll<Result<(Answer, Line)>> {
-        if let QuestionState::Opening(opening) = &mut self.way {
+        if let QuestionState::Opening(opening) = &mut self.state {
             match opening.drive(now) {
                 Poll::Pending if now < self.until => return Poll::Pending,
                 Poll::Pending => return self.end(Io::TimedOut.into()),
                 Poll::Ready(Err(e)) => return Poll::Ready(Err(e.why)),
                 Poll::Ready(Ok((stream, _))) => {
-                    self.way = QuestionState::Asking(Line { stream, input: Inbox::default() });
+                    self.state = QuestionState::Asking(Line { stream, input: Inbox::default() });
                 }
             }
         }
         match self.step() {
-            Ok(Some(answer)) => match std::mem::replace(&mut self.way, QuestionState::Over) {
+            Ok(Some(answer)) => match std::mem::replace(&mut self.state, QuestionState::Over) {
                 QuestionState::Asking(line) => Poll::Ready(Ok((answer, line))),
                 _ => Poll::Pending,
             },
@@ -204,7 +204,7 @@ impl Question {
     }
 
     fn step(&mut self) -> Result<Option<Answer>> {
-        let QuestionState::Asking(line) = &mut self.way else { return Ok(None) };
+        let QuestionState::Asking(line) = &mut self.state else { return Ok(None) };
         let io = |e: std::io::Error| broken(&self.address, &e);
         self.body.flush(&mut *line.stream).map_err(io)?;
         let mut chunk = [0; 4096];

@@ -1,5 +1,6 @@
-//! A client thread's queue pairs in a pool over RDMA, one per host, the own node included: a processor's atomics and a NIC's are not
-//! atomic to each other. Offers and answers travel on the links; a queue pair does not outlive its link.
+//! A client thread's queue pairs in a pool over RDMA, one per host, the own node included: a
+//! processor's atomics and a NIC's are not atomic to each other. Offers and answers travel on the
+//! links; a queue pair does not outlive its link.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
@@ -84,7 +85,7 @@ impl NetTransport {
         };
         let former: Vec<(NodeId, Error)> = {
             let links = self.links.borrow();
-            let tied = links.values().filter(|l| l.is_tied());
+            let tied = links.values().filter(|l| l.has_queue_pair());
             tied.filter_map(|link| Some((link.to().node, why_former(link)?))).collect()
         };
         for (node, why) in former {
@@ -92,7 +93,8 @@ impl NetTransport {
         }
     }
 
-    /// Asks for the connections that verbs wait for, and has the other ends of those that broke closed.
+    /// Asks for the connections that verbs wait for, and has the other ends of those that broke
+    /// closed.
     fn recover(&self, core: &Core, direct: &Direct) -> bool {
         let (client, me) = (&direct.client, self.shared.me);
         let mut any = false;
@@ -142,11 +144,11 @@ impl NetTransport {
                 // Verbs that waited have failed otherwise.
                 let is_connected = client.connect(core, node, &answer).is_ok();
                 if let Some(link) = self.links.borrow_mut().get_mut(&node) {
-                    link.set_tied(is_connected);
+                    link.set_queue_pair_connected(is_connected);
                 }
             }
             Ended::Offer(node, Err(e)) => client.refuse(core, node, &e),
-            Ended::Tie(node, why) => client.disconnect(core, node, &why),
+            Ended::QueuePair(node, why) => client.disconnect(core, node, &why),
             Ended::End(node, why) => client.closed(core, node, why.as_ref()),
             Ended::Part(..) | Ended::Call(..) => {}
         }

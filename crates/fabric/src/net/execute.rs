@@ -9,7 +9,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
 
 /// Executes a frame of verbs, and appends its outcome.
-pub(super) fn verbs(shared: &NodeShared, from: Member, use_by: u64, verbs: &[u8], out: &mut Vec<u8>) {
+pub(super) fn verbs(
+    shared: &NodeShared,
+    from: Member,
+    use_by: u64,
+    verbs: &[u8],
+    out: &mut Vec<u8>,
+) {
     let start = frames::begin(out, frames::POST);
     let found = out.len() + 1;
     out.push(1);
@@ -77,7 +83,7 @@ impl Ends {
         }
     }
 
-    /// Ends a link whose connection has gone. Until then revocation finds the link.
+    /// Ends a link after its connection has gone. Until then revocation finds the link.
     pub(super) fn leave(&self, session: &Arc<Session>) {
         let is_sent = self.shared.rdma.is_some() && self.send(Job::Leave(session.clone())).is_ok();
         if !is_sent {

@@ -19,9 +19,17 @@
 //!
 //! *What this protects against.* A process that can connect and does not have the key can read,
 //! change and stop nothing. *What it does not protect against.* An attacker on the path, or at an
-//! address that a process of the pool was told to connect to: the bytes after the proof are neither
-//! encrypted nor authenticated, so that it can pass a handshake on, read what follows and add to
-//! it. A process that has the key can do what a member can.
+//! address that a process of the pool is configured to connect to: the bytes after the proof are
+//! neither encrypted nor authenticated, so that it can pass a handshake on, read what follows and
+//! add to it. A process that has the key can do what a member can.
+//!
+//! Both sides are state machines over a buffer of fixed size. [`Side::wants`] bounds the bytes that
+//! may be taken off the socket, so that bytes after the handshake stay in the socket for the
+//! protocol that follows. A step runs only when all its bytes are there. An error leaves the
+//! refusal in [`Side::out`]; the connection ends after it is sent.
+//!
+//! Only a peer with this program's magic learns the version of the host. Proofs are compared in
+//! constant time.
 
 use super::key::{Key, PROOF_BYTES};
 use super::wire::{self, Failure, Hello, MAGIC, VERSION, Welcome};
@@ -42,7 +50,7 @@ const MAX_WELCOME: usize = 1024;
 /// The state machine of one side.
 pub(super) trait Side {
     /// The last message of the other side.
-    type Said;
+    type Outcome;
 
     /// How many bytes may be taken off the socket now: later bytes do not belong to the handshake.
     fn wants(&self) -> usize;
@@ -52,21 +60,21 @@ pub(super) trait Side {
     ///
     /// # Errors
     /// `Incompatible` for another program, version or key; `Corrupt`.
-    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Self::Said>>;
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Self::Outcome>>;
 
     /// Bytes to be sent now.
     fn out(&mut self) -> Vec<u8>;
 }
 
 /// Received bytes, in a buffer of fixed size.
-struct Arrived<const N: usize> {
+struct Received<const N: usize> {
     room: [u8; N],
     used: usize,
     /// How many bytes the next step needs.
     needed: usize,
 }
 
-impl<const N: usize> Arrived<N> {
+impl<const N: usize> Received<N> {
     fn new() -> Self {
         Self { room: [0; N], used: 0, needed: PRELUDE }
     }
@@ -181,7 +189,7 @@ pub(super) struct Host {
     key: Key,
     name: String,
     step: Step,
-    arrived: Arrived<{ GREETING + 2 + MAX_HELLO + PROOF_BYTES }>,
+    arrived: Received<{ GREETING + 2 + MAX_HELLO + PROOF_BYTES }>,
     mine: Vec<u8>,
     out: Vec<u8>,
 }
@@ -190,7 +198,7 @@ impl Host {
     /// For a peer, named `name` in errors; `nonce` is drawn for this connection alone.
     pub(super) fn new(key: Key, nonce: &Nonce, name: String) -> Self {
         let mine = greeting(&key, nonce);
-        Self { key, name, step: Step::Prelude, arrived: Arrived::new(), mine, out: Vec::new() }
+        Self { key, name, step: Step::Prelude, arrived: Received::new(), mine, out: Vec::new() }
     }
 
     fn advance(&mut self) -> Result<Option<Hello>> {
@@ -252,7 +260,7 @@ impl Host {
 }
 
 impl Side for Host {
-    type Said = Hello;
+    type Outcome = Hello;
 
     fn wants(&self) -> usize {
         self.arrived.wants()
@@ -275,7 +283,7 @@ pub(super) struct Client {
     key: Key,
     name: String,
     step: Step,
-    arrived: Arrived<{ GREETING + 1 + 2 + MAX_WELCOME + PROOF_BYTES }>,
+    arrived: Received<{ GREETING + 1 + 2 + MAX_WELCOME + PROOF_BYTES }>,
     mine: Vec<u8>,
     /// The hello with its length.
     hello: Vec<u8>,
@@ -295,7 +303,7 @@ impl Client {
         }
         append(&mut with_length, &hello);
         let (hello, out) = (with_length, mine.clone());
-        Ok(Self { key, name, step: Step::Prelude, arrived: Arrived::new(), mine, hello, out })
+        Ok(Self { key, name, step: Step::Prelude, arrived: Received::new(), mine, hello, out })
     }
 
     fn advance(&mut self) -> Result<Option<Welcome>> {
@@ -340,7 +348,7 @@ impl Client {
 }
 
 impl Side for Client {
-    type Said = Welcome;
+    type Outcome = Welcome;
 
     fn wants(&self) -> usize {
         self.arrived.wants()

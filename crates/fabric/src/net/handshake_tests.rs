@@ -15,12 +15,12 @@ fn host(key: &Key, nonce: u8) -> Host {
 }
 
 fn client(key: &Key, nonce: u8) -> Client {
-    let hello = Hello::Ask { pool: Some(PoolId(7)), pass: None };
+    let hello = Hello::Ask { pool: Some(PoolId(7)), credential: None };
     Client::new(key.clone(), &[nonce; 32], &hello, "mn0".into()).expect("short")
 }
 
 /// Feeds a state machine, `chunk` bytes at a time and never more than it wants.
-fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Result<Option<S::Said>> {
+fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Result<Option<S::Outcome>> {
     while !bytes.is_empty() {
         let n = side.wants().min(chunk).min(bytes.len());
         assert!(n > 0, "it wants more");
@@ -115,7 +115,8 @@ fn a_challenge_that_is_sent_back_proves_nothing() {
     let _ = c.out();
     assert!(feed(&mut c, &challenge, 99).expect("a greeting").is_none());
     let answer = c.out();
-    // The proof is over that client's own nonce, not over the one with which the attacker has greeted the host.
+    // The proof is over that client's own nonce, not over the one with which the attacker has
+    // greeted the host.
     assert!(feed(&mut h, &answer, 99).is_err());
     assert_eq!(h.out(), [0]);
     // And a client does not accept a client's proof as a host's.

@@ -63,8 +63,9 @@ fn faa(ep: &Endpoint) -> Result<u64> {
 
 /// An admitted link of a member, for hostile bytes.
 fn raw_link(host: &NetFabric, member: &NetFabric, number: u64) -> Box<dyn Stream> {
-    let (pass, to, replaces) = (member.0.shared.badges.pass(member.me()), host.me(), 0);
-    let hello = Hello::Link { pool: host.pool(), pass, to, number: number + (1 << 40), replaces };
+    let (credential, to, replaces) = (member.0.shared.badges.credential(member.me()), host.me(), 0);
+    let hello =
+        Hello::Link { pool: host.pool(), credential, to, number: number + (1 << 40), replaces };
     let to = To { address: host.listens(), key: &Key::NONE, hello: &hello };
     let mut opening = Opening::begin(&System, to).expect("listens");
     loop {
@@ -268,8 +269,9 @@ impl CuttableProxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("bound").to_string();
         let (streams, is_hole) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
-        let way = Self { at, streams, is_hole };
-        let (streams, is_hole, host) = (way.streams.clone(), way.is_hole.clone(), host.to_string());
+        let proxy = Self { at, streams, is_hole };
+        let (streams, is_hole, host) =
+            (proxy.streams.clone(), proxy.is_hole.clone(), host.to_string());
         std::thread::spawn(move || {
             let mut kept = Vec::new();
             for near in listener.incoming().flatten() {
@@ -285,7 +287,7 @@ impl CuttableProxy {
                 streams.lock().expect("no panic").extend([near, far]);
             }
         });
-        way
+        proxy
     }
 
     /// Resets all connections; later ones get no answer.
@@ -319,12 +321,12 @@ fn within<T: Send + 'static>(seconds: u64, run: impl FnOnce() -> T + Send + 'sta
 fn a_reset_and_then_a_black_hole_cost_less_than_an_operations_deadline() {
     let _alone = alone();
     let mn0 = found(MIB);
-    let way = CuttableProxy::to(mn0.listens());
-    let cn0 = join(&way.at);
+    let proxy = CuttableProxy::to(mn0.listens());
+    let cn0 = join(&proxy.at);
     within(9, move || {
         let ep = endpoint(&cn0);
         faa(&ep).expect("works");
-        way.cut();
+        proxy.cut();
         let e: Error = faa(&ep).expect_err("the proxy is cut");
         assert_eq!((e.kind(), e.effect()), (ErrorKind::Unreachable, Effect::Unknown), "{e}");
         let e = faa(&ep).expect_err("it still is");
@@ -352,8 +354,8 @@ fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
     let began = Instant::now();
     let mn0 = found(MIB);
     let (pool, to) = (mn0.pool(), mn0.me());
-    let pass = mn0.0.shared.badges.pass(to);
-    let hello = Hello::Link { pool, pass, to, number: 1, replaces: 0 };
+    let credential = mn0.0.shared.badges.credential(to);
+    let hello = Hello::Link { pool, credential, to, number: 1, replaces: 0 };
     let to = To { address: &at, key: &Key::NONE, hello: &hello };
     let mut opening = Opening::begin(&System, to).expect("begins");
     let not = loop {

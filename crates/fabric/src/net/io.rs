@@ -143,7 +143,8 @@ pub(super) trait Net: Send + Sync {
     /// Those of the system.
     fn poller(&self) -> io::Result<Box<dyn Poller>>;
 
-    /// Waits for one of a few sockets, for so long at most; not at all where [`Net::has_threads`] says no.
+    /// Waits for one of a few sockets, for so long at most; not at all where [`Net::has_threads`]
+    /// says no.
     fn wait(&self, sockets: &[(&dyn Stream, Interest)], longest: Nanos);
 
     /// Runs a server until its node is closed.

@@ -1,7 +1,8 @@
 //! The key of a pool: the secret that its processes share.
 //!
-//! A key is a text of 32 bytes or more, without the white space around it. The text is the key: hexadecimal digits and base64 are not
-//! interpreted, so that a file and the environment variable give the same key however it was made.
+//! A key is a text of 32 bytes or more, without the white space around it. The text is the key:
+//! hexadecimal digits and base64 are not interpreted, so that a file and the environment variable
+//! give the same key however it was made.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -51,7 +52,8 @@ impl Key {
     /// The key in a file that its owner alone may read.
     ///
     /// # Errors
-    /// `InvalidArgument` when there is no such file, when group or others may read or change it, and as [`Key::of`].
+    /// `InvalidArgument` when there is no such file, when group or others may read or change it,
+    /// and as [`Key::of`].
     pub fn read(path: &Path) -> Result<Self> {
         read_file(path).map_err(|e| e.context(format!("key file {}", path.display())))
     }

@@ -17,23 +17,28 @@ pub(super) struct Limits {
     pub greeted_within_ns: Nanos,
     /// Idle time of a connection for questions, ns.
     pub idle_ns: Nanos,
-    /// A frame has come wholly within this time, ns, after its beginning: no sender lets it be executed later.
+    /// A frame has come wholly within this time, ns, after its beginning: no sender lets it be
+    /// executed later.
     pub frame_within_ns: Nanos,
     /// Answers are taken within this time, ns.
     pub answers_within_ns: Nanos,
     /// The same while answers that are not taken fill [`Limits::unsent_bytes`].
     pub answers_within_when_full_ns: Nanos,
-    /// Bytes of answers of one connection that are not taken; it is not read from meanwhile. (An answer that was begun is finished.)
+    /// Bytes of answers of one connection that are not taken; it is not read from meanwhile. (An
+    /// answer that was begun is finished.)
     pub unsent_of_one: usize,
-    /// Bytes of answers of all connections that are not taken: longer answers than [`Limits::small`] wait meanwhile.
+    /// Bytes of answers of all connections that are not taken: longer answers than
+    /// [`Limits::small`] wait meanwhile.
     pub unsent_bytes: usize,
-    /// Bytes of unfinished frames of all connections: all but one of those with more than [`Limits::small`] of them wait meanwhile.
+    /// Bytes of unfinished frames of all connections: all but one of those with more than
+    /// [`Limits::small`] of them wait meanwhile.
     pub unfinished_bytes: usize,
     /// Bytes that a connection may always have.
     pub small: usize,
     /// Calls of one connection that are not answered; it is not read from meanwhile.
     pub calls_of_one: usize,
-    /// Bytes of calls that wait for the thread that answers: connections that bring calls wait meanwhile.
+    /// Bytes of calls that wait for the thread that answers: connections that bring calls wait
+    /// meanwhile.
     pub calls_bytes: usize,
 }
 

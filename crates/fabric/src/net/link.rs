@@ -7,6 +7,24 @@
 //!
 //! A broken connection does not end the frames in flight: the host may still hold frames that it
 //! has not executed. A frame in flight is over in one of four cases:
+//!
+//! - the host has said that the old link has ended, which it does before it grants a new one;
+//! - no process listens at the host's address any more: the process and with it its memory is gone;
+//! - the use-by time of the frame has passed: the host does not execute it any more;
+//! - the membership has declared the host dead: no node uses its memory any more.
+//!
+//! The error of a broken frame is reported only then, because an error means that the verb can no
+//! longer execute. Its effect is unknown, except where the frame was never sent.
+//!
+//! Use-by times are times of the host's clock. The link keeps a lower bound of the difference
+//! between the two clocks, from the clock that the host sends with its grant. A frame that was
+//! posted before the first grant carries the own clock and is restamped at the grant, before it is
+//! sent. The own wait for a late frame is longer than the use-by interval by the largest drift of
+//! clocks.
+//!
+//! A link also carries the offers and answers for one queue pair of its client thread. The queue
+//! pair does not outlive the link: the host destroys its end before it reports the link as ended,
+//! and this side breaks the connection when the link breaks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind as Io;
@@ -36,9 +54,9 @@ const DOWN_NS: Nanos = 100_000_000;
 /// Verbs of one list that went to this host.
 struct Pending {
     /// Index of the list in the transport.
-    lot: u32,
+    list_id: u32,
     sent_at: Nanos,
-    /// The READs and atomics, whose buffers take the results.
+    /// The READs and atomics; their buffers take the results.
     gets: Vec<WorkRequest>,
 }
 
@@ -51,7 +69,7 @@ pub(super) enum Ended {
     /// An offer of a queue pair, with the answer.
     Offer(NodeId, Result<Vec<u8>>),
     /// The link of a connected queue pair.
-    Tie(NodeId, Error),
+    QueuePair(NodeId, Error),
     /// The host's end of a queue pair, which was to be closed; with the refusal, if the host
     /// refuses this node.
     End(NodeId, Option<Error>),
@@ -59,7 +77,7 @@ pub(super) enum Ended {
 
 /// The state of the queue pair that this link carries offers for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tie {
+struct QueuePairState {
     /// When the pending offer was sent.
     offered: Option<Nanos>,
     /// The host has an end that is in use.
@@ -87,7 +105,7 @@ pub(super) struct Link {
     address: String,
     /// Number of the connection that was granted last; 0: none was.
     number: u64,
-    way: ConnectionState,
+    connection: ConnectionState,
     /// A lower bound of the host's clock minus the own clock, ns; 0 before the first connection.
     ahead: i128,
     out: Outbox,
@@ -95,7 +113,7 @@ pub(super) struct Link {
     pending: VecDeque<Pending>,
     calls: BTreeMap<u64, (Ticket, Nanos)>,
     next_call: u64,
-    tie: Tie,
+    queue_pair: QueuePairState,
     retry_at: Nanos,
     /// Why the connection is gone.
     trouble: Option<Error>,
@@ -112,19 +130,20 @@ impl Link {
             to: Member { node, incarnation: 0 },
             address: String::new(),
             number: 0,
-            way: ConnectionState::Gone,
+            connection: ConnectionState::Gone,
             ahead: 0,
             out: Outbox::default(),
             input: Inbox::default(),
             pending: VecDeque::new(),
             calls: BTreeMap::new(),
             next_call: 1,
-            tie: Tie::default(),
+            queue_pair: QueuePairState::default(),
             retry_at: 0,
             trouble: None,
         };
-        if shared.place(node).is_none() && shared.is_time_to_refresh() {
-            link.way = ConnectionState::Finding(Box::new(shared.first.begin_to_ask(&Ask::NodeDirectory)?));
+        if shared.entry(node).is_none() && shared.is_time_to_refresh() {
+            link.connection =
+                ConnectionState::Finding(Box::new(shared.first.begin_to_ask(&Ask::NodeDirectory)?));
         } else {
             (link.to, link.address) = shared.reach_known(node)?;
             shared.verdicts.check_incarnation(link.to)?;
@@ -140,16 +159,16 @@ impl Link {
 
     /// Whether the host's address and incarnation are known.
     pub(super) fn is_found(&self) -> bool {
-        !matches!(self.way, ConnectionState::Finding(_))
+        !matches!(self.connection, ConnectionState::Finding(_))
     }
 
     fn dial(&mut self, shared: &NodeShared) -> Result<()> {
         let number = shared.next_link();
-        let (pool, pass, to) = (shared.pool, shared.badges.pass(shared.me), self.to);
-        let hello = Hello::Link { pool, pass, to, number, replaces: self.number };
+        let (pool, credential, to) = (shared.pool, shared.badges.credential(shared.me), self.to);
+        let hello = Hello::Link { pool, credential, to, number, replaces: self.number };
         let to = To { address: &self.address, key: &shared.key, hello: &hello };
         let opening = Opening::begin(&*shared.net, to)?;
-        self.way = ConnectionState::Opening(Box::new(opening), number);
+        self.connection = ConnectionState::Opening(Box::new(opening), number);
         Ok(())
     }
 
@@ -159,7 +178,7 @@ impl Link {
 
     /// Whether something can be posted: there is a connection, or the first one is being set up.
     fn is_up(&self) -> bool {
-        match self.way {
+        match self.connection {
             ConnectionState::Open(_) => true,
             ConnectionState::Finding(_) | ConnectionState::Opening(..) => self.number == 0,
             ConnectionState::Gone => false,
@@ -173,7 +192,7 @@ impl Link {
 
     /// Whether anything is in flight.
     pub(super) fn is_busy(&self) -> bool {
-        let Tie { offered, closing, .. } = self.tie;
+        let QueuePairState { offered, closing, .. } = self.queue_pair;
         !self.pending.is_empty()
             || !self.calls.is_empty()
             || self.out.left() > 0
@@ -182,27 +201,27 @@ impl Link {
     }
 
     /// Whether a connected queue pair depends on it.
-    pub(super) fn is_tied(&self) -> bool {
-        self.tie.is_connected
+    pub(super) fn has_queue_pair(&self) -> bool {
+        self.queue_pair.is_connected
     }
 
     /// Records that the queue pair is connected, or gone.
-    pub(super) fn set_tied(&mut self, yes: bool) {
-        self.tie.is_connected = yes;
+    pub(super) fn set_queue_pair_connected(&mut self, yes: bool) {
+        self.queue_pair.is_connected = yes;
     }
 
     /// Offers the host a queue pair.
     pub(super) fn offer(&mut self, now: Nanos, offer: &[u8]) {
         let use_by = self.use_by(now);
         frames::about_end(&mut self.out.bytes, frames::OFFER, use_by, offer);
-        self.tie.offered = Some(now);
+        self.queue_pair.offered = Some(now);
         self.flush();
     }
 
     /// Asks the host to close its end.
     pub(super) fn close_end(&mut self, now: Nanos) {
-        self.tie = Tie { offered: None, is_connected: false, closing: Some(now) };
-        if matches!(self.way, ConnectionState::Open(_)) {
+        self.queue_pair = QueuePairState { offered: None, is_connected: false, closing: Some(now) };
+        if matches!(self.connection, ConnectionState::Open(_)) {
             let use_by = self.use_by(now);
             frames::about_end(&mut self.out.bytes, frames::CLOSE, use_by, &[]);
             self.flush();
@@ -216,7 +235,7 @@ impl Link {
 
     /// The socket to wait for, and its events, while anything is in flight.
     pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
-        match &self.way {
+        match &self.connection {
             _ if !self.is_busy() => None,
             ConnectionState::Finding(question) => question.waits_for(),
             ConnectionState::Opening(opening, _) => opening.waits_for(),
@@ -242,13 +261,13 @@ impl Link {
     pub(super) fn post<'w>(
         &mut self,
         now: Nanos,
-        lot: u32,
+        list_id: u32,
         verbs: impl Iterator<Item = &'w WorkRequest> + Clone,
     ) -> Result<()> {
         let use_by = self.use_by(now);
         frames::post(&mut self.out.bytes, use_by, verbs.clone())?;
         let gets = verbs.filter(|wr| matches!(wr.op, Opcode::Read | Opcode::Cas | Opcode::Faa));
-        self.pending.push_back(Pending { lot, sent_at: now, gets: gets.copied().collect() });
+        self.pending.push_back(Pending { list_id, sent_at: now, gets: gets.copied().collect() });
         self.flush();
         Ok(())
     }
@@ -264,7 +283,7 @@ impl Link {
 
     /// Writes as many bytes as the socket takes.
     fn flush(&mut self) {
-        if let ConnectionState::Open(stream) = &mut self.way
+        if let ConnectionState::Open(stream) = &mut self.connection
             && let Err(e) = self.out.flush(&mut **stream)
         {
             self.lose(broken(&self.address, &e));
@@ -273,7 +292,7 @@ impl Link {
 
     /// The connection is gone; frames in flight are not over by that.
     fn lose(&mut self, why: Error) {
-        self.way = ConnectionState::Gone;
+        self.connection = ConnectionState::Gone;
         self.out.clear();
         self.input.clear();
         self.trouble = Some(why);
@@ -285,8 +304,11 @@ impl Link {
         self.go_on(shared, ended);
         let now = shared.now();
         self.expire(now, ended);
-        self.untie(ended);
-        if matches!(self.way, ConnectionState::Gone) && self.is_busy() && now >= self.retry_at {
+        self.end_queue_pair(ended);
+        if matches!(self.connection, ConnectionState::Gone)
+            && self.is_busy()
+            && now >= self.retry_at
+        {
             self.retry_at = now + RETRY_NS;
             if let Err(why) = self.dial(shared) {
                 self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
@@ -296,13 +318,13 @@ impl Link {
 
     fn go_on(&mut self, shared: &NodeShared, ended: &mut Vec<Ended>) {
         let now = shared.now();
-        if let ConnectionState::Finding(question) = &mut self.way {
+        if let ConnectionState::Finding(question) = &mut self.connection {
             let Poll::Ready(answer) = question.drive(now) else { return };
             if let Err(why) = self.found(shared, answer) {
                 return self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
             }
         }
-        if let ConnectionState::Opening(opening, number) = &mut self.way {
+        if let ConnectionState::Opening(opening, number) = &mut self.connection {
             let number = *number;
             match opening.drive(now) {
                 Poll::Pending => return,
@@ -342,14 +364,14 @@ impl Link {
             // The host has ended the former connection before it granted this one.
             _ => self.end_all(None, ended),
         }
-        (self.way, self.number, self.ahead) = (ConnectionState::Open(stream), number, ahead);
+        (self.connection, self.number, self.ahead) = (ConnectionState::Open(stream), number, ahead);
         self.trouble = None;
     }
 
     /// Connection set-up failed. That may end the frames in flight on a former connection.
     fn not_opened(&mut self, now: Nanos, not: NotOpened, ended: &mut Vec<Ended>) {
         let NotOpened { why, is_deserted } = not;
-        self.way = ConnectionState::Gone;
+        self.connection = ConnectionState::Gone;
         self.out.clear();
         // The host answers, and refuses: it has restarted, or has revoked this node's access.
         let is_refused = why.kind() != ErrorKind::Unreachable;
@@ -367,7 +389,7 @@ impl Link {
     /// Ends everything in flight on a former connection; with the refusal, if the host refuses this
     /// node.
     fn end_all(&mut self, refusal: Option<&Error>, ended: &mut Vec<Ended>) {
-        if self.tie.closing.take().is_some() {
+        if self.queue_pair.closing.take().is_some() {
             ended.push(Ended::End(self.to.node, refusal.cloned()));
         }
         let why = self.cut_off();
@@ -376,12 +398,12 @@ impl Link {
 
     fn fail_all(&mut self, why: &Error, ended: &mut Vec<Ended>) {
         for p in self.pending.drain(..) {
-            ended.push(Ended::Part(p.lot, Err(why.clone())));
+            ended.push(Ended::Part(p.list_id, Err(why.clone())));
         }
         for (_, (ticket, _)) in std::mem::take(&mut self.calls) {
             ended.push(Ended::Call(ticket, Err(why.clone())));
         }
-        if self.tie.offered.take().is_some() {
+        if self.queue_pair.offered.take().is_some() {
             ended.push(Ended::Offer(self.to.node, Err(why.clone())));
         }
     }
@@ -390,8 +412,8 @@ impl Link {
     /// may still execute there (`verdicts.rs`).
     pub(super) fn abandon(&mut self, why: Error, ended: &mut Vec<Ended>) {
         self.lose(why.clone());
-        self.untie(ended);
-        if self.tie.closing.take().is_some() {
+        self.end_queue_pair(ended);
+        if self.queue_pair.closing.take().is_some() {
             ended.push(Ended::End(self.to.node, None));
         }
         self.fail_all(&why.effect_unknown(), ended);
@@ -400,13 +422,13 @@ impl Link {
     fn receive(&mut self, ended: &mut Vec<Ended>) {
         if self.pending.is_empty()
             && self.calls.is_empty()
-            && !self.tie.is_connected
-            && self.tie.offered.or(self.tie.closing).is_none()
+            && !self.queue_pair.is_connected
+            && self.queue_pair.offered.or(self.queue_pair.closing).is_none()
         {
             return;
         }
         let mut chunk = [0; 16 << 10];
-        while let ConnectionState::Open(stream) = &mut self.way {
+        while let ConnectionState::Open(stream) = &mut self.connection {
             match receive(&mut **stream, &mut chunk) {
                 Ok(None) => break,
                 Ok(Some(0)) => self.lose(broken(&self.address, &Io::UnexpectedEof.into())),
@@ -451,7 +473,7 @@ impl Link {
                     Ok(found) => frames::deliver(&p.gets, found),
                     Err(e) => Err(e),
                 };
-                ended.push(Ended::Part(p.lot, result));
+                ended.push(Ended::Part(p.list_id, result));
                 self.pending.pop_front();
             }
             frames::CALL => {
@@ -461,16 +483,16 @@ impl Link {
                     ended.push(Ended::Call(ticket, reply));
                 }
             }
-            frames::OFFER if self.tie.offered.is_some() => {
+            frames::OFFER if self.queue_pair.offered.is_some() => {
                 let answer = frames::read_outcome(&mut f, &self.address)?.map(<[u8]>::to_vec);
-                self.tie.offered = None;
+                self.queue_pair.offered = None;
                 ended.push(Ended::Offer(self.to.node, answer));
             }
             // The answer to an offer that was given up is ignored: the host's end goes with the
             // next offer or with the link.
             frames::OFFER => {}
             frames::CLOSE => {
-                if self.tie.closing.take().is_some() {
+                if self.queue_pair.closing.take().is_some() {
                     ended.push(Ended::End(self.to.node, None));
                 }
             }
@@ -480,23 +502,23 @@ impl Link {
     }
 
     /// A queue pair does not outlive its link: the host closes its end with it.
-    fn untie(&mut self, ended: &mut Vec<Ended>) {
+    fn end_queue_pair(&mut self, ended: &mut Vec<Ended>) {
         if self.is_up() {
             return;
         }
-        if self.tie.offered.take().is_some() {
+        if self.queue_pair.offered.take().is_some() {
             ended.push(Ended::Offer(self.to.node, Err(self.broke())));
         }
-        if std::mem::take(&mut self.tie.is_connected) {
-            ended.push(Ended::Tie(self.to.node, self.broke()));
+        if std::mem::take(&mut self.queue_pair.is_connected) {
+            ended.push(Ended::QueuePair(self.to.node, self.broke()));
         }
     }
 
-    /// Gives up frames whose use-by time has passed.
+    /// Gives up frames past their use-by time.
     fn expire(&mut self, now: Nanos, ended: &mut Vec<Ended>) {
         let patience = USE_WITHIN_NS + USE_WITHIN_NS / DRIFT_ONE_IN;
         let over = |sent_at: Nanos| now > sent_at + patience;
-        let Tie { offered, closing, .. } = self.tie;
+        let QueuePairState { offered, closing, .. } = self.queue_pair;
         let is_late = self.pending.front().is_some_and(|p| over(p.sent_at))
             || offered.or(closing).is_some_and(over);
         if self.number == 0 {
@@ -507,21 +529,21 @@ impl Link {
             }
             return;
         }
-        if is_late && matches!(self.way, ConnectionState::Open(_)) {
+        if is_late && matches!(self.connection, ConnectionState::Open(_)) {
             let what = "it has not answered for 2 s: is it, or the network to it, overloaded?";
             self.lose(Error::new(ErrorKind::Unreachable, what));
         }
         if closing.is_some_and(over) && !self.is_up() {
             // By now no packet of the queue pair is left.
-            self.tie.closing = None;
+            self.queue_pair.closing = None;
             ended.push(Ended::End(self.to.node, None));
         }
         while self.pending.front().is_some_and(|p| over(p.sent_at)) {
             let Some(p) = self.pending.pop_front() else { return };
-            ended.push(Ended::Part(p.lot, Err(self.cut_off())));
+            ended.push(Ended::Part(p.list_id, Err(self.cut_off())));
         }
-        // A service that takes long does not break the link; the caller's deadline judges. (A call that waits is begun within the
-        // same time, or never.)
+        // A service that takes long does not break the link; the caller's deadline judges. (A call
+        // that waits is begun within the same time, or never.)
         if !self.is_up() {
             let late: Vec<u64> =
                 self.calls.iter().filter(|(_, (_, at))| over(*at)).map(|(n, _)| *n).collect();

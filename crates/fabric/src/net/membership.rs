@@ -28,7 +28,7 @@ impl Remote {
             other => return Err(unexpected(&other)),
         };
         // Links need the addresses of all its members.
-        let strange = |m: Member| self.shared.place(m.node).is_none_or(|p| p.member < m);
+        let strange = |m: Member| self.shared.entry(m.node).is_none_or(|p| p.member < m);
         if newer.living().any(strange) {
             self.shared.take_node_directory(self.shared.ask_soon(&Ask::NodeDirectory).await?)?;
         }

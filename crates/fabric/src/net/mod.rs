@@ -18,8 +18,8 @@
 //! *Revocation.* A host that revokes a member's access destroys its ends of the member's queue
 //! pairs, ends its links, and returns when none of their frames is being executed.
 //!
-//! *Over RDMA* a link carries offers and answers for one connection of its client thread (`direct.rs`); the host's end of that
-//! belongs to the session, and is closed with it.
+//! *Over RDMA* a link carries offers and answers for one connection of its client thread
+//! (`direct.rs`); the host's end of that belongs to the session, and is closed with it.
 
 mod admin;
 mod agent;
@@ -82,7 +82,7 @@ use wire::{Answer, Ask};
 pub use data_path::{DataPath, NicConfig};
 pub use key::{Access, Key, MIN_KEY_BYTES};
 pub use membership_server::PoolConfig;
-pub use node_directory::{NodeDirectory, Place};
+pub use node_directory::{NodeDirectory, NodeEntry};
 pub use start::Joining;
 pub use wire::PoolId;
 
@@ -190,7 +190,8 @@ impl NetFabric {
         self.0.shared.host.region.pages()
     }
 
-    /// This memory node can be used: its services run and its region is formatted. Compute nodes are let in when all are ready.
+    /// This memory node can be used: its services run and its region is formatted. Compute nodes
+    /// are let in when all are ready.
     ///
     /// # Errors
     /// `Unreachable`.
@@ -203,7 +204,8 @@ impl NetFabric {
         Ok(())
     }
 
-    /// Is a memory node that can be used, and acts for the membership; to the end of the node, or for ever.
+    /// Is a memory node that can be used, and acts for the membership; to the end of the node, or
+    /// for ever.
     ///
     /// # Errors
     /// As [`NetFabric::ready`].
@@ -294,7 +296,7 @@ impl NodeShared {
         }
     }
 
-    fn place(&self, node: NodeId) -> Option<Place> {
+    fn entry(&self, node: NodeId) -> Option<NodeEntry> {
         match &self.membership_server {
             Some(membership_server) => membership_server.node_directory().find(node).cloned(),
             None => self
@@ -360,14 +362,14 @@ impl NodeShared {
 
     /// A node's directory entry; fetches the directory, and waits, when it is unknown, at most once
     /// per [`REFRESH_NS`].
-    fn find(&self, node: NodeId) -> Option<Place> {
-        if let Some(place) = self.place(node) {
-            return Some(place);
+    fn find(&self, node: NodeId) -> Option<NodeEntry> {
+        if let Some(entry) = self.entry(node) {
+            return Some(entry);
         }
         if self.is_time_to_refresh() {
             self.refresh_node_directory().ok()?;
         }
-        self.place(node)
+        self.entry(node)
     }
 
     /// The incarnation of a node that links must reach, where the layer above has set one.
@@ -384,15 +386,15 @@ impl NodeShared {
 
     /// The same without asking.
     fn reach_known(&self, node: NodeId) -> Result<(Member, String)> {
-        let place = self.place(node).ok_or_else(|| {
+        let entry = self.entry(node).ok_or_else(|| {
             Error::new(
                 ErrorKind::Unreachable,
                 format!("{node} is no node of this pool, or has not come yet"),
             )
         })?;
-        let incarnation = self.known_incarnation(node).unwrap_or(place.member.incarnation);
+        let incarnation = self.known_incarnation(node).unwrap_or(entry.member.incarnation);
         let address =
-            if place.address.is_empty() { self.first_address.clone() } else { place.address };
+            if entry.address.is_empty() { self.first_address.clone() } else { entry.address };
         Ok((Member { node, incarnation }, address))
     }
 
@@ -438,14 +440,14 @@ impl NodeShared {
     /// more.
     fn revoke(&self, member: Member) {
         self.host.revoke(member.node, member.incarnation);
-        self.note(member, MemberChange::Fenced);
+        self.record(member, MemberChange::Fenced);
         if let Some(rdma) = &self.rdma {
             rdma.revoke(member);
         }
         self.sessions.end(|m, _| m.node == member.node && m.incarnation <= member.incarnation);
     }
 
-    fn note(&self, member: Member, change: MemberChange) {
+    fn record(&self, member: Member, change: MemberChange) {
         locked(&self.log).add(member, change);
     }
 
@@ -467,9 +469,9 @@ impl NodeShared {
         let admin = locked(&self.admins)
             .entry(at)
             .or_insert_with(|| {
-                let pass = self.badges.pass(self.me);
+                let credential = self.badges.credential(self.me);
                 let admin = Admin::new(&self.net, address, Some(self.pool), self.key.clone());
-                Arc::new(admin.speaking_for(pass))
+                Arc::new(admin.speaking_for(credential))
             })
             .clone();
         match admin.ask(&Ask::Fence(member))? {
@@ -485,7 +487,7 @@ impl Fabric for NetFabric {
     }
 
     fn nodes(&self) -> Vec<NodeId> {
-        self.node_directory().places().iter().map(|p| p.member.node).collect()
+        self.node_directory().entries().iter().map(|p| p.member.node).collect()
     }
 
     fn members(&self) -> Result<Vec<NodeId>> {

@@ -1,4 +1,5 @@
-//! The RDMA of a node: its NIC, its port, and a client thread's connections. `no_rdma.rs` stands in for it where it is not built.
+//! The RDMA of a node: its NIC, its port, and a client thread's connections. `no_rdma.rs` stands in
+//! for it where it is not built.
 
 use std::sync::{Arc, OnceLock};
 
@@ -53,7 +54,8 @@ impl Rdma {
         Ok(Device::open(e)?.mtu_bytes())
     }
 
-    /// Registers the region of a node, and on-chip memory if `on_chip_bytes` of it are wanted and there is any.
+    /// Registers the region of a node, and on-chip memory if `on_chip_bytes` of it are wanted and
+    /// there is any.
     ///
     /// # Errors
     /// As [`Port::open`].

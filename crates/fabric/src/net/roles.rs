@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use super::NodeShared;
 use super::key::Key;
-use super::wire::{Answer, Ask, Hello, Credential};
+use super::wire::{Answer, Ask, Credential, Hello};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
@@ -52,17 +52,20 @@ impl Badges {
     }
 
     /// The credential of a member.
-    pub(super) fn pass(&self, member: Member) -> Credential {
+    pub(super) fn credential(&self, member: Member) -> Credential {
         Credential { member, badge: self.key.prove(&[&bytes(member)]) }
     }
 
-    fn check(&self, pass: &Credential) -> Result<Member> {
-        if self.key.is_proof(&[&bytes(pass.member)], &pass.badge) {
-            return Ok(pass.member);
+    fn check(&self, credential: &Credential) -> Result<Member> {
+        if self.key.is_proof(&[&bytes(credential.member)], &credential.badge) {
+            return Ok(credential.member);
         }
         Err(Error::new(
             ErrorKind::Incompatible,
-            format!("{} has not registered with this pool: start its process again", pass.member),
+            format!(
+                "{} has not registered with this pool: start its process again",
+                credential.member
+            ),
         ))
     }
 }
@@ -73,7 +76,8 @@ fn bytes(member: Member) -> [u8; 6] {
     [a, b, c, d, e, f]
 }
 
-/// Whether a question may be asked in the name of a member, or of none; fencing has a rule of its own.
+/// Whether a question may be asked in the name of a member, or of none; fencing has a rule of its
+/// own.
 pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
     let about = match ask {
         Ask::PoolConfig | Ask::Register(_) => return Ok(()),
@@ -98,15 +102,16 @@ impl NodeShared {
     /// Checks and returns the purpose of a connection.
     pub(super) fn admit(&self, hello: Hello) -> Result<Admitted> {
         match hello {
-            Hello::Ask { pool, pass } => {
+            Hello::Ask { pool, credential } => {
                 pool.map_or(Ok(()), |pool| self.check_pool(pool))?;
-                let speaker = pass.map(|pass| self.badges.check(&pass)).transpose()?;
+                let speaker =
+                    credential.map(|credential| self.badges.check(&credential)).transpose()?;
                 Ok(Admitted::Asking(speaker))
             }
-            Hello::Link { pool, pass, to, number, replaces } => {
+            Hello::Link { pool, credential, to, number, replaces } => {
                 self.check_pool(pool)?;
                 self.check_incarnation(to)?;
-                let from = self.badges.check(&pass)?;
+                let from = self.badges.check(&credential)?;
                 Ok(Admitted::Link { from, number, replaces })
             }
         }
@@ -165,14 +170,15 @@ mod tests {
     fn a_badge_is_of_one_member_in_one_pool() {
         let (a, b) = (Badges::of([1; 32]), Badges::of([2; 32]));
         let me = member(NodeId::compute(3), 2);
-        let pass = a.pass(me);
-        assert_eq!(a.check(&pass).expect("its own"), me);
-        assert!(b.check(&pass).is_err(), "another pool's");
+        let credential = a.credential(me);
+        assert_eq!(a.check(&credential).expect("its own"), me);
+        assert!(b.check(&credential).is_err(), "another pool's");
         for other in [member(NodeId::compute(3), 3), member(NodeId::compute(4), 2)] {
-            let e = a.check(&Credential { member: other, ..pass }).expect_err("another's badge");
+            let e =
+                a.check(&Credential { member: other, ..credential }).expect_err("another's badge");
             assert!(e.to_string().contains("has not registered"), "{e}");
         }
-        let guess = Credential { badge: [0; 32], ..pass };
+        let guess = Credential { badge: [0; 32], ..credential };
         assert!(a.check(&guess).is_err());
     }
 

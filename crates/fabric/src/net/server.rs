@@ -3,6 +3,20 @@
 //! The thread never waits for a peer: connections are state machines (`connection.rs`) that return
 //! when they cannot advance. The poller is level-triggered, so a connection that returns early is
 //! reported again.
+//!
+//! One call of [`Server::serve_ready`] waits for sockets, accepts a bounded number of connections,
+//! advances the ready ones, takes the mail of other threads, and sweeps connections past their time
+//! limits. Other threads never touch a connection: an answer of the service thread, or about a
+//! queue pair, arrives as mail, and a waker ends the wait.
+//!
+//! Limits on peers (`limits.rs`) cover connections in all and per address, time to state a purpose,
+//! bytes of unfinished frames, and bytes of answers that are not taken. A connection over a limit
+//! is not read from until there is room, so that TCP slows its peer down; a connection that makes
+//! no progress is closed. When descriptors run out, the oldest connection without a stated purpose
+//! makes room and accepting pauses, instead of a loop that fails.
+//!
+//! A link is admitted under the lock of the sessions. So a thread that revokes a member's access,
+//! or closes the node, either prevents the link or finds it and ends it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind as Io;
@@ -78,11 +92,11 @@ impl Server {
 
     /// Waits for so long at most, and serves the sockets that are ready. Returns whether the node
     /// is still open.
-    pub(super) fn turn(&mut self, longest: Nanos) -> bool {
+    pub(super) fn serve_ready(&mut self, longest: Nanos) -> bool {
         let longest = if self.paused_until.is_some() { longest.min(PAUSE_NS) } else { longest };
         let mut ready = std::mem::take(&mut self.ready);
         if self.poller.wait(longest, &mut ready).is_err() {
-            // End instead of spinning: nothing that peers do makes a wait fail.
+            // Pause instead of spinning: nothing that peers do makes a wait fail.
             std::thread::park_timeout(std::time::Duration::from_millis(10));
         }
         if self.shared.closing.load(Ordering::SeqCst) {
@@ -100,11 +114,11 @@ impl Server {
             }
         }
         self.ready = ready;
-        self.deal_with_mail();
+        self.handle_mail();
         for token in std::mem::take(&mut self.waiting) {
             self.advance(token, true);
         }
-        self.look_at_the_clock();
+        self.check_time_limits();
         true
     }
 
@@ -163,7 +177,7 @@ impl Server {
     /// Advances a connection.
     fn advance(&mut self, token: u64, is_readable: bool) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let mut turn = ServeContext {
+        let mut context = ServeContext {
             shared: &self.shared,
             limits: &self.limits,
             room: &mut self.room,
@@ -171,7 +185,7 @@ impl Server {
             now: self.shared.now(),
             ends: &self.ends,
         };
-        if let Err(Over) = connection.advance(&mut turn, is_readable) {
+        if let Err(Over) = connection.advance(&mut context, is_readable) {
             return self.close(token);
         }
         if connection.waits_for_room() {
@@ -201,7 +215,7 @@ impl Server {
         }
     }
 
-    fn deal_with_mail(&mut self) {
+    fn handle_mail(&mut self) {
         for mail in self.shared.sessions.take_mail() {
             let (token, frame, is_call) = match mail {
                 Mail::Reply(token, frame) => (token, frame, true),
@@ -218,7 +232,7 @@ impl Server {
         }
     }
 
-    fn look_at_the_clock(&mut self) {
+    fn check_time_limits(&mut self) {
         let now = self.shared.now();
         if self.paused_until.is_some_and(|until| now >= until) {
             self.paused_until = None;

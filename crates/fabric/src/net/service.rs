@@ -84,7 +84,7 @@ fn serve(shared: &NodeShared, transport: Rc<NetTransport>, inbox: &Receiver<Call
         let ep = Endpoint::new(core.clone(), transport.clone(), slot);
         // An error of the handler goes to the caller.
         let _ = core.block_on(slot, async {
-            deal_with(shared, &ep, call).await;
+            execute_call(shared, &ep, call).await;
             Ok(())
         });
     }
@@ -103,11 +103,11 @@ pub(super) async fn serve_on(shared: &NodeShared, ep: &Endpoint, inbox: &Receive
         })
     };
     while let Some(call) = next().await {
-        deal_with(shared, ep, call).await;
+        execute_call(shared, ep, call).await;
     }
 }
 
-async fn deal_with(shared: &NodeShared, ep: &Endpoint, call: Call) {
+async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
     shared.sessions.calls_bytes.fetch_sub(call.request.len(), Ordering::Relaxed);
     if !call.reply.is_moot() {
         let result = answer(shared, ep, &call).await;

@@ -1,5 +1,6 @@
-//! The links of all peers as their host sees them, and how they end: when [`Sessions::end`] returns, nothing of them is executed any
-//! more, and this host's ends of their queue pairs are closed.
+//! The links of all peers as their host sees them, and how they end: when [`Sessions::end`]
+//! returns, nothing of them is executed any more, and this host's ends of their queue pairs are
+//! closed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,7 +28,8 @@ pub(super) struct Session {
 /// The resources of a link.
 #[derive(Default)]
 pub(super) struct Held {
-    /// This host's end of the client thread's queue pair. When it is dropped nothing of it executes any more.
+    /// This host's end of the client thread's queue pair. When it is dropped nothing of it executes
+    /// any more.
     pub(super) end: Option<End>,
 }
 
@@ -60,7 +62,8 @@ impl Session {
 pub(super) enum Mail {
     /// A frame for a peer: the answer of a call.
     Reply(u64, Vec<u8>),
-    /// A frame for a peer: the answer about a queue pair. Frames that came after the question go on.
+    /// A frame for a peer: the answer about a queue pair. Frames that came after the question go
+    /// on.
     AboutEnd(u64, Vec<u8>),
     /// This connection is over.
     Close(u64),
@@ -121,8 +124,8 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Ends the links for which `which` says so; returns when nothing of them is executed any more. Any thread may call this, but
-    /// not from inside of [`Session::run`].
+    /// Ends the links for which `which` says so; returns when nothing of them is executed any more.
+    /// Any thread may call this, but not from inside of [`Session::run`].
     pub(super) fn end(&self, which: impl Fn(Member, u64) -> bool) {
         let ending: Vec<_> =
             self.all().values().filter(|s| which(s.key.0, s.key.1)).cloned().collect();

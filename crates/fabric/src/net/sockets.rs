@@ -20,7 +20,8 @@ use super::server::{SWEEP_NS, Server};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
 
-/// Start of the clock of all nodes of this process: clients of several nodes can share an executor, whose timers have one clock.
+/// Start of the clock of all nodes of this process: clients of several nodes can share an executor,
+/// and its timers have one clock.
 #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
 static EPOCH: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
 
@@ -114,7 +115,7 @@ impl Net for System {
     fn serve(&self, mut server: Server) -> Result<Option<JoinHandle<()>>> {
         let named = std::thread::Builder::new().name("dmtree server".into());
         let thread = named
-            .spawn(move || while server.turn(SWEEP_NS) {})
+            .spawn(move || while server.serve_ready(SWEEP_NS) {})
             .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the server: {e}")))?;
         Ok(Some(thread))
     }

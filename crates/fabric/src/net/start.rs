@@ -10,7 +10,7 @@ use super::admin::{Admin, unexpected};
 use super::data_path::{Common, DataPath, NicConfig};
 use super::io::{Listener, Net};
 use super::membership_server::{MembershipServer, PoolConfig, ready};
-use super::node_directory::{NodeDirectory, Place};
+use super::node_directory::{NodeDirectory, NodeEntry};
 use super::rdma::Rdma;
 use super::roles::Badges;
 use super::server::Server;
@@ -111,8 +111,9 @@ impl NetFabric {
             (Badges::of(net.nonce()?), Arc::new(InProcess::new(lease_parameters)));
         let membership_server =
             MembershipServer::new(pool, pool_config, common, badges.clone(), membership);
-        let place = Place { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
-        membership_server.enter(place);
+        let entry =
+            NodeEntry { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
+        membership_server.enter(entry);
         let (node_directory, membership_server, first_address) =
             (membership_server.node_directory(), Some(membership_server), listens.clone());
         Start {
@@ -132,7 +133,7 @@ impl NetFabric {
         .run()
     }
 
-    /// The config of the pool whose first memory node listens at an address, and its data path.
+    /// The config and the data path of the pool with its first memory node at an address.
     ///
     /// # Errors
     /// `Unreachable` when no answer comes within the time; `Incompatible` when another program or
@@ -196,7 +197,7 @@ impl NetFabric {
             return Err(unexpected(&answer));
         };
         let badges = Badges::of(secret);
-        let first = first.speaking_for(badges.pass(me));
+        let first = first.speaking_for(badges.credential(me));
         let (nic_config, membership_server) = (how.nic_config, None);
         let start = Start {
             me,
@@ -274,7 +275,7 @@ impl Start<'_> {
                 Some(self.pool),
                 nic_config.access.key.clone(),
             )
-            .speaking_for(self.badges.pass(me)),
+            .speaking_for(self.badges.credential(me)),
             badges: self.badges,
             first_address,
             admins: Mutex::<BTreeMap<_, _>>::default(),
@@ -294,7 +295,7 @@ impl Start<'_> {
             false => *locked(&shared.inbox) = Some(inbox),
         }
         let server = Mutex::new(net.serve(Server::new(&shared, self.listener)?)?);
-        shared.note(me, MemberChange::Joined);
+        shared.record(me, MemberChange::Joined);
         Ok(NetFabric(Arc::new(Node { shared, server })))
     }
 }

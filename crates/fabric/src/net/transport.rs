@@ -28,7 +28,7 @@ const NAP_NS: Nanos = 200_000;
 const OWN_CALL_NS: Nanos = 2_000_000_000;
 
 /// A posted list with parts in flight.
-struct Lot {
+struct PostedList {
     ticket: Ticket,
     parts: u32,
     failed: Option<Error>,
@@ -36,7 +36,7 @@ struct Lot {
     is_single: bool,
 }
 
-impl Lot {
+impl PostedList {
     fn result(self) -> Result<()> {
         match self.failed {
             Some(e) if !self.is_single => Err(e.effect_unknown()),
@@ -56,7 +56,7 @@ pub(crate) struct NetTransport {
     pub(super) links: RefCell<BTreeMap<NodeId, Link>>,
     /// [`NodeShared::incarnations_news`] at the last check of the links.
     news_seen: Cell<u64>,
-    lots: RefCell<Vec<Option<Lot>>>,
+    lists: RefCell<Vec<Option<PostedList>>>,
     own_calls: RefCell<Vec<OwnCall>>,
     ended: RefCell<Vec<Ended>>,
     scratch: Cell<Vec<NodeId>>,
@@ -70,7 +70,7 @@ impl NetTransport {
             direct,
             links: RefCell::default(),
             news_seen: Cell::new(0),
-            lots: RefCell::default(),
+            lists: RefCell::default(),
             own_calls: RefCell::default(),
             ended: RefCell::default(),
             scratch: Cell::default(),
@@ -89,7 +89,7 @@ impl NetTransport {
         if let Some(link) = links.get_mut(&node) {
             let known = self.shared.known_incarnation(node);
             let is_stale = known.is_some_and(|l| link.is_found() && l != link.to().incarnation);
-            let is_held = link.is_busy() || link.is_tied();
+            let is_held = link.is_busy() || link.has_queue_pair();
             match link.is_broken() {
                 None if !is_stale => return f(link),
                 Some(e) if is_held => return Err(e),
@@ -102,25 +102,25 @@ impl NetTransport {
         f(links.entry(node).or_insert(link))
     }
 
-    fn open_lot(&self, ticket: Ticket, is_single: bool) -> u32 {
-        let mut lots = self.lots.borrow_mut();
-        let lot = Some(Lot { ticket, parts: 0, failed: None, is_single });
-        match lots.iter().position(Option::is_none) {
+    fn open_list(&self, ticket: Ticket, is_single: bool) -> u32 {
+        let mut lists = self.lists.borrow_mut();
+        let list_id = Some(PostedList { ticket, parts: 0, failed: None, is_single });
+        match lists.iter().position(Option::is_none) {
             Some(i) => {
-                lots[i] = lot;
+                lists[i] = list_id;
                 i as u32
             }
             None => {
-                lots.push(lot);
-                lots.len() as u32 - 1
+                lists.push(list_id);
+                lists.len() as u32 - 1
             }
         }
     }
 
     /// A part of a list has ended; the list itself, if it was the last.
-    fn end_part(&self, lot: u32, result: Result<()>) -> Option<(Ticket, Result<()>)> {
-        let mut lots = self.lots.borrow_mut();
-        let place = lots.get_mut(lot as usize)?;
+    fn end_part(&self, list_id: u32, result: Result<()>) -> Option<(Ticket, Result<()>)> {
+        let mut lists = self.lists.borrow_mut();
+        let place = lists.get_mut(list_id as usize)?;
         let l = place.as_mut()?;
         l.parts = l.parts.saturating_sub(1);
         if let Err(e) = result {
@@ -138,7 +138,7 @@ impl NetTransport {
     pub(super) fn poll_links(&self, core: &Core, all: bool) -> bool {
         let mut ended = self.ended.take();
         self.abandon_dead_hosts(&mut ended);
-        let moves = |link: &&mut Link| link.is_busy() || (all && link.is_tied());
+        let moves = |link: &&mut Link| link.is_busy() || (all && link.has_queue_pair());
         for link in self.links.borrow_mut().values_mut().filter(moves) {
             link.drive(&self.shared, &mut ended);
         }
@@ -172,8 +172,8 @@ impl NetTransport {
 
     fn report(&self, core: &Core, e: Ended) {
         match (e, &self.direct) {
-            (Ended::Part(lot, result), _) => {
-                if let Some((ticket, result)) = self.end_part(lot, result) {
+            (Ended::Part(list_id, result), _) => {
+                if let Some((ticket, result)) = self.end_part(list_id, result) {
                     core.complete(ticket, result);
                 }
             }
@@ -195,17 +195,17 @@ impl NetTransport {
     }
 
     /// Posts the parts of a list; those that could not be posted have failed.
-    fn post_parts(&self, lot: u32, nodes: &[NodeId], list: &[WorkRequest]) {
+    fn post_parts(&self, list_id: u32, nodes: &[NodeId], list: &[WorkRequest]) {
         for node in nodes {
             let verbs = list.iter().filter(|wr| wr.at.node() == *node);
             let posted = match *node == self.shared.me.node {
                 true => self.serve_own(list).map(|()| false),
                 false => self
-                    .with_link(*node, |link| link.post(self.shared.now(), lot, verbs))
+                    .with_link(*node, |link| link.post(self.shared.now(), list_id, verbs))
                     .map(|()| true),
             };
-            let mut lots = self.lots.borrow_mut();
-            let Some(l) = lots[lot as usize].as_mut() else { return };
+            let mut lists = self.lists.borrow_mut();
+            let Some(l) = lists[list_id as usize].as_mut() else { return };
             match posted {
                 Ok(remote) => l.parts += u32::from(remote),
                 Err(e) => _ = l.failed.get_or_insert(e),
@@ -230,14 +230,14 @@ impl Transport for NetTransport {
                 nodes.push(wr.at.node());
             }
         }
-        let lot = self.open_lot(ticket, nodes.len() == 1);
-        self.post_parts(lot, &nodes, list);
+        let list_id = self.open_list(ticket, nodes.len() == 1);
+        self.post_parts(list_id, &nodes, list);
         self.scratch.set(nodes);
-        let mut lots = self.lots.borrow_mut();
-        let place = &mut lots[lot as usize];
+        let mut lists = self.lists.borrow_mut();
+        let place = &mut lists[list_id as usize];
         match place {
             Some(l) if l.parts > 0 => Poll::Pending,
-            _ => Poll::Ready(place.take().map_or(Ok(()), Lot::result)),
+            _ => Poll::Ready(place.take().map_or(Ok(()), PostedList::result)),
         }
     }
 
@@ -280,7 +280,7 @@ impl Transport for NetTransport {
         }
     }
 
-    fn settle(&self, core: &Core) {
+    fn drain_detached(&self, core: &Core) {
         let Some(direct) = &self.direct else { return };
         let until = self.now() + 1_000_000_000;
         while !direct.is_idle() && self.now() < until {

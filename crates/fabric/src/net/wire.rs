@@ -1,8 +1,9 @@
 //! Wire format between processes: frames, and the messages of connection set-up and of the
 //! membership server.
 //!
-//! A frame is a length (4 bytes, little endian, of what follows) and a body of at most 64 MiB. Everything that comes from a peer is
-//! checked before it is used: it may be another version, another program, or damaged.
+//! A frame is a length (4 bytes, little endian, of what follows) and a body of at most 64 MiB.
+//! Everything that comes from a peer is checked before it is used: it may be another version,
+//! another program, or damaged.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -44,13 +45,13 @@ pub(super) enum Hello {
         /// The pool; `None` when the asker does not know it yet.
         pool: Option<PoolId>,
         /// The member in the name of which it asks; `None` before registration.
-        pass: Option<Credential>,
+        credential: Option<Credential>,
     },
     /// Verbs and calls of one client thread.
     Link {
         pool: PoolId,
         /// The member that the link belongs to.
-        pass: Credential,
+        credential: Credential,
         to: Member,
         /// Number of this link in the process of that member.
         number: u64,
@@ -186,7 +187,9 @@ pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
         Io::ConnectionRefused => {
             "no process listens there: start the node, or check the address".into()
         }
-        Io::WouldBlock | Io::TimedOut => "no answer in time: are it and the network to it up?".into(),
+        Io::WouldBlock | Io::TimedOut => {
+            "no answer in time: are it and the network to it up?".into()
+        }
         Io::UnexpectedEof | Io::ConnectionReset | Io::BrokenPipe | Io::ConnectionAborted => {
             "it closed the connection".to_string()
         }

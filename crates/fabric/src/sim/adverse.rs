@@ -120,7 +120,8 @@ impl World {
         }
     }
 
-    /// The completion of a list reaches its client, unless a link over which a response comes is cut.
+    /// The completion of a list reaches its client, unless a link over which a response comes is
+    /// cut.
     pub(super) fn complete(&mut self, core: &Core, number: u32) -> bool {
         if self.crashes.any_cut() {
             let ticket = self.lists.at(number).ticket;
@@ -144,7 +145,8 @@ impl World {
         self.finish(core, number)
     }
 
-    /// A verb has ended: the next of its chain begins, or the chain has ended, and with the last of them the list.
+    /// A verb has ended: the next of its chain begins, or the chain has ended, and with the last of
+    /// them the list.
     pub(super) fn ended(&mut self, core: &Core, list: u32, verb: u32, result: Result<()>) {
         let Some(chaos) = &mut self.chaos else { return };
         let l = self.lists.at(list);

@@ -6,6 +6,24 @@
 //! between; independent verbs overtake each other; completions are late; a destination holds
 //! garbage until its completion. The guarantees of the contract hold: words are whole, the ordered
 //! pairs of a chain stay ordered, atomics on one word exclude each other.
+//!
+//! *Steps.* A verb begins at a drawn time. A READ or WRITE is cut into pieces, a whole verb being
+//! one piece, and each piece takes effect at a drawn time of its own. An atomic has two halves;
+//! between them its word is closed to other atomics, but not to plain WRITEs, as on NICs that lock
+//! atomics only against each other. The next verb of a chain begins when the contract orders it
+//! behind the one before.
+//!
+//! *Distributions.* Delays favour short times and have a long tail, because most bugs need one verb
+//! to be late while many others are not. Each fault has a rate of its own, drawn from the seed, so
+//! that some runs have one fault alone and others have all.
+//!
+//! *Crashes.* The issuer of a verb may crash between two of its steps (`crash.rs`). Then each
+//! remaining step executes, is late or is dropped, as the crash plan of its list draws. A
+//! revocation at the target ends this: it first completes WRITEs that have begun and that the
+//! fabric grants to be whole, then refuses all later steps.
+//!
+//! *Schedules.* `order.rs` replaces drawn times by priorities or by a list of choices. `lax.rs`
+//! breaks one guarantee of the contract, to show that the suite notices.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +86,8 @@ impl FabricFaults {
         refuse_memory_one_in: 0,
     };
 
-    /// Those of a seed: each drawn by itself, so that some runs have one of them alone and others have all.
+    /// Those of a seed: each drawn by itself, so that some runs have one of them alone and others
+    /// have all.
     pub fn of_seed(seed: u64) -> Self {
         let mut c = Chance::new(seed ^ 0x6861_7a61_7264_7321);
         let mut pick = |choices: &[u64]| choices[c.below(choices.len() as u64) as usize];

@@ -305,8 +305,8 @@ impl World {
         (self.now <= since + RETRANSMISSION_NS * 1000).then_some(true)
     }
 
-    /// Nothing of `node` up to `incarnation` executes at `host` any more; WRITEs that the fabric grants to be whole and that have
-    /// begun are brought to their end first.
+    /// Nothing of `node` up to `incarnation` executes at `host` any more; WRITEs that the fabric
+    /// grants to be whole and that have begun are brought to their end first.
     pub(super) fn fenced(&mut self, host: &Host, node: NodeId, incarnation: u32) {
         if let Some(chaos) = &mut self.chaos {
             chaos.land(host, node, incarnation);

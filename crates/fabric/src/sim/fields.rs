@@ -57,7 +57,7 @@ fields! {
     "link.gbps", "Gb/s", 0 ..= 3200, A, "vendor", "data rate of the port, each direction; 0: infinite";
     "link.efficiency", "share", 0.1 ..= 1, B, FIT, "share of the data rate that packets, headers included, can use";
     "link.mtu_bytes", "B", 256 ..= 65536, A, "device attributes", "payload of one packet at most; also what a WRITE executes wholly or not at all";
-    "link.ack_factor", "share", 0 ..= 1, C, FIT, "share of WRITE groups whose acknowledgement is a packet of its own";
+    "link.ack_factor", "share", 0 ..= 1, C, FIT, "share of WRITE groups with an acknowledgement packet of their own";
     "header.read_request", "B", 0 ..= 1024, B, SPEC, "READ request on the wire";
     "header.read_response", "B", 0 ..= 1024, B, SPEC, "each packet of a READ response, beside its payload";
     "header.write_first", "B", 0 ..= 1024, B, SPEC, "first packet of a WRITE, beside its payload";

@@ -8,8 +8,8 @@ use crate::transport::{Opcode, WorkRequest};
 /// The guarantees of the contract that a platform breaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Laxity {
-    /// Memory is registered for relaxed ordering: the WRITEs of a chain do not wait for each other. Atomics and READs wait for all of
-    /// them, as on a NIC.
+    /// Memory is registered for relaxed ordering: the WRITEs of a chain do not wait for each other.
+    /// Atomics and READs wait for all of them, as on a NIC.
     pub relaxed_writes: bool,
     /// A verb to on-chip memory does not wait for a WRITE to main memory before it in its chain:
     /// that WRITE is accepted, but not visible yet.

@@ -8,11 +8,10 @@
 //! reach their target, whole. The same seed, profile and code give the same run, event for event:
 //! [`SimFabric::trace_hash`] verifies it.
 //!
-//! Time stands still until [`SimFabric::set_timed`]: verbs then execute at once and cost nothing, for loading and checking. One
-//! executor at a time drives the fabric, on one thread.
+//! Time stands still until [`SimFabric::set_timed`]: verbs then execute at once and cost nothing,
+//! for loading and checking. One executor at a time drives the fabric, on one thread.
 
 mod adverse;
-mod ahead;
 mod calls;
 mod chaos;
 mod costs;
@@ -21,6 +20,7 @@ mod fields;
 mod lax;
 mod nic;
 mod order;
+mod prefetch;
 mod profile;
 mod sanitizer;
 mod transport;
@@ -262,7 +262,8 @@ impl SimFabric {
         Ok(())
     }
 
-    /// The node crashes at a verb that it is to post, in timed mode, from now on; replaces an earlier such call.
+    /// The node crashes at a verb that it is to post, in timed mode, from now on; replaces an
+    /// earlier such call.
     ///
     /// # Errors
     /// `NotFound` for an unknown node.
@@ -290,7 +291,8 @@ impl SimFabric {
         Ok(())
     }
 
-    /// Until when the verb that [`SimFabric::delay_at`] has named is late, ns; `None` while it has not been posted.
+    /// Until when the verb that [`SimFabric::delay_at`] has named is late, ns; `None` while it has
+    /// not been posted.
     pub fn late_until(&self, node: NodeId) -> Option<Nanos> {
         self.0.world().crashes.late_until(node).map(|ps| ps / 1000)
     }
@@ -467,13 +469,13 @@ impl Fabric for SimFabric {
         self.0.nodes.connect(node, to, incarnation);
     }
 
-    fn tell(&self, by: Member, at: GlobalAddr, bytes: u64, now: ShadowState) {
+    fn allocation_event(&self, by: Member, at: GlobalAddr, bytes: u64, now: ShadowState) {
         if self.0.watched.load(Ordering::Relaxed)
             && let Ok(host) = self.known(at.node())
             && !host.is_revoked(by.node, by.incarnation)
             && let Some(s) = &mut self.0.world().sanitizer
         {
-            s.tell(at, bytes, now);
+            s.set_state(at, bytes, now);
         }
     }
 

@@ -1,4 +1,5 @@
-//! The servers of one node: each is a queue that serves first come, first served, kept as the time at which it is free next.
+//! The servers of one node: each is a queue that serves first come, first served, kept as the time
+//! at which it is free next.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ impl Recent {
 /// Lines that count as recently touched: 32 MiB, about the last-level cache of a host. With much
 /// less the WRITE of an update would miss the line that its own READ has touched.
 const WARM_LINES: usize = 1 << 19;
-/// Words whose last atomic is remembered.
+/// Words with a record of their last atomic.
 const ATOMIC_WORDS: usize = 1 << 14;
 
 /// Verbs that a NIC has served as target.
@@ -157,8 +158,8 @@ impl Nic {
         time
     }
 
-    /// A verb that reaches this node as target at `at`: queues for wire, responder and word; when its response has left. The
-    /// verb's memory effect belongs to this instant of the order.
+    /// A verb that reaches this node as target at `at`: queues for wire, responder and word; when
+    /// its response has left. The verb's memory effect belongs to this instant of the order.
     pub(super) fn serve(&mut self, c: &Costs, wr: &WorkRequest, at: Picos, by_wire: bool) -> Picos {
         let bytes = c.bytes(wr);
         let (mut received, mut start) = (at, at);

@@ -3,9 +3,9 @@
 //! with a known probability. The other follows a list of choices, so that a caller can try all
 //! lists.
 //!
-//! Time then hardly passes: each step takes 1 ns, and a client that sleeps comes after everything that is in flight.
-//! The priorities are those of "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs" (ASPLOS'10), with steps of verbs
-//! for its instructions.
+//! Time then hardly passes: each step takes 1 ns, and a client that sleeps comes after everything
+//! that is in flight. The priorities are those of "A Randomized Scheduler with Probabilistic
+//! Guarantees of Finding Bugs" (ASPLOS'10), with steps of verbs for its instructions.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,8 @@ pub enum Order {
         /// About how many steps a run has.
         steps: u64,
     },
-    /// The choices given, then the first of each; after `switches` choices other than the first none is left. Verbs are whole.
+    /// The choices given, then the first of each; after `switches` choices other than the first
+    /// none is left. Verbs are whole.
     Listed {
         /// Numbers of the alternatives to take, one for each decision between several.
         choices: Vec<u32>,
@@ -164,7 +165,8 @@ impl Chosen {
     }
 }
 
-/// The next list of choices after a run that made these, in the order of a search that takes every path once; `None` after the last.
+/// The next list of choices after a run that made these, in the order of a search that takes every
+/// path once; `None` after the last.
 pub fn next_choices(made: &[Choice]) -> Option<Vec<u32>> {
     let last = made.iter().rposition(|c| c.taken + 1 < c.of)?;
     let mut out: Vec<u32> = made[..=last].iter().map(|c| c.taken).collect();

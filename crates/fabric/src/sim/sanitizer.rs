@@ -5,8 +5,8 @@
 //! ([`Fabric::allocation_event`](crate::Fabric::allocation_event)). The sanitizer reports verbs
 //! outside a region or at a wrong alignment, READs that begin in memory that was allocated with
 //! undefined contents and never written, any verb to freed memory, WRITEs to freed memory of a
-//! type-stable arena (READs and atomics there are legal: caches may be old), and a list whose
-//! buffers overlap those of another one in flight. The last cannot be written in index code: a
+//! type-stable arena (READs and atomics there are legal: caches may be old), and a list with
+//! buffers that overlap those of another one in flight. The last cannot be written in index code: a
 //! [`Buf`](crate::Buf) belongs to the posting until the completion. So it is a check of the
 //! executor. READs of nodes that have crashed are not reported, because their results reach no
 //! client. Nor are unvalidated ones ([`read_unvalidated`](crate::verb::read_unvalidated)), which
@@ -24,7 +24,7 @@ const MOST: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Sanitizer {
     /// Ranges with a known shadow state, by their start: end and state. Disjoint.
-    told: BTreeMap<(NodeId, u64), (u64, ShadowState)>,
+    ranges: BTreeMap<(NodeId, u64), (u64, ShadowState)>,
     /// Local buffers in flight, by their start: end and list.
     lent: BTreeMap<usize, (usize, u32)>,
     pub reports: Vec<String>,
@@ -38,25 +38,25 @@ impl Sanitizer {
     }
 
     /// Sets the shadow state of a range.
-    pub(super) fn tell(&mut self, at: GlobalAddr, bytes: u64, now: ShadowState) {
+    pub(super) fn set_state(&mut self, at: GlobalAddr, bytes: u64, now: ShadowState) {
         let (node, from, to) = (at.node(), at.offset(), at.offset() + bytes);
         self.cut(node, from);
         self.cut(node, to);
-        let inside: Vec<_> = self.told.range((node, from)..(node, to)).map(|(k, _)| *k).collect();
-        inside.iter().for_each(|k| _ = self.told.remove(k));
+        let inside: Vec<_> = self.ranges.range((node, from)..(node, to)).map(|(k, _)| *k).collect();
+        inside.iter().for_each(|k| _ = self.ranges.remove(k));
         if now != ShadowState::Plain && bytes > 0 {
-            self.told.insert((node, from), (to, now));
+            self.ranges.insert((node, from), (to, now));
         }
     }
 
     /// Splits the range that crosses this address.
     fn cut(&mut self, node: NodeId, at: u64) {
-        let Some((&(n, from), &(to, what))) = self.told.range(..(node, at)).next_back() else {
+        let Some((&(n, from), &(to, state))) = self.ranges.range(..(node, at)).next_back() else {
             return;
         };
         if n == node && to > at {
-            self.told.insert((node, from), (at, what));
-            self.told.insert((node, at), (to, what));
+            self.ranges.insert((node, from), (at, state));
+            self.ranges.insert((node, at), (to, state));
         }
     }
 
@@ -64,16 +64,16 @@ impl Sanitizer {
     fn under(&self, wr: &WorkRequest) -> impl Iterator<Item = ShadowState> {
         let (node, from) = (wr.at.node(), wr.at.offset());
         let to = from + u64::from(wr.len);
-        let before = self.told.range(..(node, from)).next_back();
+        let before = self.ranges.range(..(node, from)).next_back();
         let before = before.filter(|((n, _), (end, _))| *n == node && *end > from);
-        let inside = self.told.range((node, from)..(node, to.max(from)));
-        before.into_iter().chain(inside).map(|(_, (_, what))| *what)
+        let inside = self.ranges.range((node, from)..(node, to.max(from)));
+        before.into_iter().chain(inside).map(|(_, (_, state))| *state)
     }
 
-    fn ground_at(&self, at: GlobalAddr) -> ShadowState {
-        let before = self.told.range(..=(at.node(), at.offset())).next_back();
+    fn state_at(&self, at: GlobalAddr) -> ShadowState {
+        let before = self.ranges.range(..=(at.node(), at.offset())).next_back();
         let here = before.filter(|((n, _), (end, _))| *n == at.node() && *end > at.offset());
-        here.map_or(ShadowState::Plain, |(_, (_, what))| *what)
+        here.map_or(ShadowState::Plain, |(_, (_, state))| *state)
     }
 
     /// A verb begins to execute; `heard` is false when its issuer has crashed.
@@ -84,7 +84,7 @@ impl Sanitizer {
         // Only the first word counts: a READ of a block has the length of its size class, and the
         // bytes behind the contents may be undefined.
         let read = wr.op == Opcode::Read && heard;
-        let unwritten = read && self.ground_at(wr.at) == ShadowState::Undefined;
+        let unwritten = read && self.state_at(wr.at) == ShadowState::Undefined;
         let others = || {
             self.under(wr).find_map(|g| match (g, wr.op) {
                 (ShadowState::Freed, Opcode::Read) if !heard => None,
@@ -104,7 +104,7 @@ impl Sanitizer {
     pub(super) fn wrote(&mut self, wr: &WorkRequest) {
         let writes = matches!(wr.op, Opcode::Write | Opcode::WriteWord) && !wr.at.is_on_chip();
         if writes && self.under(wr).any(|g| g == ShadowState::Undefined) {
-            self.tell(wr.at, u64::from(wr.len), ShadowState::Plain);
+            self.set_state(wr.at, u64::from(wr.len), ShadowState::Plain);
         }
     }
 
@@ -163,21 +163,21 @@ mod tests {
         use Opcode::{Cas, Read, Write, WriteWord};
         let mut s = Sanitizer::default();
         let at = |offset| GlobalAddr::new(NodeId::memory(0), offset);
-        s.tell(at(1024), 256, ShadowState::Undefined);
+        s.set_state(at(1024), 256, ShadowState::Undefined);
         assert!(seen(&mut s, Read, 1024, 8) && seen(&mut s, Read, 1272, 64));
         assert!(!seen(&mut s, Read, 1000, 24) && !seen(&mut s, Read, 1280, 64));
         assert!(!seen(&mut s, Write, 1088, 64) && !seen(&mut s, Read, 1088, 64));
         assert!(seen(&mut s, Read, 1080, 16) && !seen(&mut s, Read, 1144, 16));
         assert!(seen(&mut s, Read, 1152, 16));
-        s.tell(at(1024), 256, ShadowState::Freed);
+        s.set_state(at(1024), 256, ShadowState::Freed);
         assert!(seen(&mut s, Read, 1100, 8) && seen(&mut s, WriteWord, 1272, 8));
-        s.tell(at(1024), 128, ShadowState::Plain);
+        s.set_state(at(1024), 128, ShadowState::Plain);
         assert!(!seen(&mut s, Read, 1024, 128) && seen(&mut s, Read, 1024, 129));
-        s.tell(at(1152), 128, ShadowState::FreedTyped);
+        s.set_state(at(1152), 128, ShadowState::FreedTyped);
         assert!(!seen(&mut s, Read, 1152, 64) && !seen(&mut s, Cas, 1152, 8));
         assert!(seen(&mut s, Write, 1200, 8) && seen(&mut s, WriteWord, 1152, 8));
         s.reports.clear();
-        s.tell(at(1152), 128, ShadowState::Freed);
+        s.set_state(at(1152), 128, ShadowState::Freed);
         s.look(NodeId::compute(0), &verb(Read, 1152, 8, 0), false);
         assert!(s.reports.is_empty(), "of a node that has crashed");
     }

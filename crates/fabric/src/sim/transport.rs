@@ -202,9 +202,9 @@ impl Transport for SimTransport {
         self.shared.refuses_memory()
     }
 
-    fn note_near(&self, ep: &Endpoint) {
-        ep.uses(&*self.cpu);
-        ep.uses(&*self.local);
+    fn add_prefetch_hints(&self, ep: &Endpoint) {
+        ep.prefetch(&*self.cpu);
+        ep.prefetch(&*self.local);
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {

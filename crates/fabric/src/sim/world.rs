@@ -1,9 +1,33 @@
 //! The simulated cluster: the events, and the effect of each.
 //!
-//! A posted list goes through four stations. *Launch*, when its thread's CPU has come to it: doorbell, initiator, the client's
-//! wire. *Arrive*, when its first packet is at the target: wire, responder, word, the memory effect, the response's wire.
-//! *Deliver*, when the response is at the client: its wire, and the completion. *Resume*, when the thread's CPU is free. Every
-//! server is first come, first served, and an event is handled at its own time, so that nothing overtakes in a queue.
+//! A posted list goes through four stations. *Launch*, when its thread's CPU has come to it:
+//! doorbell, initiator, the client's wire. *Arrive*, when its first packet is at the target: wire,
+//! responder, word, the memory effect, the response's wire. *Deliver*, when the response is at the
+//! client: its wire, and the completion. *Resume*, when the thread's CPU is free. Every server is
+//! first come, first served, and an event is handled at its own time, so that nothing overtakes in
+//! a queue.
+//!
+//! *Servers as times.* No server keeps a queue of requests. Each is the time at which it is free
+//! next (`nic.rs`): a request that arrives at `at` begins at the later of the two, and moves that
+//! time. This is exact for first come, first served, as long as events are handled in the order of
+//! their times.
+//!
+//! *Groups.* The verbs of a list that go to one node between two fences form a group: one doorbell,
+//! one first packet, one response. A queue pair admits a bounded number of READs and atomics in
+//! flight. A group that exceeds this window is split, and its rest waits in the queue pair. A
+//! fenced verb begins a new launch when everything before it in the list has been delivered.
+//!
+//! *Memory effects.* A verb takes effect whole at the event of its arrival. So verbs are linearized
+//! in the order in which they reach their target; the adversarial mode (`chaos.rs`) replaces this
+//! by steps.
+//!
+//! *Client CPU.* The clients of a thread share one CPU, which is a server as well. Index code
+//! charges its steps, and the charge delays the thread's next post and its next resume. The time
+//! that a client sees is the fabric's clock plus the work that its thread has been charged for.
+//!
+//! *Determinism.* Events of one time come out in insertion order, and all draws come from the seed.
+//! The trace hash covers every list that reaches a target; it differs at the first event that
+//! differs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -106,7 +130,7 @@ pub(super) struct List {
 
 /// Verbs of a list that go to one node together.
 #[derive(Clone, Copy)]
-pub(super) struct Group {
+pub(super) struct VerbGroup {
     pub list: u32,
     nic: u32,
     from: u32,
@@ -190,7 +214,7 @@ pub(super) struct World {
     pub threads: Vec<Thread>,
     pub now: Picos,
     pub lists: Slots<List>,
-    pub(super) groups: Slots<Group>,
+    pub(super) groups: Slots<VerbGroup>,
     pub wheel: Wheel<Event>,
     /// Lists in flight.
     pub live: u32,
@@ -330,13 +354,14 @@ impl World {
         [self.wheel.next_at(), self.next_chosen()].into_iter().flatten().min()
     }
 
-    /// Handles the next event if it is due at `until` or before. `None` when there is none; true when a list has completed.
+    /// Handles the next event if it is due at `until` or before. `None` when there is none; true
+    /// when a list has completed.
     pub(super) fn step(&mut self, core: &Core, until: Picos, run: Runner<'_>) -> Option<bool> {
         if !self.given.is_empty() {
             self.resume_given();
         }
         if self.wheel.refill() {
-            self.look_ahead(core);
+            self.prefetch_ahead(core);
         }
         let (at, event) = self.next_event(until)?;
         self.now = self.now.max(at);
@@ -450,7 +475,7 @@ impl World {
         let own = self.threads[thread as usize].nic;
         let node = requests[w.from as usize].at.node();
         let room = c.max_rd_atomic;
-        let mut g = Group {
+        let mut g = VerbGroup {
             list: w.list,
             nic: target,
             from: w.from,

@@ -1,6 +1,24 @@
 //! The client's side: one thread's connections to all hosts. The embedder carries offers and
-//! answers between client and host; this module tells it which connections verbs wait for, and
-//! which ones broke.
+//! answers between client and host; this module reports the connections that verbs wait for, and
+//! the broken ones.
+//!
+//! A list waits for the connections of its peers. If it fits as a whole once others have completed,
+//! it waits for that and is launched as one flight per peer. A list that exceeds the queue depth,
+//! or the thread's share of the NIC's outstanding verbs, takes several flights. Requests are staged
+//! into the send queue of a peer, and the doorbell is rung at the next poll, once for all clients
+//! of the thread that have posted meanwhile.
+//!
+//! A flight asks for one completion, of its last request. The completion carries the slot and the
+//! generation of the flight. A stale one is ignored, so that completions of a destroyed queue pair
+//! do no harm.
+//!
+//! *Broken connections.* The client destroys its queue pair first, and only then accounts the
+//! flights as doomed: after that the NIC touches no buffer. It reports a doomed flight when the
+//! other end is confirmed to be closed, or after `linger_ns`, because until then the host may still
+//! execute its verbs. The effect of these verbs is unknown.
+//!
+//! *Lost wake-ups.* A driver may stop without a completion. A connection that completes nothing for
+//! `nudge_ns` gets an empty WRITE, and is given up some time later, so that no wait is without end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,7 +34,7 @@ use super::flights::Flights;
 use super::memory::Keys;
 use super::nic::{Nic, failed};
 use super::offer::{Answer, End, Offer};
-use super::peers::{Peer, Peers, Standing};
+use super::peers::{ConnectionState, Peer, Peers};
 use super::queue_pair::{QueuePair, Sizes, packet_number};
 use super::send::{self, Completion, POLL_BATCH, Remote, SendQueue, WorkId};
 use crate::addr::NodeId;
@@ -72,7 +90,8 @@ struct ClientState {
     outstanding: u32,
     /// Peers that the list being launched goes to, kept for its memory.
     touched: Vec<u16>,
-    /// Peers with staged requests: their doorbells are rung at the next poll, once for all lists posted meanwhile.
+    /// Peers with staged requests: their doorbells are rung at the next poll, once for all lists
+    /// posted meanwhile.
     unrung: Vec<u16>,
     /// Peers with a connection that failed while completions were taken.
     failing: Vec<(u16, Error)>,
@@ -195,13 +214,13 @@ impl Client {
         let s = &mut *self.state.borrow_mut();
         let p = s.peers.find(to);
         match s.peers[p].standing {
-            Standing::Connected | Standing::Broken => {
+            ConnectionState::Connected | ConnectionState::Broken => {
                 return Err(Error::new(
                     ErrorKind::Exists,
                     format!("there is a connection to {to} still"),
                 ));
             }
-            Standing::Idle | Standing::Wanted | Standing::Offered => {}
+            ConnectionState::Idle | ConnectionState::Wanted | ConnectionState::Offered => {}
         }
         let wanted =
             Sizes { depth: self.nic.limits().depth, inline_bytes: self.nic.config().inline_bytes };
@@ -210,14 +229,15 @@ impl Client {
         let own = End::new(self.me, &self.nic, qp.number(), packet_number(qp.number()));
         let bytes = Offer::new(to, own.clone()).to_bytes()?;
         s.peers[p].offered = Some((qp, sizes, own));
-        s.peers[p].standing = Standing::Offered;
+        s.peers[p].standing = ConnectionState::Offered;
         Ok(bytes)
     }
 
     /// Completes the connection with the host's answer; the verbs that waited for it go.
     ///
     /// # Errors
-    /// `Incompatible` for an answer that does not fit, `Unsupported` when the device refuses. Verbs that waited fail with it, too.
+    /// `Incompatible` for an answer that does not fit, `Unsupported` when the device refuses. Verbs
+    /// that waited fail with it, too.
     pub fn connect(&self, core: &Core, to: NodeId, answer: &[u8]) -> Result<()> {
         let connected = self.state.borrow_mut().connect(&self.nic, to, answer);
         match connected {
@@ -240,7 +260,7 @@ impl Client {
             let p = s.peers.find(to);
             let peer = &mut s.peers[p];
             peer.offered = None;
-            peer.standing = Standing::Idle;
+            peer.standing = ConnectionState::Idle;
             for w in std::mem::take(&mut peer.parked) {
                 done.extend(s.flights.launched(w.ticket, Some(why.clone())));
             }
@@ -289,8 +309,9 @@ impl Client {
     // ---- verbs
     // ------------------------------------------------------------------------------------
 
-    /// As [`crate::Transport::post`]; doorbells are rung at the next poll, which an executor makes before it waits. A list that
-    /// goes to a node without a connection waits for it: see `next_wanted`.
+    /// As [`crate::Transport::post`]; doorbells are rung at the next poll, which an executor makes
+    /// before it waits. A list that goes to a node without a connection waits for it: see
+    /// `next_wanted`.
     pub fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
         let s = &mut *self.state.borrow_mut();
         s.flights.open(ticket);
@@ -463,7 +484,8 @@ impl ClientState {
         }
     }
 
-    /// Whether the rest of a list can go: how many requests it is; `None` when it was parked at a peer without a connection.
+    /// Whether the rest of a list can go: how many requests it is; `None` when it was parked at a
+    /// peer without a connection.
     fn check(&mut self, from: Waiting, list: &[WorkRequest]) -> Result<Option<u32>> {
         let mut needed = 0;
         for wr in &list[from.next..] {
@@ -604,7 +626,7 @@ impl ClientState {
     /// connection.
     fn close(&mut self, node: NodeId, why: Option<&Error>, done: &mut Done) {
         let p = self.peers.find(node);
-        if self.peers[p].standing != Standing::Broken {
+        if self.peers[p].standing != ConnectionState::Broken {
             return;
         }
         while let Some(flight) = self.flights.next_doomed(p as u16, why) {
@@ -637,7 +659,7 @@ impl ClientState {
         self.queues[p] = Some(SendQueue::new(qp, sizes, remote, key));
         self.stats.connections += 1;
         let Peer { standing, parked, .. } = &mut self.peers[p];
-        *standing = Standing::Connected;
+        *standing = ConnectionState::Connected;
         Ok(std::mem::take(parked))
     }
 }
@@ -655,7 +677,9 @@ fn reason(node: NodeId, status: u32) -> Error {
         10 => {
             (ErrorKind::Unreachable, "its memory is not registered any more, perhaps it restarted")
         }
-        12 | 19 => (ErrorKind::Unreachable, "it does not answer: it, or the network to it, is down"),
+        12 | 19 => {
+            (ErrorKind::Unreachable, "it does not answer: it, or the network to it, is down")
+        }
         13 => (ErrorKind::Unreachable, "it is not ready to receive"),
         _ => (ErrorKind::Unreachable, "the NIC reports a failure"),
     };

@@ -18,7 +18,8 @@ pub struct Config {
     pub outstanding: u32,
     /// WRITEs of at most this many bytes travel in the request.
     pub inline_bytes: u32,
-    /// A region is registered in chunks of this many bytes: a power of two, more than a verb's bytes.
+    /// A region is registered in chunks of this many bytes: a power of two, more than a verb's
+    /// bytes.
     pub chunk_bytes: u64,
     /// Huge pages for regions where the system has any.
     pub huge_pages: bool,
@@ -77,14 +78,16 @@ impl Config {
         }
     }
 
-    /// A connection that has completed nothing for this long is given up: well beyond what its own timeouts take.
+    /// A connection that has completed nothing for this long is given up: well beyond what its own
+    /// timeouts take.
     pub(super) fn give_up_ns(&self) -> Nanos {
         let retries = Nanos::from(self.retries) + 1;
         let own = (4_096 << self.timeout_code()) * retries;
         own.saturating_mul(4).saturating_add(1_000_000_000)
     }
 
-    /// The acknowledgement timeout as queue pairs take it: 4.096 us times a power of two, 31 at most.
+    /// The acknowledgement timeout as queue pairs take it: 4.096 us times a power of two, 31 at
+    /// most.
     pub(super) fn timeout_code(&self) -> u8 {
         (1..31).find(|code| 4_096u64 << code >= self.ack_timeout_ns).unwrap_or(31)
     }

@@ -56,7 +56,8 @@ impl VerbsFabric {
         &self.0.nic
     }
 
-    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new incarnation and a new region.
+    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new
+    /// incarnation and a new region.
     ///
     /// # Errors
     /// `Exists` when the node is a member already; `Full` when its memory cannot be registered.

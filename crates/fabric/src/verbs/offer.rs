@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::nic::{Address, Link, Mtu, Nic};
+use super::nic::{Address, Mtu, Nic, PortLink};
 use crate::addr::NodeId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
@@ -21,7 +21,7 @@ pub(super) struct End {
     /// Raw bits of the node, and its incarnation.
     node: u16,
     pub incarnation: u32,
-    pub link: Link,
+    pub link: PortLink,
     pub lid: u16,
     pub gid: [u8; 16],
     /// Bytes.
@@ -126,7 +126,7 @@ impl End {
         if self.qpn >> 24 != 0 || other.qpn >> 24 != 0 || other.psn >> 24 != 0 {
             return Err(differ("a queue pair number has 24 bits", "run the same version on both"));
         }
-        if self.link == Link::Ethernet && is_v4(&self.gid) != is_v4(&other.gid) {
+        if self.link == PortLink::Ethernet && is_v4(&self.gid) != is_v4(&other.gid) {
             let what = format!("address {} there, {} here", ip(&other.gid), ip(&self.gid));
             return Err(differ(&what, "choose addresses of one kind (--gid-index)"));
         }
@@ -259,7 +259,7 @@ mod tests {
             version: VERSION,
             node: member.node.bits(),
             incarnation: member.incarnation,
-            link: Link::Ethernet,
+            link: PortLink::Ethernet,
             lid: 0,
             gid: std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets(),
             mtu: Mtu(4096),
@@ -321,7 +321,7 @@ mod tests {
         let (ours, theirs) = (a.agree(&b).expect("fit"), b.agree(&a).expect("fit"));
         assert_eq!((ours.mtu, ours.initiator_depth, ours.responder_depth), (Mtu(1024), 8, 4));
         assert_eq!((theirs.mtu, theirs.initiator_depth, theirs.responder_depth), (Mtu(1024), 4, 8));
-        let ib = End { link: Link::InfiniBand, ..end(ME) };
+        let ib = End { link: PortLink::InfiniBand, ..end(ME) };
         let e = a.agree(&ib).expect_err("two networks").to_string();
         assert!(
             e.contains("mn3") && e.contains("link layer InfiniBand") && e.contains("--device"),

@@ -165,7 +165,7 @@ impl Transport for VerbsTransport {
         if self.recover(core) { Progress::Made } else { progress }
     }
 
-    fn settle(&self, core: &Core) {
+    fn drain_detached(&self, core: &Core) {
         let until = self.now() + 1_000_000_000;
         while !self.client.is_idle() && self.now() < until {
             if self.poll(core) != Progress::Made {

@@ -6,7 +6,8 @@ use dmtree_fabric::verb::{cas, read, write};
 use crate::reads::{front_and_rear, readers};
 use crate::test_cluster::*;
 
-/// [compare-and-swap, READ] in one chain under a lock that is freed behind the WRITE: the sound way in one round each.
+/// [compare-and-swap, READ] in one chain under a lock that is freed behind the WRITE: the sound way
+/// in one round each.
 fn combined(eps: Vec<Endpoint>, wrong: Wrong) -> Vec<Client> {
     let clients = eps.into_iter().enumerate();
     let clients = clients.map(|(i, ep)| -> Client {

@@ -82,7 +82,8 @@ fn a_lock_is_freed_by_an_atomic() {
 
 const WRITER: u64 = 1 << 32;
 
-/// Readers count themselves in by fetch-and-add; a writer changes the object only when it counts none.
+/// Readers count themselves in by fetch-and-add; a writer changes the object only when it counts
+/// none.
 fn shared_lock(eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Client> {
     let mut eps = eps.into_iter();
     let writer = eps.next().unwrap();
@@ -124,7 +125,8 @@ fn a_shared_lock_is_given_back_behind_the_read() {
     holds("given back behind a fence", |_, e, w| shared_lock(e, w, true), WEAKEST);
 }
 
-/// Two threads of one compute node hand a remote lock over between them, the first one's WRITE posted or completed.
+/// Two threads of one compute node hand a remote lock over between them, the first one's WRITE
+/// posted or completed.
 fn hand_over(eps: Vec<Endpoint>, wrong: Wrong, awaited: bool) -> Vec<Client> {
     let turn = Rc::new(Cell::new(0));
     let clients = eps.into_iter().take(2).enumerate();

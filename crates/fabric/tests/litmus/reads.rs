@@ -40,7 +40,8 @@ fn every_word(words: &[u64]) -> bool {
     !mixed(words)
 }
 
-/// Equal versions at both ends of an object say nothing about its middle, whatever the order of pieces.
+/// Equal versions at both ends of an object say nothing about its middle, whatever the order of
+/// pieces.
 #[test]
 fn front_and_rear_versions() {
     let naive: Scheme = |_, eps, wrong| readers(eps, wrong, front_and_rear);
@@ -52,7 +53,8 @@ fn front_and_rear_versions() {
     holds("a checksum over all words", |_, e, w| readers(e, w, every_word), WEAKEST);
 }
 
-/// A writer that marks the object (word 0 of the first line) as being changed; readers in one READ and a look back, or in three.
+/// A writer that marks the object (word 0 of the first line) as being changed; readers in one READ
+/// and a look back, or in three.
 fn sequence_lock(eps: Vec<Endpoint>, wrong: Wrong, three: bool) -> Vec<Client> {
     let version = at(1024);
     let mut eps = eps.into_iter();

@@ -64,7 +64,8 @@ fn a_cached_address_is_checked_against_the_generation() {
     holds("its generation is compared", |_, e, w| reuse(e, w, true), WEAKEST);
 }
 
-/// The same for a writer: it locks what its cached address names, and writes. The lock lies in the node and outlives it.
+/// The same for a writer: it locks what its cached address names, and writes. The lock lies in the
+/// node and outlives it.
 fn stale_writer(eps: Vec<Endpoint>, wrong: Wrong, identity: bool) -> Vec<Client> {
     let lock = at(1024);
     let generation = at(1032);
@@ -154,7 +155,8 @@ fn scans(eps: Vec<Endpoint>, wrong: Wrong, fences: bool) -> Vec<Client> {
                 } else {
                     let mut next = whole(&ep, right).await;
                     let mut again = 0;
-                    // Not the leaf that begins where this one ended: from its upper fence on, the left one has the rest.
+                    // Not the leaf that begins where this one ended: from its upper fence on, the
+                    // left one has the rest.
                     while next[0] != hi {
                         let now = whole(&ep, left).await;
                         if now[1] == END {

@@ -112,7 +112,10 @@ fn one_doorbell_per_peer_and_one_completion_per_doorbell() {
     assert_eq!(since(|s| s.requests), 4 + 10 + 3 + 2);
     assert_eq!(since(|s| s.inline), 3);
     let counted = ep.snapshot().loose;
-    assert_eq!(counted.doorbells, after.doorbells, "endpoints count the doorbells that the NIC gets");
+    assert_eq!(
+        counted.doorbells, after.doorbells,
+        "endpoints count the doorbells that the NIC gets"
+    );
 }
 
 #[test]

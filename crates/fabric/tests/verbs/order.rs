@@ -40,10 +40,10 @@ fn atomics_of_several_threads_lose_nothing() {
 
 /// Regression: hung once, over rdma_rxe of Linux 6.1 on a busy machine: a verb never completed, and
 /// the driver reported nothing. By its source the driver can lose a wake-up: its requester finds
-/// that a fenced verb must wait and notes that it waits, without a lock; its completer looks for
-/// the note when something completes. Between the two it finds none, and nothing is left to wake
-/// the requester but another posting. So connections that complete nothing get one, and are given
-/// up in the end. It did not show in 100 further runs.
+/// that a fenced verb must wait and sets a flag, without a lock; its completer looks for the flag
+/// when something completes. Between the two it finds none, and nothing is left to wake the
+/// requester but another posting. So connections that complete nothing get one, and are given up in
+/// the end. It did not show in 100 further runs.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "whether the driver lost a wake-up")]
 fn the_ordered_pairs_are_ordered() {

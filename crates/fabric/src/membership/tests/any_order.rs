@@ -20,13 +20,13 @@ enum Event {
     Start(u16),
     Leave(u16),
     /// A membership agent of a compute node does some of its duties.
-    Keep(u16, u8),
+    ComputeAgent(u16, u8),
     /// An agent makes a step.
     Agent(u16),
     /// The host of a memory node says that its process has ended.
     Lose(u16),
     /// Time passes while the server ticks.
-    Pass(u8),
+    Elapse(u8),
     /// The server stands still.
     Pause(u16),
 }
@@ -35,10 +35,10 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         3 => (0..COMPUTE).prop_map(Event::Start),
         1 => (0..COMPUTE).prop_map(Event::Leave),
-        12 => (0..COMPUTE, any::<u8>()).prop_map(|(n, skipped)| Event::Keep(n, skipped)),
+        12 => (0..COMPUTE, any::<u8>()).prop_map(|(n, skipped)| Event::ComputeAgent(n, skipped)),
         8 => (0..MEMORY).prop_map(Event::Agent),
         1 => (0..MEMORY).prop_map(Event::Lose),
-        8 => (1u8..60).prop_map(Event::Pass),
+        8 => (1u8..60).prop_map(Event::Elapse),
         1 => (60u16..2_000).prop_map(Event::Pause),
     ]
 }
@@ -50,7 +50,7 @@ struct Model {
     incarnations: BTreeMap<u16, (Member, State)>,
     last: BTreeMap<u16, u32>,
     agents: Vec<MemoryAgent>,
-    /// The latest incarnation of each node whose access a memory node has revoked.
+    /// The latest incarnation of each node that a memory node has revoked.
     revoked: Vec<std::cell::RefCell<BTreeMap<NodeId, u32>>>,
     seen: State,
 }
@@ -93,7 +93,7 @@ impl Model {
     }
 
     /// One step of a compute node's membership agent; bits of `skipped` leave parts of it out.
-    fn keep(&mut self, n: u16, skipped: u8) {
+    fn compute_agent(&mut self, n: u16, skipped: u8) {
         let Some((me, known)) = self.incarnations.get_mut(&n) else { return };
         let me = *me;
         if now(self.m.renew(me, self.now)).is_err() {
@@ -128,7 +128,7 @@ impl Model {
         }
     }
 
-    fn pass(&mut self, ns: u64) {
+    fn elapse(&mut self, ns: u64) {
         let until = self.now + ns;
         while self.now < until {
             self.now = (self.now + 5).min(until);
@@ -144,10 +144,10 @@ impl Model {
                     let _ = now(self.m.propose(me, Change::Leave, self.now));
                 }
             }
-            Event::Keep(n, skipped) => self.keep(n, skipped),
+            Event::ComputeAgent(n, skipped) => self.compute_agent(n, skipped),
             Event::Agent(n) => self.agent(n),
             Event::Lose(n) => self.m.lose(Member { node: NodeId::memory(n), incarnation: 1 }),
-            Event::Pass(ns) => self.pass(ns.into()),
+            Event::Elapse(ns) => self.elapse(ns.into()),
             Event::Pause(ns) => {
                 let before: Vec<_> = self.m.latest().living().collect();
                 self.now += u64::from(ns);
@@ -162,7 +162,11 @@ impl Model {
     fn check(&mut self) {
         let s = (*self.m.latest()).clone();
         let nodes: BTreeSet<NodeId> = s.living().map(|m| m.node).collect();
-        assert_eq!(nodes.len(), s.living().count(), "two incarnations of one node are alive: {s:?}");
+        assert_eq!(
+            nodes.len(),
+            s.living().count(),
+            "two incarnations of one node are alive: {s:?}"
+        );
         for old in &self.seen.members {
             let to = s.standing(old.member).expect("no member becomes unknown");
             assert!(
@@ -208,10 +212,10 @@ impl Model {
     fn must_complete_all_deaths(&mut self) {
         self.start(0);
         for _ in 0..40 {
-            self.pass(10);
+            self.elapse(10);
             let incarnations: Vec<u16> = self.incarnations.keys().copied().collect();
             // Nodes that stand still stay as they are: they are late, and are declared dead.
-            incarnations.into_iter().filter(|n| *n == 0).for_each(|n| self.keep(n, 0));
+            incarnations.into_iter().filter(|n| *n == 0).for_each(|n| self.compute_agent(n, 0));
             (0..MEMORY).for_each(|n| self.agent(n));
             self.check();
         }
@@ -220,7 +224,10 @@ impl Model {
         let over = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
         assert!(s.members.iter().all(|m| over(m.standing)), "{s:?}");
         assert!(s.away().next().is_none(), "{s:?}");
-        assert!(s.members.len() <= usize::from(COMPUTE), "former incarnations are forgotten: {s:?}");
+        assert!(
+            s.members.len() <= usize::from(COMPUTE),
+            "former incarnations are forgotten: {s:?}"
+        );
     }
 }
 
@@ -245,12 +252,12 @@ fn thousands_of_incarnations_leave_nothing_behind() {
         let n = (incarnation % u32::from(COMPUTE)) as u16;
         model.start(n);
         if incarnation % 3 == 0 {
-            model.pass(20);
+            model.elapse(20);
         } else {
             model.step(Event::Leave(n));
         }
         for n in 0..COMPUTE {
-            model.keep(n, 0);
+            model.compute_agent(n, 0);
             model.agent(n);
         }
     }

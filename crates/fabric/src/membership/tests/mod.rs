@@ -115,8 +115,8 @@ fn news_is_late_where_a_test_wants_it() {
     m.delay_news(B.node, 50);
     renew(&m, &[A, B], 60);
     renew(&m, &[A, B], 120);
-    let told = |node| now(m.state(node, 121)).expect("answers").standing(C);
-    assert_eq!((told(A), told(B)), (Some(Standing::Revoking), Some(Standing::Living)));
+    let known = |node| now(m.state(node, 121)).expect("answers").standing(C);
+    assert_eq!((known(A), known(B)), (Some(Standing::Revoking), Some(Standing::Living)));
     assert_eq!(now(m.state(B, 171)).expect("answers").standing(C), Some(Standing::Revoking));
 }
 
@@ -193,8 +193,8 @@ fn acknowledge(m: &InProcess, members: &[Member], of: Member, s: Standing, at: N
     members.iter().for_each(|w| now(m.propose(*w, Change::Acknowledge(of, s), at)).expect("known"));
 }
 
-/// Regression: a pool whose only process had left, or was killed, was lost. The next one counted as
-/// late for a death that was asked for before it joined.
+/// Regression: a pool was lost after its only process had left, or was killed. The next one counted
+/// as late for a death that was asked for before it joined.
 #[test]
 fn a_newcomer_owes_nothing_since_before_it_joined() {
     let m = InProcess::new(LEASE_PARAMETERS);

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use super::super::handshake::{Client, Side};
 use super::super::key::{self, Key};
 use super::super::roles::Badges;
-use super::super::wire::{self, Answer, Ask, Hello, Introduction, Credential, PoolId, Welcome};
+use super::super::wire::{self, Answer, Ask, Credential, Hello, Introduction, PoolId, Welcome};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, Result};
 use crate::membership::Member;
@@ -15,7 +15,7 @@ use crate::membership::Member;
 #[derive(Clone, Copy, Debug)]
 pub struct Registered {
     pool: PoolId,
-    pass: Credential,
+    credential: Credential,
 }
 
 fn io(e: std::io::Error) -> Error {
@@ -44,7 +44,7 @@ fn greet(stream: &mut TcpStream, key: &Key, hello: &Hello) -> Result<()> {
 /// # Errors
 /// Refusals of the node.
 pub fn begin_to_ask(stream: &mut TcpStream, key: &Key) -> Result<()> {
-    greet(stream, key, &Hello::Ask { pool: None, pass: None })
+    greet(stream, key, &Hello::Ask { pool: None, credential: None })
 }
 
 /// Registers as a compute node, on a connection for questions.
@@ -65,7 +65,7 @@ pub fn register(stream: &mut TcpStream) -> Result<Registered> {
     };
     match ask(stream, &Ask::Register(introduction))? {
         Answer::Registered { me, secret, .. } => {
-            Ok(Registered { pool, pass: Badges::of(secret).pass(me) })
+            Ok(Registered { pool, credential: Badges::of(secret).credential(me) })
         }
         other => Err(Error::corrupt(format!("{other:?}"))),
     }
@@ -90,7 +90,7 @@ fn ask(stream: &mut TcpStream, ask: &Ask) -> Result<Answer> {
 /// # Errors
 /// Refusals of the node.
 pub fn begin_a_link(stream: &mut TcpStream, key: &Key, of: &Registered, number: u64) -> Result<()> {
-    let Registered { pool, pass } = *of;
+    let Registered { pool, credential } = *of;
     let to = Member { node: NodeId::memory(0), incarnation: 1 };
-    greet(stream, key, &Hello::Link { pool, pass, to, number, replaces: 0 })
+    greet(stream, key, &Hello::Link { pool, credential, to, number, replaces: 0 })
 }

@@ -292,12 +292,12 @@ struct Root {
 
 impl Root {
     /// Runs the servers and clients of processes that have news.
-    fn turn(&self, core: &Core) -> bool {
+    fn serve_ready(&self, core: &Core) -> bool {
         let dirty = self.universe.world().take_dirty();
         for pid in &dirty {
             let server = lock(&self.universe.servers).remove(pid);
             if let Some(mut server) = server
-                && server.turn(0)
+                && server.serve_ready(0)
             {
                 lock(&self.universe.servers).insert(*pid, server);
             }
@@ -327,7 +327,7 @@ impl Transport for Root {
     }
 
     fn poll(&self, core: &Core) -> Progress {
-        match self.turn(core) {
+        match self.serve_ready(core) {
             true => Progress::Made,
             false => Progress::Idle(self.universe.world().next_event()),
         }

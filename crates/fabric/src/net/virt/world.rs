@@ -227,7 +227,7 @@ impl World {
         self.plan(until, Event::Tick(pid));
     }
 
-    /// With the mutant whose clients block in connection set-up: whether one of the process does.
+    /// With the mutant that blocks clients in connection set-up: whether one of the process does.
     pub(super) fn is_dialling(&self, pid: Pid) -> bool {
         self.mutant == Some(super::Mutant::DialWaits)
             && self.ends.values().any(|e| e.pid == pid && e.condition == Condition::Connecting)

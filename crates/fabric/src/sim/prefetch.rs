@@ -12,17 +12,17 @@ impl World {
     /// Called when the calendar has reached new events. Prefetches in two stages: for the events
     /// after next, the entries that identify their lists; for the next events, the memory that they
     /// use.
-    pub(super) fn look_ahead(&self, core: &Core) {
-        let [next, later] = self.wheel.ahead();
+    pub(super) fn prefetch_ahead(&self, core: &Core) {
+        let [next, later] = self.wheel.upcoming();
         for event in later {
-            self.announce(event);
+            self.prefetch_entry(event);
         }
         for event in next {
-            self.approach(core, event);
+            self.prefetch_memory(core, event);
         }
     }
 
-    fn announce(&self, event: Event) {
+    fn prefetch_entry(&self, event: Event) {
         match event {
             Event::Launch(list) => self.lists.prefetch(list),
             Event::Arrive(g) | Event::Deliver(g) => self.groups.prefetch(g),
@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    fn approach(&self, core: &Core, event: Event) {
+    fn prefetch_memory(&self, core: &Core, event: Event) {
         let list = match event {
             Event::Launch(list) => list,
             Event::Arrive(g) | Event::Deliver(g) => match self.groups.peek(g) {

@@ -17,7 +17,7 @@ const LENGTH_BITS: u32 = 10;
 /// Pieces of memory of one client. An address that has gone stale does no harm.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Near {
+pub(crate) struct PrefetchHints {
     /// Number of the first line, and how many: 0 where there is none.
     pieces: [u64; PIECES],
 }
@@ -31,7 +31,7 @@ fn lines(piece: u64) -> (usize, usize) {
     (from, from + (piece & ((1 << LENGTH_BITS) - 1)) as usize)
 }
 
-impl Near {
+impl PrefetchHints {
     /// Adds a piece, to a neighbour where there is one.
     pub(crate) fn add(&mut self, at: usize, bytes: usize) {
         let from = at / LINE_BYTES;
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_one_piece() {
-        let mut n = Near::default();
+        let mut n = PrefetchHints::default();
         n.add(0x1000, 64);
         n.add(0x1060, 32);
         n.add(0x8010, 1 << 20);
