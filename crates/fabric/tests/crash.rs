@@ -263,7 +263,7 @@ fn the_seed_decides_the_fate_of_verbs_in_flight() {
 /// For all verbs in flight: none executes at a host after a revocation has returned there, and a
 /// revocation tears no WRITE that is granted to be whole.
 #[test]
-fn nothing_executes_after_a_fence() {
+fn nothing_executes_after_a_revocation() {
     let grants = Capabilities { whole_write_bytes: WORDS as u32 * 8, ..Capabilities::NONE };
     for seed in 0..60 {
         in_flight(seed, Some(seed * 20_011 % 3_000_000), Capabilities::NONE);

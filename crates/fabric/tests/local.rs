@@ -142,7 +142,7 @@ fn errors_are_values() {
 }
 
 #[test]
-fn fencing_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
+fn revocation_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     let f = fabric(Knobs::default());
     let old = endpoint(&f, CN);
     let other = endpoint(&f, NodeId::compute(1));
@@ -160,9 +160,10 @@ fn fencing_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     assert_eq!(changes, [(CN, 1, MemberChange::Fenced), (CN, 2, MemberChange::Joined)]);
 }
 
-/// Fencing waits for verbs that are being executed: afterwards the memory does not change any more.
+/// A revocation waits for verbs that are being executed: afterwards the memory does not change any
+/// more.
 #[test]
-fn no_verb_executes_after_a_fence() {
+fn no_verb_executes_after_a_revocation() {
     for _ in 0..if cfg!(miri) { 1 } else { 20 } {
         let f = fabric(Knobs::default());
         std::thread::scope(|s| {

@@ -184,7 +184,7 @@ fn errors_are_values() {
 }
 
 #[test]
-fn fencing_ends_a_members_access_at_once() {
+fn revocation_ends_a_members_access_at_once() {
     let mn0 = found(1);
     let (cn0, cn1) = (compute(&mn0), compute(&mn0));
     let (a, b) = (&endpoint(&cn0), &endpoint(&cn1));

@@ -99,7 +99,7 @@ impl LocalFabric {
         }))
     }
 
-    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new
+    /// Adds a node with a zeroed region of `bytes`, or brings a revoked one back with a new
     /// incarnation and a new region.
     ///
     /// # Errors

@@ -88,7 +88,7 @@ pub(super) struct MembershipRules {
     /// When the present standing or presence of a member began.
     asked: BTreeMap<Member, Nanos>,
     move_asked: Nanos,
-    /// The epoch in which the last member died.
+    /// The membership epoch in which the last member died.
     last_death: u64,
     /// For tests: how late news reaches a node, ns.
     pub(super) delays: BTreeMap<NodeId, Nanos>,

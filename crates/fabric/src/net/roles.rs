@@ -76,8 +76,8 @@ fn bytes(member: Member) -> [u8; 6] {
     [a, b, c, d, e, f]
 }
 
-/// Whether a question may be asked in the name of a member, or of none; fencing has a rule of its
-/// own.
+/// Whether a question may be asked in the name of a member, or of none; revocation has a rule of
+/// its own.
 pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
     let about = match ask {
         Ask::PoolConfig | Ask::Register(_) => return Ok(()),

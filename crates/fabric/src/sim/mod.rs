@@ -232,7 +232,7 @@ impl SimFabric {
         }
     }
 
-    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back.
+    /// Adds a node with a zeroed region of `bytes`, or brings a revoked one back.
     ///
     /// # Errors
     /// `Exists` when the node is a member already.

@@ -258,7 +258,7 @@ fn steal(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Cl
 }
 
 #[test]
-fn a_holder_is_fenced_before_its_lock_is_taken() {
+fn a_holder_is_revoked_before_its_lock_is_taken() {
     fails("stolen after its lease", |f, e, w| steal(f, e, w, false), WEAKEST);
     holds("fenced, then stolen", |f, e, w| steal(f, e, w, true), WEAKEST);
 }

@@ -1,4 +1,4 @@
-//! Connections that break, members that are fenced, nodes that restart.
+//! Connections that break, revoked members, nodes that restart.
 
 use dmtree_fabric::verb::{VerbVec, cas, write_word};
 use dmtree_fabric::{Effect, ErrorKind, Fabric, NodeId};
@@ -6,7 +6,7 @@ use dmtree_fabric::{Effect, ErrorKind, Fabric, NodeId};
 use crate::test_cluster::*;
 
 #[test]
-fn fencing_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
+fn revocation_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     let Some(f) = fabric() else { return };
     let (old, other) = (endpoint(&f, CN), endpoint(&f, NodeId::compute(1)));
     on(&old, old.faa(at(64), 1)).expect("a member");
@@ -24,7 +24,7 @@ fn fencing_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
 /// The basis of recovery after the death of a compute node: after the revocation the memory does
 /// not change any more.
 #[test]
-fn no_verb_executes_after_a_fence() {
+fn no_verb_executes_after_a_revocation() {
     for round in 0..5u64 {
         let Some(f) = fabric() else { return };
         std::thread::scope(|s| {
