@@ -410,7 +410,7 @@ fn run_thread<I: RangeIndex, T: 'static>(
         let (number, cn, ep) = (seat.number, seat.cn, seat.ep.clone());
         let left = left.clone();
         let task = body(seat);
-        ep.uses(&*task);
+        ep.prefetch(&*task);
         worker.spawn(ep.slot(), async move {
             let out = task.await;
             let counts = if shared_sums { Snapshot::default() } else { ep.snapshot() };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a node is for. The role is part of the node's id, so that nobody needs a table to tell.
+/// The role of a node. It is part of the node's id, so that no table is needed to look it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
     /// Much memory, next to no CPU.
@@ -44,7 +44,7 @@ impl NodeId {
         self.0
     }
 
-    /// What the node is for.
+    /// The node's role.
     pub const fn role(self) -> Role {
         if self.0 & Self::COMPUTE == 0 { Role::Memory } else { Role::Compute }
     }
@@ -70,8 +70,9 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// An address in the memory of some node: node 16 bits, space 4 bits, byte offset 44 bits; packed into the 8 bytes that a
-/// compare-and-swap can exchange. The first line of every region is reserved, so 0 is null.
+/// An address in the memory of some node: node 16 bits, space 4 bits, byte offset 44 bits; packed
+/// into the 8 bytes that a compare-and-swap can exchange. The first line of every region is
+/// reserved, so 0 is null.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GlobalAddr(u64);
 
@@ -97,7 +98,8 @@ impl GlobalAddr {
         Self(Self::new(node, offset).0 | 1 << Self::OFFSET_BITS)
     }
 
-    /// The address with these bits, which may come from remote memory: using it can fail, never panic.
+    /// The address with these bits, which may come from remote memory: using it can fail, never
+    /// panic.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -132,7 +134,8 @@ impl GlobalAddr {
         self.0 & Self::OFFSET_MASK
     }
 
-    /// The address `bytes` further on. Wraps inside the 44 bits, so that an address made of garbage stays harmless.
+    /// The address `bytes` further on. Wraps inside the 44 bits, so that an address made of garbage
+    /// stays harmless.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Self {
         Self(self.0 & !Self::OFFSET_MASK | self.offset().wrapping_add(bytes) & Self::OFFSET_MASK)

@@ -1,9 +1,9 @@
-//! What a fabric grants beyond the contract.
+//! Capabilities: guarantees of a fabric beyond the contract.
 
 use serde::{Deserialize, Serialize};
 
-/// Properties that some platforms have and the contract does not promise. An index names those it needs; opening it on a
-/// fabric without them is refused.
+/// Properties that some platforms have and the contract does not promise. An index names those it
+/// needs; opening it on a fabric without them is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
@@ -32,7 +32,8 @@ impl Capabilities {
         on_chip_bytes: 0,
     };
 
-    /// What of `needed` this fabric does not grant, in words; empty when it grants all.
+    /// The capabilities in `needed` that this fabric does not grant, in words; empty when it grants
+    /// all.
     pub fn missing(&self, needed: &Self) -> Vec<&'static str> {
         let mut out = Vec::new();
         let mut want = |need: bool, have: bool, name| {
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_what_is_missing() {
+    fn names_missing_capabilities() {
         let need = Capabilities { line_atomic: true, whole_write_bytes: 40, ..Capabilities::NONE };
         assert_eq!(Capabilities::NONE.missing(&need), ["line_atomic", "whole_write"]);
         let have = Capabilities { line_atomic: true, whole_write_bytes: 64, ..Capabilities::NONE };

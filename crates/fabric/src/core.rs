@@ -1,5 +1,25 @@
-//! The executor's shared part: postings in flight, ready slots, timers, and the mailbox through which other threads wake
-//! slots. The same code runs in production and in simulation; only the policy and the source of completions differ.
+//! The executor's shared part: postings in flight, ready slots, timers, and the mailbox through
+//! which other threads wake slots. The same code runs in production and in simulation; only the
+//! policy and the source of completions differ.
+//!
+//! *Postings.* A list of verbs lives in a posting from staging to collection. The posting owns the
+//! buffers while the verbs are in flight. A future that is dropped in that time only marks its
+//! posting: the completion frees the buffers, because a NIC may write to them until then. A ticket
+//! carries the generation of its posting, so that a stale completion is ignored.
+//!
+//! *Detached lists.* An unlock is posted without a waiting future. Its error is kept and surfaces
+//! at the end of an operation. Its hook passes the local turn on; with a worker it runs at the
+//! completion, and without one at the post, because a blocking caller may not poll again for long.
+//! Dropping the executor drains detached lists first: an unlock must not be lost.
+//!
+//! *Quiescence.* A slot is quiet when no verb of a dropped future of it is in flight. Work that
+//! must not overlap with such verbs (releasing an object that they may still access, for example)
+//! runs when the slot is quiet.
+//!
+//! *Waking.* Wakers push into a mailbox, which is the only part that other threads touch, and
+//! unpark the executor. Timers wake slots at times of the first driver's clock. A slot has at most
+//! one deadline timer, however often it waits. In a simulator an executor without ready slots,
+//! timers and events is stalled: it reports the wait reason of every slot instead of a hang.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -12,16 +32,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::near::Near;
+use crate::prefetch::PrefetchHints;
 use crate::slab::{Buf, Slab};
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
-/// What a client waits for, for reports of stalls and for error messages.
+/// The reason for a client's wait, for stall reports and error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitReason {
     /// In words: "leaf lock", "turn for a table", ...
     pub what: &'static str,
-    /// Which one: an address or a number.
+    /// The object: an address or a number.
     pub at: u64,
 }
 
@@ -31,30 +51,33 @@ impl std::fmt::Display for WaitReason {
     }
 }
 
-/// Called when a detached list has finished, successfully or not: passes a local turn on, say.
+/// Called when a detached list has finished, successfully or not; it passes a local turn on, for
+/// example.
 pub trait DetachedHook {
-    /// The list posted with this argument is nobody's business any more: it has ended, or, when its caller blocks, it was posted.
+    /// The local turn of the list with this argument may go on: the list has ended, or, when its
+    /// caller blocks, it was posted.
     fn finished(&self, arg: u64);
 
-    /// It has ended like this: none of its verbs executes any more. With a worker this comes before `finished`.
+    /// The list has ended with this result: none of its verbs executes any more. With a worker this
+    /// comes before `finished`.
     fn ended(&self, arg: u64, result: &Result<()>) {
         let _ = (arg, result);
     }
 }
 
-/// The hook of a detached list, and what it is called with.
+/// The hook of a detached list, and its argument.
 pub(crate) struct Hooked {
     pub hook: Rc<dyn DetachedHook>,
     pub arg: u64,
     /// `finished` has been called.
-    pub is_told: bool,
+    pub is_finished: bool,
 }
 
 /// A list of verbs from staging to collection.
 #[derive(Default)]
 pub(crate) struct Posting {
     generation: u32,
-    state: State,
+    state: PostingState,
     slot: u32,
     /// The awaiting future is gone; the completion frees the buffers.
     dropped: bool,
@@ -68,7 +91,7 @@ pub(crate) struct Posting {
 }
 
 #[derive(Default)]
-enum State {
+enum PostingState {
     #[default]
     Free,
     InFlight,
@@ -100,32 +123,32 @@ impl Wake for SlotWaker {
     }
 }
 
-struct Slot {
+struct SlotState {
     queued: bool,
     waiting: Option<WaitReason>,
     /// When the slot's deadline timer fires; 0 while none is set.
     armed: Nanos,
     waker: Waker,
-    /// Lists in flight whose futures were dropped, and what is to be done when all of them have ended.
+    /// Lists in flight with dropped futures, and the work to be done when all of them have ended.
     abandoned: u32,
     when_quiet: Vec<Box<dyn FnOnce()>>,
 }
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
 
-/// One executor's state; lives on one thread.
+/// One executor's state; it stays on one thread.
 pub struct Core {
     slab: Slab,
     postings: RefCell<Vec<Posting>>,
     free: RefCell<Vec<u32>>,
-    slots: RefCell<Vec<Slot>>,
-    /// Where the state of each slot's client is: hints for prefetching.
-    near: RefCell<Vec<Near>>,
+    slots: RefCell<Vec<SlotState>>,
+    /// Prefetch hints: the addresses of each slot's client state.
+    prefetch_hints: RefCell<Vec<PrefetchHints>>,
     ready: RefCell<VecDeque<u32>>,
     timers: RefCell<BinaryHeap<Reverse<(Nanos, u64, u32)>>>,
     timer_sequence: Cell<u64>,
     detached: Cell<u32>,
-    /// Somebody keeps polling: completions of detached lists are noticed when they come.
+    /// A worker keeps polling: completions of detached lists are noticed when they come.
     driven: Cell<bool>,
     detached_error: RefCell<Option<Error>>,
     mailbox: Arc<Mailbox>,
@@ -145,7 +168,7 @@ impl Core {
             postings: RefCell::default(),
             free: RefCell::default(),
             slots: RefCell::default(),
-            near: RefCell::default(),
+            prefetch_hints: RefCell::default(),
             ready: RefCell::default(),
             timers: RefCell::default(),
             timer_sequence: Cell::new(0),
@@ -164,7 +187,8 @@ impl Core {
         })
     }
 
-    /// Seeds the generator that spreads back-off. It influences timing only; simulators seed it from their own seed.
+    /// Seeds the generator that spreads back-off. It influences timing only; simulators seed it
+    /// from their own seed.
     pub fn seed(&self, seed: u64) {
         self.rng.set(seed | 1);
     }
@@ -227,8 +251,8 @@ impl Core {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.len() as u32;
         let waker = Waker::from(Arc::new(SlotWaker { mailbox: self.mailbox.clone(), slot }));
-        self.near.borrow_mut().push(Near::default());
-        slots.push(Slot {
+        self.prefetch_hints.borrow_mut().push(PrefetchHints::default());
+        slots.push(SlotState {
             queued: false,
             waiting: None,
             armed: 0,
@@ -244,7 +268,7 @@ impl Core {
         self.wake_slot(slot, &mut self.slots.borrow_mut()[slot as usize]);
     }
 
-    fn wake_slot(&self, slot: u32, s: &mut Slot) {
+    fn wake_slot(&self, slot: u32, s: &mut SlotState) {
         if !s.queued {
             s.queued = true;
             self.ready.borrow_mut().push_back(slot);
@@ -268,32 +292,32 @@ impl Core {
         self.timers.borrow().peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// Whether nobody waits for a list, and whose it is.
+    /// Whether a list is detached, and its slot.
     pub(crate) fn about(&self, t: Ticket) -> (bool, u32) {
-        self.with_posting(t, |p| (matches!(p.state, State::Detached), p.slot))
+        self.with_posting(t, |p| (matches!(p.state, PostingState::Detached), p.slot))
     }
 
-    /// Brings a posting near.
+    /// Prefetches a posting.
     pub(crate) fn prefetch(&self, t: Ticket) {
         if let Some(p) = self.postings.borrow().get(t.posting as usize) {
             crate::region::prefetch(std::ptr::from_ref(p).addr(), size_of::<Posting>());
         }
     }
 
-    /// Notes that the client of a slot uses some memory whenever it runs.
-    pub(crate) fn note_near(&self, slot: u32, at: usize, bytes: usize) {
-        if let Some(near) = self.near.borrow_mut().get_mut(slot as usize) {
-            near.add(at, bytes);
+    /// Records that the client of a slot uses some memory whenever it runs.
+    pub(crate) fn add_prefetch_hint(&self, slot: u32, at: usize, bytes: usize) {
+        if let Some(hints) = self.prefetch_hints.borrow_mut().get_mut(slot as usize) {
+            hints.add(at, bytes);
         }
     }
 
-    /// Brings near what the client of a slot uses.
+    /// Prefetches the memory that the client of a slot uses.
     pub(crate) fn prefetch_client(&self, slot: u32) {
-        if let Some(near) = self.near.borrow().get(slot as usize) {
-            near.prefetch();
+        if let Some(hints) = self.prefetch_hints.borrow().get(slot as usize) {
+            hints.prefetch();
         }
         if let Some(s) = self.slots.borrow().get(slot as usize) {
-            crate::region::prefetch(std::ptr::from_ref(s).addr(), size_of::<Slot>());
+            crate::region::prefetch(std::ptr::from_ref(s).addr(), size_of::<SlotState>());
         }
     }
 
@@ -308,8 +332,9 @@ impl Core {
         self.timers.borrow().len()
     }
 
-    /// Makes sure that a waiting slot is woken to look at its deadline: at `at`, or earlier when an older timer of the slot still
-    /// runs (it then calls this again). So a slot has one such timer at most, however often it waits.
+    /// Makes sure that a waiting slot is woken to look at its deadline: at `at`, or earlier when an
+    /// older timer of the slot still runs (it then calls this again). So a slot has one such timer
+    /// at most, however often it waits.
     pub(crate) fn arm(&self, slot: u32, at: Nanos) {
         let s = &mut self.slots.borrow_mut()[slot as usize];
         if s.armed == 0 || at < s.armed {
@@ -318,12 +343,13 @@ impl Core {
         }
     }
 
-    /// Notes what a slot waits for.
+    /// Records the wait reason of a slot.
     pub(crate) fn waiting(&self, slot: u32, reason: Option<WaitReason>) {
         self.slots.borrow_mut()[slot as usize].waiting = reason;
     }
 
-    // ---- postings -------------------------------------------------------------------------------------------------
+    // ---- postings
+    // ---------------------------------------------------------------------------------
 
     pub(crate) fn open_posting(&self, slot: u32) -> Ticket {
         let mut postings = self.postings.borrow_mut();
@@ -342,25 +368,25 @@ impl Core {
     }
 
     pub(crate) fn mark_in_flight(&self, t: Ticket) {
-        self.with_posting(t, |p| p.state = State::InFlight);
+        self.with_posting(t, |p| p.state = PostingState::InFlight);
     }
 
     pub(crate) fn mark_detached(&self, t: Ticket, hook: Option<Hooked>) {
         self.detached.set(self.detached.get() + 1);
         self.with_posting(t, |p| {
-            p.state = State::Detached;
+            p.state = PostingState::Detached;
             p.hook = hook;
         });
     }
 
     pub(crate) fn is_in_flight(&self, t: Ticket) -> bool {
-        self.with_posting(t, |p| matches!(p.state, State::InFlight | State::Lost))
+        self.with_posting(t, |p| matches!(p.state, PostingState::InFlight | PostingState::Lost))
     }
 
     /// The outcome of a posting that has completed.
     pub(crate) fn take_done(&self, t: Ticket) -> Option<Result<()>> {
         self.with_posting(t, |p| match std::mem::take(&mut p.state) {
-            State::Done(result) => Some(result),
+            PostingState::Done(result) => Some(result),
             other => {
                 p.state = other;
                 None
@@ -368,12 +394,12 @@ impl Core {
         })
     }
 
-    /// Frees a posting and whatever buffers it still owns.
+    /// Frees a posting and the buffers that it still owns.
     pub(crate) fn close_posting(&self, t: Ticket) {
         let mut postings = self.postings.borrow_mut();
         let p = &mut postings[t.posting as usize];
         p.generation = p.generation.wrapping_add(1);
-        p.state = State::Free;
+        p.state = PostingState::Free;
         p.requests.clear();
         p.bufs.clear();
         p.words = None;
@@ -381,12 +407,12 @@ impl Core {
         self.free.borrow_mut().push(t.posting);
     }
 
-    /// The awaiting future was dropped: a posting in flight keeps its buffers until it completes, and its hook runs then. (A remote
-    /// call has no verbs: nobody waits for its end.)
+    /// The awaiting future was dropped: a posting in flight keeps its buffers until it completes,
+    /// and its hook runs then. (A remote call has no verbs: quiescence does not wait for its end.)
     pub(crate) fn abandon(&self, t: Ticket, hook: Option<Hooked>) {
         let (in_flight, slot, verbs) = self.with_posting(t, |p| {
             p.dropped = true;
-            let in_flight = matches!(p.state, State::InFlight);
+            let in_flight = matches!(p.state, PostingState::InFlight);
             p.counted = in_flight && !p.requests.is_empty();
             (in_flight, p.slot, p.counted)
         });
@@ -399,14 +425,14 @@ impl Core {
         }
         let result = self.take_done(t).unwrap_or(Ok(()));
         self.close_posting(t);
-        tell(hook, &result);
+        run_hook(hook, &result);
     }
 
-    /// A list whose future was dropped has ended.
+    /// A list with a dropped future has ended.
     fn end_abandoned(&self, t: Ticket, result: &Result<()>) {
         let (hook, slot, counted) = self.with_posting(t, |p| (p.hook.take(), p.slot, p.counted));
         self.close_posting(t);
-        tell(hook, result);
+        run_hook(hook, result);
         if counted {
             let quiet = {
                 let s = &mut self.slots.borrow_mut()[slot as usize];
@@ -417,7 +443,7 @@ impl Core {
         }
     }
 
-    /// Whether no verb is in flight whose future was dropped.
+    /// Whether the slot is quiet: no verb with a dropped future is in flight.
     pub(crate) fn is_quiet(&self, slot: u32) -> bool {
         self.slots.borrow()[slot as usize].abandoned == 0
     }
@@ -442,13 +468,14 @@ impl Core {
         let (dropped, detached, slot) = {
             let mut postings = self.postings.borrow_mut();
             let p = &mut postings[t.posting as usize];
-            let over = matches!(p.state, State::Free | State::Done(_) | State::Lost);
+            let over =
+                matches!(p.state, PostingState::Free | PostingState::Done(_) | PostingState::Lost);
             if p.generation != t.generation || over {
                 return;
             }
-            let detached = matches!(p.state, State::Detached);
+            let detached = matches!(p.state, PostingState::Detached);
             if !detached && !p.dropped {
-                p.state = State::Done(result.clone());
+                p.state = PostingState::Done(result.clone());
             }
             (p.dropped, detached, p.slot)
         };
@@ -462,20 +489,21 @@ impl Core {
         }
     }
 
-    /// The node of a list's client has crashed, and none of its verbs will execute any more: nobody hears of it.
+    /// The node of a list's client has crashed, and none of its verbs will execute any more: its
+    /// outcome reaches no client.
     pub(crate) fn lose(&self, t: Ticket) {
         let (hook, detached, dropped) = {
             let mut postings = self.postings.borrow_mut();
             let p = &mut postings[t.posting as usize];
-            let open = matches!(p.state, State::InFlight | State::Detached);
+            let open = matches!(p.state, PostingState::InFlight | PostingState::Detached);
             if p.generation != t.generation || !open {
                 return;
             }
-            let detached = matches!(p.state, State::Detached);
+            let detached = matches!(p.state, PostingState::Detached);
             if detached {
                 self.detached.set(self.detached.get() - 1);
             }
-            p.state = State::Lost;
+            p.state = PostingState::Lost;
             (p.hook.take(), detached, p.dropped)
         };
         drop(hook);
@@ -486,19 +514,21 @@ impl Core {
         }
     }
 
-    /// A detached list has finished: its hook runs, its error is kept for the next [`Core::take_detached_error`].
+    /// A detached list has finished: its hook runs, its error is kept for the next
+    /// [`Core::take_detached_error`].
     pub(crate) fn finish_detached(&self, t: Ticket, result: Result<()>) {
         self.detached.set(self.detached.get() - 1);
         let hook = self.with_posting(t, |p| p.hook.take());
         self.close_posting(t);
-        tell(hook, &result);
+        run_hook(hook, &result);
         if let Err(e) = result {
             self.detached_error.borrow_mut().get_or_insert(e);
         }
     }
 
-    /// Whether somebody keeps polling (a [`crate::Worker`] runs), so that a hook of a detached list runs when it has finished. A
-    /// blocking caller may stay away for long after its call: its hooks run at the post.
+    /// Whether a [`crate::Worker`] keeps polling, so that a hook of a detached list runs when it
+    /// has finished. A blocking caller may not poll for long after its call: its hooks run at the
+    /// post.
     pub(crate) fn is_driven(&self) -> bool {
         self.driven.get()
     }
@@ -508,7 +538,7 @@ impl Core {
     }
 
     /// Reaps detached lists, waiting for them as long as the fabric makes progress (1 s at most).
-    pub(crate) fn settle_detached(&self) {
+    pub(crate) fn drain_detached(&self) {
         let until = self.now() + 1_000_000_000;
         let mut spins = 0;
         while self.detached.get() > 0 && self.now() < until {
@@ -540,7 +570,8 @@ impl Core {
         self.detached_error.borrow_mut().take()
     }
 
-    // ---- the loop -------------------------------------------------------------------------------------------------
+    // ---- the loop
+    // ---------------------------------------------------------------------------------
 
     fn drain_mailbox(&self) {
         if self.mailbox.flag.swap(false, Ordering::SeqCst) {
@@ -606,7 +637,7 @@ impl Core {
         Stalled { waiting: self.waits() }
     }
 
-    /// Which slots wait for others, and for what.
+    /// The slots that wait, and their wait reasons.
     pub fn waits(&self) -> Vec<(u32, WaitReason)> {
         let slots = self.slots.borrow();
         let waiting = slots.iter().enumerate();
@@ -657,7 +688,8 @@ impl Core {
     /// Runs one future of `slot` to its end on this thread.
     ///
     /// # Errors
-    /// `TimedOut` when nothing can ever wake it (simulators only), naming what everybody waits for.
+    /// `TimedOut` when nothing can ever wake it (simulators only), naming the wait reasons of all
+    /// slots.
     pub fn block_on<T>(&self, slot: u32, future: impl Future<Output = Result<T>>) -> Result<T> {
         let mut future = pin!(future);
         let waker = self.waker(slot);
@@ -665,7 +697,7 @@ impl Core {
         let mut spins = 0;
         loop {
             if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
-                // What was posted detached executes without us; completions that are there are reaped.
+                // Detached lists execute by themselves; reap the completions that are there.
                 while self.detached.get() > 0 && self.poll_drivers() == Progress::Made {}
                 return out;
             }
@@ -681,10 +713,10 @@ impl Core {
 }
 
 /// A list with a hook has ended.
-fn tell(hook: Option<Hooked>, result: &Result<()>) {
-    if let Some(Hooked { hook, arg, is_told }) = hook {
+fn run_hook(hook: Option<Hooked>, result: &Result<()>) {
+    if let Some(Hooked { hook, arg, is_finished }) = hook {
         hook.ended(arg, result);
-        if !is_told {
+        if !is_finished {
             hook.finished(arg);
         }
     }
@@ -696,7 +728,7 @@ impl Drop for Core {
         while self.poll_drivers() == Progress::Made {}
         for i in 0.. {
             let Some(driver) = self.drivers.borrow().get(i).cloned() else { break };
-            driver.settle(self);
+            driver.drain_detached(self);
         }
     }
 }
@@ -710,7 +742,7 @@ impl std::fmt::Debug for Core {
 /// No client can make progress any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stalled {
-    /// Slots and what each waits for.
+    /// Slots and their wait reasons.
     pub waiting: Vec<(u32, WaitReason)>,
 }
 
@@ -733,7 +765,7 @@ impl From<Stalled> for Error {
 }
 
 impl Core {
-    /// Posts the requests of a staged list after checking what every transport would have to check.
+    /// Posts the requests of a staged list after the checks that all transports share.
     pub(crate) fn post_on(&self, transport: &dyn Transport, t: Ticket) -> Poll<Result<()>> {
         let requests = self.with_posting(t, |p| std::mem::take(&mut p.requests));
         let posted =

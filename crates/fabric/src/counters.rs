@@ -1,4 +1,4 @@
-//! Exact counts of what operations cost: they do not depend on the machine's speed.
+//! Exact costs of operations as counts: they do not depend on the machine's speed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -49,7 +49,7 @@ impl SideCounts {
         self.bytes_written += o.bytes_written;
     }
 
-    /// All one-sided verbs: what a NIC serves as target.
+    /// All one-sided verbs, which a NIC serves as target.
     pub fn verbs(&self) -> u64 {
         self.read + self.write + self.atomic
     }
@@ -89,7 +89,7 @@ pub const ROUND_TRIP_BUCKETS: usize = 64;
 pub struct Totals {
     /// How many operations.
     pub ops: u64,
-    /// What they cost together.
+    /// Their total cost.
     pub counts: OpCounts,
     /// How many took exactly `i` round trips.
     pub round_trip_histogram: [u64; ROUND_TRIP_BUCKETS],
@@ -111,7 +111,8 @@ impl Totals {
         }
     }
 
-    /// The smallest number of round trips that at least `share` (0 to 1) of the operations did not exceed.
+    /// The smallest number of round trips that at least `share` (0 to 1) of the operations did not
+    /// exceed.
     pub fn round_trips_quantile(&self, share: f64) -> u64 {
         let need = (self.ops as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -188,7 +189,7 @@ impl Snapshot {
     }
 }
 
-/// What several endpoints count together.
+/// Shared sums of several endpoints.
 #[derive(Debug)]
 pub(crate) struct Sums {
     loose: RefCell<OpCounts>,
@@ -269,7 +270,8 @@ impl Counters {
                     Role::Compute => c.cn.count(wr),
                 }
                 self.with_node(node, |n| n.count(wr));
-                // One queue pair per node: a doorbell for each node that the list did not name before.
+                // One queue pair per node: a doorbell for each node that the list did not name
+                // before.
                 if list[..i].iter().all(|earlier| earlier.at.node() != node) {
                     c.doorbells += 1;
                 }
@@ -368,7 +370,7 @@ impl Counters {
         Snapshot { ops, nodes, loose, steps, charged: self.sums.charged.get() }
     }
 
-    /// Forgets everything counted so far.
+    /// Resets all counters.
     pub(crate) fn reset(&self) {
         *self.sums.loose.borrow_mut() = OpCounts::default();
         self.sums.totals.borrow_mut().iter_mut().for_each(|t| *t = None);

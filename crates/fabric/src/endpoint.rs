@@ -1,4 +1,23 @@
-//! An endpoint: one client's way to memory.
+//! An endpoint: a client's interface to remote memory.
+//!
+//! An endpoint is one slot of an executor ([`Core`]) over one transport. It posts verbs as futures:
+//! a single verb, a chain (one node, ordered, one doorbell) or a batch (any nodes). A round trip is
+//! one await. The counters record verbs, bytes, doorbells and round trips of each operation between
+//! [`Endpoint::begin`] and [`OpScope::end`], so that the cost of an operation is exact on every
+//! fabric.
+//!
+//! *Deadlines.* The deadline of an operation starts with its first wait for another client, not
+//! with its begin: an operation that never waits does not read the clock. It bounds waits (locks,
+//! buffers, replies, back-off), and not verbs, which the transport ends.
+//!
+//! *Dropped futures.* Any future of an endpoint may be dropped at an await. The verbs in flight
+//! then complete by themselves, and the executor keeps their buffers until they have. An operation
+//! that leaves something behind at such a point cleans up with [`Endpoint::when_quiet`], which runs
+//! when none of these verbs can execute any more.
+//!
+//! *Interleaving points and injected failures.* [`Endpoint::point`] and [`Endpoint::check_memory`]
+//! do nothing in production. In a simulator the first lets other clients of the node run, and the
+//! second lets an allocation fail.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -17,7 +36,7 @@ use crate::slab::Buf;
 use crate::transport::{Nanos, Ticket, Transport};
 use crate::verb::{self, Collector, List, Ordered, Stager};
 
-/// How long an operation may wait for others when nobody says otherwise: 10 s.
+/// Default time that an operation may wait for other clients: 10 s.
 pub const DEFAULT_TIMEOUT_NS: Nanos = 10_000_000_000;
 
 struct Inner {
@@ -27,16 +46,17 @@ struct Inner {
     node: NodeId,
     counters: Counters,
     timeout_ns: Cell<Nanos>,
-    /// When the present operation must end; 0 while it has not waited for anybody yet.
+    /// Deadline of the present operation; 0 before its first wait.
     deadline: Cell<Nanos>,
     charges: bool,
-    /// What the verbs posted next belong to, in a breakdown of operations.
+    /// The step of the verbs posted next, in a breakdown of operations.
     step: Cell<Step>,
     /// Detached lists are awaited, for the ablation switch and for fabrics without them.
     attached_only: Cell<bool>,
 }
 
-/// One client's way to memory: posts verbs, counts them, knows the time. Cheap to clone inside its thread.
+/// A client's interface to remote memory: posts verbs, counts them, and reads the fabric's clock.
+/// Cheap to clone inside its thread.
 #[derive(Clone)]
 pub struct Endpoint(Rc<Inner>);
 
@@ -52,8 +72,9 @@ impl Endpoint {
         Self::counting(core, transport, slot, Counters::new())
     }
 
-    /// Like [`Endpoint::new`], but what it counts is added to the sums of another endpoint: either's snapshot shows both. For
-    /// thousands of clients on one thread, whose own sums would not stay in the processor's caches.
+    /// Like [`Endpoint::new`], but its counts are added to the sums of another endpoint: the
+    /// snapshot of either shows both. For thousands of clients on one thread: separate sums would
+    /// not stay in the processor's caches.
     pub fn counting_with(
         core: Rc<Core>,
         transport: Rc<dyn Transport>,
@@ -84,17 +105,18 @@ impl Endpoint {
             step: Cell::new(Step::Other),
             attached_only: Cell::new(false),
         }));
-        ep.uses(&*ep.0);
-        ep.uses(&*ep.0.transport);
-        ep.0.transport.note_near(&ep);
+        ep.prefetch(&*ep.0);
+        ep.prefetch(&*ep.0.transport);
+        ep.0.transport.add_prefetch_hints(&ep);
         ep
     }
 
-    /// Says that this client uses a value whenever it runs, and where it is from now on. A hint: a fabric that runs thousands of
-    /// clients on one thread may bring it near before it resumes the client. The value may go any time.
-    pub fn uses<T: ?Sized>(&self, value: &T) {
+    /// A prefetch hint: this client uses a value, at this address, whenever it runs. A fabric that
+    /// runs thousands of clients on one thread may prefetch it before it resumes the client. The
+    /// value may be dropped at any time.
+    pub fn prefetch<T: ?Sized>(&self, value: &T) {
         let at = std::ptr::from_ref(value).cast::<u8>().addr();
-        self.0.core.note_near(self.0.slot, at, size_of_val(value));
+        self.0.core.add_prefetch_hint(self.0.slot, at, size_of_val(value));
     }
 
     /// The executor.
@@ -102,22 +124,22 @@ impl Endpoint {
         &self.0.core
     }
 
-    /// A number that the clients of this thread have in common, and others have not.
+    /// A number that identifies the thread of this client.
     pub fn thread(&self) -> usize {
         Rc::as_ptr(&self.0.transport).cast::<()>() as usize
     }
 
-    /// The slot whose client this is.
+    /// The executor slot of this client.
     pub fn slot(&self) -> u32 {
         self.0.slot
     }
 
-    /// The node whose client this is.
+    /// The node that this client belongs to.
     pub fn node(&self) -> NodeId {
         self.0.node
     }
 
-    /// What the fabric grants.
+    /// The capabilities of the fabric.
     pub fn caps(&self) -> Capabilities {
         self.0.transport.caps()
     }
@@ -127,14 +149,15 @@ impl Endpoint {
         self.0.transport.peek(offset)
     }
 
-    // ---- verbs ----------------------------------------------------------------------------------------------------
+    // ---- verbs
+    // ------------------------------------------------------------------------------------
 
     /// READ of `len` bytes: one round trip.
     pub fn read(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
         self.post(verb::read(at, len), true)
     }
 
-    /// READ of memory that somebody may have given back ([`verb::read_unvalidated`]): one round trip.
+    /// READ of memory that may have been freed ([`verb::read_unvalidated`]): one round trip.
     pub fn read_unvalidated(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
         self.post(verb::read_unvalidated(at, len), true)
     }
@@ -173,14 +196,15 @@ impl Endpoint {
         Post { ep: self, list: Some(list), chained, ticket: None, began: (Step::Other, 0) }
     }
 
-    /// Posts a chain that nobody waits for: an unlock, say. The endpoint keeps the buffers and finishes it; `hook` runs when it
-    /// has. An error surfaces at the end of the operation, or of the next one.
+    /// Posts a detached chain, such as an unlock: no future waits for it. The endpoint keeps the
+    /// buffers and finishes it; then `hook` runs. An error surfaces at the end of the operation, or
+    /// of the next one.
     pub fn detach<L: Ordered>(&self, list: L, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
         let core = &self.0.core;
         let (ticket, _) = self.stage(list, true, true);
         let now = hook.clone().filter(|_| !core.is_driven());
-        let is_told = now.is_some();
-        core.mark_detached(ticket, hook.map(|(hook, arg)| Hooked { hook, arg, is_told }));
+        let is_finished = now.is_some();
+        core.mark_detached(ticket, hook.map(|(hook, arg)| Hooked { hook, arg, is_finished }));
         let posted = core.post_on(&*self.0.transport, ticket);
         if let Some((hook, arg)) = now {
             hook.finished(arg);
@@ -208,13 +232,13 @@ impl Endpoint {
         result
     }
 
-    /// Whether nothing executes any more that a dropped future of this endpoint has posted.
+    /// Whether no verb of a dropped future of this endpoint can execute any more.
     pub fn is_quiet(&self) -> bool {
         self.0.core.is_quiet(self.0.slot)
     }
 
-    /// Does something when [`Endpoint::is_quiet`]: at once, or from the executor. For what an operation leaves behind whose future
-    /// was dropped in the middle of a verb.
+    /// Runs a closure once [`Endpoint::is_quiet`]: at once, or from the executor. It cleans up
+    /// after an operation with a future that was dropped in the middle of a verb.
     pub fn when_quiet(&self, then: impl FnOnce() + 'static) {
         self.0.core.when_quiet(self.0.slot, Box::new(then));
     }
@@ -260,8 +284,9 @@ impl Endpoint {
     /// A remote call: one round trip. The reply is written over `reply`.
     ///
     /// # Errors
-    /// Those of the service; `InvalidArgument` for a request over 64 KiB; `Unreachable`, `Unsupported` from the fabric; `TimedOut`
-    /// at the deadline of the operation, when nobody has answered.
+    /// Those of the service; `InvalidArgument` for a request over 64 KiB; `Unreachable`,
+    /// `Unsupported` from the fabric; `TimedOut` at the deadline of the operation, without an
+    /// answer.
     pub async fn rpc(
         &self,
         to: NodeId,
@@ -289,7 +314,7 @@ impl Endpoint {
                 let why = WaitReason { what: "reply of a remote call", at: u64::from(to.bits()) };
                 core.waiting(self.0.slot, Some(why));
                 if self.now() >= self.deadline() {
-                    // Between operations: the last one's has passed.
+                    // Between operations: the deadline of the last one has passed.
                     self.renew_deadline();
                 }
                 let deadline = self.deadline();
@@ -308,7 +333,7 @@ impl Endpoint {
                 self.spent(Step::Call, began);
                 core.waiting(self.0.slot, None);
                 if core.is_in_flight(ticket) {
-                    // The deadline passed; whoever answers late speaks to nobody.
+                    // The deadline passed; a late answer is dropped.
                     drop(waiting);
                     return result;
                 }
@@ -320,7 +345,8 @@ impl Endpoint {
         Ok(())
     }
 
-    // ---- time -----------------------------------------------------------------------------------------------------
+    // ---- time
+    // -------------------------------------------------------------------------------------
 
     /// The fabric's clock, ns.
     pub fn now(&self) -> Nanos {
@@ -337,15 +363,15 @@ impl Endpoint {
         Yield { ep: self, yielded: false }
     }
 
-    /// An interleaving point in code shared by the clients of a compute node: nothing in production, a scheduling choice in a
-    /// simulator.
+    /// An interleaving point in code shared by the clients of a compute node: nothing in
+    /// production, a scheduling choice in a simulator.
     pub async fn point(&self) {
         if self.0.transport.interleave() {
             self.yield_now().await;
         }
     }
 
-    /// Fails as if no memory were left, where a simulator says so: what allocates asks this first.
+    /// Fails as if no memory were left, where a simulator injects it: allocators call this first.
     ///
     /// # Errors
     /// `Full`.
@@ -368,13 +394,14 @@ impl Endpoint {
         }
     }
 
-    /// Says what the verbs posted next belong to, in a breakdown of operations.
+    /// Sets the step of the verbs posted next, in a breakdown of operations.
     #[inline]
     pub fn step(&self, step: Step) {
         self.0.step.set(step);
     }
 
-    /// Measures the time of operations by step; off at first, for it reads the clock twice a round.
+    /// Measures the time of operations by step; off by default, because it reads the clock twice a
+    /// round.
     pub fn set_timed_steps(&self, on: bool) {
         self.0.counters.set_timed(on);
     }
@@ -396,7 +423,8 @@ impl Endpoint {
         self.0.timeout_ns.set(ns);
     }
 
-    /// When the present operation must end. The clock is read when an operation waits for the first time, not before.
+    /// When the present operation must end. The clock is read when an operation waits for the first
+    /// time, not before.
     pub fn deadline(&self) -> Nanos {
         if self.0.deadline.get() == 0 {
             self.0.deadline.set((self.now() + self.0.timeout_ns.get()).max(1));
@@ -404,7 +432,8 @@ impl Endpoint {
         self.0.deadline.get()
     }
 
-    /// The next piece of a long operation begins: its deadline starts with its first wait, as an operation's does.
+    /// The next piece of a long operation begins: its deadline starts with its first wait, as an
+    /// operation's does.
     pub fn renew_deadline(&self) {
         self.0.deadline.set(0);
     }
@@ -417,7 +446,7 @@ impl Endpoint {
     /// Fails when the deadline of the operation has passed.
     ///
     /// # Errors
-    /// `TimedOut`, naming what was waited for.
+    /// `TimedOut`, naming the wait reason.
     pub fn check_deadline(&self, what: &'static str, at: u64) -> Result<()> {
         let deadline = self.deadline();
         if self.now() >= deadline {
@@ -432,13 +461,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Bounded, growing pauses for waiting on somebody who will not wake us: a remote lock holder, a writer in the middle of an
-    /// image.
+    /// Bounded, growing pauses for waits without a wake-up: for a remote lock holder, or a writer
+    /// in the middle of an image.
     pub fn backoff(&self, what: &'static str, at: GlobalAddr) -> Backoff<'_> {
         self.backoff_within(what, at, LONGEST_PAUSE_NS)
     }
 
-    /// The same with pauses of `longest` ns at most: for what is held shortly and wanted by few. 0 retries without a pause.
+    /// The same with pauses of `longest` ns at most: for locks with short hold times and little
+    /// contention. 0 retries without a pause.
     pub fn backoff_within(
         &self,
         what: &'static str,
@@ -448,15 +478,16 @@ impl Endpoint {
         Backoff { ep: self, what, at, step: 0, longest }
     }
 
-    /// Notes what this client waits for (in reports of stalls).
+    /// Records the wait reason of this client, for stall reports.
     pub(crate) fn waiting(&self, reason: Option<WaitReason>) {
         self.0.core.waiting(self.0.slot, reason);
     }
 
-    // ---- counting -------------------------------------------------------------------------------------------------
+    // ---- counting
+    // ---------------------------------------------------------------------------------
 
-    /// Begins an operation: round trips and verbs from here to [`OpScope::end`] count for it, and its deadline starts with its
-    /// first wait.
+    /// Begins an operation: round trips and verbs from here to [`OpScope::end`] count for it, and
+    /// its deadline starts with its first wait.
     pub fn begin(&self, kind: OpKind) -> OpScope<'_> {
         self.0.counters.begin();
         self.0.step.set(Step::Other);
@@ -465,18 +496,18 @@ impl Endpoint {
         OpScope { ep: self, kind, ended: false }
     }
 
-    /// What this endpoint has counted.
+    /// The counts of this endpoint.
     pub fn snapshot(&self) -> Snapshot {
         self.0.counters.snapshot()
     }
 
-    /// Forgets what it has counted.
+    /// Resets its counts.
     pub fn reset_counters(&self) {
         self.0.counters.reset();
     }
 }
 
-/// A list on its way. Dropping it leaves the buffers to the endpoint until the verbs have completed.
+/// A list in flight. Dropping it leaves the buffers to the endpoint until the verbs have completed.
 #[derive(Debug)]
 pub struct Post<'e, L: List> {
     ep: &'e Endpoint,
@@ -547,7 +578,8 @@ impl<L: List> Drop for Post<'_, L> {
     }
 }
 
-/// An awaited list with a hook, which runs when the list has ended, whether or not its future is dropped before.
+/// An awaited list with a hook, which runs when the list has ended, whether or not its future is
+/// dropped before.
 struct Attached<'e, L: List> {
     post: Post<'e, L>,
     hook: Option<(Rc<dyn DetachedHook>, u64)>,
@@ -558,7 +590,7 @@ impl<L: List> Drop for Attached<'_, L> {
         let Some((hook, arg)) = self.hook.take() else { return };
         match self.post.ticket.take() {
             Some(ticket) => {
-                let hooked = Hooked { hook, arg, is_told: false };
+                let hooked = Hooked { hook, arg, is_finished: false };
                 self.post.ep.0.core.abandon(ticket, Some(hooked));
             }
             None => {
@@ -646,7 +678,7 @@ pub struct Backoff<'e> {
     longest: Nanos,
 }
 
-/// Longest pause of a back-off when nobody says otherwise.
+/// Default longest pause of a back-off.
 const LONGEST_PAUSE_NS: Nanos = 64_000;
 
 impl Backoff<'_> {
@@ -682,7 +714,8 @@ impl Backoff<'_> {
     }
 }
 
-/// An operation in progress, for the counters. Dropped without [`OpScope::end`], it counts as failed.
+/// An operation in progress, for the counters. Dropped without [`OpScope::end`], it counts as
+/// failed.
 #[derive(Debug)]
 pub struct OpScope<'e> {
     ep: &'e Endpoint,
@@ -691,7 +724,7 @@ pub struct OpScope<'e> {
 }
 
 impl OpScope<'_> {
-    /// What the operation has cost so far.
+    /// The cost of the operation so far.
     pub fn counts(&self) -> OpCounts {
         self.ep.0.counters.current()
     }
@@ -717,7 +750,7 @@ impl Endpoint {
         self.0.attached_only.set(on);
     }
 
-    /// Posts an unlock (or the like): detached, or awaited where detaching is switched off.
+    /// Posts an unlock or a similar list: detached, or awaited where detaching is switched off.
     ///
     /// # Errors
     /// Those of the verbs, where they are awaited.

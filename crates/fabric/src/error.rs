@@ -1,5 +1,5 @@
-//! One error type for the fabric and everything above it: a kind to branch on, a context to read, and whether the effect of
-//! a failed write is known.
+//! One error type for the fabric and everything above it: a kind to branch on, a context to read,
+//! and whether the effect of a failed write is known.
 
 use std::fmt;
 
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 /// Result of anything that may touch the fabric.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, to branch on.
+/// The kind of an error, to branch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The caller passed something that cannot be right.
     InvalidArgument,
-    /// No memory is left where it was needed; what is stored stays usable.
+    /// No memory is left where it was needed; stored data stays usable.
     Full,
-    /// Others held what was needed until the deadline passed.
+    /// Other clients held a needed lock or resource until the deadline passed.
     Contended,
     /// The deadline passed.
     TimedOut,
@@ -98,12 +98,12 @@ impl Error {
 
     /// The same error with one more line on where it arose.
     #[must_use]
-    pub fn context(mut self, what: impl Into<String>) -> Self {
-        self.0.trail.push(what.into());
+    pub fn context(mut self, context: impl Into<String>) -> Self {
+        self.0.trail.push(context.into());
         self
     }
 
-    /// What went wrong.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -113,7 +113,7 @@ impl Error {
         self.0.effect
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without any intervention.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.0.kind,

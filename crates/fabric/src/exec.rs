@@ -1,4 +1,5 @@
-//! Running many clients on one thread: slots with one future each, and the policy that picks the next ready one.
+//! Running many clients on one thread: slots with one future each, and the policy that picks the
+//! next ready one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -58,8 +59,9 @@ impl Policy for SeededRandom {
     }
 }
 
-/// Unfair on purpose: for long stretches some clients are not picked while others are ready, so that whole operations of the
-/// others fall between two steps of theirs. Finds what uniform choices hardly ever reach.
+/// Unfair on purpose: for long stretches some clients are not picked while others are ready, so
+/// that whole operations of the others fall between two steps of theirs. Finds what uniform choices
+/// hardly ever reach.
 #[derive(Clone, Copy, Debug)]
 pub struct Unfair {
     random: SeededRandom,
@@ -120,7 +122,7 @@ impl<'a> Worker<'a> {
         }
         let task: Task<'a> = Box::pin(task);
         let state: &dyn Future<Output = ()> = &*task;
-        self.core.note_near(
+        self.core.add_prefetch_hint(
             slot,
             std::ptr::from_ref(state).cast::<u8>().addr(),
             size_of_val(state),
@@ -133,18 +135,22 @@ impl<'a> Worker<'a> {
     /// Runs until every future has ended.
     ///
     /// # Errors
-    /// [`Stalled`] when none can ever be woken again; says who waits for what.
+    /// [`Stalled`] when none can ever be woken again; names the wait reason of each slot.
     pub fn run(&mut self, policy: &mut dyn Policy) -> Result<(), Stalled> {
         self.core.set_driven(true);
         let ran = self.run_all(policy);
         self.core.set_driven(false);
-        self.core.settle_detached();
+        self.core.drain_detached();
         ran
     }
 
     fn run_all(&mut self, policy: &mut dyn Policy) -> Result<(), Stalled> {
         for (slot, entry) in self.tasks.iter().enumerate() {
-            self.core.note_near(slot as u32, std::ptr::from_ref(entry).addr(), size_of_val(entry));
+            self.core.add_prefetch_hint(
+                slot as u32,
+                std::ptr::from_ref(entry).addr(),
+                size_of_val(entry),
+            );
         }
         let mut spins = 0;
         let mut polls = 0u32;

@@ -1,4 +1,5 @@
-//! One node whose memory is in this process: its region, its services, and who may reach it.
+//! A node with its memory in this process: its region, its services, and the access rights of other
+//! nodes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use crate::region::Region;
 use crate::rpc::RpcHost;
 use crate::transport::{Opcode, WorkRequest};
 
-/// What is left of a node.
+/// The part of a node that still works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Power {
@@ -36,27 +37,28 @@ pub(crate) struct Host {
     fenced: AtomicBool,
     /// A [`Power`].
     power: AtomicU8,
-    /// The incarnations of other nodes that this one has connections to, where they are not the first.
+    /// The incarnations of other nodes that this one has connections to, where they are not the
+    /// first.
     peers: Mutex<BTreeMap<NodeId, u32>>,
-    /// The memory nodes that are away, as this node was told.
+    /// The memory nodes that are away, as the membership has told this node.
     away: Mutex<BTreeMap<NodeId, Presence>>,
     /// Bumped by every revocation: connections look at `revoked` again.
     pub(crate) revocations: AtomicU32,
     /// Highest incarnation of each node that may not reach this one any more.
     revoked: Mutex<BTreeMap<NodeId, u32>>,
     /// This node's own connections, to wait for verbs in execution.
-    links: Mutex<Vec<Weak<Link>>>,
+    execution_marks: Mutex<Vec<Weak<ExecutionMark>>>,
 }
 
 /// A client thread's mark: odd while it executes verbs.
 #[derive(Default)]
-pub(crate) struct Link {
+pub(crate) struct ExecutionMark {
     busy: AtomicU64,
 }
 
-impl Link {
-    /// Marks the beginning of an execution. The exchange is a full barrier: a revocation that this thread does not see
-    /// afterwards will see the mark.
+impl ExecutionMark {
+    /// Marks the beginning of an execution. The exchange is a full barrier: a revocation that this
+    /// thread does not see afterwards will see the mark.
     pub(crate) fn enter(&self) {
         self.busy.swap(self.busy.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }
@@ -93,7 +95,7 @@ impl Host {
             away: Mutex::default(),
             revocations: AtomicU32::new(0),
             revoked: Mutex::default(),
-            links: Mutex::default(),
+            execution_marks: Mutex::default(),
         }
     }
 
@@ -109,7 +111,7 @@ impl Host {
         }
     }
 
-    /// Cuts it off: connections look again whether they may reach it.
+    /// Cuts it off: connections check their access again.
     pub(crate) fn set_power(&self, power: Power) {
         self.power.store(power as u8, Ordering::SeqCst);
         self.revocations.fetch_add(1, Ordering::SeqCst);
@@ -120,7 +122,8 @@ impl Host {
         self.peers.lock().expect("no panic under this lock").insert(node, incarnation);
     }
 
-    /// Its clients post nothing to a memory node that is away. Connections look again when the other host's `revocations` change.
+    /// Its clients post nothing to a memory node that is away. Connections look again when the
+    /// other host's `revocations` change.
     pub(crate) fn set_presence(&self, of: &Self, presence: Presence) {
         let mut away = self.away.lock().expect("no panic under this lock");
         match presence.is_away() {
@@ -135,14 +138,14 @@ impl Host {
         self.peers.lock().expect("no panic under this lock").get(&node).copied().unwrap_or(1)
     }
 
-    /// Those who may not reach the node's former incarnation may not reach this one.
+    /// Nodes without access to the node's former incarnation have none to this one.
     pub(crate) fn inherit(&self, former: &Self) {
         let revoked = former.revoked.lock().expect("no panic under this lock").clone();
         self.revocations.fetch_add(revoked.len() as u32, Ordering::SeqCst);
         *self.revoked.lock().expect("no panic under this lock") = revoked;
     }
 
-    /// Why this node executes nothing of `issuer`.
+    /// Why this node executes no verb of `issuer`.
     pub(crate) fn refusal(&self, issuer: &Self) -> Option<Error> {
         if self.power() == Power::Off {
             return Some(down(self.node));
@@ -171,28 +174,29 @@ impl Host {
         })
     }
 
-    /// A copy of what a WRITE writes.
+    /// A copy of a WRITE's payload.
     pub(crate) fn payload(wr: &WorkRequest) -> Vec<u8> {
         if wr.op == Opcode::WriteWord {
             return wr.a.to_le_bytes().to_vec();
         }
-        // SAFETY: a WRITE's `local` is a buffer of at least `len` bytes, which the posting keeps alive and unchanged until the
-        // completion.
+        // SAFETY: a WRITE's `local` is a buffer of at least `len` bytes, which the posting keeps
+        // alive and unchanged until the completion.
         unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) }.to_vec()
     }
 
-    /// Appends what a WRITE writes.
+    /// Appends a WRITE's payload.
     pub(crate) fn append_payload(wr: &WorkRequest, out: &mut Vec<u8>) {
         // SAFETY: as for `payload`.
         out.extend(unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) });
     }
 
-    /// Puts what a READ (its length) or an atomic (a word) has found into its buffer. Before the completion only.
+    /// Copies the result of a READ (its length) or an atomic (a word) into its buffer. Before the
+    /// completion only.
     pub(crate) fn deliver(wr: &WorkRequest, found: &[u8]) {
         let len = if wr.op == Opcode::Read { wr.len as usize } else { 8 };
-        assert_eq!(found.len(), len, "the transport cuts what was found by the verbs");
-        // SAFETY: `local` is a buffer of at least `len` bytes (an atomic's is a word) owned by the posting until its completion,
-        // which the transport reports after this.
+        assert_eq!(found.len(), len, "the transport splits results by verb");
+        // SAFETY: `local` is a buffer of at least `len` bytes (an atomic's is a word) owned by the
+        // posting until its completion, which the transport reports after this.
         let out = unsafe { std::slice::from_raw_parts_mut(wr.local, len) };
         out.copy_from_slice(found);
     }
@@ -202,12 +206,12 @@ impl Host {
         !self.fenced.swap(true, Ordering::SeqCst)
     }
 
-    pub(crate) fn add_link(&self) -> Arc<Link> {
-        let link = Arc::new(Link::default());
-        let mut links = self.links.lock().expect("no panic under this lock");
-        links.retain(|l| l.strong_count() > 0);
-        links.push(Arc::downgrade(&link));
-        link
+    pub(crate) fn add_execution_mark(&self) -> Arc<ExecutionMark> {
+        let mark = Arc::new(ExecutionMark::default());
+        let mut execution_marks = self.execution_marks.lock().expect("no panic under this lock");
+        execution_marks.retain(|l| l.strong_count() > 0);
+        execution_marks.push(Arc::downgrade(&mark));
+        mark
     }
 
     pub(crate) fn revoke(&self, node: NodeId, incarnation: u32) {
@@ -217,7 +221,7 @@ impl Host {
         self.revocations.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether somebody has fenced this node, and all of these refuse it.
+    /// Whether this node's access was revoked somewhere, and all of these hosts refuse it.
     pub(crate) fn is_fenced_by_all<'h>(
         &self,
         mut others: impl Iterator<Item = &'h Arc<Self>>,
@@ -232,9 +236,10 @@ impl Host {
 
     /// Waits until no verb of this node's clients that began before is being executed.
     pub(crate) fn quiesce(&self) {
-        let links: Vec<_> = self.links.lock().expect("no panic under this lock").clone();
-        for link in links.iter().filter_map(Weak::upgrade) {
-            link.quiesce();
+        let execution_marks: Vec<_> =
+            self.execution_marks.lock().expect("no panic under this lock").clone();
+        for mark in execution_marks.iter().filter_map(Weak::upgrade) {
+            mark.quiesce();
         }
     }
 
@@ -243,13 +248,13 @@ impl Host {
         if at.is_on_chip() { &self.chip } else { &self.region }
     }
 
-    /// Refuses what no NIC takes.
+    /// Refuses verbs that no NIC accepts.
     pub(crate) fn check(&self, wr: &WorkRequest) -> Result<()> {
         let space = u8::from(wr.at.is_on_chip());
         check_request(wr, space, self.memory(wr.at).len())
     }
 
-    /// The second half of an atomic that found `found`: whatever happened to the word since is overwritten.
+    /// The second half of an atomic that found `found`: it overwrites any change of the word since.
     pub(crate) fn finish_atomic(&self, wr: &WorkRequest, found: u64, fail_is_readonly: bool) {
         let (region, at) = (self.memory(wr.at), wr.at.offset());
         match wr.op {
@@ -261,14 +266,16 @@ impl Host {
         put_word(wr, found);
     }
 
-    /// Fills the destination of a READ or an atomic with garbage: its contents are undefined until the completion.
+    /// Fills the destination of a READ or an atomic with garbage: its contents are undefined until
+    /// the completion.
     pub(crate) fn scribble(wr: &WorkRequest) {
         let len = match wr.op {
             Opcode::Read => wr.len as usize,
             Opcode::Cas | Opcode::Faa => 8,
             Opcode::Write | Opcode::WriteWord => return,
         };
-        // SAFETY: `local` is a buffer of at least `len` bytes (an atomic's is a word) owned by the posting that is being executed.
+        // SAFETY: `local` is a buffer of at least `len` bytes (an atomic's is a word) owned by the
+        // posting that is being executed.
         let out = unsafe { std::slice::from_raw_parts_mut(wr.local, len) };
         out.fill(0xdb);
     }
@@ -280,13 +287,14 @@ impl Host {
         let at = wr.at.offset();
         match wr.op {
             Opcode::Read => {
-                // SAFETY: `local` is a buffer of at least `len` bytes owned by the posting that is being executed; nobody
-                // else has access to it before the completion.
+                // SAFETY: `local` is a buffer of at least `len` bytes owned by the posting that is
+                // being executed; no other code has access to it before the completion.
                 let out = unsafe { std::slice::from_raw_parts_mut(wr.local, wr.len as usize) };
                 region.read(at, out);
             }
             Opcode::Write => {
-                // SAFETY: as above; the posting keeps the source alive and unchanged until the completion.
+                // SAFETY: as above; the posting keeps the source alive and unchanged until the
+                // completion.
                 let src = unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) };
                 region.write(at, src);
             }
@@ -298,8 +306,8 @@ impl Host {
     }
 }
 
-/// Refuses what no NIC takes: it must lie inside the `bytes` of its kind of memory, but for the first line of the main memory, and
-/// words must be aligned.
+/// Refuses verbs that no NIC accepts: a range must lie inside the `bytes` of its kind of memory,
+/// without the first line of the main memory, and words must be aligned.
 pub(crate) fn check_request(wr: &WorkRequest, space: u8, bytes: u64) -> Result<()> {
     let at = wr.at.offset();
     let end = at.checked_add(u64::from(wr.len));
@@ -314,17 +322,18 @@ pub(crate) fn check_request(wr: &WorkRequest, space: u8, bytes: u64) -> Result<(
 }
 
 fn put_word(wr: &WorkRequest, word: u64) {
-    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting that is being executed.
+    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting that is being
+    // executed.
     unsafe { wr.local.cast::<u64>().write(word.to_le()) };
 }
 
-/// The error of a verb or call to a node that gives no sign of life.
+/// The error of a verb or call to a node that does not answer.
 #[cold]
 pub(crate) fn down(node: NodeId) -> Error {
     Error::new(
         ErrorKind::Unreachable,
         format!(
-            "{node} does not answer: it is down, or the way to it is; try again when it is back"
+            "{node} does not answer: it, or the network to it, is down; try again when it is back"
         ),
     )
 }

@@ -1,17 +1,21 @@
 //! One-sided memory verbs for indexes on disaggregated memory.
 //!
-//! Memory nodes and compute nodes expose regions of memory. A client reaches them through an [`Endpoint`] with READ, WRITE,
-//! compare-and-swap and fetch-and-add, posted as single verbs, as chains (one node, ordered, one doorbell) or as batches (any
-//! nodes, unordered). Index code is `async` over an endpoint and knows no transport; a transport knows no index.
+//! Memory nodes and compute nodes expose regions of memory. A client reaches them through an
+//! [`Endpoint`] with READ, WRITE, compare-and-swap and fetch-and-add, posted as single verbs, as
+//! chains (one node, ordered, one doorbell) or as batches (any nodes, unordered). Index code is
+//! `async` over an endpoint and knows no transport; a transport knows no index.
 //!
 //! The contract, which every transport keeps and code above may rely on, nothing more:
 //!
-//! - only an aligned 8-byte word is atomic; a READ that races a WRITE may see any mix of old and new words;
-//! - inside a chain only WRITE->WRITE, WRITE->READ, WRITE->atomic and atomic->READ are ordered; nothing is ordered across chains
-//!   or queue pairs unless awaited;
-//! - a WRITE that completed, or that precedes an executed atomic of its chain, is visible to every verb executed later;
-//! - an error is returned only when the verb can no longer execute; the effect of a failed WRITE or atomic is unknown;
-//! - what a platform grants beyond this is named in [`Capabilities`].
+//! - only an aligned 8-byte word is atomic; a READ that races a WRITE may see any mix of old and
+//!   new words;
+//! - inside a chain only WRITE->WRITE, WRITE->READ, WRITE->atomic and atomic->READ are ordered;
+//!   nothing is ordered across chains or queue pairs unless awaited;
+//! - a WRITE that completed, or that precedes an executed atomic of its chain, is visible to every
+//!   verb executed later;
+//! - an error is returned only when the verb can no longer execute; the effect of a failed WRITE or
+//!   atomic is unknown;
+//! - guarantees of a platform beyond this are named in [`Capabilities`].
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod addr;
@@ -26,8 +30,8 @@ pub mod local;
 pub mod mark;
 mod membership;
 pub mod mutants;
-mod near;
 pub mod net;
+mod prefetch;
 mod region;
 mod rpc;
 mod sampled;

@@ -1,6 +1,8 @@
-//! Coverage marks: rare branches of index code count how often they are taken, so that a check can say which it has never reached.
+//! Coverage marks: rare branches of index code count how often they are taken, so that a check can
+//! report the ones it has never reached.
 //!
-//! They are off until [`set_on`], and then one load each. Nothing reads the counts during a run, so they cannot influence one.
+//! They are off until [`set_on`], and then one load each. Nothing reads the counts during a run, so
+//! they cannot influence one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -38,7 +40,8 @@ impl Counter {
 /// A mark's name and how often it was reached.
 pub type Reached = (&'static str, u64);
 
-/// Declares the marks of a crate: an enum whose values have a name each, a method `hit`, and a function `reached` that lists all.
+/// Declares the marks of a crate: an enum with named values, a method `hit`, and a function
+/// `reached` that lists all.
 #[macro_export]
 macro_rules! marks {
     ($(#[$doc:meta])* pub enum $name:ident { $($(#[$about:meta])* $mark:ident => $text:literal,)* }) => {

@@ -1,23 +1,28 @@
-//! Who belongs to the cluster, and how the death of a node is agreed on.
+//! Cluster membership, and how the members agree on the death of a node.
 //!
-//! A node joins with its incarnation and holds a lease. The membership keeps a numbered log of states, the *epochs*, and judges
-//! leases. A death is a sequence of epochs; each ends when every living compute node has acknowledged it:
+//! A node joins with its incarnation and holds a lease. The membership keeps a numbered log of
+//! states, the *membership epochs*, and judges leases. A death is a sequence of epochs; each ends
+//! when every living compute node has acknowledged it:
 //!
-//! - *revoking*: every host revokes the dead node's access. When all have, no verb of it executes anywhere any more: what it
-//!   had locked elsewhere may be taken over.
-//! - *draining*: every living compute node stops using what is homed at the dead node, and ends what it had begun there. When all
-//!   have, a node that hangs while its NIC still serves its locks is harmless.
-//! - *rehoming*: one living node, the claimant, gives new homes to what was homed there. There is one claimant at a time, whatever
-//!   there is to be given new homes.
+//! - *revoking*: every host revokes the dead node's access. When all have, no verb of it executes
+//!   anywhere any more: locks that it held elsewhere may be recovered.
+//! - *draining*: every living compute node stops using the tables that the dead node owns, and ends
+//!   the operations that it had begun there. When all have, a node that hangs while its NIC still
+//!   serves its locks is harmless.
+//! - *reassigning*: one living node, the claimant, gives new owners to the tables of the dead node.
+//!   There is one claimant at a time, for all deaths and planned moves together.
 //! - *gone*.
 //!
-//! A planned move of tables is draining and rehoming alone. A node that does not acknowledge in time dies itself.
+//! A planned move of tables consists of draining and reassigning alone. A node that does not
+//! acknowledge in time is declared dead itself.
 //!
-//! Memory nodes hold leases, too, where an agent of each renews them (`agent.rs`), and revoke the access of the dead themselves. One
-//! whose lease has ended is *missing*: no living compute node posts to it, and no death waits for it. It is present again when it
-//! has revoked the access of every member that died meanwhile.
+//! Memory nodes hold leases, too, where an agent of each renews them (`agent.rs`), and revoke the
+//! access of dead nodes themselves. A memory node with an ended lease is *missing*: no living
+//! compute node posts to it, and no death waits for it. It is present again when it has revoked the
+//! access of every member that died meanwhile.
 //!
-//! The rules are a value without a lock or a clock (`rules.rs`). The simulator, the membership server and the tests share them.
+//! The rules are a value without a lock or a clock (`rules.rs`). The simulator, the membership
+//! server and the tests share them.
 
 mod agent;
 mod in_process;
@@ -39,7 +44,7 @@ pub use in_process::InProcess;
 pub use policy::{LeaseParameters, Mutant};
 pub use rules::News;
 
-/// What happened to a node.
+/// A change of a node's membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberChange {
     /// It joined, or came back with a new incarnation.
@@ -55,20 +60,20 @@ pub enum MemberChange {
 pub struct MemberEvent {
     /// Position in the log.
     pub number: u64,
-    /// Whom it is about.
+    /// The node that changed.
     pub node: NodeId,
-    /// Which life of that node.
+    /// Its incarnation.
     pub incarnation: u32,
-    /// What happened.
+    /// The change.
     pub change: MemberChange,
 }
 
-/// A node in one of its lives.
+/// One incarnation of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// Which life of it.
+    /// Its incarnation.
     pub incarnation: u32,
 }
 
@@ -85,26 +90,27 @@ pub enum Standing {
     Living,
     /// It is dead; its access is being revoked everywhere.
     Revoking,
-    /// No verb of it executes any more; the living stop using what is homed there.
+    /// No verb of it executes any more; the living nodes stop using the tables that it owns.
     Draining,
-    /// Nobody uses what is homed there; new homes are being found.
+    /// No node uses the tables that it owned; they are being given new owners.
     Reassigning,
     /// Nothing is left to be done. A node that left in good order ends here, too.
     Gone,
 }
 
-/// One member in a state.
+/// One member in a membership state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberState {
-    /// Who.
+    /// The member.
     pub member: Member,
     /// How far it has come.
     pub standing: Standing,
-    /// The epoch in which it came there.
+    /// The membership epoch in which it came there.
     pub since: u64,
-    /// Who has acknowledged that.
+    /// The members that have acknowledged that.
     pub acknowledged: Vec<Member>,
-    /// Who finds new homes. Others may take the claim over when nothing of the claimant executes any more.
+    /// The member that assigns new owners. Others may take the claim over when no verb of the
+    /// claimant executes any more.
     pub claimant: Option<Member>,
 }
 
@@ -115,7 +121,7 @@ pub enum Presence {
     Present,
     /// Its lease has ended: it is cut off, stands still, or is gone.
     Missing,
-    /// Its process has ended, as far as can be told: what it held is lost.
+    /// Its process has ended, as its host reports: the contents of its region are lost.
     Lost,
 }
 
@@ -125,48 +131,48 @@ impl Presence {
         self != Self::Present
     }
 
-    /// The error of whatever needs a memory node that is away.
+    /// The error of an operation that needs a memory node that is away.
     #[cold]
     pub fn refusal(self, node: NodeId) -> Error {
         let what = match self {
             Self::Lost => {
-                "is lost: its process has ended, and what it held is gone; use what other nodes hold, or start a new pool"
+                "is lost: its process has ended, and its contents are gone; use the tables on other nodes, or start a new pool"
             }
             _ => {
-                "is missing: what it holds cannot be reached until it comes back; is its process up, and the way to it?"
+                "is missing: its contents cannot be reached until it comes back; are its process and the network to it up?"
             }
         };
         Error::new(ErrorKind::Unreachable, format!("{node} {what}"))
     }
 }
 
-/// A memory node in a state.
+/// A memory node in a membership state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryState {
-    /// Which node in which life.
+    /// The node and its incarnation.
     pub member: Member,
     /// Whether it can be used.
     pub presence: Presence,
-    /// The epoch since which that is so.
+    /// The membership epoch since which that is so.
     pub since: u64,
     /// While it is away: the compute nodes that post nothing to it any more.
     pub acknowledged: Vec<Member>,
 }
 
-/// A planned move of homes.
+/// A planned move of table partitions to another owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
-    /// What moves: numbers of table partitions.
+    /// The numbers of the table partitions that move.
     pub partitions: Vec<u16>,
-    /// The new home; nobody in particular when it is `None`.
+    /// The new owner; `None` leaves the choice to the claimant.
     pub to: Option<Member>,
     /// `Draining` or `Reassigning`.
     pub standing: Standing,
-    /// The epoch in which it came there.
+    /// The membership epoch in which it came there.
     pub since: u64,
-    /// Who has acknowledged that.
+    /// The members that have acknowledged that.
     pub acknowledged: Vec<Member>,
-    /// Who carries it out.
+    /// The member that carries it out.
     pub claimant: Option<Member>,
 }
 
@@ -175,10 +181,11 @@ pub struct Move {
 pub struct State {
     /// Its number.
     pub epoch: u64,
-    /// The compute nodes that have joined, in the order of nodes and incarnations. A life that is gone is forgotten when a later one
-    /// of its node is here.
+    /// The compute nodes that have joined, in the order of nodes and incarnations. An incarnation
+    /// that is gone is forgotten once a later one of its node has joined.
     pub members: Vec<MemberState>,
-    /// The memory nodes that have joined, in the order of nodes. In pools whose memory nodes hold no leases there is none.
+    /// The memory nodes that have joined, in the order of nodes. Empty in pools where memory nodes
+    /// hold no leases.
     pub memory: Vec<MemoryState>,
     /// The planned move under way, if any.
     pub planned: Option<Move>,
@@ -192,7 +199,8 @@ impl State {
         self.members.iter().find(|m| m.member == member)
     }
 
-    /// How far a member has come; `None` for a stranger. A life before one that is known was never begun or is forgotten: it is gone.
+    /// How far a member has come; `None` for an unknown node. An incarnation before a known one
+    /// never began or is forgotten: it is gone.
     pub fn standing(&self, member: Member) -> Option<Standing> {
         let later = |m: &MemberState| {
             m.member.node == member.node && m.member.incarnation > member.incarnation
@@ -203,13 +211,14 @@ impl State {
         }
     }
 
-    /// The latest life of a compute node that has joined.
+    /// The latest incarnation of a compute node that has joined.
     pub fn latest_incarnation(&self, node: NodeId) -> Option<Member> {
         self.members.iter().rev().map(|m| m.member).find(|m| m.node == node)
     }
 
-    /// The life of a node whose number ends in these 16 bits, as a lock word says it. A number from which the latest life is further
-    /// than half of all numbers away is that of a life which is not known yet.
+    /// The incarnation of a node by the low 16 bits of its number, as a lock word stores them. A
+    /// number further than half of the 16-bit range from the latest incarnation belongs to one that
+    /// is not known yet.
     pub fn incarnation_of(&self, node: NodeId, incarnation: u16) -> Option<Member> {
         let latest = self.latest_incarnation(node)?;
         let behind = u32::from((latest.incarnation as u16).wrapping_sub(incarnation));
@@ -232,7 +241,7 @@ impl State {
         self.memory.iter().filter(|m| m.presence.is_away())
     }
 
-    /// The latest life of every compute node whose access a memory node has to revoke.
+    /// The latest dead incarnation of every compute node: memory nodes have to revoke its access.
     pub fn dead(&self) -> Vec<Member> {
         let mut out: Vec<Member> = Vec::new();
         for m in &self.members {
@@ -258,13 +267,14 @@ impl State {
         self.members.iter().filter(living).filter(compute).map(|m| m.member)
     }
 
-    /// Whether all living compute nodes are among those who have acknowledged.
+    /// Whether all living compute nodes are among the members that have acknowledged.
     pub fn is_acknowledged(&self, by: &[Member]) -> bool {
         self.living().all(|m| by.contains(&m))
     }
 
-    /// Whether no verb of a member that is being revoked executes any more: every living compute node and every memory node that is
-    /// present has revoked its access, and nobody living posts to those that are away.
+    /// Whether no verb of a member that is being revoked executes any more: every living compute
+    /// node and every memory node that is present has revoked its access, and no living node posts
+    /// to those that are away.
     pub fn is_revoked_everywhere(&self, m: &MemberState) -> bool {
         let done = |n: &MemoryState| match n.presence {
             Presence::Present => m.acknowledged.contains(&n.member),
@@ -274,25 +284,26 @@ impl State {
     }
 }
 
-/// A right to act until it ends or is renewed.
+/// A membership lease: the right to act until it ends or is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// How long from the moment at which it was asked for, by the holder's own clock, ns.
+    /// Its duration from the moment of the request, by the holder's own clock, ns.
     pub for_ns: Nanos,
-    /// The epoch in which it was granted.
+    /// The membership epoch in which it was granted.
     pub epoch: u64,
 }
 
-/// What the members report and ask for. All of it may be repeated, and may come late: what does not fit any more is ignored.
+/// Reports and requests of members. Any of them may be repeated or come late: a change that does
+/// not fit the state any more is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// The sender has done what the standing of a member asks of it.
+    /// The sender has done what the standing of a member requires of it.
     Acknowledge(Member, Standing),
     /// Every memory node has revoked the access of a member that is revoking.
     Revoked(Member),
-    /// The sender wants to find the homes of a member that is rehoming.
+    /// The sender wants to reassign the tables of a member in [`Standing::Reassigning`].
     Claim(Member),
-    /// The claimant has given new homes to all of it.
+    /// The claimant has given new owners to all of its tables.
     Reassigned(Member),
     /// Partitions shall move.
     Plan(Vec<u16>, Option<Member>),
@@ -302,15 +313,16 @@ pub enum Change {
     ClaimMove,
     /// The claimant has carried it out.
     Moved,
-    /// The sender leaves: it is the home of nothing any more. A memory node that leaves is lost.
+    /// The sender leaves: it owns no table any more. A memory node that leaves is lost.
     Leave,
     /// The sender posts nothing more to a memory node that is away.
     Avoided(Member),
-    /// The sender, a memory node that is away, has revoked the access of all members that were dead in this epoch.
+    /// The sender, a memory node that is away, has revoked the access of all members that were dead
+    /// in this membership epoch.
     Returned(u64),
 }
 
-/// An answer in the making.
+/// A pending answer of the membership.
 pub type MembershipFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
 /// Keeps the log of states, and judges leases. Object-safe; called rarely.
@@ -330,7 +342,7 @@ pub trait Membership: Send + Sync {
     /// The newest state, as far as news has reached this member.
     ///
     /// # Errors
-    /// Those of the way to the membership.
+    /// Those of the transport to the membership server.
     fn state(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Arc<State>>;
     /// Reports or asks for something.
     ///

@@ -1,10 +1,10 @@
-//! Defects on purpose: steps of a protocol left out, or done too early. Only a checker switches them
-//! on, to show that it finds them. They are no options, are not stored, and are off in whatever a
-//! program opens.
+//! Mutants: protocol steps that are left out, or done too early. Only a checker enables them, to
+//! show that it finds them. They are no options, are not stored, and are off in all indexes and
+//! pools that a program opens.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A set of defects by their numbers.
+/// A set of mutants by their numbers.
 #[derive(Debug)]
 pub struct MutantSet<const WORDS: usize>([AtomicU64; WORDS]);
 
@@ -20,7 +20,7 @@ impl<const WORDS: usize> MutantSet<WORDS> {
         self.0[number / 64].load(Ordering::Relaxed) >> (number % 64) & 1 != 0
     }
 
-    /// Switches these on, and all others off.
+    /// Enables these, and disables all others.
     pub fn set(&self, on: impl Iterator<Item = usize>) {
         let mut words = [0; WORDS];
         on.for_each(|n| words[n / 64] |= 1 << (n % 64));
@@ -40,9 +40,9 @@ impl<const WORDS: usize> Default for MutantSet<WORDS> {
     }
 }
 
-/// Declares the defects of an index, or of another part with a protocol: an enum `Mutant`, whose
-/// values can be planted in whatever the process opens from then on, and `Mutants`, those of one
-/// node.
+/// Declares the mutants of an index, or of another part with a protocol: an enum `Mutant`, which
+/// can be enabled for everything that the process opens from then on, and `Mutants`, the ones of
+/// one node.
 #[macro_export]
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
@@ -53,7 +53,7 @@ macro_rules! mutants {
             $($(#[doc = $doc])+ $name),+
         }
 
-        /// Which are on in whatever this process opens from now on.
+        /// The mutants of everything that this process opens from now on.
         static ENABLED: $crate::mutants::MutantSet<{ Mutant::ALL.len().div_ceil(64) }> =
             $crate::mutants::MutantSet::new();
 
@@ -61,15 +61,15 @@ macro_rules! mutants {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name),+];
 
-            /// Its name, as a checker is told it.
+            /// Its name on a checker's command line.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name)),+
                 }
             }
 
-            /// Switches defects on in whatever this process opens from now on, and all others
-            /// off: for checkers.
+            /// Enables mutants for everything that this process opens from now on, and disables all
+            /// others: for checkers.
             pub fn enable(on: &[Self]) {
                 ENABLED.set(on.iter().map(|d| *d as usize));
             }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn enabled_ones_are_on_in_what_is_made_later() {
+    fn enabled_mutants_apply_to_nodes_made_later() {
         let before = Mutants::default();
         Mutant::enable(&[Mutant::Second]);
         let after = Mutants::default();

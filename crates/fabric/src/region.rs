@@ -1,15 +1,16 @@
-//! Memory that verbs reach: words of `AtomicU64`, copied word by word, so that a READ racing a WRITE is defined in Rust too
-//! (a mix of old and new words) instead of undefined behaviour.
+//! Memory that verbs reach: words of `AtomicU64`, copied word by word, so that a READ racing a
+//! WRITE is defined in Rust too (a mix of old and new words) instead of undefined behaviour.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A node's memory. Offsets are bytes; aligned multiples of 8 are the fast path; any other offset and length works, and the
-/// partial words at the edges of a WRITE are merged by compare-exchange, so that a neighbour's bytes survive.
+/// A node's memory. Offsets are bytes; aligned multiples of 8 are the fast path; any other offset
+/// and length works, and the partial words at the edges of a WRITE are merged by compare-exchange,
+/// so that a neighbour's bytes survive.
 pub struct Region {
-    /// Page aligned, and stays where it is, so that a NIC can be told of it once.
+    /// Page aligned and never moved, so that it is registered with a NIC once.
     words: NonNull<AtomicU64>,
     count: usize,
     pages: Pages,
@@ -17,7 +18,7 @@ pub struct Region {
     _memory: Memory,
 }
 
-/// What a region's memory is made of.
+/// The page kind of a region's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// The processor's ordinary pages.
@@ -56,7 +57,8 @@ impl std::fmt::Debug for Region {
 }
 
 impl Region {
-    /// Zeroed memory of `bytes`, rounded up to whole lines. The operating system commits pages when they are first touched.
+    /// Zeroed memory of `bytes`, rounded up to whole lines. The operating system commits pages when
+    /// they are first touched.
     ///
     /// # Panics
     /// When there is no memory; [`Region::map`] returns an error.
@@ -67,7 +69,8 @@ impl Region {
         }
     }
 
-    /// The same, on larger pages where they are wanted and the system has any: a NIC, or a processor, then needs fewer translations.
+    /// The same, on larger pages where they are wanted and the system has any: a NIC, or a
+    /// processor, then needs fewer translations.
     ///
     /// # Errors
     /// `Full` when the system refuses.
@@ -86,7 +89,7 @@ impl Region {
         Ok(Self { words, count, pages, _memory: memory })
     }
 
-    /// What its memory is made of.
+    /// The page kind of its memory.
     pub fn pages(&self) -> Pages {
         self.pages
     }
@@ -98,7 +101,8 @@ impl Region {
     }
 
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the memory is at least `count` words, zeroed at first, aligned to a page, and lives as long as the region.
+        // SAFETY: the memory is at least `count` words, zeroed at first, aligned to a page, and
+        // lives as long as the region.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.count) }
     }
 
@@ -133,7 +137,8 @@ impl Region {
         self.words.as_ptr().addr().wrapping_add(offset as usize)
     }
 
-    /// Copies memory at `offset` into `out`. The range must be inside; the transport has checked it.
+    /// Copies memory at `offset` into `out`. The range must be inside; the transport has checked
+    /// it.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         assert!(self.contains(offset, out.len() as u64), "the transport checks bounds");
         let mut at = offset;
@@ -177,7 +182,8 @@ impl Region {
         if !tail.is_empty() {
             self.write_part(at + whole as u64 * 8, tail);
         }
-        // A completed WRITE precedes every later verb of anybody, a READ of its own issuer included.
+        // A completed WRITE precedes every later verb of any client, a READ of its own issuer
+        // included.
         fence(Ordering::SeqCst);
     }
 
@@ -262,7 +268,7 @@ fn base(memory: &Memory) -> NonNull<AtomicU64> {
     NonNull::from(memory.as_slice()).cast()
 }
 
-/// Asks the processor to bring memory near that will be used soon. Any address will do: a hint has no other effect.
+/// Prefetches memory that will be used soon. Any address will do: a hint has no other effect.
 pub(crate) fn prefetch(at: usize, bytes: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in 0..(at % 64 + bytes).div_ceil(64) {

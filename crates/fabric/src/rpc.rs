@@ -1,4 +1,5 @@
-//! Small remote calls, for what one-sided verbs cannot do: chunk allocation, registration, hand-over.
+//! Small remote calls, for work that one-sided verbs cannot do: chunk allocation, registration,
+//! hand-over.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,11 +22,12 @@ pub struct ServiceId(pub u16);
 /// Requests and replies have at most this many bytes; larger goes through regions.
 pub const MAX_RPC_BYTES: usize = 64 << 10;
 
-/// A handler's answer in the making.
+/// A handler's pending answer.
 pub type RpcFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + 'a>>;
 
-/// Code that runs on a node's few cores. It reaches memory, its own node's too, through the endpoint it is given; calls of one
-/// node run one at a time, and a handler cannot call another service.
+/// Code that runs on a node's few cores. It reaches memory, its own node's too, through the
+/// endpoint it is given; calls of one node run one at a time, and a handler cannot call another
+/// service.
 pub trait RpcHandler: Send + Sync {
     /// Answers one request.
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a>;
@@ -65,7 +67,7 @@ impl std::fmt::Debug for RpcHost {
     }
 }
 
-/// What a service's coroutine runs on: the same transport without further calls.
+/// The transport of a service's coroutine: the caller's, without further calls.
 pub(crate) struct WithoutCalls<T>(pub(crate) Rc<T>);
 
 impl<T: Transport> Transport for WithoutCalls<T> {
@@ -90,8 +92,8 @@ impl<T: Transport> Transport for WithoutCalls<T> {
     fn poll(&self, core: &Core) -> Progress {
         self.0.poll(core)
     }
-    fn settle(&self, core: &Core) {
-        self.0.settle(core);
+    fn drain_detached(&self, core: &Core) {
+        self.0.drain_detached(core);
     }
     fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
         self.0.idle(core, due, spins)

@@ -1,10 +1,11 @@
-//! What a READ yields: bytes that nobody may use before a validator has accepted them.
+//! The result of a READ: bytes that no code may use before a validator has accepted them.
 
 use std::ops::Deref;
 
 use crate::slab::Buf;
 
-/// Bytes as sampled: torn, stale or garbage until proved otherwise. Access only through [`Sampled::check`].
+/// Bytes as sampled: torn, stale or garbage until proved otherwise. Access only through
+/// [`Sampled::check`].
 #[derive(Debug)]
 pub struct Sampled(Buf);
 
@@ -13,11 +14,11 @@ impl Sampled {
         Self(buf)
     }
 
-    /// Runs a validator over the bytes. On success the bytes become readable together with what the validator derived; on
-    /// failure they are gone.
+    /// Runs a validator over the bytes. On success the bytes become readable together with the
+    /// validator's result; on failure they are dropped.
     ///
     /// # Errors
-    /// Whatever the validator says.
+    /// Those of the validator.
     pub fn check<T, E>(
         self,
         validator: impl FnOnce(&[u8]) -> Result<T, E>,
@@ -26,12 +27,13 @@ impl Sampled {
         Ok((derived, Verified(self.0)))
     }
 
-    /// Runs a validator that copies out what it accepts.
+    /// Runs a validator that copies the accepted parts out.
     pub fn extract<T>(&self, validator: impl FnOnce(&[u8]) -> T) -> T {
         validator(&self.0)
     }
 
-    /// One whole word: words are never torn, so there is nothing to validate but the caller's own meaning of it.
+    /// One whole word: words are never torn, so there is nothing to validate but the caller's own
+    /// meaning of it.
     pub fn word(&self, index: usize) -> u64 {
         u64::from_le_bytes(self.0[index * 8..index * 8 + 8].try_into().expect("8 bytes"))
     }

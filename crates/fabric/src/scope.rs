@@ -1,4 +1,4 @@
-//! What an operation is, for counting: its kind, its outcome, its steps.
+//! Classification of operations for counting: kind, outcome, steps.
 
 /// The operations of an index, as counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,7 +24,7 @@ pub enum OpKind {
     WriteMany,
     /// Bulk load.
     Load,
-    /// Merging, reclaiming, refreshing: nobody waits for it.
+    /// Merging, reclaiming, refreshing: background work.
     Maintain,
     /// Opening, formatting, joining.
     Admin,
@@ -78,7 +78,7 @@ pub enum OpOutcome {
     InsertPlain,
     /// A new key that split a leaf (or relocated it).
     InsertSplit,
-    /// Somebody else's verb served it (delegated or combined).
+    /// Another client's verb served it (delegated or combined).
     Shared,
     /// A stale cache, a held lock or a torn image forced at least one repetition.
     Retried,
@@ -116,8 +116,8 @@ impl OpOutcome {
     }
 }
 
-/// Steps of an operation on the compute node. In a simulator each costs CPU time, a constant of the profile; a step that code
-/// forgets to charge is free there and looks fast.
+/// Steps of an operation on the compute node. In a simulator each costs CPU time, a constant of the
+/// profile; a step that code forgets to charge is free there and looks fast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Stage {
@@ -133,7 +133,8 @@ pub enum Stage {
     NodeImage,
     /// Local queues: delegation, combining, turn for a lock.
     LocalQueue,
-    /// Waiting for a word that other threads of the node poll, too; charged per thread: its line goes from one to the next.
+    /// Waiting for a word that other threads of the node poll, too; charged per thread: its line
+    /// goes from one to the next.
     PolledLine,
     /// Inserting into or evicting from the cache.
     CacheFill,
@@ -156,7 +157,8 @@ impl Stage {
     ];
 }
 
-/// Where the time of an operation goes: the rows of a breakdown. An index says before a verb which it belongs to.
+/// Where the time of an operation goes: the rows of a breakdown. An index sets the step before a
+/// verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Step {
@@ -168,7 +170,7 @@ pub enum Step {
     Cpu,
     /// READs of inner nodes.
     Route,
-    /// Locking, with what is read in the same round.
+    /// Locking, with the READs of the same round.
     Lock,
     /// Reading or writing a fingerprint table by itself.
     Table,

@@ -1,8 +1,9 @@
 //! Registered local buffers: where READs land and WRITEs come from.
 //!
-//! Ownership: a [`Buf`] belongs to its holder until it is given to a verb; from the post to the completion it belongs to the
-//! posting (and so to the NIC), whoever drops the future meanwhile; then the awaiting code gets it back. In steady state a
-//! buffer comes from a free list and no memory is allocated.
+//! Ownership: a [`Buf`] belongs to its holder until it is given to a verb; from the post to the
+//! completion it belongs to the posting (and so to the NIC), even when the future is dropped
+//! meanwhile; then the awaiting code gets it back. In steady state a buffer comes from a free list
+//! and no memory is allocated.
 
 use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
@@ -63,8 +64,8 @@ impl Slab {
         u64::from(class_bytes(class_of(len)))
     }
 
-    /// Whether buffers that cost `bytes` in all can be had now. A request larger than the limit is let through when nothing
-    /// else is out, so that it waits but never for ever.
+    /// Whether buffers that cost `bytes` in all can be had now. A request larger than the limit is
+    /// let through when nothing else is out, so that it waits but never for ever.
     pub fn has_room(&self, bytes: u64) -> bool {
         let live = self.0.live_bytes.get();
         live + bytes <= self.0.limit_bytes || live == 0
@@ -96,8 +97,9 @@ impl Slab {
         Buf { ptr, len, chunk, class: class as u8, slab: self.clone() }
     }
 
-    /// Where chunk number `i` lies, and how many bytes it has. Numbers count from 0, a chunk is never freed before the slab, and
-    /// a transport registers it when it sees its number for the first time.
+    /// Where chunk number `i` lies, and how many bytes it has. Numbers count from 0, a chunk is
+    /// never freed before the slab, and a transport registers it when it sees its number for the
+    /// first time.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only a NIC asks"))]
     pub(crate) fn chunk(&self, i: u32) -> Option<(usize, usize)> {
         let chunks = self.0.chunks.borrow();
@@ -123,7 +125,8 @@ impl Slab {
         let mut chunks = self.0.chunks.borrow_mut();
         let number = chunks.len() as u32;
         chunks.push((base, layout));
-        // SAFETY: every offset stays inside the chunk just allocated, which lives as long as the slab.
+        // SAFETY: every offset stays inside the chunk just allocated, which lives as long as the
+        // slab.
         let piece = |i: usize| (unsafe { base.add(i * (bytes / 8)) }, number);
         self.0.free.borrow_mut()[class].extend((1..count).rev().map(piece));
         self.0.carved.set(self.0.carved.get() + 1);
@@ -134,7 +137,8 @@ impl Slab {
 impl Drop for Inner {
     fn drop(&mut self) {
         for (chunk, layout) in self.chunks.borrow_mut().drain(..) {
-            // SAFETY: it was allocated with this layout, is freed once, and every `Buf` holds the slab, so that none is left.
+            // SAFETY: it was allocated with this layout, is freed once, and every `Buf` holds the
+            // slab, so that none is left.
             unsafe { std::alloc::dealloc(chunk.as_ptr().cast(), layout) };
         }
     }
@@ -166,7 +170,7 @@ impl Buf {
         self.chunk
     }
 
-    /// Shortens what the buffer shows (and a WRITE sends) to `len` bytes.
+    /// Shortens the visible part of the buffer (which a WRITE sends) to `len` bytes.
     ///
     /// # Panics
     /// When `len` exceeds the present length.
@@ -179,8 +183,9 @@ impl Buf {
 impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the memory was carved with at least `len` initialised bytes, and no other `Buf` has it; while a verb is in
-        // flight the posting owns the `Buf`, so no reference to these bytes exists then.
+        // SAFETY: the memory was carved with at least `len` initialised bytes, and no other `Buf`
+        // has it; while a verb is in flight the posting owns the `Buf`, so no reference to these
+        // bytes exists then.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast(), self.len as usize) }
     }
 }

@@ -1,4 +1,5 @@
-//! The lock of the shared kernels, replaced by loom's under `--cfg loom`, so that loom explores every interleaving of them.
+//! The lock of the shared kernels, replaced by loom's under `--cfg loom`, so that loom explores
+//! every interleaving of them.
 
 pub use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The seam between index code and a transport: one hot, object-safe call per doorbell.
+//! The interface between index code and a transport: one hot, object-safe call per doorbell.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,9 +51,10 @@ pub struct WorkRequest {
     pub op: Opcode,
     /// Waits for all earlier verbs of the chain to complete first.
     pub fenced: bool,
-    /// The next request of the list belongs to the same chain: same queue pair, ordered as the contract says.
+    /// The next request of the list belongs to the same chain: same queue pair, ordered as the
+    /// contract says.
     pub chained: bool,
-    /// A READ of memory that may be anybody's by now, and whose poster knows that.
+    /// An unvalidated READ: the memory may have been freed or reused, and the poster expects that.
     pub unvalidated: bool,
     /// Bytes.
     pub len: u32,
@@ -63,27 +64,27 @@ pub struct WorkRequest {
     pub a: u64,
     /// Swap value.
     pub b: u64,
-    /// The chunk of the executor's slab that the local buffer lies in: what a NIC finds its key by.
+    /// The chunk of the executor's slab that the local buffer lies in: a NIC finds its key by it.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only a NIC asks"))]
     pub(crate) chunk: u32,
     /// Local buffer, owned by the posting until it completes; null for [`Opcode::WriteWord`].
     pub(crate) local: *mut u8,
 }
 
-/// What a range of memory is, as far as whoever hands it out knows.
+/// Shadow state of a range of memory, as its allocator reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShadowState {
-    /// Anybody may do anything.
+    /// Any access is allowed.
     Plain,
     /// Handed out with undefined contents: to be written before it is read.
     Undefined,
-    /// Nobody's: no verb may go there.
+    /// Free: no verb may access it.
     Freed,
     /// A free object of a type-stable arena: old caches may READ it and try its lock.
     FreedTyped,
 }
 
-/// What a call of [`Transport::poll`] achieved.
+/// The outcome of a call of [`Transport::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Completions were delivered.
@@ -101,10 +102,10 @@ pub enum Idle {
     Never,
 }
 
-/// One client thread's way to memory.
+/// One client thread's access to memory.
 pub trait Transport {
-    /// Posts a list of verbs with one doorbell per queue pair. `Ready` means that all effects and results are in place;
-    /// `Pending` that [`Core::complete`] follows, once per list.
+    /// Posts a list of verbs with one doorbell per queue pair. `Ready` means that all effects and
+    /// results are in place; `Pending` that [`Core::complete`] follows, once per list.
     fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>>;
     /// Calls a service; the reply goes to [`Core::complete_rpc`], or is returned when `Ready`.
     fn rpc(
@@ -117,23 +118,26 @@ pub trait Transport {
     ) -> Poll<Result<Vec<u8>>>;
     /// Delivers completions that are there.
     fn poll(&self, core: &Core) -> Progress;
-    /// The executor goes: finishes what was posted and nobody waits for, within a second.
-    fn settle(&self, _core: &Core) {}
-    /// Nothing is ready: waits for something, until `due` at the latest. `spins` counts calls without progress.
+    /// The executor is dropped: finishes the detached lists, within a second.
+    fn drain_detached(&self, _core: &Core) {}
+    /// Nothing is ready: waits for something, until `due` at the latest. `spins` counts calls
+    /// without progress.
     fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle;
     /// The fabric's clock, as this client thread sees it.
     fn now(&self) -> Nanos;
-    /// The fabric's clock for timers. In virtual time a thread may be ahead of it by the work it has been charged for.
+    /// The fabric's clock for timers. In virtual time a thread may be ahead of it by the work it
+    /// has been charged for.
     fn clock(&self) -> Nanos {
         self.now()
     }
-    /// Transports with the same number, unless it is 0, share one source of completions: polling one of them is enough.
+    /// Transports with the same number, unless it is 0, share one source of completions: polling
+    /// one of them is enough.
     fn driver(&self) -> u64 {
         0
     }
-    /// What the fabric grants.
+    /// The capabilities of the fabric.
     fn caps(&self) -> Capabilities;
-    /// The node whose client this is.
+    /// The node that this client belongs to.
     fn node(&self) -> NodeId;
     /// Charges CPU time for a step of an operation; only a simulator does.
     fn charge(&self, _stage: Stage, _units: u32) {}
@@ -141,31 +145,33 @@ pub trait Transport {
     fn charges(&self) -> bool {
         false
     }
-    /// Whether an interleaving point shall suspend now; only simulators and test knobs say yes.
+    /// Whether an interleaving point shall suspend now; true only in simulators and with test
+    /// knobs.
     fn interleave(&self) -> bool {
         false
     }
-    /// Whether an allocation shall fail now as if no memory were left; only simulators say yes.
+    /// Whether an allocation shall fail now as if no memory were left; true only in simulators.
     fn is_scarce(&self) -> bool {
         false
     }
-    /// Tells an endpoint over it what else its client uses, with [`crate::Endpoint::uses`].
-    fn note_near(&self, _ep: &crate::Endpoint) {}
+    /// Adds the transport's own prefetch hints to an endpoint over it, with
+    /// [`crate::Endpoint::prefetch`].
+    fn add_prefetch_hints(&self, _ep: &crate::Endpoint) {}
     /// Reads a word of this node's own region without a verb: a hint only.
     fn peek(&self, offset: u64) -> Option<u64>;
 }
 
-/// A fabric: nodes, their memory, and the ways to attach to them.
+/// A fabric: nodes, their memory, and the transports of their clients.
 pub trait Fabric: Send + Sync {
     /// A name for reports: `local`, `sim`, ...
     fn name(&self) -> &'static str;
     /// Nodes that are members now, in id order.
     fn nodes(&self) -> Vec<NodeId>;
-    /// The compute nodes that may run operations, in id order. Whoever began one before the call is among them, until every memory
-    /// node has fenced it: before that it may READ.
+    /// The compute nodes that may run operations, in id order. A node that began one before the
+    /// call is among them until every memory node has revoked its access: before that it may READ.
     ///
     /// # Errors
-    /// Where others have to be asked: `Unreachable`.
+    /// `Unreachable` where the answer is on another node.
     fn members(&self) -> Result<Vec<NodeId>>;
     /// Bytes of a node's region; `None` for a node that does not exist.
     fn region_bytes(&self, node: NodeId) -> Option<u64>;
@@ -174,34 +180,39 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// `NotFound` for an unknown node, `Fenced` for one that lost its membership.
     fn attach(&self, node: NodeId) -> Result<Rc<dyn Transport>>;
-    /// What the fabric grants to everybody.
+    /// The capabilities that the fabric grants to all clients.
     fn caps(&self) -> Capabilities;
     /// Installs the handler of a service on a node. Later registrations replace earlier ones.
     ///
     /// # Errors
     /// `NotFound` for an unknown node.
     fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()>;
-    /// Returns when no verb of `node` in `incarnation` (or an earlier one) can execute at `host` any more.
+    /// Returns when no verb of `node` in `incarnation` (or an earlier one) can execute at `host`
+    /// any more.
     ///
     /// # Errors
     /// `NotFound` for unknown nodes.
     fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()>;
-    /// The connections of `node` to `to` are with that incarnation from now on. A node that restarts is a stranger to all who knew
-    /// it before: their verbs and calls fail as `Unreachable` until they have learnt of its new incarnation, which membership
-    /// tells them. Whoever joins knows the present incarnations of all.
+    /// The connections of `node` to `to` are with that incarnation from now on. A node that
+    /// restarts is unknown to all nodes that knew it before: their verbs and calls fail as
+    /// `Unreachable` until the membership has told them its new incarnation. A node that joins
+    /// knows the present incarnations of all.
     fn connect(&self, _node: NodeId, _to: NodeId, _incarnation: u32) {}
-    /// A life of a compute node is over, as the membership has told `node`: what the clients of `node` have in flight to it ends at
-    /// once, with an unknown effect, and they post nothing more to it. What still executes there does so in memory that nobody living
-    /// uses when all have heard of the death.
+    /// An incarnation of a compute node is dead, as the membership has told `node`: the verbs of
+    /// `node`'s clients in flight to it end at once, with an unknown effect, and they post nothing
+    /// more to it. Verbs that still execute there do so in memory that no living node uses once all
+    /// know of the death.
     fn abandon(&self, _node: NodeId, _dead: Member) {}
-    /// Whether a memory node can be used, as the membership has told `node`: while it is away, what the clients of `node` post to it
-    /// fails as `Unreachable`, with [`Presence::refusal`].
+    /// Whether a memory node can be used, as the membership has told `node`: while it is away,
+    /// verbs and calls of `node`'s clients to it fail as `Unreachable`, with [`Presence::refusal`].
     fn set_presence(&self, _node: NodeId, _of: NodeId, _presence: Presence) {}
     /// The present incarnation of a node; `None` for a node that does not exist.
     fn incarnation(&self, node: NodeId) -> Option<u32>;
-    /// Who hands memory out, or takes it back, says what a range is from now on. Fabrics that check accesses listen, unless the
-    /// memory's node has fenced the teller: memory that a node held when it lost its membership is others' by now.
-    fn tell(&self, _by: Member, _at: GlobalAddr, _bytes: u64, _now: ShadowState) {}
+    /// An allocation event: an allocator that hands memory out, or takes it back, reports the
+    /// range's new state. Fabrics that check accesses record it, unless the memory's node has
+    /// revoked the access of `by`: memory that a node held when it lost its membership belongs to
+    /// others by now.
+    fn allocation_event(&self, _by: Member, _at: GlobalAddr, _bytes: u64, _now: ShadowState) {}
     /// Membership events from number `since` on.
     fn events(&self, since: u64) -> Vec<MemberEvent>;
 }

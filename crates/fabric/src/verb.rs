@@ -1,5 +1,5 @@
-//! Verbs as values; chains and batches are tuples of them. Results are typed, and an order that no fabric keeps does not
-//! compile:
+//! Verbs as values; chains and batches are tuples of them. Results are typed, and an order that no
+//! fabric keeps does not compile:
 //!
 //! ```compile_fail
 //! use dmtree_fabric::{GlobalAddr, NodeId, verb::{cas, read}};
@@ -73,8 +73,9 @@ pub struct Chain<L>(L);
 pub const fn read(at: GlobalAddr, len: u32) -> Read {
     Read { at, len, unvalidated: false }
 }
-/// READ of memory that somebody may have given back: who posts it believes nothing that the bytes do not prove themselves, and does
-/// not mind whose they are. The same verb to a NIC; to a fabric that checks accesses, no finding.
+/// READ of memory that may have been freed: the caller accepts only bytes that prove themselves
+/// valid, from any object. To a NIC it is the same verb; a fabric that checks accesses reports no
+/// finding.
 pub const fn read_unvalidated(at: GlobalAddr, len: u32) -> Read {
     Read { at, len, unvalidated: true }
 }
@@ -218,7 +219,7 @@ impl<'a> Collector<'a> {
 
 /// A verb, or a tuple of lists.
 pub trait List {
-    /// What it yields.
+    /// Its results.
     type Out;
     /// Bytes of buffers that staging will take from the slab.
     fn room(&self) -> u64;
@@ -233,14 +234,14 @@ pub trait List {
 /// One verb, not a tuple.
 pub trait Single: List {}
 
-/// Says that a fabric executes `Self` after `Prev` when both stand in this order in a chain.
+/// A fabric executes `Self` after `Prev` when both stand in this order in a chain.
 #[diagnostic::on_unimplemented(
     message = "a fabric does not order `{Self}` after `{Prev}` in a chain",
     note = "ordered are WRITE->WRITE, WRITE->READ, WRITE->atomic and atomic->READ; fence the second or await the first"
 )]
 pub trait After<Prev> {}
 
-/// A tuple whose neighbours satisfy [`After`]; order is transitive, so neighbours suffice.
+/// A tuple with neighbours that satisfy [`After`]; order is transitive, so neighbours suffice.
 pub trait Ordered: List {}
 
 impl List for Read {
@@ -410,9 +411,9 @@ enum Item {
     Done,
 }
 
-/// A batch whose length is known only at run time: chains of verbs to any nodes, posted together. Inside a chain only the
-/// ordered pairs may follow each other; that is checked when it is built. Reusable: running it turns verbs into results, and
-/// [`VerbVec::clear`] keeps the memory.
+/// A batch with a length known only at run time: chains of verbs to any nodes, posted together.
+/// Inside a chain only the ordered pairs may follow each other; that is checked when it is built.
+/// Reusable: running it turns verbs into results, and [`VerbVec::clear`] keeps the memory.
 #[derive(Debug, Default)]
 pub struct VerbVec {
     items: Vec<(Item, bool)>,

@@ -1,7 +1,9 @@
-//! Waits between the clients of one compute node: a fair turn ([`FifoMutex`]) and a place to wait for news ([`WaitQueue`]).
+//! Waits between the clients of one compute node: a fair turn ([`FifoMutex`]) and a place to wait
+//! for news ([`WaitQueue`]).
 //!
-//! They wake clients of this compute node only; whoever waits for a remote holder backs off instead. A mutex is held for a few
-//! instructions and never over an await. Every wait has a deadline and a reason.
+//! They wake clients of this compute node only; a client that waits for a remote holder backs off
+//! instead. A mutex is held for a few instructions and never over an await. Every wait has a
+//! deadline and a reason.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -70,7 +72,8 @@ impl Waiter {
     }
 }
 
-/// A fair lock between clients of one compute node: first come, first served; the turn is handed over, never raced for.
+/// A fair lock between clients of one compute node: first come, first served; the turn is handed
+/// over, never raced for.
 #[derive(Debug, Default)]
 pub struct FifoMutex {
     inner: Mutex<TurnState>,
@@ -80,7 +83,7 @@ pub struct FifoMutex {
 struct TurnState {
     held: bool,
     queue: VecDeque<Arc<Waiter>>,
-    /// Threads whose clients poll for the turn, with how many of them.
+    /// Threads with clients that poll for the turn, with the number of those clients.
     threads: Vec<(usize, u32)>,
 }
 
@@ -113,14 +116,15 @@ impl Drop for Queueing<'_> {
 
 /// A place in the queue of a [`FifoMutex`]. Dropped after the grant, it passes the turn on.
 #[derive(Debug)]
-pub struct Place<'t> {
+pub struct QueuePlace<'t> {
     fifo_mutex: &'t FifoMutex,
     waiter: Arc<Waiter>,
     done: bool,
 }
 
-impl Place<'_> {
-    /// Ready once the turn has come; from then the caller holds it and must [`FifoMutex::release`] it.
+impl QueuePlace<'_> {
+    /// Ready once the turn has come; from then the caller holds it and must [`FifoMutex::release`]
+    /// it.
     pub fn poll(&mut self, waker: &Waker) -> Poll<()> {
         let polled = self.waiter.poll(waker);
         self.done |= polled.is_ready();
@@ -128,7 +132,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         if !self.done && self.waiter.leave() {
             self.fifo_mutex.release();
@@ -142,21 +146,21 @@ impl FifoMutex {
         Self::default()
     }
 
-    /// Takes the turn when nobody has it.
+    /// Takes the turn if it is free.
     pub fn try_acquire(&self) -> bool {
         let mut inner = self.inner.lock().expect("no panic under this lock");
         !std::mem::replace(&mut inner.held, true)
     }
 
     /// Takes the turn or queues for it.
-    pub fn enter(&self) -> Option<Place<'_>> {
+    pub fn enter(&self) -> Option<QueuePlace<'_>> {
         let mut inner = self.inner.lock().expect("no panic under this lock");
         if !std::mem::replace(&mut inner.held, true) {
             return None;
         }
         let waiter = Waiter::new();
         inner.queue.push_back(waiter.clone());
-        Some(Place { fifo_mutex: self, waiter, done: false })
+        Some(QueuePlace { fifo_mutex: self, waiter, done: false })
     }
 
     /// Passes the turn to the oldest client that still waits; whether there was one.
@@ -178,7 +182,7 @@ impl FifoMutex {
         }
     }
 
-    /// Whether somebody queues for the turn, or did and has given up.
+    /// Whether any client queues for the turn, or did and has given up.
     pub fn is_awaited(&self) -> bool {
         !self.inner.lock().expect("no panic under this lock").queue.is_empty()
     }
@@ -216,14 +220,15 @@ impl FifoMutex {
     }
 }
 
-/// A place to wait for news. Listening begins before the condition is tested, so that no news is missed.
+/// A place to wait for news. Listening begins before the condition is tested, so that no news is
+/// missed.
 #[derive(Debug, Default)]
 pub struct WaitQueue {
     queue: Mutex<VecDeque<Arc<Waiter>>>,
 }
 
-/// A place in a [`WaitQueue`]. Dropped after it was woken by [`WaitQueue::wake_one`] but before it noticed, it passes the wake
-/// on.
+/// A place in a [`WaitQueue`]. Dropped after it was woken by [`WaitQueue::wake_one`] but before it
+/// noticed, it passes the wake on.
 #[derive(Debug)]
 pub struct Listener<'q> {
     queue: &'q WaitQueue,
@@ -280,7 +285,7 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes all who listen now.
+    /// Wakes all present listeners.
     pub fn wake_all(&self) {
         let all = std::mem::take(&mut *self.queue.lock().expect("no panic under this lock"));
         for w in all {

@@ -78,7 +78,7 @@ impl Bench {
         let work = a(ep.clone());
         let seen = over.clone();
         worker.spawn(own, async move {
-            // Lets go of the work of a node that is dead when the run is over, as a test harness does.
+            // Drops the work of a dead node at the end of the run, as a test harness does.
             let mut work = std::pin::pin!(work);
             std::future::poll_fn(|cx| match seen.get() {
                 true => std::task::Poll::Ready(()),
@@ -144,7 +144,8 @@ fn cut(seed: u64, point: CrashPoint, grants: Capabilities) -> Vec<u64> {
     out
 }
 
-/// Before: nothing of the verb. After: all of it, and nothing behind it. Inside: any part, with everything before it.
+/// Before: nothing of the verb. After: all of it, and nothing behind it. Inside: any part, with
+/// everything before it.
 #[test]
 fn a_node_crashes_at_a_verb() {
     let n = WORDS as usize;
@@ -163,7 +164,10 @@ fn a_node_crashes_at_a_verb() {
     let mut parts = BTreeSet::new();
     for seed in 0..60 {
         let got = cut(seed, CrashPoint { verb: 2, place: Place::Inside }, Capabilities::NONE);
-        assert!(got[..n].iter().all(|w| *w == 1), "what the chain orders before it has landed");
+        assert!(
+            got[..n].iter().all(|w| *w == 1),
+            "verbs that the chain orders before it have landed"
+        );
         let landed: u64 = got[n..2 * n].iter().sum();
         assert!(landed == WORDS || got[2 * n] == 0, "an atomic overtook half a WRITE");
         parts.insert(landed);
@@ -184,7 +188,8 @@ fn whole_writes_are_whole() {
     assert_eq!(seen.len(), 2);
 }
 
-/// What lands of independent WRITEs in flight at a crash, and when the last piece does: after the crash, ns.
+/// The pieces of independent WRITEs in flight at a crash that land, and when the last one does:
+/// after the crash, ns.
 fn in_flight(seed: u64, fence_after: Option<u64>, grants: Capabilities) -> (Vec<u64>, u64) {
     let bench = Bench::new(seed, grants);
     let watch = bench.client(B);
@@ -240,7 +245,7 @@ fn in_flight(seed: u64, fence_after: Option<u64>, grants: Capabilities) -> (Vec<
 }
 
 #[test]
-fn verbs_in_flight_are_at_the_mercy_of_the_seed() {
+fn the_seed_decides_the_fate_of_verbs_in_flight() {
     let (mut none, mut whole, mut part, mut late) = (0, 0, 0, 0);
     for seed in 0..80 {
         let (words, latest) = in_flight(seed, None, Capabilities::NONE);
@@ -255,9 +260,10 @@ fn verbs_in_flight_are_at_the_mercy_of_the_seed() {
     assert!(none > 5 && whole > 5 && part > 5 && late > 3, "{none} {whole} {part} {late}");
 }
 
-/// Whatever is in flight: nothing executes at a host after a fence has returned there, and nothing granted to be whole is torn by it.
+/// For all verbs in flight: none executes at a host after a revocation has returned there, and a
+/// revocation tears no WRITE that is granted to be whole.
 #[test]
-fn nothing_executes_after_a_fence() {
+fn nothing_executes_after_a_revocation() {
     let grants = Capabilities { whole_write_bytes: WORDS as u32 * 8, ..Capabilities::NONE };
     for seed in 0..60 {
         in_flight(seed, Some(seed * 20_011 % 3_000_000), Capabilities::NONE);
@@ -268,7 +274,7 @@ fn nothing_executes_after_a_fence() {
     }
 }
 
-/// What others see of a node that is down, that hangs, and that has come back.
+/// A node that is down, that hangs, and that has come back, as others see it.
 #[test]
 fn a_crashed_node_as_a_target() {
     for (seed, how) in [(1, How::Process), (2, How::Machine), (3, How::Hung)] {
@@ -309,7 +315,8 @@ fn a_crashed_node_as_a_target() {
     }
 }
 
-/// Old clients of a node that has restarted are as dead as before; new ones work; a fence of the first life leaves the second alone.
+/// Old clients of a node that has restarted stay dead; new ones work; a revocation of the first
+/// incarnation does not affect the second.
 #[test]
 fn a_restarted_node_is_another_one() {
     let bench = Bench::with(FabricFaults::NONE, 5, Capabilities::NONE);
@@ -322,7 +329,7 @@ fn a_restarted_node_is_another_one() {
             loop {
                 ep.sleep(1_000).await;
                 seen.set(seen.get() + 1);
-                // An unlock that nobody waits for, and a verb that somebody waits for.
+                // A detached unlock, and an awaited verb.
                 ep.detach((write_word(at(256), seen.get()), faa(at(264), 1)), None);
                 ep.faa(at(64), 1).await.unwrap();
             }
@@ -352,7 +359,7 @@ fn a_restarted_node_is_another_one() {
     let before = fabric_word(&bench, 64);
     core.block_on(young.slot(), async { young.faa(at(64), 5).await }).unwrap();
     assert_eq!(fabric_word(&bench, 64), before + 5);
-    assert_eq!(core.detached_in_flight(), 0, "lists of the dead are settled");
+    assert_eq!(core.detached_in_flight(), 0, "lists of dead clients are drained");
 }
 
 fn fabric_word(bench: &Bench, offset: u64) -> u64 {

@@ -137,12 +137,12 @@ fn errors_are_values() {
     let e = on(ep, ep.chain(two)).expect_err("a chain goes to one node");
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
     assert_eq!(f.add_node(MN, 64).expect_err("there").kind(), ErrorKind::Exists);
-    let stranger = f.attach(NodeId::compute(9)).map(|_| ());
-    assert_eq!(stranger.expect_err("no such node").kind(), ErrorKind::NotFound);
+    let unknown = f.attach(NodeId::compute(9)).map(|_| ());
+    assert_eq!(unknown.expect_err("no such node").kind(), ErrorKind::NotFound);
 }
 
 #[test]
-fn fencing_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
+fn revocation_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     let f = fabric(Knobs::default());
     let old = endpoint(&f, CN);
     let other = endpoint(&f, NodeId::compute(1));
@@ -160,9 +160,10 @@ fn fencing_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     assert_eq!(changes, [(CN, 1, MemberChange::Fenced), (CN, 2, MemberChange::Joined)]);
 }
 
-/// Fencing waits for verbs that are being executed: afterwards the memory does not change any more.
+/// A revocation waits for verbs that are being executed: afterwards the memory does not change any
+/// more.
 #[test]
-fn no_verb_executes_after_a_fence() {
+fn no_verb_executes_after_a_revocation() {
     for _ in 0..if cfg!(miri) { 1 } else { 20 } {
         let f = fabric(Knobs::default());
         std::thread::scope(|s| {
@@ -188,7 +189,8 @@ fn on_word(f: &LocalFabric, at: GlobalAddr) -> u64 {
     on(&ep, ep.read(at, 8)).expect("read").word(0)
 }
 
-/// A dropped future leaves its buffers to the verbs until they have completed; they go back to the slab then.
+/// A dropped future leaves its buffers to the verbs until they have completed; they go back to the
+/// slab then.
 #[test]
 fn a_dropped_future_keeps_its_buffers_until_completion() {
     let f = fabric(Knobs { suspend_one_in: 1, seed: 3 });
@@ -253,7 +255,7 @@ fn detached_lists_are_finished_and_counted_apart() {
     }
 }
 
-/// An executor that goes away takes no unlock with it.
+/// Dropping an executor loses no unlock.
 #[test]
 fn detached_lists_outlive_their_caller() {
     let f = fabric(Knobs { suspend_one_in: 1, seed: 2 });
@@ -296,7 +298,7 @@ fn remote_calls() {
 }
 
 #[test]
-fn deadlines_name_what_was_waited_for() {
+fn deadlines_name_the_wait_reason() {
     let f = fabric(Knobs::default());
     let ep = &endpoint(&f, CN);
     ep.set_timeout(2_000_000);
@@ -313,7 +315,8 @@ fn deadlines_name_what_was_waited_for() {
     assert!(e.to_string().contains("a lock that never comes free"), "{e}");
 }
 
-/// However often a client waits, it leaves one deadline timer behind at most, and its deadline still ends a wait.
+/// However often a client waits, it leaves one deadline timer behind at most, and its deadline
+/// still ends a wait.
 #[test]
 fn waits_leave_no_timers_behind_and_end_at_the_deadline() {
     let f = fabric(Knobs::default());
@@ -338,7 +341,7 @@ fn waits_leave_no_timers_behind_and_end_at_the_deadline() {
                 fifo_mutex.acquire(&ep, why).await.expect("the turn comes");
                 ep.set_timeout(3_000_000);
                 let scope = ep.begin(OpKind::Put);
-                let e = fifo_mutex.acquire(&ep, why).await.expect_err("nobody releases");
+                let e = fifo_mutex.acquire(&ep, why).await.expect_err("no release comes");
                 assert_eq!(e.kind(), ErrorKind::TimedOut);
                 scope.end(OpOutcome::Failed);
                 fifo_mutex.release();

@@ -1,4 +1,5 @@
-//! Every interleaving of the wait kernels, explored by loom: `RUSTFLAGS="--cfg loom" cargo test --release --test loom_wait`.
+//! Every interleaving of the wait kernels, explored by loom: `RUSTFLAGS="--cfg loom" cargo test
+//! --release --test loom_wait`.
 #![cfg(loom)]
 
 use dmtree_fabric::wait::{FifoMutex, WaitQueue};
@@ -40,7 +41,7 @@ fn a_waiter_that_gives_up_loses_no_turn() {
         let thread = loom::thread::spawn(move || drop(quitter.enter()));
         t.release();
         thread.join().unwrap();
-        // The quitter left before or after its grant; if it entered a free turnstile it holds the turn.
+        // The quitter left before or after its grant; if it entered a free mutex it holds the turn.
         if !t.try_acquire() {
             t.release();
             assert!(t.try_acquire());

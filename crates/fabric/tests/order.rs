@@ -1,4 +1,4 @@
-//! Orders of the adversarial face that are not left to drawn times: priorities, and every order there is.
+//! Schedules of the adversarial mode in place of drawn times: priorities, and exhaustive search.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,7 +22,8 @@ fn fabric(order: &Order) -> (SimFabric, Vec<Endpoint>) {
     (f, eps)
 }
 
-/// Two clients that add 1 to a word by READ and WRITE, or by fetch-and-add; what the word is in the end, and the choices made.
+/// Two clients that add 1 to a word by READ and WRITE, or by fetch-and-add; returns the final word,
+/// and the choices made.
 fn adders(order: &Order, atomically: bool) -> (u64, Vec<dmtree_fabric::sim::Choice>) {
     let (f, eps) = fabric(order);
     let core = eps[0].core().clone();
@@ -58,7 +59,8 @@ fn all(switches: u32, atomically: bool) -> Vec<u64> {
     sums
 }
 
-/// Two clients of two verbs each have 6 orders, of which 2 are right; with one switch at most there are fewer.
+/// Two clients of two verbs each have 6 orders, of which 2 are right; with one switch at most there
+/// are fewer.
 #[test]
 fn every_order_is_tried_once() {
     let sums = all(u32::MAX, false);
@@ -70,7 +72,8 @@ fn every_order_is_tried_once() {
     assert_eq!(all(0, false), [2]);
 }
 
-/// A client with a long way loses to none without a change of priorities, and with one in some runs.
+/// A client with many steps never loses without a change of priorities, and loses in some runs with
+/// one.
 #[test]
 fn priorities_change_at_drawn_moments() {
     let run = |seed, changes| {

@@ -1,4 +1,5 @@
-//! The sanitizer of the adversarial fabric: each of its reports fires, and what is legal does not make it.
+//! The sanitizer of the adversarial fabric: each of its reports fires, and legal accesses cause
+//! none.
 
 use dmtree_fabric::sim::{FabricFaults, SimFabric};
 use dmtree_fabric::{
@@ -12,7 +13,7 @@ fn at(offset: u64) -> GlobalAddr {
     GlobalAddr::new(NodeId::memory(0), offset)
 }
 
-/// What is reported of what a client does.
+/// The reports on the accesses of a client.
 fn reports<F: Future<Output = ()>>(work: impl FnOnce(SimFabric, Endpoint) -> F) -> Vec<String> {
     let f =
         SimFabric::adversarial(FabricFaults::of_seed(3), Capabilities::NONE, 3).expect("a fabric");
@@ -43,12 +44,12 @@ fn outside_and_unaligned() {
 }
 
 #[test]
-fn what_was_never_written() {
+fn reads_of_unwritten_memory() {
     let found = reports(|f, ep| async move {
-        f.tell(ME, at(1024), 128, ShadowState::Undefined);
+        f.allocation_event(ME, at(1024), 128, ShadowState::Undefined);
         ep.write_word(at(1024), 7).await.expect("written");
         ep.read(at(1024), 128).await.expect("defined, as far as it is anything");
-        ep.read(at(1152), 8).await.expect("nobody said anything of it");
+        ep.read(at(1152), 8).await.expect("no event covers it");
         ep.read(at(1032), 8).await.expect("only its first word is");
     });
     assert_eq!(found.len(), 1);
@@ -58,28 +59,29 @@ fn what_was_never_written() {
 #[test]
 fn freed_memory() {
     let found = reports(|f, ep| async move {
-        f.tell(ME, at(1024), 64, ShadowState::Freed);
-        f.tell(ME, at(2048), 64, ShadowState::FreedTyped);
+        f.allocation_event(ME, at(1024), 64, ShadowState::Freed);
+        f.allocation_event(ME, at(2048), 64, ShadowState::FreedTyped);
         ep.read(at(2048), 64).await.expect("legal");
         ep.cas(at(2048), 0, 0).await.expect("legal");
-        ep.read_unvalidated(at(1024), 8).await.expect("who posts it expects anything");
+        ep.read_unvalidated(at(1024), 8).await.expect("an unvalidated READ may find anything");
         ep.read(at(1024), 8).await.expect("reported");
         ep.write_word(at(2048), 1).await.expect("reported");
-        f.tell(ME, at(1024), 64, ShadowState::Plain);
-        ep.read(at(1024), 64).await.expect("somebody else's now");
+        f.allocation_event(ME, at(1024), 64, ShadowState::Plain);
+        ep.read(at(1024), 64).await.expect("reallocated");
     });
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found.iter().all(|r| r.contains("is freed")), "{found:?}");
 }
 
-/// (Checked faults, seed 610477: a node that had lost its membership went on granting what others had taken from it.)
+/// Regression (checked faults, seed 610477): a node that had lost its membership went on allocating
+/// memory that others had taken over.
 #[test]
-fn who_is_fenced_is_not_listened_to() {
+fn events_of_revoked_nodes_are_ignored() {
     let found = reports(|f, ep| async move {
         let other = Member { node: NodeId::compute(1), incarnation: 1 };
-        f.tell(other, at(2048), 64, ShadowState::Freed);
+        f.allocation_event(other, at(2048), 64, ShadowState::Freed);
         f.fence(NodeId::memory(0), other.node, 1).expect("a host");
-        f.tell(other, at(1024), 64, ShadowState::Freed);
+        f.allocation_event(other, at(1024), 64, ShadowState::Freed);
         ep.read(at(1024), 8).await.expect("not theirs to say");
         ep.read(at(2048), 8).await.expect("reported: said before");
     });
@@ -89,6 +91,6 @@ fn who_is_fenced_is_not_listened_to() {
 #[test]
 fn nothing_is_watched_unless_asked() {
     let f = SimFabric::adversarial(FabricFaults::NONE, Capabilities::NONE, 1).expect("a fabric");
-    f.tell(ME, at(1024), 64, ShadowState::Freed);
+    f.allocation_event(ME, at(1024), 64, ShadowState::Freed);
     assert!(f.reports().is_empty());
 }

@@ -51,7 +51,8 @@ enum V {
     CnCas,
 }
 
-/// Runs a formula (rounds of verbs, each round awaited) in a closed loop; million operations per second.
+/// Runs a formula (rounds of verbs, each round awaited) in a closed loop; million operations per
+/// second.
 fn mops(rounds: &'static [&'static [V]], threads: u32, coroutines: u32, us: u64) -> f64 {
     let f = fabric(&artifact(), 1, 1);
     let mut worker: Option<(Rc<Core>, Worker<'_>)> = None;
@@ -111,9 +112,10 @@ fn mops(rounds: &'static [&'static [V]], threads: u32, coroutines: u32, us: u64)
     done.get() as f64 / us as f64
 }
 
-/// The limits of one 100 Gb/s memory-side NIC in plain arithmetic: 12.3 bytes per ns of wire, 19.8, 11.0 and 14.4 ns of pipeline.
+/// The limits of one 100 Gb/s memory-side NIC in plain arithmetic: 12.3 bytes per ns of wire, 19.8,
+/// 11.0 and 14.4 ns of pipeline.
 #[test]
-fn throughput_is_what_the_narrowest_server_allows() {
+fn the_slowest_server_bounds_throughput() {
     let near = |name: &str, got: f64, due: f64| {
         assert!((got / due - 1.0).abs() < 0.02, "{name}: {got:.2} Mops where {due:.2} are due");
     };
@@ -129,7 +131,7 @@ fn throughput_is_what_the_narrowest_server_allows() {
         mops(fptree, 432, 4, 1000),
         1000.0 / (14.4 + 2.0 * 19.8 + 2.0 * 11.0),
     );
-    // Lines that nobody has read: 22 ns each, but for those that were written before.
+    // Lines that were never read: 22 ns each, except for those that were written before.
     let cold = mops(&[&[V::W(40)]], 432, 4, 1000);
     assert!((1000.0 / 22.0..1000.0 / 19.0).contains(&cold), "cold writes: {cold:.2} Mops");
     // Bound by the wire from the memory node.
@@ -158,7 +160,7 @@ fn at(offset: u64) -> GlobalAddr {
 }
 
 #[test]
-fn verbs_do_what_they_say_and_take_their_time() {
+fn verbs_take_effect_and_have_their_latency() {
     let f = fabric(&Profile::named("ideal").unwrap(), 1, 2);
     let t = f.attach(NodeId::compute(0)).unwrap();
     run(&t, |ep| async move {
@@ -252,7 +254,7 @@ fn atomics_on_one_word_are_served_one_after_another() {
     assert!((460..720).contains(&same) && apart < 300, "{same} ns on one word, {apart} on many");
 }
 
-/// Nobody can ever be woken: a report, not a hang.
+/// No slot can ever be woken: a report, not a hang.
 #[test]
 fn a_stall_is_reported_with_its_reason() {
     let f = fabric(&artifact(), 1, 1);
@@ -266,7 +268,7 @@ fn a_stall_is_reported_with_its_reason() {
     assert!(stalled.to_string().starts_with("no client can make progress"), "{stalled}");
 }
 
-/// A node that has died may leave verbs in flight: who looks at its memory afterwards waits all the same.
+/// A dead node may leave verbs in flight: a later reader of its memory waits as usual.
 #[test]
 fn time_that_stands_still_passes_beside_verbs_in_flight() {
     let f = fabric(&artifact(), 1, 2);

@@ -1,5 +1,6 @@
-//! The contract over TCP: several nodes, each as a process would have it, with a connection per client thread and host. With
-//! `DMTREE_TEST_FABRIC=verbs` the verbs go over this machine's RDMA device.
+//! The contract over TCP: several nodes, each as a process would have it, with a connection per
+//! client thread and host. With `DMTREE_TEST_FABRIC=verbs` the verbs go over this machine's RDMA
+//! device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
 use std::io::{Read, Write};
@@ -17,7 +18,7 @@ use dmtree_fabric::{
 const MN: NodeId = NodeId::memory(0);
 const SOON: Duration = Duration::from_millis(300);
 
-/// What carries verbs.
+/// The data path of verbs.
 fn data_path() -> DataPath {
     let over_rdma = std::env::var("DMTREE_TEST_FABRIC").is_ok_and(|f| f == "verbs");
     if over_rdma { DataPath::Rdma } else { DataPath::Frames }
@@ -42,7 +43,7 @@ fn found(memory_nodes: u16) -> NetFabric {
     mn0
 }
 
-/// What a process brings that knows a key.
+/// The configuration of a process that knows a key.
 fn keyed(text: &str) -> NicConfig {
     let access = Access::with(Key::of(&text.repeat(32)).expect("long enough"));
     NicConfig::with(access)
@@ -135,7 +136,7 @@ fn verbs_chains_and_batches() {
     .expect("all verbs work");
     let own = endpoint(&cn1);
     let seen = on(&own, own.faa(GlobalAddr::new(cn1.me().node, 64), 0)).expect("its own memory");
-    assert_eq!(seen, 3, "what others wrote there");
+    assert_eq!(seen, 3, "the words that others wrote there");
 }
 
 #[test]
@@ -178,12 +179,12 @@ fn errors_are_values() {
     let garbage = GlobalAddr::from_bits(u64::MAX);
     assert_eq!(kind(on(ep, ep.cas(garbage, 0, 1))), ErrorKind::Unreachable);
     assert_eq!(on(ep, ep.faa(at(64), 1)).expect("the link survives"), 0);
-    let stranger = cn0.attach(NodeId::compute(9)).map(|_| ());
-    assert_eq!(stranger.expect_err("another process's").kind(), ErrorKind::NotFound);
+    let unknown = cn0.attach(NodeId::compute(9)).map(|_| ());
+    assert_eq!(unknown.expect_err("another process's").kind(), ErrorKind::NotFound);
 }
 
 #[test]
-fn fencing_ends_a_members_access_at_once() {
+fn revocation_ends_a_members_access_at_once() {
     let mn0 = found(1);
     let (cn0, cn1) = (compute(&mn0), compute(&mn0));
     let (a, b) = (&endpoint(&cn0), &endpoint(&cn1));
@@ -193,7 +194,7 @@ fn fencing_ends_a_members_access_at_once() {
     on(b, async { cn1.membership().join(cn1.me(), 0).await }).expect("joins");
     cn1.fence(MN, cn0.me().node, cn0.me().incarnation).expect("the host answers");
     let e = on(a, a.faa(at(64), 1)).expect_err("fenced");
-    // The first verb may find the link broken; the next ones are told why.
+    // The first verb may find the link broken; the next ones get the reason.
     let e = if e.kind() == ErrorKind::Fenced {
         e
     } else {
@@ -203,8 +204,8 @@ fn fencing_ends_a_members_access_at_once() {
     assert_eq!(on(b, b.faa(at(64), 0)).expect("others go on"), 1);
 }
 
-/// A compute node that is started again under its number has other memory: who has heard of it does not reach the old one any more,
-/// though that is there still.
+/// A compute node that is started again under its number has new memory: a client that knows of it
+/// does not reach the old memory any more, although that still exists.
 #[test]
 fn verbs_go_to_the_incarnation_of_a_node_that_is_known() {
     let mn0 = found(1);
@@ -214,7 +215,7 @@ fn verbs_go_to_the_incarnation_of_a_node_that_is_known() {
     assert_eq!(on(ep, ep.faa(word, 7)).expect("there"), 0);
     cn0.connect(cn0.me().node, node, incarnation + 1);
     for _ in 0..3 {
-        on(ep, ep.faa(word, 1)).expect_err("the former life's memory");
+        on(ep, ep.faa(word, 1)).expect_err("the former incarnation's memory");
     }
     let own = &endpoint(&cn1);
     assert_eq!(on(own, own.faa(word, 0)).expect("its own"), 7, "nothing came there");
@@ -281,18 +282,21 @@ fn a_memory_node_that_is_gone_is_an_error_and_one_that_is_back_is_another_pool()
 }
 
 #[test]
-fn who_joins_too_early_waits_and_says_for_what() {
+fn an_early_joiner_waits_and_reports_the_reason() {
     let mn0 = found(2);
     let e = join_as(mn0.listens(), Role::Compute, None).expect_err("a memory node is missing");
     assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("1 of 2"), "{e}");
-    let e = join_as("127.0.0.1:1", Role::Compute, None).expect_err("nobody is there");
-    assert!(e.kind() == ErrorKind::Unreachable && e.to_string().contains("nobody listens"), "{e}");
+    let e = join_as("127.0.0.1:1", Role::Compute, None).expect_err("no server");
+    assert!(
+        e.kind() == ErrorKind::Unreachable && e.to_string().contains("no process listens"),
+        "{e}"
+    );
     let e = join_as("nowhere", Role::Compute, None).expect_err("no address");
     assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
 }
 
-/// A server that sends `bytes` to everybody and closes.
-fn stranger(bytes: Vec<u8>) -> String {
+/// A server that sends `bytes` to every peer and closes.
+fn foreign_server(bytes: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
     std::thread::spawn(move || {
@@ -306,20 +310,21 @@ fn stranger(bytes: Vec<u8>) -> String {
 }
 
 #[test]
-fn strangers_and_other_versions_are_told_apart() {
-    let e = join_as(&stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Role::Compute, None);
+fn other_programs_and_versions_are_distinguished() {
+    let e =
+        join_as(&foreign_server(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Role::Compute, None);
     let e = e.expect_err("a web server");
     assert!(
         e.kind() == ErrorKind::Incompatible && e.to_string().contains("no node of dmtree"),
         "{e}"
     );
     let other = [&b"dmtwire\n"[..], &9u32.to_le_bytes()].concat();
-    let e = join_as(&stranger(other), Role::Compute, None).expect_err("another version");
+    let e = join_as(&foreign_server(other), Role::Compute, None).expect_err("another version");
     assert!(e.kind() == ErrorKind::Incompatible && e.to_string().contains("version 9"), "{e}");
 }
 
 #[test]
-fn a_pool_on_another_fabric_is_told_apart() {
+fn a_pool_on_another_fabric_is_recognized() {
     let mn0 = found(1);
     let (here, other) = match data_path() {
         DataPath::Frames => (DataPath::Frames, DataPath::Rdma),
@@ -333,9 +338,10 @@ fn a_pool_on_another_fabric_is_told_apart() {
     assert!(e.to_string().contains(&words), "{e}");
 }
 
-/// Each node had a clock of its own, and an executor's timers went by the clock of the first: a pause of a client of a node that had
-/// started later was over before it had begun by the client's clock, and nothing woke the client again. The bench hung so, with
-/// clients of several nodes on a thread.
+/// Regression: each node had a clock of its own, and an executor's timers went by the clock of the
+/// first: a pause of a client of a node that had started later was over before it had begun by the
+/// client's clock, and nothing woke the client again. The bench hung in this way, with clients of
+/// several nodes on one thread.
 #[test]
 fn clients_of_several_nodes_share_an_executor_and_its_clock() {
     let mn0 = found(1);
@@ -358,7 +364,8 @@ fn clients_of_several_nodes_share_an_executor_and_its_clock() {
     assert_eq!(slept.expect("works"), 0);
 }
 
-/// A pool with a key answers nothing to a process without it, or with another, and goes on; so does the process that asked.
+/// A pool with a key answers nothing to a process without it, or with another, and goes on; so does
+/// the process that asked.
 #[test]
 fn only_processes_with_the_key_of_the_pool_belong_to_it() {
     let (data_path, lease_parameters) = (data_path(), b"lease_parameters".to_vec());
@@ -375,12 +382,12 @@ fn only_processes_with_the_key_of_the_pool_belong_to_it() {
     assert_eq!(on(ep, both).expect("links prove it, too"), (0, 0));
     on(ep, async { cn0.membership().join(cn0.me(), 0).await }).expect("so do questions");
     cn0.fence(MN, cn1.me().node, 0).expect("and those to other hosts");
-    for (stranger, words) in [(keyed("b"), "another key"), (NicConfig::default(), "asks for a key")]
-    {
-        let e = join(&stranger).expect_err("a stranger");
+    for (wrong, words) in [(keyed("b"), "another key"), (NicConfig::default(), "asks for a key")] {
+        let e = join(&wrong).expect_err("no key of the pool");
         assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
         assert!(e.to_string().contains(words), "{e}");
-        let e = NetFabric::pool_config(mn0.listens(), &stranger, SOON).expect_err("a stranger");
+        let e =
+            NetFabric::pool_config(mn0.listens(), &wrong, SOON).expect_err("no key of the pool");
         assert!(e.to_string().contains(words), "{e}");
     }
     let open = found(1);
@@ -390,7 +397,7 @@ fn only_processes_with_the_key_of_the_pool_belong_to_it() {
 }
 
 #[test]
-fn without_a_key_nobody_listens_to_other_machines() {
+fn without_a_key_no_node_listens_to_other_machines() {
     let listen = |e: &NicConfig| {
         let pool_config = PoolConfig {
             memory_nodes: 1,
@@ -400,7 +407,7 @@ fn without_a_key_nobody_listens_to_other_machines() {
         };
         NetFabric::found("0.0.0.0:0", 1 << 14, pool_config, LeaseParameters::default(), e)
     };
-    let e = listen(&NicConfig::default()).expect_err("open to everybody");
+    let e = listen(&NicConfig::default()).expect_err("open to every machine");
     let words = ["--key-file", "--insecure", "127.0.0.1"];
     assert!(words.iter().all(|w| e.to_string().contains(w)), "{e}");
     listen(&keyed("a")).expect("with a key");
@@ -409,7 +416,7 @@ fn without_a_key_nobody_listens_to_other_machines() {
 }
 
 #[test]
-fn garbage_from_peers_harms_nobody() {
+fn garbage_from_peers_is_harmless() {
     let mn0 = found(1);
     for len in [0, 5, 12, 20, 45, 60, 200] {
         let mut peer = TcpStream::connect(mn0.listens()).expect("listens");
@@ -442,7 +449,7 @@ fn the_membership_is_kept_by_the_first_memory_node() {
     .expect("all answered");
 }
 
-/// Hangs until it is let go.
+/// Hangs until it is released.
 struct Hung(Arc<std::sync::atomic::AtomicBool>);
 impl RpcHandler for Hung {
     fn call<'a>(&'a self, _: &'a Endpoint, _: NodeId, _: &'a [u8]) -> RpcFuture<'a> {
@@ -453,22 +460,23 @@ impl RpcHandler for Hung {
     }
 }
 
-/// What was in flight to a process that stood still was waited for, for two seconds, however short the lease was.
+/// Regression: verbs in flight to a process that stood still were waited for, for two seconds,
+/// however short the lease was.
 #[test]
-fn links_to_the_dead_end_at_once() {
+fn links_to_dead_nodes_end_at_once() {
     let mn0 = found(1);
     let (cn0, cn1) = (compute(&mn0), compute(&mn0));
     let goes_on = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let service = ServiceId(0x77);
     cn1.serve(cn1.me().node, service, Arc::new(Hung(goes_on.clone()))).expect("its own");
     let (ep, dead) = (endpoint(&cn0), cn1.me());
-    let told = cn0.clone();
+    let agent = cn0.clone();
     let teller = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
-        told.abandon(told.me().node, dead);
+        agent.abandon(agent.me().node, dead);
     });
     let call = on(&ep, ep.rpc(dead.node, service, b"", &mut Vec::new()));
-    let e = call.expect_err("nobody answers");
+    let e = call.expect_err("no answer");
     assert_eq!((e.kind(), e.effect()), (ErrorKind::Unreachable, Effect::Unknown), "{e}");
     assert!(e.to_string().contains("has lost its membership"), "{e}");
     let e = on(&ep, ep.faa(GlobalAddr::new(dead.node, 64), 1)).expect_err("it is dead");
@@ -478,7 +486,7 @@ fn links_to_the_dead_end_at_once() {
 }
 
 #[test]
-fn a_memory_node_that_is_away_gets_nothing() {
+fn a_memory_node_that_is_away_gets_no_verbs() {
     let mn0 = found(2);
     let mn1 = join_as(mn0.listens(), Role::Memory, None).expect("the second");
     mn1.ready().expect("mn0 answers");

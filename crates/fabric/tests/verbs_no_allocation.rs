@@ -70,6 +70,6 @@ fn verbs_allocate_nothing_in_steady_state() {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     rounds(1_000);
     let after = ALLOCATIONS.load(Ordering::Relaxed);
-    // A block_on makes nothing per verb; leave room for what the test harness does beside.
+    // A block_on makes nothing per verb; leave room for allocations of the test harness.
     assert!(after - before < 10, "{} allocations in 5000 verbs", after - before);
 }

@@ -147,8 +147,8 @@ impl EpochHandle {
 
     /// Lets the client's endpoint prefetch the announcement before the client goes on.
     pub fn used_by(&self, ep: &Endpoint) {
-        ep.uses(self);
-        ep.uses(&*self.slot);
+        ep.prefetch(self);
+        ep.prefetch(&*self.slot);
     }
 
     /// The operation has ended: it holds no address any more.

@@ -293,7 +293,7 @@ fn join_one(
         return Err(Error::new(
             ErrorKind::Incompatible,
             format!(
-                "mn0 belongs to another pool: its process has restarted with an empty region, or {} is another's address; what was in the old pool is gone, start its compute processes again",
+                "mn0 belongs to another pool: its process has restarted with an empty region, or {} is another's address; the contents of the old pool are gone, start its compute processes again",
                 place.first
             ),
         ));

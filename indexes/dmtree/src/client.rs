@@ -201,7 +201,7 @@ impl DmTree {
         let epoch = Rc::new(node.pool.register());
         let leaf_hook = UnlockHook::of(&node, &node.leaf_fifo);
         epoch.used_by(&ep);
-        ep.uses(&*leaf_hook);
+        ep.prefetch(&*leaf_hook);
         Self {
             epoch: RefCell::new(epoch),
             leaf_hook,
@@ -281,8 +281,8 @@ impl DmTree {
 
     /// While an operation that holds no lock waits for another operation of its node, it does not
     /// block tables that move: the other operation may wait for exactly that.
-    pub(crate) fn quiescent_section(&self) -> Option<dmtree_pool::Rest> {
-        self.held.borrow().is_empty().then(|| self.epoch.borrow().rest())
+    pub(crate) fn quiescent_section(&self) -> Option<dmtree_pool::QuiescentSection> {
+        self.held.borrow().is_empty().then(|| self.epoch.borrow().quiescent_section())
     }
 
     /// Ends an operation. Locks that it could not give back, because a verb under them failed, are

@@ -33,7 +33,7 @@ expect 2 "no address at index 9: there is 0, 1" $join --gid-index 9
 # A link-local address cannot connect to an IPv4 address.
 expect 2 "choose addresses of one kind (--gid-index)" $join --gid-index 0
 expect 2 "is on fabric verbs, not on tcp: give --fabric verbs" "$dmtree" bench quick --fabric tcp --nodes 127.0.0.1:7001
-expect 2 "nobody listens there" "$dmtree" shell --connect 127.0.0.1:7002
+expect 2 "no process listens there" "$dmtree" shell --connect 127.0.0.1:7002
 expect 2 "10.99.0.77:7001: no answer in time" "$dmtree" shell --connect 10.99.0.77:7001
 expect 2 "is larger than the" "$dmtree" memnode --fabric verbs --listen 127.0.0.1:7003 --memory-bytes 3900MiB
 expect 2 "ulimit -l unlimited" prlimit --memlock=1048576 setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock $serve 127.0.0.1:7003

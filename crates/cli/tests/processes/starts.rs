@@ -69,7 +69,7 @@ fn impossible_settings_give_an_error_with_a_way_out() {
             vec!["memnode", "--join", at.as_str(), "--listen", "127.0.0.1:0", "--wait", "1"],
             "all have been there",
         ),
-        (vec!["shell", "--connect", "127.0.0.1:1"], "nobody listens there"),
+        (vec!["shell", "--connect", "127.0.0.1:1"], "no process listens there"),
         (vec!["bench", "quick", "--nodes", at.as_str()], "--fabric tcp"),
         (vec!["bench", "quick", "--device", "rxe0"], "give --fabric verbs"),
         (vec!["memnode", "--fabric", "sim", "--listen", "127.0.0.1:0"], "give tcp or verbs"),

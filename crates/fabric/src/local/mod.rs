@@ -1,7 +1,7 @@
 //! The in-process fabric: every node's region in this process's memory, real threads on top.
 //!
-//! Verbs execute at once, on the posting thread, with the tearing that two threads copying words really have. It holds no lock
-//! and allocates nothing per verb. Nothing survives the process.
+//! Verbs execute at once, on the posting thread, with the tearing that two threads copying words
+//! really have. It holds no lock and allocates nothing per verb. Nothing survives the process.
 
 mod transport;
 
@@ -22,8 +22,9 @@ pub(crate) use transport::LocalTransport;
 /// Test knobs of the in-process fabric.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Knobs {
-    /// Suspends one in this many posted lists (0: none), so that the clients of one thread interleave. Of those, some execute
-    /// before the suspension, some after it, and of some the last READ or WRITE is torn: one piece before, one after.
+    /// Suspends one in this many posted lists (0: none), so that the clients of one thread
+    /// interleave. Of those, some execute before the suspension, some after it, and of some the
+    /// last READ or WRITE is torn: one piece before, one after.
     pub suspend_one_in: u32,
     /// Seed of those draws.
     pub seed: u64,
@@ -41,11 +42,11 @@ pub enum Tearing {
     Never,
 }
 
-/// The in-process fabric. Clone it freely; all clones are the same fabric.
+/// The in-process fabric. Clones share it.
 #[derive(Clone)]
-pub struct LocalFabric(Arc<Shared>);
+pub struct LocalFabric(Arc<LocalShared>);
 
-pub(crate) struct Shared {
+pub(crate) struct LocalShared {
     hosts: RwLock<Vec<Arc<Host>>>,
     log: Mutex<Vec<MemberEvent>>,
     knobs: Knobs,
@@ -79,8 +80,8 @@ impl LocalFabric {
         Self::with_tearing(knobs, Tearing::AnyOrder)
     }
 
-    /// A fabric with test knobs that spares its clients some of what the contract allows: for published layouts that do not
-    /// survive it. Says something about the clients of one thread only.
+    /// A fabric with test knobs that spares its clients some behaviours that the contract allows:
+    /// for published layouts that do not survive them. This covers only the clients of one thread.
     pub fn with_tearing(knobs: Knobs, tears: Tearing) -> Self {
         Self::with_chips(knobs, tears, 0)
     }
@@ -88,7 +89,7 @@ impl LocalFabric {
     /// The same, with so many bytes of on-chip memory on every memory node.
     #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
     pub fn with_chips(knobs: Knobs, tears: Tearing, chip_bytes: u32) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(LocalShared {
             chip_bytes,
             hosts: RwLock::default(),
             log: Mutex::default(),
@@ -98,7 +99,8 @@ impl LocalFabric {
         }))
     }
 
-    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new incarnation and a new region.
+    /// Adds a node with a zeroed region of `bytes`, or brings a revoked one back with a new
+    /// incarnation and a new region.
     ///
     /// # Errors
     /// `Exists` when the node is a member already; `Full` when there is no such memory.
@@ -124,7 +126,8 @@ impl LocalFabric {
         Ok(())
     }
 
-    /// A node comes back as a new incarnation with a zeroed region and no services, whether it was fenced or not.
+    /// Brings a node back as a new incarnation with a zeroed region and no services, with or
+    /// without a revocation before.
     pub(crate) fn restart(&self, node: NodeId) -> Result<()> {
         let mut hosts = self.0.hosts.write().expect("no panic under this lock");
         let old = hosts.iter().position(|h| h.node == node).ok_or_else(|| unknown(node))?;
@@ -151,7 +154,7 @@ impl LocalFabric {
         Ok(LocalTransport::new(self.0.clone(), self.check_member(node)?))
     }
 
-    /// A node whose clients may attach.
+    /// Checks that clients of a node may attach.
     pub(crate) fn check_member(&self, node: NodeId) -> Result<Arc<Host>> {
         let host = self.0.host(node).ok_or_else(|| unknown(node))?;
         if !host.alive() {
@@ -163,7 +166,7 @@ impl LocalFabric {
         Ok(host)
     }
 
-    /// A way of this very incarnation of a node.
+    /// A transport bound to this very incarnation of a node.
     pub(crate) fn transport_of(&self, host: Arc<Host>) -> LocalTransport {
         LocalTransport::new(self.0.clone(), host)
     }
@@ -175,7 +178,7 @@ impl LocalFabric {
     }
 }
 
-/// A new host, in the place of its former incarnation if there is one. It knows all others.
+/// Adds a host, which replaces its former incarnation if there is one. It knows all others.
 fn join(hosts: &mut Vec<Arc<Host>>, old: Option<usize>, host: Host) {
     hosts.iter().for_each(|h| host.connect(h.node, h.incarnation));
     host.connect(host.node, host.incarnation);
@@ -190,7 +193,7 @@ fn join(hosts: &mut Vec<Arc<Host>>, old: Option<usize>, host: Host) {
     hosts.sort_by_key(|h| h.node);
 }
 
-impl Shared {
+impl LocalShared {
     pub(crate) fn host(&self, node: NodeId) -> Option<Arc<Host>> {
         let hosts = self.hosts.read().expect("no panic under this lock");
         hosts.binary_search_by_key(&node, |h| h.node).ok().map(|i| hosts[i].clone())
@@ -210,7 +213,8 @@ impl Fabric for LocalFabric {
     fn members(&self) -> Result<Vec<NodeId>> {
         let hosts = self.0.hosts.read().expect("no panic under this lock");
         let memory = || hosts.iter().filter(|h| h.node.role() == Role::Memory);
-        // The first to fence a node is another compute node; what memory nodes serve counts.
+        // The first host that revokes access may be a compute node; only the memory nodes'
+        // revocations count.
         let serves = |h: &&Arc<Host>| !h.is_fenced_by_all(memory());
         let compute = hosts.iter().filter(|h| h.node.role() == Role::Compute);
         Ok(compute.filter(serves).map(|h| h.node).collect())

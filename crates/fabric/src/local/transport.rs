@@ -1,4 +1,4 @@
-//! A client thread's connections to all nodes of the in-process fabric.
+//! The transport of a client thread: its connections to all nodes of the in-process fabric.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use super::{Shared, Tearing};
+use super::{LocalShared, Tearing};
 use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::{Host, Link};
+use crate::host::{ExecutionMark, Host};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId, WithoutCalls};
 use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
 
-/// Verbs execute on the posting thread: a WRITE is whole unless the process dies, and then everything is gone.
+/// Verbs execute on the posting thread: a WRITE is whole unless the process dies, and then
+/// everything is gone.
 pub(super) const CAPS: Capabilities =
     Capabilities { whole_write_bytes: u32::MAX, cas_fail_is_readonly: true, ..Capabilities::NONE };
 
@@ -29,9 +30,9 @@ struct Connection {
 }
 
 pub(crate) struct LocalTransport {
-    shared: Arc<Shared>,
+    shared: Arc<LocalShared>,
     own: Arc<Host>,
-    link: Arc<Link>,
+    link: Arc<ExecutionMark>,
     memory: RefCell<Vec<Option<Rc<Connection>>>>,
     compute: RefCell<Vec<Option<Rc<Connection>>>>,
     /// Lists suspended by the test knob: executed already, or not yet.
@@ -55,12 +56,13 @@ enum When {
     },
 }
 
-/// A suspended list: with its requests when it has not been executed yet, with its result when it has.
+/// A suspended list: with its requests when it has not been executed yet, with its result when it
+/// has.
 type Suspended = (Ticket, Option<Vec<WorkRequest>>, Result<()>);
 
 impl LocalTransport {
-    pub(crate) fn new(shared: Arc<Shared>, own: Arc<Host>) -> Self {
-        let link = own.add_link();
+    pub(crate) fn new(shared: Arc<LocalShared>, own: Arc<Host>) -> Self {
+        let link = own.add_execution_mark();
         let seed = shared.knobs.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ u64::from(own.node.bits()).wrapping_mul(0xff51_afd7_ed55_8ccd);
         Self {
@@ -75,7 +77,7 @@ impl LocalTransport {
         }
     }
 
-    fn of_service(shared: Arc<Shared>, own: Arc<Host>) -> Self {
+    fn of_service(shared: Arc<LocalShared>, own: Arc<Host>) -> Self {
         Self { is_service: true, ..Self::new(shared, own) }
     }
 
@@ -153,12 +155,12 @@ impl LocalTransport {
         known.host.serve(wr)
     }
 
-    /// The node whose client this is.
+    /// The node that this client belongs to.
     pub(crate) fn own(&self) -> &Arc<Host> {
         &self.own
     }
 
-    /// Whether the test knob says to suspend now, and when to execute then.
+    /// Whether the test knob suspends now, and when the list executes then.
     fn suspend(&self) -> Option<When> {
         let one_in = self.shared.knobs.suspend_one_in;
         if one_in == 0 || self.is_service {
@@ -180,7 +182,8 @@ impl LocalTransport {
         draw.is_multiple_of(u64::from(one_in)).then_some(when)
     }
 
-    /// Executes a list but for a part of its last READ or WRITE, which is returned to be executed later: torn.
+    /// Executes a list but for a part of its last READ or WRITE, which is returned to be executed
+    /// later: torn.
     fn execute_torn(&self, list: &[WorkRequest], cut: u64) -> Result<Option<WorkRequest>> {
         let Some((last, first)) = list.split_last() else { return Ok(None) };
         let words = u64::from(last.len / 8);
@@ -195,7 +198,8 @@ impl LocalTransport {
             local: last.local.wrapping_add(at as usize),
             ..*last
         };
-        // Nothing orders the bytes of one verb: either end may come first, unless the fabric is told otherwise.
+        // Nothing orders the bytes of one verb: either end may come first, unless the fabric is
+        // configured otherwise.
         let lower_first = self.shared.tears == Tearing::Ascending || cut & (1 << 11) == 0;
         let (now, later) = if lower_first { (lower, upper) } else { (upper, lower) };
         self.execute(first)?;

@@ -1,4 +1,5 @@
-//! What a memory node does for the membership: it renews its lease, and revokes the access of the dead.
+//! The membership agent of a memory node: it renews the node's lease, and revokes the access of
+//! dead nodes.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +8,14 @@ use crate::addr::NodeId;
 use crate::error::Result;
 use crate::transport::Nanos;
 
-/// The agent of a memory node. Its embedder calls [`MemoryAgent::step`] again and again, many times in a lease.
+/// The agent of a memory node. Its embedder calls [`MemoryAgent::step`] periodically, many times
+/// within a lease.
 #[derive(Debug)]
 pub struct MemoryAgent {
     me: Member,
     joined: bool,
     renew_at: Nanos,
-    /// Which lives' access was revoked here, by node.
+    /// The latest incarnation with revoked access at this host, by node.
     revoked: BTreeMap<NodeId, u32>,
     lease_ns: Nanos,
 }
@@ -29,11 +31,13 @@ impl MemoryAgent {
         self.lease_ns
     }
 
-    /// One step; joins at first. `now` is the node's reading of the fabric's clock; when `revoke` returns, no verb of a member or of
-    /// a former life of it executes at this node any more. Any step may fail, or be the last one. True when no death is under way.
+    /// One step; joins at first. `now` is the node's reading of the fabric's clock; when `revoke`
+    /// returns, no verb of a member or of a former incarnation of it executes at this node any
+    /// more. Any step may fail, or be the last one. True when no death is under way.
     ///
     /// # Errors
-    /// Those of the moment: call again. `Fenced` when the membership knows another life of this node.
+    /// Transient ones: call again. `Fenced` when the membership knows another incarnation of this
+    /// node.
     pub async fn step(
         &mut self,
         membership: &dyn Membership,
@@ -63,7 +67,7 @@ impl MemoryAgent {
         Ok(!state.members.iter().any(|m| m.standing == Standing::Revoking))
     }
 
-    /// Nothing of the dead executes at this node any more.
+    /// Revoke before the acknowledgement: it states that no verb of the dead node executes here.
     fn revoke(&mut self, revoke: &dyn Fn(Member) -> Result<()>, state: &State) -> Result<()> {
         for dead in state.dead() {
             let known = self.revoked.get(&dead.node).copied().unwrap_or(0);

@@ -3,15 +3,16 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::policy::LeaseParameters;
-use super::rules::{Book, News};
+use super::rules::{MembershipRules, News};
 use super::{Change, Lease, Member, Membership, MembershipFuture, State};
 use crate::addr::NodeId;
 use crate::transport::Nanos;
 
-/// Membership for nodes of one process, and what the membership server keeps. Leases end only when somebody calls: the living do, all
-/// the time, and where nobody may live something ticks.
+/// Membership for nodes of one process; the membership server keeps one, too. Leases end only when
+/// a caller has them judged: living nodes call all the time, and where no node may be alive a
+/// ticker calls [`InProcess::tick`].
 pub struct InProcess {
-    book: Mutex<Book>,
+    rules: Mutex<MembershipRules>,
 }
 
 impl std::fmt::Debug for InProcess {
@@ -23,88 +24,93 @@ impl std::fmt::Debug for InProcess {
 impl InProcess {
     /// A membership without members.
     pub fn new(lease_parameters: LeaseParameters) -> Self {
-        Self { book: Mutex::new(Book::new(lease_parameters)) }
+        Self { rules: Mutex::new(MembershipRules::new(lease_parameters)) }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rules(&self) -> MutexGuard<'_, MembershipRules> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An event, once all has been judged that has come to pass by then.
-    fn hear<T>(&self, now: Nanos, event: impl FnOnce(&mut Book) -> T) -> T {
-        let mut book = self.book();
-        book.judge(now);
-        event(&mut book)
+    /// Applies an event after judging all leases and acknowledgements that are due by then.
+    fn apply<T>(&self, now: Nanos, event: impl FnOnce(&mut MembershipRules) -> T) -> T {
+        let mut rules = self.rules();
+        rules.judge(now);
+        event(&mut rules)
     }
 
     /// The newest state.
     pub fn latest(&self) -> Arc<State> {
-        self.book().latest()
+        self.rules().latest()
     }
 
-    /// So many memory nodes have agents ([`super::MemoryAgent`]), which revoke the access of the dead: all of the pool's, or none.
+    /// So many memory nodes have agents ([`super::MemoryAgent`]), which revoke the access of dead
+    /// nodes: all of the pool's, or none.
     pub fn set_agents(&self, memory_nodes: u16) {
-        self.book().agents = usize::from(memory_nodes);
+        self.rules().agents = usize::from(memory_nodes);
     }
 
-    /// Judges. Called again and again, many times in a lease: from the first call on, half a lease without one is taken for a time in
-    /// which this membership stood still, and ends no lease.
+    /// Judges leases. Called periodically, many times within a lease: from the first call on, half
+    /// a lease without a call counts as a time in which this membership stood still, and ends no
+    /// lease.
     pub fn tick(&self, now: Nanos) {
-        self.hear(now, |book| book.tick(now));
+        self.apply(now, |rules| rules.tick(now));
     }
 
     /// The process of a memory node that is missing has ended.
     pub fn lose(&self, member: Member) {
-        self.book().lose(member);
+        self.rules().lose(member);
     }
 
-    /// Whether the next life of a member's number may begin; nothing for one that has not joined.
+    /// Whether the next incarnation of a member's number may begin; `None` for one that has not
+    /// joined.
     pub fn is_number_free(&self, last: Member) -> Option<bool> {
-        let book = self.book();
-        Some(book.lease_parameters.is_number_free(book.latest().standing(last)?))
+        let rules = self.rules();
+        Some(rules.lease_parameters.is_number_free(rules.latest().standing(last)?))
     }
 
-    /// A memory node that nothing was ever posted to has ended before it was ready: the next life of its number may join.
+    /// A memory node ended before it was ready, and no verb was ever posted to it: the next
+    /// incarnation of its number may join.
     pub fn forget_memory(&self, member: Member) {
-        self.book().forget_memory(member);
+        self.rules().forget_memory(member);
     }
 
-    /// What has happened since the last call, the last thousand of it.
+    /// Takes the news since the last call, the latest thousand at most.
     pub fn take_news(&self) -> Vec<News> {
-        self.book().news.drain(..).collect()
+        self.rules().news.drain(..).collect()
     }
 
     /// A test knob: news reaches a node so much later, ns.
     pub fn delay_news(&self, node: NodeId, ns: Nanos) {
-        self.book().delays.insert(node, ns);
+        self.rules().delays.insert(node, ns);
     }
 
-    /// A test knob: whatever the living owe is due as if it had been asked for now, because nobody could do anything for a while.
+    /// A test knob: every acknowledgement that is owed is due as if it had been asked for now,
+    /// because no node could act for a while.
     pub fn excuse(&self, now: Nanos) {
-        self.book().excuse(now);
+        self.rules().excuse(now);
     }
 
-    /// Other terms from now on; leases that were granted stay as they are.
+    /// Changes the lease parameters from now on; leases that were granted stay as they are.
     pub fn set_lease_parameters(&self, lease_parameters: LeaseParameters) {
-        self.book().lease_parameters = lease_parameters;
+        self.rules().lease_parameters = lease_parameters;
     }
 }
 
 impl Membership for InProcess {
     fn join(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Lease> {
-        Box::pin(async move { self.hear(now, |book| book.join(me)) })
+        Box::pin(async move { self.apply(now, |rules| rules.join(me)) })
     }
 
     fn renew(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Lease> {
-        Box::pin(async move { self.hear(now, |book| book.renew(me)) })
+        Box::pin(async move { self.apply(now, |rules| rules.renew(me)) })
     }
 
     fn state(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Arc<State>> {
-        Box::pin(async move { Ok(self.hear(now, |book| book.told(me.node))) })
+        Box::pin(async move { Ok(self.apply(now, |rules| rules.known_to(me.node))) })
     }
 
     fn propose(&self, me: Member, change: Change, now: Nanos) -> MembershipFuture<'_, ()> {
-        Box::pin(async move { self.hear(now, |book| book.propose(me, change)) })
+        Box::pin(async move { self.apply(now, |rules| rules.propose(me, change)) })
     }
 }
 

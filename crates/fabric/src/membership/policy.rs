@@ -1,4 +1,4 @@
-//! What the rules of membership leave to whoever sets a membership up: times, and, for checkers, a rule that is left out.
+//! Parameters of the membership rules: times and, for checkers, a rule that is left out.
 
 use super::{MemberState, Presence, Standing, State};
 use crate::transport::Nanos;
@@ -8,11 +8,12 @@ use crate::transport::Nanos;
 pub struct LeaseParameters {
     /// A lease that is not renewed ends after this long, ns.
     pub lease_ns: Nanos,
-    /// What an epoch asks of a member must be acknowledged within this time, ns.
+    /// A member must acknowledge what a membership epoch requires of it within this time, ns.
     pub acknowledge_ns: Nanos,
-    /// Clocks of members run fast or slow by one in this many at most: a holder counts on so much less of its lease.
+    /// Clocks of members run fast or slow by one in this many at most: a holder counts on so much
+    /// less of its lease.
     pub drift_one_in: u64,
-    /// A rule that is left out on purpose; none in a pool that is used.
+    /// A rule that is left out on purpose; none outside of checkers.
     pub mutant: Option<Mutant>,
 }
 
@@ -27,19 +28,19 @@ impl Default for LeaseParameters {
     }
 }
 
-/// A membership with a rule left out. Only a checker asks for one, to show that its runs find it.
+/// A membership with a rule left out. Only a checker enables one, to show that its runs find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     /// A death waits for a living compute node, and one that joins owes it since it was asked for.
     NewcomersOwe,
-    /// The number of a dead compute node is free when a living one has carried its death to the end.
+    /// The number of a dead compute node is free once a living one has completed its death.
     NumbersStay,
     /// A death waits for memory nodes that are away.
     AwayOwe,
 }
 
 impl LeaseParameters {
-    /// Since when a member owes what was asked for at `asked`.
+    /// Since when a member owes an acknowledgement that was asked for at `asked`.
     pub(super) fn owed_since(&self, asked: Nanos, joined: Option<Nanos>) -> Nanos {
         match self.mutant {
             Some(Mutant::NewcomersOwe) => asked,
@@ -59,7 +60,7 @@ impl LeaseParameters {
         }
     }
 
-    /// Whether the next life of a number may begin when the last one has come so far.
+    /// Whether the next incarnation of a number may begin when the last one has come so far.
     pub(super) fn is_number_free(&self, last: Standing) -> bool {
         match self.mutant {
             Some(Mutant::NumbersStay) => last == Standing::Gone,

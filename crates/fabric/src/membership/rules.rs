@@ -1,12 +1,20 @@
-//! The rules of membership, as a value: what it knows, and what each event makes of it. No lock, no clock, no thread: `now` is told.
+//! The rules of membership as a state machine: its state, and the effect of each event on it. It
+//! has no lock, clock or thread: the caller passes `now`.
 //!
-//! Whatever happens, a death comes to an end as soon as a compute node lives that acknowledges:
+//! Every death completes as soon as one compute node is alive and acknowledges:
 //!
-//! - nobody owes an acknowledgement before it was asked for *and* the debtor was there;
-//! - who owes one for too long dies, or, being a memory node, is missing; what dead and missing nodes owe is not waited for;
-//! - without living compute nodes a death goes on until new homes have to be found: the next one that joins finds them.
+//! - no member owes an acknowledgement before it was asked for *and* the member had joined;
+//! - a compute node that owes one for too long is declared dead, and a memory node missing; no
+//!   death waits for acknowledgements of dead and missing nodes;
+//! - without living compute nodes a death proceeds until new owners have to be assigned: the next
+//!   compute node that joins assigns them.
 //!
-//! The time in which nothing watched (the membership server stood still) counts for no lease and no acknowledgement.
+//! The time in which the membership server stood still counts for no lease and no acknowledgement.
+//! A server that ticks takes a gap of more than half a lease between two events for such a time,
+//! and moves all deadlines by it. There is one claimant at a time: two that read the directory of
+//! table owners together would give one table two owners. A claimant is replaced once no verb of it
+//! can execute any more. A member leaves in the same steps as a dead one, so that no verb of it
+//! executes later.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +25,7 @@ use crate::addr::{NodeId, Role};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
 
-/// What happened, for whoever runs the pool.
+/// Membership news for the operator of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// A compute node has joined.
@@ -26,7 +34,7 @@ pub enum News {
     Left(Member),
     /// A compute node has lost its membership, and why.
     Died(Member, &'static str),
-    /// Nothing is left to be done of a death.
+    /// A death is complete.
     Gone(Member),
     /// A memory node is away, and why.
     Away(Member, Presence, &'static str),
@@ -61,15 +69,16 @@ const MOST_NEWS: usize = 1024;
 /// Longest list of partitions of a planned move.
 const MOST_PARTITIONS: usize = 4096;
 
-/// What the membership knows.
+/// The state of the membership.
 #[derive(Clone, Debug)]
-pub(super) struct Book {
+pub(super) struct MembershipRules {
     pub(super) lease_parameters: LeaseParameters,
-    /// How many memory nodes revoke the access of the dead themselves; 0: whoever coordinates a death has them do it, and says so.
+    /// How many memory nodes revoke the access of dead nodes themselves; 0: the coordinator of a
+    /// death has them do it, and reports [`Change::Revoked`].
     pub(super) agents: usize,
     /// The latest reading of the clock that any event has brought.
     now: Nanos,
-    /// Ticks come, again and again: a time without any event is one in which nothing watched.
+    /// Ticks come periodically: a time without any event is one in which the server stood still.
     ticks: bool,
     /// States and when each began, oldest first.
     log: Vec<(Nanos, Arc<State>)>,
@@ -79,14 +88,14 @@ pub(super) struct Book {
     /// When the present standing or presence of a member began.
     asked: BTreeMap<Member, Nanos>,
     move_asked: Nanos,
-    /// The epoch in which the last member died.
+    /// The membership epoch in which the last member died.
     last_death: u64,
     /// For tests: how late news reaches a node, ns.
     pub(super) delays: BTreeMap<NodeId, Nanos>,
     pub(super) news: VecDeque<News>,
 }
 
-impl Book {
+impl MembershipRules {
     pub(super) fn new(lease_parameters: LeaseParameters) -> Self {
         Self {
             lease_parameters,
@@ -109,14 +118,14 @@ impl Book {
     }
 
     /// The newest state that news has brought to a node.
-    pub(super) fn told(&self, node: NodeId) -> Arc<State> {
+    pub(super) fn known_to(&self, node: NodeId) -> Arc<State> {
         let delay = self.delays.get(&node).copied().unwrap_or(0);
         let until = self.now.saturating_sub(delay);
-        let told = self.log.iter().rev().find(|(at, _)| *at <= until);
-        told.or(self.log.first()).expect("never empty").1.clone()
+        let known = self.log.iter().rev().find(|(at, _)| *at <= until);
+        known.or(self.log.first()).expect("never empty").1.clone()
     }
 
-    fn tell(&mut self, news: News) {
+    fn publish(&mut self, news: News) {
         self.news.push_back(news);
         if self.news.len() > MOST_NEWS {
             self.news.pop_front();
@@ -130,7 +139,7 @@ impl Book {
         let epoch = next.epoch;
         f(&mut next, epoch);
         self.log.push((self.now, Arc::new(next)));
-        // News that nobody can be waiting for any more.
+        // Drop states that every node has been able to read.
         let longest = self.delays.values().max().copied().unwrap_or(0);
         let old = self.log.iter().take_while(|(at, _)| at + longest < self.now).count();
         self.log.drain(..old.saturating_sub(1));
@@ -150,7 +159,7 @@ impl Book {
         });
         if standing == Standing::Gone {
             self.asked.remove(&member);
-            self.tell(News::Gone(member));
+            self.publish(News::Gone(member));
         }
     }
 
@@ -159,7 +168,7 @@ impl Book {
         self.joined.remove(&member);
         self.enter(member, Standing::Revoking);
         self.last_death = self.latest().epoch;
-        self.tell(why.map_or(News::Left(member), |why| News::Died(member, why)));
+        self.publish(why.map_or(News::Left(member), |why| News::Died(member, why)));
     }
 
     fn edit(&mut self, member: Member, f: impl FnOnce(&mut MemberState)) {
@@ -187,19 +196,21 @@ impl Book {
             }
             m.presence = presence;
         });
-        self.tell(match presence {
+        self.publish(match presence {
             Presence::Present => News::Back(member),
             _ => News::Away(member, presence, why),
         });
-        self.settle();
+        self.advance_acknowledged();
     }
 
-    // ---- time -------------------------------------------------------------------------------------------------------
+    // ---- time
+    // -------------------------------------------------------------------------------------
 
     /// Time passes: leases and acknowledgements are judged.
     pub(super) fn judge(&mut self, now: Nanos) {
         let now = self.now.max(now);
-        // Half a lease: a member that renews after a quarter of it is in time even after such a gap.
+        // Half a lease: a member that renews after a quarter of it is in time even after such a
+        // gap.
         if self.ticks && now - self.now > self.lease_parameters.lease_ns / 2 {
             self.stood_still(now - self.now);
         }
@@ -210,12 +221,12 @@ impl Book {
             if over {
                 self.die(member, Some("its lease has ended"));
             } else if self.is_late(&latest, member) {
-                self.die(member, Some("it did not do in time what others wait for"));
+                self.die(member, Some("it did not acknowledge in time"));
             }
         }
         for m in &latest.memory {
             let over = self.leases.get(&m.member).is_none_or(|until| *until <= self.now);
-            // The first one keeps the membership: it is there.
+            // The first memory node keeps the membership, so it is present.
             if m.presence.is_away() || m.member.node == NodeId::memory(0) {
                 continue;
             }
@@ -225,24 +236,25 @@ impl Book {
                 self.set_presence(m.member, Presence::Missing, "it does not revoke access");
             }
         }
-        self.settle();
+        self.advance_acknowledged();
     }
 
-    /// The same, by what comes again and again. From the first tick on, a time without events is one in which nothing watched.
+    /// Judges periodically. From the first tick on, a time without events counts as one in which
+    /// the server stood still.
     pub(super) fn tick(&mut self, now: Nanos) {
         self.judge(now);
         self.ticks = true;
     }
 
-    /// Nothing was judged, and nobody was answered, for so long.
+    /// The server judged and answered nothing for so long: moves all deadlines by it.
     fn stood_still(&mut self, ns: Nanos) {
         let times = self.leases.values_mut().chain(self.asked.values_mut());
         times.chain(self.joined.values_mut()).for_each(|at| *at += ns);
         self.move_asked += ns;
-        self.tell(News::StoodStill(ns));
+        self.publish(News::StoodStill(ns));
     }
 
-    /// Everything begins anew for the living.
+    /// Restarts all leases and acknowledgement times.
     pub(super) fn excuse(&mut self, now: Nanos) {
         self.now = self.now.max(now);
         let (now, until) = (self.now, self.now + self.lease_parameters.lease_ns);
@@ -284,8 +296,8 @@ impl Book {
         })
     }
 
-    /// What all who are there have acknowledged goes on.
-    fn settle(&mut self) {
+    /// Advances every death and move that all living members have acknowledged.
+    fn advance_acknowledged(&mut self) {
         loop {
             let latest = self.latest();
             let all_revoke = self.agents > 0 && latest.memory.len() >= self.agents;
@@ -315,7 +327,8 @@ impl Book {
         }
     }
 
-    // ---- members ----------------------------------------------------------------------------------------------------
+    // ---- members
+    // ----------------------------------------------------------------------------------
 
     fn lease(&mut self, me: Member) -> Lease {
         self.leases.insert(me, self.now + self.lease_parameters.lease_ns);
@@ -337,7 +350,7 @@ impl Book {
         let latest = self.latest();
         match latest.standing(me) {
             Some(Standing::Living) => return Ok(self.lease(me)),
-            // Dead, or a former life.
+            // Dead, or a former incarnation.
             Some(_) => return Err(fenced(me)),
             None => {}
         }
@@ -357,7 +370,7 @@ impl Book {
             });
             s.members.sort_by_key(|m| m.member);
             forget(s);
-            // It uses nothing yet: what others stop using it has stopped using.
+            // It uses no table yet, so it owes no acknowledgement for those that others stop using.
             for m in &mut s.members {
                 if m.standing == Standing::Draining {
                     m.acknowledged.push(me);
@@ -370,18 +383,19 @@ impl Book {
                 p.acknowledged.push(me);
             }
         });
-        self.tell(News::Joined(me));
-        self.settle();
+        self.publish(News::Joined(me));
+        self.advance_acknowledged();
         Ok(Lease { epoch: self.latest().epoch, ..lease })
     }
 
-    /// A memory node comes with its first life; the memory of a former one is lost.
+    /// A memory node joins with its first incarnation only: the memory of a former one is lost.
     fn join_memory(&mut self, me: Member) -> Result<Lease> {
         match self.latest().memory_node(me.node) {
             Some(m) if m.member == me => {}
             Some(_) => return Err(fenced(me)),
             None => {
-                // Whoever has died by now it has to fence before it is used.
+                // It has to revoke the access of all members that have died by now before it is
+                // used.
                 let presence = match self.last_death {
                     0 => Presence::Present,
                     _ => Presence::Missing,
@@ -417,7 +431,8 @@ impl Book {
         latest.is_living(me) || latest.memory.iter().any(|m| m.member == me)
     }
 
-    // ---- what members say -------------------------------------------------------------------------------------------
+    // ---- proposals of members
+    // ---------------------------------------------------------------------
 
     pub(super) fn propose(&mut self, me: Member, change: Change) -> Result<()> {
         if !self.is_known(me) {
@@ -427,7 +442,7 @@ impl Book {
             Role::Compute => self.of_compute(me, change)?,
             Role::Memory => self.of_memory(me, change)?,
         }
-        self.settle();
+        self.advance_acknowledged();
         Ok(())
     }
 
@@ -448,7 +463,7 @@ impl Book {
                         ));
                     }
                     self.lease(me);
-                    // It has revoked these, too.
+                    // Its return states that it has revoked these, too.
                     self.change(|s, _| {
                         let revoking = |m: &&mut MemberState| m.standing == Standing::Revoking;
                         for m in s.members.iter_mut().filter(revoking) {
@@ -484,7 +499,8 @@ impl Book {
         let free = |claimant: Option<Member>| {
             claimant.is_none_or(|c| latest.standing(c).is_none_or(|s| s >= Standing::Draining))
         };
-        // One claimant at a time: two who read the directory together would give one table two homes.
+        // One claimant at a time: two that read the directory together would give one table two
+        // owners.
         let other = |c: Option<Member>| c.is_some_and(|c| c != me) && !free(c);
         let reassigning = latest.members.iter().filter(|m| m.standing == Standing::Reassigning);
         let claimed =
@@ -502,7 +518,7 @@ impl Book {
             Change::Revoked(m) => {
                 let open = |m: &&MemberState| m.standing == Standing::Revoking;
                 if latest.of(m).filter(open).is_some_and(|m| latest.is_revoked_everywhere(m)) {
-                    // Memory nodes are the home of no table that would have to move.
+                    // Memory nodes own no table that would have to move.
                     self.enter(m, Standing::Draining);
                 }
             }
@@ -541,7 +557,8 @@ impl Book {
                     self.change(|s, _| s.planned = None);
                 }
             }
-            // It goes the way of the dead, so that nothing of it executes later; there is nothing to move.
+            // It goes through the steps of a death, so that no verb of it executes later; it owns
+            // no table.
             Change::Leave => self.die(me, None),
             Change::Returned(_) => {
                 return Err(Error::invalid(format!("{me} is no memory node that could be back")));
@@ -576,12 +593,13 @@ impl Book {
     pub(super) fn lose(&mut self, member: Member) {
         let latest = self.latest();
         if latest.memory_node(member.node).is_some_and(|m| m.presence == Presence::Missing) {
-            self.set_presence(member, Presence::Lost, "nobody listens at its address any more");
+            self.set_presence(member, Presence::Lost, "no process listens at its address any more");
         }
     }
 }
 
-/// Lives that are gone are forgotten when a later one of their node is here: [`State::standing`] says the same of them.
+/// Forgets incarnations that are gone once a later one of their node has joined:
+/// [`State::standing`] still answers `Gone` for them.
 fn forget(s: &mut State) {
     let latest: BTreeMap<NodeId, u32> =
         s.members.iter().map(|m| (m.member.node, m.member.incarnation)).collect();

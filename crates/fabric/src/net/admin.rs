@@ -1,4 +1,4 @@
-//! Questions to a node, blocking, with a deadline: what is asked rarely and never by a client in an operation.
+//! Questions to a node, blocking, with a deadline. They are rare, and no client operation asks one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -7,35 +7,35 @@ use std::time::Duration;
 use super::dial::{Line, Question, To};
 use super::io::Net;
 use super::key::Key;
-use super::wire::{Answer, Ask, Hello, Pass, PoolId};
+use super::wire::{Answer, Ask, Credential, Hello, PoolId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
 
 /// Longest wait for an answer, and for the connection before it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A way to ask a node. The connection is made when it is needed.
+/// Asks a node questions. The connection is made on demand.
 pub(super) struct Admin {
     net: Arc<dyn Net>,
     address: String,
     pool: Option<PoolId>,
-    /// In whose name.
-    pass: Option<Pass>,
+    /// The member in the name of which it asks; none before registration.
+    credential: Option<Credential>,
     key: Key,
     /// A connection on which nothing is being asked.
     line: Mutex<Option<Line>>,
 }
 
 impl Admin {
-    /// Of the node that listens at an address in numbers.
+    /// For the node that listens at a numeric address.
     pub(super) fn new(net: &Arc<dyn Net>, address: String, pool: Option<PoolId>, key: Key) -> Self {
-        Self { net: net.clone(), address, pool, pass: None, key, line: Mutex::default() }
+        Self { net: net.clone(), address, pool, credential: None, key, line: Mutex::default() }
     }
 
     /// Asks in the name of a member.
-    pub(super) fn speaking_for(self, pass: Pass) -> Self {
+    pub(super) fn speaking_for(self, credential: Credential) -> Self {
         // A connection speaks for one member to its end.
-        Self { pass: Some(pass), line: Mutex::default(), ..self }
+        Self { credential: Some(credential), line: Mutex::default(), ..self }
     }
 
     /// The address.
@@ -47,8 +47,9 @@ impl Admin {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks; once more on a new connection when the old one has broken. All questions may be asked twice. Threads that ask at a time
-    /// do not wait for each other: each has a connection of its own then.
+    /// Asks; asks once more on a new connection when the old one has broken, since all questions
+    /// are idempotent. Concurrent threads do not wait for each other: each has a connection of its
+    /// own.
     pub(super) fn ask(&self, ask: &Ask) -> Result<Answer> {
         let until = self.net.now() + PATIENCE.as_nanos() as Nanos;
         let old = self.line().take();
@@ -106,12 +107,13 @@ impl Admin {
     }
 
     fn begin(&self, line: Option<Line>, ask: &Ask, until: Nanos) -> Result<Question> {
-        let hello = Hello::Ask { pool: self.pool, pass: self.pass };
+        let hello = Hello::Ask { pool: self.pool, credential: self.credential };
         let to = To { address: &self.address, key: &self.key, hello: &hello };
         Question::begin(&*self.net, to, line, ask, until)
     }
 
-    /// Begins to ask without waiting: the caller drives the question, and calls [`Admin::end`] with what came of it.
+    /// Begins to ask without waiting: the caller drives the question, and calls [`Admin::end`] with
+    /// its outcome.
     pub(super) fn begin_to_ask(&self, ask: &Ask) -> Result<Question> {
         self.begin(None, ask, self.net.now() + PATIENCE.as_nanos() as Nanos)
     }

@@ -1,11 +1,12 @@
-//! The thread of a memory node's process that acts for the membership: it keeps the node's lease and revokes the access of the dead. At
-//! the first memory node it also has the membership judge, when no compute node calls as well.
+//! The membership agent thread of a memory node's process: it keeps the node's lease and revokes
+//! the access of dead nodes. At the first memory node it also ticks the membership, so that leases
+//! are judged even when no compute node calls.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Shared;
+use super::NodeShared;
 use super::admin::unexpected;
 use super::io::Stream;
 use super::membership::Remote;
@@ -23,11 +24,11 @@ const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 /// Shortest and longest pause between two steps, ns.
 const SHORTEST_NS: Nanos = 1_000_000;
 const LONGEST_NS: Nanos = 50_000_000;
-/// Longest time for the first step, ns.
+/// Time limit of the first step, ns.
 const BEGINS_WITHIN_NS: Nanos = 30_000_000_000;
 
 /// Joins, says that the node is ready, and starts the thread. It ends with the node.
-pub(super) fn start(shared: &Arc<Shared>, on_chip_bytes: u32) -> Result<()> {
+pub(super) fn start(shared: &Arc<NodeShared>, on_chip_bytes: u32) -> Result<()> {
     let acting = ready(Box::pin(begin(shared, on_chip_bytes, None)))?;
     let named = std::thread::Builder::new().name("dmtree agent".into());
     named
@@ -37,7 +38,7 @@ pub(super) fn start(shared: &Arc<Shared>, on_chip_bytes: u32) -> Result<()> {
 }
 
 /// The same without a thread, to the end of the node.
-pub(super) async fn act(shared: &Arc<Shared>, ep: &Endpoint) -> Result<()> {
+pub(super) async fn act(shared: &Arc<NodeShared>, ep: &Endpoint) -> Result<()> {
     let mut acting = begin(shared, 0, Some(ep)).await?;
     while !shared.closing.load(Ordering::SeqCst) {
         let is_quiet = acting.step().await.unwrap_or(true);
@@ -46,9 +47,10 @@ pub(super) async fn act(shared: &Arc<Shared>, ep: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// A memory node that gave up at the first answer that does not come would leave the pool waiting for it: its number is taken.
+/// Retry: a memory node that gave up at the first missing answer would leave the pool waiting for
+/// it, because its number is taken.
 async fn begin(
-    shared: &Arc<Shared>,
+    shared: &Arc<NodeShared>,
     on_chip_bytes: u32,
     clock: Option<&Endpoint>,
 ) -> Result<Acting> {
@@ -63,16 +65,16 @@ async fn begin(
 }
 
 struct Acting {
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     agent: MemoryAgent,
     membership: Arc<dyn Membership>,
     probe_at: Nanos,
-    /// Connections in the making: a host says soon that no process listens there, or never.
+    /// Pending connections: a host refuses soon when no process listens there, or never answers.
     probes: Vec<(Member, Box<dyn Stream>)>,
 }
 
 impl Acting {
-    fn new(shared: Arc<Shared>) -> Self {
+    fn new(shared: Arc<NodeShared>) -> Self {
         let membership: Arc<dyn Membership> = match &shared.membership_server {
             Some(membership_server) => membership_server.membership.clone(),
             None => Arc::new(Remote::new(shared.clone())),
@@ -88,7 +90,8 @@ impl Acting {
 
     fn run(mut self) {
         while !self.shared.closing.load(Ordering::SeqCst) {
-            // What fails now is tried again. While it fails for long this node is missing, which the others are told.
+            // A failed step is tried again. When steps fail for longer than a lease, the membership
+            // declares this node missing.
             let is_quiet = ready(Box::pin(self.step())).unwrap_or(true);
             std::thread::park_timeout(Duration::from_nanos(self.pause_ns(is_quiet)));
         }
@@ -130,7 +133,7 @@ impl Acting {
             return;
         }
         self.probe_at = now + self.agent.lease_ns();
-        // What has not answered since the last time is asked again.
+        // A node that has not answered the last probe is asked again.
         self.probes.clear();
         let node_directory = membership_server.node_directory();
         for m in state.away().filter(|m| m.presence == Presence::Missing) {

@@ -1,4 +1,5 @@
-//! Bytes that wait to be sent, and frames as they arrive. Both grow with what there is, not with what is announced.
+//! Buffers of a connection: bytes that wait to be sent, and frames as they arrive. Both grow with
+//! the bytes that are there, not with announced lengths.
 
 use std::io::{self, ErrorKind};
 
@@ -34,7 +35,7 @@ impl Outbox {
         }
     }
 
-    /// Sends what the stream takes; returns how many bytes that was.
+    /// Sends as many bytes as the stream takes; returns how many.
     ///
     /// # Errors
     /// Those that end the connection.
@@ -57,7 +58,7 @@ impl Outbox {
     }
 }
 
-/// Takes bytes off a stream: nothing where none are there, 0 at the end.
+/// Takes bytes off a stream: `None` where none are there, 0 at the end.
 ///
 /// # Errors
 /// Those that end the connection.
@@ -91,7 +92,7 @@ impl Inbox {
 
     /// More has arrived.
     pub(super) fn extend(&mut self, bytes: &[u8]) {
-        // What was taken makes room before more is asked for.
+        // Drop the consumed prefix before the buffer grows.
         if self.taken > 0 && self.bytes.len() + bytes.len() > self.bytes.capacity() {
             self.bytes.drain(..std::mem::take(&mut self.taken));
         }

@@ -1,14 +1,16 @@
-//! A connection as its host serves it: a machine that goes as far as it can whenever its socket is ready, and never waits.
+//! A connection as its host serves it: a state machine that advances as far as it can whenever its
+//! socket is ready, and never waits.
 //!
-//! It says what it is for (`handshake.rs`); then it is asked questions, or is a link, whose frames are executed in their order. It is
-//! not read from while its peer does not take its answers, or has too many calls under way.
+//! After the handshake (`handshake.rs`) it carries questions, or it is a link: the host executes
+//! its frames in their order. The host stops to read from it while the peer does not take its
+//! answers, or has too many calls in flight.
 
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Shared;
+use super::NodeShared;
 use super::boxes::{Inbox, Outbox, receive};
 use super::execute;
 use super::frames::{self, Fields};
@@ -24,11 +26,11 @@ use crate::membership::Member;
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
 use crate::transport::Nanos;
 
-/// How often a connection is read from before others have their turn.
+/// Reads from one connection before the others are served.
 const READS: usize = 4;
 /// Longest question.
 const MAX_ASK: usize = 256 << 10;
-/// Longest frame of a call: the request, and what is before it.
+/// Longest frame of a call: the request and its header.
 const MAX_CALL: usize = MAX_RPC_BYTES + 64;
 
 /// The connection ends.
@@ -47,19 +49,19 @@ impl From<Error> for Over {
     }
 }
 
-/// What connections share while they are served.
-pub(super) struct Turn<'a> {
-    pub(super) shared: &'a Arc<Shared>,
+/// The server's state that a connection uses while it is served.
+pub(super) struct ServeContext<'a> {
+    pub(super) shared: &'a Arc<NodeShared>,
     pub(super) limits: &'a Limits,
     pub(super) room: &'a mut Room,
-    /// What is read goes here first.
+    /// Buffer of a read.
     pub(super) scratch: &'a mut [u8],
     pub(super) now: Nanos,
-    /// Does what takes long about queue pairs.
+    /// The thread for slow work on queue pairs.
     pub(super) ends: &'a execute::Ends,
 }
 
-/// Why a connection does not go on.
+/// Why a connection does not advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Halt {
     /// The peer has to send more.
@@ -70,15 +72,15 @@ enum Halt {
     Room,
 }
 
-/// What the connection is for.
+/// The purpose of the connection.
 enum Phase {
-    /// Nobody knows yet.
+    /// Not stated yet.
     Greeting(Box<Host>),
     /// Questions, in the name of this member.
     Asking(Option<Member>),
     /// Verbs and calls.
     Link(Linked),
-    /// Nothing any more: what is to be sent is sent.
+    /// None any more: only unsent bytes are sent.
     Leaving,
 }
 
@@ -100,21 +102,21 @@ pub(super) struct Connection {
     halt: Halt,
     input: Inbox,
     out: Outbox,
-    /// What of it [`Room`] counts: bytes unsent, bytes unfinished.
+    /// Its part of [`Room`]: unsent bytes and bytes of an unfinished frame.
     counted: (usize, usize),
-    /// When it came, or was asked last.
+    /// When it was accepted, or carried its last question.
     since: Nanos,
     /// When the first unfinished frame began.
     frame_since: Option<Nanos>,
     /// Since when the peer has not taken its answers, and how many bytes it has taken since.
     answers_since: Option<(Nanos, usize)>,
-    /// What its socket is waited for.
+    /// The events that its socket is registered for.
     pub(super) interest: Interest,
 }
 
 impl Connection {
     pub(super) fn new(
-        shared: &Shared,
+        shared: &NodeShared,
         token: u64,
         stream: Box<dyn Stream>,
         ip: IpAddr,
@@ -136,12 +138,12 @@ impl Connection {
         })
     }
 
-    /// Whether it has not said what it is for.
+    /// Whether its purpose is not stated yet.
     pub(super) fn is_ungreeted(&self) -> bool {
         matches!(self.phase, Phase::Greeting(_))
     }
 
-    /// Whether it can go on when others take less.
+    /// Whether it waits for room that other connections take.
     pub(super) fn waits_for_room(&self) -> bool {
         self.halt == Halt::Room
     }
@@ -154,7 +156,7 @@ impl Connection {
         }
     }
 
-    /// What its socket has to be waited for.
+    /// The events that its socket has to be registered for.
     pub(super) fn wants(&self) -> Interest {
         let read = self.halt == Halt::Hungry && !matches!(self.phase, Phase::Leaving);
         Interest { read, write: self.out.left() > 0 }
@@ -170,19 +172,24 @@ impl Connection {
         self.out.bytes.extend(frame);
     }
 
-    /// Goes as far as it can. (What is there to be read after that is reported again.)
-    pub(super) fn advance(&mut self, turn: &mut Turn<'_>, is_readable: bool) -> Result<(), Over> {
-        let done = self.go(turn, is_readable);
-        self.account(turn);
+    /// Advances as far as it can. The poller is level-triggered: it reports unread bytes again.
+    pub(super) fn advance(
+        &mut self,
+        context: &mut ServeContext<'_>,
+        is_readable: bool,
+    ) -> Result<(), Over> {
+        let done = self.go(context, is_readable);
+        self.account(context);
         done
     }
 
-    fn go(&mut self, turn: &mut Turn<'_>, mut is_readable: bool) -> Result<(), Over> {
+    fn go(&mut self, context: &mut ServeContext<'_>, mut is_readable: bool) -> Result<(), Over> {
         let mut reads = READS;
         loop {
-            self.halt = self.take_frames(turn)?;
-            let sent = self.flush(turn.now)?;
-            if self.halt == Halt::Full && sent > 0 && self.out.left() < turn.limits.unsent_of_one {
+            self.halt = self.take_frames(context)?;
+            let sent = self.flush(context.now)?;
+            if self.halt == Halt::Full && sent > 0 && self.out.left() < context.limits.unsent_of_one
+            {
                 continue;
             }
             if matches!(self.phase, Phase::Leaving) && self.out.left() == 0 {
@@ -191,38 +198,38 @@ impl Connection {
             if self.halt != Halt::Hungry || !is_readable || reads == 0 {
                 return Ok(());
             }
-            if !turn.room.has_for_frame(turn.limits, self.token, self.input.left()) {
+            if !context.room.has_for_frame(context.limits, self.token, self.input.left()) {
                 self.halt = Halt::Room;
                 return Ok(());
             }
             reads -= 1;
-            is_readable = self.read(turn)?;
+            is_readable = self.read(context)?;
         }
     }
 
     /// Reads once; whether there may be more.
-    fn read(&mut self, turn: &mut Turn<'_>) -> Result<bool, Over> {
+    fn read(&mut self, context: &mut ServeContext<'_>) -> Result<bool, Over> {
         let most = match &self.phase {
-            Phase::Greeting(host) => host.wants().min(turn.scratch.len()),
+            Phase::Greeting(host) => host.wants().min(context.scratch.len()),
             Phase::Leaving => return Ok(false),
-            _ => turn.scratch.len(),
+            _ => context.scratch.len(),
         };
-        let Some(n) = receive(&mut *self.stream, &mut turn.scratch[..most])? else {
+        let Some(n) = receive(&mut *self.stream, &mut context.scratch[..most])? else {
             return Ok(false);
         };
         if n == 0 {
-            // Frames that came are executed, and their outcomes sent.
-            self.leave(turn);
+            // Executes the frames that have arrived, and sends their outcomes.
+            self.leave(context);
             return Ok(false);
         }
-        let bytes = &turn.scratch[..n];
+        let bytes = &context.scratch[..n];
         match &mut self.phase {
             Phase::Greeting(host) => {
                 let said = host.feed(bytes);
                 self.out.bytes.extend(host.out());
                 match said {
                     Ok(None) => {}
-                    Ok(Some(hello)) => self.welcome(turn, hello)?,
+                    Ok(Some(hello)) => self.welcome(context, hello)?,
                     Err(_) => self.phase = Phase::Leaving,
                 }
             }
@@ -231,21 +238,21 @@ impl Connection {
         Ok(n == most)
     }
 
-    /// Nothing that the peer sends is dealt with any more.
-    fn leave(&mut self, turn: &Turn<'_>) {
+    /// Ignores everything that the peer sends from now on.
+    fn leave(&mut self, context: &ServeContext<'_>) {
         if let Phase::Link(linked) = &self.phase {
-            turn.ends.leave(&linked.session);
+            context.ends.leave(&linked.session);
         }
-        (self.phase, self.since) = (Phase::Leaving, turn.now);
+        (self.phase, self.since) = (Phase::Leaving, context.now);
         self.input.clear();
     }
 
-    fn welcome(&mut self, turn: &mut Turn<'_>, hello: Hello) -> Result<(), Over> {
+    fn welcome(&mut self, context: &mut ServeContext<'_>, hello: Hello) -> Result<(), Over> {
         let Phase::Greeting(host) = &self.phase else { return Ok(()) };
-        let clock = turn.shared.now();
-        let entered = turn.shared.admit(hello).and_then(|admitted| match admitted {
+        let clock = context.shared.now();
+        let entered = context.shared.admit(hello).and_then(|admitted| match admitted {
             Admitted::Asking(speaker) => Ok(Phase::Asking(speaker)),
-            Admitted::Link { from, number, replaces } => turn
+            Admitted::Link { from, number, replaces } => context
                 .shared
                 .enter(self.token, (from, number), replaces)
                 .map(|session| Phase::Link(Linked { session, calls: 0, waits_for_end: false })),
@@ -255,47 +262,47 @@ impl Connection {
             Err(e) => (Phase::Leaving, Welcome::Refused((&e).into())),
         };
         self.out.bytes.extend(host.welcome(&said)?);
-        (self.phase, self.since) = (phase, turn.now);
+        (self.phase, self.since) = (phase, context.now);
         Ok(())
     }
 
-    fn take_frames(&mut self, turn: &mut Turn<'_>) -> Result<Halt, Over> {
+    fn take_frames(&mut self, context: &mut ServeContext<'_>) -> Result<Halt, Over> {
         match &mut self.phase {
             Phase::Greeting(_) | Phase::Leaving => Ok(Halt::Hungry),
             Phase::Asking(speaker) => {
                 let speaker = *speaker;
-                self.take_questions(turn, speaker)
+                self.take_questions(context, speaker)
             }
-            Phase::Link(_) => self.take_link_frames(turn),
+            Phase::Link(_) => self.take_link_frames(context),
         }
     }
 
     fn take_questions(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut ServeContext<'_>,
         speaker: Option<Member>,
     ) -> Result<Halt, Over> {
         while let Some(body) = self.input.first(MAX_ASK, "a peer")? {
-            if self.out.left() >= turn.limits.unsent_of_one {
+            if self.out.left() >= context.limits.unsent_of_one {
                 return Ok(Halt::Full);
             }
             let ask: Ask = wire::decode(body, "a peer")?;
             self.input.take_first();
-            (self.since, self.frame_since) = (turn.now, None);
-            let body = wire::encode(&turn.shared.answer(ask, speaker, self.ip))?;
+            (self.since, self.frame_since) = (context.now, None);
+            let body = wire::encode(&context.shared.answer(ask, speaker, self.ip))?;
             self.out.bytes.extend((body.len() as u32).to_le_bytes());
             self.out.bytes.extend(body);
         }
         Ok(Halt::Hungry)
     }
 
-    fn take_link_frames(&mut self, turn: &mut Turn<'_>) -> Result<Halt, Over> {
+    fn take_link_frames(&mut self, context: &mut ServeContext<'_>) -> Result<Halt, Over> {
         let Phase::Link(linked) = &mut self.phase else { return Ok(Halt::Hungry) };
         while let Some(body) = self.input.first(MAX_FRAME, "a peer")? {
-            if self.out.left() >= turn.limits.unsent_of_one || linked.waits_for_end {
+            if self.out.left() >= context.limits.unsent_of_one || linked.waits_for_end {
                 return Ok(Halt::Full);
             }
-            let halt = linked.take(turn, body, &mut self.out)?;
+            let halt = linked.take(context, body, &mut self.out)?;
             if let Some(halt) = halt {
                 return Ok(halt);
             }
@@ -310,29 +317,29 @@ impl Connection {
         self.answers_since = match (self.out.left(), self.answers_since) {
             (0, _) => None,
             (_, None) => Some((now, 0)),
-            // One that takes them slowly is not one that does not take them.
+            // A peer that takes its answers slowly is not cut off: the time restarts with progress.
             (_, Some((_, before))) if before + sent >= SLOWLY => Some((now, 0)),
             (_, Some((since, before))) => Some((since, before + sent)),
         };
         Ok(sent)
     }
 
-    /// Tells [`Room`] what it has, and notes when its unfinished frame began.
-    fn account(&mut self, turn: &mut Turn<'_>) {
+    /// Updates its part of [`Room`], and the time at which its unfinished frame began.
+    fn account(&mut self, context: &mut ServeContext<'_>) {
         let counts = (self.out.left(), self.input.left());
-        turn.room.unsent = turn.room.unsent + counts.0 - self.counted.0;
-        turn.room.unfinished = turn.room.unfinished + counts.1 - self.counted.1;
+        context.room.unsent = context.room.unsent + counts.0 - self.counted.0;
+        context.room.unfinished = context.room.unfinished + counts.1 - self.counted.1;
         self.counted = counts;
-        if counts.1 <= turn.limits.small && turn.room.favoured == Some(self.token) {
-            turn.room.favoured = None;
+        if counts.1 <= context.limits.small && context.room.favoured == Some(self.token) {
+            context.room.favoured = None;
         }
         match counts.1 == 0 || self.halt == Halt::Full {
             true => self.frame_since = None,
-            false => _ = self.frame_since.get_or_insert(turn.now),
+            false => _ = self.frame_since.get_or_insert(context.now),
         }
     }
 
-    /// It is closed: what it had is free again.
+    /// It is closed: releases its part of [`Room`].
     pub(super) fn forget(&mut self, room: &mut Room) {
         room.unsent -= self.counted.0;
         room.unfinished -= self.counted.1;
@@ -363,19 +370,19 @@ impl Connection {
 const SLOWLY: usize = 256 << 10;
 
 impl Linked {
-    /// Deals with a frame, or says why not now.
+    /// Executes a frame, or returns why not now.
     fn take(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut ServeContext<'_>,
         body: &[u8],
         out: &mut Outbox,
     ) -> Result<Option<Halt>, Over> {
-        let shared = turn.shared;
+        let shared = context.shared;
         let mut f = Fields(body);
         let (kind, use_by) = (f.u8()?, f.u64()?);
         match kind {
             frames::POST if shared.rdma.is_none() => {
-                if !turn.room.has_for_answer(turn.limits, frames::found_bytes(f.0)) {
+                if !context.room.has_for_answer(context.limits, frames::found_bytes(f.0)) {
                     return Ok(Some(Halt::Room));
                 }
                 let from = self.session.from();
@@ -384,7 +391,7 @@ impl Linked {
                 done.ok_or(Over)?;
             }
             frames::OFFER | frames::CLOSE if shared.rdma.is_some() => {
-                turn.ends.ask(&self.session, kind, use_by, f.0.to_vec());
+                context.ends.ask(&self.session, kind, use_by, f.0.to_vec());
                 self.waits_for_end = true;
             }
             frames::OFFER => {
@@ -393,14 +400,14 @@ impl Linked {
             frames::CLOSE => execute::outcome(&mut out.bytes, kind, Ok(Vec::new())),
             frames::CALL if body.len() <= MAX_CALL => {
                 let queued = shared.sessions.calls_bytes.load(Ordering::Relaxed);
-                if self.calls >= turn.limits.calls_of_one {
+                if self.calls >= context.limits.calls_of_one {
                     return Ok(Some(Halt::Full));
                 }
-                if queued + body.len() > turn.limits.calls_bytes && queued > 0 {
+                if queued + body.len() > context.limits.calls_bytes && queued > 0 {
                     return Ok(Some(Halt::Room));
                 }
                 let (number, service) = (f.u64()?, ServiceId(f.u16()?));
-                let reply = Reply::Away { session: self.session.clone(), number };
+                let reply = Reply::Remote { session: self.session.clone(), number };
                 let from = self.session.from();
                 self.calls += 1;
                 shared.call(Call { from, service, request: f.0.to_vec(), use_by, reply });

@@ -1,5 +1,5 @@
-//! What carries the verbs of a pool: frames on its TCP connections, or RDMA beside them. The first memory node decides; remote calls
-//! and the membership go over TCP either way.
+//! The data path of a pool's verbs: frames on its TCP connections, or RDMA beside them. The first
+//! memory node decides; remote calls and the membership use TCP in both cases.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::key::Access;
 use super::rdma::Device;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What carries verbs.
+/// The data path of verbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DataPath {
     /// Frames on the connections, which the host's processor executes.
@@ -18,7 +18,7 @@ pub enum DataPath {
 }
 
 impl DataPath {
-    /// The name of the fabric for whoever asks for it.
+    /// The name of the fabric on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Self::Frames => "tcp",
@@ -33,8 +33,9 @@ impl std::fmt::Display for DataPath {
     }
 }
 
-/// What a process brings: the key of the pool, its NIC, its memory. Only pools over RDMA look at the latter two; the nodes that are
-/// given clones of one share the NIC, and its limit of outstanding verbs.
+/// The configuration of a process: the key of the pool, its NIC, its memory. Only pools over RDMA
+/// use the latter two. Nodes that get clones of one configuration share the NIC, and its limit of
+/// outstanding verbs.
 #[derive(Clone, Debug)]
 pub struct NicConfig {
     /// The key of the pool, or none.
@@ -45,7 +46,8 @@ pub struct NicConfig {
     pub gid_index: Option<u8>,
     /// Huge pages for regions, where the system has any.
     pub huge_pages: bool,
-    /// On-chip memory that a memory node exposes for locks, bytes at most; as much as the device has when not given.
+    /// On-chip memory that a memory node exposes for locks, bytes at most; as much as the device
+    /// has when not given.
     pub on_chip_bytes: Option<u32>,
     /// Opened when it is first needed.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "there is none to open"))]
@@ -71,30 +73,31 @@ impl NicConfig {
         Self { device, gid_index, ..Self::default() }
     }
 
-    /// No device in particular, and so much access to a pool.
+    /// The default device with this access to a pool.
     pub fn with(access: Access) -> Self {
         Self { access, ..Self::default() }
     }
 
-    /// The NIC that would be used, in words.
+    /// A description of the NIC that would be used.
     ///
     /// # Errors
-    /// `Unsupported`, naming what is missing and how it can be had.
+    /// `Unsupported`, naming the missing part and how to get it.
     pub fn describe(&self) -> Result<String> {
         Device::describe(self)
     }
 }
 
-/// What the nodes of a pool must have in common, told by its first memory node.
+/// The properties that all nodes of a pool share; the first memory node announces them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Common {
     pub data_path: DataPath,
-    /// Payload of a packet, bytes: what is granted of whole WRITEs. 0 without RDMA.
+    /// Payload of a packet, bytes: WRITEs up to this size are atomic to readers. 0 without RDMA.
     pub mtu: u32,
 }
 
 impl Common {
-    /// Refuses to join a pool that does not fit: `insists` is what the user asked for, `mtu` what this node's port has.
+    /// Refuses to join a pool that does not fit: `insists` is the data path that the user asked
+    /// for, `mtu` that of this node's port.
     pub(super) fn check(self, first: &str, insists: Option<DataPath>) -> Result<()> {
         match insists {
             Some(data_path) if data_path != self.data_path => Err(Error::new(
@@ -108,7 +111,8 @@ impl Common {
         }
     }
 
-    /// Refuses a port whose packets are smaller than the pool's: WRITEs of one packet would not stay whole.
+    /// Refuses a port with smaller packets than the pool's: a WRITE of one packet of the pool would
+    /// be split.
     pub(super) fn check_mtu(self, first: &str, mine: u32) -> Result<()> {
         if mine >= self.mtu {
             return Ok(());
@@ -116,7 +120,7 @@ impl Common {
         Err(Error::new(
             ErrorKind::Incompatible,
             format!(
-                "mtu is {mine} at this node's port and {} in the pool of {first}: raise it here (ip link set dev INTERFACE mtu {}), or start the memory nodes on a network whose mtu all nodes have",
+                "mtu is {mine} at this node's port and {} in the pool of {first}: raise it here (ip link set dev INTERFACE mtu {}), or start the memory nodes on a network with an mtu that all nodes have",
                 self.mtu,
                 self.mtu + 200
             ),
@@ -129,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_named_with_a_way_out() {
+    fn a_mismatch_is_named_with_a_way_out() {
         let pool = Common { data_path: DataPath::Rdma, mtu: 2048 };
         assert!(pool.check("mn", None).is_ok() && pool.check("mn", Some(DataPath::Rdma)).is_ok());
         let e = pool.check("10.0.0.1:7000", Some(DataPath::Frames)).expect_err("another fabric");

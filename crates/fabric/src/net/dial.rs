@@ -1,4 +1,5 @@
-//! A connection in the making, and a question on its way: machines that go as far as they can whenever they are driven.
+//! Connection set-up and questions in flight: state machines that advance as far as they can
+//! whenever they are driven.
 
 use std::io::ErrorKind as Io;
 use std::task::Poll;
@@ -11,10 +12,10 @@ use super::wire::{self, Answer, Ask, Hello, MAX_MESSAGE, Welcome, broken};
 use crate::error::{Error, Result};
 use crate::transport::Nanos;
 
-/// A connection is made within this time, ns, or not at all.
+/// Time limit of connection set-up, ns.
 pub(super) const OPENS_WITHIN_NS: Nanos = 2_000_000_000;
 
-/// A connection, and the clock of the host when it was granted.
+/// A connection, and the host's clock at the grant.
 pub(super) type Granted = (Box<dyn Stream>, Nanos);
 
 /// Why there is no connection.
@@ -24,7 +25,7 @@ pub(super) struct NotOpened {
     pub(super) is_deserted: bool,
 }
 
-/// Where a connection goes: an address in numbers, what is proven there, and what it is for.
+/// The target of a connection: a numeric address, the key to prove, and the purpose.
 #[derive(Clone, Copy)]
 pub(super) struct To<'a> {
     pub(super) address: &'a str,
@@ -32,7 +33,7 @@ pub(super) struct To<'a> {
     pub(super) hello: &'a Hello,
 }
 
-/// A connection in the making.
+/// A connection that is being set up.
 pub(super) struct Opening {
     stream: Option<Box<dyn Stream>>,
     address: String,
@@ -62,14 +63,14 @@ impl Opening {
         })
     }
 
-    /// The socket that is waited for, and for what.
+    /// The socket to wait for, and its events.
     pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
         let write = !self.is_connected || self.out.left() > 0;
         let read = self.is_connected;
         Some((self.stream.as_deref()?, Interest { read, write }))
     }
 
-    /// Goes on. In the end there is a stream, and the clock of the host when it granted the connection.
+    /// Advances. The outcome is a stream, and the host's clock at the grant.
     pub(super) fn drive(&mut self, now: Nanos) -> Poll<Result<Granted, NotOpened>> {
         let said = match self.step() {
             Ok(said) => said,
@@ -128,22 +129,22 @@ pub(super) struct Line {
     input: Inbox,
 }
 
-/// A question on its way.
+/// A question in flight.
 pub(super) struct Question {
     address: String,
     body: Outbox,
-    way: Way,
+    state: QuestionState,
     until: Nanos,
 }
 
-enum Way {
+enum QuestionState {
     Opening(Box<Opening>),
     Asking(Line),
     Over,
 }
 
 impl Question {
-    /// Asks on a line, or on a new one. It is given up at `until`.
+    /// Asks on a line, or on a new one; gives up at `until`.
     ///
     /// # Errors
     /// As [`Opening::begin`].
@@ -154,42 +155,42 @@ impl Question {
         ask: &Ask,
         until: Nanos,
     ) -> Result<Self> {
-        let way = match line {
-            Some(line) => Way::Asking(line),
-            None => Way::Opening(Box::new(Opening::begin(net, to)?)),
+        let state = match line {
+            Some(line) => QuestionState::Asking(line),
+            None => QuestionState::Opening(Box::new(Opening::begin(net, to)?)),
         };
         let body = wire::encode(ask)?;
         let mut framed = (body.len() as u32).to_le_bytes().to_vec();
         framed.extend(body);
-        Ok(Self { address: to.address.to_string(), body: Outbox::of(framed), way, until })
+        Ok(Self { address: to.address.to_string(), body: Outbox::of(framed), state, until })
     }
 
-    /// The socket that is waited for, and for what.
+    /// The socket to wait for, and its events.
     pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
-        match &self.way {
-            Way::Opening(opening) => opening.waits_for(),
-            Way::Asking(line) => {
+        match &self.state {
+            QuestionState::Opening(opening) => opening.waits_for(),
+            QuestionState::Asking(line) => {
                 Some((&*line.stream, Interest { read: true, write: self.body.left() > 0 }))
             }
-            Way::Over => None,
+            QuestionState::Over => None,
         }
     }
 
-    /// Goes on. In the end there is an answer; the line can be used again then.
+    /// Advances. The outcome is an answer, and the line for the next question.
     pub(super) fn drive(&mut self, now: Nanos) -> Poll<Result<(Answer, Line)>> {
-        if let Way::Opening(opening) = &mut self.way {
+        if let QuestionState::Opening(opening) = &mut self.state {
             match opening.drive(now) {
                 Poll::Pending if now < self.until => return Poll::Pending,
                 Poll::Pending => return self.end(Io::TimedOut.into()),
                 Poll::Ready(Err(e)) => return Poll::Ready(Err(e.why)),
                 Poll::Ready(Ok((stream, _))) => {
-                    self.way = Way::Asking(Line { stream, input: Inbox::default() });
+                    self.state = QuestionState::Asking(Line { stream, input: Inbox::default() });
                 }
             }
         }
         match self.step() {
-            Ok(Some(answer)) => match std::mem::replace(&mut self.way, Way::Over) {
-                Way::Asking(line) => Poll::Ready(Ok((answer, line))),
+            Ok(Some(answer)) => match std::mem::replace(&mut self.state, QuestionState::Over) {
+                QuestionState::Asking(line) => Poll::Ready(Ok((answer, line))),
                 _ => Poll::Pending,
             },
             Ok(None) if now < self.until => Poll::Pending,
@@ -203,7 +204,7 @@ impl Question {
     }
 
     fn step(&mut self) -> Result<Option<Answer>> {
-        let Way::Asking(line) = &mut self.way else { return Ok(None) };
+        let QuestionState::Asking(line) = &mut self.state else { return Ok(None) };
         let io = |e: std::io::Error| broken(&self.address, &e);
         self.body.flush(&mut *line.stream).map_err(io)?;
         let mut chunk = [0; 4096];

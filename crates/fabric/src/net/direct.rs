@@ -1,5 +1,6 @@
-//! A client thread's queue pairs in a pool over RDMA, one per host, the own node included: a processor's atomics and a NIC's are not
-//! atomic to each other. Offers and answers travel on the links; a queue pair does not outlive its link.
+//! A client thread's queue pairs in a pool over RDMA, one per host, the own node included: a
+//! processor's atomics and a NIC's are not atomic to each other. Offers and answers travel on the
+//! links; a queue pair does not outlive its link.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
@@ -14,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::membership::Member;
 use crate::transport::{Progress, Ticket, WorkRequest};
 
-/// Polls, with verbs on their way, between two looks at whether the links still stand: a look is a system call per link.
+/// Polls, with verbs in flight, between two checks of the links: a check is a system call per link.
 const LOOK_ONE_IN: u32 = 1024;
 
 /// The queue pairs.
@@ -22,7 +23,7 @@ pub(super) struct Direct {
     client: Client,
     /// The own host's end of the queue pair to itself.
     own_end: RefCell<Option<End>>,
-    /// As [`super::Shared::incarnations_news`] when the links were looked at last.
+    /// [`super::NodeShared::incarnations_news`] at the last check of the links.
     news_seen: Cell<u64>,
     polls: Cell<u32>,
 }
@@ -47,7 +48,7 @@ impl Direct {
         self.client.is_idle()
     }
 
-    /// Whether completions are awaited.
+    /// Whether any verb is in flight.
     pub(super) fn waits(&self) -> bool {
         self.client.outstanding() > 0
     }
@@ -60,7 +61,7 @@ impl Direct {
 
 impl NetTransport {
     pub(super) fn poll_direct(&self, core: &Core, direct: &Direct) -> Progress {
-        // Before doorbells are rung.
+        // Called before doorbells are rung.
         self.leave_former_incarnations(core, direct);
         let progress = direct.client.poll(core);
         let moved = self.poll_links(core, direct.is_time_to_look());
@@ -68,7 +69,8 @@ impl NetTransport {
         if moved || recovered { Progress::Made } else { progress }
     }
 
-    /// Connections to former lives of nodes that have come back end: what they reach is nobody's any more.
+    /// Ends connections to former incarnations of nodes that have come back: no live node uses the
+    /// memory behind them.
     fn leave_former_incarnations(&self, core: &Core, direct: &Direct) {
         let news = self.shared.incarnations_news.load(Ordering::Acquire);
         if direct.news_seen.replace(news) == news {
@@ -83,7 +85,7 @@ impl NetTransport {
         };
         let former: Vec<(NodeId, Error)> = {
             let links = self.links.borrow();
-            let tied = links.values().filter(|l| l.is_tied());
+            let tied = links.values().filter(|l| l.has_queue_pair());
             tied.filter_map(|link| Some((link.to().node, why_former(link)?))).collect()
         };
         for (node, why) in former {
@@ -91,7 +93,8 @@ impl NetTransport {
         }
     }
 
-    /// Asks for the connections that verbs wait for, and has the other ends of those that broke closed.
+    /// Asks for the connections that verbs wait for, and has the other ends of those that broke
+    /// closed.
     fn recover(&self, core: &Core, direct: &Direct) -> bool {
         let (client, me) = (&direct.client, self.shared.me);
         let mut any = false;
@@ -133,7 +136,7 @@ impl NetTransport {
         direct.client.connect(core, me.node, &answer)
     }
 
-    /// Something about a queue pair has ended.
+    /// Handles the end of an offer, a link or a queue pair.
     pub(super) fn report_direct(&self, core: &Core, direct: &Direct, e: Ended) {
         let client = &direct.client;
         match e {
@@ -141,11 +144,11 @@ impl NetTransport {
                 // Verbs that waited have failed otherwise.
                 let is_connected = client.connect(core, node, &answer).is_ok();
                 if let Some(link) = self.links.borrow_mut().get_mut(&node) {
-                    link.set_tied(is_connected);
+                    link.set_queue_pair_connected(is_connected);
                 }
             }
             Ended::Offer(node, Err(e)) => client.refuse(core, node, &e),
-            Ended::Tie(node, why) => client.disconnect(core, node, &why),
+            Ended::QueuePair(node, why) => client.disconnect(core, node, &why),
             Ended::End(node, why) => client.closed(core, node, why.as_ref()),
             Ended::Part(..) | Ended::Call(..) => {}
         }

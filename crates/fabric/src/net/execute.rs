@@ -1,15 +1,21 @@
-//! Executing what a link's frames ask for.
+//! Execution of the frames of a link.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use super::sessions::{Held, Mail, Session};
-use super::{Shared, frames, locked};
+use super::{NodeShared, frames, locked};
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
 
 /// Executes a frame of verbs, and appends its outcome.
-pub(super) fn verbs(shared: &Shared, from: Member, use_by: u64, verbs: &[u8], out: &mut Vec<u8>) {
+pub(super) fn verbs(
+    shared: &NodeShared,
+    from: Member,
+    use_by: u64,
+    verbs: &[u8],
+    out: &mut Vec<u8>,
+) {
     let start = frames::begin(out, frames::POST);
     let found = out.len() + 1;
     out.push(1);
@@ -38,7 +44,7 @@ pub(super) fn outcome(out: &mut Vec<u8>, kind: u8, result: Result<Vec<u8>>) {
 }
 
 /// The error of an offer to a host without RDMA.
-pub(super) fn not_over_rdma(shared: &Shared) -> Error {
+pub(super) fn not_over_rdma(shared: &NodeShared) -> Error {
     Error::new(
         ErrorKind::Incompatible,
         format!(
@@ -48,26 +54,27 @@ pub(super) fn not_over_rdma(shared: &Shared) -> Error {
     )
 }
 
-/// Something about this host's ends of queue pairs.
+/// Work on this host's ends of queue pairs.
 enum Job {
-    /// A frame that asks for something.
+    /// A frame with a request.
     About { session: Arc<Session>, kind: u8, use_by: u64, offer: Vec<u8> },
     /// The link has ended.
     Leave(Arc<Session>),
 }
 
-/// The thread that makes and closes ends of queue pairs: both take long. It starts with the first of them.
+/// The thread that creates and closes ends of queue pairs: both are slow. It starts with the first
+/// request.
 pub(super) struct Ends {
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     jobs: Mutex<Option<Sender<Job>>>,
 }
 
 impl Ends {
-    pub(super) fn of(shared: &Arc<Shared>) -> Self {
+    pub(super) fn of(shared: &Arc<NodeShared>) -> Self {
         Self { shared: shared.clone(), jobs: Mutex::default() }
     }
 
-    /// Deals with a frame; its outcome comes by mail.
+    /// Executes a frame; the outcome arrives as [`Mail`](super::sessions::Mail).
     pub(super) fn ask(&self, session: &Arc<Session>, kind: u8, use_by: u64, offer: Vec<u8>) {
         let job = Job::About { session: session.clone(), kind, use_by, offer };
         if self.send(job).is_err() {
@@ -76,7 +83,7 @@ impl Ends {
         }
     }
 
-    /// Ends a link whose connection has gone. Until then the link is found by who asks for its end.
+    /// Ends a link after its connection has gone. Until then revocation finds the link.
     pub(super) fn leave(&self, session: &Arc<Session>) {
         let is_sent = self.shared.rdma.is_some() && self.send(Job::Leave(session.clone())).is_ok();
         if !is_sent {
@@ -101,7 +108,7 @@ impl Ends {
     }
 }
 
-fn work(shared: &Shared, inbox: &Receiver<Job>) {
+fn work(shared: &NodeShared, inbox: &Receiver<Job>) {
     for job in inbox {
         let (session, kind, use_by, offer) = match job {
             Job::About { session, kind, use_by, offer } => (session, kind, use_by, offer),
@@ -127,7 +134,7 @@ fn work(shared: &Shared, inbox: &Receiver<Job>) {
 
 /// Takes the offer of a client thread, and keeps this host's end.
 fn accept(
-    shared: &Shared,
+    shared: &NodeShared,
     from: Member,
     use_by: u64,
     offer: &[u8],

@@ -1,5 +1,6 @@
-//! Frames of verbs and calls. A frame is executed wholly, in order, by one thread of the host; it carries the time of the host's
-//! clock after which it is not executed any more, so that whoever sent it knows when to stop waiting.
+//! Frames of verbs and calls. One thread of the host executes a frame as a whole, in order. A frame
+//! carries its use-by time by the host's clock; the host does not execute it later, so that the
+//! sender knows when to stop waiting.
 //!
 //! | frame | fields, little endian |
 //! |---|---|
@@ -7,7 +8,7 @@
 //! | CALL | 2, use-by 8, number 8, service 2, the request |
 //! | OFFER | 3, use-by 8, a client thread's offer of a queue pair: in the place of an earlier one of this link |
 //! | CLOSE | 4, use-by 8: the host's end of that queue pair goes |
-//! | DONE | 1, 1 and what READs and atomics found, in order; or 1, 0 and a failure |
+//! | DONE | 1, 1 and the results of READs and atomics, in order; or 1, 0 and a failure |
 //! | REPLY | 2, number 8, 1 and the reply; or 2, number, 0 and a failure |
 //! | ANSWER | 3, 1 and the host's answer to the offer; or 3, 0 and a failure |
 //! | CLOSED | 4, 1: nothing of that queue pair executes any more |
@@ -53,7 +54,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Begins a frame at the end of `out`; returns where, for [`end`].
+/// Begins a frame at the end of `out`; returns its offset, for [`end`].
 pub(super) fn begin(out: &mut Vec<u8>, kind: u8) -> usize {
     let start = out.len();
     out.extend([0; 4]);
@@ -133,7 +134,8 @@ pub(super) fn shift_use_by(frames: &mut [u8], shifted: impl Fn(Nanos) -> Nanos) 
     }
 }
 
-/// How many bytes the verbs of a frame find. What is no verb finds nothing: nothing after it is executed.
+/// How many bytes of results the verbs of a frame have. Bytes that are no verb count 0: nothing
+/// after them is executed.
 pub(super) fn found_bytes(verbs: &[u8]) -> usize {
     let (mut f, mut found) = (Fields(verbs), 0usize);
     let mut next = || -> Result<usize> {
@@ -154,7 +156,7 @@ pub(super) fn found_bytes(verbs: &[u8]) -> usize {
     found
 }
 
-/// Executes the verbs of a frame and appends what they found to `out`.
+/// Executes the verbs of a frame and appends their results to `out`.
 pub(super) fn execute(host: &Host, verbs: &[u8], out: &mut Vec<u8>) -> Result<()> {
     let mut f = Fields(verbs);
     while !f.0.is_empty() {
@@ -203,7 +205,7 @@ pub(super) fn execute(host: &Host, verbs: &[u8], out: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
-/// Puts what verbs have found where they want it.
+/// Copies the results of verbs into their buffers.
 pub(super) fn deliver(gets: &[WorkRequest], found: &[u8]) -> Result<()> {
     let mut f = Fields(found);
     for wr in gets {

@@ -1,5 +1,5 @@
-//! What fuzz targets and property tests feed with hostile bytes: the decoders behind the sockets. Each entry takes any bytes, returns,
-//! and allocates no more than a small multiple of them.
+//! Entry points for fuzz targets and property tests: the decoders behind the sockets. Each entry
+//! takes any bytes, returns, and allocates no more than a small multiple of them.
 
 mod peer;
 
@@ -12,7 +12,7 @@ use super::frames::{self, Fields};
 use super::handshake::{Client, Host, Side};
 use super::key::Key;
 use super::membership_server::{MembershipServer, PoolConfig};
-use super::node_directory::Place;
+use super::node_directory::NodeEntry;
 use super::roles::{self, Badges};
 use super::wire::{self, Answer, Ask, Failure, Hello, PoolId, Welcome};
 use crate::addr::NodeId;
@@ -24,12 +24,12 @@ pub use peer::{Registered, begin_a_link, begin_to_ask, register};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A handshake. The first byte says which side the bytes are for, and whether they come as they are or as a message with a proof; the
-/// second how many come at a time.
+/// A handshake. The first byte selects the side, and whether the bytes come as they are or as a
+/// message with a proof; the second selects how many come at a time.
 pub fn handshake(data: &[u8]) {
     let [kind, chunk, rest @ ..] = data else { return };
     let key = Key::of(&"fuzz".repeat(8)).unwrap_or(Key::NONE);
-    let hello = Hello::Ask { pool: Some(PoolId(7)), pass: None };
+    let hello = Hello::Ask { pool: Some(PoolId(7)), credential: None };
     let Ok(mut client) = Client::new(key.clone(), &[1; 32], &hello, "mn0".into()) else { return };
     let mut host = Host::new(key.clone(), &[2; 32], "a peer".into());
     let chunk = usize::from(*chunk).max(1);
@@ -65,7 +65,7 @@ fn framed(body: &[u8]) -> Vec<u8> {
     out
 }
 
-fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Option<S::Said> {
+fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Option<S::Outcome> {
     while !bytes.is_empty() {
         let (head, tail) = bytes.split_at(side.wants().min(chunk).min(bytes.len()));
         match side.feed(head) {
@@ -77,7 +77,8 @@ fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Option<S::Said
     None
 }
 
-/// The frames of a link as they arrive, as the host executes them, and as the client reads their outcomes.
+/// The frames of a link as they arrive, as the host executes them, and as the client reads their
+/// outcomes.
 pub fn frames(data: &[u8]) {
     let mut inbox = Inbox::default();
     for chunk in data.chunks(7) {
@@ -90,15 +91,15 @@ pub fn frames(data: &[u8]) {
     let node = host::Host::new(NodeId::memory(0), 1, Region::new(4096));
     let mut found = Vec::new();
     if frames::execute(&node, data, &mut found).is_ok() {
-        assert_eq!(found.len(), frames::found_bytes(data), "what room was made for");
-        // An answer is no longer than what was asked for, 4 KiB of this region for each of its 13 bytes.
+        assert_eq!(found.len(), frames::found_bytes(data), "the reserved length");
+        // An answer is bounded by the request: 4 KiB of this region for each 13 bytes of it.
         assert!(found.len() <= data.len() * 4096 / 13 + 8, "{} bytes found", found.len());
     }
     let _ = frames::read_outcome(&mut Fields(data), "mn0");
     let _ = frames::deliver(&[], data);
 }
 
-/// Messages: each is decoded as everything that it could be, and a sequence of questions is asked.
+/// Messages: each is decoded as every message type, and a sequence of questions is asked.
 pub fn messages(data: &[u8]) {
     let _ = wire::decode::<Hello>(data, "a peer");
     let _ = wire::decode::<Welcome>(data, "a peer");
@@ -120,18 +121,18 @@ pub fn messages(data: &[u8]) {
     }
 }
 
-/// Questions that make a beginning for [`messages`].
+/// Valid questions as seeds for [`messages`].
 pub fn questions() -> Vec<u8> {
     let me = Member { node: NodeId::compute(0), incarnation: 1 };
-    let who = |role, wanted, nonce| {
+    let node = |role, wanted, nonce| {
         let listens = "0.0.0.0:9".into();
         Ask::Register(wire::Introduction { role, wanted, listens, region_bytes: 4096, nonce })
     };
     let asks = [
         Ask::PoolConfig,
-        who(crate::Role::Memory, Some(1), 1),
+        node(crate::Role::Memory, Some(1), 1),
         Ask::Ready { me: Member { node: NodeId::memory(1), incarnation: 1 }, on_chip_bytes: 9 },
-        who(crate::Role::Compute, None, 2),
+        node(crate::Role::Compute, None, 2),
         Ask::Join(me),
         Ask::Renew(me),
         Ask::State { me, known: 0 },
@@ -156,7 +157,7 @@ fn membership_server() -> MembershipServer {
     let membership = Arc::new(InProcess::new(LeaseParameters::default()));
     let r = MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);
     let member = Member { node: NodeId::memory(0), incarnation: 1 };
-    r.enter(Place { member, address: String::new(), region_bytes: 1 << 20, on_chip_bytes: 0 });
+    r.enter(NodeEntry { member, address: String::new(), region_bytes: 1 << 20, on_chip_bytes: 0 });
     r.ready(member, 0);
     r
 }
@@ -175,7 +176,7 @@ mod tests {
             std::fs::write(format!("{corpus}/{target}/{name}"), bytes).expect("written");
         };
         write("messages", "questions", &questions());
-        let hello = wire::encode(&Hello::Ask { pool: Some(PoolId(7)), pass: None });
+        let hello = wire::encode(&Hello::Ask { pool: Some(PoolId(7)), credential: None });
         write("handshake", "hello", &[&[2, 9], &hello.expect("a hello")[..]].concat());
         let welcome = wire::encode(&Welcome::Granted { clock: 5 }).expect("a welcome");
         write("handshake", "welcome", &[&[3, 9], &welcome[..]].concat());
@@ -207,14 +208,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_dealt_with(data in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn any_bytes_are_handled(data in proptest::collection::vec(any::<u8>(), 0..600)) {
             handshake(&data);
             frames(&data);
             messages(&data);
         }
 
         #[test]
-        fn questions_that_were_changed_are_dealt_with(
+        fn changed_questions_are_handled(
             changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..8),
         ) {
             let mut data = questions();

@@ -1,5 +1,5 @@
-//! How a connection begins: versions, a mutual proof of the pool's key, then what the connection is for. Machines without sockets,
-//! clock or randomness: bytes in, bytes out.
+//! Connection set-up: versions, a mutual proof of the pool's key, then the purpose of the
+//! connection. The two state machines have no sockets, clock or randomness: bytes in, bytes out.
 //!
 //! | from | bytes |
 //! |---|---|
@@ -8,61 +8,73 @@
 //! | client | length 2, hello, proof 32 |
 //! | host | 1, length 2, welcome, proof 32; or 0: the proof is none |
 //!
-//! A proof is HMAC-SHA256 by the key over the role of who sends it and all bytes of the connection before it. The nonce of the other
-//! side makes a recorded proof worthless; the role makes the own proof worthless when it is sent back. Both sides of a pool without a
-//! key use the empty one.
+//! A proof is HMAC-SHA256 by the key over the sender's role and all bytes of the connection before
+//! it. The nonce of the other side makes a recorded proof worthless (replay); the role makes a
+//! proof worthless when it is sent back (reflection). Both sides of a pool without a key use the
+//! empty one.
 //!
-//! A host answers a peer without a proof with its version, whether it has a key, and that the proof is none: one line for the
-//! operator, nothing of the pool. It keeps one machine of fixed size for that peer, and computes one HMAC.
+//! A host answers a peer without a valid proof with its version, whether it has a key, and a
+//! refusal of the proof: one line for the operator, no information about the pool. For that peer it
+//! keeps one state machine of fixed size, and computes one HMAC.
 //!
-//! *What this protects against.* A process that can connect and does not have the key learns, changes and stops nothing. *What it does
-//! not protect against.* An attacker on the path, or at an address that a process of the pool was told to connect to: the bytes after
-//! the proof are neither encrypted nor authenticated, so that it can pass a handshake on, read what follows and add to it. A process
-//! that has the key can do what a member can.
+//! *What this protects against.* A process that can connect and does not have the key can read,
+//! change and stop nothing. *What it does not protect against.* An attacker on the path, or at an
+//! address that a process of the pool is configured to connect to: the bytes after the proof are
+//! neither encrypted nor authenticated, so that it can pass a handshake on, read what follows and
+//! add to it. A process that has the key can do what a member can.
+//!
+//! Both sides are state machines over a buffer of fixed size. [`Side::wants`] bounds the bytes that
+//! may be taken off the socket, so that bytes after the handshake stay in the socket for the
+//! protocol that follows. A step runs only when all its bytes are there. An error leaves the
+//! refusal in [`Side::out`]; the connection ends after it is sent.
+//!
+//! Only a peer with this program's magic learns the version of the host. Proofs are compared in
+//! constant time.
 
 use super::key::{Key, PROOF_BYTES};
 use super::wire::{self, Failure, Hello, MAGIC, VERSION, Welcome};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes that a side draws for a connection.
+/// Random bytes that a side draws for a connection.
 pub(super) type Nonce = [u8; 32];
 
 /// Magic and version.
 const PRELUDE: usize = 12;
-/// With whether there is a key, and the nonce.
+/// Version part, whether there is a key, and the nonce.
 const GREETING: usize = PRELUDE + 1 + 32;
 /// Longest hello.
 const MAX_HELLO: usize = 256;
 /// Longest welcome.
 const MAX_WELCOME: usize = 1024;
 
-/// A machine for one side.
+/// The state machine of one side.
 pub(super) trait Side {
-    /// What the other side says in the end.
-    type Said;
+    /// The last message of the other side.
+    type Outcome;
 
-    /// How many bytes may be taken off the socket now: what comes after them is not this machine's.
+    /// How many bytes may be taken off the socket now: later bytes do not belong to the handshake.
     fn wants(&self) -> usize;
 
-    /// Takes bytes, [`Side::wants`] at most. Once this has failed, what [`Side::out`] has left is sent and the connection ends.
+    /// Takes bytes, [`Side::wants`] at most. After a failure the rest of [`Side::out`] is sent and
+    /// the connection ends.
     ///
     /// # Errors
     /// `Incompatible` for another program, version or key; `Corrupt`.
-    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Self::Said>>;
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Self::Outcome>>;
 
-    /// What is to be sent now.
+    /// Bytes to be sent now.
     fn out(&mut self) -> Vec<u8>;
 }
 
-/// What has arrived, in a room of fixed size.
-struct Arrived<const N: usize> {
+/// Received bytes, in a buffer of fixed size.
+struct Received<const N: usize> {
     room: [u8; N],
     used: usize,
     /// How many bytes the next step needs.
     needed: usize,
 }
 
-impl<const N: usize> Arrived<N> {
+impl<const N: usize> Received<N> {
     fn new() -> Self {
         Self { room: [0; N], used: 0, needed: PRELUDE }
     }
@@ -172,21 +184,21 @@ fn check_keyed(theirs: u8, key: &Key, name: &str) -> Result<()> {
     }
 }
 
-/// The side that has been connected to.
+/// The accepting side.
 pub(super) struct Host {
     key: Key,
     name: String,
     step: Step,
-    arrived: Arrived<{ GREETING + 2 + MAX_HELLO + PROOF_BYTES }>,
+    arrived: Received<{ GREETING + 2 + MAX_HELLO + PROOF_BYTES }>,
     mine: Vec<u8>,
     out: Vec<u8>,
 }
 
 impl Host {
-    /// For a peer, who is called `name` in errors; `nonce` is drawn for this connection alone.
+    /// For a peer, named `name` in errors; `nonce` is drawn for this connection alone.
     pub(super) fn new(key: Key, nonce: &Nonce, name: String) -> Self {
         let mine = greeting(&key, nonce);
-        Self { key, name, step: Step::Prelude, arrived: Arrived::new(), mine, out: Vec::new() }
+        Self { key, name, step: Step::Prelude, arrived: Received::new(), mine, out: Vec::new() }
     }
 
     fn advance(&mut self) -> Result<Option<Hello>> {
@@ -194,7 +206,8 @@ impl Host {
         self.step = match self.step {
             Step::Prelude => {
                 let fits = check_prelude(at.all(), &self.name);
-                // An honest process of another version is told this one's; whatever else connects is told nothing.
+                // A dmtree process of another version gets this one's version; any other peer gets
+                // no answer.
                 if fits.is_err() && at.all()[..8] == MAGIC {
                     self.out = prelude();
                 }
@@ -227,7 +240,7 @@ impl Host {
         Ok(None)
     }
 
-    /// The answer to the hello; what it says of a refusal is cut where it is too long.
+    /// The answer to the hello; the text of a refusal is cut to the longest message.
     pub(super) fn welcome(&self, welcome: &Welcome) -> Result<Vec<u8>> {
         let mut body = wire::encode(welcome)?;
         if body.len() > MAX_WELCOME {
@@ -247,7 +260,7 @@ impl Host {
 }
 
 impl Side for Host {
-    type Said = Hello;
+    type Outcome = Hello;
 
     fn wants(&self) -> usize {
         self.arrived.wants()
@@ -265,20 +278,20 @@ impl Side for Host {
     }
 }
 
-/// The side that has connected.
+/// The connecting side.
 pub(super) struct Client {
     key: Key,
     name: String,
     step: Step,
-    arrived: Arrived<{ GREETING + 1 + 2 + MAX_WELCOME + PROOF_BYTES }>,
+    arrived: Received<{ GREETING + 1 + 2 + MAX_WELCOME + PROOF_BYTES }>,
     mine: Vec<u8>,
-    /// With its length.
+    /// The hello with its length.
     hello: Vec<u8>,
     out: Vec<u8>,
 }
 
 impl Client {
-    /// To a host, which is called `name` in errors; `nonce` is drawn for this connection alone.
+    /// To a host, named `name` in errors; `nonce` is drawn for this connection alone.
     ///
     /// # Errors
     /// `InvalidArgument` for a hello that is too long.
@@ -290,7 +303,7 @@ impl Client {
         }
         append(&mut with_length, &hello);
         let (hello, out) = (with_length, mine.clone());
-        Ok(Self { key, name, step: Step::Prelude, arrived: Arrived::new(), mine, hello, out })
+        Ok(Self { key, name, step: Step::Prelude, arrived: Received::new(), mine, hello, out })
     }
 
     fn advance(&mut self) -> Result<Option<Welcome>> {
@@ -335,7 +348,7 @@ impl Client {
 }
 
 impl Side for Client {
-    type Said = Welcome;
+    type Outcome = Welcome;
 
     fn wants(&self) -> usize {
         self.arrived.wants()

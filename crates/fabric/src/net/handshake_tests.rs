@@ -1,4 +1,5 @@
-//! Handshakes between two machines, and between a machine and what an attacker can do with what it has seen.
+//! Handshakes between the two state machines, and attacks with recorded, reflected and forwarded
+//! bytes.
 
 use proptest::prelude::*;
 
@@ -14,12 +15,12 @@ fn host(key: &Key, nonce: u8) -> Host {
 }
 
 fn client(key: &Key, nonce: u8) -> Client {
-    let hello = Hello::Ask { pool: Some(PoolId(7)), pass: None };
+    let hello = Hello::Ask { pool: Some(PoolId(7)), credential: None };
     Client::new(key.clone(), &[nonce; 32], &hello, "mn0".into()).expect("short")
 }
 
-/// Gives a machine bytes as they come, `chunk` at a time and never more than it wants.
-fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Result<Option<S::Said>> {
+/// Feeds a state machine, `chunk` bytes at a time and never more than it wants.
+fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Result<Option<S::Outcome>> {
     while !bytes.is_empty() {
         let n = side.wants().min(chunk).min(bytes.len());
         assert!(n > 0, "it wants more");
@@ -33,7 +34,7 @@ fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Result<Option<
     Ok(None)
 }
 
-/// What the host hears, what the client hears.
+/// The outcomes of the host and of the client.
 fn meet(c: &mut Client, h: &mut Host, chunk: usize) -> (Result<Hello>, Result<Welcome>) {
     let cut = || Error::new(ErrorKind::Unreachable, "cut");
     loop {
@@ -87,7 +88,7 @@ fn another_key_or_none_is_refused_in_words_to_both() {
 }
 
 #[test]
-fn another_version_is_told_both_and_a_stranger_nothing() {
+fn another_version_learns_both_versions_and_another_program_nothing() {
     let (mut h, mut old) = (host(&key("k"), 2), prelude());
     old[8] = 2;
     let e = feed(&mut h, &old, 99).expect_err("another version");
@@ -100,22 +101,25 @@ fn another_version_is_told_both_and_a_stranger_nothing() {
     assert_eq!((e.kind(), h.out().len()), (ErrorKind::Incompatible, 0), "{e}");
 }
 
-/// An attacker without the key has the challenge of one connection answered on another, or sends a proof back.
+/// An attacker without the key forwards the challenge of one connection to another, or sends a
+/// proof back.
 #[test]
 fn a_challenge_that_is_sent_back_proves_nothing() {
     let key = key("k");
     let mut h = host(&key, 2);
     assert!(feed(&mut h, &client(&key, 9).out(), 99).expect("a greeting").is_none());
     let challenge = h.out();
-    // A client of the same process connects to the attacker, who greets it with the host's challenge.
+    // A client of the same process connects to the attacker, which greets it with the host's
+    // challenge.
     let mut c = client(&key, 3);
     let _ = c.out();
     assert!(feed(&mut c, &challenge, 99).expect("a greeting").is_none());
     let answer = c.out();
-    // The proof is over that client's own nonce, not over the one with which the attacker has greeted the host.
+    // The proof is over that client's own nonce, not over the one with which the attacker has
+    // greeted the host.
     assert!(feed(&mut h, &answer, 99).is_err());
     assert_eq!(h.out(), [0]);
-    // And a client takes no proof of a client for one of a host.
+    // And a client does not accept a client's proof as a host's.
     let mut c = client(&key, 1);
     let greeting = c.out();
     assert!(feed(&mut c, &greeting, 99).expect("its own greeting").is_none());
@@ -141,7 +145,8 @@ fn a_recorded_handshake_does_not_replay() {
     assert_eq!(e.kind(), ErrorKind::Incompatible);
 }
 
-/// Whatever one byte of the conversation becomes on its way, nothing is taken for what was not said.
+/// With any one byte of the conversation changed in flight, no side accepts a message that was not
+/// sent.
 #[test]
 fn a_byte_that_changes_is_noticed() {
     let key = key("k");

@@ -1,5 +1,6 @@
-//! Tests: peers that announce much, take nothing, stay away or come in thousands; hosts that fall silent. What is measured is this
-//! process's, so that one of these tests runs at a time.
+//! Tests: peers that announce much, take nothing, stay silent or come in thousands; hosts that fall
+//! silent. They measure this process's memory, threads and files, so one of these tests runs at a
+//! time.
 #![expect(clippy::disallowed_methods, reason = "real sockets in real time")]
 
 use std::io::{Read, Write};
@@ -60,10 +61,11 @@ fn faa(ep: &Endpoint) -> Result<u64> {
     ep.core().block_on(ep.slot(), ep.faa(GlobalAddr::new(NodeId::memory(0), 64), 1))
 }
 
-/// A link of a member that has the pool's trust, for bytes of one's own.
+/// An admitted link of a member, for hostile bytes.
 fn raw_link(host: &NetFabric, member: &NetFabric, number: u64) -> Box<dyn Stream> {
-    let (pass, to, replaces) = (member.0.shared.badges.pass(member.me()), host.me(), 0);
-    let hello = Hello::Link { pool: host.pool(), pass, to, number: number + (1 << 40), replaces };
+    let (credential, to, replaces) = (member.0.shared.badges.credential(member.me()), host.me(), 0);
+    let hello =
+        Hello::Link { pool: host.pool(), credential, to, number: number + (1 << 40), replaces };
     let to = To { address: host.listens(), key: &Key::NONE, hello: &hello };
     let mut opening = Opening::begin(&System, to).expect("listens");
     loop {
@@ -75,9 +77,9 @@ fn raw_link(host: &NetFabric, member: &NetFabric, number: u64) -> Box<dyn Stream
     }
 }
 
-fn of_this_process(what: &str) -> u64 {
+fn of_this_process(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find(|l| l.starts_with(what)).expect("there");
+    let line = status.lines().find(|l| l.starts_with(field)).expect("there");
     line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
 }
 
@@ -93,15 +95,15 @@ fn descriptors() -> u64 {
     std::fs::read_dir("/proc/self/fd").expect("Linux").count() as u64
 }
 
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+fn wait_until(condition: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !is_so() {
-        assert!(Instant::now() < until, "{what}");
+        assert!(Instant::now() < until, "{condition}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Each of these got a buffer of the announced length.
+/// Regression: each of these peers got a buffer of the announced length.
 #[test]
 fn announced_lengths_take_no_memory() {
     let _alone = alone();
@@ -147,7 +149,8 @@ fn reads(clock_free_use_by: u64, times: usize, bytes: u32) -> Vec<u8> {
     frame
 }
 
-/// Answers were kept without a limit, and others' operations failed until they had been.
+/// Regression: unread answers were kept without a limit, and operations of other peers failed
+/// meanwhile.
 #[test]
 fn answers_that_are_not_taken_are_bounded() {
     let _alone = alone();
@@ -183,7 +186,7 @@ fn answers_that_are_not_taken_are_bounded() {
     faa(&ep).expect("still");
 }
 
-/// Each had a thread, and three descriptors.
+/// Regression: each connection had a thread, and three descriptors.
 #[test]
 fn idle_links_take_a_descriptor_each_and_no_thread() {
     let _alone = alone();
@@ -206,9 +209,9 @@ fn idle_links_take_a_descriptor_each_and_no_thread() {
     faa(&ep).expect("still");
 }
 
-/// Peers that say nothing kept a thread each for 2 s; there was no limit to them.
+/// Regression: each silent peer kept a thread for 2 s; there was no limit to them.
 #[test]
-fn peers_that_say_nothing_make_room_for_those_who_do() {
+fn silent_peers_make_room_for_others() {
     let _alone = alone();
     let mn0 = found(MIB);
     let at = mn0.listens().to_string();
@@ -229,7 +232,8 @@ impl RpcHandler for Slow {
     }
 }
 
-/// Calls of a process that had gone were executed one after the other, and others waited for them.
+/// Regression: calls of a process that had ended were executed one after the other, and other calls
+/// waited for them.
 #[test]
 fn calls_of_a_connection_that_is_gone_are_not_executed() {
     let _alone = alone();
@@ -253,20 +257,21 @@ fn calls_of_a_connection_that_is_gone_are_not_executed() {
     assert!(ran < 30, "{ran} calls, 60 of a peer that is gone");
 }
 
-/// A way to a host that can be cut, and made a black hole.
-struct Way {
+/// A proxy to a host that can reset its connections, and become a black hole.
+struct CuttableProxy {
     at: String,
     streams: Arc<Mutex<Vec<TcpStream>>>,
     is_hole: Arc<AtomicBool>,
 }
 
-impl Way {
+impl CuttableProxy {
     fn to(host: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("bound").to_string();
         let (streams, is_hole) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
-        let way = Self { at, streams, is_hole };
-        let (streams, is_hole, host) = (way.streams.clone(), way.is_hole.clone(), host.to_string());
+        let proxy = Self { at, streams, is_hole };
+        let (streams, is_hole, host) =
+            (proxy.streams.clone(), proxy.is_hole.clone(), host.to_string());
         std::thread::spawn(move || {
             let mut kept = Vec::new();
             for near in listener.incoming().flatten() {
@@ -282,10 +287,10 @@ impl Way {
                 streams.lock().expect("no panic").extend([near, far]);
             }
         });
-        way
+        proxy
     }
 
-    /// Resets all connections; those that are made afterwards lead nowhere.
+    /// Resets all connections; later ones get no answer.
     fn cut(&self) {
         self.is_hole.store(true, Ordering::SeqCst);
         for stream in self.streams.lock().expect("no panic").drain(..) {
@@ -310,18 +315,19 @@ fn within<T: Send + 'static>(seconds: u64, run: impl FnOnce() -> T + Send + 'sta
     ended.recv_timeout(Duration::from_secs(seconds)).expect("ends within the deadline")
 }
 
-/// A client thread connected again without a limit, and waited as long as the system tries: two minutes.
+/// Regression: a client thread reconnected without a limit, and waited as long as the system tries:
+/// two minutes.
 #[test]
 fn a_reset_and_then_a_black_hole_cost_less_than_an_operations_deadline() {
     let _alone = alone();
     let mn0 = found(MIB);
-    let way = Way::to(mn0.listens());
-    let cn0 = join(&way.at);
+    let proxy = CuttableProxy::to(mn0.listens());
+    let cn0 = join(&proxy.at);
     within(9, move || {
         let ep = endpoint(&cn0);
         faa(&ep).expect("works");
-        way.cut();
-        let e: Error = faa(&ep).expect_err("the way is gone");
+        proxy.cut();
+        let e: Error = faa(&ep).expect_err("the proxy is cut");
         assert_eq!((e.kind(), e.effect()), (ErrorKind::Unreachable, Effect::Unknown), "{e}");
         let e = faa(&ep).expect_err("it still is");
         assert_eq!(e.kind(), ErrorKind::Unreachable, "{e}");
@@ -348,8 +354,8 @@ fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
     let began = Instant::now();
     let mn0 = found(MIB);
     let (pool, to) = (mn0.pool(), mn0.me());
-    let pass = mn0.0.shared.badges.pass(to);
-    let hello = Hello::Link { pool, pass, to, number: 1, replaces: 0 };
+    let credential = mn0.0.shared.badges.credential(to);
+    let hello = Hello::Link { pool, credential, to, number: 1, replaces: 0 };
     let to = To { address: &at, key: &Key::NONE, hello: &hello };
     let mut opening = Opening::begin(&System, to).expect("begins");
     let not = loop {

@@ -1,7 +1,8 @@
-//! The seam between the network code and what carries it: sockets, a clock, and waiting. `sockets.rs` is the system's.
+//! The interface between the network code and the network: sockets, a clock, and waiting.
+//! `sockets.rs` implements it by the operating system.
 //!
-//! `virt` simulates one.
-//! Nothing here blocks but [`Net::wait`], [`Net::resolve`] and [`Poller::wait`]. What cannot go on says `WouldBlock`.
+//! `virt` implements it by simulation. Only [`Net::wait`], [`Net::resolve`] and [`Poller::wait`]
+//! block. Other functions return `WouldBlock` instead.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,7 +16,7 @@ use super::server::Server;
 use crate::error::Result;
 use crate::transport::Nanos;
 
-/// What a socket is waited for.
+/// The events that a waiter wants of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interest {
     /// Bytes, or the end, or a connection.
@@ -24,7 +25,7 @@ pub(super) struct Interest {
     pub write: bool,
 }
 
-/// What a waiter can name.
+/// A socket as a waiter identifies it.
 pub(super) trait Socket: Send {
     /// Its descriptor, where there is one.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
@@ -35,7 +36,7 @@ pub(super) trait Socket: Send {
     }
 }
 
-/// A connection, made or in the making.
+/// A connection, established or not yet.
 pub(super) trait Stream: Socket {
     /// Whether the connection has been made.
     ///
@@ -49,7 +50,7 @@ pub(super) trait Stream: Socket {
     /// `WouldBlock`, `Interrupted`; others end the connection.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Hands bytes over; returns how many were taken.
+    /// Sends bytes; returns how many were accepted.
     ///
     /// # Errors
     /// As [`Stream::read`].
@@ -76,7 +77,7 @@ pub(super) struct Ready {
 
 /// Ends a wait from any thread.
 pub(super) trait Waker: Send + Sync {
-    /// The wait that is under way, or the next one, ends at once.
+    /// Ends the current wait, or the next one, at once.
     fn wake(&self);
 }
 
@@ -86,24 +87,24 @@ pub(super) trait Poller: Send {
     ///
     /// # Errors
     /// Those of the system.
-    fn add(&mut self, token: u64, socket: &dyn Socket, what: Interest) -> io::Result<()>;
+    fn add(&mut self, token: u64, socket: &dyn Socket, interest: Interest) -> io::Result<()>;
 
-    /// Waits for something else of it.
+    /// Changes the events to wait for.
     ///
     /// # Errors
     /// Those of the system.
-    fn change(&mut self, token: u64, socket: &dyn Socket, what: Interest) -> io::Result<()>;
+    fn change(&mut self, token: u64, socket: &dyn Socket, interest: Interest) -> io::Result<()>;
 
-    /// Waits for it no more.
+    /// Stops to wait for a socket.
     fn remove(&mut self, socket: &dyn Socket);
 
-    /// Waits, for so long at most, and appends what is ready.
+    /// Waits, for so long at most, and appends the sockets that are ready.
     ///
     /// # Errors
     /// Those of the system.
     fn wait(&mut self, longest: Nanos, ready: &mut Vec<Ready>) -> io::Result<()>;
 
-    /// What ends a wait.
+    /// The waker of this poller.
     fn waker(&self) -> Arc<dyn Waker>;
 }
 
@@ -112,40 +113,41 @@ pub(super) trait Net: Send + Sync {
     /// The clock of the process.
     fn now(&self) -> Nanos;
 
-    /// Bytes that no other process draws.
+    /// Random bytes, unique to this process.
     ///
     /// # Errors
     /// `Unsupported` when there are none.
     fn nonce(&self) -> Result<Nonce>;
 
-    /// The addresses of `HOST:PORT` in numbers. May take long: nothing on a client's path asks.
+    /// The numeric addresses of `HOST:PORT`. May block for long: no client operation calls it.
     ///
     /// # Errors
     /// `InvalidArgument` when it is no address.
     fn resolve(&self, name: &str) -> Result<Vec<String>>;
 
-    /// Listens, where the key of the pool lets it be reached; where, in numbers.
+    /// Listens where `access` allows it; returns the numeric address, too.
     ///
     /// # Errors
     /// `InvalidArgument` when that address cannot be had.
     fn listen(&self, at: &str, access: &Access) -> Result<(Box<dyn Listener>, String)>;
 
-    /// Begins to connect to an address in numbers.
+    /// Begins to connect to a numeric address.
     ///
     /// # Errors
     /// Those of the system.
     fn dial(&self, at: &str) -> io::Result<Box<dyn Stream>>;
 
-    /// Something to wait with.
+    /// A poller.
     ///
     /// # Errors
     /// Those of the system.
     fn poller(&self) -> io::Result<Box<dyn Poller>>;
 
-    /// Waits for one of a few sockets, for so long at most; not at all where [`Net::has_threads`] says no.
+    /// Waits for one of a few sockets, for so long at most; not at all where [`Net::has_threads`]
+    /// says no.
     fn wait(&self, sockets: &[(&dyn Stream, Interest)], longest: Nanos);
 
-    /// Has a server run until its node is closed.
+    /// Runs a server until its node is closed.
     ///
     /// # Errors
     /// `Busy` when there is no thread for it.
@@ -156,7 +158,7 @@ pub(super) trait Net: Send + Sync {
         true
     }
 
-    /// What waits for an answer is polled again when something comes.
+    /// The waiter is polled again when bytes arrive.
     fn wake_soon(&self, _waker: &std::task::Waker) {}
 
     /// As [`crate::transport::Transport::driver`], of client threads.

@@ -1,7 +1,8 @@
-//! The key of a pool: what its processes know and strangers do not.
+//! The key of a pool: the secret that its processes share.
 //!
-//! A key is a text of 32 bytes or more, without the white space around it. The text is the key: hexadecimal digits and base64 are not
-//! interpreted, so that a file and the environment variable give the same key however it was made.
+//! A key is a text of 32 bytes or more, without the white space around it. The text is the key:
+//! hexadecimal digits and base64 are not interpreted, so that a file and the environment variable
+//! give the same key however it was made.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -24,7 +25,7 @@ pub(super) const PROOF_BYTES: usize = 32;
 pub struct Key(Option<Hmac<Sha256>>);
 
 impl Key {
-    /// No key: everybody who can connect belongs to the pool.
+    /// No key: every process that can connect belongs to the pool.
     pub const NONE: Self = Self(None);
 
     /// The key of a text.
@@ -43,7 +44,7 @@ impl Key {
         Ok(Self(Some(mac.map_err(|e| Error::invalid(e.to_string()))?)))
     }
 
-    /// A key that was drawn.
+    /// A key of random bytes.
     pub(super) fn of_bytes(bytes: &[u8; 32]) -> Self {
         Self(Some(Hmac::new_from_slice(bytes).expect("HMAC takes keys of any length")))
     }
@@ -51,7 +52,8 @@ impl Key {
     /// The key in a file that its owner alone may read.
     ///
     /// # Errors
-    /// `InvalidArgument` when there is no such file, when group or others may read or change it, and as [`Key::of`].
+    /// `InvalidArgument` when there is no such file, when group or others may read or change it,
+    /// and as [`Key::of`].
     pub fn read(path: &Path) -> Result<Self> {
         read_file(path).map_err(|e| e.context(format!("key file {}", path.display())))
     }
@@ -99,7 +101,8 @@ fn read_file(path: &Path) -> Result<Key> {
     use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
     let cannot = |e: std::io::Error| Error::invalid(e.to_string());
-    // The file is opened once: what is judged is what is read. A pipe without a writer must not block the start.
+    // The file is opened once, so that its permissions and its bytes are those of the same file. A
+    // pipe without a writer must not block the start.
     let meta = std::fs::metadata(path).map_err(cannot)?;
     if !meta.is_file() {
         return Err(Error::invalid("it is no regular file"));
@@ -126,12 +129,13 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// How a process shows that it belongs to a pool, and where it may listen without showing it.
+/// How a process proves that it belongs to a pool, and where it may listen without a proof.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// The key of the pool.
     pub key: Key,
-    /// Without a key, other addresses than the loopback are listened on, too: everybody who can connect can read and change all.
+    /// Without a key, the process may listen on other addresses than the loopback, too: every
+    /// process that can connect can read and change everything.
     pub insecure: bool,
 }
 
@@ -141,7 +145,7 @@ impl Access {
         Self { key, insecure: false }
     }
 
-    /// Any port of where a process listens by default: other machines reach it only when they must show a key.
+    /// Any port of the default address: other machines reach it only if there is a key to prove.
     pub fn any_port(&self) -> &'static str {
         if self.key.is_some() || self.insecure { "0.0.0.0:0" } else { "127.0.0.1:0" }
     }
@@ -160,12 +164,12 @@ impl Access {
         )))
     }
 
-    /// Whether strangers can connect to an address and need no key.
+    /// Whether other machines can connect to an address and need no key.
     pub fn is_open(&self, at: &SocketAddr) -> bool {
         !self.key.is_some() && !at.ip().to_canonical().is_loopback()
     }
 
-    /// Refuses to listen where strangers can connect and need no key.
+    /// Refuses to listen where other machines can connect and need no key.
     ///
     /// # Errors
     /// `InvalidArgument`, with the ways out.

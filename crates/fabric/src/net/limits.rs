@@ -1,39 +1,44 @@
-//! What peers may take of a process, and how much of it is taken.
+//! Limits on the resources of a process that peers may take, and their current use.
 
 use crate::transport::Nanos;
 
 const MS: Nanos = 1_000_000;
 
-/// What peers may take.
+/// Limits on the resources that peers may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Connections at a time.
     pub connections: usize,
     /// Of these, from one address.
     pub per_peer: usize,
-    /// Of these, such as have not said yet what they are for. The oldest one goes for a newer one.
+    /// Of these, connections without a stated purpose. A newer one replaces the oldest one.
     pub ungreeted: usize,
-    /// Time for that, ns.
+    /// Time to state the purpose, ns.
     pub greeted_within_ns: Nanos,
-    /// So long a connection for questions stays without one, ns.
+    /// Idle time of a connection for questions, ns.
     pub idle_ns: Nanos,
-    /// A frame has come wholly within this time, ns, after its beginning: no sender lets it be executed later.
+    /// A frame has come wholly within this time, ns, after its beginning: no sender lets it be
+    /// executed later.
     pub frame_within_ns: Nanos,
     /// Answers are taken within this time, ns.
     pub answers_within_ns: Nanos,
     /// The same while answers that are not taken fill [`Limits::unsent_bytes`].
     pub answers_within_when_full_ns: Nanos,
-    /// Bytes of answers of one connection that are not taken; it is not read from meanwhile. (An answer that was begun is finished.)
+    /// Bytes of answers of one connection that are not taken; it is not read from meanwhile. (An
+    /// answer that was begun is finished.)
     pub unsent_of_one: usize,
-    /// Bytes of answers of all connections that are not taken: longer answers than [`Limits::small`] wait meanwhile.
+    /// Bytes of answers of all connections that are not taken: longer answers than
+    /// [`Limits::small`] wait meanwhile.
     pub unsent_bytes: usize,
-    /// Bytes of unfinished frames of all connections: all but one of those with more than [`Limits::small`] of them wait meanwhile.
+    /// Bytes of unfinished frames of all connections: all but one of those with more than
+    /// [`Limits::small`] of them wait meanwhile.
     pub unfinished_bytes: usize,
     /// Bytes that a connection may always have.
     pub small: usize,
     /// Calls of one connection that are not answered; it is not read from meanwhile.
     pub calls_of_one: usize,
-    /// Bytes of calls that wait for the thread that answers: connections that bring calls wait meanwhile.
+    /// Bytes of calls that wait for the thread that answers: connections that bring calls wait
+    /// meanwhile.
     pub calls_bytes: usize,
 }
 
@@ -59,7 +64,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// These, with a quarter of the descriptors that the process may have left to the process.
+    /// These limits, reduced so that a quarter of the process's descriptors remain for other uses.
     pub(super) fn within_descriptors(self) -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let most = limit.map_or(usize::MAX, |n| usize::try_from(n / 4 * 3).unwrap_or(usize::MAX));
@@ -67,19 +72,19 @@ impl Limits {
     }
 }
 
-/// What is taken now.
+/// Current use.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     /// Bytes of answers that are not taken.
     pub unsent: usize,
     /// Bytes of unfinished frames.
     pub unfinished: usize,
-    /// The connection whose long frame comes in although there is no room for it.
+    /// The one connection that may receive its long frame although there is no room for it.
     pub favoured: Option<u64>,
 }
 
 impl Room {
-    /// Whether an answer of so many bytes can be had.
+    /// Whether there is room for an answer of so many bytes.
     pub(super) fn has_for_answer(&self, limits: &Limits, bytes: usize) -> bool {
         bytes <= limits.small || self.unsent == 0 || self.unsent + bytes <= limits.unsent_bytes
     }

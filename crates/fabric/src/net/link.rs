@@ -1,18 +1,36 @@
-//! One client thread's connection to one host: frames out, outcomes in, never blocking.
+//! A link: one client thread's connection to one host. It sends frames, receives outcomes, and
+//! never blocks.
 //!
-//! A link is a machine that [`Link::drive`] moves on: it finds out where its host is, connects, and sends what was posted meanwhile.
-//! What was never sent fails without an effect when that does not work in time.
+//! A link is a state machine that [`Link::drive`] advances: it looks up its host's address,
+//! connects, and sends the frames that were posted meanwhile. Frames that were never sent fail
+//! without an effect when this does not succeed in time.
 //!
-//! When the connection breaks, what is in flight is not over: the host may have frames that it has not executed yet. It is over when
-//! the host has said that the old link has ended (it does so before it grants a new one), when nobody listens any more (the
-//! process and with it its memory is gone), when the use-by time of the frames has passed, or when the membership has declared the
-//! host dead: nobody uses its memory any more.
+//! A broken connection does not end the frames in flight: the host may still hold frames that it
+//! has not executed. A frame in flight is over in one of four cases:
+//!
+//! - the host has said that the old link has ended, which it does before it grants a new one;
+//! - no process listens at the host's address any more: the process and with it its memory is gone;
+//! - the use-by time of the frame has passed: the host does not execute it any more;
+//! - the membership has declared the host dead: no node uses its memory any more.
+//!
+//! The error of a broken frame is reported only then, because an error means that the verb can no
+//! longer execute. Its effect is unknown, except where the frame was never sent.
+//!
+//! Use-by times are times of the host's clock. The link keeps a lower bound of the difference
+//! between the two clocks, from the clock that the host sends with its grant. A frame that was
+//! posted before the first grant carries the own clock and is restamped at the grant, before it is
+//! sent. The own wait for a late frame is longer than the use-by interval by the largest drift of
+//! clocks.
+//!
+//! A link also carries the offers and answers for one queue pair of its client thread. The queue
+//! pair does not outlive the link: the host destroys its end before it reports the link as ended,
+//! and this side breaks the connection when the link breaks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind as Io;
 use std::task::Poll;
 
-use super::Shared;
+use super::NodeShared;
 use super::boxes::{Inbox, Outbox, receive};
 use super::dial::{NotOpened, Opening, Question, To};
 use super::frames::{self, Fields};
@@ -24,7 +42,7 @@ use crate::membership::Member;
 use crate::rpc::ServiceId;
 use crate::transport::{Nanos, Opcode, Ticket, WorkRequest};
 
-/// So long after it was sent a frame may still be executed, by the clock of the host, ns.
+/// A frame may be executed within this time after it was sent, by the host's clock, ns.
 pub(super) const USE_WITHIN_NS: Nanos = 2_000_000_000;
 /// Clocks run fast or slow by one in this many at most.
 const DRIFT_ONE_IN: Nanos = 16;
@@ -35,94 +53,97 @@ const DOWN_NS: Nanos = 100_000_000;
 
 /// Verbs of one list that went to this host.
 struct Pending {
-    /// Which list, in the book of the transport.
-    lot: u32,
+    /// Index of the list in the transport.
+    list_id: u32,
     sent_at: Nanos,
-    /// What READs and atomics find goes here.
+    /// The READs and atomics; their buffers take the results.
     gets: Vec<WorkRequest>,
 }
 
-/// Something has ended.
+/// The end of something that a link carried.
 pub(super) enum Ended {
     /// Part of a list.
     Part(u32, Result<()>),
     /// A call.
     Call(Ticket, Result<Vec<u8>>),
-    /// An offer of a queue pair: the answer.
+    /// An offer of a queue pair, with the answer.
     Offer(NodeId, Result<Vec<u8>>),
-    /// The link that a connected queue pair hangs on.
-    Tie(NodeId, Error),
-    /// The host's end of a queue pair, which was to be closed: with what the host says of this node, if it refuses it.
+    /// The link of a connected queue pair.
+    QueuePair(NodeId, Error),
+    /// The host's end of a queue pair, which was to be closed; with the refusal, if the host
+    /// refuses this node.
     End(NodeId, Option<Error>),
 }
 
-/// How far the queue pair has come that this link carries offers for.
+/// The state of the queue pair that this link carries offers for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tie {
-    /// Since when the answer is awaited.
+struct QueuePairState {
+    /// When the pending offer was sent.
     offered: Option<Nanos>,
     /// The host has an end that is in use.
     is_connected: bool,
-    /// Since when that end is to be closed.
+    /// When the pending close was requested.
     closing: Option<Nanos>,
 }
 
-/// How far the connection is.
-enum Way {
-    /// The first memory node is asked where the host is.
+/// The state of a link's connection.
+enum ConnectionState {
+    /// The node directory is being fetched.
     Finding(Box<Question>),
-    /// In the making, under this number.
+    /// It is being set up, under this number.
     Opening(Box<Opening>, u64),
-    /// There.
+    /// Established.
     Open(Box<dyn Stream>),
-    /// Not there.
+    /// None.
     Gone,
 }
 
-/// The connection.
+/// One client thread's link to one host.
 pub(super) struct Link {
-    /// With whom; incarnation 0 while that is asked for.
+    /// The host; incarnation 0 until the directory is known.
     to: Member,
     address: String,
-    /// Of the connection that was granted last; 0: none was.
+    /// Number of the connection that was granted last; 0: none was.
     number: u64,
-    way: Way,
-    /// What has to be added to the own clock to get the host's, or less: ns. While there has been no connection, 0.
+    connection: ConnectionState,
+    /// A lower bound of the host's clock minus the own clock, ns; 0 before the first connection.
     ahead: i128,
     out: Outbox,
     input: Inbox,
     pending: VecDeque<Pending>,
     calls: BTreeMap<u64, (Ticket, Nanos)>,
     next_call: u64,
-    tie: Tie,
+    queue_pair: QueuePairState,
     retry_at: Nanos,
     /// Why the connection is gone.
     trouble: Option<Error>,
 }
 
 impl Link {
-    /// Begins to connect. What is posted meanwhile waits.
+    /// Begins to connect. Frames that are posted meanwhile wait.
     ///
     /// # Errors
-    /// `Unreachable` when it is not known where the node is, and that was asked for a moment ago.
-    pub(super) fn open(shared: &Shared, node: NodeId) -> Result<Self> {
+    /// `Unreachable` when the node's address is unknown, and the directory was fetched a moment
+    /// ago.
+    pub(super) fn open(shared: &NodeShared, node: NodeId) -> Result<Self> {
         let mut link = Self {
             to: Member { node, incarnation: 0 },
             address: String::new(),
             number: 0,
-            way: Way::Gone,
+            connection: ConnectionState::Gone,
             ahead: 0,
             out: Outbox::default(),
             input: Inbox::default(),
             pending: VecDeque::new(),
             calls: BTreeMap::new(),
             next_call: 1,
-            tie: Tie::default(),
+            queue_pair: QueuePairState::default(),
             retry_at: 0,
             trouble: None,
         };
-        if shared.place(node).is_none() && shared.is_time_to_refresh() {
-            link.way = Way::Finding(Box::new(shared.first.begin_to_ask(&Ask::NodeDirectory)?));
+        if shared.entry(node).is_none() && shared.is_time_to_refresh() {
+            link.connection =
+                ConnectionState::Finding(Box::new(shared.first.begin_to_ask(&Ask::NodeDirectory)?));
         } else {
             (link.to, link.address) = shared.reach_known(node)?;
             shared.verdicts.check_incarnation(link.to)?;
@@ -131,23 +152,23 @@ impl Link {
         Ok(link)
     }
 
-    /// With whom.
+    /// The host.
     pub(super) fn to(&self) -> Member {
         self.to
     }
 
-    /// Whether that is known.
+    /// Whether the host's address and incarnation are known.
     pub(super) fn is_found(&self) -> bool {
-        !matches!(self.way, Way::Finding(_))
+        !matches!(self.connection, ConnectionState::Finding(_))
     }
 
-    fn dial(&mut self, shared: &Shared) -> Result<()> {
+    fn dial(&mut self, shared: &NodeShared) -> Result<()> {
         let number = shared.next_link();
-        let (pool, pass, to) = (shared.pool, shared.badges.pass(shared.me), self.to);
-        let hello = Hello::Link { pool, pass, to, number, replaces: self.number };
+        let (pool, credential, to) = (shared.pool, shared.badges.credential(shared.me), self.to);
+        let hello = Hello::Link { pool, credential, to, number, replaces: self.number };
         let to = To { address: &self.address, key: &shared.key, hello: &hello };
         let opening = Opening::begin(&*shared.net, to)?;
-        self.way = Way::Opening(Box::new(opening), number);
+        self.connection = ConnectionState::Opening(Box::new(opening), number);
         Ok(())
     }
 
@@ -155,12 +176,12 @@ impl Link {
         stamp(now + USE_WITHIN_NS, self.ahead)
     }
 
-    /// Whether something can be posted: there is a connection, or the first one is in the making.
+    /// Whether something can be posted: there is a connection, or the first one is being set up.
     fn is_up(&self) -> bool {
-        match self.way {
-            Way::Open(_) => true,
-            Way::Finding(_) | Way::Opening(..) => self.number == 0,
-            Way::Gone => false,
+        match self.connection {
+            ConnectionState::Open(_) => true,
+            ConnectionState::Finding(_) | ConnectionState::Opening(..) => self.number == 0,
+            ConnectionState::Gone => false,
         }
     }
 
@@ -169,9 +190,9 @@ impl Link {
         self.trouble.clone().filter(|_| now < self.retry_at)
     }
 
-    /// Whether anything is waited for.
+    /// Whether anything is in flight.
     pub(super) fn is_busy(&self) -> bool {
-        let Tie { offered, closing, .. } = self.tie;
+        let QueuePairState { offered, closing, .. } = self.queue_pair;
         !self.pending.is_empty()
             || !self.calls.is_empty()
             || self.out.left() > 0
@@ -179,49 +200,49 @@ impl Link {
             || closing.is_some()
     }
 
-    /// Whether a queue pair hangs on it.
-    pub(super) fn is_tied(&self) -> bool {
-        self.tie.is_connected
+    /// Whether a connected queue pair depends on it.
+    pub(super) fn has_queue_pair(&self) -> bool {
+        self.queue_pair.is_connected
     }
 
-    /// The answer was good, or the queue pair is gone.
-    pub(super) fn set_tied(&mut self, yes: bool) {
-        self.tie.is_connected = yes;
+    /// Records that the queue pair is connected, or gone.
+    pub(super) fn set_queue_pair_connected(&mut self, yes: bool) {
+        self.queue_pair.is_connected = yes;
     }
 
     /// Offers the host a queue pair.
     pub(super) fn offer(&mut self, now: Nanos, offer: &[u8]) {
         let use_by = self.use_by(now);
         frames::about_end(&mut self.out.bytes, frames::OFFER, use_by, offer);
-        self.tie.offered = Some(now);
+        self.queue_pair.offered = Some(now);
         self.flush();
     }
 
-    /// Has the host close its end.
+    /// Asks the host to close its end.
     pub(super) fn close_end(&mut self, now: Nanos) {
-        self.tie = Tie { offered: None, is_connected: false, closing: Some(now) };
-        if matches!(self.way, Way::Open(_)) {
+        self.queue_pair = QueuePairState { offered: None, is_connected: false, closing: Some(now) };
+        if matches!(self.connection, ConnectionState::Open(_)) {
             let use_by = self.use_by(now);
             frames::about_end(&mut self.out.bytes, frames::CLOSE, use_by, &[]);
             self.flush();
         }
     }
 
-    /// The executor has gone, and its buffers with it: what READs and atomics find goes nowhere.
+    /// The executor has gone, and its buffers with it: drops the results of READs and atomics.
     pub(super) fn disown(&mut self) {
         self.pending.iter_mut().for_each(|p| p.gets.clear());
     }
 
-    /// The socket to wait for, and for what, while anything is waited for.
+    /// The socket to wait for, and its events, while anything is in flight.
     pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
-        match &self.way {
+        match &self.connection {
             _ if !self.is_busy() => None,
-            Way::Finding(question) => question.waits_for(),
-            Way::Opening(opening, _) => opening.waits_for(),
-            Way::Open(stream) => {
+            ConnectionState::Finding(question) => question.waits_for(),
+            ConnectionState::Opening(opening, _) => opening.waits_for(),
+            ConnectionState::Open(stream) => {
                 Some((&**stream, Interest { read: true, write: self.out.left() > 0 }))
             }
-            Way::Gone => None,
+            ConnectionState::Gone => None,
         }
     }
 
@@ -240,13 +261,13 @@ impl Link {
     pub(super) fn post<'w>(
         &mut self,
         now: Nanos,
-        lot: u32,
+        list_id: u32,
         verbs: impl Iterator<Item = &'w WorkRequest> + Clone,
     ) -> Result<()> {
         let use_by = self.use_by(now);
         frames::post(&mut self.out.bytes, use_by, verbs.clone())?;
         let gets = verbs.filter(|wr| matches!(wr.op, Opcode::Read | Opcode::Cas | Opcode::Faa));
-        self.pending.push_back(Pending { lot, sent_at: now, gets: gets.copied().collect() });
+        self.pending.push_back(Pending { list_id, sent_at: now, gets: gets.copied().collect() });
         self.flush();
         Ok(())
     }
@@ -260,30 +281,34 @@ impl Link {
         self.flush();
     }
 
-    /// Writes what the socket takes.
+    /// Writes as many bytes as the socket takes.
     fn flush(&mut self) {
-        if let Way::Open(stream) = &mut self.way
+        if let ConnectionState::Open(stream) = &mut self.connection
             && let Err(e) = self.out.flush(&mut **stream)
         {
             self.lose(broken(&self.address, &e));
         }
     }
 
-    /// The connection is gone; what is in flight is still open.
+    /// The connection is gone; frames in flight are not over by that.
     fn lose(&mut self, why: Error) {
-        self.way = Way::Gone;
+        self.connection = ConnectionState::Gone;
         self.out.clear();
         self.input.clear();
         self.trouble = Some(why);
     }
 
-    /// Finds, connects, writes, reads, connects again, gives up: whatever can be done now.
-    pub(super) fn drive(&mut self, shared: &Shared, ended: &mut Vec<Ended>) {
+    /// Advances without blocking: looks up, connects, writes, reads, reconnects, and gives up late
+    /// frames.
+    pub(super) fn drive(&mut self, shared: &NodeShared, ended: &mut Vec<Ended>) {
         self.go_on(shared, ended);
         let now = shared.now();
         self.expire(now, ended);
-        self.untie(ended);
-        if matches!(self.way, Way::Gone) && self.is_busy() && now >= self.retry_at {
+        self.end_queue_pair(ended);
+        if matches!(self.connection, ConnectionState::Gone)
+            && self.is_busy()
+            && now >= self.retry_at
+        {
             self.retry_at = now + RETRY_NS;
             if let Err(why) = self.dial(shared) {
                 self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
@@ -291,15 +316,15 @@ impl Link {
         }
     }
 
-    fn go_on(&mut self, shared: &Shared, ended: &mut Vec<Ended>) {
+    fn go_on(&mut self, shared: &NodeShared, ended: &mut Vec<Ended>) {
         let now = shared.now();
-        if let Way::Finding(question) = &mut self.way {
+        if let ConnectionState::Finding(question) = &mut self.connection {
             let Poll::Ready(answer) = question.drive(now) else { return };
             if let Err(why) = self.found(shared, answer) {
                 return self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
             }
         }
-        if let Way::Opening(opening, number) = &mut self.way {
+        if let ConnectionState::Opening(opening, number) = &mut self.connection {
             let number = *number;
             match opening.drive(now) {
                 Poll::Pending => return,
@@ -317,7 +342,7 @@ impl Link {
 
     fn found(
         &mut self,
-        shared: &Shared,
+        shared: &NodeShared,
         answer: Result<(Answer, super::dial::Line)>,
     ) -> Result<()> {
         shared.take_node_directory(shared.first.end(answer)?)?;
@@ -334,21 +359,21 @@ impl Link {
         ended: &mut Vec<Ended>,
     ) {
         match self.number {
-            // What was posted meanwhile goes by the host's clock from now on.
+            // From now on the host's clock is known: restamp the frames that were posted meanwhile.
             0 => frames::shift_use_by(&mut self.out.bytes, |local| stamp(local, ahead)),
-            // The host has ended the former connection before.
+            // The host has ended the former connection before it granted this one.
             _ => self.end_all(None, ended),
         }
-        (self.way, self.number, self.ahead) = (Way::Open(stream), number, ahead);
+        (self.connection, self.number, self.ahead) = (ConnectionState::Open(stream), number, ahead);
         self.trouble = None;
     }
 
-    /// There is no connection. What was in flight on a former one may be over by that.
+    /// Connection set-up failed. That may end the frames in flight on a former connection.
     fn not_opened(&mut self, now: Nanos, not: NotOpened, ended: &mut Vec<Ended>) {
         let NotOpened { why, is_deserted } = not;
-        self.way = Way::Gone;
+        self.connection = ConnectionState::Gone;
         self.out.clear();
-        // It answers, and refuses: it has restarted, or has revoked this node's access.
+        // The host answers, and refuses: it has restarted, or has revoked this node's access.
         let is_refused = why.kind() != ErrorKind::Unreachable;
         if self.number == 0 {
             self.fail_all(&why, ended);
@@ -361,9 +386,10 @@ impl Link {
         }
     }
 
-    /// What was in flight on a former connection is over, with what the host says of this node if it refuses it.
+    /// Ends everything in flight on a former connection; with the refusal, if the host refuses this
+    /// node.
     fn end_all(&mut self, refusal: Option<&Error>, ended: &mut Vec<Ended>) {
-        if self.tie.closing.take().is_some() {
+        if self.queue_pair.closing.take().is_some() {
             ended.push(Ended::End(self.to.node, refusal.cloned()));
         }
         let why = self.cut_off();
@@ -372,21 +398,22 @@ impl Link {
 
     fn fail_all(&mut self, why: &Error, ended: &mut Vec<Ended>) {
         for p in self.pending.drain(..) {
-            ended.push(Ended::Part(p.lot, Err(why.clone())));
+            ended.push(Ended::Part(p.list_id, Err(why.clone())));
         }
         for (_, (ticket, _)) in std::mem::take(&mut self.calls) {
             ended.push(Ended::Call(ticket, Err(why.clone())));
         }
-        if self.tie.offered.take().is_some() {
+        if self.queue_pair.offered.take().is_some() {
             ended.push(Ended::Offer(self.to.node, Err(why.clone())));
         }
     }
 
-    /// Ends it: its host is dead, as the membership says, and nobody waits for what may still execute there (`verdicts.rs`).
+    /// Ends the link: the membership has declared its host dead, and no node waits for verbs that
+    /// may still execute there (`verdicts.rs`).
     pub(super) fn abandon(&mut self, why: Error, ended: &mut Vec<Ended>) {
         self.lose(why.clone());
-        self.untie(ended);
-        if self.tie.closing.take().is_some() {
+        self.end_queue_pair(ended);
+        if self.queue_pair.closing.take().is_some() {
             ended.push(Ended::End(self.to.node, None));
         }
         self.fail_all(&why.effect_unknown(), ended);
@@ -395,21 +422,21 @@ impl Link {
     fn receive(&mut self, ended: &mut Vec<Ended>) {
         if self.pending.is_empty()
             && self.calls.is_empty()
-            && !self.tie.is_connected
-            && self.tie.offered.or(self.tie.closing).is_none()
+            && !self.queue_pair.is_connected
+            && self.queue_pair.offered.or(self.queue_pair.closing).is_none()
         {
             return;
         }
         let mut chunk = [0; 16 << 10];
-        while let Way::Open(stream) = &mut self.way {
+        while let ConnectionState::Open(stream) = &mut self.connection {
             match receive(&mut **stream, &mut chunk) {
                 Ok(None) => break,
                 Ok(Some(0)) => self.lose(broken(&self.address, &Io::UnexpectedEof.into())),
                 Ok(Some(n)) => {
                     self.input.extend(&chunk[..n]);
-                    // Before more is read: what came before an end counts.
+                    // Before the next read: frames that arrived before the end of the stream count.
                     if let Err(e) = self.take_frames(ended) {
-                        // A host that sends nonsense is one to which the connection is broken.
+                        // A malformed frame breaks the connection.
                         self.lose(e);
                     }
                     if n < chunk.len() {
@@ -446,7 +473,7 @@ impl Link {
                     Ok(found) => frames::deliver(&p.gets, found),
                     Err(e) => Err(e),
                 };
-                ended.push(Ended::Part(p.lot, result));
+                ended.push(Ended::Part(p.list_id, result));
                 self.pending.pop_front();
             }
             frames::CALL => {
@@ -456,15 +483,16 @@ impl Link {
                     ended.push(Ended::Call(ticket, reply));
                 }
             }
-            frames::OFFER if self.tie.offered.is_some() => {
+            frames::OFFER if self.queue_pair.offered.is_some() => {
                 let answer = frames::read_outcome(&mut f, &self.address)?.map(<[u8]>::to_vec);
-                self.tie.offered = None;
+                self.queue_pair.offered = None;
                 ended.push(Ended::Offer(self.to.node, answer));
             }
-            // What was given up meanwhile is of no interest: the host's end goes with the next offer or with the link.
+            // The answer to an offer that was given up is ignored: the host's end goes with the
+            // next offer or with the link.
             frames::OFFER => {}
             frames::CLOSE => {
-                if self.tie.closing.take().is_some() {
+                if self.queue_pair.closing.take().is_some() {
                     ended.push(Ended::End(self.to.node, None));
                 }
             }
@@ -474,23 +502,23 @@ impl Link {
     }
 
     /// A queue pair does not outlive its link: the host closes its end with it.
-    fn untie(&mut self, ended: &mut Vec<Ended>) {
+    fn end_queue_pair(&mut self, ended: &mut Vec<Ended>) {
         if self.is_up() {
             return;
         }
-        if self.tie.offered.take().is_some() {
+        if self.queue_pair.offered.take().is_some() {
             ended.push(Ended::Offer(self.to.node, Err(self.broke())));
         }
-        if std::mem::take(&mut self.tie.is_connected) {
-            ended.push(Ended::Tie(self.to.node, self.broke()));
+        if std::mem::take(&mut self.queue_pair.is_connected) {
+            ended.push(Ended::QueuePair(self.to.node, self.broke()));
         }
     }
 
-    /// Gives up what cannot be executed any more because its time has passed.
+    /// Gives up frames past their use-by time.
     fn expire(&mut self, now: Nanos, ended: &mut Vec<Ended>) {
         let patience = USE_WITHIN_NS + USE_WITHIN_NS / DRIFT_ONE_IN;
         let over = |sent_at: Nanos| now > sent_at + patience;
-        let Tie { offered, closing, .. } = self.tie;
+        let QueuePairState { offered, closing, .. } = self.queue_pair;
         let is_late = self.pending.front().is_some_and(|p| over(p.sent_at))
             || offered.or(closing).is_some_and(over);
         if self.number == 0 {
@@ -501,21 +529,21 @@ impl Link {
             }
             return;
         }
-        if is_late && matches!(self.way, Way::Open(_)) {
-            let what = "it has not answered for 2 s: is it overloaded, or the way to it?";
+        if is_late && matches!(self.connection, ConnectionState::Open(_)) {
+            let what = "it has not answered for 2 s: is it, or the network to it, overloaded?";
             self.lose(Error::new(ErrorKind::Unreachable, what));
         }
         if closing.is_some_and(over) && !self.is_up() {
             // By now no packet of the queue pair is left.
-            self.tie.closing = None;
+            self.queue_pair.closing = None;
             ended.push(Ended::End(self.to.node, None));
         }
         while self.pending.front().is_some_and(|p| over(p.sent_at)) {
             let Some(p) = self.pending.pop_front() else { return };
-            ended.push(Ended::Part(p.lot, Err(self.cut_off())));
+            ended.push(Ended::Part(p.list_id, Err(self.cut_off())));
         }
-        // A service that takes long does not break the link; the caller's deadline judges. (A call that waits is begun within the
-        // same time, or never.)
+        // A service that takes long does not break the link; the caller's deadline judges. (A call
+        // that waits is begun within the same time, or never.)
         if !self.is_up() {
             let late: Vec<u64> =
                 self.calls.iter().filter(|(_, (_, at))| over(*at)).map(|(n, _)| *n).collect();
@@ -540,7 +568,7 @@ impl Link {
     }
 }
 
-/// A time of the own clock by a clock that is ahead of it.
+/// Converts a time of the own clock to a clock that is ahead of it.
 fn stamp(local: Nanos, ahead: i128) -> Nanos {
     (i128::from(local) + ahead).clamp(0, i128::from(Nanos::MAX)) as Nanos
 }

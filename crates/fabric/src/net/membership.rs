@@ -1,8 +1,9 @@
-//! The membership as the other processes see it: kept by the first memory node. Its clock judges, not the caller's.
+//! The membership as the other processes see it: the first memory node keeps it. Leases are judged
+//! by its clock, not the caller's.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Shared;
+use super::NodeShared;
 use super::admin::unexpected;
 use super::wire::{Answer, Ask};
 use crate::error::Result;
@@ -10,12 +11,12 @@ use crate::membership::{Change, Lease, Member, Membership, MembershipFuture, Sta
 use crate::transport::Nanos;
 
 pub(super) struct Remote {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<NodeShared>,
     known: Mutex<Arc<State>>,
 }
 
 impl Remote {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<NodeShared>) -> Self {
         Self { shared, known: Mutex::default() }
     }
 
@@ -26,8 +27,8 @@ impl Remote {
             Answer::State(Some(state)) => Arc::new(state),
             other => return Err(unexpected(&other)),
         };
-        // Whoever is in it must be found.
-        let strange = |m: Member| self.shared.place(m.node).is_none_or(|p| p.member < m);
+        // Links need the addresses of all its members.
+        let strange = |m: Member| self.shared.entry(m.node).is_none_or(|p| p.member < m);
         if newer.living().any(strange) {
             self.shared.take_node_directory(self.shared.ask_soon(&Ask::NodeDirectory).await?)?;
         }

@@ -1,11 +1,30 @@
-//! What the first memory node keeps for all: the charter of the pool, who is where, and the membership.
+//! The membership server, which runs in the first memory node: the pool config, the node directory,
+//! and the membership.
+//!
+//! *Registration.* A node asks for a number of its role and gets an incarnation with it, one higher
+//! than that of the number's former owner. The nonce of the request makes a repeated registration
+//! idempotent: an answer that was lost costs no number. The server also sends the secret that
+//! badges are computed with (`roles.rs`).
+//!
+//! *Reuse of numbers.* The number of a compute node is free again when its former incarnation has
+//! withdrawn, when the membership allows it (the death of that incarnation has proceeded far
+//! enough), or when that incarnation registered and did not join in time. The number of a memory
+//! node that was once ready is never reused, because its contents are lost with it. A memory node
+//! that ended before it was ready has held no data: its number is reused after it withdrew, or
+//! after the time limit.
+//!
+//! *Opening.* The pool opens once all memory nodes are ready. Until then registration of compute
+//! nodes fails with a retryable error that names the state.
+//!
+//! *Membership.* The server keeps the rules ([`InProcess`]) and judges leases by the clock of its
+//! own node. The caller's clock is never used: clocks of processes are not comparable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::data_path::{Common, DataPath};
-use super::node_directory::{NodeDirectory, Place};
+use super::node_directory::{NodeDirectory, NodeEntry};
 use super::roles::Badges;
 use super::wire::{Answer, Ask, Introduction, PoolId};
 use crate::addr::{NodeId, Role};
@@ -13,21 +32,22 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{InProcess, Member, Membership, Standing};
 use crate::transport::Nanos;
 
-/// What a pool consists of, and what its nodes have to know: the fabric does not look into it.
+/// The composition of a pool, and the parameters of the layer above, which are opaque to the
+/// fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// How many memory nodes it has. It opens when all are there.
+    /// How many memory nodes it has. It opens once all are ready.
     pub memory_nodes: u16,
     /// How many compute nodes it can have at a time.
     pub compute_nodes: u16,
-    /// What carries its verbs.
+    /// The data path of its verbs.
     pub data_path: DataPath,
     /// For the layer above.
     pub lease_parameters: Vec<u8>,
 }
 
-/// A compute node that has registered and does not join within this time, ns, has given its number up; so has a memory node that is
-/// not ready within it.
+/// A compute node that has registered and does not join within this time, ns, has given its number
+/// up; so has a memory node that is not ready within it.
 const JOINS_WITHIN_NS: Nanos = 30_000_000_000;
 
 pub(super) struct MembershipServer {
@@ -36,13 +56,13 @@ pub(super) struct MembershipServer {
     common: Common,
     badges: Badges,
     pub(super) membership: Arc<InProcess>,
-    book: Mutex<Book>,
+    registrations: Mutex<Registrations>,
 }
 
 #[derive(Default)]
-struct Book {
+struct Registrations {
     node_directory: NodeDirectory,
-    /// Who got which number.
+    /// The members that got a number, by the nonce of their registration.
     nonces: BTreeMap<u64, Member>,
     /// Memory nodes that can be used.
     ready: BTreeSet<NodeId>,
@@ -52,8 +72,8 @@ struct Book {
     withdrawn: BTreeSet<Member>,
 }
 
-impl Book {
-    /// Whether a node had time enough to begin since it registered.
+impl Registrations {
+    /// Whether a node's time to start is over since it registered.
     fn is_overdue(&self, m: Member, now: Nanos) -> bool {
         self.since.get(&m).copied().unwrap_or(0) + JOINS_WITHIN_NS < now
     }
@@ -68,39 +88,39 @@ impl MembershipServer {
         membership: Arc<InProcess>,
     ) -> Self {
         membership.set_agents(pool_config.memory_nodes);
-        Self { pool, pool_config, common, badges, membership, book: Mutex::default() }
+        Self { pool, pool_config, common, badges, membership, registrations: Mutex::default() }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registrations(&self) -> MutexGuard<'_, Registrations> {
+        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn node_directory(&self) -> NodeDirectory {
-        self.book().node_directory.clone()
+        self.registrations().node_directory.clone()
     }
 
     /// Enters the first memory node itself.
-    pub(super) fn enter(&self, place: Place) {
-        self.book().node_directory.put(place);
+    pub(super) fn enter(&self, entry: NodeEntry) {
+        self.registrations().node_directory.put(entry);
     }
 
     /// A memory node can be used from now on; it exposes so much on-chip memory.
     pub(super) fn ready(&self, me: Member, on_chip_bytes: u32) {
-        let mut book = self.book();
-        book.ready.insert(me.node);
-        book.node_directory.set_on_chip(me, on_chip_bytes);
+        let mut registrations = self.registrations();
+        registrations.ready.insert(me.node);
+        registrations.node_directory.set_on_chip(me, on_chip_bytes);
     }
 
     /// Takes the number of a node back that has not begun to be one.
     fn withdraw(&self, me: Member) -> Result<()> {
-        let mut book = self.book();
-        let has_begun = book.ready.contains(&me.node)
+        let mut registrations = self.registrations();
+        let has_begun = registrations.ready.contains(&me.node)
             || self.membership.latest().standing(me).is_some()
-            || book.node_directory.find(me.node).is_none_or(|p| p.member != me);
+            || registrations.node_directory.find(me.node).is_none_or(|p| p.member != me);
         if has_begun {
             return Err(Error::invalid(format!("{me} cannot withdraw: it is there, or never was")));
         }
-        book.withdrawn.insert(me);
+        registrations.withdrawn.insert(me);
         Ok(())
     }
 
@@ -126,8 +146,8 @@ impl MembershipServer {
                     (self.common, self.pool_config.lease_parameters.clone());
                 Answer::PoolConfig { pool: self.pool, common, lease_parameters }
             }
-            Ask::Register(who) => {
-                let me = self.register(who, ip, now)?;
+            Ask::Register(introduction) => {
+                let me = self.register(introduction, ip, now)?;
                 Answer::Registered {
                     me,
                     node_directory: self.node_directory(),
@@ -161,24 +181,28 @@ impl MembershipServer {
                 ready(m.propose(me, change, now))?;
                 Answer::Done
             }
-            Ask::Fence(_) => return Err(Error::invalid("hosts fence, not the registrar")),
+            Ask::Fence(_) => {
+                return Err(Error::invalid("hosts revoke access, not the membership server"));
+            }
         })
     }
 
-    /// Fails for a member that was never given its number, and for a memory node whose number another one has by now.
+    /// Fails for a member that never registered, and for a memory node that has lost its number to
+    /// another one.
     fn check_registered(&self, me: Member) -> Result<()> {
-        let book = self.book();
-        let is_other = |p: &Place| p.member.incarnation > me.incarnation;
-        if me.node.role() == Role::Memory && book.node_directory.find(me.node).is_some_and(is_other)
+        let registrations = self.registrations();
+        let is_other = |p: &NodeEntry| p.member.incarnation > me.incarnation;
+        if me.node.role() == Role::Memory
+            && registrations.node_directory.find(me.node).is_some_and(is_other)
         {
             return Err(Error::new(
                 ErrorKind::Fenced,
                 format!(
-                    "{me} was not ready in time, and its number was given away: start it again"
+                    "{me} was not ready in time, and its number was reassigned: start it again"
                 ),
             ));
         }
-        match book
+        match registrations
             .node_directory
             .find(me.node)
             .is_some_and(|p| p.member.incarnation >= me.incarnation)
@@ -188,71 +212,89 @@ impl MembershipServer {
         }
     }
 
-    /// Gives a node its number and its life.
-    fn register(&self, who: Introduction, ip: IpAddr, now: Nanos) -> Result<Member> {
-        let mut book = self.book();
-        if let Some(me) = book.nonces.get(&who.nonce) {
+    /// Gives a node its number and its incarnation.
+    fn register(&self, intro: Introduction, ip: IpAddr, now: Nanos) -> Result<Member> {
+        let mut registrations = self.registrations();
+        if let Some(me) = registrations.nonces.get(&intro.nonce) {
             return Ok(*me);
         }
-        let node = match who.role {
-            Role::Memory => self.memory_number(&book, &who, now)?,
-            Role::Compute => self.compute_number(&book, &who, now)?,
+        let node = match intro.role {
+            Role::Memory => self.memory_number(&registrations, &intro, now)?,
+            Role::Compute => self.compute_number(&registrations, &intro, now)?,
         };
-        let former = book.node_directory.find(node).map(|p| p.member);
+        let former = registrations.node_directory.find(node).map(|p| p.member);
         let me = Member { node, incarnation: former.map_or(1, |m| m.incarnation + 1) };
         if let Some(former) = former.filter(|m| m.node.role() == Role::Memory) {
             // It was never ready: the pool has not opened, and no compute node has posted to it.
             self.membership.forget_memory(former);
         }
-        // Nobody asks again for a former life of it.
-        book.nonces.retain(|_, m| m.node != node);
-        book.since.retain(|m, _| m.node != node);
-        book.withdrawn.retain(|m| m.node != node);
-        book.nonces.insert(who.nonce, me);
-        book.since.insert(me, now);
-        let address = seen_from(&who.listens, ip);
-        let region_bytes = who.region_bytes;
-        book.node_directory.put(Place { member: me, address, region_bytes, on_chip_bytes: 0 });
+        // No node asks again for a former incarnation of it.
+        registrations.nonces.retain(|_, m| m.node != node);
+        registrations.since.retain(|m, _| m.node != node);
+        registrations.withdrawn.retain(|m| m.node != node);
+        registrations.nonces.insert(intro.nonce, me);
+        registrations.since.insert(me, now);
+        let address = seen_from(&intro.listens, ip);
+        let region_bytes = intro.region_bytes;
+        registrations.node_directory.put(NodeEntry {
+            member: me,
+            address,
+            region_bytes,
+            on_chip_bytes: 0,
+        });
         Ok(me)
     }
 
-    fn memory_number(&self, book: &Book, who: &Introduction, now: Nanos) -> Result<NodeId> {
-        // One that has been ready has held data. The others end between their registration and that.
-        let holds = |p: &Place| {
-            book.ready.contains(&p.member.node)
-                || !(book.withdrawn.contains(&p.member) || book.is_overdue(p.member, now))
+    fn memory_number(
+        &self,
+        registrations: &Registrations,
+        intro: &Introduction,
+        now: Nanos,
+    ) -> Result<NodeId> {
+        // One that has been ready has held data. A node that ended between its registration and
+        // that moment has held none.
+        let holds = |p: &NodeEntry| {
+            registrations.ready.contains(&p.member.node)
+                || !(registrations.withdrawn.contains(&p.member)
+                    || registrations.is_overdue(p.member, now))
         };
-        let taken = |n: &u16| book.node_directory.find(NodeId::memory(*n)).is_some_and(holds);
+        let taken =
+            |n: &u16| registrations.node_directory.find(NodeId::memory(*n)).is_some_and(holds);
         let all = self.pool_config.memory_nodes;
-        if let Some(n) = who.wanted.filter(|n| *n >= all) {
+        if let Some(n) = intro.wanted.filter(|n| *n >= all) {
             return Err(Error::invalid(format!(
                 "the pool has no memory node {n}: they are numbered 0 to {}",
                 all.saturating_sub(1)
             )));
         }
-        let numbers = who.wanted.map_or(0..all, |n| n..n + 1);
-        let begins = |n: &u16| !book.ready.contains(&NodeId::memory(*n));
+        let numbers = intro.wanted.map_or(0..all, |n| n..n + 1);
+        let begins = |n: &u16| !registrations.ready.contains(&NodeId::memory(*n));
         let n = numbers.clone().find(|n| !taken(n));
         n.map(NodeId::memory).ok_or_else(|| match { numbers }.find(begins) {
             Some(n) => Error::new(
                 ErrorKind::Busy,
                 format!("mn{n} has registered and is not ready yet: wait for it, or for its end"),
             ),
-            None => gone(who.wanted, all),
+            None => gone(intro.wanted, all),
         })
     }
 
-    fn compute_number(&self, book: &Book, who: &Introduction, now: Nanos) -> Result<NodeId> {
-        let (there, all) = (book.ready.len(), usize::from(self.pool_config.memory_nodes));
+    fn compute_number(
+        &self,
+        registrations: &Registrations,
+        intro: &Introduction,
+        now: Nanos,
+    ) -> Result<NodeId> {
+        let (there, all) = (registrations.ready.len(), usize::from(self.pool_config.memory_nodes));
         if there < all {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!("the pool waits for its memory nodes: {there} of {all} are there"),
             ));
         }
-        let is_free = |n: u16| self.is_free(book, NodeId::compute(n), now);
+        let is_free = |n: u16| self.is_free(registrations, NodeId::compute(n), now);
         let all = 0..self.pool_config.compute_nodes;
-        if let Some(n) = who.wanted {
+        if let Some(n) = intro.wanted {
             if !all.contains(&n) {
                 return Err(Error::invalid(format!(
                     "the pool has no compute node {n}: they are numbered 0 to {}",
@@ -269,7 +311,8 @@ impl MembershipServer {
                 )),
             };
         }
-        let unused = all.clone().find(|n| book.node_directory.find(NodeId::compute(*n)).is_none());
+        let unused =
+            all.clone().find(|n| registrations.node_directory.find(NodeId::compute(*n)).is_none());
         let n = unused.or_else(|| all.clone().find(|n| is_free(*n)));
         n.map(NodeId::compute).ok_or_else(|| {
             Error::new(
@@ -282,24 +325,25 @@ impl MembershipServer {
         })
     }
 
-    /// Whether a number has no owner that lives or is about to join. The next one carries the death of a former one on.
-    fn is_free(&self, book: &Book, node: NodeId, now: Nanos) -> bool {
-        let Some(place) = book.node_directory.find(node) else { return true };
-        if book.withdrawn.contains(&place.member) {
+    /// Whether no member with a number is alive or about to join. The next one with this number
+    /// continues the death of a former one.
+    fn is_free(&self, registrations: &Registrations, node: NodeId, now: Nanos) -> bool {
+        let Some(entry) = registrations.node_directory.find(node) else { return true };
+        if registrations.withdrawn.contains(&entry.member) {
             return true;
         }
-        let free = self.membership.is_number_free(place.member);
-        free.unwrap_or_else(|| book.is_overdue(place.member, now))
+        let free = self.membership.is_number_free(entry.member);
+        free.unwrap_or_else(|| registrations.is_overdue(entry.member, now))
     }
 }
 
-/// Why a memory node gets no number when all that it could have were in use.
+/// Why a memory node gets no number when all candidates were in use.
 fn gone(wanted: Option<u16>, all: u16) -> Error {
     match wanted {
         Some(n) => Error::new(
             ErrorKind::Exists,
             format!(
-                "mn{n} is there already, or has been: what a memory node held is lost with it; start a new pool"
+                "mn{n} is there already, or has been: the contents of a memory node are lost with it; start a new pool"
             ),
         ),
         None => Error::new(
@@ -309,7 +353,8 @@ fn gone(wanted: Option<u16>, all: u16) -> Error {
     }
 }
 
-/// Where others reach a node that says where it listens and that is seen to come from `ip`.
+/// The address at which others reach a node, from its announced address and from `ip`, the source
+/// of its connection.
 fn seen_from(listens: &str, ip: IpAddr) -> String {
     match listens.parse::<std::net::SocketAddr>() {
         Ok(at) if at.ip().is_unspecified() => std::net::SocketAddr::new(ip, at.port()).to_string(),
@@ -345,7 +390,7 @@ mod tests {
             MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);
         let member = Member { node: NodeId::memory(0), incarnation: 1 };
         let (address, region_bytes) = (String::new(), 1 << 20);
-        r.enter(Place { member, address, region_bytes, on_chip_bytes: 0 });
+        r.enter(NodeEntry { member, address, region_bytes, on_chip_bytes: 0 });
         r.ready(member, 0);
         r
     }
@@ -358,8 +403,8 @@ mod tests {
         now: Nanos,
     ) -> Result<Member> {
         let listens = "0.0.0.0:9".to_string();
-        let who = Introduction { role, wanted, listens, region_bytes: 4096, nonce };
-        r.register(who, HERE, now)
+        let intro = Introduction { role, wanted, listens, region_bytes: 4096, nonce };
+        r.register(intro, HERE, now)
     }
 
     #[test]
@@ -382,7 +427,8 @@ mod tests {
         assert_eq!(node_directory.find(cn0.node).expect("entered").address, "127.0.0.1:9");
     }
 
-    /// A node that could not register its memory with its NIC kept its number, and the pool waited for it for ever.
+    /// Regression: a node that could not register its memory with its NIC kept its number, and the
+    /// pool waited for it for ever.
     #[test]
     fn a_node_that_could_not_start_gives_its_number_back() {
         let r = membership_server(2, 1);
@@ -392,17 +438,17 @@ mod tests {
         withdraw(mn1).expect("it has not begun");
         let again = ask(&r, Role::Memory, None, 3, 0).expect("free again");
         assert_eq!((again.node, again.incarnation), (mn1.node, 2));
-        assert!(withdraw(mn1).is_err(), "a former life");
+        assert!(withdraw(mn1).is_err(), "a former incarnation");
         r.ready(again, 0);
         assert!(withdraw(again).is_err(), "it is in use");
         let cn0 = ask(&r, Role::Compute, None, 4, 0).expect("room");
         withdraw(cn0).expect("it has not begun");
         let cn0 = ask(&r, Role::Compute, None, 5, 0).expect("free again");
         r.try_answer(Ask::Join(cn0), HERE, 1).expect("joins");
-        assert!(withdraw(cn0).is_err(), "it lives");
+        assert!(withdraw(cn0).is_err(), "it is alive");
     }
 
-    /// Its number stayed taken, and the pool waited for it for ever.
+    /// Regression: its number stayed taken, and the pool waited for it for ever.
     #[test]
     fn a_memory_node_killed_before_it_is_ready_gives_its_number_up() {
         for has_joined in [false, true] {
@@ -416,7 +462,7 @@ mod tests {
             let late = JOINS_WITHIN_NS + 1;
             let next = ask(&r, Role::Memory, None, 3, late).expect("given up");
             assert_eq!((next.node, next.incarnation), (mn1.node, 2));
-            // The former one was slow only.
+            // The former node was only slow.
             for from_former in [Ask::Join(mn1), Ask::Ready { me: mn1, on_chip_bytes: 0 }] {
                 let e = r.try_answer(from_former, HERE, late).map(|_| ()).unwrap_err();
                 assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
@@ -429,13 +475,13 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_free_again_after_a_death_or_when_nobody_joins() {
+    fn a_number_is_free_again_after_a_death_or_when_its_node_does_not_join() {
         let r = membership_server(1, 1);
         let cn0 = ask(&r, Role::Compute, None, 1, 0).expect("room");
         assert!(ask(&r, Role::Compute, None, 2, 1_000).is_err(), "it may still join");
         let again = ask(&r, Role::Compute, None, 3, JOINS_WITHIN_NS + 1).expect("given up");
         assert_eq!((again.node, again.incarnation), (cn0.node, 2));
         r.try_answer(Ask::Join(again), HERE, JOINS_WITHIN_NS + 2).expect("joins");
-        assert!(ask(&r, Role::Compute, Some(0), 4, 10 * JOINS_WITHIN_NS).is_err(), "it lives");
+        assert!(ask(&r, Role::Compute, Some(0), 4, 10 * JOINS_WITHIN_NS).is_err(), "it is alive");
     }
 }

@@ -1,21 +1,25 @@
-//! Nodes in processes of their own. They reach each other over TCP; verbs travel as frames there, for function rather than speed, or
-//! over RDMA beside it (`carrier.rs`).
+//! The network fabric: every node is a process of its own. Nodes reach each other over TCP. Verbs
+//! travel as frames there, for function rather than speed, or over RDMA beside it (`data_path.rs`).
 //!
-//! Every process is one node: it has a region, listens, and serves verbs and remote calls on that region to whoever belongs to the
-//! same pool. The first memory node also keeps the roster (who is where) and the membership. There is no other service; processes may
-//! start in any order, and wait for each other as long as they are told to. Addresses are all that is configured.
+//! Every process is one node: it has a region, listens, and serves verbs and remote calls on that
+//! region to the members of the same pool. The first memory node also runs the membership server,
+//! which keeps the node directory. There is no other service. Processes may start in any order, and
+//! wait for each other up to a configured time. Addresses are all that is configured.
 //!
-//! One thread of a process serves all its connections (`server.rs`, `connection.rs`, `sessions.rs`); what peers may take is limited
-//! (`limits.rs`). Sockets and the clock are behind a seam (`io.rs`): the system's (`sockets.rs`), or simulated ([`virt`]).
+//! One thread of a process serves all its connections (`server.rs`, `connection.rs`,
+//! `sessions.rs`); the resources that peers may take are limited (`limits.rs`). Sockets and the
+//! clock are behind an interface (`io.rs`): the operating system's (`sockets.rs`), or simulated
+//! ([`virt`]).
 //!
-//! *Error means over.* A list is sent as one frame per host, which executes the frames of a link in their order. When a connection
-//! breaks, its frames are over when the host says so, when it is gone, or when their use-by time has passed (`link.rs`).
+//! *An error means that the verbs are over.* A list is sent as one frame per host, which executes
+//! the frames of a link in their order. When a connection breaks, its frames are over when the host
+//! says so, when it is gone, or when their use-by time has passed (`link.rs`).
 //!
-//! *Fencing.* A host that revokes a member's access destroys its ends of the member's queue pairs, ends its links, and returns when
-//! none of their frames is being executed.
+//! *Revocation.* A host that revokes a member's access destroys its ends of the member's queue
+//! pairs, ends its links, and returns when none of their frames is being executed.
 //!
-//! *Over RDMA* a link carries offers and answers for one connection of its client thread (`direct.rs`); the host's end of that
-//! belongs to the session, and is closed with it.
+//! *Over RDMA* a link carries offers and answers for one connection of its client thread
+//! (`direct.rs`); the host's end of that belongs to the session, and is closed with it.
 
 mod admin;
 mod agent;
@@ -78,48 +82,49 @@ use wire::{Answer, Ask};
 pub use data_path::{DataPath, NicConfig};
 pub use key::{Access, Key, MIN_KEY_BYTES};
 pub use membership_server::PoolConfig;
-pub use node_directory::{NodeDirectory, Place};
+pub use node_directory::{NodeDirectory, NodeEntry};
 pub use start::Joining;
 pub use wire::PoolId;
 
-/// The roster is not asked for more often than this, ns.
+/// Shortest interval between two fetches of the node directory, ns.
 const REFRESH_NS: Nanos = 100_000_000;
 
-/// This process's node and its way to the others. Clone it freely; when the last clone goes, the node closes.
+/// This process's node and its connections to the others. Clones share it; dropping the last one
+/// closes the node.
 #[derive(Clone)]
 pub struct NetFabric(Arc<Node>);
 
-/// Closes the node when it is dropped: threads hold only what it points to.
+/// Closes the node when it is dropped: threads hold only its shared state.
 struct Node {
-    shared: Arc<Shared>,
-    /// The thread that serves others.
+    shared: Arc<NodeShared>,
+    /// The thread that serves peers.
     server: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the threads of a node share.
-pub(crate) struct Shared {
+/// The state that the threads of a node share.
+pub(crate) struct NodeShared {
     me: Member,
     pool: PoolId,
     host: Arc<Host>,
-    /// What the nodes of the pool have in common.
+    /// The properties that the nodes of the pool share.
     common: Common,
     /// The node's memory on its NIC, in a pool over RDMA.
     rdma: Option<Rdma>,
-    /// What the fabric grants.
+    /// The capabilities of the fabric.
     caps: Capabilities,
     /// Sockets and the clock.
     net: Arc<dyn io::Net>,
     node_directory: RwLock<NodeDirectory>,
     refreshed_at: AtomicU64,
-    /// The incarnations that links may be opened to, where they are not the roster's.
+    /// The incarnations that links may be opened to, where they differ from the node directory's.
     incarnations: Mutex<BTreeMap<NodeId, u32>>,
-    /// How often that has changed: connections are looked at again.
+    /// Counts their changes: connections are checked again after one.
     incarnations_news: AtomicU64,
-    /// Who is dead and what is away, as far as this node knows.
+    /// Dead nodes and memory nodes that are away, as far as this node knows.
     verdicts: verdicts::Verdicts,
     /// On the first memory node.
     membership_server: Option<MembershipServer>,
-    /// What the connections of this node prove, and must prove.
+    /// The key that connections of this node prove, in both directions.
     key: Key,
     /// Those of the pool's members.
     badges: Badges,
@@ -141,7 +146,7 @@ pub(crate) struct Shared {
 }
 
 impl NetFabric {
-    /// Which node in which life this process is.
+    /// The node and incarnation of this process.
     pub fn me(&self) -> Member {
         self.0.shared.me
     }
@@ -156,12 +161,12 @@ impl NetFabric {
         self.0.shared.pool
     }
 
-    /// Who is where, as far as this node knows.
+    /// The node directory, as far as this node knows it.
     pub fn node_directory(&self) -> NodeDirectory {
         self.0.shared.node_directory()
     }
 
-    /// Asks who is where.
+    /// Fetches the node directory.
     ///
     /// # Errors
     /// `Unreachable`.
@@ -169,35 +174,38 @@ impl NetFabric {
         self.0.shared.refresh_node_directory()
     }
 
-    /// What carries the verbs of its pool.
+    /// The data path of its pool.
     pub fn data_path(&self) -> DataPath {
         self.0.shared.common.data_path
     }
 
-    /// The NIC and its port in words, and on-chip memory that this node exposes for locks; `None` without RDMA.
+    /// A description of the NIC and its port, and the on-chip memory that this node exposes for
+    /// locks; `None` without RDMA.
     pub fn nic(&self) -> Option<(String, u32)> {
         self.0.shared.rdma.as_ref().map(|rdma| (rdma.to_string(), rdma.on_chip_bytes()))
     }
 
-    /// What its region's memory is made of.
+    /// The backing of its region's memory.
     pub fn pages(&self) -> crate::region::Pages {
         self.0.shared.host.region.pages()
     }
 
-    /// This memory node can be used: its services run and its region is formatted. Compute nodes are let in when all are ready.
+    /// This memory node can be used: its services run and its region is formatted. Compute nodes
+    /// are let in when all are ready.
     ///
     /// # Errors
     /// `Unreachable`.
     pub fn ready(&self) -> Result<()> {
         let on_chip_bytes = self.0.shared.rdma.as_ref().map_or(0, Rdma::on_chip_bytes);
-        // From now on it is there for every death.
+        // The agent starts first: from now on it revokes access for every death.
         if !self.0.shared.acts.swap(true, Ordering::SeqCst) {
             agent::start(&self.0.shared, on_chip_bytes)?;
         }
         Ok(())
     }
 
-    /// Is a memory node that can be used, and acts for the membership; to the end of the node, or for ever.
+    /// Is a memory node that can be used, and acts for the membership; to the end of the node, or
+    /// for ever.
     ///
     /// # Errors
     /// As [`NetFabric::ready`].
@@ -213,18 +221,18 @@ impl NetFabric {
         }
     }
 
-    /// A client thread's way to memory.
+    /// The transport of a client thread.
     pub(crate) fn transport(&self) -> Result<NetTransport> {
         NetTransport::new(self.0.shared.clone())
     }
 
-    /// What has happened to the members of the pool since the last call. Only the first memory node knows.
+    /// Takes the membership news since the last call. Only the first memory node has any.
     pub fn take_news(&self) -> Vec<News> {
         self.0.shared.membership_server.as_ref().map_or_else(Vec::new, |r| r.membership.take_news())
     }
 
-    /// Ends what this node does for others, as the end of its process would: it has lost its membership, and nobody uses its memory
-    /// any more. Its own clients end by themselves.
+    /// Ends all service to peers, as the end of the process would: the node has lost its
+    /// membership, and no node uses its memory any more. Its own clients end by themselves.
     pub fn close(&self) {
         self.0.close();
     }
@@ -245,7 +253,7 @@ impl std::fmt::Debug for NetFabric {
 }
 
 impl Node {
-    /// Serves nobody any more. When this returns the address is free.
+    /// Ends all service. When this returns the address is free.
     fn close(&self) {
         self.shared.closing.store(true, Ordering::SeqCst);
         *locked(&self.shared.calls) = None;
@@ -272,7 +280,7 @@ impl Drop for Node {
     }
 }
 
-impl Shared {
+impl NodeShared {
     pub(crate) fn now(&self) -> Nanos {
         self.net.now()
     }
@@ -288,7 +296,7 @@ impl Shared {
         }
     }
 
-    fn place(&self, node: NodeId) -> Option<Place> {
+    fn entry(&self, node: NodeId) -> Option<NodeEntry> {
         match &self.membership_server {
             Some(membership_server) => membership_server.node_directory().find(node).cloned(),
             None => self
@@ -330,7 +338,7 @@ impl Shared {
         self.take_node_directory(self.ask(&Ask::NodeDirectory)?)
     }
 
-    /// Takes over what the first memory node says.
+    /// Adopts the answer of the membership server.
     fn take_node_directory(&self, answer: Answer) -> Result<()> {
         match answer {
             Answer::NodeDirectory(node_directory) => {
@@ -342,7 +350,7 @@ impl Shared {
         }
     }
 
-    /// Whether the roster may be asked for: not all the time.
+    /// Whether the node directory may be fetched again: at most once per [`REFRESH_NS`].
     fn is_time_to_refresh(&self) -> bool {
         let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
         if self.membership_server.is_some() || (last != 0 && now < last + REFRESH_NS) {
@@ -352,23 +360,25 @@ impl Shared {
         true
     }
 
-    /// Where a node is; asks, and waits, when it is not known, but not all the time.
-    fn find(&self, node: NodeId) -> Option<Place> {
-        if let Some(place) = self.place(node) {
-            return Some(place);
+    /// A node's directory entry; fetches the directory, and waits, when it is unknown, at most once
+    /// per [`REFRESH_NS`].
+    fn find(&self, node: NodeId) -> Option<NodeEntry> {
+        if let Some(entry) = self.entry(node) {
+            return Some(entry);
         }
         if self.is_time_to_refresh() {
             self.refresh_node_directory().ok()?;
         }
-        self.place(node)
+        self.entry(node)
     }
 
-    /// Which life of a node links are to be with, where the layer above has said so.
+    /// The incarnation of a node that links must reach, where the layer above has set one.
     fn known_incarnation(&self, node: NodeId) -> Option<u32> {
         locked(&self.incarnations).get(&node).copied()
     }
 
-    /// With whom, and where, a connection to a node is to be opened; asks, and waits, when it is not known.
+    /// The member and address of a connection to a node; fetches the directory, and waits, when
+    /// they are unknown.
     fn reach(&self, node: NodeId) -> Result<(Member, String)> {
         let _ = self.find(node);
         self.reach_known(node)
@@ -376,15 +386,15 @@ impl Shared {
 
     /// The same without asking.
     fn reach_known(&self, node: NodeId) -> Result<(Member, String)> {
-        let place = self.place(node).ok_or_else(|| {
+        let entry = self.entry(node).ok_or_else(|| {
             Error::new(
                 ErrorKind::Unreachable,
                 format!("{node} is no node of this pool, or has not come yet"),
             )
         })?;
-        let incarnation = self.known_incarnation(node).unwrap_or(place.member.incarnation);
+        let incarnation = self.known_incarnation(node).unwrap_or(entry.member.incarnation);
         let address =
-            if place.address.is_empty() { self.first_address.clone() } else { place.address };
+            if entry.address.is_empty() { self.first_address.clone() } else { entry.address };
         Ok((Member { node, incarnation }, address))
     }
 
@@ -395,13 +405,13 @@ impl Shared {
         Err(Error::new(
             ErrorKind::Incompatible,
             format!(
-                "{} belongs to another pool: its process has restarted with an empty region, or the address is another's; what was in the old pool is gone, start its compute processes again",
+                "{} belongs to another pool: its process has restarted with an empty region, or the address is another's; the contents of the old pool are gone, start its compute processes again",
                 self.me.node
             ),
         ))
     }
 
-    /// Whether somebody means this node in this life.
+    /// Whether a peer addresses this node in this incarnation.
     fn check_incarnation(&self, to: Member) -> Result<()> {
         if to == self.me {
             return Ok(());
@@ -426,23 +436,24 @@ impl Shared {
         }
     }
 
-    /// Returns when nothing of a member, or a former life of it, is executed here any more.
+    /// Returns when no verb of a member, or of a former incarnation of it, is executed here any
+    /// more.
     fn revoke(&self, member: Member) {
         self.host.revoke(member.node, member.incarnation);
-        self.note(member, MemberChange::Fenced);
+        self.record(member, MemberChange::Fenced);
         if let Some(rdma) = &self.rdma {
             rdma.revoke(member);
         }
         self.sessions.end(|m, _| m.node == member.node && m.incarnation <= member.incarnation);
     }
 
-    fn note(&self, member: Member, change: MemberChange) {
+    fn record(&self, member: Member, change: MemberChange) {
         locked(&self.log).add(member, change);
     }
 
-    /// Hands a call to the thread that answers.
+    /// Passes a call to the service thread.
     fn call(&self, call: Call) {
-        // Without that thread the node is closing, and nobody waits.
+        // Without that thread the node is closing, and no caller waits.
         if let Some(calls) = &*locked(&self.calls) {
             self.sessions.calls_bytes.fetch_add(call.request.len(), Ordering::Relaxed);
             let _ = calls.send(call);
@@ -458,9 +469,9 @@ impl Shared {
         let admin = locked(&self.admins)
             .entry(at)
             .or_insert_with(|| {
-                let pass = self.badges.pass(self.me);
+                let credential = self.badges.credential(self.me);
                 let admin = Admin::new(&self.net, address, Some(self.pool), self.key.clone());
-                Arc::new(admin.speaking_for(pass))
+                Arc::new(admin.speaking_for(credential))
             })
             .clone();
         match admin.ask(&Ask::Fence(member))? {
@@ -476,7 +487,7 @@ impl Fabric for NetFabric {
     }
 
     fn nodes(&self) -> Vec<NodeId> {
-        self.node_directory().places().iter().map(|p| p.member.node).collect()
+        self.node_directory().entries().iter().map(|p| p.member.node).collect()
     }
 
     fn members(&self) -> Result<Vec<NodeId>> {
@@ -559,7 +570,7 @@ impl Fabric for NetFabric {
 /// Most events that are remembered.
 const MOST_EVENTS: usize = 1024;
 
-/// What this node has noted of members.
+/// The membership events that this node has recorded.
 #[derive(Default)]
 struct Log {
     next: u64,

@@ -1,4 +1,4 @@
-//! In the place of `rdma.rs` where the feature `verbs` is off: nothing of it can be had, and whoever asks is told.
+//! Replaces `rdma.rs` where the feature `verbs` is off: every request fails with `Unsupported`.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::membership::Member;
 use crate::transport::{Progress, Ticket, WorkRequest};
 
-/// A NIC that nobody can open.
+/// A NIC that cannot be opened.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Device(());
 

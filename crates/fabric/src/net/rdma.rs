@@ -1,4 +1,5 @@
-//! The RDMA of a node: its NIC, its port, and a client thread's connections. `no_rdma.rs` stands in for it where it is not built.
+//! The RDMA of a node: its NIC, its port, and a client thread's connections. `no_rdma.rs` stands in
+//! for it where it is not built.
 
 use std::sync::{Arc, OnceLock};
 
@@ -48,12 +49,13 @@ impl Rdma {
     /// Payload of a packet of the device that would be used, bytes.
     ///
     /// # Errors
-    /// `Unsupported`, naming what is missing and how it can be had.
+    /// `Unsupported`, naming the missing part and how to get it.
     pub(super) fn probe(e: &NicConfig) -> Result<u32> {
         Ok(Device::open(e)?.mtu_bytes())
     }
 
-    /// Registers the region of a node, and on-chip memory if `on_chip_bytes` of it are wanted and there is any.
+    /// Registers the region of a node, and on-chip memory if `on_chip_bytes` of it are wanted and
+    /// there is any.
     ///
     /// # Errors
     /// As [`Port::open`].
@@ -72,7 +74,7 @@ impl Rdma {
         self.port.on_chip_bytes()
     }
 
-    /// What it grants.
+    /// Its capabilities.
     pub(super) fn caps(&self, mtu: u32, on_chip_bytes: u32) -> Capabilities {
         Capabilities { whole_write_bytes: mtu, on_chip_bytes, ..Capabilities::NONE }
     }

@@ -1,46 +1,48 @@
-//! Who may ask what of a node. A connection speaks for a member when it shows the badge that the membership server has given to that
-//! member, or for nobody: so that no process acts in the name of another by mistake or with messages of its own making.
+//! Authorization: which member may ask which question of a node. A connection speaks for a member
+//! when it shows the badge that the membership server has issued to that member, and otherwise for
+//! no member. So no process acts in the name of another by mistake or with forged messages.
 //!
-//! | question | of whom | who may ask |
+//! | question | asked of | may be asked by |
 //! |---|---|---|
-//! | charter, register | the first memory node | whoever has proven the pool's key |
-//! | roster, members | the first memory node | every member |
+//! | pool config, register | the first memory node | every process that has proven the pool's key |
+//! | node directory, members | the first memory node | every member |
 //! | join, renew, state, propose, withdraw | the first memory node | the member that it is about |
 //! | ready | the first memory node | the memory node that it is about |
-//! | fence | every host | the first memory node; a compute node that lives, and whose access the host has not revoked |
-//! | verbs and calls on a link | every host | every member whose access the host has not revoked |
+//! | fence (revoke access) | every host | the first memory node; a living compute node that still has access at the host |
+//! | verbs and calls on a link | every host | every member that still has access at the host |
 //!
-//! A link takes the place of a link of the same member only.
+//! A link replaces a link of the same member only.
 //!
-//! A badge is an HMAC of the member by a secret that the membership server draws and tells to the members when they register: every host
-//! can check it without asking. A member could make badges of others. It could as well write to their memory, which one-sided access
-//! leaves open to it: members are trusted, and strangers are kept out by the key (`handshake.rs`).
+//! A badge is an HMAC of the member by a secret that the membership server draws and sends to the
+//! members when they register: every host can check it without a question. A member could forge
+//! badges of others. It could as well write to their memory, which one-sided access leaves open to
+//! it: members are trusted, and the key keeps other processes out (`handshake.rs`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::Shared;
+use super::NodeShared;
 use super::key::Key;
-use super::wire::{Answer, Ask, Hello, Pass};
+use super::wire::{Answer, Ask, Credential, Hello};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
 
-/// What badges are made with.
+/// The secret that badges are computed with.
 pub(super) type Secret = [u8; 32];
 
-/// Makes badges, and checks them.
+/// Issues badges, and checks them.
 #[derive(Clone)]
 pub(super) struct Badges {
     pub(super) secret: Secret,
     key: Key,
 }
 
-/// What a connection is for, once it is let in.
+/// The purpose of an admitted connection.
 pub(super) enum Admitted {
     /// Questions, in the name of this member.
     Asking(Option<Member>),
-    /// A link of this member, with its number, in the place of another one.
+    /// A link of this member, with its number, and the number of the link that it replaces.
     Link { from: Member, number: u64, replaces: u64 },
 }
 
@@ -49,18 +51,21 @@ impl Badges {
         Self { secret, key: Key::of_bytes(&secret) }
     }
 
-    /// What a member shows.
-    pub(super) fn pass(&self, member: Member) -> Pass {
-        Pass { member, badge: self.key.prove(&[&bytes(member)]) }
+    /// The credential of a member.
+    pub(super) fn credential(&self, member: Member) -> Credential {
+        Credential { member, badge: self.key.prove(&[&bytes(member)]) }
     }
 
-    fn check(&self, pass: &Pass) -> Result<Member> {
-        if self.key.is_proof(&[&bytes(pass.member)], &pass.badge) {
-            return Ok(pass.member);
+    fn check(&self, credential: &Credential) -> Result<Member> {
+        if self.key.is_proof(&[&bytes(credential.member)], &credential.badge) {
+            return Ok(credential.member);
         }
         Err(Error::new(
             ErrorKind::Incompatible,
-            format!("{} has not registered with this pool: start its process again", pass.member),
+            format!(
+                "{} has not registered with this pool: start its process again",
+                credential.member
+            ),
         ))
     }
 }
@@ -71,7 +76,8 @@ fn bytes(member: Member) -> [u8; 6] {
     [a, b, c, d, e, f]
 }
 
-/// Whether a question may be asked in the name of a member, or of none; fencing has a rule of its own.
+/// Whether a question may be asked in the name of a member, or of none; revocation has a rule of
+/// its own.
 pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
     let about = match ask {
         Ask::PoolConfig | Ask::Register(_) => return Ok(()),
@@ -92,19 +98,20 @@ pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
     }
 }
 
-impl Shared {
-    /// What a connection is for, if it may be for that.
+impl NodeShared {
+    /// Checks and returns the purpose of a connection.
     pub(super) fn admit(&self, hello: Hello) -> Result<Admitted> {
         match hello {
-            Hello::Ask { pool, pass } => {
+            Hello::Ask { pool, credential } => {
                 pool.map_or(Ok(()), |pool| self.check_pool(pool))?;
-                let speaker = pass.map(|pass| self.badges.check(&pass)).transpose()?;
+                let speaker =
+                    credential.map(|credential| self.badges.check(&credential)).transpose()?;
                 Ok(Admitted::Asking(speaker))
             }
-            Hello::Link { pool, pass, to, number, replaces } => {
+            Hello::Link { pool, credential, to, number, replaces } => {
                 self.check_pool(pool)?;
                 self.check_incarnation(to)?;
-                let from = self.badges.check(&pass)?;
+                let from = self.badges.check(&credential)?;
                 Ok(Admitted::Link { from, number, replaces })
             }
         }
@@ -163,14 +170,15 @@ mod tests {
     fn a_badge_is_of_one_member_in_one_pool() {
         let (a, b) = (Badges::of([1; 32]), Badges::of([2; 32]));
         let me = member(NodeId::compute(3), 2);
-        let pass = a.pass(me);
-        assert_eq!(a.check(&pass).expect("its own"), me);
-        assert!(b.check(&pass).is_err(), "another pool's");
+        let credential = a.credential(me);
+        assert_eq!(a.check(&credential).expect("its own"), me);
+        assert!(b.check(&credential).is_err(), "another pool's");
         for other in [member(NodeId::compute(3), 3), member(NodeId::compute(4), 2)] {
-            let e = a.check(&Pass { member: other, ..pass }).expect_err("another's badge");
+            let e =
+                a.check(&Credential { member: other, ..credential }).expect_err("another's badge");
             assert!(e.to_string().contains("has not registered"), "{e}");
         }
-        let guess = Pass { badge: [0; 32], ..pass };
+        let guess = Credential { badge: [0; 32], ..credential };
         assert!(a.check(&guess).is_err());
     }
 

@@ -1,6 +1,22 @@
-//! What a node serves to others: one thread waits for all sockets, and executes what comes on them.
+//! The server of a node: one thread waits for all sockets, and executes the frames that arrive.
 //!
-//! It never waits for a peer: connections are machines (`connection.rs`). What peers may take is limited (`limits.rs`).
+//! The thread never waits for a peer: connections are state machines (`connection.rs`) that return
+//! when they cannot advance. The poller is level-triggered, so a connection that returns early is
+//! reported again.
+//!
+//! One call of [`Server::serve_ready`] waits for sockets, accepts a bounded number of connections,
+//! advances the ready ones, takes the mail of other threads, and sweeps connections past their time
+//! limits. Other threads never touch a connection: an answer of the service thread, or about a
+//! queue pair, arrives as mail, and a waker ends the wait.
+//!
+//! Limits on peers (`limits.rs`) cover connections in all and per address, time to state a purpose,
+//! bytes of unfinished frames, and bytes of answers that are not taken. A connection over a limit
+//! is not read from until there is room, so that TCP slows its peer down; a connection that makes
+//! no progress is closed. When descriptors run out, the oldest connection without a stated purpose
+//! makes room and accepting pauses, instead of a loop that fails.
+//!
+//! A link is admitted under the lock of the sessions. So a thread that revokes a member's access,
+//! or closes the node, either prevents the link or finds it and ends it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind as Io;
@@ -8,8 +24,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Shared;
-use super::connection::{Connection, Over, Turn};
+use super::NodeShared;
+use super::connection::{Connection, Over, ServeContext};
 use super::execute::Ends;
 use super::io::{Interest, Listener, Poller, Ready, Stream};
 use super::limits::{Limits, Room};
@@ -19,18 +35,18 @@ use crate::transport::Nanos;
 
 /// The token of the listening socket.
 const LISTENER: u64 = 0;
-/// Connections that are taken in before those that are there have their turn.
+/// Connections that are accepted before the present ones are served.
 const ACCEPTED_AT_A_TIME: usize = 64;
-/// Between two looks for connections that take too long, ns.
+/// Interval of the sweep for connections that are too slow, ns.
 pub(super) const SWEEP_NS: Nanos = 250_000_000;
-/// So long no connection is taken in after one could not be: descriptors or memory have run out, ns.
+/// Pause of accepting after a failed accept: descriptors or memory have run out, ns.
 const PAUSE_NS: Nanos = 50_000_000;
-/// Bytes that are read at a time.
+/// Bytes of one read.
 const CHUNK: usize = 64 << 10;
 
 /// The thread's state.
 pub(super) struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     limits: Limits,
     poller: Box<dyn Poller>,
     listener: Box<dyn Listener>,
@@ -50,7 +66,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(shared: &Arc<Shared>, listener: Box<dyn Listener>) -> Result<Self> {
+    pub(super) fn new(shared: &Arc<NodeShared>, listener: Box<dyn Listener>) -> Result<Self> {
         let cannot =
             |e: std::io::Error| Error::new(ErrorKind::Busy, format!("cannot wait for peers: {e}"));
         let mut poller = shared.net.poller().map_err(cannot)?;
@@ -74,12 +90,13 @@ impl Server {
         })
     }
 
-    /// Waits for so long at most, and deals with what has come. Whether the node is still open.
-    pub(super) fn turn(&mut self, longest: Nanos) -> bool {
+    /// Waits for so long at most, and serves the sockets that are ready. Returns whether the node
+    /// is still open.
+    pub(super) fn serve_ready(&mut self, longest: Nanos) -> bool {
         let longest = if self.paused_until.is_some() { longest.min(PAUSE_NS) } else { longest };
         let mut ready = std::mem::take(&mut self.ready);
         if self.poller.wait(longest, &mut ready).is_err() {
-            // Not to turn without end: nothing that peers do makes a wait fail.
+            // Pause instead of spinning: nothing that peers do makes a wait fail.
             std::thread::park_timeout(std::time::Duration::from_millis(10));
         }
         if self.shared.closing.load(Ordering::SeqCst) {
@@ -97,11 +114,11 @@ impl Server {
             }
         }
         self.ready = ready;
-        self.deal_with_mail();
+        self.handle_mail();
         for token in std::mem::take(&mut self.waiting) {
             self.advance(token, true);
         }
-        self.look_at_the_clock();
+        self.check_time_limits();
         true
     }
 
@@ -113,7 +130,8 @@ impl Server {
                 // It was gone before it was taken in.
                 Err(e) if matches!(e.kind(), Io::Interrupted | Io::ConnectionAborted) => {}
                 Err(_) => {
-                    // Descriptors have run out, or memory: what has not said what it is for makes room, and the others wait.
+                    // Descriptors have run out, or memory: the oldest connection without a stated
+                    // purpose makes room, and new ones wait.
                     self.drop_ungreeted();
                     self.pause();
                     return;
@@ -135,7 +153,7 @@ impl Server {
         })
     }
 
-    /// Takes a connection in, unless there are too many: it is closed then.
+    /// Accepts a connection, or closes it if there are too many.
     fn admit(&mut self, stream: Box<dyn Stream>, ip: IpAddr) {
         let from_there = self.per_peer.get(&ip).copied().unwrap_or(0);
         if self.connections.len() >= self.limits.connections || from_there >= self.limits.per_peer {
@@ -156,10 +174,10 @@ impl Server {
         self.advance(token, true);
     }
 
-    /// Has a connection go on.
+    /// Advances a connection.
     fn advance(&mut self, token: u64, is_readable: bool) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let mut turn = Turn {
+        let mut context = ServeContext {
             shared: &self.shared,
             limits: &self.limits,
             room: &mut self.room,
@@ -167,7 +185,7 @@ impl Server {
             now: self.shared.now(),
             ends: &self.ends,
         };
-        if let Err(Over) = connection.advance(&mut turn, is_readable) {
+        if let Err(Over) = connection.advance(&mut context, is_readable) {
             return self.close(token);
         }
         if connection.waits_for_room() {
@@ -197,7 +215,7 @@ impl Server {
         }
     }
 
-    fn deal_with_mail(&mut self) {
+    fn handle_mail(&mut self) {
         for mail in self.shared.sessions.take_mail() {
             let (token, frame, is_call) = match mail {
                 Mail::Reply(token, frame) => (token, frame, true),
@@ -214,12 +232,12 @@ impl Server {
         }
     }
 
-    fn look_at_the_clock(&mut self) {
+    fn check_time_limits(&mut self) {
         let now = self.shared.now();
         if self.paused_until.is_some_and(|until| now >= until) {
             self.paused_until = None;
-            let what = Interest { read: true, write: false };
-            let _ = self.poller.change(LISTENER, &*self.listener, what);
+            let interest = Interest { read: true, write: false };
+            let _ = self.poller.change(LISTENER, &*self.listener, interest);
         }
         if now < self.swept_at + SWEEP_NS {
             return;
@@ -235,7 +253,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Nobody is served any more: links end, and only then the address is free.
+    /// End the links first: the address must be free only when no frame executes any more.
     fn drop(&mut self) {
         for token in self.connections.keys().copied().collect::<Vec<_>>() {
             self.close(token);
@@ -243,12 +261,12 @@ impl Drop for Server {
     }
 }
 
-impl Shared {
-    /// Lets a link in that a peer asks for; the one that it takes the place of ends before.
+impl NodeShared {
+    /// Admits a link; the one that it replaces ends before.
     pub(super) fn enter(&self, token: u64, key: Key, replaces: u64) -> Result<Arc<Session>> {
         self.sessions.end(|m, n| (m, n) == (key.0, replaces));
         self.sessions.enter(key, token, || {
-            // What revokes, or closes the node, afterwards finds the link.
+            // Checked under the lock of the sessions: a later revocation or close finds the link.
             if self.closing.load(Ordering::SeqCst) {
                 let what = format!("{} is closing", self.me.node);
                 return Err(Error::new(ErrorKind::Unreachable, what));

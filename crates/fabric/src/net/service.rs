@@ -1,4 +1,4 @@
-//! The thread of a node that answers remote calls, one at a time.
+//! The service thread of a node: answers remote calls, one at a time.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
-use super::Shared;
+use super::NodeShared;
 use super::frames;
 use super::sessions::{Mail, Session};
 use super::transport::NetTransport;
@@ -22,7 +22,7 @@ pub(super) struct Call {
     pub(super) from: Member,
     pub(super) service: ServiceId,
     pub(super) request: Vec<u8>,
-    /// By this node's clock: later it is not answered any more.
+    /// Deadline by this node's clock: a later call is dropped.
     pub(super) use_by: Nanos,
     pub(super) reply: Reply,
 }
@@ -30,23 +30,23 @@ pub(super) struct Call {
 /// Where an answer goes.
 pub(super) enum Reply {
     /// To another process.
-    Away { session: Arc<Session>, number: u64 },
+    Remote { session: Arc<Session>, number: u64 },
     /// To a client thread of this process.
     Here(Arc<Mutex<Option<Result<Vec<u8>>>>>),
 }
 
 impl Reply {
-    /// Whether nobody waits for the answer any more.
+    /// Whether no caller waits for the answer any more.
     fn is_moot(&self) -> bool {
-        matches!(self, Self::Away { session, .. } if session.is_over())
+        matches!(self, Self::Remote { session, .. } if session.is_over())
     }
 
-    fn send(self, shared: &Shared, result: Result<Vec<u8>>) {
+    fn send(self, shared: &NodeShared, result: Result<Vec<u8>>) {
         match self {
             Self::Here(place) => {
                 *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             }
-            Self::Away { session, number } => {
+            Self::Remote { session, number } => {
                 let mut frame = Vec::new();
                 let start = frames::begin(&mut frame, frames::CALL);
                 frame.extend(number.to_le_bytes());
@@ -60,7 +60,7 @@ impl Reply {
 }
 
 /// Starts the thread; it answers until the sender of the calls is dropped.
-pub(super) fn start(shared: &Arc<Shared>, inbox: Receiver<Call>) -> Result<()> {
+pub(super) fn start(shared: &Arc<NodeShared>, inbox: Receiver<Call>) -> Result<()> {
     let (started, news) = channel();
     let shared = shared.clone();
     let run = move || match NetTransport::new(shared.clone()) {
@@ -76,22 +76,22 @@ pub(super) fn start(shared: &Arc<Shared>, inbox: Receiver<Call>) -> Result<()> {
     news.recv().map_err(|e| gone(&e))?
 }
 
-fn serve(shared: &Shared, transport: Rc<NetTransport>, inbox: &Receiver<Call>) {
+fn serve(shared: &NodeShared, transport: Rc<NetTransport>, inbox: &Receiver<Call>) {
     let transport: Rc<dyn Transport> = Rc::new(WithoutCalls(transport));
     let core = Core::new(transport.clone(), 0);
     let slot = core.add_slot();
     while let Ok(call) = inbox.recv() {
         let ep = Endpoint::new(core.clone(), transport.clone(), slot);
-        // What an answer fails with goes to the caller.
+        // An error of the handler goes to the caller.
         let _ = core.block_on(slot, async {
-            deal_with(shared, &ep, call).await;
+            execute_call(shared, &ep, call).await;
             Ok(())
         });
     }
 }
 
 /// The same without a thread, until the sender of the calls is dropped.
-pub(super) async fn serve_on(shared: &Shared, ep: &Endpoint, inbox: &Receiver<Call>) {
+pub(super) async fn serve_on(shared: &NodeShared, ep: &Endpoint, inbox: &Receiver<Call>) {
     let next = || {
         std::future::poll_fn(|cx| match inbox.try_recv() {
             Ok(call) => Poll::Ready(Some(call)),
@@ -103,11 +103,11 @@ pub(super) async fn serve_on(shared: &Shared, ep: &Endpoint, inbox: &Receiver<Ca
         })
     };
     while let Some(call) = next().await {
-        deal_with(shared, ep, call).await;
+        execute_call(shared, ep, call).await;
     }
 }
 
-async fn deal_with(shared: &Shared, ep: &Endpoint, call: Call) {
+async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
     shared.sessions.calls_bytes.fetch_sub(call.request.len(), Ordering::Relaxed);
     if !call.reply.is_moot() {
         let result = answer(shared, ep, &call).await;
@@ -115,7 +115,7 @@ async fn deal_with(shared: &Shared, ep: &Endpoint, call: Call) {
     }
 }
 
-async fn answer(shared: &Shared, ep: &Endpoint, call: &Call) -> Result<Vec<u8>> {
+async fn answer(shared: &NodeShared, ep: &Endpoint, call: &Call) -> Result<Vec<u8>> {
     if shared.now() > call.use_by {
         return Err(Error::new(
             ErrorKind::Unreachable,

@@ -1,5 +1,6 @@
-//! The links of all peers as their host sees them, and how they end: when [`Sessions::end`] returns, nothing of them is executed any
-//! more, and this host's ends of their queue pairs are closed.
+//! The links of all peers as their host sees them, and how they end: when [`Sessions::end`]
+//! returns, nothing of them is executed any more, and this host's ends of their queue pairs are
+//! closed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use super::rdma::End;
 use crate::error::{Error, Result};
 use crate::membership::Member;
 
-/// Which link: a member, and the number of the link in its process.
+/// Identifies a link: a member, and the number of the link in its process.
 pub(super) type Key = (Member, u64);
 
 /// A link.
@@ -20,19 +21,20 @@ pub(super) struct Session {
     /// The connection that it came on.
     pub(super) token: u64,
     is_over: AtomicBool,
-    /// Held while something of the link is executed.
+    /// Held while a frame of the link is executed.
     held: Mutex<Held>,
 }
 
-/// What belongs to a link.
+/// The resources of a link.
 #[derive(Default)]
 pub(super) struct Held {
-    /// This host's end of the client thread's queue pair. When it is dropped nothing of it executes any more.
+    /// This host's end of the client thread's queue pair. When it is dropped nothing of it executes
+    /// any more.
     pub(super) end: Option<End>,
 }
 
 impl Session {
-    /// Whose it is.
+    /// The member that it belongs to.
     pub(super) fn from(&self) -> Member {
         self.key.0
     }
@@ -42,10 +44,11 @@ impl Session {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// Executes something of it, unless it has ended.
+    /// Executes a frame of it, unless it has ended.
     pub(super) fn run<T>(&self, execute: impl FnOnce(&mut Held) -> T) -> Option<T> {
         let mut held = locked(&self.held);
-        // Under the lock: what ends it waits for the lock after it has said so.
+        // Check under the lock: the thread that ends the link sets the flag first and then waits
+        // for the lock.
         (!self.is_over()).then(|| execute(&mut held))
     }
 
@@ -55,11 +58,12 @@ impl Session {
     }
 }
 
-/// What other threads have for the one that serves connections.
+/// Messages of other threads to the server thread.
 pub(super) enum Mail {
     /// A frame for a peer: the answer of a call.
     Reply(u64, Vec<u8>),
-    /// A frame for a peer: the answer about a queue pair. Frames that came after the question go on.
+    /// A frame for a peer: the answer about a queue pair. Frames that came after the question go
+    /// on.
     AboutEnd(u64, Vec<u8>),
     /// This connection is over.
     Close(u64),
@@ -80,12 +84,12 @@ impl Sessions {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What makes the thread look at its mail.
+    /// Wakes the server thread.
     pub(super) fn set_waker(&self, waker: Arc<dyn Waker>) {
         let _ = self.waker.set(waker);
     }
 
-    /// Has the thread look at its mail, and whether the node is closing.
+    /// Wakes the server thread to look at its mail, and at whether the node is closing.
     pub(super) fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake();
@@ -101,7 +105,8 @@ impl Sessions {
         std::mem::take(&mut locked(&self.mail))
     }
 
-    /// Adds a link, if `check` has no objection: what it looks at is not passed by who ends links afterwards.
+    /// Adds a link, if `check` passes. It runs under the lock, so that a later end of links finds
+    /// this one.
     pub(super) fn enter(
         &self,
         key: Key,
@@ -119,8 +124,8 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Ends the links for which `which` says so; returns when nothing of them is executed any more. Any thread may call this, but
-    /// not from inside of [`Session::run`].
+    /// Ends the links for which `which` says so; returns when nothing of them is executed any more.
+    /// Any thread may call this, but not from inside of [`Session::run`].
     pub(super) fn end(&self, which: impl Fn(Member, u64) -> bool) {
         let ending: Vec<_> =
             self.all().values().filter(|s| which(s.key.0, s.key.1)).cloned().collect();
@@ -132,7 +137,8 @@ impl Sessions {
         }
     }
 
-    /// Ends a link. It is found by [`Sessions::end`] until nothing of it is executed any more, so that others who end it wait, too.
+    /// Ends a link. [`Sessions::end`] finds it until nothing of it is executed any more, so that
+    /// concurrent callers that end it wait, too.
     pub(super) fn end_one(&self, session: &Arc<Session>) {
         session.end();
         let mut all = self.all();

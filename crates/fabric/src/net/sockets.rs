@@ -20,13 +20,14 @@ use super::server::{SWEEP_NS, Server};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
 
-/// Start of the clock of all nodes of this process: clients of several nodes can share an executor, whose timers have one clock.
+/// Start of the clock of all nodes of this process: clients of several nodes can share an executor,
+/// and its timers have one clock.
 #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
 static EPOCH: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
 
-/// A peer that is silent for so long is asked whether it is still there: its machine may be gone.
+/// Keep-alive: idle time before the first probe; the peer's machine may be gone.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Between two such questions.
+/// Interval of keep-alive probes.
 const SILENCE_AGAIN: Duration = Duration::from_secs(10);
 /// Events that one wait reports at most.
 const EVENTS: usize = 128;
@@ -98,10 +99,10 @@ impl Net for System {
 
     fn wait(&self, sockets: &[(&dyn Stream, Interest)], longest: Nanos) {
         let mut fds = Vec::with_capacity(sockets.len());
-        for (socket, what) in sockets {
+        for (socket, interest) in sockets {
             let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, what.read);
-            flags.set(PollFlags::OUT, what.write);
+            flags.set(PollFlags::IN, interest.read);
+            flags.set(PollFlags::OUT, interest.write);
             fds.extend(socket.fd().map(|fd| PollFd::from_borrowed_fd(fd, flags)));
         }
         match fds.is_empty() {
@@ -114,7 +115,7 @@ impl Net for System {
     fn serve(&self, mut server: Server) -> Result<Option<JoinHandle<()>>> {
         let named = std::thread::Builder::new().name("dmtree server".into());
         let thread = named
-            .spawn(move || while server.turn(SWEEP_NS) {})
+            .spawn(move || while server.serve_ready(SWEEP_NS) {})
             .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the server: {e}")))?;
         Ok(Some(thread))
     }
@@ -124,7 +125,7 @@ fn timespec(ns: Nanos) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
-/// Small messages are sent at once, and a peer whose machine is gone is found out.
+/// Sends small messages at once, and probes peers, so that a machine that is gone is detected.
 fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(&stream, true)?;
@@ -188,7 +189,7 @@ struct Bell(OwnedFd);
 
 impl Waker for Bell {
     fn wake(&self) {
-        // Full means that a wake is on its way.
+        // Full means that a wake is already pending.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -198,10 +199,10 @@ struct Epoll {
     bell: Arc<Bell>,
 }
 
-fn flags(what: Interest) -> EventFlags {
+fn flags(interest: Interest) -> EventFlags {
     let mut flags = EventFlags::empty();
-    flags.set(EventFlags::IN, what.read);
-    flags.set(EventFlags::OUT, what.write);
+    flags.set(EventFlags::IN, interest.read);
+    flags.set(EventFlags::OUT, interest.write);
     flags
 }
 
@@ -210,16 +211,16 @@ fn fd_of(socket: &dyn Socket) -> io::Result<BorrowedFd<'_>> {
 }
 
 impl Poller for Epoll {
-    fn add(&mut self, token: u64, socket: &dyn Socket, what: Interest) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, fd_of(socket)?, EventData::new_u64(token), flags(what))?)
+    fn add(&mut self, token: u64, socket: &dyn Socket, interest: Interest) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd_of(socket)?, EventData::new_u64(token), flags(interest))?)
     }
 
-    fn change(&mut self, token: u64, socket: &dyn Socket, what: Interest) -> io::Result<()> {
-        Ok(epoll::modify(&self.epoll, fd_of(socket)?, EventData::new_u64(token), flags(what))?)
+    fn change(&mut self, token: u64, socket: &dyn Socket, interest: Interest) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, fd_of(socket)?, EventData::new_u64(token), flags(interest))?)
     }
 
     fn remove(&mut self, socket: &dyn Socket) {
-        // What was never added is not waited for either.
+        // Removing a socket that was never added is harmless.
         let _ = socket.fd().map(|fd| epoll::delete(&self.epoll, fd));
     }
 

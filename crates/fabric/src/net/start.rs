@@ -10,7 +10,7 @@ use super::admin::{Admin, unexpected};
 use super::data_path::{Common, DataPath, NicConfig};
 use super::io::{Listener, Net};
 use super::membership_server::{MembershipServer, PoolConfig, ready};
-use super::node_directory::{NodeDirectory, Place};
+use super::node_directory::{NodeDirectory, NodeEntry};
 use super::rdma::Rdma;
 use super::roles::Badges;
 use super::server::Server;
@@ -18,7 +18,7 @@ use super::sessions::Sessions;
 use super::sockets::System;
 use super::verdicts::Verdicts;
 use super::wire::{Answer, Ask, Introduction, PoolId};
-use super::{NetFabric, Node, Shared, locked, service, transport};
+use super::{NetFabric, Node, NodeShared, locked, service, transport};
 use crate::addr::{NodeId, Role};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -30,20 +30,20 @@ use crate::transport::Nanos;
 /// Between two attempts to join a pool that is not ready.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
 
-/// What a process that joins a pool says of itself.
+/// The parameters of a process that joins a pool.
 #[derive(Clone, Debug)]
 pub struct Joining<'a> {
     /// Where the first memory node listens.
     pub first: &'a str,
     /// Where this one is to listen; port 0 takes any.
     pub listen: &'a str,
-    /// What it is.
+    /// Its role.
     pub role: Role,
-    /// The number it wants among the nodes of its role, if it matters.
+    /// The number it wants among the nodes of its role; any if `None`.
     pub wanted: Option<u16>,
     /// How long it waits for a pool that is not ready.
     pub within: Duration,
-    /// What must carry the verbs of the pool, if it matters.
+    /// The data path that the pool must have; any if `None`.
     pub data_path: Option<DataPath>,
     /// Its NIC.
     pub nic_config: &'a NicConfig,
@@ -59,7 +59,7 @@ struct Start<'a> {
     badges: Badges,
     node_directory: NodeDirectory,
     membership_server: Option<MembershipServer>,
-    /// In numbers.
+    /// Numeric address.
     first_address: String,
     net: Arc<dyn Net>,
     listener: Box<dyn Listener>,
@@ -68,11 +68,12 @@ struct Start<'a> {
 }
 
 impl NetFabric {
-    /// Founds a pool: this process is its first memory node, and its charter says what carries verbs.
+    /// Founds a pool: this process is its first memory node, and the pool config selects the data
+    /// path.
     ///
     /// # Errors
-    /// `InvalidArgument` when it cannot listen there; `Full` when there is no memory, or it cannot be registered; `Unsupported` when
-    /// the RDMA that is asked for is not there, with how it can be had.
+    /// `InvalidArgument` when it cannot listen there; `Full` when there is no memory, or it cannot
+    /// be registered; `Unsupported` when the requested RDMA is missing, with how to get it.
     pub fn found(
         listen: &str,
         region_bytes: u64,
@@ -110,8 +111,9 @@ impl NetFabric {
             (Badges::of(net.nonce()?), Arc::new(InProcess::new(lease_parameters)));
         let membership_server =
             MembershipServer::new(pool, pool_config, common, badges.clone(), membership);
-        let place = Place { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
-        membership_server.enter(place);
+        let entry =
+            NodeEntry { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
+        membership_server.enter(entry);
         let (node_directory, membership_server, first_address) =
             (membership_server.node_directory(), Some(membership_server), listens.clone());
         Start {
@@ -131,10 +133,11 @@ impl NetFabric {
         .run()
     }
 
-    /// The charter of the pool whose first memory node listens at an address, and what carries its verbs.
+    /// The config and the data path of the pool with its first memory node at an address.
     ///
     /// # Errors
-    /// `Unreachable` when nobody answers within the time; `Incompatible` when it is something else or another version.
+    /// `Unreachable` when no answer comes within the time; `Incompatible` when another program or
+    /// version answers.
     pub fn pool_config(
         first: &str,
         nic_config: &NicConfig,
@@ -146,12 +149,13 @@ impl NetFabric {
         Ok((lease_parameters, common.data_path))
     }
 
-    /// Joins a pool. The size of this node's region follows from the charter.
+    /// Joins a pool. The size of this node's region follows from the pool config.
     ///
     /// # Errors
-    /// As [`NetFabric::pool_config`] and [`NetFabric::found`]; `Busy` when the pool is not ready within the time, or has no place;
-    /// `Incompatible` when its verbs are carried by something else than is insisted on, or packets are too small here; `Exists` for
-    /// a memory node that comes back: what it held is lost.
+    /// As [`NetFabric::pool_config`] and [`NetFabric::found`]; `Busy` when the pool is not ready
+    /// within the time, or has no place; `Incompatible` when it has another data path than is
+    /// insisted on, or packets are too small here; `Exists` for a memory node that comes back: its
+    /// contents are lost.
     pub fn join(
         how: &Joining<'_>,
         region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
@@ -175,7 +179,7 @@ impl NetFabric {
             common.check_mtu(how.first, Rdma::probe(how.nic_config)?)?;
         }
         let region_bytes = region_bytes(&lease_parameters)?;
-        // Before a number is taken: what fails here may be tried again.
+        // Before a number is taken: a failure here may be retried.
         let region = common.region(region_bytes, how.nic_config)?;
         let access = &how.nic_config.access;
         let (listener, listens) = net.listen(how.listen, access)?;
@@ -193,7 +197,7 @@ impl NetFabric {
             return Err(unexpected(&answer));
         };
         let badges = Badges::of(secret);
-        let first = first.speaking_for(badges.pass(me));
+        let first = first.speaking_for(badges.credential(me));
         let (nic_config, membership_server) = (how.nic_config, None);
         let start = Start {
             me,
@@ -211,7 +215,7 @@ impl NetFabric {
         };
         let started = start.run();
         if started.is_err() {
-            // Its number is of no use to any node. If that is not heard, the pool has one place less.
+            // Give the number back. If this message is lost, the pool has one number less.
             let _ = first.ask_soon(&Ask::Withdraw(me)).await;
         }
         started
@@ -219,7 +223,7 @@ impl NetFabric {
 }
 
 impl Common {
-    /// A node's memory: a NIC is told of it once, so that it is mapped as it wishes.
+    /// A node's memory: it is registered with the NIC once, so it is allocated as the NIC requires.
     fn region(self, bytes: u64, nic_config: &NicConfig) -> Result<Region> {
         let huge = self.data_path == DataPath::Rdma && nic_config.huge_pages;
         Region::map(bytes, if huge { Pages::Huge } else { Pages::Ordinary })
@@ -250,7 +254,7 @@ impl Start<'_> {
         let caps = rdma
             .as_ref()
             .map_or(transport::CAPS, |r| r.caps(common.mtu, node_directory.on_chip_bytes()));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NodeShared {
             me,
             pool: self.pool,
             host,
@@ -271,7 +275,7 @@ impl Start<'_> {
                 Some(self.pool),
                 nic_config.access.key.clone(),
             )
-            .speaking_for(self.badges.pass(me)),
+            .speaking_for(self.badges.credential(me)),
             badges: self.badges,
             first_address,
             admins: Mutex::<BTreeMap<_, _>>::default(),
@@ -291,7 +295,7 @@ impl Start<'_> {
             false => *locked(&shared.inbox) = Some(inbox),
         }
         let server = Mutex::new(net.serve(Server::new(&shared, self.listener)?)?);
-        shared.note(me, MemberChange::Joined);
+        shared.record(me, MemberChange::Joined);
         Ok(NetFabric(Arc::new(Node { shared, server })))
     }
 }
@@ -316,16 +320,16 @@ pub(super) async fn again_until<T>(
     }
 }
 
-/// A number that no other process draws.
+/// A random number, unique to this process.
 fn draw(net: &dyn Net) -> Result<u64> {
     let nonce = net.nonce()?;
     let (first, _) = nonce.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
     Ok(u64::from_le_bytes(*first) | 1)
 }
 
-/// A pool, as its first memory node says.
+/// A pool, as its first memory node describes it.
 struct Found {
-    /// Where that listens, in numbers.
+    /// The first memory node's numeric address.
     first: String,
     pool: PoolId,
     common: Common,

@@ -1,5 +1,5 @@
-//! A client thread's way to memory: a link per host for calls, and for verbs where they are frames; then its own node's memory it
-//! reaches directly.
+//! The transport of a client thread: a link per host for calls, and for verbs where they are
+//! frames. With frames it accesses its own node's memory directly.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
-use super::Shared;
+use super::NodeShared;
 use super::direct::Direct;
 use super::link::{Ended, Link, USE_WITHIN_NS};
 use super::service::{Call, Reply};
@@ -24,11 +24,11 @@ pub(super) const CAPS: Capabilities =
 
 /// Longest wait for a socket at a time: a wake from another thread is not noticed meanwhile.
 const NAP_NS: Nanos = 200_000;
-/// A call of an own service is answered within this time, ns, or not at all.
+/// Deadline of a call to a service of the own node, ns.
 const OWN_CALL_NS: Nanos = 2_000_000_000;
 
-/// A posted list of which parts are under way.
-struct Lot {
+/// A posted list with parts in flight.
+struct PostedList {
     ticket: Ticket,
     parts: u32,
     failed: Option<Error>,
@@ -36,7 +36,7 @@ struct Lot {
     is_single: bool,
 }
 
-impl Lot {
+impl PostedList {
     fn result(self) -> Result<()> {
         match self.failed {
             Some(e) if !self.is_single => Err(e.effect_unknown()),
@@ -50,27 +50,27 @@ impl Lot {
 type OwnCall = (Ticket, Arc<Mutex<Option<Result<Vec<u8>>>>>);
 
 pub(crate) struct NetTransport {
-    pub(super) shared: Arc<Shared>,
-    /// Queue pairs, in a pool over RDMA. They go before the links that they hang on.
+    pub(super) shared: Arc<NodeShared>,
+    /// Queue pairs, in a pool over RDMA. They are dropped before the links that they depend on.
     direct: Option<Direct>,
     pub(super) links: RefCell<BTreeMap<NodeId, Link>>,
-    /// As [`Shared::incarnations_news`] when the links were looked at last.
+    /// [`NodeShared::incarnations_news`] at the last check of the links.
     news_seen: Cell<u64>,
-    lots: RefCell<Vec<Option<Lot>>>,
+    lists: RefCell<Vec<Option<PostedList>>>,
     own_calls: RefCell<Vec<OwnCall>>,
     ended: RefCell<Vec<Ended>>,
     scratch: Cell<Vec<NodeId>>,
 }
 
 impl NetTransport {
-    pub(super) fn new(shared: Arc<Shared>) -> Result<Self> {
+    pub(super) fn new(shared: Arc<NodeShared>) -> Result<Self> {
         let direct = shared.rdma.as_ref().map(|rdma| Direct::open(rdma, shared.me)).transpose()?;
         Ok(Self {
             shared,
             direct,
             links: RefCell::default(),
             news_seen: Cell::new(0),
-            lots: RefCell::default(),
+            lists: RefCell::default(),
             own_calls: RefCell::default(),
             ended: RefCell::default(),
             scratch: Cell::default(),
@@ -89,7 +89,7 @@ impl NetTransport {
         if let Some(link) = links.get_mut(&node) {
             let known = self.shared.known_incarnation(node);
             let is_stale = known.is_some_and(|l| link.is_found() && l != link.to().incarnation);
-            let is_held = link.is_busy() || link.is_tied();
+            let is_held = link.is_busy() || link.has_queue_pair();
             match link.is_broken() {
                 None if !is_stale => return f(link),
                 Some(e) if is_held => return Err(e),
@@ -102,25 +102,25 @@ impl NetTransport {
         f(links.entry(node).or_insert(link))
     }
 
-    fn open_lot(&self, ticket: Ticket, is_single: bool) -> u32 {
-        let mut lots = self.lots.borrow_mut();
-        let lot = Some(Lot { ticket, parts: 0, failed: None, is_single });
-        match lots.iter().position(Option::is_none) {
+    fn open_list(&self, ticket: Ticket, is_single: bool) -> u32 {
+        let mut lists = self.lists.borrow_mut();
+        let list_id = Some(PostedList { ticket, parts: 0, failed: None, is_single });
+        match lists.iter().position(Option::is_none) {
             Some(i) => {
-                lots[i] = lot;
+                lists[i] = list_id;
                 i as u32
             }
             None => {
-                lots.push(lot);
-                lots.len() as u32 - 1
+                lists.push(list_id);
+                lists.len() as u32 - 1
             }
         }
     }
 
     /// A part of a list has ended; the list itself, if it was the last.
-    fn end_part(&self, lot: u32, result: Result<()>) -> Option<(Ticket, Result<()>)> {
-        let mut lots = self.lots.borrow_mut();
-        let place = lots.get_mut(lot as usize)?;
+    fn end_part(&self, list_id: u32, result: Result<()>) -> Option<(Ticket, Result<()>)> {
+        let mut lists = self.lists.borrow_mut();
+        let place = lists.get_mut(list_id as usize)?;
         let l = place.as_mut()?;
         l.parts = l.parts.saturating_sub(1);
         if let Err(e) = result {
@@ -133,11 +133,12 @@ impl NetTransport {
         Some((l.ticket, l.result()))
     }
 
-    /// Moves links on, those too on which nothing but a queue pair hangs if `all`; reports what has ended. Whether anything has.
+    /// Advances busy links, and with `all` also those that only a queue pair depends on; reports
+    /// ended parts. Returns whether there were any.
     pub(super) fn poll_links(&self, core: &Core, all: bool) -> bool {
         let mut ended = self.ended.take();
-        self.leave_the_dead(&mut ended);
-        let moves = |link: &&mut Link| link.is_busy() || (all && link.is_tied());
+        self.abandon_dead_hosts(&mut ended);
+        let moves = |link: &&mut Link| link.is_busy() || (all && link.has_queue_pair());
         for link in self.links.borrow_mut().values_mut().filter(moves) {
             link.drive(&self.shared, &mut ended);
         }
@@ -148,7 +149,7 @@ impl NetTransport {
             open
         });
         let made = !ended.is_empty();
-        // Nothing is borrowed meanwhile: hooks may post.
+        // No borrow is held here, because hooks may post.
         for e in ended.drain(..) {
             self.report(core, e);
         }
@@ -156,8 +157,8 @@ impl NetTransport {
         made
     }
 
-    /// Links to lives that are over end, whatever they wait for.
-    fn leave_the_dead(&self, ended: &mut Vec<Ended>) {
+    /// Ends links to dead incarnations, with everything in flight on them.
+    fn abandon_dead_hosts(&self, ended: &mut Vec<Ended>) {
         let news = self.shared.incarnations_news.load(Ordering::Acquire);
         if self.news_seen.replace(news) == news {
             return;
@@ -171,8 +172,8 @@ impl NetTransport {
 
     fn report(&self, core: &Core, e: Ended) {
         match (e, &self.direct) {
-            (Ended::Part(lot, result), _) => {
-                if let Some((ticket, result)) = self.end_part(lot, result) {
+            (Ended::Part(list_id, result), _) => {
+                if let Some((ticket, result)) = self.end_part(list_id, result) {
                     core.complete(ticket, result);
                 }
             }
@@ -194,19 +195,19 @@ impl NetTransport {
     }
 
     /// Posts the parts of a list; those that could not be posted have failed.
-    fn post_parts(&self, lot: u32, nodes: &[NodeId], list: &[WorkRequest]) {
+    fn post_parts(&self, list_id: u32, nodes: &[NodeId], list: &[WorkRequest]) {
         for node in nodes {
             let verbs = list.iter().filter(|wr| wr.at.node() == *node);
             let posted = match *node == self.shared.me.node {
                 true => self.serve_own(list).map(|()| false),
                 false => self
-                    .with_link(*node, |link| link.post(self.shared.now(), lot, verbs))
+                    .with_link(*node, |link| link.post(self.shared.now(), list_id, verbs))
                     .map(|()| true),
             };
-            let mut lots = self.lots.borrow_mut();
-            let Some(l) = lots[lot as usize].as_mut() else { return };
+            let mut lists = self.lists.borrow_mut();
+            let Some(l) = lists[list_id as usize].as_mut() else { return };
             match posted {
-                Ok(away) => l.parts += u32::from(away),
+                Ok(remote) => l.parts += u32::from(remote),
                 Err(e) => _ = l.failed.get_or_insert(e),
             }
         }
@@ -229,14 +230,14 @@ impl Transport for NetTransport {
                 nodes.push(wr.at.node());
             }
         }
-        let lot = self.open_lot(ticket, nodes.len() == 1);
-        self.post_parts(lot, &nodes, list);
+        let list_id = self.open_list(ticket, nodes.len() == 1);
+        self.post_parts(list_id, &nodes, list);
         self.scratch.set(nodes);
-        let mut lots = self.lots.borrow_mut();
-        let place = &mut lots[lot as usize];
+        let mut lists = self.lists.borrow_mut();
+        let place = &mut lists[list_id as usize];
         match place {
             Some(l) if l.parts > 0 => Poll::Pending,
-            _ => Poll::Ready(place.take().map_or(Ok(()), Lot::result)),
+            _ => Poll::Ready(place.take().map_or(Ok(()), PostedList::result)),
         }
     }
 
@@ -279,7 +280,7 @@ impl Transport for NetTransport {
         }
     }
 
-    fn settle(&self, core: &Core) {
+    fn drain_detached(&self, core: &Core) {
         let Some(direct) = &self.direct else { return };
         let until = self.now() + 1_000_000_000;
         while !direct.is_idle() && self.now() < until {
@@ -291,7 +292,7 @@ impl Transport for NetTransport {
 
     fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
         let longest = due.map_or(50_000_000, |due| due.saturating_sub(self.now()));
-        // Completions of queue pairs wake nobody.
+        // Completions of queue pairs wake no thread: poll instead of waiting.
         if spins < 4 || self.direct.as_ref().is_some_and(Direct::waits) {
             std::thread::yield_now();
             return Idle::Again;
@@ -328,7 +329,8 @@ impl Transport for NetTransport {
 }
 
 impl Drop for NetTransport {
-    /// What was posted is executed, as far as that can be waited for: an unlock must not be lost with its executor.
+    /// Posted verbs are executed, as far as that can be waited for: an unlock must not be lost with
+    /// its executor.
     fn drop(&mut self) {
         let (shared, links) = (&self.shared, self.links.get_mut());
         links.values_mut().for_each(Link::disown);
@@ -339,7 +341,7 @@ impl Drop for NetTransport {
         let mut ended = Vec::new();
         while shared.now() < until {
             links.values_mut().filter(|l| l.is_busy()).for_each(|l| l.drive(shared, &mut ended));
-            // Nobody hears of it.
+            // No caller is left for the outcome.
             ended.clear();
             if !links.values().any(Link::is_busy) {
                 return;

@@ -1,11 +1,14 @@
-//! What this node's keeper has said of other nodes, as the membership told it: which lives are over, and which memory nodes are away.
-//! Client threads look here before they post, and again when there is news.
+//! The verdicts of the membership on other nodes, as this node's membership agent has recorded
+//! them: dead incarnations, and memory nodes that are away. Client threads check them before they
+//! post, and again when they change.
 //!
-//! *A link to a life that is over ends at once.* What was in flight may still execute there, in memory that nobody living uses once
-//! all have heard of the death. Until then it is like a verb that is late: the sender has not been told that it took effect, posts
-//! nothing more there, and so releases no lock at that node under which it was posted.
+//! *A link to a dead incarnation ends at once.* Verbs in flight may still execute there, in memory
+//! that no living node uses once all know of the death. Until then such a verb is like a late one:
+//! the sender does not know that it took effect, posts nothing more there, and so releases no lock
+//! at that node under which it was posted.
 //!
-//! *A memory node that is away gets nothing new.* Its memory may be used again, so what is in flight ends as it would otherwise.
+//! *A memory node that is away gets no new verbs.* Its memory may be used again, so verbs in flight
+//! end in the ordinary way.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,14 +21,14 @@ use crate::membership::{Member, Presence};
 
 #[derive(Default)]
 pub(super) struct Verdicts {
-    /// Of each node, the latest life that is over.
+    /// The latest dead incarnation of each node.
     over: Mutex<BTreeMap<NodeId, u32>>,
     away: Mutex<BTreeMap<NodeId, Presence>>,
     any_away: AtomicBool,
 }
 
 impl Verdicts {
-    /// A life is over; false when that was known.
+    /// Records a dead incarnation; false when it was known.
     pub(super) fn end(&self, dead: Member) -> bool {
         let mut over = locked(&self.over);
         let latest = over.entry(dead.node).or_default();
@@ -51,7 +54,7 @@ impl Verdicts {
         locked(&self.away).get(&node).map_or(Ok(()), |presence| Err(presence.refusal(node)))
     }
 
-    /// Fails when a life is over.
+    /// Fails for a dead incarnation.
     pub(super) fn check_incarnation(&self, of: Member) -> Result<()> {
         match locked(&self.over).get(&of.node).is_some_and(|latest| *latest >= of.incarnation) {
             false => Ok(()),

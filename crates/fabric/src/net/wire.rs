@@ -1,7 +1,9 @@
-//! Bytes between processes: frames, and the messages of connection set-up and of the roster.
+//! Wire format between processes: frames, and the messages of connection set-up and of the
+//! membership server.
 //!
-//! A frame is a length (4 bytes, little endian, of what follows) and a body of at most 64 MiB. Everything that comes from a peer is
-//! checked before it is used: it may be another version, another program, or damaged.
+//! A frame is a length (4 bytes, little endian, of what follows) and a body of at most 64 MiB.
+//! Everything that comes from a peer is checked before it is used: it may be another version,
+//! another program, or damaged.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,59 +16,60 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::membership::{Change, Lease, Member, State};
 use crate::transport::Nanos;
 
-/// What every connection begins with.
+/// First bytes of every connection.
 pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
 /// Processes of different versions do not talk to each other.
 pub(super) const VERSION: u32 = 3;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
-/// Longest message of connection set-up and of the roster.
+/// Longest message of connection set-up and of the membership server.
 pub(super) const MAX_MESSAGE: usize = 4 << 20;
 
-/// Which pool: drawn when its first memory node starts, so that a memory node that comes back empty is told from the old one.
+/// Identifies a pool. Its first memory node draws it at its start, so that a memory node that comes
+/// back empty differs from the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolId(pub u64);
 
 /// Shows that a connection speaks for a member (`roles.rs`).
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Pass {
+pub(super) struct Credential {
     pub member: Member,
     pub badge: [u8; 32],
 }
 
-/// What whoever connects wants.
+/// The purpose of a connection, as the connecting side states it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Hello {
     /// Questions and answers, one after the other.
     Ask {
-        /// Which pool; nothing when the asker does not know yet.
+        /// The pool; `None` when the asker does not know it yet.
         pool: Option<PoolId>,
-        /// In the name of this member; nothing when the asker is none yet.
-        pass: Option<Pass>,
+        /// The member in the name of which it asks; `None` before registration.
+        credential: Option<Credential>,
     },
     /// Verbs and calls of one client thread.
     Link {
         pool: PoolId,
-        /// Whose link it is.
-        pass: Pass,
+        /// The member that the link belongs to.
+        credential: Credential,
         to: Member,
         /// Number of this link in the process of that member.
         number: u64,
-        /// The link that this one takes the place of; 0: none.
+        /// The link that this one replaces; 0: none.
         replaces: u64,
     },
 }
 
-/// How it is received.
+/// The answer to a [`Hello`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Welcome {
-    /// Go on. The clock of the host, ns: frames carry the time of that clock after which they are not executed any more.
+    /// Admitted. The clock of the host, ns: frames carry their use-by time by that clock.
     Granted { clock: Nanos },
-    /// No.
+    /// Refused.
     Refused(Failure),
 }
 
-/// An [`Error`] on its way.
+/// An [`Error`] in transit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Failure {
     kind: ErrorKind,
@@ -101,16 +104,16 @@ impl From<Failure> for Error {
     }
 }
 
-/// A node as it introduces itself.
+/// A node's registration request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Introduction {
     pub role: Role,
     /// The number it wants among the nodes of its role.
     pub wanted: Option<u16>,
-    /// Where it listens; an unspecified address means: the one it is seen to come from.
+    /// Where it listens; an unspecified address stands for the source address of its connection.
     pub listens: String,
     pub region_bytes: u64,
-    /// Drawn by the asker: who asks twice is the same.
+    /// Drawn by the asker: it makes a repeated registration idempotent.
     pub nonce: u64,
 }
 
@@ -138,7 +141,7 @@ pub(super) enum Ask {
         known: u64,
     },
     Propose(Member, Change),
-    /// For every host: execute nothing of this member any more.
+    /// For every host: revoke this member's access.
     Fence(Member),
 }
 
@@ -154,13 +157,13 @@ pub(super) enum Answer {
     Registered {
         me: Member,
         node_directory: NodeDirectory,
-        /// What badges are made with and checked.
+        /// The secret that badges are computed and checked with.
         secret: Secret,
     },
     NodeDirectory(NodeDirectory),
     Members(Vec<Member>),
     Lease(Lease),
-    /// Nothing when the asker knows it.
+    /// `None` when the asker knows it.
     State(Option<State>),
     Done,
     Refused(Failure),
@@ -177,14 +180,16 @@ pub(super) fn decode<T: DeserializeOwned>(body: &[u8], from: &str) -> Result<T> 
         .map_err(|e| Error::corrupt(format!("{from} sent {} bytes of no message: {e}", body.len())))
 }
 
-/// The error of a connection that does not work.
+/// The error of a broken connection.
 pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
     let what = match e.kind() {
         Io::ConnectionRefused => {
-            "nobody listens there: start the node, or check the address".into()
+            "no process listens there: start the node, or check the address".into()
         }
-        Io::WouldBlock | Io::TimedOut => "no answer in time: is it up, and the way to it?".into(),
+        Io::WouldBlock | Io::TimedOut => {
+            "no answer in time: are it and the network to it up?".into()
+        }
         Io::UnexpectedEof | Io::ConnectionReset | Io::BrokenPipe | Io::ConnectionAborted => {
             "it closed the connection".to_string()
         }
@@ -198,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_survive_the_way() {
+    fn errors_survive_encoding() {
         let plain = Error::new(ErrorKind::Full, "no room").context("insert");
         for e in [plain.clone(), plain.effect_unknown()] {
             let body = encode(&Failure::from(&e)).expect("encodes");

@@ -1,4 +1,5 @@
-//! Events of the adversarial face: chains set out, verbs take effect step by step, chains and lists end.
+//! Events of the adversarial mode: chains start, verbs take effect step by step, chains and lists
+//! end.
 
 use super::chaos::{Effect, Step};
 use super::crash::{Fate, RETRANSMISSION_NS, TRY_AGAIN};
@@ -9,7 +10,7 @@ use crate::error::{ErrorKind, Result};
 use crate::host::down;
 
 impl World {
-    /// The chains of a list set out, independently of each other.
+    /// Starts the chains of a list, independently of each other.
     pub(super) fn set_out(&mut self, core: &Core, number: u32) {
         let l = self.lists.at(number);
         let (ticket, client) = (l.ticket, l.slot);
@@ -77,7 +78,7 @@ impl World {
             };
             let nic = &nics[target as usize];
             let host = &nic.host;
-            // What was posted to a former incarnation does not reach this one.
+            // Verbs that were posted to a former incarnation do not reach this one.
             let refused = match nic.born > posted {
                 true => Some(down(host.node)),
                 false => host.refusal(issuer),
@@ -119,7 +120,8 @@ impl World {
         }
     }
 
-    /// The completion of a list reaches its client, unless a link over which a response comes is cut.
+    /// The completion of a list reaches its client, unless a link over which a response comes is
+    /// cut.
     pub(super) fn complete(&mut self, core: &Core, number: u32) -> bool {
         if self.crashes.any_cut() {
             let ticket = self.lists.at(number).ticket;
@@ -143,7 +145,8 @@ impl World {
         self.finish(core, number)
     }
 
-    /// A verb has ended: the next of its chain begins, or the chain has ended, and with the last of them the list.
+    /// A verb has ended: the next of its chain begins, or the chain has ended, and with the last of
+    /// them the list.
     pub(super) fn ended(&mut self, core: &Core, list: u32, verb: u32, result: Result<()>) {
         let Some(chaos) = &mut self.chaos else { return };
         let l = self.lists.at(list);

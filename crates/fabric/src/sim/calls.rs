@@ -7,16 +7,16 @@ use crate::error::ErrorKind;
 use crate::host::{Power, down};
 use crate::transport::Ticket;
 
-/// A call that nobody answers is looked at this often, ps.
+/// Interval at which an unanswered call is checked, ps.
 const LOOK_AGAIN: u64 = 100_000_000;
 
-/// Nobody waits longer for an answer, ps.
+/// Longest wait for an answer, ps.
 const LONGEST_CALL: u64 = 20_000_000_000_000;
 /// A request without an answer is sent again after this time, ps.
 const SEND_AGAIN: u64 = 30_000_000;
 
 impl World {
-    /// A remote call enters.
+    /// A client posts a remote call.
     pub(super) fn post_call(&mut self, thread: u32, ticket: Ticket, call: Call) {
         let work = self.costs.post + self.costs.round;
         let at = self.threads[thread as usize].cpu.work(self.now, work);
@@ -55,7 +55,7 @@ impl World {
             }
         }
         if self.loses_call() {
-            // The request, or, when it has been answered, its repetition.
+            // Sends the request, or, when it has been answered, its repetition.
             self.lists.at(number).call = Some(call);
             self.wheel.push(at + SEND_AGAIN, Event::CallArrives(number));
             return;
@@ -81,7 +81,7 @@ impl World {
         }
         let result = match gone {
             true => Err(down(call.to)),
-            // The target knows its number: the answer of the first time is repeated.
+            // The target knows its number: it repeats the first answer.
             false if call.answered => self.lists.at(number).error.take().map_or(Ok(()), Err),
             false => run(&caller, &mut call),
         };

@@ -1,9 +1,29 @@
-//! The adversarial face: every freedom that the contract leaves to a fabric, used on purpose and drawn from the seed.
+//! The adversarial mode: it uses every freedom that the contract leaves to a fabric, drawn from the
+//! seed.
 //!
-//! Verbs take effect piece by piece, at independent times and in any order; READs are stretched and executed again; an atomic
-//! reads and writes its word at two times, and a plain WRITE may fall between; independent verbs overtake each other; completions
-//! are late; a destination holds garbage until its completion. What the contract promises is kept: words are whole, the ordered
+//! Verbs take effect piece by piece, at independent times and in any order; READs are stretched and
+//! executed again; an atomic reads and writes its word at two times, and a plain WRITE may fall
+//! between; independent verbs overtake each other; completions are late; a destination holds
+//! garbage until its completion. The guarantees of the contract hold: words are whole, the ordered
 //! pairs of a chain stay ordered, atomics on one word exclude each other.
+//!
+//! *Steps.* A verb begins at a drawn time. A READ or WRITE is cut into pieces, a whole verb being
+//! one piece, and each piece takes effect at a drawn time of its own. An atomic has two halves;
+//! between them its word is closed to other atomics, but not to plain WRITEs, as on NICs that lock
+//! atomics only against each other. The next verb of a chain begins when the contract orders it
+//! behind the one before.
+//!
+//! *Distributions.* Delays favour short times and have a long tail, because most bugs need one verb
+//! to be late while many others are not. Each fault has a rate of its own, drawn from the seed, so
+//! that some runs have one fault alone and others have all.
+//!
+//! *Crashes.* The issuer of a verb may crash between two of its steps (`crash.rs`). Then each
+//! remaining step executes, is late or is dropped, as the crash plan of its list draws. A
+//! revocation at the target ends this: it first completes WRITEs that have begun and that the
+//! fabric grants to be whole, then refuses all later steps.
+//!
+//! *Schedules.* `order.rs` replaces drawn times by priorities or by a list of choices. `lax.rs`
+//! breaks one guarantee of the contract, to show that the suite notices.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +38,7 @@ use crate::error::{Error, Result};
 use crate::host::{Host, down};
 use crate::transport::{Nanos, Opcode, WorkRequest};
 
-/// What an adversarial fabric does, and how much of it. Each `one_in` is a chance; 0 is never.
+/// The faults of an adversarial fabric, and their rates. Each `one_in` is a chance; 0 is never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FabricFaults {
@@ -38,7 +58,8 @@ pub struct FabricFaults {
     pub garbage: bool,
     /// Interleaving points in shared state of a compute node give way to other clients.
     pub point_one_in: u32,
-    /// A request of a remote call is lost on its way, or its reply is: it is sent again, with its number, and answered once.
+    /// The request or the reply of a remote call is lost: it is sent again, with its number, and
+    /// answered once.
     #[serde(default, skip_serializing_if = "is_never")]
     pub call_lost_one_in: u32,
     /// Memory is refused: an allocation fails as if there were none left.
@@ -65,7 +86,8 @@ impl FabricFaults {
         refuse_memory_one_in: 0,
     };
 
-    /// Those of a seed: each drawn by itself, so that some runs have one of them alone and others have all.
+    /// Those of a seed: each drawn by itself, so that some runs have one of them alone and others
+    /// have all.
     pub fn of_seed(seed: u64) -> Self {
         let mut c = Chance::new(seed ^ 0x6861_7a61_7264_7321);
         let mut pick = |choices: &[u64]| choices[c.below(choices.len() as u64) as usize];
@@ -114,7 +136,7 @@ struct Run {
     verb: u32,
     /// Pieces that have not taken effect.
     left: u32,
-    /// What an atomic found.
+    /// The result of an atomic.
     found: u64,
     error: Option<Error>,
     /// A WRITE of several pieces that executes wholly or not at all when its issuer dies.
@@ -160,7 +182,7 @@ pub(super) enum Step {
     },
 }
 
-/// What a step led to.
+/// The outcome of a step.
 pub(super) enum Effect {
     /// More steps follow by themselves.
     Goes,
@@ -174,11 +196,11 @@ pub(super) struct Chaos {
     pub chance: Chance,
     runs: Vec<Run>,
     free: Vec<u32>,
-    /// Words whose atomic has read and not written yet, and until when.
+    /// Words with an atomic that has read and not written yet, and until when.
     busy: BTreeMap<u64, Picos>,
     /// Steps to be scheduled, with their times.
     pub next: Vec<(Picos, Step)>,
-    /// On a platform that keeps less than the contract.
+    /// The platform keeps less than the contract.
     pub overtaken: Overtaken,
 }
 
@@ -392,7 +414,7 @@ impl Run {
         let mut never = fate == Fate::Never;
         if let Some(whole) = &mut self.whole {
             let Some(i) = whole.rest.iter().position(|piece| *piece == (from, to)) else {
-                // A fence has brought it to its end.
+                // A revocation has completed it.
                 return Ok(());
             };
             whole.rest.swap_remove(i);
@@ -408,7 +430,7 @@ impl Run {
 }
 
 impl Chaos {
-    /// Whole WRITEs of a node that have begun come to their end at once: it is about to be fenced.
+    /// Completes the whole WRITEs of a node that have begun: its access is about to be revoked.
     pub(super) fn land(&mut self, host: &Host, node: NodeId, incarnation: u32) {
         for whole in self.runs.iter_mut().filter_map(|r| r.whole.as_mut()) {
             let its = whole.issuer.0 == node && whole.issuer.1 <= incarnation;

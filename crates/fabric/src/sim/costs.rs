@@ -1,4 +1,5 @@
-//! A profile turned into the integers that events are computed with: picoseconds and picoseconds per byte.
+//! A profile turned into the integers that events are computed with: picoseconds and picoseconds
+//! per byte.
 
 use super::Picos;
 use super::profile::Profile;
@@ -166,7 +167,8 @@ impl Costs {
         payload.div_ceil(self.mtu).max(1)
     }
 
-    /// What a verb puts on the wire. A WRITE's acknowledgement is counted once per group, see [`Costs::ack`].
+    /// Bytes that a verb puts on the wire. A WRITE's acknowledgement is counted once per group, see
+    /// [`Costs::ack`].
     pub(super) fn bytes(&self, wr: &WorkRequest) -> WireBytes {
         let [read, response, first, next, _, atomic, atomic_response, _] = self.header;
         let len = u64::from(wr.len);
@@ -202,8 +204,8 @@ impl Costs {
         self.hold + self.hold_per_sharer * u64::from(sharers)
     }
 
-    /// Initiator time with so many verbs outstanding at the NIC: the rate falls linearly from the knee to its floor at 2.7 times
-    /// the knee.
+    /// Initiator time with so many verbs outstanding at the NIC: the rate falls linearly from the
+    /// knee to its floor at 2.7 times the knee.
     pub(super) fn initiate(&self, op: Opcode, outstanding: u32) -> Picos {
         let time = self.initiator.of(op);
         let knee = self.outstanding_knee;

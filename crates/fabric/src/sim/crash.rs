@@ -1,7 +1,9 @@
-//! Crashes: a node stops, what it had posted is at the mercy of the seed, and it may come back as a new incarnation.
+//! Crashes: a node stops, the seed decides the fate of its verbs in flight, and it may come back as
+//! a new incarnation.
 //!
-//! A crash is silent: nobody is told, verbs to the node fail or go on according to [`How`], and its membership is somebody else's
-//! concern. Every verb that was in flight executes wholly, in part, later, or never, until a fence ends it.
+//! A crash is silent: no node is notified, verbs to the node fail or go on according to [`How`],
+//! and the membership has to detect it. Every verb that was in flight executes wholly, in part,
+//! later, or never, until a revocation of access ends it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,21 +19,22 @@ use crate::transport::{Nanos, Ticket};
 
 /// A verb or call to a node that is gone fails after this long, ns.
 pub const RETRANSMISSION_NS: Nanos = 500_000;
-/// No verb of a crashed node executes later than this after the crash, fenced or not, ns.
+/// No verb of a crashed node executes later than this after the crash, with or without a
+/// revocation, ns.
 pub const LONGEST_ZOMBIE_NS: Nanos = 50_000_000;
 
-/// What a cut link holds up is tried again after this time, ps.
+/// Verbs on a cut link are retried after this time, ps.
 pub(super) const TRY_AGAIN: Picos = 50_000_000;
 
-/// What of a compute node stops.
+/// The part of a compute node that stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
     /// Its process: memory and connections are gone.
     Process,
-    /// The machine: as its process, seen from outside.
+    /// The machine; from outside the same as its process.
     Machine,
-    /// Its processors: the NIC still serves its memory, locks and all, and nobody answers a call.
+    /// Its processors: the NIC still serves its memory, locks included, but no call is answered.
     Hung,
 }
 
@@ -47,7 +50,7 @@ pub enum Place {
     After,
 }
 
-/// A moment in the life of a node: a verb that it posts.
+/// A point in the execution of a node: a verb that it posts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashPoint {
     /// Which, counted from the call that names the point: the first is 1.
@@ -56,7 +59,7 @@ pub struct CrashPoint {
     pub place: Place,
 }
 
-/// What becomes of a list whose issuer has crashed.
+/// The fate of a list with a crashed issuer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CrashPlan {
     /// Verbs before this one execute, no others.
@@ -74,7 +77,7 @@ pub(super) enum CrashPlan {
     },
 }
 
-/// What becomes of one step.
+/// The fate of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Now,
@@ -83,7 +86,7 @@ pub(super) enum Fate {
 }
 
 impl Chaos {
-    /// The doom of a list in flight.
+    /// The crash plan of a list in flight.
     pub(super) fn crash_plan(&mut self, now: Picos) -> CrashPlan {
         let until = now + LONGEST_ZOMBIE_NS * 1000;
         let (skip, late) = match self.chance.below(6) {
@@ -126,7 +129,7 @@ impl Chaos {
     }
 }
 
-/// What is known of a node over all its incarnations.
+/// State of a node over all its incarnations.
 #[derive(Default)]
 struct Counted {
     issued: u64,
@@ -172,7 +175,8 @@ pub(super) struct Crashes {
     cuts: BTreeSet<(NodeId, NodeId)>,
     /// Crashes so far.
     pub count: u64,
-    /// When a verb of a client's slot, or a call of anybody on its node, last failed because its target is gone: node, slot, target.
+    /// When a verb of a client's slot, or any call of its node, last failed because its target is
+    /// gone: node, slot, target.
     failed: BTreeMap<(NodeId, Option<u32>, NodeId), Picos>,
 }
 
@@ -190,7 +194,7 @@ impl Crashes {
         }
     }
 
-    pub(super) fn note_failed(&mut self, by: (NodeId, Option<u32>), to: NodeId, now: Picos) {
+    pub(super) fn record_failure(&mut self, by: (NodeId, Option<u32>), to: NodeId, now: Picos) {
         self.failed.insert((by.0, by.1, to), now);
     }
 
@@ -243,7 +247,7 @@ impl Crashes {
         Some(Late { verb, place, until: c.until })
     }
 
-    /// Counts the verbs of a list; says what becomes of it when its node crashes with it.
+    /// Counts the verbs of a list; returns its fate when its node crashes with it.
     fn count(&mut self, node: NodeId, verbs: u64) -> Option<(CrashPlan, How)> {
         let c = self.nodes.entry(node).or_default();
         let before = c.issued;
@@ -270,7 +274,7 @@ impl World {
         self.kill(own.node, how);
     }
 
-    /// The node stops. What its clients have in flight is doomed.
+    /// Stops the node. Draws the fate of its clients' verbs in flight.
     pub(super) fn kill(&mut self, node: NodeId, how: How) {
         self.crashes.disarm(node);
         let Some(nic) = self.nics.iter().find(|n| n.node() == node) else { return };
@@ -301,8 +305,8 @@ impl World {
         (self.now <= since + RETRANSMISSION_NS * 1000).then_some(true)
     }
 
-    /// Nothing of `node` up to `incarnation` executes at `host` any more; WRITEs that the fabric grants to be whole and that have
-    /// begun are brought to their end first.
+    /// Nothing of `node` up to `incarnation` executes at `host` any more; WRITEs that the fabric
+    /// grants to be whole and that have begun are brought to their end first.
     pub(super) fn fenced(&mut self, host: &Host, node: NodeId, incarnation: u32) {
         if let Some(chaos) = &mut self.chaos {
             chaos.land(host, node, incarnation);

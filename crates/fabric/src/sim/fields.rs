@@ -1,6 +1,6 @@
-//! The fields of a profile: unit, meaning, allowed range, and for each value how far to trust it.
+//! The fields of a profile: unit, meaning, allowed range, and for each value the confidence in it.
 
-/// How far a value can be trusted.
+/// Confidence in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confidence {
     /// Measured, raw data or a log seen.
@@ -9,7 +9,7 @@ pub enum Confidence {
     B,
     /// Derived, or general knowledge of the field.
     C,
-    /// A guess that makes the profile complete.
+    /// An estimate that completes the profile.
     D,
 }
 
@@ -20,11 +20,11 @@ pub struct Field {
     pub path: &'static str,
     /// Unit of the value.
     pub unit: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub doc: &'static str,
     /// Where the value of the artifact's profile comes from.
     pub source: &'static str,
-    /// How far that source is to be trusted.
+    /// Confidence in that source.
     pub confidence: Confidence,
     /// Least value allowed.
     pub low: f64,
@@ -57,7 +57,7 @@ fields! {
     "link.gbps", "Gb/s", 0 ..= 3200, A, "vendor", "data rate of the port, each direction; 0: infinite";
     "link.efficiency", "share", 0.1 ..= 1, B, FIT, "share of the data rate that packets, headers included, can use";
     "link.mtu_bytes", "B", 256 ..= 65536, A, "device attributes", "payload of one packet at most; also what a WRITE executes wholly or not at all";
-    "link.ack_factor", "share", 0 ..= 1, C, FIT, "share of WRITE groups whose acknowledgement is a packet of its own";
+    "link.ack_factor", "share", 0 ..= 1, C, FIT, "share of WRITE groups with an acknowledgement packet of their own";
     "header.read_request", "B", 0 ..= 1024, B, SPEC, "READ request on the wire";
     "header.read_response", "B", 0 ..= 1024, B, SPEC, "each packet of a READ response, beside its payload";
     "header.write_first", "B", 0 ..= 1024, B, SPEC, "first packet of a WRITE, beside its payload";

@@ -1,22 +1,22 @@
-//! Platforms that keep less than the contract: what an index may not be run on, and what its rules are worth. Litmus tests ask for
-//! one; nothing else does.
+//! Platforms that keep less than the contract: no index may run on them, and they show that the
+//! rules of the contract are necessary. Only litmus tests use one.
 
 use std::collections::BTreeSet;
 
 use crate::transport::{Opcode, WorkRequest};
 
-/// What a platform does not keep of the contract.
+/// The guarantees of the contract that a platform breaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Laxity {
-    /// Memory is registered for relaxed ordering: the WRITEs of a chain do not wait for each other. Atomics and READs wait for all of
-    /// them, as on a NIC.
+    /// Memory is registered for relaxed ordering: the WRITEs of a chain do not wait for each other.
+    /// Atomics and READs wait for all of them, as on a NIC.
     pub relaxed_writes: bool,
-    /// What goes to on-chip memory does not wait for a WRITE to main memory before it in its chain, which is accepted and not there
-    /// yet.
+    /// A verb to on-chip memory does not wait for a WRITE to main memory before it in its chain:
+    /// that WRITE is accepted, but not visible yet.
     pub on_chip_first: bool,
 }
 
-/// Verbs that the next of their chain has not waited for.
+/// Verbs that were overtaken by the next one of their chain.
 #[derive(Debug, Default)]
 pub(super) struct Overtaken {
     pub laxity: Laxity,
@@ -25,7 +25,7 @@ pub(super) struct Overtaken {
 }
 
 impl Overtaken {
-    /// Whether `next` may begin beside `verb`, which is before it in a chain.
+    /// Whether `next` may begin concurrently with `verb`, which precedes it in a chain.
     fn passes(&self, verb: &WorkRequest, next: &WorkRequest) -> bool {
         let is_write = |wr: &WorkRequest| matches!(wr.op, Opcode::Write | Opcode::WriteWord);
         let on_chip = next.at.is_on_chip() && !verb.at.is_on_chip();
@@ -35,7 +35,7 @@ impl Overtaken {
                 || self.laxity.on_chip_first && on_chip)
     }
 
-    /// A verb of a list has begun: whether the next goes on beside it.
+    /// A verb of a list has begun: whether the next one begins concurrently.
     pub(super) fn begins(&mut self, list: u32, verb: u32, requests: &[WorkRequest]) -> bool {
         let lax = self.laxity != Laxity::default();
         let (this, next) = (&requests[verb as usize], requests.get(verb as usize + 1));

@@ -1,16 +1,17 @@
-//! The simulated fabric: a cluster in virtual time on one thread. It has two faces: hardware that costs time
-//! ([`SimFabric::new`]), and hardware that misbehaves as far as it may ([`SimFabric::adversarial`]).
+//! The simulated fabric: a cluster in virtual time on one thread. It has two modes: hardware that
+//! costs time ([`SimFabric::new`]), and hardware that misbehaves as far as the contract allows
+//! ([`SimFabric::adversarial`]).
 //!
-//! Index code runs unchanged; its verbs take the time that a [`Profile`] says: CPU of the client thread, doorbell, initiator,
-//! wires in both directions with header bytes, responder, atomics on one word. Queues are first come, first served. Verbs take
-//! effect in the order in which they reach their target, whole. The same seed, profile and code give the same run, event for
-//! event: [`SimFabric::trace_hash`] tells.
+//! Index code runs unchanged; its verbs take the time that a [`Profile`] says: CPU of the client
+//! thread, doorbell, initiator, wires in both directions with header bytes, responder, atomics on
+//! one word. Queues are first come, first served. Verbs take effect in the order in which they
+//! reach their target, whole. The same seed, profile and code give the same run, event for event:
+//! [`SimFabric::trace_hash`] verifies it.
 //!
-//! Time stands still until [`SimFabric::set_timed`]: verbs then execute at once and cost nothing, for loading and checking. One
-//! executor at a time drives the fabric, on one thread.
+//! Time stands still until [`SimFabric::set_timed`]: verbs then execute at once and cost nothing,
+//! for loading and checking. One executor at a time drives the fabric, on one thread.
 
 mod adverse;
-mod ahead;
 mod calls;
 mod chaos;
 mod costs;
@@ -19,6 +20,7 @@ mod fields;
 mod lax;
 mod nic;
 mod order;
+mod prefetch;
 mod profile;
 mod sanitizer;
 mod transport;
@@ -60,13 +62,14 @@ use world::{Call, World};
 /// Picoseconds of virtual time.
 type Picos = u64;
 
-/// From here on a region has large pages: its verbs go to places all over it, and each would look for its translation.
+/// From this size on a region has large pages: its verbs touch addresses all over it, and each
+/// would miss the TLB.
 const LARGE_REGION_BYTES: u64 = 256 << 20;
 
-/// Tells simulated fabrics of one process apart.
+/// Numbers the simulated fabrics of one process.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-struct Shared {
+struct SimShared {
     /// Never 0.
     number: u64,
     /// Memory, services, membership.
@@ -77,7 +80,7 @@ struct Shared {
     now: AtomicU64,
     driver: AtomicU64,
     since: AtomicU64,
-    /// There is a sanitizer.
+    /// Whether there is a sanitizer.
     watched: AtomicBool,
     /// One interleaving point in this many gives way; 0: none.
     points: AtomicU32,
@@ -87,7 +90,7 @@ struct Shared {
     world: Mutex<World>,
 }
 
-impl Shared {
+impl SimShared {
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,9 +127,9 @@ impl Shared {
     }
 }
 
-/// A simulated fabric. Clone it freely; all clones are the same fabric.
+/// A simulated fabric. Clones share it.
 #[derive(Clone)]
-pub struct SimFabric(Arc<Shared>);
+pub struct SimFabric(Arc<SimShared>);
 
 impl std::fmt::Debug for SimFabric {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -135,7 +138,7 @@ impl std::fmt::Debug for SimFabric {
 }
 
 impl SimFabric {
-    /// A fabric without nodes whose time stands still.
+    /// A fabric without nodes; its time stands still.
     pub fn new(profile: &Profile, seed: u64) -> Self {
         let caps = Capabilities {
             whole_write_bytes: profile.link.mtu_bytes as u32,
@@ -147,7 +150,7 @@ impl SimFabric {
     }
 
     fn with_caps(profile: &Profile, seed: u64, caps: Capabilities) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SimShared {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             nodes: LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, caps.on_chip_bytes),
             profile: profile.clone(),
@@ -164,8 +167,10 @@ impl SimFabric {
         }))
     }
 
-    /// The adversarial face: no hardware, but everything that the contract leaves to a fabric, as far as `fabric_faults` go. Of
-    /// `grants`, `line_atomic`, `write_ascending`, `cas_fail_is_readonly`, `whole_write_bytes` and `on_chip_bytes` are honoured; nothing else is granted.
+    /// The adversarial mode: no hardware model, but every behaviour that the contract allows,
+    /// within `fabric_faults`. Of `grants`, `line_atomic`, `write_ascending`,
+    /// `cas_fail_is_readonly`, `whole_write_bytes` and `on_chip_bytes` are honoured; nothing else
+    /// is granted.
     pub fn adversarial(
         fabric_faults: FabricFaults,
         grants: Capabilities,
@@ -186,7 +191,8 @@ impl SimFabric {
         Ok(fabric)
     }
 
-    /// Changes what the adversarial face does from now on; verbs on their way go on as they were drawn. Nothing on the other face.
+    /// Changes the faults of the adversarial mode from now on; verbs in flight go on as they were
+    /// drawn. No effect in the timed mode.
     pub fn set_fabric_faults(&self, fabric_faults: FabricFaults) {
         if let Some(chaos) = &mut self.0.world().chaos {
             chaos.fabric_faults = fabric_faults;
@@ -195,7 +201,7 @@ impl SimFabric {
         }
     }
 
-    /// Who goes first among the verbs in flight, from now on, on the adversarial face.
+    /// Sets the order of the verbs in flight from now on, in adversarial mode.
     pub fn set_order(&self, order: &Order) {
         self.0.world().set_order(order);
     }
@@ -205,7 +211,7 @@ impl SimFabric {
         self.0.world().choices()
     }
 
-    /// Watches from now on who touches what; on the adversarial face only.
+    /// Switches the sanitizer on; in adversarial mode only.
     pub fn sanitize(&self) {
         let mut world = self.0.world();
         if world.chaos.is_some() {
@@ -214,19 +220,19 @@ impl SimFabric {
         }
     }
 
-    /// What the sanitizer has to report, the first cases of it.
+    /// The first reports of the sanitizer.
     pub fn reports(&self) -> Vec<String> {
         self.0.world().sanitizer.as_ref().map_or(Vec::new(), |s| s.reports.clone())
     }
 
-    /// What the platform does not keep of the contract, from now on; on the adversarial face only.
+    /// Breaks guarantees of the contract from now on; in adversarial mode only.
     pub fn set_laxity(&self, laxity: Laxity) {
         if let Some(chaos) = &mut self.0.world().chaos {
             chaos.overtaken.laxity = laxity;
         }
     }
 
-    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back.
+    /// Adds a node with a zeroed region of `bytes`, or brings a revoked one back.
     ///
     /// # Errors
     /// `Exists` when the node is a member already.
@@ -240,11 +246,13 @@ impl SimFabric {
         Ok(())
     }
 
-    /// A compute node stops at once, silently: nothing of it runs or posts any more, and what its clients post from now on never
-    /// completes and has no effect. What they have in flight executes wholly, in part (some pieces of a WRITE, an atomic whole or
-    /// not), later (within [`LONGEST_ZOMBIE_NS`]) or never, as the seed wills, but nothing of it at a host once
-    /// [`Fabric::fence`] has returned for that host. Where `whole_write_bytes` are granted, WRITEs of so many bytes execute wholly
-    /// or not at all. Verbs to the node fail as `Unreachable` after [`RETRANSMISSION_NS`], or are served, as [`How`] says.
+    /// A compute node stops at once, silently: none of its code runs any more, and verbs that its
+    /// clients post from now on never complete and have no effect. Verbs in flight execute wholly,
+    /// in part (some pieces of a WRITE, an atomic whole or not), later (within
+    /// [`LONGEST_ZOMBIE_NS`]) or never, drawn from the seed, but none at a host once
+    /// [`Fabric::fence`] has returned for that host. Where `whole_write_bytes` are granted, WRITEs
+    /// of so many bytes execute wholly or not at all. Verbs to the node fail as `Unreachable` after
+    /// [`RETRANSMISSION_NS`], or are served, as [`How`] says.
     ///
     /// # Errors
     /// `NotFound` for an unknown node.
@@ -254,7 +262,8 @@ impl SimFabric {
         Ok(())
     }
 
-    /// The node crashes at a verb that it is to post, in timed mode, from now on; replaces an earlier such call.
+    /// The node crashes at a verb that it is to post, in timed mode, from now on; replaces an
+    /// earlier such call.
     ///
     /// # Errors
     /// `NotFound` for an unknown node.
@@ -264,14 +273,15 @@ impl SimFabric {
         Ok(())
     }
 
-    /// Takes a call of [`SimFabric::crash_at`] back.
+    /// Cancels a call of [`SimFabric::crash_at`].
     pub fn spare(&self, node: NodeId) {
         self.0.world().crashes.disarm(node);
     }
 
-    /// A verb that the node is to post, in timed mode, from now on, is late by `by_ns`: it begins so much later (`Before`), a part of its
-    /// pieces takes effect so much later (`Inside`), or its client hears of it so much later (`After`). What is not ordered behind
-    /// it goes on. Once per call; of the verbs of one list only one is late. On the adversarial face only.
+    /// A verb that the node is to post, in timed mode, from now on, is late by `by_ns`: it begins
+    /// so much later (`Before`), a part of its pieces takes effect so much later (`Inside`), or its
+    /// completion is so much later (`After`). Verbs that are not ordered behind it go on. Once per
+    /// call; of the verbs of one list only one is late. In adversarial mode only.
     ///
     /// # Errors
     /// `NotFound` for an unknown node.
@@ -281,7 +291,8 @@ impl SimFabric {
         Ok(())
     }
 
-    /// Until when the verb that [`SimFabric::delay_at`] has named is late, ns; `None` while it has not been posted.
+    /// Until when the verb that [`SimFabric::delay_at`] has named is late, ns; `None` while it has
+    /// not been posted.
     pub fn late_until(&self, node: NodeId) -> Option<Nanos> {
         self.0.world().crashes.late_until(node).map(|ps| ps / 1000)
     }
@@ -301,9 +312,10 @@ impl SimFabric {
         self.0.nodes.host(node).is_some_and(|h| h.power() != Power::On)
     }
 
-    /// A node comes back as a new incarnation with a zeroed region and no services; its new clients attach anew. It knows the
-    /// present incarnations of all others, who fail to reach it until [`Fabric::connect`] tells them of it. Works before its former
-    /// incarnation was fenced, too, whose verbs in flight go on as they were doomed.
+    /// A node comes back as a new incarnation with a zeroed region and no services; its new clients
+    /// attach anew. It knows the present incarnations of all others, which fail to reach it until
+    /// [`Fabric::connect`] sets its new one. Works before the access of its former incarnation was
+    /// revoked, too: the verbs in flight of that one keep the fate that the crash drew.
     ///
     /// # Errors
     /// `NotFound` for an unknown node, `Exists` for one that is up.
@@ -318,8 +330,9 @@ impl SimFabric {
         Ok(())
     }
 
-    /// The NIC of a memory node restarts: its main memory stays, its on-chip memory is zeroed, and its connections are over. The node
-    /// is a new incarnation: verbs to it fail until [`Fabric::connect`] tells their issuer of it.
+    /// The NIC of a memory node restarts: its main memory stays, its on-chip memory is zeroed, and
+    /// its connections are over. The node is a new incarnation: verbs to it fail until
+    /// [`Fabric::connect`] sets it for their issuer.
     ///
     /// # Errors
     /// `NotFound` for an unknown node.
@@ -332,8 +345,8 @@ impl SimFabric {
         Ok(())
     }
 
-    /// A memory node and all that it holds are gone: every verb to it fails as `Unreachable`, naming it, after
-    /// [`RETRANSMISSION_NS`] and what the hazards add.
+    /// A memory node and its contents are lost: every verb to it fails as `Unreachable`, naming it,
+    /// after [`RETRANSMISSION_NS`] and the delays of the fabric faults.
     ///
     /// # Errors
     /// `NotFound` for an unknown node.
@@ -341,16 +354,17 @@ impl SimFabric {
         self.crash(node, How::Machine)
     }
 
-    /// When a verb of `node` last failed because `to` is gone, as its client heard; of one slot, or of any. A remote call of the node
-    /// counts for all its slots. Verbs on the adversarial face only.
+    /// When a verb of `node`, of one slot or of any, last failed because `to` is gone, by the time
+    /// of its completion. A remote call of the node counts for all its slots. Verbs in adversarial
+    /// mode only.
     pub fn failed_at(&self, node: NodeId, slot: Option<u32>, to: NodeId) -> Option<Nanos> {
         let counts = |s: Option<u32>| slot.is_none() || s.is_none() || s == slot;
         self.0.world().crashes.failed_at(node, counts, to).map(|ps| ps / 1000)
     }
 
-    /// The link between two nodes lets nothing through: verbs and calls over it, in either direction, wait for
-    /// [`RETRANSMISSION_NS`] and then fail as `Unreachable`; those that had reached their target may have taken effect. On the
-    /// adversarial face only.
+    /// The link between two nodes lets nothing through: verbs and calls over it, in either
+    /// direction, wait for [`RETRANSMISSION_NS`] and then fail as `Unreachable`; those that had
+    /// reached their target may have taken effect. In adversarial mode only.
     pub fn cut(&self, a: NodeId, b: NodeId) {
         self.0.world().crashes.cut(a, b, true);
     }
@@ -381,7 +395,7 @@ impl SimFabric {
         self.0.now.load(Ordering::Relaxed) / 1000
     }
 
-    /// A digest of everything that has happened in virtual time: which thread's verbs reached which address when.
+    /// A digest of all events in virtual time: which thread's verbs reached which address when.
     pub fn trace_hash(&self) -> u64 {
         self.0.world().hash
     }
@@ -391,7 +405,7 @@ impl SimFabric {
         usage::of(&self.0.world(), self.0.since.load(Ordering::Relaxed), self.now())
     }
 
-    /// Forgets how busy the servers were.
+    /// Resets the busy times of the servers.
     pub fn reset_usage(&self) {
         self.0.since.store(self.now(), Ordering::Relaxed);
         usage::reset(&mut self.0.world());
@@ -455,13 +469,13 @@ impl Fabric for SimFabric {
         self.0.nodes.connect(node, to, incarnation);
     }
 
-    fn tell(&self, by: Member, at: GlobalAddr, bytes: u64, now: ShadowState) {
+    fn allocation_event(&self, by: Member, at: GlobalAddr, bytes: u64, now: ShadowState) {
         if self.0.watched.load(Ordering::Relaxed)
             && let Ok(host) = self.known(at.node())
             && !host.is_revoked(by.node, by.incarnation)
             && let Some(s) = &mut self.0.world().sanitizer
         {
-            s.tell(at, bytes, now);
+            s.set_state(at, bytes, now);
         }
     }
 

@@ -1,4 +1,5 @@
-//! The servers of one node: each is a queue that serves first come, first served, kept as the time at which it is free next.
+//! The servers of one node: each is a queue that serves first come, first served, kept as the time
+//! at which it is free next.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Serves for `time` what is there at `at`; when it has been served.
+    /// Serves a request that arrives at `at` for `time`; returns when it has been served.
     pub(super) fn serve(&mut self, at: Picos, time: Picos) -> Picos {
         self.free = self.free.max(at) + time;
         self.busy += time;
@@ -25,16 +26,16 @@ impl Server {
     }
 }
 
-/// The place of a key among so many.
+/// The index of a key in a table of so many entries.
 fn place_of(key: u64, places: usize) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % places
 }
 
-/// Lines touched lately: of those that share a place, the last.
+/// Recently touched lines: of those that share an index, the last.
 struct Lines(Vec<u64>);
 
 impl Lines {
-    /// Whether it was touched lately; now it is.
+    /// Whether a line was touched recently; records the touch.
     fn touch(&mut self, line: u64) -> bool {
         let place = place_of(line, self.0.len());
         std::mem::replace(&mut self.0[place], line) == line
@@ -51,7 +52,7 @@ impl Recent {
         Self { places: vec![(u64::MAX, 0); places] }
     }
 
-    /// The note of `key`'s place, made anew when the place was another's.
+    /// The entry of `key`, reset when its index held another key.
     fn at(&mut self, key: u64) -> (bool, &mut Picos) {
         let i = place_of(key, self.places.len());
         let place = &mut self.places[i];
@@ -63,10 +64,10 @@ impl Recent {
     }
 }
 
-/// Lines that count as touched lately: 32 MiB, about what a host's last-level cache holds. With much less the WRITE of an update would
-/// not find the line that its own READ has touched.
+/// Lines that count as recently touched: 32 MiB, about the last-level cache of a host. With much
+/// less the WRITE of an update would miss the line that its own READ has touched.
 const WARM_LINES: usize = 1 << 19;
-/// Words whose last atomic is remembered.
+/// Words with a record of their last atomic.
 const ATOMIC_WORDS: usize = 1 << 14;
 
 /// Verbs that a NIC has served as target.
@@ -157,8 +158,8 @@ impl Nic {
         time
     }
 
-    /// A verb that reaches this node as target at `at`: queues for wire, responder and word; when its response has left. The
-    /// verb's memory effect belongs to this instant of the order.
+    /// A verb that reaches this node as target at `at`: queues for wire, responder and word; when
+    /// its response has left. The verb's memory effect belongs to this instant of the order.
     pub(super) fn serve(&mut self, c: &Costs, wr: &WorkRequest, at: Picos, by_wire: bool) -> Picos {
         let bytes = c.bytes(wr);
         let (mut received, mut start) = (at, at);
@@ -237,7 +238,7 @@ pub(super) struct QueuePair {
     pub known: bool,
     /// READs and atomics in flight.
     pub outstanding: u32,
-    /// What waits for them, in order.
+    /// Verbs that wait for a free place among them, in order.
     pub waiting: VecDeque<Waiting>,
 }
 
@@ -249,7 +250,7 @@ pub(super) struct Waiting {
     pub to: u32,
 }
 
-/// Where an address leads: the number of its node among all NICs.
+/// The index of an address's node among all NICs.
 #[derive(Default)]
 pub(super) struct Numbers {
     memory: Vec<u32>,

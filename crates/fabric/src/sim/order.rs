@@ -1,10 +1,11 @@
-//! Who goes first among the verbs in flight on the adversarial face, when it is not left to the times that the seed draws:
-//! by priorities with a few changes, which finds any ordering bug of small depth with a known probability, or by a list of choices,
-//! of which a caller tries all.
+//! Schedules of the verbs in flight in adversarial mode, in place of the times that the seed draws.
+//! One schedule uses priorities with a few changes, which finds any ordering bug of small depth
+//! with a known probability. The other follows a list of choices, so that a caller can try all
+//! lists.
 //!
-//! Time then hardly passes: each step takes 1 ns, and a client that sleeps comes after everything that is in flight.
-//! The priorities are those of "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs" (ASPLOS'10), with steps of verbs
-//! for its instructions.
+//! Time then hardly passes: each step takes 1 ns, and a client that sleeps comes after everything
+//! that is in flight. The priorities are those of "A Randomized Scheduler with Probabilistic
+//! Guarantees of Finding Bugs" (ASPLOS'10), with steps of verbs for its instructions.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ use super::world::{Event, World};
 
 /// How long a chosen step takes, ps.
 const STEP: Picos = 1_000;
-/// So many steps in a row are no progress: who looks again and again falls behind those it waits for.
+/// So many steps in a row count as spinning: a client that polls falls behind the clients that it
+/// waits for.
 const SPINNING: u64 = 20_000;
 
 /// A decision between steps that could be next.
@@ -27,13 +29,14 @@ pub struct Choice {
     pub of: u32,
 }
 
-/// Who goes first.
+/// The order of the verbs in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As the times say that the seed draws.
+    /// By the times that the seed draws.
     Drawn,
-    /// The client of the highest priority goes on for as long as it can (or spins). At `changes` moments, drawn among the first `steps` steps, the
-    /// one that goes falls behind all others.
+    /// The client of the highest priority runs for as long as it can (or until it spins). At
+    /// `changes` moments, drawn among the first `steps` steps, the running client falls behind all
+    /// others.
     Priorities {
         /// Seed of priorities and moments.
         seed: u64,
@@ -42,7 +45,8 @@ pub enum Order {
         /// About how many steps a run has.
         steps: u64,
     },
-    /// The choices given, then the first of each; after `switches` choices other than the first none is left. Verbs are whole.
+    /// The choices given, then the first of each; after `switches` choices other than the first
+    /// none is left. Verbs are whole.
     Listed {
         /// Numbers of the alternatives to take, one for each decision between several.
         choices: Vec<u32>,
@@ -135,7 +139,8 @@ impl Chosen {
         highest(of)
     }
 
-    /// A client, and which of its steps: the client that went goes on first, the others follow by number.
+    /// A client, and one of its steps: the client of the last step comes first, the others follow
+    /// by number.
     fn by_list(&mut self) -> Option<(u32, usize)> {
         let Chooser::Listed { choices, switches, made } = &mut self.chooser else { return None };
         let used = made.iter().filter(|c| c.taken > 0).count() as u32;
@@ -160,7 +165,8 @@ impl Chosen {
     }
 }
 
-/// The next list of choices after a run that made these, in the order of a search that takes every path once; `None` after the last.
+/// The next list of choices after a run that made these, in the order of a search that takes every
+/// path once; `None` after the last.
 pub fn next_choices(made: &[Choice]) -> Option<Vec<u32>> {
     let last = made.iter().rposition(|c| c.taken + 1 < c.of)?;
     let mut out: Vec<u32> = made[..=last].iter().map(|c| c.taken).collect();
@@ -177,7 +183,8 @@ pub(super) fn put(
     step: Step,
 ) {
     let Some(chosen) = chosen else { return wheel.push(at, Event::Chaos(step)) };
-    // Listed verbs are whole, and atomics in any chosen order: what follows from their beginning follows at once.
+    // Listed verbs are whole, and atomics execute in any chosen order: all steps of a verb follow
+    // its beginning at once.
     let listed = matches!(chosen.chooser, Chooser::Listed { .. });
     match step {
         Step::Begin { .. } => chosen.put(at, client, step),
@@ -187,7 +194,8 @@ pub(super) fn put(
 }
 
 impl World {
-    /// When something begins that was to begin at `at`, where order is not a matter of times.
+    /// When a step begins that was to begin at `at`; at once where steps are chosen instead of
+    /// timed.
     pub(super) fn soon(&self, at: Picos) -> Picos {
         if self.chosen.is_some() { self.now } else { at }
     }
@@ -214,7 +222,7 @@ impl World {
         }
     }
 
-    /// Changes the order from now on; what is in flight comes first.
+    /// Changes the order from now on; steps in flight come first.
     pub(super) fn set_order(&mut self, order: &Order) {
         let old = std::mem::replace(&mut self.chosen, Chosen::new(order));
         for (client, queue) in old.into_iter().flat_map(|c| c.open) {

@@ -32,7 +32,7 @@ sections! {
     SameWord { dram, on_chip }
     /// Queue pairs.
     QueuePair { max_rd_atomic, knee, miss_ns }
-    /// What many outstanding verbs do to a client NIC.
+    /// The slowdown of a client NIC by many outstanding verbs.
     Outstanding { knee, read_floor, write_floor }
     /// Doorbell registers.
     Doorbell { slots, hold_ns, hold_per_sharer_ns }
@@ -51,7 +51,7 @@ sections! {
     LoadStore { line_ns, in_flight }
 }
 
-/// A kind of hardware in numbers; [`FIELDS`] says what each means.
+/// The parameters of a kind of hardware; [`FIELDS`] describes each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the sections have their own")]
 pub struct Profile {
@@ -59,7 +59,7 @@ pub struct Profile {
     pub name: String,
     /// One line.
     pub description: String,
-    /// How far the whole can be trusted, in words.
+    /// Confidence in the whole profile, in words.
     pub trust: String,
     pub link: Link,
     pub header: Header,
@@ -170,7 +170,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// What single ranges do not catch.
+    /// Checks across fields.
     fn check(&self, from: &str) -> Result<()> {
         let h = &self.header;
         if self.link.gbps > 0.0 && self.link.gbps < 0.1 {

@@ -1,74 +1,79 @@
-//! The sanitizer: says which verbs touch what they must not, and which local buffers are given away twice.
+//! The sanitizer: reports verbs that touch memory which they must not touch, and local buffers that
+//! are in flight twice.
 //!
-//! Who hands memory out says so ([`Fabric::tell`](crate::Fabric::tell)). Reported are verbs outside a region or at a wrong alignment,
-//! READs that begin in memory that was handed out with undefined contents and never written, any verb to freed memory, WRITEs to freed memory of
-//! a type-stable arena (READs and atomics there are legal: caches may be old), and a list whose buffers overlap those of another one
-//! in flight. The last cannot be written in index code: a [`Buf`](crate::Buf) belongs to the posting until the completion. So it is a
-//! check of the executor. READs of nodes that have crashed are not reported: nobody hears of them. Nor are doubtful ones
-//! ([`read_unvalidated`](crate::verb::read_unvalidated)), whose posters expect anything.
+//! Allocators report every change of a range
+//! ([`Fabric::allocation_event`](crate::Fabric::allocation_event)). The sanitizer reports verbs
+//! outside a region or at a wrong alignment, READs that begin in memory that was allocated with
+//! undefined contents and never written, any verb to freed memory, WRITEs to freed memory of a
+//! type-stable arena (READs and atomics there are legal: caches may be old), and a list with
+//! buffers that overlap those of another one in flight. The last cannot be written in index code: a
+//! [`Buf`](crate::Buf) belongs to the posting until the completion. So it is a check of the
+//! executor. READs of nodes that have crashed are not reported, because their results reach no
+//! client. Nor are unvalidated ones ([`read_unvalidated`](crate::verb::read_unvalidated)), which
+//! may find any contents.
 
 use std::collections::BTreeMap;
 
 use crate::addr::{GlobalAddr, NodeId};
 use crate::transport::{Opcode, ShadowState, WorkRequest};
 
-/// So many reports are kept.
+/// Most reports that are kept.
 const MOST: usize = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Sanitizer {
-    /// Ranges of which somebody has told: where each begins, its end, and what it is. Disjoint.
-    told: BTreeMap<(NodeId, u64), (u64, ShadowState)>,
-    /// Local buffers in flight: where each begins, its end, and its list.
+    /// Ranges with a known shadow state, by their start: end and state. Disjoint.
+    ranges: BTreeMap<(NodeId, u64), (u64, ShadowState)>,
+    /// Local buffers in flight, by their start: end and list.
     lent: BTreeMap<usize, (usize, u32)>,
     pub reports: Vec<String>,
 }
 
 impl Sanitizer {
-    fn report(&mut self, what: String) {
+    fn report(&mut self, finding: String) {
         if self.reports.len() < MOST {
-            self.reports.push(what);
+            self.reports.push(finding);
         }
     }
 
-    /// From now on a range is this.
-    pub(super) fn tell(&mut self, at: GlobalAddr, bytes: u64, now: ShadowState) {
+    /// Sets the shadow state of a range.
+    pub(super) fn set_state(&mut self, at: GlobalAddr, bytes: u64, now: ShadowState) {
         let (node, from, to) = (at.node(), at.offset(), at.offset() + bytes);
         self.cut(node, from);
         self.cut(node, to);
-        let inside: Vec<_> = self.told.range((node, from)..(node, to)).map(|(k, _)| *k).collect();
-        inside.iter().for_each(|k| _ = self.told.remove(k));
+        let inside: Vec<_> = self.ranges.range((node, from)..(node, to)).map(|(k, _)| *k).collect();
+        inside.iter().for_each(|k| _ = self.ranges.remove(k));
         if now != ShadowState::Plain && bytes > 0 {
-            self.told.insert((node, from), (to, now));
+            self.ranges.insert((node, from), (to, now));
         }
     }
 
-    /// No range reaches over this place any more.
+    /// Splits the range that crosses this address.
     fn cut(&mut self, node: NodeId, at: u64) {
-        let Some((&(n, from), &(to, what))) = self.told.range(..(node, at)).next_back() else {
+        let Some((&(n, from), &(to, state))) = self.ranges.range(..(node, at)).next_back() else {
             return;
         };
         if n == node && to > at {
-            self.told.insert((node, from), (at, what));
-            self.told.insert((node, at), (to, what));
+            self.ranges.insert((node, from), (at, state));
+            self.ranges.insert((node, at), (to, state));
         }
     }
 
-    /// What there is in a range.
+    /// The shadow states in a range.
     fn under(&self, wr: &WorkRequest) -> impl Iterator<Item = ShadowState> {
         let (node, from) = (wr.at.node(), wr.at.offset());
         let to = from + u64::from(wr.len);
-        let before = self.told.range(..(node, from)).next_back();
+        let before = self.ranges.range(..(node, from)).next_back();
         let before = before.filter(|((n, _), (end, _))| *n == node && *end > from);
-        let inside = self.told.range((node, from)..(node, to.max(from)));
-        before.into_iter().chain(inside).map(|(_, (_, what))| *what)
+        let inside = self.ranges.range((node, from)..(node, to.max(from)));
+        before.into_iter().chain(inside).map(|(_, (_, state))| *state)
     }
 
-    fn ground_at(&self, at: GlobalAddr) -> ShadowState {
-        let before = self.told.range(..=(at.node(), at.offset())).next_back();
+    fn state_at(&self, at: GlobalAddr) -> ShadowState {
+        let before = self.ranges.range(..=(at.node(), at.offset())).next_back();
         let here = before.filter(|((n, _), (end, _))| *n == at.node() && *end > at.offset());
-        here.map_or(ShadowState::Plain, |(_, (_, what))| *what)
+        here.map_or(ShadowState::Plain, |(_, (_, state))| *state)
     }
 
     /// A verb begins to execute; `heard` is false when its issuer has crashed.
@@ -76,9 +81,10 @@ impl Sanitizer {
         if wr.at.is_on_chip() || wr.unvalidated {
             return;
         }
-        // Who reads a block takes the length of its class: what lies behind its contents may be anything.
+        // Only the first word counts: a READ of a block has the length of its size class, and the
+        // bytes behind the contents may be undefined.
         let read = wr.op == Opcode::Read && heard;
-        let unwritten = read && self.ground_at(wr.at) == ShadowState::Undefined;
+        let unwritten = read && self.state_at(wr.at) == ShadowState::Undefined;
         let others = || {
             self.under(wr).find_map(|g| match (g, wr.op) {
                 (ShadowState::Freed, Opcode::Read) if !heard => None,
@@ -94,20 +100,20 @@ impl Sanitizer {
         self.wrote(wr);
     }
 
-    /// The contents of what a verb writes are defined.
+    /// A WRITE defines its range.
     pub(super) fn wrote(&mut self, wr: &WorkRequest) {
         let writes = matches!(wr.op, Opcode::Write | Opcode::WriteWord) && !wr.at.is_on_chip();
         if writes && self.under(wr).any(|g| g == ShadowState::Undefined) {
-            self.tell(wr.at, u64::from(wr.len), ShadowState::Plain);
+            self.set_state(wr.at, u64::from(wr.len), ShadowState::Plain);
         }
     }
 
-    /// A verb is refused by its target as no NIC takes it.
+    /// Reports a verb that its target refuses.
     pub(super) fn refused(&mut self, by: NodeId, wr: &WorkRequest, why: &crate::Error) {
         self.report(format!("{by}: {:?} of {} bytes: {why}", wr.op, wr.len));
     }
 
-    /// A list is posted: its buffers are lent.
+    /// A list is posted: its buffers are in flight.
     pub(super) fn lend(&mut self, list: u32, requests: &[WorkRequest]) {
         for wr in requests.iter().filter(|wr| !wr.local.is_null()) {
             let from = wr.local.addr();
@@ -157,21 +163,21 @@ mod tests {
         use Opcode::{Cas, Read, Write, WriteWord};
         let mut s = Sanitizer::default();
         let at = |offset| GlobalAddr::new(NodeId::memory(0), offset);
-        s.tell(at(1024), 256, ShadowState::Undefined);
+        s.set_state(at(1024), 256, ShadowState::Undefined);
         assert!(seen(&mut s, Read, 1024, 8) && seen(&mut s, Read, 1272, 64));
         assert!(!seen(&mut s, Read, 1000, 24) && !seen(&mut s, Read, 1280, 64));
         assert!(!seen(&mut s, Write, 1088, 64) && !seen(&mut s, Read, 1088, 64));
         assert!(seen(&mut s, Read, 1080, 16) && !seen(&mut s, Read, 1144, 16));
         assert!(seen(&mut s, Read, 1152, 16));
-        s.tell(at(1024), 256, ShadowState::Freed);
+        s.set_state(at(1024), 256, ShadowState::Freed);
         assert!(seen(&mut s, Read, 1100, 8) && seen(&mut s, WriteWord, 1272, 8));
-        s.tell(at(1024), 128, ShadowState::Plain);
+        s.set_state(at(1024), 128, ShadowState::Plain);
         assert!(!seen(&mut s, Read, 1024, 128) && seen(&mut s, Read, 1024, 129));
-        s.tell(at(1152), 128, ShadowState::FreedTyped);
+        s.set_state(at(1152), 128, ShadowState::FreedTyped);
         assert!(!seen(&mut s, Read, 1152, 64) && !seen(&mut s, Cas, 1152, 8));
         assert!(seen(&mut s, Write, 1200, 8) && seen(&mut s, WriteWord, 1152, 8));
         s.reports.clear();
-        s.tell(at(1152), 128, ShadowState::Freed);
+        s.set_state(at(1152), 128, ShadowState::Freed);
         s.look(NodeId::compute(0), &verb(Read, 1152, 8, 0), false);
         assert!(s.reports.is_empty(), "of a node that has crashed");
     }

@@ -1,4 +1,4 @@
-//! A simulated client thread's way to memory.
+//! The transport of a simulated client thread.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::world::{Call, Cpu};
-use super::{Picos, Shared};
+use super::{Picos, SimShared};
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
@@ -20,7 +20,7 @@ use crate::scope::Stage;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
 pub(super) struct SimTransport {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SimShared>,
     pub node: NodeId,
     pub thread: u32,
     pub cpu: Arc<Cpu>,
@@ -35,12 +35,12 @@ pub(super) struct SimTransport {
 }
 
 impl SimTransport {
-    /// Its node has crashed, whatever has become of the node since.
+    /// Whether its node has crashed, even if a later incarnation is up.
     fn is_dead(&self) -> bool {
         self.local.own().power() != Power::On
     }
 
-    /// One executor at a time drives a world: another may take over when nothing is in flight.
+    /// One executor at a time drives a world: another one may take over when nothing is in flight.
     fn bind(&self, core: &Core) -> Result<()> {
         if self.bound.get() == core.client()
             && self.shared.driver.load(Ordering::Relaxed) == core.client()
@@ -125,13 +125,14 @@ impl Transport for SimTransport {
         let mut w = self.shared.world();
         let mut made = false;
         loop {
-            // Time only passes while no client has anything to do.
-            // Slots that nobody polls any more hold up nothing where steps are chosen.
+            // Time passes only while no client is ready. Where steps are chosen, slots that are not
+            // polled any more do not stop it.
             let idle = w.step_time() > 0 && !core.is_driven();
             let until = if core.has_ready() && !idle {
                 w.now
             } else {
-                // A timer that is overdue (nobody fires it while lists are only reaped) holds up nothing that is due.
+                // A timer that is overdue (none fires while lists are only reaped) does not delay
+                // events that are due.
                 let due = w.now + w.step_time();
                 core.next_timer().map_or(Picos::MAX, |at| at.saturating_mul(1000).max(due))
             };
@@ -159,7 +160,7 @@ impl Transport for SimTransport {
     }
 
     fn now(&self) -> Nanos {
-        // A client's time is its thread's: what it has been charged for has passed.
+        // A client's time is its thread's: the fabric's clock plus the charged work.
         let now = self.shared.now.load(Ordering::Relaxed);
         now.max(self.cpu.free.load(Ordering::Relaxed)) / 1000
     }
@@ -201,9 +202,9 @@ impl Transport for SimTransport {
         self.shared.refuses_memory()
     }
 
-    fn note_near(&self, ep: &Endpoint) {
-        ep.uses(&*self.cpu);
-        ep.uses(&*self.local);
+    fn add_prefetch_hints(&self, ep: &Endpoint) {
+        ep.prefetch(&*self.cpu);
+        ep.prefetch(&*self.local);
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {

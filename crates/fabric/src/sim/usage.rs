@@ -5,7 +5,8 @@ use crate::addr::NodeId;
 use crate::transport::Nanos;
 use std::sync::atomic::Ordering;
 
-/// Busy times of one node's servers since the last reset, ns, and what went through them.
+/// Busy times of one node's servers since the last reset, ns, and the bytes and verbs that they
+/// served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeUsage {
     /// The node.

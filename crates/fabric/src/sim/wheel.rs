@@ -1,5 +1,5 @@
-//! The event queue: a calendar of narrow slots with a heap for what lies beyond them. Events come out by time, and those of one
-//! time in the order in which they were put in, so that a run is a function of its seed.
+//! The event queue: a calendar of narrow buckets with a heap for later events. Events come out by
+//! time, and those of one time in insertion order, so that a run is a function of its seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -78,7 +78,8 @@ impl<T: Copy + Ord> Wheel<T> {
         self.marks[place / 64] |= 1 << (place % 64);
     }
 
-    /// Makes the next slot the present one when that is empty; true when there are new events in it.
+    /// Makes the next slot the present one when that is empty; true when there are new events in
+    /// it.
     pub(super) fn refill(&mut self) -> bool {
         self.now.is_empty() && {
             self.advance();
@@ -87,7 +88,7 @@ impl<T: Copy + Ord> Wheel<T> {
     }
 
     /// The events of the next two slots that have any, in no order.
-    pub(super) fn ahead(&self) -> [impl Iterator<Item = T>; 2] {
+    pub(super) fn upcoming(&self) -> [impl Iterator<Item = T>; 2] {
         let first = self.mark_after(self.slot);
         let second = first.and_then(|slot| self.mark_after(slot));
         [first, second].map(|slot| self.linked(slot))

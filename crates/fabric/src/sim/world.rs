@@ -1,9 +1,33 @@
-//! The simulated cluster: events, and what each does.
+//! The simulated cluster: the events, and the effect of each.
 //!
-//! A posted list goes through four stations. *Launch*, when its thread's CPU has come to it: doorbell, initiator, the client's
-//! wire. *Arrive*, when its first packet is at the target: wire, responder, word, the memory effect, the response's wire.
-//! *Deliver*, when the response is at the client: its wire, and the completion. *Resume*, when the thread's CPU is free. Every
-//! server is first come, first served, and an event is handled at its own time, so that nothing overtakes in a queue.
+//! A posted list goes through four stations. *Launch*, when its thread's CPU has come to it:
+//! doorbell, initiator, the client's wire. *Arrive*, when its first packet is at the target: wire,
+//! responder, word, the memory effect, the response's wire. *Deliver*, when the response is at the
+//! client: its wire, and the completion. *Resume*, when the thread's CPU is free. Every server is
+//! first come, first served, and an event is handled at its own time, so that nothing overtakes in
+//! a queue.
+//!
+//! *Servers as times.* No server keeps a queue of requests. Each is the time at which it is free
+//! next (`nic.rs`): a request that arrives at `at` begins at the later of the two, and moves that
+//! time. This is exact for first come, first served, as long as events are handled in the order of
+//! their times.
+//!
+//! *Groups.* The verbs of a list that go to one node between two fences form a group: one doorbell,
+//! one first packet, one response. A queue pair admits a bounded number of READs and atomics in
+//! flight. A group that exceeds this window is split, and its rest waits in the queue pair. A
+//! fenced verb begins a new launch when everything before it in the list has been delivered.
+//!
+//! *Memory effects.* A verb takes effect whole at the event of its arrival. So verbs are linearized
+//! in the order in which they reach their target; the adversarial mode (`chaos.rs`) replaces this
+//! by steps.
+//!
+//! *Client CPU.* The clients of a thread share one CPU, which is a server as well. Index code
+//! charges its steps, and the charge delays the thread's next post and its next resume. The time
+//! that a client sees is the fabric's clock plus the work that its thread has been charged for.
+//!
+//! *Determinism.* Events of one time come out in insertion order, and all draws come from the seed.
+//! The trace hash covers every list that reaches a target; it differs at the first event that
+//! differs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +60,8 @@ pub(super) struct Cpu {
 }
 
 impl Cpu {
-    /// What of `time` an idle share of it comes to: whoever waits for a word polls it only when nothing else is to be done.
+    /// An idle share of `time`: a client that waits for a word polls it only when its thread has
+    /// nothing else to do.
     pub(super) fn polls(&self, now: Picos, time: Picos) -> Picos {
         let past = now.saturating_sub(self.since.load(Ordering::Relaxed)).max(1);
         let busy = self.busy.load(Ordering::Relaxed).min(past);
@@ -63,11 +88,11 @@ pub(super) struct Thread {
     queue_pairs: Vec<QueuePair>,
     /// Lists that have completed and wait for the CPU.
     pub done: VecDeque<u32>,
-    /// A resume event is on its way.
+    /// A resume event is scheduled.
     resuming: bool,
 }
 
-/// A remote call on its way.
+/// A remote call in flight.
 pub(super) struct Call {
     pub to: NodeId,
     pub service: ServiceId,
@@ -96,15 +121,16 @@ pub(super) struct List {
     pub cut_since: Option<Picos>,
     /// Its issuer has crashed.
     pub crash_plan: Option<CrashPlan>,
-    /// A verb of it is late on purpose.
+    /// Fault injection delays a verb of it.
     pub late: Option<Late>,
-    /// Where a verb of it, or the call, has failed because nobody is there; on the adversarial face.
+    /// The target at which a verb of it, or the call, has failed because the node is gone; in
+    /// adversarial mode.
     pub failed_at: Option<NodeId>,
 }
 
 /// Verbs of a list that go to one node together.
 #[derive(Clone, Copy)]
-pub(super) struct Group {
+pub(super) struct VerbGroup {
     pub list: u32,
     nic: u32,
     from: u32,
@@ -116,7 +142,7 @@ pub(super) struct Group {
     bytes: u32,
     /// The response has passed the client's wire.
     received: bool,
-    /// Where its first verb's memory is, to be brought near before it arrives.
+    /// Address of its first verb's memory, for a prefetch before the arrival.
     pub target: usize,
 }
 
@@ -128,7 +154,7 @@ pub(super) enum Event {
     Resume(u32),
     CallArrives(u32),
     CallReturns(u32),
-    /// A step of the adversarial face.
+    /// A step of the adversarial mode.
     Chaos(Step),
     /// The completion of a list there.
     Complete(u32),
@@ -165,11 +191,11 @@ impl<T> Slots<T> {
     pub(super) fn all(&mut self) -> impl Iterator<Item = &mut T> {
         self.items.iter_mut().flatten()
     }
-    /// Where it would be, for a look ahead of time.
+    /// The address of an entry, for a prefetch.
     pub(super) fn peek(&self, n: u32) -> Option<&T> {
         self.items.get(n as usize)?.as_ref()
     }
-    /// Brings its place near.
+    /// Prefetches an entry.
     pub(super) fn prefetch(&self, n: u32) {
         if let Some(place) = self.items.get(n as usize) {
             crate::region::prefetch(std::ptr::from_ref(place).addr(), size_of::<Option<T>>());
@@ -188,22 +214,22 @@ pub(super) struct World {
     pub threads: Vec<Thread>,
     pub now: Picos,
     pub lists: Slots<List>,
-    pub(super) groups: Slots<Group>,
+    pub(super) groups: Slots<VerbGroup>,
     pub wheel: Wheel<Event>,
     /// Lists in flight.
     pub live: u32,
-    /// Threads that were given something to do: those with more waiting get a resume event.
+    /// Threads that got work: those with more waiting get a resume event.
     given: Vec<u32>,
     pub hash: u64,
     /// The executor that drives this world.
     pub driver: u64,
     jitter: u64,
-    /// The adversarial face instead of NICs.
+    /// The adversarial mode, in place of NICs.
     pub chaos: Option<Chaos>,
     pub crashes: Crashes,
-    /// Steps of the adversarial face are chosen instead of timed.
+    /// Steps of the adversarial mode are chosen instead of timed.
     pub chosen: Option<Chosen>,
-    /// Who touches what, where that is watched.
+    /// The access sanitizer, if it is on.
     pub sanitizer: Option<Box<Sanitizer>>,
 }
 
@@ -258,7 +284,7 @@ impl World {
         Some(self.threads.len() as u32 - 1)
     }
 
-    /// A thread is gone: it shares no doorbell any more.
+    /// Removes a thread: it shares no doorbell any more.
     pub(super) fn drop_thread(&mut self, thread: u32) {
         let nic = self.threads[thread as usize].nic;
         let n = &mut self.nics[nic as usize];
@@ -269,7 +295,7 @@ impl World {
         self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    /// A list enters: its thread's CPU posts it.
+    /// Posts a list on its thread's CPU.
     pub(super) fn post(&mut self, core: &Core, thread: u32, ticket: Ticket, list: &[WorkRequest]) {
         let about = core.about(ticket);
         if let Some(chaos) = &mut self.chaos {
@@ -328,13 +354,14 @@ impl World {
         [self.wheel.next_at(), self.next_chosen()].into_iter().flatten().min()
     }
 
-    /// Handles the next event if it is due at `until` or before. `None` when there is none; true when a list has completed.
+    /// Handles the next event if it is due at `until` or before. `None` when there is none; true
+    /// when a list has completed.
     pub(super) fn step(&mut self, core: &Core, until: Picos, run: Runner<'_>) -> Option<bool> {
         if !self.given.is_empty() {
             self.resume_given();
         }
         if self.wheel.refill() {
-            self.look_ahead(core);
+            self.prefetch_ahead(core);
         }
         let (at, event) = self.next_event(until)?;
         self.now = self.now.max(at);
@@ -366,9 +393,10 @@ impl World {
         })
     }
 
-    // ---- launch -----------------------------------------------------------------------------------------------------
+    // ---- launch
+    // -----------------------------------------------------------------------------------
 
-    /// Verbs up to the next fence go on their way, those to each node together.
+    /// Launches the verbs up to the next fence, those to each node together.
     fn launch(&mut self, core: &Core, number: u32) {
         let (ticket, first) = {
             let l = self.lists.at(number);
@@ -434,7 +462,7 @@ impl World {
         }
     }
 
-    /// As many verbs of one group as the queue pair's window lets through; the rest waits.
+    /// Launches as many verbs of one group as the queue pair's window allows; the rest waits.
     fn initiate(
         &mut self,
         thread: u32,
@@ -447,7 +475,7 @@ impl World {
         let own = self.threads[thread as usize].nic;
         let node = requests[w.from as usize].at.node();
         let room = c.max_rd_atomic;
-        let mut g = Group {
+        let mut g = VerbGroup {
             list: w.list,
             nic: target,
             from: w.from,
@@ -498,7 +526,7 @@ impl World {
             if g.verbs == 0 {
                 return;
             }
-            // What was one group are two now.
+            // The group was split in two.
             self.lists.at(w.list).pending += 1;
         }
         let way = self.way(own == target);
@@ -506,7 +534,7 @@ impl World {
         self.wheel.push(departs + way, Event::Arrive(number));
     }
 
-    /// One way between two nodes, or between a NIC and itself.
+    /// One-way latency between two nodes, or between a NIC and itself.
     fn way(&mut self, loopback: bool) -> Picos {
         let base = if loopback { self.costs.loopback } else { self.costs.propagation };
         if self.costs.jitter_sigma == 0.0 {
@@ -523,7 +551,8 @@ impl World {
         (base as f64 * (sum * self.costs.jitter_sigma).exp()) as Picos
     }
 
-    // ---- arrive -----------------------------------------------------------------------------------------------------
+    // ---- arrive
+    // -----------------------------------------------------------------------------------
 
     fn arrive(&mut self, core: &Core, number: u32) {
         let g = *self.groups.at(number);
@@ -580,7 +609,8 @@ impl World {
         self.wheel.push(done + way + after, Event::Deliver(number));
     }
 
-    // ---- deliver ----------------------------------------------------------------------------------------------------
+    // ---- deliver
+    // ----------------------------------------------------------------------------------
 
     fn deliver(&mut self, core: &Core, number: u32) -> bool {
         let g = *self.groups.at(number);
@@ -615,7 +645,7 @@ impl World {
         self.done(core, g.list)
     }
 
-    /// What waits for a queue pair's window goes on its way as far as it fits.
+    /// Launches groups that wait for a queue pair's window, as far as they fit.
     fn let_through(&mut self, core: &Core, thread: u32, target: u32) {
         loop {
             let qp = &mut self.threads[thread as usize].queue_pairs[target as usize];
@@ -661,7 +691,7 @@ impl World {
         }
         let Some(number) = t.done.pop_front() else { return false };
         if !t.done.is_empty() {
-            // Its client works now; how long, shows when it has run.
+            // Its client runs now; the charged time is known afterwards.
             self.given.push(thread);
         }
         self.finish(core, number)
@@ -689,10 +719,10 @@ impl World {
             return true;
         }
         if let Some(to) = l.failed_at {
-            // A call knows of no slot.
+            // A call has no slot.
             let slot = l.call.is_none().then_some(l.slot);
             let by = self.threads[l.thread as usize].own.node;
-            self.crashes.note_failed((by, slot), to, self.now);
+            self.crashes.record_failure((by, slot), to, self.now);
         }
         if let Some(call) = l.call {
             core.complete_rpc(l.ticket, call.reply);

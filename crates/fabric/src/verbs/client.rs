@@ -1,5 +1,24 @@
-//! The client's side: one thread's way to all hosts. Connections are made by whoever carries offers and answers; this says which
-//! ones verbs wait for, and which ones broke.
+//! The client's side: one thread's connections to all hosts. The embedder carries offers and
+//! answers between client and host; this module reports the connections that verbs wait for, and
+//! the broken ones.
+//!
+//! A list waits for the connections of its peers. If it fits as a whole once others have completed,
+//! it waits for that and is launched as one flight per peer. A list that exceeds the queue depth,
+//! or the thread's share of the NIC's outstanding verbs, takes several flights. Requests are staged
+//! into the send queue of a peer, and the doorbell is rung at the next poll, once for all clients
+//! of the thread that have posted meanwhile.
+//!
+//! A flight asks for one completion, of its last request. The completion carries the slot and the
+//! generation of the flight. A stale one is ignored, so that completions of a destroyed queue pair
+//! do no harm.
+//!
+//! *Broken connections.* The client destroys its queue pair first, and only then accounts the
+//! flights as doomed: after that the NIC touches no buffer. It reports a doomed flight when the
+//! other end is confirmed to be closed, or after `linger_ns`, because until then the host may still
+//! execute its verbs. The effect of these verbs is unknown.
+//!
+//! *Lost wake-ups.* A driver may stop without a completion. A connection that completes nothing for
+//! `nudge_ns` gets an empty WRITE, and is given up some time later, so that no wait is without end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,7 +34,7 @@ use super::flights::Flights;
 use super::memory::Keys;
 use super::nic::{Nic, failed};
 use super::offer::{Answer, End, Offer};
-use super::peers::{Peer, Peers, Standing};
+use super::peers::{ConnectionState, Peer, Peers};
 use super::queue_pair::{QueuePair, Sizes, packet_number};
 use super::send::{self, Completion, POLL_BATCH, Remote, SendQueue, WorkId};
 use crate::addr::NodeId;
@@ -25,7 +44,7 @@ use crate::membership::Member;
 use crate::slab::Slab;
 use crate::transport::{Nanos, Progress, Ticket, WorkRequest};
 
-/// What a client thread has done.
+/// Statistics of a client thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Calls of `ibv_post_send`.
@@ -48,7 +67,7 @@ pub struct Stats {
 
 /// One thread's connections. All of its verbs complete through one queue.
 pub struct Client {
-    state: RefCell<State>,
+    state: RefCell<ClientState>,
     /// Outcomes to be reported, kept for its memory.
     done: RefCell<Vec<(Ticket, Result<()>)>>,
     clock: std::time::Instant,
@@ -59,7 +78,7 @@ pub struct Client {
     me: Member,
 }
 
-struct State {
+struct ClientState {
     /// Fields go in this order: queue pairs before keys, keys before the words that they open.
     queues: Vec<Option<SendQueue>>,
     keys: Keys,
@@ -71,9 +90,10 @@ struct State {
     outstanding: u32,
     /// Peers that the list being launched goes to, kept for its memory.
     touched: Vec<u16>,
-    /// Peers with staged requests: their doorbells are rung at the next poll, once for all lists posted meanwhile.
+    /// Peers with staged requests: their doorbells are rung at the next poll, once for all lists
+    /// posted meanwhile.
     unrung: Vec<u16>,
-    /// Peers whose connection failed while completions were taken.
+    /// Peers with a connection that failed while completions were taken.
     failing: Vec<(u16, Error)>,
     found: [Completion; POLL_BATCH],
     cq: GenericCompletionQueue,
@@ -92,7 +112,7 @@ pub(super) struct Waiting {
 /// Polls between two looks at connections that complete nothing: a look reads the clock.
 const WATCH_ONE_IN: u32 = 256;
 
-/// What became of an attempt to launch a list.
+/// The outcome of an attempt to launch a list.
 enum Launch {
     All,
     /// Up to this request; the rest waits for room.
@@ -132,7 +152,7 @@ impl Client {
         let cq =
             cq.map_err(|e| failed("no completion queue", &e, "lower the setting outstanding"))?;
         nic.add_client();
-        let state = State {
+        let state = ClientState {
             queues: Vec::new(),
             keys: Keys::new(pd.clone()),
             words: Vec::new(),
@@ -155,7 +175,7 @@ impl Client {
         Ok(Self { state, done, clock, lingers, polls, nic, me })
     }
 
-    /// What it has done.
+    /// Its statistics.
     pub fn stats(&self) -> Stats {
         let s = self.state.borrow();
         Stats { registrations: s.keys.registrations() as u64, ..s.stats }
@@ -172,14 +192,16 @@ impl Client {
         s.outstanding == 0 && s.backlog.is_empty() && s.peers.is_quiet()
     }
 
-    // ---- connections ----------------------------------------------------------------------------------------------
+    // ---- connections
+    // ------------------------------------------------------------------------------
 
     /// A node that verbs wait for: `offer`, then `connect` or `refuse`. Each is named once.
     pub fn next_wanted(&self) -> Option<NodeId> {
         self.state.borrow_mut().peers.next_wanted()
     }
 
-    /// A node whose end of a broken connection must be closed: then `closed`. Each is named once.
+    /// A node at which the end of a broken connection must be closed: then `closed`. Each is named
+    /// once.
     pub fn next_broken(&self) -> Option<NodeId> {
         self.state.borrow_mut().peers.next_broken()
     }
@@ -192,13 +214,13 @@ impl Client {
         let s = &mut *self.state.borrow_mut();
         let p = s.peers.find(to);
         match s.peers[p].standing {
-            Standing::Connected | Standing::Broken => {
+            ConnectionState::Connected | ConnectionState::Broken => {
                 return Err(Error::new(
                     ErrorKind::Exists,
                     format!("there is a connection to {to} still"),
                 ));
             }
-            Standing::Idle | Standing::Wanted | Standing::Offered => {}
+            ConnectionState::Idle | ConnectionState::Wanted | ConnectionState::Offered => {}
         }
         let wanted =
             Sizes { depth: self.nic.limits().depth, inline_bytes: self.nic.config().inline_bytes };
@@ -207,14 +229,15 @@ impl Client {
         let own = End::new(self.me, &self.nic, qp.number(), packet_number(qp.number()));
         let bytes = Offer::new(to, own.clone()).to_bytes()?;
         s.peers[p].offered = Some((qp, sizes, own));
-        s.peers[p].standing = Standing::Offered;
+        s.peers[p].standing = ConnectionState::Offered;
         Ok(bytes)
     }
 
     /// Completes the connection with the host's answer; the verbs that waited for it go.
     ///
     /// # Errors
-    /// `Incompatible` for an answer that does not fit, `Unsupported` when the device refuses. Verbs that waited fail with it, too.
+    /// `Incompatible` for an answer that does not fit, `Unsupported` when the device refuses. Verbs
+    /// that waited fail with it, too.
     pub fn connect(&self, core: &Core, to: NodeId, answer: &[u8]) -> Result<()> {
         let connected = self.state.borrow_mut().connect(&self.nic, to, answer);
         match connected {
@@ -237,7 +260,7 @@ impl Client {
             let p = s.peers.find(to);
             let peer = &mut s.peers[p];
             peer.offered = None;
-            peer.standing = Standing::Idle;
+            peer.standing = ConnectionState::Idle;
             for w in std::mem::take(&mut peer.parked) {
                 done.extend(s.flights.launched(w.ticket, Some(why.clone())));
             }
@@ -245,7 +268,8 @@ impl Client {
         self.report(core, done);
     }
 
-    /// Takes a connection down. What was in flight ends with `why`, once the other end is closed: see `next_broken`.
+    /// Breaks a connection. Verbs in flight end with `why`, once the other end is closed: see
+    /// `next_broken`.
     pub fn disconnect(&self, core: &Core, to: NodeId, why: &Error) {
         let mut done = self.done.take();
         {
@@ -257,8 +281,8 @@ impl Client {
         self.report(core, done);
     }
 
-    /// The other end of a broken connection is gone: nothing of this thread executes there any more. Its verbs are reported; `why`
-    /// overrules what is known here.
+    /// The other end of a broken connection is gone: nothing of this thread executes there any
+    /// more. Reports its verbs; `why` replaces the recorded error.
     pub fn closed(&self, core: &Core, to: NodeId, why: Option<&Error>) {
         let mut done = self.done.take();
         {
@@ -271,7 +295,7 @@ impl Client {
         self.report(core, done);
     }
 
-    /// Notes when broken connections are given up.
+    /// Sets the time at which broken connections are given up.
     fn linger(&self) {
         if self.lingers.get() == 0 && self.state.borrow().peers.has_broken() {
             self.lingers.set(self.now() + self.nic.config().linger_ns);
@@ -282,10 +306,12 @@ impl Client {
         self.clock.elapsed().as_nanos() as Nanos + 1
     }
 
-    // ---- verbs ----------------------------------------------------------------------------------------------------
+    // ---- verbs
+    // ------------------------------------------------------------------------------------
 
-    /// As [`crate::Transport::post`]; doorbells are rung at the next poll, which an executor makes before it waits. A list that
-    /// goes to a node without a connection waits for it: see `next_wanted`.
+    /// As [`crate::Transport::post`]; doorbells are rung at the next poll, which an executor makes
+    /// before it waits. A list that goes to a node without a connection waits for it: see
+    /// `next_wanted`.
     pub fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
         let s = &mut *self.state.borrow_mut();
         s.flights.open(ticket);
@@ -336,7 +362,8 @@ impl Client {
         if taken + ended > 0 || is_free { Progress::Made } else { Progress::Idle(None) }
     }
 
-    /// Broken connections whose other end nobody could close are given up in the end: by then no packet of them is left.
+    /// Gives up broken connections without a confirmed close of the other end: by then no packet of
+    /// them is left.
     fn give_up_lingering(&self, done: &mut Done) {
         let s = &mut *self.state.borrow_mut();
         if self.now() >= self.lingers.get() {
@@ -360,7 +387,7 @@ impl Client {
         }
     }
 
-    /// Launches what there is room for.
+    /// Launches as many lists as there is room for.
     fn resume_backlog(&self, core: &Core) {
         let mut done = self.done.take();
         loop {
@@ -385,7 +412,7 @@ impl Client {
         self.report(core, done);
     }
 
-    /// Reports outcomes: nothing is borrowed meanwhile, for hooks may post.
+    /// Reports outcomes. No borrow is held here, because hooks may post.
     fn report(&self, core: &Core, mut done: Done) {
         for (ticket, result) in done.drain(..) {
             core.complete(ticket, result);
@@ -394,7 +421,7 @@ impl Client {
     }
 }
 
-impl State {
+impl ClientState {
     /// Stages as much of a list as there is room for.
     fn launch(&mut self, nic: &Nic, slab: &Slab, from: Waiting, list: &[WorkRequest]) -> Launch {
         let room = nic.share().saturating_sub(self.outstanding);
@@ -457,7 +484,8 @@ impl State {
         }
     }
 
-    /// Whether the rest of a list can go: how many requests it is; `None` when it was parked at a peer without a connection.
+    /// Whether the rest of a list can go: how many requests it is; `None` when it was parked at a
+    /// peer without a connection.
     fn check(&mut self, from: Waiting, list: &[WorkRequest]) -> Result<Option<u32>> {
         let mut needed = 0;
         for wr in &list[from.next..] {
@@ -488,7 +516,7 @@ impl State {
     /// One doorbell for each peer with staged requests.
     fn ring(&mut self) {
         while let Some(p) = self.unrung.pop() {
-            // It may have broken, and been made anew, since it was staged for.
+            // The connection may have broken, and been replaced, since requests were staged for it.
             let Some(queue) = &mut self.queues[p as usize] else { continue };
             if queue.staged() == 0 {
                 continue;
@@ -555,7 +583,8 @@ impl State {
         done.extend(self.flights.land(c.id.flight));
     }
 
-    /// Looks for connections that complete nothing: the NIC's own timeouts should have told.
+    /// Looks for connections that complete nothing, which the NIC's own timeouts should have
+    /// failed.
     fn watch(&mut self, config: &Config, now: Nanos) {
         for (p, queue) in self.queues.iter_mut().enumerate() {
             let Some(queue) = queue else { continue };
@@ -580,7 +609,8 @@ impl State {
         }
     }
 
-    /// Ends a connection at this side: nothing of it touches a buffer any more. The other end may still execute what is on its way.
+    /// Ends a connection at this side: nothing of it touches a buffer any more. The other end may
+    /// still execute packets in flight.
     fn break_up(&mut self, p: u16, why: &Error) {
         let Some(mut queue) = self.queues.get_mut(p as usize).and_then(Option::take) else {
             return;
@@ -592,10 +622,11 @@ impl State {
         self.peers.broke(p as usize);
     }
 
-    /// The other end is gone: reports what was in flight, and lets verbs that wait ask for a new connection.
+    /// The other end is gone: reports the doomed flights, and lets verbs that wait ask for a new
+    /// connection.
     fn close(&mut self, node: NodeId, why: Option<&Error>, done: &mut Done) {
         let p = self.peers.find(node);
-        if self.peers[p].standing != Standing::Broken {
+        if self.peers[p].standing != ConnectionState::Broken {
             return;
         }
         while let Some(flight) = self.flights.next_doomed(p as u16, why) {
@@ -628,7 +659,7 @@ impl State {
         self.queues[p] = Some(SendQueue::new(qp, sizes, remote, key));
         self.stats.connections += 1;
         let Peer { standing, parked, .. } = &mut self.peers[p];
-        *standing = Standing::Connected;
+        *standing = ConnectionState::Connected;
         Ok(std::mem::take(parked))
     }
 }
@@ -646,7 +677,9 @@ fn reason(node: NodeId, status: u32) -> Error {
         10 => {
             (ErrorKind::Unreachable, "its memory is not registered any more, perhaps it restarted")
         }
-        12 | 19 => (ErrorKind::Unreachable, "it does not answer: it is down, or the way to it is"),
+        12 | 19 => {
+            (ErrorKind::Unreachable, "it does not answer: it, or the network to it, is down")
+        }
         13 => (ErrorKind::Unreachable, "it is not ready to receive"),
         _ => (ErrorKind::Unreachable, "the NIC reports a failure"),
     };

@@ -1,4 +1,4 @@
-//! Settings. What a device or port decides (depths, sizes, addresses) is probed; here is what the user may wish.
+//! Settings of the user. Properties of a device or port (depths, sizes, addresses) are probed.
 
 use crate::error::{Error, Result};
 use crate::transport::Nanos;
@@ -18,7 +18,8 @@ pub struct Config {
     pub outstanding: u32,
     /// WRITEs of at most this many bytes travel in the request.
     pub inline_bytes: u32,
-    /// A region is registered in chunks of this many bytes: a power of two, more than a verb's bytes.
+    /// A region is registered in chunks of this many bytes: a power of two, more than a verb's
+    /// bytes.
     pub chunk_bytes: u64,
     /// Huge pages for regions where the system has any.
     pub huge_pages: bool,
@@ -28,11 +29,11 @@ pub struct Config {
     pub ack_timeout_ns: Nanos,
     /// ... this often (7 at most), before the peer counts as unreachable.
     pub retries: u8,
-    /// A connection that has completed nothing for this long, with verbs on their way, is nudged with an empty WRITE: a driver that
-    /// has lost a wake-up goes on then.
+    /// A connection that has completed nothing for this long, with verbs in flight, is nudged with
+    /// an empty WRITE: a driver that has lost a wake-up goes on then.
     pub nudge_ns: Nanos,
-    /// When nobody confirms that the other end of a broken connection is gone, its verbs are given up after this time: longer
-    /// than a packet lives in the network.
+    /// Without a confirmation that the other end of a broken connection is gone, its verbs are
+    /// given up after this time: longer than the lifetime of a packet in the network.
     pub linger_ns: Nanos,
 }
 
@@ -58,7 +59,7 @@ impl Default for Config {
 
 impl Config {
     /// # Errors
-    /// `InvalidArgument`, naming the setting and what it may be.
+    /// `InvalidArgument`, naming the setting and its allowed values.
     pub fn check(&self) -> Result<()> {
         let sound = [
             (self.depth >= 2, "depth", "2 or more"),
@@ -77,14 +78,16 @@ impl Config {
         }
     }
 
-    /// A connection that has completed nothing for this long is given up: well beyond what its own timeouts take.
+    /// A connection that has completed nothing for this long is given up: well beyond what its own
+    /// timeouts take.
     pub(super) fn give_up_ns(&self) -> Nanos {
         let retries = Nanos::from(self.retries) + 1;
         let own = (4_096 << self.timeout_code()) * retries;
         own.saturating_mul(4).saturating_add(1_000_000_000)
     }
 
-    /// The acknowledgement timeout as queue pairs take it: 4.096 us times a power of two, 31 at most.
+    /// The acknowledgement timeout as queue pairs take it: 4.096 us times a power of two, 31 at
+    /// most.
     pub(super) fn timeout_code(&self) -> u8 {
         (1..31).find(|code| 4_096u64 << code >= self.ack_timeout_ns).unwrap_or(31)
     }

@@ -17,12 +17,12 @@ use crate::region::Pages;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Transport};
 
-/// Nodes in this process, joined by a NIC. Clone it freely; all clones are the same fabric.
+/// Nodes in this process, joined by a NIC. Clones share the fabric.
 #[derive(Clone)]
-pub struct VerbsFabric(pub(super) Arc<Shared>);
+pub struct VerbsFabric(pub(super) Arc<VerbsShared>);
 
-pub(super) struct Shared {
-    /// Who there is, and what they serve.
+pub(super) struct VerbsShared {
+    /// The nodes and their services.
     pub node_directory: LocalFabric,
     pub nic: Arc<Nic>,
     ports: RwLock<Vec<(Member, Arc<Port>)>>,
@@ -40,10 +40,10 @@ impl VerbsFabric {
     /// A fabric without nodes, on the device that the settings choose.
     ///
     /// # Errors
-    /// `Unsupported`, naming what is missing and how it can be had.
+    /// `Unsupported`, naming the missing part and how to get it.
     #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
     pub fn new(config: &Config) -> Result<Self> {
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(VerbsShared {
             node_directory: LocalFabric::new(),
             nic: Nic::open(config)?,
             ports: RwLock::default(),
@@ -56,7 +56,8 @@ impl VerbsFabric {
         &self.0.nic
     }
 
-    /// Adds a node with a zeroed region of `bytes`, or brings a fenced one back with a new incarnation and a new region.
+    /// Adds a node with a zeroed region of `bytes`, or brings a revoked one back with a new
+    /// incarnation and a new region.
     ///
     /// # Errors
     /// `Exists` when the node is a member already; `Full` when its memory cannot be registered.
@@ -85,7 +86,7 @@ impl VerbsFabric {
     }
 }
 
-impl Shared {
+impl VerbsShared {
     pub(super) fn host(&self, node: NodeId) -> Result<Arc<Host>> {
         let host = self.node_directory.host(node);
         host.ok_or_else(|| {

@@ -1,15 +1,16 @@
-//! Accounts of a client: lists on their way, and flights, which are what one doorbell sent of a list to one peer.
+//! Accounts of a client: lists in flight, and flights. A flight is the part of a list that one
+//! doorbell sent to one peer.
 
 use super::send::WorkId;
 use crate::error::{Error, Result};
 use crate::transport::Ticket;
 
-/// What one doorbell sent.
+/// The requests of one doorbell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
-    /// Of this slot: completions of earlier ones are nobody's.
+    /// Generation of this slot: completions of earlier ones are ignored.
     generation: u32,
-    /// Whose requests.
+    /// The list of the requests.
     pub ticket: Ticket,
     pub peer: u16,
     pub requests: u32,
@@ -70,7 +71,7 @@ impl Flights {
         WorkId { flight, generation: f.generation }
     }
 
-    /// What a completion is about, if it is about anything still.
+    /// The flight of a completion; `None` for a stale one.
     pub(super) fn flying(&mut self, id: WorkId) -> Option<&mut Flight> {
         let f = self.flights.get_mut(id.flight as usize)?;
         (f.state == Stage::Flying && f.generation == id.generation).then_some(f)
@@ -126,7 +127,8 @@ impl Flights {
         requests
     }
 
-    /// A doomed flight of the peer; the caller lands it. `why` overrules what the connection broke of.
+    /// A doomed flight of the peer; the caller lands it. `why` replaces the error that broke the
+    /// connection.
     pub(super) fn next_doomed(&mut self, peer: u16, why: Option<&Error>) -> Option<u32> {
         let doomed = |f: &Flight| f.peer == peer && f.state == Stage::Doomed;
         let at = self.flights.iter().position(doomed)?;
@@ -173,7 +175,7 @@ mod tests {
         f.get_mut(there).requests = 5;
         assert!(f.launched(A, None).is_none());
         assert_eq!(f.crash_plan(1, &Error::new(ErrorKind::Unreachable, "gone")), 5);
-        assert!(f.flying(there).is_none(), "its completions are nobody's");
+        assert!(f.flying(there).is_none(), "its completions are stale");
         assert!(f.land(here.flight).is_none(), "the list waits for the doomed one");
         assert_eq!(f.next_doomed(0, None), None);
         let why = Error::new(ErrorKind::Fenced, "fenced");

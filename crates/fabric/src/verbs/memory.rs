@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::region::{Pages, Region};
 use crate::slab::Slab;
 
-/// What owns a region that others reach.
+/// The owner of a region that peers reach.
 pub trait Memory: Send + Sync {
     /// The region.
     fn region(&self) -> &Region;
@@ -48,8 +48,8 @@ fn lock_limit() -> Option<u64> {
     line["Max locked memory".len()..].split_whitespace().next()?.parse().ok()
 }
 
-/// Refuses a region that does not fit into free memory: the system would kill this process, or another one, while the NIC takes hold
-/// of it. Reserved huge pages are there already.
+/// Refuses a region that does not fit into free memory: the system would kill this process, or
+/// another one, while the NIC takes hold of it. Reserved huge pages are there already.
 fn check_free(bytes: u64, pages: Pages, meminfo: &str) -> Result<()> {
     let kib = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
     let kib = kib.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
@@ -71,8 +71,9 @@ fn register(
     at: (usize, usize),
     access: AccessFlags,
 ) -> Result<Arc<MemoryRegion>> {
-    // SAFETY: the caller owns the memory for as long as it keeps the registration, and what verbs do to it is defined: words of
-    // atomics (regions), or bytes that belong to the posting meanwhile (buffers).
+    // SAFETY: the caller owns the memory for as long as it keeps the registration, and what verbs
+    // do to it is defined: words of atomics (regions), or bytes that belong to the posting
+    // meanwhile (buffers).
     let registered = unsafe { pd.reg_mr(at.0, at.1, access) };
     registered.map_err(|e| {
         let limit = lock_limit().map_or(String::new(), |l| {
@@ -210,7 +211,7 @@ unsafe impl Send for OnChip {}
 unsafe impl Sync for OnChip {}
 
 impl OnChip {
-    /// `wanted` bytes, or what there is; `None` without any. It begins zeroed.
+    /// `wanted` bytes, or as many as there are; `None` without any. The memory starts zeroed.
     pub(super) fn new(
         context: &DeviceContext,
         pd: &Arc<ProtectionDomain>,
@@ -239,7 +240,8 @@ impl OnChip {
             | sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC
             | sys::ibv_access_flags::IBV_ACCESS_ZERO_BASED;
         let zeros = vec![0u8; bytes as usize];
-        // SAFETY: device memory and protection domain are of this context; the source is as long as the copy.
+        // SAFETY: device memory and protection domain are of this context; the source is as long as
+        // the copy.
         let mr = unsafe {
             let copied =
                 sys::ibv_memcpy_to_dm(dm.as_ptr(), 0, zeros.as_ptr().cast(), bytes as usize);

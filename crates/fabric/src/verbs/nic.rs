@@ -1,4 +1,4 @@
-//! A device and its port, probed: what it is called, how it is addressed, what it can do.
+//! A device and its port, probed: name, address, limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,9 +15,9 @@ use super::memory::on_chip_bytes;
 use super::offer::{ip, is_v4};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What carries the packets.
+/// The link layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Link {
+pub(super) enum PortLink {
     InfiniBand,
     Ethernet,
 }
@@ -46,13 +46,13 @@ impl From<Mtu> for u32 {
 /// Where packets find the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    pub link: Link,
+    pub link: PortLink,
     pub lid: u16,
     pub gid: [u8; 16],
     pub gid_index: u8,
 }
 
-/// What the device can do, lowered to what the user wishes.
+/// The limits of the device, lowered to the user's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Send queue entries of a queue pair.
@@ -94,8 +94,8 @@ impl std::fmt::Display for Nic {
         let Address { link, lid, gid, gid_index } = &self.address;
         write!(f, "{} port {} ({link:?}", self.device, self.port)?;
         match link {
-            Link::InfiniBand => write!(f, ", lid {lid}")?,
-            Link::Ethernet => write!(f, ", address {} at index {gid_index}", ip(gid))?,
+            PortLink::InfiniBand => write!(f, ", lid {lid}")?,
+            PortLink::Ethernet => write!(f, ", address {} at index {gid_index}", ip(gid))?,
         }
         let Limits { depth, initiator_depth, responder_depth, .. } = self.limits;
         write!(
@@ -174,7 +174,8 @@ impl Nic {
     /// Finds a device with an active port, and probes both.
     ///
     /// # Errors
-    /// `Unsupported`, naming what is missing and how it can be had; `InvalidArgument` for unsound settings.
+    /// `Unsupported`, naming the missing part and how to get it; `InvalidArgument` for unsound
+    /// settings.
     pub fn open(config: &Config) -> Result<Arc<Self>> {
         config.check()?;
         let names: Vec<String> = match &config.device {
@@ -206,8 +207,8 @@ impl Nic {
         }
         let (port, port_attr) = active_port(config, name, &context, &attr)?;
         let link = match port_attr.link_layer() {
-            LinkLayer::Ethernet => Link::Ethernet,
-            _ => Link::InfiniBand,
+            LinkLayer::Ethernet => PortLink::Ethernet,
+            _ => PortLink::InfiniBand,
         };
         let entries = gids(&context, port, &port_attr);
         let (gid, gid_index, why) = choose_gid(config, link, &entries)
@@ -324,9 +325,9 @@ fn gids(context: &DeviceContext, port: u8, attr: &PortAttr) -> Vec<GidRow> {
     (0..len).filter_map(row).collect()
 }
 
-/// Over Ethernet: version 2 of RoCE, which routers pass on, with the address of an interface rather than one made of its hardware
-/// address, which no route leads to.
-fn choose_gid(config: &Config, link: Link, rows: &[GidRow]) -> Result<([u8; 16], u8, String)> {
+/// Over Ethernet: version 2 of RoCE, which routers pass on, with the address of an interface rather
+/// than one made of its hardware address, which no route leads to.
+fn choose_gid(config: &Config, link: PortLink, rows: &[GidRow]) -> Result<([u8; 16], u8, String)> {
     if let Some(index) = config.gid_index {
         let row = rows.iter().find(|r| r.index == index);
         let valid: Vec<String> = rows.iter().map(|r| r.index.to_string()).collect();
@@ -340,7 +341,7 @@ fn choose_gid(config: &Config, link: Link, rows: &[GidRow]) -> Result<([u8; 16],
         );
     }
     let rank = |r: &GidRow| match (link, r.is_v2) {
-        (Link::InfiniBand, _) => (1, "the port's first address"),
+        (PortLink::InfiniBand, _) => (1, "the port's first address"),
         (_, true) if is_v4(&r.gid) => (4, "RoCE version 2 over IPv4"),
         (_, true) if r.gid[0] != 0xfe => (3, "RoCE version 2 over IPv6"),
         (_, true) => (2, "RoCE version 2 over a link-local address: one subnet only"),
@@ -389,15 +390,16 @@ mod tests {
         let chosen =
             |config: &Config, link, rows: &[GidRow]| choose_gid(config, link, rows).map(|c| c.1);
         let auto = Config::default();
-        assert_eq!(chosen(&auto, Link::Ethernet, &rows).expect("any"), 3);
-        assert_eq!(chosen(&auto, Link::Ethernet, &rows[..2]).expect("any"), 1);
-        assert_eq!(chosen(&auto, Link::InfiniBand, &rows[..1]).expect("any"), 0);
+        assert_eq!(chosen(&auto, PortLink::Ethernet, &rows).expect("any"), 3);
+        assert_eq!(chosen(&auto, PortLink::Ethernet, &rows[..2]).expect("any"), 1);
+        assert_eq!(chosen(&auto, PortLink::InfiniBand, &rows[..1]).expect("any"), 0);
         let asked = Config { gid_index: Some(2), ..Config::default() };
-        assert_eq!(chosen(&asked, Link::Ethernet, &rows).expect("there"), 2);
-        let e = chosen(&Config { gid_index: Some(4), ..Config::default() }, Link::Ethernet, &rows);
+        assert_eq!(chosen(&asked, PortLink::Ethernet, &rows).expect("there"), 2);
+        let e =
+            chosen(&Config { gid_index: Some(4), ..Config::default() }, PortLink::Ethernet, &rows);
         assert!(e.expect_err("no row").to_string().contains("there is 0, 1, 2, 3, 5"));
         assert!(
-            chosen(&auto, Link::Ethernet, &[])
+            chosen(&auto, PortLink::Ethernet, &[])
                 .expect_err("none")
                 .to_string()
                 .contains("ip addr add")

@@ -1,13 +1,14 @@
-//! What the two ends of a connection tell each other: self-describing text, with a version, compared field by field.
+//! The messages of the two ends of a connection: self-describing text, with a version, compared
+//! field by field.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::nic::{Address, Link, Mtu, Nic};
+use super::nic::{Address, Mtu, Nic, PortLink};
 use crate::addr::NodeId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
 
-/// Of the form and meaning of offers and answers, and of what both ends do with them.
+/// Version of the format and meaning of offers and answers.
 const VERSION: u32 = 1;
 
 /// More is not even parsed.
@@ -20,7 +21,7 @@ pub(super) struct End {
     /// Raw bits of the node, and its incarnation.
     node: u16,
     pub incarnation: u32,
-    pub link: Link,
+    pub link: PortLink,
     pub lid: u16,
     pub gid: [u8; 16],
     /// Bytes.
@@ -36,7 +37,7 @@ pub(super) struct End {
 /// A client thread's offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
-    /// Who shall answer.
+    /// The member that shall answer.
     to: u16,
     pub client: End,
 }
@@ -109,7 +110,7 @@ impl End {
         Member { node: NodeId::from_bits(self.node), incarnation: self.incarnation }
     }
 
-    /// What a queue pair between the two ends uses.
+    /// The agreed attributes of a queue pair between the two ends.
     pub(super) fn agree(&self, other: &Self) -> Result<Agreed> {
         let (us, them) = (self.member(), other.member());
         let differ = |what: &str, way_out: &str| {
@@ -125,7 +126,7 @@ impl End {
         if self.qpn >> 24 != 0 || other.qpn >> 24 != 0 || other.psn >> 24 != 0 {
             return Err(differ("a queue pair number has 24 bits", "run the same version on both"));
         }
-        if self.link == Link::Ethernet && is_v4(&self.gid) != is_v4(&other.gid) {
+        if self.link == PortLink::Ethernet && is_v4(&self.gid) != is_v4(&other.gid) {
             let what = format!("address {} there, {} here", ip(&other.gid), ip(&self.gid));
             return Err(differ(&what, "choose addresses of one kind (--gid-index)"));
         }
@@ -145,7 +146,7 @@ impl End {
     }
 }
 
-/// What both ends can do.
+/// The limits that both ends support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     pub mtu: Mtu,
@@ -159,7 +160,7 @@ pub(super) fn is_v4(gid: &[u8; 16]) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
 }
 
-/// An address as people write it.
+/// An address in its usual notation.
 pub(super) fn ip(gid: &[u8; 16]) -> String {
     let v6 = std::net::Ipv6Addr::from(*gid);
     v6.to_ipv4_mapped().map_or_else(|| v6.to_string(), |v4| v4.to_string())
@@ -202,7 +203,7 @@ impl Offer {
     /// Reads the offer of `from` to `me`.
     ///
     /// # Errors
-    /// `Incompatible`, naming what does not fit.
+    /// `Incompatible`, naming the mismatch.
     pub(super) fn parse(from: Member, me: Member, bytes: &[u8]) -> Result<Self> {
         let offer: Self = parse("the offer", from.node, bytes)?;
         let (to, by) = (NodeId::from_bits(offer.to), offer.client.member());
@@ -226,7 +227,7 @@ impl Answer {
     /// Reads the answer of `from` to the offer with queue pair `qpn`.
     ///
     /// # Errors
-    /// `Incompatible`, naming what does not fit.
+    /// `Incompatible`, naming the mismatch.
     pub(super) fn parse(from: NodeId, qpn: u32, bytes: &[u8]) -> Result<Self> {
         let answer: Self = parse("the answer", from, bytes)?;
         let by = answer.host.member();
@@ -258,7 +259,7 @@ mod tests {
             version: VERSION,
             node: member.node.bits(),
             incarnation: member.incarnation,
-            link: Link::Ethernet,
+            link: PortLink::Ethernet,
             lid: 0,
             gid: std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets(),
             mtu: Mtu(4096),
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn a_mismatch_is_named() {
         let bytes = Offer::new(ME.node, end(YOU)).to_bytes().expect("plain data");
         let text = String::from_utf8(bytes.clone()).expect("a text");
         let bad = |from: &str, to: &str| {
@@ -320,7 +321,7 @@ mod tests {
         let (ours, theirs) = (a.agree(&b).expect("fit"), b.agree(&a).expect("fit"));
         assert_eq!((ours.mtu, ours.initiator_depth, ours.responder_depth), (Mtu(1024), 8, 4));
         assert_eq!((theirs.mtu, theirs.initiator_depth, theirs.responder_depth), (Mtu(1024), 4, 8));
-        let ib = End { link: Link::InfiniBand, ..end(ME) };
+        let ib = End { link: PortLink::InfiniBand, ..end(ME) };
         let e = a.agree(&ib).expect_err("two networks").to_string();
         assert!(
             e.contains("mn3") && e.contains("link layer InfiniBand") && e.contains("--device"),

@@ -1,4 +1,4 @@
-//! Where a client stands with each host.
+//! The state of a client's connection to each host.
 
 use std::ops::{Index, IndexMut};
 
@@ -8,10 +8,10 @@ use super::queue_pair::{QueuePair, Sizes};
 use super::send::WorkId;
 use crate::addr::{NodeId, Role};
 
-/// How far a connection has come.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// There is none, and nobody needs one.
+pub(super) enum ConnectionState {
+    /// There is none, and no verb needs one.
     Idle,
     /// Verbs wait for one.
     Wanted,
@@ -26,7 +26,7 @@ pub(super) enum Standing {
 /// A host, as this client knows it.
 pub(super) struct Peer {
     pub node: NodeId,
-    pub standing: Standing,
+    pub standing: ConnectionState,
     pub offered: Option<(QueuePair, Sizes, End)>,
     /// Lists that wait for the connection.
     pub parked: Vec<Waiting>,
@@ -64,7 +64,7 @@ impl IndexMut<usize> for Peers {
 }
 
 impl Peers {
-    /// The number of a node; a stranger gets one.
+    /// The number of a node; a new node gets one.
     pub(super) fn find(&mut self, node: NodeId) -> usize {
         let side = match node.role() {
             Role::Memory => &mut self.memory,
@@ -78,7 +78,7 @@ impl Peers {
                 }
                 self.all.push(Peer {
                     node,
-                    standing: Standing::Idle,
+                    standing: ConnectionState::Idle,
                     offered: None,
                     parked: Vec::new(),
                     flight: WorkId { flight: u32::MAX, generation: 0 },
@@ -91,7 +91,7 @@ impl Peers {
         }
     }
 
-    fn call_for(&mut self, p: usize, standing: Standing) {
+    fn call_for(&mut self, p: usize, standing: ConnectionState) {
         let peer = &mut self.all[p];
         peer.standing = standing;
         self.unnamed += u32::from(peer.is_named);
@@ -101,27 +101,27 @@ impl Peers {
     /// A list waits for the peer's connection.
     pub(super) fn park(&mut self, p: usize, list: Waiting) {
         self.all[p].parked.push(list);
-        if self.all[p].standing == Standing::Idle {
-            self.call_for(p, Standing::Wanted);
+        if self.all[p].standing == ConnectionState::Idle {
+            self.call_for(p, ConnectionState::Wanted);
         }
     }
 
     /// This end of the connection is gone.
     pub(super) fn broke(&mut self, p: usize) {
         self.broken += 1;
-        self.call_for(p, Standing::Broken);
+        self.call_for(p, ConnectionState::Broken);
     }
 
     /// So is the other end.
     pub(super) fn closed(&mut self, p: usize) {
         self.broken -= 1;
         match self.all[p].parked.is_empty() {
-            true => self.all[p].standing = Standing::Idle,
-            false => self.call_for(p, Standing::Wanted),
+            true => self.all[p].standing = ConnectionState::Idle,
+            false => self.call_for(p, ConnectionState::Wanted),
         }
     }
 
-    fn next(&mut self, standing: Standing) -> Option<NodeId> {
+    fn next(&mut self, standing: ConnectionState) -> Option<NodeId> {
         if self.unnamed == 0 {
             return None;
         }
@@ -132,11 +132,11 @@ impl Peers {
     }
 
     pub(super) fn next_wanted(&mut self) -> Option<NodeId> {
-        self.next(Standing::Wanted)
+        self.next(ConnectionState::Wanted)
     }
 
     pub(super) fn next_broken(&mut self) -> Option<NodeId> {
-        self.next(Standing::Broken)
+        self.next(ConnectionState::Broken)
     }
 
     pub(super) fn has_broken(&self) -> bool {
@@ -144,7 +144,7 @@ impl Peers {
     }
 
     pub(super) fn any_broken(&self) -> Option<NodeId> {
-        self.all.iter().find(|p| p.standing == Standing::Broken).map(|p| p.node)
+        self.all.iter().find(|p| p.standing == ConnectionState::Broken).map(|p| p.node)
     }
 
     /// Whether no list waits for a connection, and none is broken.

@@ -1,4 +1,5 @@
-//! The host's side: a node's memory, registered, and an end for each client thread that may reach it.
+//! The host's side: a node's memory, registered, and an end for each client thread that may reach
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -14,7 +15,7 @@ use crate::addr::NodeId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Member;
 
-/// A node's memory, open to those whose offers it accepts.
+/// A node's memory, open to the client threads with accepted offers.
 pub struct Port(Arc<Inner>);
 
 struct Inner {
@@ -42,11 +43,12 @@ impl Ends {
     }
 }
 
-/// The host's end of one client thread's connection. Dropping it closes the end: no verb of that thread executes here any more.
+/// The host's end of one client thread's connection. Dropping it closes the end: no verb of that
+/// thread executes here any more.
 pub struct Accepted {
     port: Weak<Inner>,
     number: u64,
-    /// Whose it is.
+    /// The member that it belongs to.
     pub client: Member,
 }
 
@@ -80,10 +82,12 @@ impl Drop for Accepted {
 }
 
 impl Port {
-    /// Registers the region of `me`, and on-chip memory: `on_chip_bytes` of it, or what the device has.
+    /// Registers the region of `me`, and on-chip memory: `on_chip_bytes` of it, or as much as the
+    /// device has.
     ///
     /// # Errors
-    /// `Full` when the memory cannot be registered, `Unsupported` when the device refuses; both name the remedy.
+    /// `Full` when the memory cannot be registered, `Unsupported` when the device refuses; both
+    /// name the remedy.
     pub fn open(
         nic: Arc<Nic>,
         me: Member,
@@ -111,12 +115,12 @@ impl Port {
         self.0.on_chip.as_ref().map_or(0, |c| c.exposed().0)
     }
 
-    /// Takes the offer of a client thread of `from`: the answer to send it, and the end, which stays open until it is dropped or
-    /// revoked.
+    /// Takes the offer of a client thread of `from`: the answer to send it, and the end, which
+    /// stays open until it is dropped or revoked.
     ///
     /// # Errors
-    /// `Fenced` for a member whose access was revoked; `Incompatible` for an offer that does not fit, `Unsupported` when the
-    /// device refuses: named with node, attribute and remedy.
+    /// `Fenced` for a member with revoked access; `Incompatible` for an offer that does not fit,
+    /// `Unsupported` when the device refuses: named with node, attribute and remedy.
     pub fn accept(&self, from: Member, offer: &[u8]) -> Result<(Vec<u8>, Accepted)> {
         let port = &*self.0;
         let offer = Offer::parse(from, port.me, offer)?;
@@ -141,8 +145,8 @@ impl Port {
         Ok((answer, Accepted { port: Arc::downgrade(&self.0), number, client: from }))
     }
 
-    /// Ends the access of a member and of its earlier incarnations. When this returns, no verb of them executes here any more, and
-    /// none will.
+    /// Ends the access of a member and of its earlier incarnations. When this returns, no verb of
+    /// them executes here any more, and none will.
     pub fn revoke(&self, member: Member) {
         let mut ends = self.0.ends();
         let highest = ends.revoked.entry(member.node).or_default();

@@ -1,4 +1,4 @@
-//! One end of a reliable connection: made, brought up with what both ends agreed on, torn down.
+//! One end of a reliable connection: creation, bring-up with the agreed attributes, destruction.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use sideway::ibverbs::queue_pair::{
     BasicQueuePair, QueuePair as _, QueuePairAttribute, QueuePairState, QueuePairType,
 };
 
-use super::nic::{Link, Mtu, Nic, failed};
+use super::nic::{Mtu, Nic, PortLink, failed};
 use super::offer::{Agreed, End};
 use crate::error::{Error, Result};
 
-/// What a queue pair was given: at most what was asked for.
+/// The sizes of a queue pair: at most the requested ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     /// Send queue entries.
@@ -26,13 +26,15 @@ pub(super) struct Sizes {
     pub inline_bytes: u32,
 }
 
-/// A reliable connection's end. When it is dropped, no verb of it executes any more, here or there at the other end's wish.
+/// A reliable connection's end. After its drop no verb of it executes any more: neither its own,
+/// nor verbs of the other end here.
 pub(super) struct QueuePair {
     qp: BasicQueuePair,
 }
 
 impl QueuePair {
-    /// A new one. A device may have less room than its attributes say: then with smaller requests, then with fewer.
+    /// A new one. A device may have less room than its attributes say: then with smaller requests,
+    /// then with fewer.
     pub(super) fn new(
         pd: &Arc<ProtectionDomain>,
         cq: &GenericCompletionQueue,
@@ -98,7 +100,7 @@ impl QueuePair {
     ) -> Result<()> {
         let mut path = AddressHandleAttribute::new();
         path.setup_port(nic.port()).setup_dest_lid(other.lid).setup_service_level(0);
-        if nic.address().link == Link::Ethernet {
+        if nic.address().link == PortLink::Ethernet {
             let gid = Gid { raw: other.gid };
             path.setup_grh(&gid, 0, nic.address().gid_index, 64, 0);
         }
@@ -152,8 +154,8 @@ fn path_mtu(mtu: Mtu) -> PathMtu {
     }
 }
 
-/// First packet number of a connection: another one each time, so that packets of an earlier connection of the same number do not
-/// fit. 24 bits.
+/// First packet number of a connection: another one each time, so that packets of an earlier
+/// connection of the same number do not fit. 24 bits.
 #[expect(clippy::disallowed_methods, reason = "nothing but stale packets depends on it")]
 pub(super) fn packet_number(qpn: u32) -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -1,5 +1,5 @@
-//! The data path: work requests in preallocated lists, one doorbell per list, completions into a fixed array. Nothing here
-//! allocates, waits or decides.
+//! The data path: work requests in preallocated lists, one doorbell per list, completions into a
+//! fixed array. Nothing here allocates, waits or decides.
 
 use rdma_mummy_sys as sys;
 use sideway::ibverbs::completion::{CompletionQueue as _, GenericCompletionQueue};
@@ -14,7 +14,7 @@ use crate::transport::{Nanos, Opcode, WorkRequest};
 /// Completions taken at a time.
 pub(super) const POLL_BATCH: usize = 32;
 
-/// What comes back with a completion.
+/// The identifier that a completion returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorkId {
     /// Which doorbell's list it belongs to.
@@ -65,7 +65,7 @@ impl Remote {
         }
     }
 
-    /// Refuses what the other end would refuse: that would cost the connection.
+    /// Refuses verbs that the other end would refuse: such a refusal would break the connection.
     pub(super) fn check(&self, wr: &WorkRequest) -> Result<()> {
         match (wr.at.space(), self.on_chip) {
             (1, Some((bytes, _))) => check_request(wr, 1, u64::from(bytes)),
@@ -82,7 +82,8 @@ impl Remote {
         (((first + len - 1) >> self.chunk_shift) - (first >> self.chunk_shift)) as u32 + 1
     }
 
-    /// Address and key of the first piece of `len` bytes at `at`, and how long it is. The range was checked.
+    /// Address and key of the first piece of `len` bytes at `at`, and how long it is. The range was
+    /// checked.
     fn piece(&self, at: GlobalAddr, len: u32) -> (u64, u32, u32) {
         if let (1, Some((_, rkey))) = (at.space(), self.on_chip) {
             return (at.offset(), rkey, len);
@@ -107,7 +108,8 @@ pub(super) struct SendQueue {
     head: u32,
     staged: u32,
     in_flight: u32,
-    /// Requests that have completed, ever; and how many had, at which time, when that was last seen to change.
+    /// Requests that have completed, ever; and how many had, at which time, when that was last seen
+    /// to change.
     retired: u64,
     seen: (u64, Nanos),
     is_nudged: bool,
@@ -116,7 +118,8 @@ pub(super) struct SendQueue {
 impl SendQueue {
     pub(super) fn new(qp: QueuePair, sizes: Sizes, remote: Remote, words_key: Option<u32>) -> Self {
         let depth = sizes.depth as usize;
-        // SAFETY: all zeros is a valid value of these structures of integers, raw pointers and unions of them.
+        // SAFETY: all zeros is a valid value of these structures of integers, raw pointers and
+        // unions of them.
         let wrs = (0..depth).map(|_| unsafe { std::mem::zeroed::<sys::ibv_send_wr>() }).collect();
         let sge = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
         let sges = vec![sge; depth].into();
@@ -146,7 +149,7 @@ impl SendQueue {
         self.sizes.depth - 1
     }
 
-    /// How long it has completed nothing, with requests on their way.
+    /// How long it has completed nothing, with requests in flight.
     pub(super) fn quiet_for(&mut self, now: Nanos) -> Nanos {
         if self.in_flight == 0 || self.retired != self.seen.0 {
             self.seen = (self.retired, now);
@@ -159,7 +162,8 @@ impl SendQueue {
         if std::mem::replace(&mut self.is_nudged, true) {
             return false;
         }
-        // SAFETY: all zeros is a valid value of this structure of integers, raw pointers and unions of them.
+        // SAFETY: all zeros is a valid value of this structure of integers, raw pointers and unions
+        // of them.
         let mut wr = unsafe { std::mem::zeroed::<sys::ibv_send_wr>() };
         wr.wr_id = WorkId { flight: WorkId::NUDGE, generation: u32::from(peer) }.bits();
         wr.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
@@ -191,8 +195,9 @@ impl SendQueue {
         self.qp.fail();
     }
 
-    /// Adds a verb that was checked, and for which there is room, to the list. `words` has room for one word per entry of the queue;
-    /// `lkey` opens the verb's buffer. Returns how many requests have their payload in them.
+    /// Adds a verb that was checked, and for which there is room, to the list. `words` has room for
+    /// one word per entry of the queue; `lkey` opens the verb's buffer. Returns how many requests
+    /// have their payload in them.
     pub(super) fn stage(
         &mut self,
         wr: &WorkRequest,
@@ -259,7 +264,8 @@ impl SendQueue {
         }
     }
 
-    /// Hands what was staged to the NIC with one doorbell. On an error some of it may have been posted, and the queue pair must go.
+    /// Posts the staged requests to the NIC with one doorbell. On an error some of it may have been
+    /// posted, and the queue pair must go.
     pub(super) fn ring(&mut self) -> Result<(), i32> {
         let n = std::mem::take(&mut self.staged) as usize;
         self.in_flight += n as u32;
@@ -270,9 +276,10 @@ impl SendQueue {
             wr.next = if i + 1 < n { unsafe { first.add(i + 1) } } else { std::ptr::null_mut() };
         }
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair is connected and used by this thread only; the list is linked inside `wrs` and ends with null;
-        // each request has at most one entry, in `sges`. Buffers belong to the posting until the completion or until the queue pair
-        // is destroyed, and payload in requests is copied by the call.
+        // SAFETY: the queue pair is connected and used by this thread only; the list is linked
+        // inside `wrs` and ends with null; each request has at most one entry, in `sges`. Buffers
+        // belong to the posting until the completion or until the queue pair is destroyed, and
+        // payload in requests is copied by the call.
         match unsafe { sys::ibv_post_send(self.qp.raw().as_ptr(), first, &mut bad) } {
             0 => Ok(()),
             errno => Err(errno),
@@ -289,7 +296,8 @@ fn opcode(op: Opcode) -> sys::ibv_wr_opcode::Type {
     }
 }
 
-/// Takes completions; an error is the completion queue's, and nothing can be learnt from it any more.
+/// Takes completions; an error is the completion queue's, and nothing can be learnt from it any
+/// more.
 pub(super) fn poll(
     cq: &GenericCompletionQueue,
     out: &mut [Completion; POLL_BATCH],

@@ -1,4 +1,5 @@
-//! A client thread's way in a [`super::VerbsFabric`]: verbs through the NIC, offers and calls by function calls.
+//! The transport of a client thread in a [`super::VerbsFabric`]: verbs through the NIC, offers and
+//! calls by function calls.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::client::{Client, Stats};
-use super::fabric::Shared;
+use super::fabric::VerbsShared;
 use super::port::Accepted;
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
@@ -22,11 +23,11 @@ use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 /// A client thread's transport.
 pub struct VerbsTransport {
     client: Client,
-    shared: Arc<Shared>,
+    shared: Arc<VerbsShared>,
     own: Arc<Host>,
     /// The hosts' ends of its connections.
     ends: RefCell<BTreeMap<NodeId, Accepted>>,
-    /// What the services that it calls run on, by node.
+    /// The transports of the services that it calls, by node.
     services: RefCell<BTreeMap<NodeId, (Arc<Host>, Endpoint)>>,
     is_service: bool,
 }
@@ -38,14 +39,14 @@ impl std::fmt::Debug for VerbsTransport {
 }
 
 impl VerbsTransport {
-    pub(super) fn new(shared: Arc<Shared>, own: Arc<Host>) -> Result<Self> {
+    pub(super) fn new(shared: Arc<VerbsShared>, own: Arc<Host>) -> Result<Self> {
         let me = Member { node: own.node, incarnation: own.incarnation };
         let client = Client::open(shared.nic.clone(), me)?;
         let (ends, services) = (RefCell::default(), RefCell::default());
         Ok(Self { client, shared, own, ends, services, is_service: false })
     }
 
-    /// What it has done.
+    /// Its statistics.
     pub fn stats(&self) -> Stats {
         self.client.stats()
     }
@@ -55,7 +56,7 @@ impl VerbsTransport {
         self.client.outstanding()
     }
 
-    /// Takes the connection to a node down as a failure of the network would.
+    /// Breaks the connection to a node as a failure of the network would.
     pub fn cut(&self, core: &Core, node: NodeId) {
         let why = Error::new(ErrorKind::Unreachable, format!("the connection to {node} was cut"));
         self.client.disconnect(core, node, &why);
@@ -124,7 +125,7 @@ impl VerbsTransport {
         Ok(reply)
     }
 
-    /// What the services of a node run on: a client of that node, through its NIC, as any other.
+    /// The transport of a node's services: a client of that node, through its NIC, as any other.
     fn service(&self, host: &Arc<Host>) -> Result<Endpoint> {
         let mut services = self.services.borrow_mut();
         if let Some((served, ep)) = services.get(&host.node)
@@ -164,7 +165,7 @@ impl Transport for VerbsTransport {
         if self.recover(core) { Progress::Made } else { progress }
     }
 
-    fn settle(&self, core: &Core) {
+    fn drain_detached(&self, core: &Core) {
         let until = self.now() + 1_000_000_000;
         while !self.client.is_idle() && self.now() < until {
             if self.poll(core) != Progress::Made {

@@ -1,4 +1,4 @@
-//! What the contract promises is kept, and a seed is a run.
+//! The guarantees of the contract hold, and a seed determines a run.
 
 use dmtree_fabric::Endpoint;
 use dmtree_fabric::verb::{cas, read, write};
@@ -6,7 +6,8 @@ use dmtree_fabric::verb::{cas, read, write};
 use crate::reads::{front_and_rear, readers};
 use crate::test_cluster::*;
 
-/// [compare-and-swap, READ] in one chain under a lock that is freed behind the WRITE: the sound way in one round each.
+/// [compare-and-swap, READ] in one chain under a lock that is freed behind the WRITE: the sound way
+/// in one round each.
 fn combined(eps: Vec<Endpoint>, wrong: Wrong) -> Vec<Client> {
     let clients = eps.into_iter().enumerate();
     let clients = clients.map(|(i, ep)| -> Client {
@@ -41,7 +42,8 @@ fn combined(eps: Vec<Endpoint>, wrong: Wrong) -> Vec<Client> {
     clients.collect()
 }
 
-/// What the contract promises is kept: the ordered pairs of a chain, atomics that exclude each other, visibility.
+/// The guarantees of the contract hold: the ordered pairs of a chain, atomics that exclude each
+/// other, visibility.
 #[test]
 fn the_contract_is_kept() {
     holds("lock with READ, WRITE with unlock", |_, e, w| combined(e, w), WEAKEST);

@@ -1,5 +1,5 @@
-//! Releases of a lock on platforms that keep less than the contract: relaxed memory, and locks in on-chip memory beside objects in main
-//! memory.
+//! Releases of a lock on platforms that keep less than the contract: relaxed memory, and locks in
+//! on-chip memory beside objects in main memory.
 
 use dmtree_fabric::verb::{cas, write, write_word};
 use dmtree_fabric::{Endpoint, GlobalAddr, NodeId};

@@ -56,7 +56,7 @@ fn release(eps: Vec<Endpoint>, wrong: Wrong, by_write: bool) -> Vec<Client> {
                     }
                     tries += 1;
                     if was == tag || tries > 2_000 {
-                        // Our own release was undone, or somebody's.
+                        // A release was undone: this client's or another one's.
                         flag(&wrong, true);
                         return;
                     }
@@ -82,7 +82,8 @@ fn a_lock_is_freed_by_an_atomic() {
 
 const WRITER: u64 = 1 << 32;
 
-/// Readers count themselves in by fetch-and-add; a writer changes the object only when it counts none.
+/// Readers count themselves in by fetch-and-add; a writer changes the object only when it counts
+/// none.
 fn shared_lock(eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Client> {
     let mut eps = eps.into_iter();
     let writer = eps.next().unwrap();
@@ -124,7 +125,8 @@ fn a_shared_lock_is_given_back_behind_the_read() {
     holds("given back behind a fence", |_, e, w| shared_lock(e, w, true), WEAKEST);
 }
 
-/// Two threads of one compute node hand a remote lock over between them, the first one's WRITE posted or completed.
+/// Two threads of one compute node hand a remote lock over between them, the first one's WRITE
+/// posted or completed.
 fn hand_over(eps: Vec<Endpoint>, wrong: Wrong, awaited: bool) -> Vec<Client> {
     let turn = Rc::new(Cell::new(0));
     let clients = eps.into_iter().take(2).enumerate();
@@ -156,7 +158,8 @@ fn a_lock_is_handed_over_when_the_write_has_completed() {
     holds("handed over at the completion", |_, e, w| hand_over(e, w, true), WEAKEST);
 }
 
-/// Inserters hold a lock shared while they put an entry by compare-and-swap; a splitter, who holds it alone, moves entries.
+/// Inserters hold a lock shared while they put an entry by compare-and-swap; a splitter, which
+/// holds it exclusively, moves entries.
 fn entry_beside_release(eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Client> {
     let (old, new) = (|r: u64| at(OBJECT + 8 * r), |r: u64| at(2 * OBJECT + 8 * r));
     let moved = |r: u64| at(3 * OBJECT + 8 * r);
@@ -205,7 +208,8 @@ fn an_entry_is_there_before_its_lock_is_given_back() {
     holds("given back behind a fence", |_, e, w| entry_beside_release(e, w, true), WEAKEST);
 }
 
-/// A holder whose lease is over is robbed of its lock, fenced before or not; its WRITEs may still be on their way.
+/// A lock is taken over from a holder with an ended lease, with or without a revocation before; its
+/// WRITEs may still be in flight.
 fn steal(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Client> {
     const LEASE_NS: u64 = 20_000;
     let f = f.clone();
@@ -254,7 +258,7 @@ fn steal(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Cl
 }
 
 #[test]
-fn a_holder_is_fenced_before_its_lock_is_taken() {
+fn a_holder_is_revoked_before_its_lock_is_taken() {
     fails("stolen after its lease", |f, e, w| steal(f, e, w, false), WEAKEST);
     holds("fenced, then stolen", |f, e, w| steal(f, e, w, true), WEAKEST);
 }

@@ -11,7 +11,8 @@ use crate::test_cluster::*;
 /// How often the link is cut, longer each time than a verb is tried again.
 const CUTS: u64 = 12;
 
-/// A link that is cut now and then loses answers of compare-and-swaps that took effect: who tries again may find his own lock.
+/// A link that is cut now and then loses answers of compare-and-swaps that took effect: a retrying
+/// client may find its own lock.
 fn answer_lost(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, tagged: bool) -> Vec<Client> {
     let mut eps = eps.into_iter();
     let (client, cutter) = (eps.next().unwrap(), eps.next().unwrap());
@@ -30,7 +31,7 @@ fn answer_lost(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, tagged: bool) ->
                     }
                     tries += 1;
                     if tries > 200 {
-                        // Nobody else wants the lock, and it cannot be had.
+                        // No other client wants the lock, and still it cannot be acquired.
                         flag(&wrong, true);
                         over.set(true);
                         return;
@@ -60,7 +61,7 @@ fn answer_lost(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, tagged: bool) ->
 
 /// L17.
 #[test]
-fn who_got_no_answer_knows_his_own_lock() {
+fn a_client_without_an_answer_recognizes_its_own_lock() {
     fails("a lock that says nothing", |f, e, w| answer_lost(f, e, w, false), WEAKEST);
     holds("a lock that names its holder", |f, e, w| answer_lost(f, e, w, true), WEAKEST);
 }
@@ -69,7 +70,8 @@ fn chip_lock() -> GlobalAddr {
     GlobalAddr::on_chip(NodeId::memory(0), 64)
 }
 
-/// Adds 1 to the counter under the lock. `start_over`: who has lost his connection has lost his lock, too.
+/// Adds 1 to the counter under the lock. `start_over`: a client that has lost its connection treats
+/// its lock as lost, too.
 async fn add(f: &SimFabric, ep: &Endpoint, tag: u64, start_over: bool) -> Result<()> {
     let again = || {
         let host = NodeId::memory(0);
@@ -145,7 +147,7 @@ fn chip_restarts(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, start_over: bo
             }
             f.connect(last.node(), host, f.incarnation(host).unwrap());
             let count = last.read(at(OBJECT), 8).await.unwrap().word(0);
-            // Who started over may have counted twice; nobody's count is lost.
+            // A client that started over may have counted twice; no count is lost.
             flag(&wrong, count < done.get());
         }),
     );
@@ -154,7 +156,7 @@ fn chip_restarts(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, start_over: bo
 
 /// L18.
 #[test]
-fn a_restart_of_the_nic_ends_what_its_locks_covered() {
+fn a_restart_of_the_nic_ends_critical_sections_under_its_locks() {
     fails_on("goes on", |f, e, w| chip_restarts(f, e, w, false), ON_CHIP);
     holds_on("starts over", |f, e, w| chip_restarts(f, e, w, true), ON_CHIP);
 }

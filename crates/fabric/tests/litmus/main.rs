@@ -1,5 +1,6 @@
-//! The litmus suite: schemes of synchronization that are known to be unsound must fail on the adversarial fabric within a bounded
-//! number of seeds, their sound counterparts must not. This is the test of the simulator, not of any index.
+//! The litmus suite: schemes of synchronization that are known to be unsound must fail on the
+//! adversarial fabric within a bounded number of seeds, their sound counterparts must not. This is
+//! the test of the simulator, not of any index.
 
 mod contract;
 mod lax;

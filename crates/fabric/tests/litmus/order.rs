@@ -1,4 +1,4 @@
-//! What must have completed before something else begins.
+//! Verbs that must have completed before others begin.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -36,7 +36,7 @@ fn publish(eps: Vec<Endpoint>, wrong: Wrong, awaited: bool) -> Vec<Client> {
 }
 
 #[test]
-fn a_pointer_to_another_node_waits_for_what_it_points_to() {
+fn a_pointer_to_another_node_waits_for_its_object() {
     fails("pointer beside the object", |_, e, w| publish(e, w, false), WEAKEST);
     holds("pointer after the object", |_, e, w| publish(e, w, true), WEAKEST);
 }
@@ -71,7 +71,7 @@ fn acknowledge(eps: Vec<Endpoint>, wrong: Wrong, awaited: bool) -> Vec<Client> {
 }
 
 #[test]
-fn what_is_acknowledged_is_there() {
+fn an_acknowledged_write_is_visible() {
     fails("acknowledged before its WRITE", |_, e, w| acknowledge(e, w, false), WEAKEST);
     holds("acknowledged after it", |_, e, w| acknowledge(e, w, true), WEAKEST);
 }

@@ -1,4 +1,4 @@
-//! How a reader without a lock knows that what it read is whole.
+//! Lock-free readers: how a reader detects torn reads.
 
 use dmtree_fabric::Endpoint;
 use dmtree_fabric::verb::{read, write, write_word};
@@ -31,7 +31,7 @@ pub fn front_and_rear(words: &[u64]) -> bool {
     words[0] == words[WORDS as usize - 1]
 }
 
-/// Every line carries the version (its first word); what is inside one line is not looked at.
+/// Every line carries the version (its first word); the bytes inside one line are not checked.
 fn every_line(words: &[u64]) -> bool {
     words.chunks(8).all(|line| line[0] == words[0])
 }
@@ -40,7 +40,8 @@ fn every_word(words: &[u64]) -> bool {
     !mixed(words)
 }
 
-/// Equal versions at both ends of an object say nothing about its middle, whatever the order of pieces.
+/// Equal versions at both ends of an object say nothing about its middle, whatever the order of
+/// pieces.
 #[test]
 fn front_and_rear_versions() {
     let naive: Scheme = |_, eps, wrong| readers(eps, wrong, front_and_rear);
@@ -52,7 +53,8 @@ fn front_and_rear_versions() {
     holds("a checksum over all words", |_, e, w| readers(e, w, every_word), WEAKEST);
 }
 
-/// A writer that marks the object (word 0 of the first line) as being changed; readers in one READ and a look back, or in three.
+/// A writer that marks the object (word 0 of the first line) as being changed; readers in one READ
+/// and a look back, or in three.
 fn sequence_lock(eps: Vec<Endpoint>, wrong: Wrong, three: bool) -> Vec<Client> {
     let version = at(1024);
     let mut eps = eps.into_iter();
@@ -155,7 +157,7 @@ fn versions_must_not_wrap_within_a_read() {
     holds("versions of 64 bits", |_, e, w| line_versions_of_one_bit(e, w, u64::MAX), LINES);
 }
 
-/// An object with its sum, which is written late: readers take what adds up.
+/// An object with its sum, which is written late: readers accept an object that matches its sum.
 fn sums(eps: Vec<Endpoint>, wrong: Wrong, seed: u64) -> Vec<Client> {
     let mut eps = eps.into_iter();
     let (writer, reader) = (eps.next().unwrap(), eps.next().unwrap());
@@ -179,12 +181,13 @@ fn sums(eps: Vec<Endpoint>, wrong: Wrong, seed: u64) -> Vec<Client> {
 }
 
 #[test]
-fn memory_that_nobody_wrote_must_not_verify() {
+fn unwritten_memory_must_not_verify() {
     fails("a checksum that begins at zero", |_, e, w| sums(e, w, 0), WEAKEST);
     holds("a checksum with a seed", |_, e, w| sums(e, w, 0x5eed), WEAKEST);
 }
 
-/// An entry that is there from its first WRITE on, and is rewritten all the time; a reader that takes a torn one for none.
+/// An entry that is there from its first WRITE on, and is rewritten all the time; a reader that
+/// treats a torn entry as absent.
 fn torn_is_absent(eps: Vec<Endpoint>, wrong: Wrong, again: bool) -> Vec<Client> {
     let mut eps = eps.into_iter();
     let (writer, reader) = (eps.next().unwrap(), eps.next().unwrap());

@@ -1,4 +1,4 @@
-//! Objects that move, or whose memory becomes another's.
+//! Objects that move, or have their memory reused.
 
 use dmtree_fabric::Endpoint;
 
@@ -19,7 +19,7 @@ async fn put(ep: &Endpoint, offset: u64, [a, b, c]: [u64; 3]) {
     ep.write(at(offset), buf).await.unwrap();
 }
 
-/// Three words, read until they are whole (or nobody has written them).
+/// Three words, read until they are whole (or never written).
 async fn whole(ep: &Endpoint, offset: u64) -> [u64; 3] {
     loop {
         let s = ep.read(at(offset), 32).await.unwrap();
@@ -30,15 +30,15 @@ async fn whole(ep: &Endpoint, offset: u64) -> [u64; 3] {
     }
 }
 
-/// A node of words {life, key, value}, written again and again for other keys under its old address; readers and a writer
-/// that keep the address.
+/// A node of words {generation, key, value}, written again and again for other keys under its old
+/// address; readers and a writer that keep the address.
 fn reuse(eps: Vec<Endpoint>, wrong: Wrong, identity: bool) -> Vec<Client> {
     let mut eps = eps.into_iter();
     let owner = eps.next().unwrap();
     let mut out: Vec<Client> = vec![Box::pin(async move {
         for k in 1..=ROUNDS {
             put(&owner, OBJECT, [k, 100 + k, 1_000 + k]).await;
-            // The directory: key and life of the node.
+            // The directory: key and generation of the node.
             owner.write_word(at(1024), k).await.unwrap();
             owner.sleep(2_000).await;
         }
@@ -61,10 +61,11 @@ fn reuse(eps: Vec<Endpoint>, wrong: Wrong, identity: bool) -> Vec<Client> {
 #[test]
 fn a_cached_address_is_checked_against_the_generation() {
     fails("any whole node is believed", |_, e, w| reuse(e, w, false), WEAKEST);
-    holds("its life is compared", |_, e, w| reuse(e, w, true), WEAKEST);
+    holds("its generation is compared", |_, e, w| reuse(e, w, true), WEAKEST);
 }
 
-/// The same for a writer: it locks what its cached address names, and writes. The lock lies in the node and outlives it.
+/// The same for a writer: it locks what its cached address names, and writes. The lock lies in the
+/// node and outlives it.
 fn stale_writer(eps: Vec<Endpoint>, wrong: Wrong, identity: bool) -> Vec<Client> {
     let lock = at(1024);
     let generation = at(1032);
@@ -154,7 +155,8 @@ fn scans(eps: Vec<Endpoint>, wrong: Wrong, fences: bool) -> Vec<Client> {
                 } else {
                     let mut next = whole(&ep, right).await;
                     let mut again = 0;
-                    // Not the leaf that begins where this one ended: from its upper fence on, the left one has the rest.
+                    // Not the leaf that begins where this one ended: from its upper fence on, the
+                    // left one has the rest.
                     while next[0] != hi {
                         let now = whole(&ep, left).await;
                         if now[1] == END {

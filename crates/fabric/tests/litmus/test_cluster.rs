@@ -1,4 +1,5 @@
-//! What all schemes run on: four clients on compute nodes of their own, two memory nodes, one adversarial fabric.
+//! The test cluster of all schemes: four clients on compute nodes of their own, two memory nodes,
+//! one adversarial fabric.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -11,7 +12,7 @@ use dmtree_fabric::{
 };
 
 pub type Client = Pin<Box<dyn Future<Output = ()>>>;
-/// What clients see that must not be.
+/// Violations that clients observe.
 pub type Wrong = Rc<Cell<u32>>;
 /// Makes the clients of a scheme.
 pub type Scheme = fn(&SimFabric, Vec<Endpoint>, Wrong) -> Vec<Client>;
@@ -61,7 +62,7 @@ pub fn run_on(scheme: Scheme, (grants, laxity): Platform, seed: u64) -> (bool, u
     (wrong.get() > 0, f.trace_hash())
 }
 
-/// What is granted, and what is not kept.
+/// Granted capabilities, and broken guarantees.
 pub type Platform = (Capabilities, Laxity);
 
 /// The first seed that shows the scheme to be unsound.
@@ -89,7 +90,7 @@ pub const LINES: Capabilities = Capabilities { line_atomic: true, ..Capabilities
 pub const ASCENDING: Capabilities =
     Capabilities { line_atomic: true, write_ascending: true, ..Capabilities::NONE };
 pub const RELAXED: Platform = (READONLY, Laxity { relaxed_writes: true, on_chip_first: false });
-/// Locks in on-chip memory, which is faster than the way to main memory.
+/// Locks in on-chip memory, which is faster than main memory.
 pub const SKEWED: Platform = (
     Capabilities { on_chip_bytes: 256, ..READONLY },
     Laxity { relaxed_writes: false, on_chip_first: true },
@@ -102,7 +103,7 @@ pub const ON_CHIP: Platform = (
 pub const READONLY: Capabilities =
     Capabilities { cas_fail_is_readonly: true, ..Capabilities::NONE };
 
-/// An object whose every word is `k`.
+/// An object with all words equal to `k`.
 pub async fn object(ep: &Endpoint, k: u64) -> Buf {
     let mut buf = ep.buf(WORDS as u32 * 8).await.unwrap();
     buf.chunks_exact_mut(8).for_each(|w| w.copy_from_slice(&k.to_le_bytes()));

@@ -112,7 +112,10 @@ fn one_doorbell_per_peer_and_one_completion_per_doorbell() {
     assert_eq!(since(|s| s.requests), 4 + 10 + 3 + 2);
     assert_eq!(since(|s| s.inline), 3);
     let counted = ep.snapshot().loose;
-    assert_eq!(counted.doorbells, after.doorbells, "what endpoints count is what the NIC is asked");
+    assert_eq!(
+        counted.doorbells, after.doorbells,
+        "endpoints count the doorbells that the NIC gets"
+    );
 }
 
 #[test]
@@ -151,8 +154,8 @@ fn bad_addresses_are_errors_and_cost_no_connection() {
     let e = on(ep, ep.chain(two)).expect_err("a chain goes to one node");
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
     assert_eq!(f.add_node(MN, 64).expect_err("there").kind(), ErrorKind::Exists);
-    let stranger = f.attach(NodeId::compute(9)).map(|_| ());
-    assert_eq!(stranger.expect_err("no such node").kind(), ErrorKind::NotFound);
+    let unknown = f.attach(NodeId::compute(9)).map(|_| ());
+    assert_eq!(unknown.expect_err("no such node").kind(), ErrorKind::NotFound);
     assert_eq!(transport.stats().breaks, 0);
     assert_eq!(on(ep, ep.faa(at(64), 1)).expect("the connection works still"), 0);
 }

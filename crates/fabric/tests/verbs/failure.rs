@@ -1,4 +1,4 @@
-//! Connections that break, members that are fenced, nodes that restart.
+//! Connections that break, revoked members, nodes that restart.
 
 use dmtree_fabric::verb::{VerbVec, cas, write_word};
 use dmtree_fabric::{Effect, ErrorKind, Fabric, NodeId};
@@ -6,7 +6,7 @@ use dmtree_fabric::{Effect, ErrorKind, Fabric, NodeId};
 use crate::test_cluster::*;
 
 #[test]
-fn fencing_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
+fn revocation_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     let Some(f) = fabric() else { return };
     let (old, other) = (endpoint(&f, CN), endpoint(&f, NodeId::compute(1)));
     on(&old, old.faa(at(64), 1)).expect("a member");
@@ -21,9 +21,10 @@ fn fencing_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     assert!(on(&old, old.faa(at(64), 1)).is_err(), "the old one stays fenced");
 }
 
-/// What the recovery of a dead compute node rests on: after the fence the memory does not change any more.
+/// The basis of recovery after the death of a compute node: after the revocation the memory does
+/// not change any more.
 #[test]
-fn no_verb_executes_after_a_fence() {
+fn no_verb_executes_after_a_revocation() {
     for round in 0..5u64 {
         let Some(f) = fabric() else { return };
         std::thread::scope(|s| {
@@ -105,15 +106,15 @@ fn lists_that_wait_for_room_survive_a_break() {
 }
 
 #[test]
-fn a_node_that_restarts_is_a_stranger_until_others_know_it() {
+fn a_node_that_restarts_is_unknown_until_others_connect() {
     let Some(f) = fabric() else { return };
     let ep = &endpoint(&f, NodeId::compute(1));
     on(ep, ep.write_word(at(64), 5)).expect("works");
     f.fence(NodeId::memory(1), MN, 1).expect("known nodes");
     f.add_node(MN, REGION_BYTES).expect("comes back");
-    let e = on(ep, ep.read(at(64), 8)).expect_err("a stranger");
+    let e = on(ep, ep.read(at(64), 8)).expect_err("unknown");
     assert_eq!(e.kind(), ErrorKind::Unreachable, "{e}");
-    let e = on(ep, ep.read(at(64), 8)).expect_err("still a stranger");
+    let e = on(ep, ep.read(at(64), 8)).expect_err("still unknown");
     assert!(e.to_string().contains("restarted"), "{e}");
     f.connect(NodeId::compute(1), MN, 2);
     assert_eq!(on(ep, ep.read(at(64), 8)).expect("known").word(0), 0, "a new region");
@@ -143,7 +144,7 @@ fn dropped_futures_leave_their_buffers_to_the_posting() {
 }
 
 #[test]
-fn what_was_detached_is_finished_when_its_executor_goes() {
+fn detached_lists_finish_when_their_executor_is_dropped() {
     let Some(f) = fabric() else { return };
     for i in 0..20 {
         let ep = endpoint(&f, CN);

@@ -1,4 +1,4 @@
-//! The contract on a real RDMA device: what can be tested of it there.
+//! The contract on a real RDMA device, as far as it can be tested there.
 #![cfg(feature = "verbs")]
 
 mod contract;

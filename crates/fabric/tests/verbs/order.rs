@@ -38,10 +38,12 @@ fn atomics_of_several_threads_lose_nothing() {
     assert_eq!((words.word(0), words.word(1)), (2 * ROUNDS, 2 * ROUNDS));
 }
 
-/// Hung once, over rdma_rxe of Linux 6.1 on a busy machine: a verb never completed, and the driver reported nothing. By its source the
-/// driver can lose a wake-up: its requester finds that a fenced verb must wait and notes that it waits, without a lock; its completer
-/// looks for the note when something completes. Between the two it finds none, and nothing is left to wake the requester but another
-/// posting. So connections that complete nothing get one, and are given up in the end. It did not show in 100 further runs.
+/// Regression: hung once, over rdma_rxe of Linux 6.1 on a busy machine: a verb never completed, and
+/// the driver reported nothing. By its source the driver can lose a wake-up: its requester finds
+/// that a fenced verb must wait and sets a flag, without a lock; its completer looks for the flag
+/// when something completes. Between the two it finds none, and nothing is left to wake the
+/// requester but another posting. So connections that complete nothing get one, and are given up in
+/// the end. It did not show in 100 further runs.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "whether the driver lost a wake-up")]
 fn the_ordered_pairs_are_ordered() {
@@ -64,7 +66,7 @@ fn the_ordered_pairs_are_ordered() {
                 .chain((write_word(at(64), 2 * i), cas(at(64), 2 * i, 2 * i + 1), read(at(64), 8)))
                 .await?;
             assert_eq!((was, now.word(0)), (2 * i, 2 * i + 1));
-            // And with a fence: what a READ fetched is older than what follows.
+            // And with a fence: a READ fetches the state before the verbs that follow.
             let (before, was) = ep.chain((read(at(64), 8), fenced(faa(at(64), 1)))).await?;
             assert_eq!((before.word(0), was), (2 * i + 1, 2 * i + 1));
             let (was, ()) =

@@ -1,4 +1,4 @@
-//! A fabric of a few nodes on whatever RDMA device there is.
+//! A fabric of a few nodes on any RDMA device of the machine.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ pub const MN: NodeId = NodeId::memory(0);
 pub const CN: NodeId = NodeId::compute(0);
 pub const REGION_BYTES: u64 = 10 << 20;
 
-/// `None`, said aloud, on a machine without a device; where one must be there, a failure.
+/// `None`, with a message, on a machine without a device; a failure where one is required.
 #[expect(clippy::disallowed_macros, reason = "a skip is loud")]
 pub fn fabric_with(config: &Config) -> Option<VerbsFabric> {
     let f = match VerbsFabric::new(config) {

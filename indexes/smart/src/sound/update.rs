@@ -141,7 +141,7 @@ impl Smart {
         view: &LeafView,
         mut old: Option<&mut Vec<u8>>,
     ) -> Result<Option<LockedLeaf>> {
-        let resting = self.rest();
+        let resting = self.quiescent_section();
         let turn = self.node.turns.turn(&self.ep, view.at.bits()).await?;
         drop(resting);
         if self.node.abandoned_lock_at(view.at).is_some() {

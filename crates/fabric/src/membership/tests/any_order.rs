@@ -1,4 +1,5 @@
-//! Random starts, ends, pauses, cuts and returns of members, and what must hold whatever their order.
+//! Random starts, ends, pauses, cuts and returns of members, and the invariants that hold in any
+//! order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +16,17 @@ const MEMORY: u16 = 3;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A new life of a compute node.
+    /// A new incarnation of a compute node.
     Start(u16),
     Leave(u16),
-    /// A keeper does some of what is asked of it.
-    Keep(u16, u8),
+    /// A membership agent of a compute node does some of its duties.
+    ComputeAgent(u16, u8),
     /// An agent makes a step.
     Agent(u16),
     /// The host of a memory node says that its process has ended.
     Lose(u16),
     /// Time passes while the server ticks.
-    Pass(u8),
+    Elapse(u8),
     /// The server stands still.
     Pause(u16),
 }
@@ -34,10 +35,10 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         3 => (0..COMPUTE).prop_map(Event::Start),
         1 => (0..COMPUTE).prop_map(Event::Leave),
-        12 => (0..COMPUTE, any::<u8>()).prop_map(|(n, what)| Event::Keep(n, what)),
+        12 => (0..COMPUTE, any::<u8>()).prop_map(|(n, skipped)| Event::ComputeAgent(n, skipped)),
         8 => (0..MEMORY).prop_map(Event::Agent),
         1 => (0..MEMORY).prop_map(Event::Lose),
-        8 => (1u8..60).prop_map(Event::Pass),
+        8 => (1u8..60).prop_map(Event::Elapse),
         1 => (60u16..2_000).prop_map(Event::Pause),
     ]
 }
@@ -45,11 +46,11 @@ fn event() -> impl Strategy<Value = Event> {
 struct Model {
     m: InProcess,
     now: u64,
-    /// The life that a process of a compute node has, and the state it acts on.
+    /// The incarnation of a compute node's process, and the membership state that it acts on.
     incarnations: BTreeMap<u16, (Member, State)>,
     last: BTreeMap<u16, u32>,
     agents: Vec<MemoryAgent>,
-    /// Whose access each memory node has revoked: up to which life.
+    /// The latest incarnation of each node that a memory node has revoked.
     revoked: Vec<std::cell::RefCell<BTreeMap<NodeId, u32>>>,
     seen: State,
 }
@@ -87,12 +88,12 @@ impl Model {
         let incarnation = self.last.get(&n).copied().unwrap_or(0) + 1;
         self.last.insert(n, incarnation);
         let me = Member { node: NodeId::compute(n), incarnation };
-        now(self.m.join(me, self.now)).expect("a life that has not been");
+        now(self.m.join(me, self.now)).expect("a new incarnation");
         self.incarnations.insert(n, (me, (*self.m.latest()).clone()));
     }
 
-    /// What a keeper does; bits of `what` leave parts of it out.
-    fn keep(&mut self, n: u16, what: u8) {
+    /// One step of a compute node's membership agent; bits of `skipped` leave parts of it out.
+    fn compute_agent(&mut self, n: u16, skipped: u8) {
         let Some((me, known)) = self.incarnations.get_mut(&n) else { return };
         let me = *me;
         if now(self.m.renew(me, self.now)).is_err() {
@@ -105,21 +106,21 @@ impl Model {
         for m in &s.members {
             let open = !m.acknowledged.contains(&me);
             match m.standing {
-                Standing::Revoking | Standing::Draining if open && what & 1 == 0 => {
+                Standing::Revoking | Standing::Draining if open && skipped & 1 == 0 => {
                     say(Change::Acknowledge(m.member, m.standing));
                 }
-                Standing::Reassigning if m.claimant == Some(me) && what & 2 == 0 => {
+                Standing::Reassigning if m.claimant == Some(me) && skipped & 2 == 0 => {
                     say(Change::Reassigned(m.member));
                 }
                 Standing::Reassigning => say(Change::Claim(m.member)),
                 _ => {}
             }
         }
-        for m in s.away().filter(|m| !m.acknowledged.contains(&me) && what & 4 == 0) {
+        for m in s.away().filter(|m| !m.acknowledged.contains(&me) && skipped & 4 == 0) {
             say(Change::Avoided(m.member));
         }
         match &s.planned {
-            None if what > 240 => say(Change::Plan(vec![1], None)),
+            None if skipped > 240 => say(Change::Plan(vec![1], None)),
             Some(p) if p.standing == Standing::Draining => say(Change::AcknowledgeMove),
             Some(p) if p.claimant == Some(me) => say(Change::Moved),
             Some(_) => say(Change::ClaimMove),
@@ -127,7 +128,7 @@ impl Model {
         }
     }
 
-    fn pass(&mut self, ns: u64) {
+    fn elapse(&mut self, ns: u64) {
         let until = self.now + ns;
         while self.now < until {
             self.now = (self.now + 5).min(until);
@@ -143,10 +144,10 @@ impl Model {
                     let _ = now(self.m.propose(me, Change::Leave, self.now));
                 }
             }
-            Event::Keep(n, what) => self.keep(n, what),
+            Event::ComputeAgent(n, skipped) => self.compute_agent(n, skipped),
             Event::Agent(n) => self.agent(n),
             Event::Lose(n) => self.m.lose(Member { node: NodeId::memory(n), incarnation: 1 }),
-            Event::Pass(ns) => self.pass(ns.into()),
+            Event::Elapse(ns) => self.elapse(ns.into()),
             Event::Pause(ns) => {
                 let before: Vec<_> = self.m.latest().living().collect();
                 self.now += u64::from(ns);
@@ -161,9 +162,13 @@ impl Model {
     fn check(&mut self) {
         let s = (*self.m.latest()).clone();
         let nodes: BTreeSet<NodeId> = s.living().map(|m| m.node).collect();
-        assert_eq!(nodes.len(), s.living().count(), "two lives of one node live: {s:?}");
+        assert_eq!(
+            nodes.len(),
+            s.living().count(),
+            "two incarnations of one node are alive: {s:?}"
+        );
         for old in &self.seen.members {
-            let to = s.standing(old.member).expect("nobody becomes a stranger");
+            let to = s.standing(old.member).expect("no member becomes unknown");
             assert!(
                 old.standing <= to,
                 "{} went back from {:?} to {to:?}",
@@ -188,7 +193,7 @@ impl Model {
         self.seen = s;
     }
 
-    /// Nothing of a member that is revoked executes at a memory node to which anybody living posts, as far as the living know.
+    /// No verb of a revoked member executes at a memory node to which a living node posts.
     fn is_harmless(&self, s: &State, dead: Member) {
         for n in 0..MEMORY {
             let node = NodeId::memory(n);
@@ -203,14 +208,14 @@ impl Model {
         }
     }
 
-    /// From here on one more node lives, and everybody does what is asked.
-    fn must_settle(&mut self) {
+    /// From here on one more node is alive, and every node does its duties: all deaths complete.
+    fn must_complete_all_deaths(&mut self) {
         self.start(0);
         for _ in 0..40 {
-            self.pass(10);
+            self.elapse(10);
             let incarnations: Vec<u16> = self.incarnations.keys().copied().collect();
-            // Those that stand still stay as they are: they are late, and die.
-            incarnations.into_iter().filter(|n| *n == 0).for_each(|n| self.keep(n, 0));
+            // Nodes that stand still stay as they are: they are late, and are declared dead.
+            incarnations.into_iter().filter(|n| *n == 0).for_each(|n| self.compute_agent(n, 0));
             (0..MEMORY).for_each(|n| self.agent(n));
             self.check();
         }
@@ -219,21 +224,24 @@ impl Model {
         let over = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
         assert!(s.members.iter().all(|m| over(m.standing)), "{s:?}");
         assert!(s.away().next().is_none(), "{s:?}");
-        assert!(s.members.len() <= usize::from(COMPUTE), "nothing is kept of former lives: {s:?}");
+        assert!(
+            s.members.len() <= usize::from(COMPUTE),
+            "former incarnations are forgotten: {s:?}"
+        );
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn whatever_happens_deaths_end_and_the_dead_are_harmless(
+    fn deaths_complete_and_dead_nodes_are_harmless_in_any_order(
         events in proptest::collection::vec(event(), 1..200),
     ) {
         let mut model = Model::new();
         for e in events {
             model.step(e);
         }
-        model.must_settle();
+        model.must_complete_all_deaths();
     }
 }
 
@@ -244,16 +252,16 @@ fn thousands_of_incarnations_leave_nothing_behind() {
         let n = (incarnation % u32::from(COMPUTE)) as u16;
         model.start(n);
         if incarnation % 3 == 0 {
-            model.pass(20);
+            model.elapse(20);
         } else {
             model.step(Event::Leave(n));
         }
         for n in 0..COMPUTE {
-            model.keep(n, 0);
+            model.compute_agent(n, 0);
             model.agent(n);
         }
     }
-    model.must_settle();
+    model.must_complete_all_deaths();
     let s = model.m.latest();
     assert!(s.deaths > 4_000, "{}", s.deaths);
     assert!(model.m.take_news().len() <= 1024);

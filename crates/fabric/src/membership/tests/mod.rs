@@ -29,12 +29,12 @@ fn three() -> InProcess {
     m
 }
 
-fn renew(m: &InProcess, who: &[Member], at: Nanos) {
-    who.iter().for_each(|w| assert!(now(m.renew(*w, at)).is_ok(), "{w} at {at}"));
+fn renew(m: &InProcess, members: &[Member], at: Nanos) {
+    members.iter().for_each(|w| assert!(now(m.renew(*w, at)).is_ok(), "{w} at {at}"));
 }
 
-fn standing(m: &InProcess, who: Member) -> Standing {
-    m.latest().standing(who).expect("known")
+fn standing(m: &InProcess, member: Member) -> Standing {
+    m.latest().standing(member).expect("known")
 }
 
 #[test]
@@ -46,8 +46,8 @@ fn a_death_goes_step_by_step() {
     assert_eq!(standing(&m, C), Standing::Revoking);
     assert_eq!(now(m.renew(C, 121)).map_err(|e| e.kind()).err(), Some(ErrorKind::Fenced));
     assert!(now(m.propose(A, Change::Revoked(C), 121)).is_ok());
-    assert_eq!(standing(&m, C), Standing::Revoking, "nobody has acknowledged");
-    let ack = |who, s| now(m.propose(who, Change::Acknowledge(C, s), 122)).expect("living");
+    assert_eq!(standing(&m, C), Standing::Revoking, "no acknowledgement yet");
+    let ack = |by, s| now(m.propose(by, Change::Acknowledge(C, s), 122)).expect("living");
     ack(A, Standing::Revoking);
     ack(B, Standing::Draining);
     now(m.propose(A, Change::Revoked(C), 122)).expect("living");
@@ -69,7 +69,7 @@ fn a_death_goes_step_by_step() {
 }
 
 #[test]
-fn who_does_not_acknowledge_dies_too() {
+fn a_member_that_does_not_acknowledge_dies_too() {
     let m = three();
     for at in (50..=350).step_by(50) {
         renew(&m, &[A, B], at);
@@ -86,13 +86,13 @@ fn who_does_not_acknowledge_dies_too() {
 }
 
 #[test]
-fn a_claimant_that_dies_is_replaced_and_its_own_death_waits_for_nobody_dead() {
+fn a_dead_claimant_is_replaced_and_its_death_waits_for_no_dead_node() {
     let m = three();
     renew(&m, &[A, B], 60);
     renew(&m, &[A, B], 120);
     for s in [Standing::Revoking, Standing::Draining] {
-        for who in [A, B] {
-            now(m.propose(who, Change::Acknowledge(C, s), 120)).expect("living");
+        for by in [A, B] {
+            now(m.propose(by, Change::Acknowledge(C, s), 120)).expect("living");
         }
         now(m.propose(A, Change::Revoked(C), 120)).expect("living");
     }
@@ -102,7 +102,7 @@ fn a_claimant_that_dies_is_replaced_and_its_own_death_waits_for_nobody_dead() {
     assert_eq!(standing(&m, B), Standing::Revoking);
     let claimant = || m.latest().of(C).and_then(|m| m.claimant);
     now(m.propose(A, Change::Claim(C), 231)).expect("living");
-    assert_eq!(claimant(), Some(B), "what B has in flight may still execute");
+    assert_eq!(claimant(), Some(B), "verbs of B in flight may still execute");
     now(m.propose(A, Change::Acknowledge(B, Standing::Revoking), 231)).expect("living");
     now(m.propose(A, Change::Revoked(B), 231)).expect("living");
     now(m.propose(A, Change::Claim(C), 231)).expect("living");
@@ -115,14 +115,14 @@ fn news_is_late_where_a_test_wants_it() {
     m.delay_news(B.node, 50);
     renew(&m, &[A, B], 60);
     renew(&m, &[A, B], 120);
-    let told = |who| now(m.state(who, 121)).expect("answers").standing(C);
-    assert_eq!((told(A), told(B)), (Some(Standing::Revoking), Some(Standing::Living)));
+    let known = |node| now(m.state(node, 121)).expect("answers").standing(C);
+    assert_eq!((known(A), known(B)), (Some(Standing::Revoking), Some(Standing::Living)));
     assert_eq!(now(m.state(B, 171)).expect("answers").standing(C), Some(Standing::Revoking));
 }
 
-/// Two nodes die one soon after the other, and two others found new homes for the tables of the first at the same time: one of them
-/// for the death that was its own to see to, with a directory it had read before. A table had two homes then, and each of the two
-/// its writers.
+/// Regression: two nodes died one soon after the other, and two others assigned new owners to the
+/// tables of the first at the same time. One of them acted for the second death, with a directory
+/// that it had read before. A table then had two owners, each with its own writers.
 #[test]
 fn there_is_one_claimant_at_a_time() {
     let d = Member { node: NodeId::compute(3), incarnation: 1 };
@@ -133,8 +133,8 @@ fn there_is_one_claimant_at_a_time() {
     }
     for dead in [C, d] {
         for s in [Standing::Revoking, Standing::Draining] {
-            for who in [A, B] {
-                now(m.propose(who, Change::Acknowledge(dead, s), 121)).expect("living");
+            for by in [A, B] {
+                now(m.propose(by, Change::Acknowledge(dead, s), 121)).expect("living");
             }
             now(m.propose(A, Change::Revoked(dead), 121)).expect("living");
         }
@@ -148,7 +148,8 @@ fn there_is_one_claimant_at_a_time() {
     assert_eq!(claimant(d), Some(B));
 }
 
-/// A node that comes back before its lease has ended is another one, and the first is dead at once.
+/// A node that comes back before its lease has ended is a new incarnation, and the first one is
+/// dead at once.
 #[test]
 fn a_second_incarnation_ends_the_first() {
     let m = three();
@@ -163,8 +164,8 @@ fn a_planned_move_waits_for_all() {
     let m = three();
     now(m.propose(A, Change::Plan(vec![3, 4], Some(B)), 1)).expect("living");
     now(m.propose(B, Change::Plan(vec![9], None), 1)).expect("living");
-    for who in [A, B] {
-        now(m.propose(who, Change::AcknowledgeMove, 2)).expect("living");
+    for by in [A, B] {
+        now(m.propose(by, Change::AcknowledgeMove, 2)).expect("living");
     }
     now(m.propose(A, Change::ClaimMove, 2)).expect("living");
     let planned = m.latest().planned.clone().expect("under way");
@@ -183,22 +184,23 @@ fn with_memory() -> InProcess {
     let m = three();
     m.set_agents(2);
     for member in [M0, M1] {
-        now(m.join(member, 0)).expect("a first life");
+        now(m.join(member, 0)).expect("a first incarnation");
     }
     m
 }
 
-fn acknowledge(m: &InProcess, who: &[Member], of: Member, s: Standing, at: Nanos) {
-    who.iter().for_each(|w| now(m.propose(*w, Change::Acknowledge(of, s), at)).expect("known"));
+fn acknowledge(m: &InProcess, members: &[Member], of: Member, s: Standing, at: Nanos) {
+    members.iter().for_each(|w| now(m.propose(*w, Change::Acknowledge(of, s), at)).expect("known"));
 }
 
-/// A pool whose only process had left, or was killed, was lost: the next one was late for a death that was asked for before it came.
+/// Regression: a pool was lost after its only process had left, or was killed. The next one counted
+/// as late for a death that was asked for before it joined.
 #[test]
 fn a_newcomer_owes_nothing_since_before_it_joined() {
     let m = InProcess::new(LEASE_PARAMETERS);
-    now(m.join(A, 0)).expect("a first life");
+    now(m.join(A, 0)).expect("a first incarnation");
     now(m.propose(A, Change::Leave, 10)).expect("living");
-    now(m.join(B, 5_000)).expect("a first life");
+    now(m.join(B, 5_000)).expect("a first incarnation");
     for at in (5_010..5_290).step_by(50) {
         renew(&m, &[B], at);
     }
@@ -210,7 +212,7 @@ fn a_newcomer_owes_nothing_since_before_it_joined() {
 }
 
 #[test]
-fn a_death_goes_on_without_living_nodes_until_somebody_has_to_find_owners() {
+fn a_death_proceeds_without_living_nodes_until_owners_must_be_assigned() {
     let m = with_memory();
     for at in [60, 120, 180] {
         renew(&m, &[M0, M1], at);
@@ -223,7 +225,7 @@ fn a_death_goes_on_without_living_nodes_until_somebody_has_to_find_owners() {
         assert_eq!(standing(&m, of), Standing::Reassigning);
     }
     let again = Member { incarnation: 2, ..A };
-    now(m.join(again, 190)).expect("a later life");
+    now(m.join(again, 190)).expect("a later incarnation");
     for of in [A, B, C] {
         now(m.propose(again, Change::Claim(of), 191)).expect("living");
         now(m.propose(again, Change::Reassigned(of), 191)).expect("living");
@@ -235,7 +237,7 @@ fn a_death_goes_on_without_living_nodes_until_somebody_has_to_find_owners() {
 }
 
 #[test]
-fn what_nothing_watched_ends_no_lease() {
+fn a_time_in_which_the_server_stood_still_ends_no_lease() {
     let m = with_memory();
     m.tick(0);
     for at in (10..60).step_by(10) {
@@ -247,7 +249,7 @@ fn what_nothing_watched_ends_no_lease() {
     for at in (5_010..5_060).step_by(10) {
         m.tick(at);
     }
-    assert_eq!(standing(&m, A), Standing::Revoking, "what was left of its lease has ended");
+    assert_eq!(standing(&m, A), Standing::Revoking, "the rest of its lease has ended");
 }
 
 #[test]
@@ -269,7 +271,7 @@ fn a_death_does_not_wait_for_a_memory_node_that_is_missing() {
     );
     now(m.propose(B, Change::Avoided(M1), 121)).expect("living");
     assert_eq!(standing(&m, C), Standing::Draining);
-    // It comes back, without having heard of the death; then with it.
+    // Its return is refused before it knows of the death, and accepted afterwards.
     let early = now(m.propose(M1, Change::Returned(1), 122)).expect_err("too early");
     assert!(early.is_retryable(), "{early}");
     assert!(m.latest().presence(M1.node).is_away());
@@ -294,14 +296,14 @@ fn memory_nodes_are_lost_when_they_leave_or_their_hosts_say_so() {
     let s = m.latest();
     assert_eq!((s.presence(M0.node), s.presence(M1.node)), (Presence::Present, Presence::Lost));
     let later = Member { incarnation: 2, ..M1 };
-    assert!(now(m.join(later, 101)).is_err(), "what it held is lost");
-    // It was only cut off.
-    now(m.propose(M1, Change::Returned(s.epoch), 102)).expect("the same life");
+    assert!(now(m.join(later, 101)).is_err(), "its region is lost");
+    // The host was wrong: the node was only cut off.
+    now(m.propose(M1, Change::Returned(s.epoch), 102)).expect("the same incarnation");
     assert_eq!(m.latest().presence(M1.node), Presence::Present);
 }
 
 #[test]
-fn an_agent_revokes_the_dead_before_its_node_is_present_again() {
+fn an_agent_revokes_dead_nodes_before_its_node_is_present_again() {
     let m = with_memory();
     let revoked = std::cell::RefCell::new(Vec::new());
     let revoke = |dead: Member| {
@@ -324,7 +326,7 @@ fn an_agent_revokes_the_dead_before_its_node_is_present_again() {
 }
 
 #[test]
-fn incarnations_are_told_apart_by_16_bits() {
+fn incarnations_are_distinguished_by_16_bits() {
     let m = three();
     let s = |m: &InProcess| m.latest();
     let incarnation = |s: &State, n| s.incarnation_of(A.node, n).map(|m| m.incarnation);
@@ -333,7 +335,7 @@ fn incarnations_are_told_apart_by_16_bits() {
         (Some(1), None, None)
     );
     let late = Member { incarnation: 70_000, ..A };
-    now(m.join(late, 1)).expect("a later life");
+    now(m.join(late, 1)).expect("a later incarnation");
     let s = s(&m);
     assert_eq!(incarnation(&s, 70_000u32 as u16), Some(70_000));
     assert_eq!(incarnation(&s, 69_000u32 as u16), Some(69_000));

@@ -1,4 +1,4 @@
-//! A peer that begins a connection as it should, for tests of what happens when it goes on as it should not.
+//! A peer that begins a connection correctly, for tests of later violations of the protocol.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use super::super::handshake::{Client, Side};
 use super::super::key::{self, Key};
 use super::super::roles::Badges;
-use super::super::wire::{self, Answer, Ask, Hello, Introduction, Pass, PoolId, Welcome};
+use super::super::wire::{self, Answer, Ask, Credential, Hello, Introduction, PoolId, Welcome};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, Result};
 use crate::membership::Member;
@@ -15,7 +15,7 @@ use crate::membership::Member;
 #[derive(Clone, Copy, Debug)]
 pub struct Registered {
     pool: PoolId,
-    pass: Pass,
+    credential: Credential,
 }
 
 fn io(e: std::io::Error) -> Error {
@@ -42,30 +42,30 @@ fn greet(stream: &mut TcpStream, key: &Key, hello: &Hello) -> Result<()> {
 /// Says hello with questions in mind, as a process that has not registered.
 ///
 /// # Errors
-/// What the node refuses.
+/// Refusals of the node.
 pub fn begin_to_ask(stream: &mut TcpStream, key: &Key) -> Result<()> {
-    greet(stream, key, &Hello::Ask { pool: None, pass: None })
+    greet(stream, key, &Hello::Ask { pool: None, credential: None })
 }
 
 /// Registers as a compute node, on a connection for questions.
 ///
 /// # Errors
-/// What the node refuses.
+/// Refusals of the node.
 pub fn register(stream: &mut TcpStream) -> Result<Registered> {
     let pool = match ask(stream, &Ask::PoolConfig)? {
         Answer::PoolConfig { pool, .. } => pool,
         other => return Err(Error::corrupt(format!("{other:?}"))),
     };
-    let who = Introduction {
+    let introduction = Introduction {
         role: Role::Compute,
         wanted: None,
         listens: "127.0.0.1:1".into(),
         region_bytes: 4096,
         nonce: u64::from_le_bytes(key::random()?),
     };
-    match ask(stream, &Ask::Register(who))? {
+    match ask(stream, &Ask::Register(introduction))? {
         Answer::Registered { me, secret, .. } => {
-            Ok(Registered { pool, pass: Badges::of(secret).pass(me) })
+            Ok(Registered { pool, credential: Badges::of(secret).credential(me) })
         }
         other => Err(Error::corrupt(format!("{other:?}"))),
     }
@@ -88,9 +88,9 @@ fn ask(stream: &mut TcpStream, ask: &Ask) -> Result<Answer> {
 /// Says hello as a link to the first memory node.
 ///
 /// # Errors
-/// What the node refuses.
+/// Refusals of the node.
 pub fn begin_a_link(stream: &mut TcpStream, key: &Key, of: &Registered, number: u64) -> Result<()> {
-    let Registered { pool, pass } = *of;
+    let Registered { pool, credential } = *of;
     let to = Member { node: NodeId::memory(0), incarnation: 1 };
-    greet(stream, key, &Hello::Link { pool, pass, to, number, replaces: 0 })
+    greet(stream, key, &Hello::Link { pool, credential, to, number, replaces: 0 })
 }

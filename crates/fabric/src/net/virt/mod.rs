@@ -1,8 +1,10 @@
-//! A network of many processes on one thread, in virtual time, as a function of a seed. All above the sockets is the real code: the
-//! server of a node, its sessions and limits, the handshake, links, frames, the membership server and its agents.
+//! A network of many processes on one thread, in virtual time, as a function of a seed. Everything
+//! above the sockets is the real code: the server of a node, its sessions and limits, the
+//! handshake, links, frames, the membership server and its agents.
 //!
-//! One executor runs the clients of all processes. What a process does is run through [`Process::run`]: it stands still while the
-//! process is paused, and ends when the process is killed.
+//! One executor runs the clients of all processes. The work of a process runs through
+//! [`Process::run`]: it stands still while the process is paused, and ends when the process is
+//! killed.
 
 mod sockets;
 mod world;
@@ -47,10 +49,11 @@ pub struct Network {
     core: Rc<Core>,
 }
 
-/// A defect on purpose of what lies under the links: only a checker asks for one, to show that its runs find it.
+/// A mutant of the layers under the links: only a checker enables one, to show that its runs find
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// Clients wait inside of dialling until there is a connection, or it is refused.
+    /// Clients block in connection set-up until there is a connection, or it is refused.
     DialWaits,
 }
 
@@ -98,18 +101,18 @@ impl Network {
         Endpoint::new(self.core.clone(), self.root.clone(), slot)
     }
 
-    /// Nothing passes between two machines for so long.
+    /// Cuts the path between two machines for so long.
     pub fn cut(&self, a: u16, b: u16, ns: Nanos) {
         self.universe.world().cut(a, b, ns);
     }
 
-    /// A connection breaks; if `is_half`, one of its ends does not hear of it.
+    /// A connection breaks; if `is_half`, one of its ends does not notice.
     pub fn break_one(&self, is_half: bool) {
         self.universe.world().break_one(is_half);
     }
 
-    /// The connections from one machine to another break at their beginnings, and what was sent is on its way still; if `is_half`,
-    /// the other ends do not hear of it.
+    /// Breaks the connections from one machine to another at the connecting ends; bytes in flight
+    /// still arrive. If `is_half`, the other ends do not notice.
     pub fn break_between(&self, from: u16, to: u16, is_half: bool) {
         self.universe.world().break_between(from, to, is_half);
     }
@@ -119,12 +122,12 @@ impl Network {
         self.universe.world().late_one_in = one_in;
     }
 
-    /// Has a defect from now on.
+    /// Enables a mutant.
     pub fn set_mutant(&self, mutant: Mutant) {
         self.universe.world().mutant = Some(mutant);
     }
 
-    /// What has happened here besides the ordinary, and how often.
+    /// The unusual events so far, and how often each happened.
     pub fn seen(&self) -> BTreeMap<Sight, u64> {
         self.universe.world().seen.clone()
     }
@@ -151,7 +154,7 @@ impl Process {
         Arc::new(Virtual { universe: self.network.universe.clone(), pid: self.pid })
     }
 
-    /// Founds a pool, whose first memory node it is.
+    /// Founds a pool with this process as its first memory node.
     ///
     /// # Errors
     /// As [`NetFabric::found`].
@@ -196,12 +199,12 @@ impl Process {
         Ok(Endpoint::new(self.network.core.clone(), transport, slot))
     }
 
-    /// It stands still for so long.
+    /// Pauses the process for so long.
     pub fn pause(&self, ns: Nanos) {
         self.network.universe.world().pause(self.pid, ns);
     }
 
-    /// It ends now; with its machine, which is dark for so long, or alone.
+    /// Kills the process; alone, or with its machine, which is without power for so long.
     pub fn kill(&self, dark: Option<Nanos>) {
         self.network.universe.world().kill(self.pid, dark);
         let mut servers = lock(&self.network.universe.servers);
@@ -225,9 +228,9 @@ impl Process {
         self.machine
     }
 
-    /// Runs what the process does, to its end or that of the process: nothing then.
-    pub fn run<F: Future>(&self, what: F) -> Run<F> {
-        Run { process: self.clone(), what: Some(Box::pin(what)) }
+    /// Runs work of the process, to its end or that of the process: `None` then.
+    pub fn run<F: Future>(&self, work: F) -> Run<F> {
+        Run { process: self.clone(), work: Some(Box::pin(work)) }
     }
 }
 
@@ -244,7 +247,7 @@ fn lock<T>(m: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// See [`Process::run`].
 pub struct Run<F: Future> {
     process: Process,
-    what: Option<Pin<Box<F>>>,
+    work: Option<Pin<Box<F>>>,
 }
 
 impl<F: Future> Future for Run<F> {
@@ -262,14 +265,14 @@ impl<F: Future> Future for Run<F> {
                 }
             } else {
                 drop(world);
-                self.what = None;
+                self.work = None;
                 return Poll::Ready(None);
             }
         }
-        let Some(what) = &mut self.what else { return Poll::Ready(None) };
-        let done = what.as_mut().poll(cx);
+        let Some(work) = &mut self.work else { return Poll::Ready(None) };
+        let done = work.as_mut().poll(cx);
         if done.is_ready() {
-            self.what = None;
+            self.work = None;
         }
         done.map(Some)
     }
@@ -288,13 +291,13 @@ struct Root {
 }
 
 impl Root {
-    /// Servers and clients of processes to which something has come have their turn.
-    fn turn(&self, core: &Core) -> bool {
+    /// Runs the servers and clients of processes that have news.
+    fn serve_ready(&self, core: &Core) -> bool {
         let dirty = self.universe.world().take_dirty();
         for pid in &dirty {
             let server = lock(&self.universe.servers).remove(pid);
             if let Some(mut server) = server
-                && server.turn(0)
+                && server.serve_ready(0)
             {
                 lock(&self.universe.servers).insert(*pid, server);
             }
@@ -324,7 +327,7 @@ impl Transport for Root {
     }
 
     fn poll(&self, core: &Core) -> Progress {
-        match self.turn(core) {
+        match self.serve_ready(core) {
             true => Progress::Made,
             false => Progress::Idle(self.universe.world().next_event()),
         }

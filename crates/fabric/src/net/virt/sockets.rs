@@ -160,18 +160,18 @@ impl Drop for VirtualStream {
 
 struct VirtualPoller {
     of: Virtual,
-    /// By number: the token, and what is waited for.
+    /// By number: the token, and the events to wait for.
     sockets: BTreeMap<u64, (u64, Interest)>,
 }
 
 impl Poller for VirtualPoller {
-    fn add(&mut self, token: u64, socket: &dyn Socket, what: Interest) -> io::Result<()> {
-        self.sockets.insert(socket.number(), (token, what));
+    fn add(&mut self, token: u64, socket: &dyn Socket, interest: Interest) -> io::Result<()> {
+        self.sockets.insert(socket.number(), (token, interest));
         Ok(())
     }
 
-    fn change(&mut self, token: u64, socket: &dyn Socket, what: Interest) -> io::Result<()> {
-        self.add(token, socket, what)
+    fn change(&mut self, token: u64, socket: &dyn Socket, interest: Interest) -> io::Result<()> {
+        self.add(token, socket, interest)
     }
 
     fn remove(&mut self, socket: &dyn Socket) {
@@ -180,15 +180,15 @@ impl Poller for VirtualPoller {
 
     fn wait(&mut self, _: Nanos, ready: &mut Vec<Ready>) -> io::Result<()> {
         let world = self.of.universe.world();
-        for (number, (token, what)) in &self.sockets {
+        for (number, (token, interest)) in &self.sockets {
             if world.is_listening(*number) {
-                if what.read && world.has_waiting(*number) {
+                if interest.read && world.has_waiting(*number) {
                     ready.push(Ready { token: *token, read: true, is_over: false });
                 }
                 continue;
             }
             let (read, write, is_over) = world.readiness(*number);
-            if is_over || (what.read && read) || (what.write && write) {
+            if is_over || (interest.read && read) || (interest.write && write) {
                 ready.push(Ready { token: *token, read: is_over || read, is_over });
             }
         }

@@ -1,8 +1,10 @@
-//! The simulated network itself: connections, the paths that their bytes take, and what is to happen when.
+//! The simulated network itself: connections, the paths that their bytes take, and the queue of
+//! events.
 //!
-//! Bytes of a direction arrive in order, each after a delay drawn from the seed. A path that is cut holds what is on it until it is
-//! mended, as a sender that repeats does. A process that ends is told of by its machine to all that it was connected with; a machine
-//! that loses power tells nobody, and until it is up again answers nothing.
+//! Bytes of a direction arrive in order, each after a delay drawn from the seed. A path that is cut
+//! holds the bytes on it until it is restored, which models a sender that retransmits. When a
+//! process ends, its machine resets all its connections. A machine that loses power resets none,
+//! and answers nothing until it is up again.
 
 mod faults;
 mod streams;
@@ -14,23 +16,23 @@ use std::task::Waker;
 
 use crate::transport::Nanos;
 
-/// A process, in one of its lives.
+/// A process, in one of its incarnations.
 pub(super) type Pid = u32;
 /// A machine.
 pub(super) type Machine = u16;
 
 const US: Nanos = 1_000;
 const MS: Nanos = 1_000_000;
-/// Bytes that are on their way, or not read, in a direction at most.
+/// Most bytes in flight or unread in a direction.
 const WINDOW: usize = 128 << 10;
-/// Connections that wait to be accepted at most: what comes beyond them is repeated.
+/// Most connections that wait to be accepted: further requests are retransmitted.
 const BACKLOG: usize = 128;
-/// Between two repetitions.
+/// Interval of retransmissions.
 const AGAIN_NS: Nanos = 200 * MS;
-/// Between two looks of a process at the clock.
+/// Interval at which a process reads the clock.
 const TICK_NS: Nanos = 25 * MS;
 
-/// What travels.
+/// The content of a segment.
 #[derive(Clone, Debug)]
 enum Segment {
     Syn(String),
@@ -46,7 +48,7 @@ enum Condition {
     Connecting,
     Open,
     Failed(ErrorKind),
-    /// The process has let go of it.
+    /// The process has closed it.
     Closed,
 }
 
@@ -60,9 +62,9 @@ struct End {
     inbox: VecDeque<u8>,
     /// The peer sends no more.
     is_ended: bool,
-    /// On its way from here, and when each may arrive.
+    /// Segments in flight from here, and when each may arrive.
     out: VecDeque<(Nanos, Segment)>,
-    /// Bytes of it.
+    /// Bytes in flight.
     on_the_way: usize,
 }
 
@@ -70,28 +72,29 @@ struct End {
 enum Event {
     /// The first segment of an end's may arrive.
     Arrive(u64),
-    /// A process looks at the clock.
+    /// A process reads the clock.
     Tick(Pid),
 }
 
-/// What happens on a simulated network besides the ordinary: a checker asks whether its runs came by all of it.
+/// Unusual events of a simulated network: a checker requires that its runs cover all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sight {
     /// A connection was reset at both ends.
     Reset,
-    /// One end went, and the other one found out when it sent.
+    /// One end broke, and the other one noticed when it sent.
     HalfOpen,
     /// A segment waited on a path that let nothing through.
     BlackHole,
     /// Nothing listened where a connection was asked for.
     Refused,
-    /// A process connected while its host still had an end of a connection that it had lost.
+    /// A process connected while its host still had an end of a connection that the process had
+    /// lost.
     Doubled,
-    /// A connection was made whose asker had given it up.
+    /// A connection was established after the connecting side had given it up.
     AbandonedLock,
     /// A segment took longer than usual.
     Late,
-    /// A part of what was written was taken.
+    /// A write was accepted in part.
     Partial,
     /// A process stood still.
     Paused,
@@ -102,18 +105,18 @@ struct Process {
     paused_until: Nanos,
     /// How long it has stood still, or will have.
     stood_still: Nanos,
-    /// Things that have asked to be polled when something comes.
+    /// Wakers of waiters that want to be polled at news.
     wakers: Vec<Waker>,
 }
 
-/// What listens somewhere.
+/// A listening socket.
 struct Listening {
     id: u64,
     pid: Pid,
     backlog: VecDeque<u64>,
 }
 
-/// All of it.
+/// The whole network.
 pub(super) struct World {
     pub(super) now: Nanos,
     random: u64,
@@ -133,7 +136,7 @@ pub(super) struct World {
     dark: BTreeMap<Machine, Nanos>,
     /// One segment in this many is late; 0: none.
     pub(super) late_one_in: u64,
-    /// A defect on purpose.
+    /// The enabled mutant.
     pub(super) mutant: Option<super::Mutant>,
     /// How often each of these happened.
     pub(super) seen: BTreeMap<Sight, u64>,
@@ -175,8 +178,8 @@ impl World {
         ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
 
-    fn saw(&mut self, what: Sight) {
-        *self.seen.entry(what).or_default() += 1;
+    fn saw(&mut self, sight: Sight) {
+        *self.seen.entry(sight).or_default() += 1;
     }
 
     fn plan(&mut self, at: Nanos, event: Event) {
@@ -184,7 +187,8 @@ impl World {
         self.events.insert((at.max(self.now), self.sequence, event));
     }
 
-    // ---- processes ------------------------------------------------------------------------------------------------
+    // ---- processes
+    // --------------------------------------------------------------------------------
 
     pub(super) fn start(&mut self, machine: Machine) -> Pid {
         let pid = self.next_pid;
@@ -203,7 +207,7 @@ impl World {
         self.processes.get(&pid).is_some_and(|p| p.paused_until > self.now)
     }
 
-    /// It is polled again when something comes for its process.
+    /// Registers a waiter that is polled when something arrives for its process.
     pub(super) fn wake_soon(&mut self, pid: Pid, waker: Waker) {
         if let Some(p) = self.processes.get_mut(&pid)
             && !p.wakers.iter().any(|w| w.will_wake(&waker))
@@ -223,7 +227,7 @@ impl World {
         self.plan(until, Event::Tick(pid));
     }
 
-    /// With the mutant whose clients wait inside of dialling: whether one of the process does.
+    /// With the mutant that blocks clients in connection set-up: whether one of the process does.
     pub(super) fn is_dialling(&self, pid: Pid) -> bool {
         self.mutant == Some(super::Mutant::DialWaits)
             && self.ends.values().any(|e| e.pid == pid && e.condition == Condition::Connecting)
@@ -233,7 +237,7 @@ impl World {
         self.processes.get(&pid).map_or(0, |p| p.stood_still)
     }
 
-    /// It ends. Its machine tells all that it was connected with, unless it loses power, for so long.
+    /// Kills a process. Its machine resets all its connections, unless it loses power, for so long.
     pub(super) fn kill(&mut self, pid: Pid, power_off: Option<Nanos>) {
         let Some(p) = self.processes.remove(&pid) else { return };
         p.wakers.into_iter().for_each(Waker::wake);
@@ -252,14 +256,15 @@ impl World {
         self.dirty.remove(&pid);
     }
 
-    // ---- time -----------------------------------------------------------------------------------------------------
+    // ---- time
+    // -------------------------------------------------------------------------------------
 
-    /// When the next thing happens.
+    /// The time of the next event.
     pub(super) fn next_event(&self) -> Option<Nanos> {
         self.events.first().map(|(at, ..)| *at)
     }
 
-    /// What happens next, happens.
+    /// Executes the next event.
     pub(super) fn step(&mut self) {
         let Some((at, _, event)) = self.events.pop_first() else { return };
         self.now = self.now.max(at);

@@ -1,11 +1,11 @@
-//! What goes wrong on a simulated network.
+//! Fault injection in the simulated network.
 
 use std::io::ErrorKind;
 
 use super::*;
 
 impl World {
-    /// Nothing passes between two machines for so long.
+    /// Cuts the path between two machines for so long.
     pub(in crate::net::virt) fn cut(&mut self, a: Machine, b: Machine, ns: Nanos) {
         let until = self.now + ns;
         let end = self.cuts.entry((a.min(b), a.max(b))).or_default();
@@ -18,7 +18,7 @@ impl World {
         cut.max(dark(a)).max(dark(b))
     }
 
-    /// Faults end: every path is mended, every machine has power, no process stands still.
+    /// Ends all faults: every path is restored, every machine has power, no process stands still.
     pub(in crate::net::virt) fn heal(&mut self) {
         self.cuts.clear();
         self.dark.clear();
@@ -28,7 +28,7 @@ impl World {
         self.dirty.extend(self.processes.keys());
     }
 
-    /// One connection breaks: at both ends, or at one that the other does not hear of.
+    /// Breaks one connection: at both ends, or at one without notice to the other.
     pub(in crate::net::virt) fn break_one(&mut self, is_half: bool) {
         let open: Vec<u64> = {
             let is_open = |e: &End| e.condition == Condition::Open && e.peer.is_some();
@@ -48,7 +48,7 @@ impl World {
         }
         match (is_half, peer) {
             (false, Some(peer)) => self.fail(peer, ErrorKind::ConnectionReset),
-            // It finds out when it sends.
+            // The other end notices when it sends.
             (true, Some(peer)) => {
                 if let Some(e) = self.ends.get_mut(&peer) {
                     e.peer = None;
@@ -58,7 +58,8 @@ impl World {
         }
     }
 
-    /// The connections from one machine to another break at their beginnings, and what was sent is on its way still.
+    /// Breaks the connections from one machine to another at the connecting ends; bytes in flight
+    /// still arrive.
     pub(in crate::net::virt) fn break_between(
         &mut self,
         from: Machine,
@@ -70,7 +71,7 @@ impl World {
         all.into_iter().for_each(|id| self.sever(id, is_half));
     }
 
-    /// An end is told that its connection is gone, and what it has sent is on its way still.
+    /// Resets one end of a connection; the bytes that it has sent stay in flight.
     pub(super) fn sever(&mut self, id: u64, is_half: bool) {
         if !is_half {
             self.send(id, Segment::Reset);

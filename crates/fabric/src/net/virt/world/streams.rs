@@ -1,4 +1,4 @@
-//! What processes do with their sockets.
+//! Socket operations of processes.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -131,7 +131,7 @@ impl World {
         if most == 0 {
             return Err(ErrorKind::WouldBlock);
         }
-        // Sometimes a part is taken.
+        // Sometimes a write is accepted in part.
         let n = if self.below(16) == 0 { 1 + self.below(most as u64) as usize } else { most };
         if n < bytes.len() {
             self.saw(Sight::Partial);
@@ -143,7 +143,8 @@ impl World {
         Ok(n)
     }
 
-    /// The process lets go of an end: what it has sent arrives, unless bytes have come that it has not read.
+    /// A process closes an end: the bytes that it has sent arrive, unless it leaves received bytes
+    /// unread.
     pub(in crate::net::virt) fn close(&mut self, id: u64) {
         let Some(e) = self.ends.get_mut(&id) else { return };
         let (condition, unread) = (e.condition, !e.inbox.is_empty());
@@ -152,9 +153,9 @@ impl World {
         match condition {
             Condition::Open if unread => self.reset(id),
             Condition::Open => self.send(id, Segment::End),
-            // What was sent before it failed may arrive.
+            // Bytes that were sent before the failure may arrive.
             Condition::Failed(_) if !self.ends.get(&id).is_none_or(|e| e.out.is_empty()) => {}
-            // What asks for the connection may arrive when nobody wants it any more.
+            // The connection request may arrive after its process has given it up.
             Condition::Connecting if self.below(2) == 0 => {}
             Condition::Connecting | Condition::Failed(_) | Condition::Closed => self.forget(id),
         }

@@ -1,4 +1,4 @@
-//! How segments travel, and what each does where it arrives.
+//! Transmission of segments, and their effects on arrival.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -62,14 +62,14 @@ impl World {
         }
     }
 
-    /// Whether what follows may arrive, too.
+    /// Returns whether the next segment may arrive, too.
     pub(super) fn deliver(&mut self, from: u64, peer: Option<u64>, segment: Segment) -> bool {
         if let Segment::Syn(at) = segment {
             return self.connect(from, at);
         }
         let known = peer.filter(|p| self.ends.contains_key(p));
         let Some(peer) = known else {
-            // Nobody there knows of the connection.
+            // The connection is unknown there.
             self.saw(Sight::HalfOpen);
             self.fail(from, ErrorKind::ConnectionReset);
             return false;
@@ -135,10 +135,10 @@ impl World {
         };
         self.ends.insert(id, end);
         if is_given_up {
-            // It hears so when it sends.
+            // The sender notices when it sends again.
             self.saw(Sight::AbandonedLock);
         } else if let Some(e) = self.ends.get_mut(&from) {
-            // (The way back takes no time: what follows on it does.)
+            // The notice itself takes no time; later segments do.
             (e.peer, e.condition) = (Some(id), Condition::Open);
         }
         self.touch(host);
@@ -159,7 +159,7 @@ impl World {
         self.touch_if_alive(pid);
     }
 
-    /// Nobody is told.
+    /// No end is notified.
     pub(super) fn forget(&mut self, id: u64) {
         self.ends.remove(&id);
     }

@@ -1,26 +1,28 @@
-//! Looking ahead in the event queue: what the events of the next moments will touch is brought near meanwhile. Hints only: nothing
-//! that happens in virtual time depends on them.
+//! Prefetching for the simulator: it looks ahead in the event queue and prefetches the memory that
+//! the next events will touch. Prefetches are hints: no event in virtual time depends on them.
 
 use super::world::{Event, World};
 use crate::core::Core;
 use crate::region::prefetch;
 
-/// Bytes of memory that the first verb of a group touches, about.
+/// About the bytes of memory that the first verb of a group touches.
 const TARGET_BYTES: usize = 128;
 
 impl World {
-    /// The calendar has come to new events. Of those two steps on, what says whose they are; of the next, what they use.
-    pub(super) fn look_ahead(&self, core: &Core) {
-        let [next, later] = self.wheel.ahead();
+    /// Called when the calendar has reached new events. Prefetches in two stages: for the events
+    /// after next, the entries that identify their lists; for the next events, the memory that they
+    /// use.
+    pub(super) fn prefetch_ahead(&self, core: &Core) {
+        let [next, later] = self.wheel.upcoming();
         for event in later {
-            self.announce(event);
+            self.prefetch_entry(event);
         }
         for event in next {
-            self.approach(core, event);
+            self.prefetch_memory(core, event);
         }
     }
 
-    fn announce(&self, event: Event) {
+    fn prefetch_entry(&self, event: Event) {
         match event {
             Event::Launch(list) => self.lists.prefetch(list),
             Event::Arrive(g) | Event::Deliver(g) => self.groups.prefetch(g),
@@ -28,7 +30,7 @@ impl World {
         }
     }
 
-    fn approach(&self, core: &Core, event: Event) {
+    fn prefetch_memory(&self, core: &Core, event: Event) {
         let list = match event {
             Event::Launch(list) => list,
             Event::Arrive(g) | Event::Deliver(g) => match self.groups.peek(g) {

@@ -1,5 +1,6 @@
-//! Where a client's state is: hints for bringing it near before the client is resumed. The clients of a simulated cluster do not fit
-//! the processor's caches, and each would wait for memory dozens of times in a row.
+//! Prefetch hints: the addresses of a client's state, for a prefetch before the client is resumed.
+//! The clients of a simulated cluster do not fit the processor's caches, and each would wait for
+//! memory dozens of times in a row.
 
 use crate::region::prefetch;
 
@@ -10,13 +11,13 @@ const PIECES: usize = 16;
 const GAP: usize = 2;
 /// Of a larger piece only its beginning.
 const MOST_LINES: usize = 40;
-/// Bits of a piece that tell its length.
+/// Bits of a piece that hold its length.
 const LENGTH_BITS: u32 = 10;
 
 /// Pieces of memory of one client. An address that has gone stale does no harm.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Near {
+pub(crate) struct PrefetchHints {
     /// Number of the first line, and how many: 0 where there is none.
     pieces: [u64; PIECES],
 }
@@ -30,7 +31,7 @@ fn lines(piece: u64) -> (usize, usize) {
     (from, from + (piece & ((1 << LENGTH_BITS) - 1)) as usize)
 }
 
-impl Near {
+impl PrefetchHints {
     /// Adds a piece, to a neighbour where there is one.
     pub(crate) fn add(&mut self, at: usize, bytes: usize) {
         let from = at / LINE_BYTES;
@@ -48,7 +49,7 @@ impl Near {
         }
     }
 
-    /// Asks for all of it.
+    /// Prefetches all pieces.
     pub(crate) fn prefetch(&self) {
         for p in self.pieces.iter().take_while(|p| **p != 0) {
             let (from, to) = lines(*p);
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_one_piece() {
-        let mut n = Near::default();
+        let mut n = PrefetchHints::default();
         n.add(0x1000, 64);
         n.add(0x1060, 32);
         n.add(0x8010, 1 << 20);
