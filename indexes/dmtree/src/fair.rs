@@ -1,9 +1,9 @@
-//! Leaf locks are shared fairly between compute nodes: see `dmtree_parts::rivals`.
+//! Leaf locks are shared fairly between compute nodes: see `dmtree_parts::fairness`.
 
 use dmtree_fabric::verb::{cas, chain, read};
 use dmtree_fabric::{GlobalAddr, Nanos, Result, Sampled, Step};
-use dmtree_parts::rivals::{Next, Said, WORDS};
-use dmtree_parts::turns::Turn;
+use dmtree_parts::fairness::{Next, Said, WORDS};
+use dmtree_parts::fifo_mutex::FifoGuard;
 
 use crate::client::{DmTree, HeldLock, Route, is_away};
 use crate::marks::Mark;
@@ -39,7 +39,7 @@ impl DmTree {
     }
 
     /// The turn at a lock, when no client of this node has it and no other node waits.
-    pub(crate) fn try_turn(&self, route: &Route) -> Option<Turn> {
+    pub(crate) fn try_turn(&self, route: &Route) -> Option<FifoGuard> {
         let lock = route.table.bits();
         let turn = self.node.leaf_turns.try_turn(lock)?;
         (!self.node.rivals.is_awaited(lock)).then_some(turn)
@@ -122,7 +122,7 @@ impl DmTree {
 
     /// A client has the lock that it has waited for: other nodes hear so, and whether more clients
     /// of this one wait. Costs a load unless this node has said that it waits.
-    pub(crate) fn say_taken(&self, route: &Route, at: GlobalAddr, turn: &Turn) {
+    pub(crate) fn say_taken(&self, route: &Route, at: GlobalAddr, turn: &FifoGuard) {
         let Some(next) = self.node.rivals.next(route.table.bits(), turn.is_awaited()) else {
             return;
         };
@@ -137,7 +137,7 @@ impl DmTree {
         &self,
         route: &Route,
         at: GlobalAddr,
-        turn: &Turn,
+        turn: &FifoGuard,
     ) -> Option<GlobalAddr> {
         let looks = self.node.rivals.looks(route.table.bits(), || turn.is_awaited());
         looks.then(|| self.node.pool.wait_words(route.table, at)).flatten()

@@ -7,7 +7,7 @@
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_pool::BlockPtr;
 
@@ -82,7 +82,7 @@ impl DmTree {
                 drop(resting);
                 match shared {
                     Ok(shared) => {
-                        let found = matches!(shared, Shared::Found(true));
+                        let found = matches!(shared, BatchResult::Found(true));
                         return Ok((found, OpOutcome::Shared));
                     }
                     Err(e) if is_given_up(&e) => {
@@ -98,7 +98,7 @@ impl DmTree {
                 drop(resting);
                 self.ep.point().await;
                 if !self.node.has(Mutant::DelegateLate) {
-                    lease.seal(out);
+                    lease.close(out);
                 }
                 Some(lease)
             }
@@ -108,7 +108,7 @@ impl DmTree {
         if let Some(mut lease) = lease {
             self.ep.point().await;
             if self.node.has(Mutant::DelegateLate) {
-                lease.seal(&mut Vec::new());
+                lease.close(&mut Vec::new());
             }
             finish_read(lease, &result, out);
         }
@@ -407,9 +407,9 @@ impl DmTree {
     }
 }
 
-fn finish_read(lease: Lease, result: &Result<bool>, value: &[u8]) {
+fn finish_read(lease: LeaderGuard, result: &Result<bool>, value: &[u8]) {
     let shared = match result {
-        Ok(found) => Ok(Shared::Found(*found)),
+        Ok(found) => Ok(BatchResult::Found(*found)),
         Err(e) => Err(e.clone()),
     };
     lease.finish(&shared, Some(value));

@@ -6,8 +6,8 @@
 
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Effect, GlobalAddr, Result, Role, Stage, Step};
+use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::handover::LocalTurn;
-use dmtree_parts::turns::Turn;
 
 use crate::client::{DmTree, HeldLock, LeafCopy, Lockable, Route, is_away};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
@@ -38,7 +38,7 @@ pub(crate) struct Locked {
 /// Whose turn it is at a leaf's lock, among the clients of a node.
 pub(crate) enum LeafTurn {
     /// The lock is a table's.
-    Table(Turn),
+    Table(FifoGuard),
     /// The lock is a word of a memory node.
     Word(LocalTurn),
 }
@@ -174,7 +174,7 @@ impl DmTree {
     /// `doubt`: an earlier try with this tag may have succeeded.
     async fn try_lock(
         &self,
-        (route, turn): (&Route, &Turn),
+        (route, turn): (&Route, &FifoGuard),
         at: GlobalAddr,
         tag: LockTag,
         doubt: bool,

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
 use dmtree_parts::cache::{MAX_LEVELS, NodeCache};
 use dmtree_parts::combine::Combiner;
-use dmtree_parts::rivals::Rivals;
-use dmtree_parts::turns::{Rank, TurnTable};
+use dmtree_parts::fairness::FairShare;
+use dmtree_parts::fifo_mutex::{FifoMutexes, Rank};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
@@ -78,10 +78,10 @@ pub struct DmNode {
     pub(crate) g: Geometry,
     pub(crate) root: Root,
     pub(crate) cache: NodeCache,
-    pub(crate) leaf_turns: Arc<TurnTable>,
+    pub(crate) leaf_turns: Arc<FifoMutexes>,
     /// How far this node is ahead of others at the locks of leaves.
-    pub(crate) rivals: Rivals,
-    pub(crate) inner_turns: Arc<TurnTable>,
+    pub(crate) rivals: FairShare,
+    pub(crate) inner_turns: Arc<FifoMutexes>,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
     pub(crate) inner_arena: Arc<Arena>,
@@ -140,9 +140,9 @@ impl DmNode {
             g,
             root,
             cache: NodeCache::new(cx.cache_bytes),
-            leaf_turns: TurnTable::new(TURNS),
-            rivals: Rivals::new(cx.pool.cn().bits(), TURNS),
-            inner_turns: TurnTable::ranked(Rank(MAX_LEVELS as u8), INNER_TURNS),
+            leaf_turns: FifoMutexes::new(TURNS),
+            rivals: FairShare::new(cx.pool.cn().bits(), TURNS),
+            inner_turns: FifoMutexes::ranked(Rank(MAX_LEVELS as u8), INNER_TURNS),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             inner_arena: arena(KIND_INNER, g.inner_bytes()),

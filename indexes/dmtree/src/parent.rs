@@ -6,7 +6,7 @@
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, NodeId, Result, Stage, Step};
-use dmtree_parts::turns::{Rank, Turn};
+use dmtree_parts::fifo_mutex::{FifoGuard, Rank};
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, HeldLock, Lockable};
@@ -23,7 +23,7 @@ use crate::node::Chore;
 pub(crate) struct LockedInner {
     pub addr: GlobalAddr,
     pub tag: LockTag,
-    pub turn: Turn,
+    pub turn: FifoGuard,
     pub ver: Ver,
     pub level: u8,
     pub hi: Option<Vec<u8>>,
@@ -122,7 +122,7 @@ impl DmTree {
         self.open_inner(addr, generation, level, tag, turn, bytes).await
     }
 
-    async fn inner_turn(&self, addr: GlobalAddr, level: u8) -> Result<Turn> {
+    async fn inner_turn(&self, addr: GlobalAddr, level: u8) -> Result<FifoGuard> {
         let _resting = self.rest();
         self.node.inner_turns.turn_of(&self.ep, Rank(level), addr.bits()).await
     }
@@ -142,7 +142,7 @@ impl DmTree {
         generation: Option<u16>,
         level: u8,
         tag: LockTag,
-        turn: Turn,
+        turn: FifoGuard,
         bytes: dmtree_fabric::Sampled,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
@@ -173,7 +173,7 @@ impl DmTree {
         Ok(Some(LockedInner { addr, tag, turn, ver, level, hi, bytes, records }))
     }
 
-    async fn release_inner(&self, addr: GlobalAddr, tag: LockTag, turn: Turn) -> Result<()> {
+    async fn release_inner(&self, addr: GlobalAddr, tag: LockTag, turn: FifoGuard) -> Result<()> {
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
         let hook = self.inner_hook.watch(HeldLock { tag, on: Lockable::Inner(addr) }, Some(turn));
         let done = self.ep.release(cas(lock, tag.0, 0), hook).await;

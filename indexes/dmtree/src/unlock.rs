@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::{DetachedHook, Result};
-use dmtree_parts::turns::{Turn, TurnHook, TurnTable};
+use dmtree_parts::fifo_mutex::{FifoGuard, FifoMutexes, FifoReleaseHook};
 
 use crate::client::HeldLock;
 use crate::node::DmNode;
@@ -35,13 +35,13 @@ struct UnderWay {
 
 impl UnlockHook {
     /// A hook for unlocks whose turns are those of `turns`.
-    pub fn of(node: &Arc<DmNode>, turns: &Arc<TurnTable>) -> Rc<Self> {
-        let (node, turns) = (node.clone(), TurnHook::of(turns));
+    pub fn of(node: &Arc<DmNode>, turns: &Arc<FifoMutexes>) -> Rc<Self> {
+        let (node, turns) = (node.clone(), FifoReleaseHook::of(turns));
         Rc::new(Self { node, turns, under_way: RefCell::default() })
     }
 
     /// A lock is about to be given back: what to post the unlock with.
-    pub fn watch(self: &Rc<Self>, lock: HeldLock, turn: Option<Turn>) -> Hooking {
+    pub fn watch(self: &Rc<Self>, lock: HeldLock, turn: Option<FifoGuard>) -> Hooking {
         let mut u = self.under_way.borrow_mut();
         let place = match u.free.pop() {
             Some(place) => {
@@ -53,7 +53,7 @@ impl UnlockHook {
                 u.locks.len() as u32 - 1
             }
         };
-        let turn = turn.map_or(NO_TURN, Turn::hand_over);
+        let turn = turn.map_or(NO_TURN, FifoGuard::hand_over);
         Some((self.clone(), u64::from(place) << 32 | turn))
     }
 }

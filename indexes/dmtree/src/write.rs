@@ -9,7 +9,7 @@ use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{
     Buf, Effect, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Stage, Step,
 };
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
@@ -100,8 +100,8 @@ impl DmTree {
                 let shared = group.share(&self.ep, &mut Vec::new()).await;
                 drop(resting);
                 match shared {
-                    Ok(Shared::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
-                    Ok(Shared::Found(_)) => unreachable!("groups of writers share writes"),
+                    Ok(BatchResult::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
+                    Ok(BatchResult::Found(_)) => unreachable!("groups of writers share writes"),
                     Err(e) if is_given_up(&e) => {
                         Mark::LeaderDropped.hit();
                         self.write_alone(key, hash, w, &mut None).await
@@ -117,7 +117,7 @@ impl DmTree {
                 let mut lease = Some(lease);
                 let result = self.write_alone(key, hash, w, &mut lease).await;
                 let shared = match &result {
-                    Ok((outcome, _)) => Ok(Shared::Wrote(*outcome)),
+                    Ok((outcome, _)) => Ok(BatchResult::Wrote(*outcome)),
                     Err(e) => Err(e.clone()),
                 };
                 if let Some(lease) = lease {
@@ -134,7 +134,7 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         self.stop_for_death().await;
         let _pin = self.pin();
@@ -148,7 +148,7 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         loop {
             let l = self.lock_leaf(key).await.map_err(untouched)?;
@@ -166,7 +166,7 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         if !self.node.has_tables() {
             return self.write_by_word(l, (key, hash), w).await;
@@ -182,7 +182,7 @@ impl DmTree {
                 return self.fail_locked(l, e).await;
             }
             if let Some(lease) = lease {
-                lease.seal(&mut Vec::new());
+                lease.close(&mut Vec::new());
             }
             self.unlock(l).await?;
             return Ok(Some((outcome, self.outcome(counted))));
@@ -245,14 +245,14 @@ impl DmTree {
     /// The value to be written: the lease's, sealed now, or the caller's.
     fn final_value<'a>(
         value: &'a [u8],
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
         combined: &'a mut Vec<u8>,
     ) -> &'a [u8] {
         match lease {
             None => value,
             Some(lease) => {
                 combined.extend_from_slice(value);
-                lease.seal(combined);
+                lease.close(combined);
                 combined
             }
         }
@@ -263,7 +263,7 @@ impl DmTree {
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
         p: Present,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         let mut combined = Vec::new();
         let late = self.node.has(Mutant::CombineLate);
@@ -277,7 +277,7 @@ impl DmTree {
         self.unlock(l).await?;
         self.retire_block(p.block);
         if let Some(lease) = lease.as_mut().filter(|_| late) {
-            lease.seal(&mut Vec::new());
+            lease.close(&mut Vec::new());
         }
         Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
     }
@@ -286,7 +286,7 @@ impl DmTree {
         &self,
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         let mut l = l;
         let Some(slot) = l.table.free_slot() else {

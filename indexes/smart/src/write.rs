@@ -21,7 +21,7 @@
 //! published no client recovers them.
 
 use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Stage};
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 
@@ -41,7 +41,7 @@ pub(crate) enum Company {
     /// As published: the write takes the value of the writer that came last.
     Window(Turn),
     /// The write takes the last value that joined before the batch was closed.
-    Group(Lease),
+    Group(LeaderGuard),
     /// The lock of the leaf passes from one writer to the next; `true`: this writer has inherited
     /// it.
     Handover(Turn, bool),
@@ -69,7 +69,7 @@ impl<'a> Job<'a> {
     pub fn latest(&mut self) {
         match &mut self.company {
             Company::Window(turn) => turn.latest(&mut self.value),
-            Company::Group(lease) => lease.seal(&mut self.value),
+            Company::Group(lease) => lease.close(&mut self.value),
             Company::None | Company::Handover(..) => {}
         }
     }
@@ -77,7 +77,7 @@ impl<'a> Job<'a> {
     /// Whether other writers could join until now. They may have begun after the key was searched.
     fn could_be_joined(&mut self) -> bool {
         match &mut self.company {
-            Company::Group(lease) => lease.seal_only(),
+            Company::Group(lease) => lease.close_only(),
             _ => false,
         }
     }
@@ -157,8 +157,8 @@ impl Smart {
         match arrival {
             Arrival::Alone => self.write_alone(&mut Job::new(key, w, value, Company::None)).await,
             Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
-                Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
-                Shared::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
+                BatchResult::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
+                BatchResult::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
             },
             Arrival::Lead(mut lease) => {
                 lease.begin(&self.ep).await?;
@@ -167,7 +167,7 @@ impl Smart {
                 job.latest();
                 self.ep.point().await;
                 if let Company::Group(lease) = job.company {
-                    lease.finish(&result.clone().map(|(o, _)| Shared::Wrote(o)), None);
+                    lease.finish(&result.clone().map(|(o, _)| BatchResult::Wrote(o)), None);
                 }
                 result
             }

@@ -2,12 +2,12 @@
 //!
 //! | offset (K inline key bytes) | field |
 //! |---|---|
-//! | 0 | h0: modes of lo and hi 4 bits, dead 1, spare 3, version 24, CRC-32C over address, h0's low half, id, lo, hi |
+//! | 0 | h0: modes of lo and hi 4 bits, tombstone 1, spare 3, version 24, CRC-32C over address, h0's low half, id, lo, hi |
 //! | 8 | id: table id 48 (leaves), slots 8, level 8 (0: leaf) |
-//! | 16 | lo, inclusive, constant in a life |
+//! | 16 | lo, inclusive, constant in a generation |
 //! | 16 + K | hi, exclusive |
 //! | 16 + 2K | next: right sibling; the commit word of splits; outside the CRC |
-//! | 24 + 2K | into: 0 = alive, else who took over the range; the commit word of merges and relocations; outside the CRC |
+//! | 24 + 2K | into: 0 = in use, else the node that took over the range; the commit word of merges and relocations; outside the CRC |
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_pool::TableId;
@@ -33,13 +33,14 @@ pub struct Header<'a> {
     pub hi: Stored<'a>,
     /// Right sibling.
     pub next: GlobalAddr,
-    /// Who took over the range; null while alive.
+    /// The node that took over the range; null while this one is in use.
     pub into: GlobalAddr,
     /// The whole header was written when `into` was there already.
     pub dead: bool,
 }
 
-/// h0: the node is dead. `into` is not covered by the checksum: of a node that is being reused it may be gone before the rest is.
+/// h0: the node is a tombstone. The checksum does not cover `into`: while a node is reused it may
+/// be cleared before the rest.
 const DEAD: u32 = 1 << 4;
 
 fn crc(g: &Geometry, addr: GlobalAddr, bytes: &[u8], low: u32) -> u32 {
@@ -109,7 +110,7 @@ impl FenceArea {
     }
 }
 
-/// What a header is written from.
+/// The fields of a header.
 #[derive(Clone, Debug)]
 pub struct HeaderParts<'a> {
     /// Version.
@@ -126,7 +127,7 @@ pub struct HeaderParts<'a> {
     pub hi: &'a FenceArea,
     /// Right sibling.
     pub next: GlobalAddr,
-    /// Who took over the range.
+    /// The node that took over the range.
     pub into: GlobalAddr,
 }
 
@@ -143,7 +144,8 @@ pub fn put_header(g: &Geometry, addr: GlobalAddr, image: &mut [u8], p: &HeaderPa
     put_u64(image, 0, u64::from(sum) << 32 | u64::from(low));
 }
 
-/// Checks header and first `n` slots of a leaf, all of one version; calls `f` for each slot. `None` when anything is torn.
+/// Checks header and first `n` slots of a leaf, all of one version; calls `f` for each slot. `None`
+/// when anything is torn.
 pub fn check_leaf<'a>(
     g: &Geometry,
     leaf: GlobalAddr,
@@ -163,7 +165,7 @@ pub fn check_slots<'a>(
     mut f: impl FnMut(usize, Slot<'a>),
 ) -> Option<Header<'a>> {
     let header = check_header(g, leaf, bytes)?;
-    // A dead header without `into`: another life is beginning there.
+    // A tombstone without `into`: another generation is beginning there.
     if header.level != 0 || (header.dead && header.into.is_null()) {
         return None;
     }

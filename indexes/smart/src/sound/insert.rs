@@ -24,7 +24,7 @@
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, OpOutcome, Result, Step};
 use dmtree_parts::Outcome;
-use dmtree_parts::combine::Lease;
+use dmtree_parts::combine::LeaderGuard;
 
 use super::client::{Smart, Taken};
 use super::find::{Place, Spot, View, What, fill_node, image_bytes};
@@ -52,7 +52,7 @@ impl Smart {
         value: &[u8],
         place: Place,
         other: Option<LeafView>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         let (spot, fork) = match &place.what {
             What::Leaf { spot, .. } => {
@@ -121,7 +121,7 @@ impl Smart {
         key: &[u8],
         value: &[u8],
         (len, spot, fork): (usize, Spot, Option<(usize, Symbol)>),
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
         taken: &mut Taken,
     ) -> Result<bool> {
         // If this attempt fails, a later one writes the value of the batch's leader; the leader
